@@ -27,4 +27,4 @@ fn main() {
     std::process::exit(1);
 }
 
-const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/integrations/Cargo.toml");
+const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../integrations/Cargo.toml");

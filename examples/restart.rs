@@ -52,7 +52,7 @@ fn serve() -> Result<(), Error> {
             println!("{drained}");
         }
         let report = node.close(DRAIN_TIMEOUT);
-        if !report.undelivered.is_empty() {
+        if !report.is_complete() {
             println!("{report:?}");
         }
         answering.join().map_err(|_| "the service panicked")?

@@ -1,7 +1,7 @@
 //! Two nodes that authenticate each other, first by certificates, then by a shared secret.
 //!
 //! ```sh
-//! cargo run --release --features tls-graviola --example secure
+//! cargo run --release --example secure
 //! ```
 //!
 //! The example makes its own certificates, for this run alone. `ibex::guide::security` has the

@@ -1,7 +1,7 @@
 //! Many clients served by tasks of a tokio runtime, which also drives the nodes. Each client has a
 //! task of its own, so a slow client delays no other.
 //!
-//! `cargo run --release --features tokio --example tokio`
+//! `cargo run --release --example tokio`
 
 use std::{net::SocketAddr, time::Duration};
 

@@ -2,6 +2,7 @@
 
 use std::{fmt, net::SocketAddr, sync::Arc};
 
+use ibex_base::call_foreign;
 use ibex_bootstrap::{Incarnation, NodeIdentity};
 
 use crate::PeerId;
@@ -20,12 +21,16 @@ impl AcceptPlacement {
     }
 
     /// Returns the engine for a peer of this identity at that address, if one is wanted.
+    ///
+    /// # Errors
+    ///
+    /// The program's code panicked, with this text.
     pub(crate) fn place(
         &self,
         (identity, incarnation): (NodeIdentity, Incarnation),
         address: SocketAddr,
-    ) -> Option<usize> {
-        (self.0)(PeerId::new(identity.0, incarnation), address)
+    ) -> Result<Option<usize>, String> {
+        call_foreign(|| (self.0)(PeerId::new(identity.0, incarnation), address))
     }
 }
 

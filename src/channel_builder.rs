@@ -4,7 +4,7 @@ use std::{marker::PhantomData, time::Duration};
 
 use ibex_base::fork;
 use ibex_protocol::format::{
-    control::{ChannelSpec, MAX_NAME_BYTES, Role},
+    control::{ChannelSpec, Role},
     message_version::MessageVersion,
 };
 use ibex_transport::{
@@ -320,6 +320,12 @@ impl<C> ChannelBuilder<C> {
         Ok(handle.told_as(self.template.interface))
     }
 
+    /// Returns the builder of a service's channel of replies; this is that of its requests.
+    pub(crate) fn for_replies(mut self) -> Self {
+        self.template = self.template.for_replies();
+        self
+    }
+
     pub(crate) fn refused(&self, end: Role, reason: OpenFailure) -> OpenError {
         let reason = match reason {
             OpenFailure::SessionOver if self.at.session().runtime().is_closed() => {
@@ -343,9 +349,9 @@ impl<C> ChannelBuilder<C> {
         if fork::is_child() {
             return Err(self.at.session().used_after_fork().into());
         }
-        let bytes = self.template.name().len();
-        if !(1..=MAX_NAME_BYTES).contains(&bytes) {
-            return Err(OpenFailure::Name { bytes });
+        let (bytes, most) = self.template.name_bytes();
+        if !(1..=most).contains(&bytes) {
+            return Err(OpenFailure::Name { bytes, most });
         }
         if let Some(error) = self.template.refused {
             return Err(error.into());

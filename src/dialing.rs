@@ -1,92 +1,232 @@
-//! Dialing on threads that may block, for tasks and for sessions.
-//!
-//! The system's resolver blocks, and so does a handshake. A node has two sets of threads, so that
-//! neither waits for the other: up to [`CONNECTING`] connect for tasks, and up to [`RESUMING`] dial
-//! for sessions that have lost their connection. A thread ends when there is nothing left to dial.
-//!
-//! A dropped future, or the end of the node, is noticed within 20 ms. If the peer may have a
-//! session already, the dialing thread waits for its answer, for at most `handshake_timeout`, and
-//! tells the peer that the session is not taken.
+//! Connecting to peers: the node's dialer as its engine turns it, and the calls that wait for it.
 
 use std::{
-    collections::VecDeque,
     future::Future,
-    io, mem,
-    panic::{self, AssertUnwindSafe},
+    mem,
+    os::fd::BorrowedFd,
     pin::Pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, atomic::AtomicBool},
     task::{Context, Poll, Waker},
-    thread,
+    time::Instant,
 };
 
 use ibex_base::{fork, sync::lock};
-use ibex_transport::engine::Admission;
+use ibex_bootstrap::{
+    DialDesk, DialError, DialRequest, Dialer, Dialing, Established, Outcome, ResumeError,
+    ResumedConnection,
+};
+use ibex_ring::parking::{self, AtSlot, Ticket, WaitSlot, Wakers};
+use ibex_transport::{
+    connection::{RedialError, Redialed},
+    engine::{Admission, ControlSource, Incoming},
+    runtime::Runtime,
+};
 
-use crate::{ConnectError, Node, Peer, ToAddress, address};
+use crate::{
+    ConnectError, ConnectErrorKind, Node, Peer, ToAddress, address,
+    listener::admission,
+    resuming::{self, Resuming},
+};
 
-/// Threads that dial, and their jobs.
-#[derive(Clone)]
-pub(crate) struct Dialers(Arc<Mutex<Queue>>);
+/// The way to have a node dial.
+pub(crate) type Desk = DialDesk<Owner>;
 
-struct Queue {
-    jobs: VecDeque<Job>,
-    threads: usize,
-    most: usize,
+/// Whoever gets the outcome of an order.
+pub(crate) enum Owner {
+    Call(Arc<Call>),
+    /// A session that is to resume.
+    Session {
+        session: u64,
+        epoch: u64,
+        /// Set once it was logged that the peer and this node do not authenticate each other any
+        /// more.
+        has_warned: Arc<AtomicBool>,
+    },
 }
 
-type Job = Box<dyn FnOnce() + Send>;
+/// The dialer of a node, as its engine turns it.
+pub(crate) struct Dials {
+    pub(crate) dialer: Dialer<Owner>,
+    pub(crate) our_channels: u32,
+    pub(crate) resuming: Resuming,
+    /// Outcomes that came when the engine could not take them.
+    pub(crate) late: Vec<Incoming>,
+}
 
-/// Threads that connect at a time.
-pub(crate) const CONNECTING: usize = 4;
-/// Threads that dial for sessions at a time. One of them waits for 3 s if a host says nothing, and
-/// further sessions wait for their turn behind it.
-pub(crate) const RESUMING: usize = 16;
-
-impl Dialers {
-    /// The maximum number of threads.
-    pub(crate) fn new(most: usize) -> Self {
-        Self(Arc::new(Mutex::new(Queue {
-            jobs: VecDeque::new(),
-            threads: 0,
-            most,
-        })))
-    }
-
-    pub(crate) fn run(&self, job: Job) -> io::Result<()> {
-        let mut queue = lock(&self.0);
-        if queue.threads < queue.most {
-            let dialers = self.clone();
-            let dialing = thread::Builder::new().name("ibex-dial".to_owned());
-            match dialing.spawn(move || dialers.work()) {
-                Ok(_) => queue.threads += 1,
-                // One of the existing threads runs the job.
-                Err(_) if queue.threads > 0 => {}
-                Err(error) => return Err(error),
+impl Dials {
+    fn take_outcomes(&mut self, wakers: &mut Wakers) -> Vec<Incoming> {
+        let mut incoming = mem::take(&mut self.late);
+        while let Some((owner, outcome)) = self.dialer.poll_outcome() {
+            match (owner, outcome) {
+                (Owner::Call(call), Outcome::Dialed(outcome)) => {
+                    let outcome = outcome.map(|established| self.admission(*established));
+                    call.answer(outcome.map_err(ConnectError::from), wakers);
+                }
+                (
+                    Owner::Session {
+                        session,
+                        epoch,
+                        has_warned,
+                    },
+                    Outcome::Resumed(outcome),
+                ) => incoming.push(Incoming::Redialed(Box::new(Redialed {
+                    session,
+                    epoch,
+                    outcome: redialed(outcome, &has_warned),
+                }))),
+                // A call orders new sessions only, and a session orders none.
+                (Owner::Call(_), Outcome::Resumed(_)) | (Owner::Session { .. }, _) => {}
             }
         }
-        queue.jobs.push_back(job);
-        Ok(())
+        while let Some(unwanted) = self.dialer.poll_unwanted() {
+            self.admission(unwanted).abandon();
+        }
+        incoming.extend(self.resuming.displaced());
+        incoming
     }
 
-    fn work(&self) {
-        loop {
-            let mut queue = lock(&self.0);
-            let Some(job) = queue.jobs.pop_front() else {
-                queue.threads -= 1;
-                return;
-            };
-            drop(queue);
-            // The job runs wakers, which are foreign code. A waker's panic has been reported
-            // already, and it must not affect callers that wait for the next job.
-            let _ = panic::catch_unwind(AssertUnwindSafe(job));
+    fn admission(&self, established: Established) -> Box<Admission> {
+        Box::new(admission(established, self.our_channels, &self.resuming))
+    }
+}
+
+impl ControlSource for Dials {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.dialer.as_fd()
+    }
+
+    fn turn(&mut self, now: Instant, wakers: &mut Wakers) -> Vec<Incoming> {
+        self.dialer.turn(now);
+        self.take_outcomes(wakers)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.dialer.next_deadline()
+    }
+
+    fn close(&mut self, wakers: &mut Wakers) {
+        self.dialer.close(Instant::now());
+        // Sessions that have resumed meanwhile are taken in the next turn.
+        self.late = self.take_outcomes(wakers);
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.dialer.is_quiet()
+    }
+}
+
+fn redialed(
+    outcome: Result<Box<ResumedConnection>, ResumeError>,
+    has_warned: &AtomicBool,
+) -> Result<ibex_transport::connection::NewWire, RedialError> {
+    match outcome {
+        Ok(connection) => Ok(resuming::reconnection(*connection)),
+        Err(error) if error.is_gone() => Err(RedialError::NoSession(error.to_string())),
+        Err(error) if error.is_refused() => Err(RedialError::Refused(error.to_string())),
+        Err(error) => {
+            resuming::warn_of(&error, has_warned);
+            Err(RedialError::NotYet(error.to_string()))
         }
     }
 }
 
-/// A session on its way. See [`Node::connect_async`].
+/// The state that a call shares with the dialer.
+pub(crate) struct Call {
+    answer: Mutex<Answer>,
+    waiters: WaitSlot,
+}
+
+enum Answer {
+    Awaited,
+    Here(Result<Box<Admission>, ConnectError>),
+    /// It was taken, or nobody wants it any more.
+    Gone,
+}
+
+impl Call {
+    fn answer(&self, outcome: Result<Box<Admission>, ConnectError>, wakers: &mut Wakers) {
+        let mut answer = lock(&self.answer);
+        match (&*answer, outcome) {
+            (Answer::Awaited, outcome) => *answer = Answer::Here(outcome),
+            (_, Ok(unwanted)) => {
+                drop(answer);
+                unwanted.abandon();
+                return;
+            }
+            (_, Err(_)) => return,
+        }
+        drop(answer);
+        self.waiters.take(wakers);
+    }
+
+    fn take(&self) -> Option<Result<Box<Admission>, ConnectError>> {
+        let mut answer = lock(&self.answer);
+        match mem::replace(&mut *answer, Answer::Gone) {
+            Answer::Here(outcome) => Some(outcome),
+            before => {
+                *answer = before;
+                None
+            }
+        }
+    }
+}
+
+/// A session on its way. Dropping it cancels the attempt, and abandons a session that is there
+/// already: the peer would wait for this end.
+pub(crate) struct Connecting {
+    call: Arc<Call>,
+    held: Option<Ticket>,
+    #[allow(dead_code, reason = "held for its drop")]
+    dialing: Dialing,
+}
+
+impl Connecting {
+    /// Begins to connect; `None` if the node is closed.
+    pub(crate) fn begin(desk: &Desk, request: DialRequest) -> Option<Self> {
+        let call = Arc::new(Call {
+            answer: Mutex::new(Answer::Awaited),
+            waiters: WaitSlot::new(),
+        });
+        let dialing = desk.dial(Owner::Call(call.clone()), request).ok()?;
+        Some(Self {
+            call,
+            held: None,
+            dialing,
+        })
+    }
+
+    /// Waits on the calling thread.
+    fn wait(&self, runtime: &Runtime) -> Option<Result<Box<Admission>, ConnectError>> {
+        let call = &self.call;
+        runtime.wait_at(&call.waiters, None, || call.take()).ok()
+    }
+
+    /// Returns the outcome, or has `waker` called when it comes. `turn` may bring it.
+    pub(crate) fn poll(
+        &mut self,
+        waker: &Waker,
+        turn: impl FnOnce(),
+    ) -> Poll<Result<Box<Admission>, ConnectError>> {
+        let (call, held) = (&self.call, &mut self.held);
+        parking::poll(
+            AtSlot::new(&call.waiters, held, || call.take()),
+            waker,
+            turn,
+        )
+    }
+}
+
+impl Drop for Connecting {
+    fn drop(&mut self) {
+        self.call.waiters.leave(&mut self.held);
+        let answer = mem::replace(&mut *lock(&self.call.answer), Answer::Gone);
+        if let Answer::Here(Ok(unwanted)) = answer {
+            unwanted.abandon();
+        }
+    }
+}
+
+/// A task that connects. See [`Node::connect_async`].
 pub(crate) struct ConnectAsync<'a> {
     node: &'a Node,
     address: String,
@@ -96,39 +236,18 @@ pub(crate) struct ConnectAsync<'a> {
 
 enum State {
     New,
-    Dialing(Arc<Call>),
+    Connecting(Connecting),
     Done,
-}
-
-/// The state that the future shares with the dialing thread.
-#[derive(Default)]
-struct Call {
-    is_dropped: AtomicBool,
-    answer: Mutex<Answer>,
-}
-
-#[derive(Default)]
-struct Answer {
-    outcome: Option<Result<Admission, ConnectError>>,
-    waker: Option<Waker>,
-}
-
-/// Abandons a session that no caller has taken.
-impl Drop for Answer {
-    fn drop(&mut self) {
-        if let Some(Ok(admission)) = self.outcome.take() {
-            admission.abandon();
-        }
-    }
 }
 
 impl Node {
     /// Connects in a task to the node that listens on `address`. Connecting begins with the first
     /// poll.
     ///
-    /// Threads of the node resolve names and wait for peers, up to four while tasks connect.
-    /// Further calls wait for their turn, which does not count against `connect_timeout`. Dropping
-    /// the future ends the attempt: the peer may then have seen a session for a moment.
+    /// Any number of tasks may connect at a time; a peer that does not answer holds up no other.
+    /// Dropping the future ends the attempt at once: the peer may then have seen a session for a
+    /// moment. Under [`Driver::Caller`](crate::Driver::Caller) each poll runs a turn, and the attempt
+    /// goes on in the node's turns.
     ///
     /// # Errors
     ///
@@ -161,6 +280,65 @@ impl Node {
     ) -> impl Future<Output = Result<Peer, ConnectError>> {
         ConnectAsync::new(self, address::text_of(&address), Some(engine))
     }
+
+    pub(crate) fn connect_to(
+        &self,
+        address: &str,
+        engine: Option<usize>,
+    ) -> Result<Peer, ConnectError> {
+        self.check_fork()?;
+        let connecting = self.begin_to_connect(address, engine)?;
+        let outcome = connecting.wait(&self.runtime);
+        let outcome = outcome.unwrap_or_else(|| Err(closed(&self.runtime, address)));
+        self.connected(address, engine, outcome)
+    }
+
+    fn begin_to_connect(
+        &self,
+        address: &str,
+        engine: Option<usize>,
+    ) -> Result<Connecting, ConnectError> {
+        let request = DialRequest {
+            address: address.to_owned(),
+            local: self.local_for(address, engine)?,
+            timeout: self.connect_timeout(),
+            tries_again: true,
+        };
+        let connecting = Connecting::begin(self.desk(), request);
+        connecting.ok_or_else(|| closed(&self.runtime, address))
+    }
+
+    fn connected(
+        &self,
+        address: &str,
+        engine: Option<usize>,
+        outcome: Result<Box<Admission>, ConnectError>,
+    ) -> Result<Peer, ConnectError> {
+        match outcome {
+            Ok(admission) => self.admit(address, engine, *admission),
+            Err(error) if error.kind() == ConnectErrorKind::Closed => {
+                Err(closed_by(&self.runtime, address, error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Returns the error of a node that is closed.
+pub(crate) fn closed(runtime: &Runtime, address: &str) -> ConnectError {
+    let error = DialError::Cancelled {
+        address: address.to_owned(),
+        waited: std::time::Duration::ZERO,
+    };
+    closed_by(runtime, address, error.into())
+}
+
+/// Tells what has closed the node, if that was not the program.
+fn closed_by(runtime: &Runtime, address: &str, error: ConnectError) -> ConnectError {
+    match runtime.has_lost_driver() {
+        true => ConnectError::lost_runtime(address.to_owned()),
+        false => error,
+    }
 }
 
 impl<'a> ConnectAsync<'a> {
@@ -172,29 +350,6 @@ impl<'a> ConnectAsync<'a> {
             state: State::New,
         }
     }
-
-    fn start(&self) -> Result<Arc<Call>, ConnectError> {
-        let call = Arc::<Call>::default();
-        let address = self.address.clone();
-        let dial = self.node.dialing(&address, self.engine)?;
-        let job = {
-            let call = call.clone();
-            Box::new(move || {
-                let outcome = dial(&address, &|| call.is_dropped.load(Ordering::Relaxed));
-                let mut answer = lock(&call.answer);
-                answer.outcome = Some(outcome);
-                let waker = answer.waker.take();
-                drop(answer);
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
-            })
-        };
-        match self.node.dialers.run(job) {
-            Ok(()) => Ok(call),
-            Err(error) => Err(ConnectError::environment(&self.address, error)),
-        }
-    }
 }
 
 impl Future for ConnectAsync<'_> {
@@ -203,21 +358,22 @@ impl Future for ConnectAsync<'_> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         this.node.check_fork()?;
-        let call = match mem::replace(&mut this.state, State::Done) {
-            State::New => this.start()?,
-            State::Dialing(call) => call,
+        let mut connecting = match mem::replace(&mut this.state, State::Done) {
+            State::New => this.node.begin_to_connect(&this.address, this.engine)?,
+            State::Connecting(connecting) => connecting,
             State::Done => panic!("polled after it was ready"),
         };
-        let mut answer = lock(&call.answer);
-        let Some(outcome) = answer.outcome.take() else {
-            answer.waker = Some(context.waker().clone());
-            drop(answer);
-            this.state = State::Dialing(call);
-            return Poll::Pending;
-        };
-        drop(answer);
-        let admission = outcome?;
-        Poll::Ready(this.node.admit(&this.address, admission))
+        match connecting.poll(context.waker(), || this.node.runtime.turn_for_caller()) {
+            Poll::Ready(outcome) => {
+                drop(connecting);
+                let peer = this.node.connected(&this.address, this.engine, outcome);
+                Poll::Ready(peer)
+            }
+            Poll::Pending => {
+                this.state = State::Connecting(connecting);
+                Poll::Pending
+            }
+        }
     }
 }
 
@@ -227,27 +383,5 @@ impl Drop for ConnectAsync<'_> {
             // A forked child does not drop what its parent dialed.
             mem::forget(mem::replace(&mut self.state, State::Done));
         }
-        if let State::Dialing(call) = &self.state {
-            call.is_dropped.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::mpsc::channel;
-
-    #[test]
-    fn a_job_that_panics_takes_no_thread_with_it() {
-        let dialers = Dialers::new(1);
-        let (tell, told) = channel();
-        dialers
-            .run(Box::new(|| panic!("as a waker may")))
-            .expect("a thread");
-        dialers
-            .run(Box::new(move || tell.send(()).expect("it is awaited")))
-            .expect("a thread");
-        told.recv().expect("the second job is done");
     }
 }

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_base::{fork, sync::lock};
+use ibex_base::{Counted, fork, sync::lock, threads};
 use ibex_transport::{node::Undelivered, runtime::Runtime};
 
 use crate::Node;
@@ -50,11 +50,12 @@ impl fmt::Display for DrainReport {
             still_running,
             undelivered,
         } = self;
-        let channels = undelivered.len();
         write!(
             f,
-            "{finished} calls finished, {still_running} still run, {channels} channels have \
-             messages that are not delivered"
+            "{} finished, {} not, and {} with messages that are not delivered",
+            Counted(*finished as u64, "call"),
+            still_running,
+            Counted(undelivered.len() as u64, "channel")
         )
     }
 }
@@ -207,7 +208,6 @@ impl Future for DrainAsync<'_> {
         if let Some(timeout) = this.timeout.take() {
             let (runtime, waiting) = (this.node.runtime.clone(), this.waiting.clone());
             let deadline = Instant::now().checked_add(timeout);
-            // The drain begins here, since all dialing threads may be busy for a while.
             runtime.begin_drain();
             let wait = move || {
                 let is_wanted = || !waiting.is_dropped.load(Ordering::Relaxed);
@@ -220,7 +220,7 @@ impl Future for DrainAsync<'_> {
                     waker.wake();
                 }
             };
-            if this.node.dialers.run(Box::new(wait)).is_err() {
+            if threads::spawn("ibex-drain", wait).is_err() {
                 // If no thread can be started, the calling thread waits.
                 return Poll::Ready(this.node.drain(timeout));
             }

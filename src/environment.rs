@@ -1,12 +1,13 @@
 //! `IBEX_*` variables, by which a site overrides a program.
 //!
-//! A pure parser: names and values in, overrides and warnings out, or the first error.
+//! A pure parser: names and values in, overrides and warnings out, or the first error. A process
+//! that runs with more rights than its user reads no variable.
 //! [`NodeBuilder`] documents each variable.
 #![forbid(unsafe_code)]
 
 use std::{env, fmt, time::Duration};
 
-use ibex_verbs::CompletionPolling;
+use ibex_transport::node::has_more_rights_than_its_user;
 
 use crate::Fabric;
 
@@ -23,12 +24,10 @@ pub(crate) struct Environment {
 /// A variable that has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum EnvironmentWarning {
-    /// There is no such variable.
+    /// There is no such variable, and none of a similar name.
     Unknown {
         /// The variable's name.
         variable: String,
-        /// The variable that may have been meant.
-        nearest: Option<&'static str>,
     },
     /// The variable concerns a fabric that this build does not have.
     NotCompiledIn {
@@ -39,15 +38,31 @@ pub(crate) enum EnvironmentWarning {
     },
 }
 
-/// A variable whose value cannot be used.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct VariableError {
-    /// The variable's name.
-    pub(crate) variable: &'static str,
-    /// The variable's value.
-    pub(crate) value: String,
-    /// The values that it may have.
-    pub(crate) range: &'static str,
+/// A variable that cannot be used.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum VariableError {
+    /// The variable has a value that it may not have.
+    #[error("{variable} is \"{value}\" in the environment; it may be {range}")]
+    Value {
+        /// The variable's name.
+        variable: &'static str,
+        /// The variable's value.
+        value: String,
+        /// The values that it may have.
+        range: &'static str,
+    },
+    /// There is no such variable, and one of a similar name, which is probably meant. The node would
+    /// run otherwise than its site wants.
+    #[error(
+        "{variable} is set in the environment and is no variable of ibex; is {nearest} meant? \
+         Rename it or unset it"
+    )]
+    Misspelt {
+        /// The variable's name.
+        variable: String,
+        /// The variable that may have been meant.
+        nearest: &'static str,
+    },
 }
 
 /// The settings that the variables make.
@@ -62,10 +77,18 @@ pub(crate) struct Site {
     pub(crate) partition_key: Option<u16>,
     /// An MTU in bytes, which a port can have.
     pub(crate) mtu_bytes: Option<u32>,
-    pub(crate) completion_polling: Option<CompletionPolling>,
+    pub(crate) completions: Option<Completions>,
     pub(crate) fail_over_after: Option<Duration>,
     pub(crate) overrides: Vec<(&'static str, String)>,
     pub(crate) warnings: Vec<EnvironmentWarning>,
+}
+
+/// How completions are polled: `ibex_verbs::CompletionPolling`, which only builds with RDMA have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Completions {
+    Plain,
+    Extended,
+    ExtendedOneByOne,
 }
 
 /// A variable: its name, and its allowed values.
@@ -83,7 +106,7 @@ const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: "IBEX_RDMA_DEVICE",
-        range: "the name of a device, such as mlx5_0",
+        range: "the name of a device, such as mlx5_0, or its GUID, such as guid:0002:c903:0000:0001",
         take: |site, value| {
             site.device = (!value.is_empty()).then(|| value.to_owned());
             site.device.is_some().then_some(())
@@ -130,13 +153,13 @@ const VARIABLES: &[Variable] = &[
         name: "IBEX_RDMA_COMPLETIONS",
         range: "plain, extended or one-by-one",
         take: |site, value| {
-            site.completion_polling = match value {
-                "plain" => Some(CompletionPolling::Plain),
-                "extended" => Some(CompletionPolling::Extended),
-                "one-by-one" => Some(CompletionPolling::ExtendedOneByOne),
+            site.completions = match value {
+                "plain" => Some(Completions::Plain),
+                "extended" => Some(Completions::Extended),
+                "one-by-one" => Some(Completions::ExtendedOneByOne),
                 _ => None,
             };
-            site.completion_polling.is_some().then_some(())
+            site.completions.is_some().then_some(())
         },
     },
     Variable {
@@ -168,8 +191,13 @@ const PREFIX: &str = "IBEX_";
 /// Prefix of the variables that concern verbs.
 const RDMA_PREFIX: &str = "IBEX_RDMA_";
 
-/// Returns the process's variables whose names begin with `IBEX_`.
+/// Returns the process's variables whose names begin with `IBEX_`. There are none for a process
+/// that runs with more rights than the user who started it (setuid, setgid or file capabilities),
+/// because that user sets them.
 pub(crate) fn of_process() -> Vec<(String, String)> {
+    if has_more_rights_than_its_user() {
+        return Vec::new();
+    }
     let all = env::vars_os();
     all.filter_map(|(name, value)| {
         let name = name.to_str().filter(|name| name.starts_with(PREFIX))?;
@@ -186,14 +214,15 @@ pub(crate) fn parse(variables: &[(String, String)]) -> Result<Site, VariableErro
             continue;
         }
         let Some(variable) = VARIABLES.iter().find(|known| known.name == name) else {
-            site.warnings.push(EnvironmentWarning::Unknown {
-                variable: name.clone(),
-                nearest: nearest(name),
-            });
+            let variable = name.clone();
+            if let Some(nearest) = nearest(name) {
+                return Err(VariableError::Misspelt { variable, nearest });
+            }
+            site.warnings.push(EnvironmentWarning::Unknown { variable });
             continue;
         };
         let (value, taken) = (value.trim(), variable.take);
-        taken(&mut site, value).ok_or_else(|| VariableError {
+        taken(&mut site, value).ok_or_else(|| VariableError::Value {
             variable: variable.name,
             value: value.to_owned(),
             range: variable.range,
@@ -258,18 +287,15 @@ fn distance(one: &str, other: &str) -> usize {
 impl fmt::Display for EnvironmentWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            EnvironmentWarning::Unknown { variable, nearest } => {
-                write!(f, "{variable} is no variable of ibex and has no effect; ")?;
-                match nearest {
-                    Some(nearest) => write!(f, "is {nearest} meant?"),
-                    None => {
-                        f.write_str("there are")?;
-                        let known = VARIABLES.iter().map(|variable| variable.name);
-                        known.enumerate().try_for_each(|(index, name)| {
-                            write!(f, "{}{name}", if index == 0 { " " } else { ", " })
-                        })
-                    }
-                }
+            EnvironmentWarning::Unknown { variable } => {
+                write!(
+                    f,
+                    "{variable} is no variable of ibex and has no effect; there are"
+                )?;
+                let known = VARIABLES.iter().map(|variable| variable.name);
+                known.enumerate().try_for_each(|(index, name)| {
+                    write!(f, "{}{name}", if index == 0 { " " } else { ", " })
+                })
             }
             EnvironmentWarning::NotCompiledIn { variable, fabric } => write!(
                 f,
@@ -278,22 +304,6 @@ impl fmt::Display for EnvironmentWarning {
         }
     }
 }
-
-impl fmt::Display for VariableError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            variable,
-            value,
-            range,
-        } = self;
-        write!(
-            f,
-            "{variable} is \"{value}\" in the environment; it may be {range}"
-        )
-    }
-}
-
-impl std::error::Error for VariableError {}
 
 ibex_base::debug_as_display!(VariableError);
 
@@ -325,8 +335,7 @@ mod tests {
         assert_eq!((site.port, site.gid_index), (Some(2), Some(0)));
         assert_eq!(site.partition_key, Some(0x8001));
         assert_eq!(site.mtu_bytes, Some(1024));
-        let polling = Some(CompletionPolling::ExtendedOneByOne);
-        assert_eq!(site.completion_polling, polling);
+        assert_eq!(site.completions, Some(Completions::ExtendedOneByOne));
         assert_eq!(site.fail_over_after, Some(Duration::from_millis(2500)));
         let told: Vec<_> = site.overrides.iter().map(|(name, _)| *name).collect();
         let without = site.warnings.iter().map(|warning| match warning {
@@ -394,26 +403,30 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_a_warning_with_the_nearest_that_is_known() {
+    fn a_misspelt_name_is_an_error_that_names_the_nearest_that_is_known() {
         let cases = [
-            ("IBEX_FABRIC", Some("IBEX_FABRICS")),
-            ("IBEX_RMDA_DEVICE", Some("IBEX_RDMA_DEVICE")),
-            ("IBEX_DEVICE", Some("IBEX_RDMA_DEVICE")),
-            ("IBEX_GID_INDEX", Some("IBEX_RDMA_GID_INDEX")),
-            ("IBEX_COLOUR", None),
+            ("IBEX_FABRIC", "IBEX_FABRICS"),
+            ("IBEX_RMDA_DEVICE", "IBEX_RDMA_DEVICE"),
+            ("IBEX_DEVICE", "IBEX_RDMA_DEVICE"),
+            ("IBEX_GID_INDEX", "IBEX_RDMA_GID_INDEX"),
         ];
         for (name, nearest) in cases {
-            let site = parsed(&[(name, "1")]).unwrap();
-            let variable = name.to_owned();
-            let warning = EnvironmentWarning::Unknown { variable, nearest };
-            assert_eq!(site.warnings, std::slice::from_ref(&warning));
-            assert!(site.overrides.is_empty());
-            let said = warning.to_string();
-            assert!(
-                said.contains(nearest.unwrap_or("there are IBEX_FABRICS, ")),
-                "{said}"
-            );
+            let said = parsed(&[(name, "1")]).unwrap_err().to_string();
+            assert!(said.starts_with(&format!("{name} is set")), "{said}");
+            assert!(said.contains(&format!("is {nearest} meant?")), "{said}");
         }
+    }
+
+    /// It may be another program's, or one of another release.
+    #[test]
+    fn an_altogether_unknown_name_is_a_warning_that_lists_the_known_ones() {
+        let site = parsed(&[("IBEX_COLOUR", "1")]).unwrap();
+        let variable = "IBEX_COLOUR".to_owned();
+        let warning = EnvironmentWarning::Unknown { variable };
+        assert_eq!(site.warnings, std::slice::from_ref(&warning));
+        assert!(site.overrides.is_empty());
+        let said = warning.to_string();
+        assert!(said.contains("there are IBEX_FABRICS, "), "{said}");
     }
 
     #[test]

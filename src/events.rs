@@ -4,17 +4,20 @@
 use std::{
     fmt,
     net::SocketAddr,
+    pin::Pin,
     sync::Arc,
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
-use ibex_ring::parking::Patience;
+use ibex_base::{Counted, Rounded};
+use ibex_ring::parking::{Patience, Ticket};
 use ibex_transport::{
     node::{self, What},
     runtime::Runtime,
 };
 
-use crate::{EndCause, Fabric, NotOpened, PeerId, Role, peer::fabric_of, stats::rounded};
+use crate::{EndCause, Fabric, NotOpened, PeerId, PeerNames, Role, Suspension, peer::fabric_of};
 
 /// The events of a node, returned by [`Node::events`](crate::Node::events).
 ///
@@ -41,9 +44,10 @@ use crate::{EndCause, Fabric, NotOpened, PeerId, Role, peer::fabric_of, stats::r
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
 pub struct Events {
     runtime: Arc<Runtime>,
+    /// The waker of the last poll.
+    held: Option<Ticket>,
 }
 
 /// Something that happened to a session or to a channel.
@@ -62,6 +66,8 @@ pub enum Event {
         peer: PeerId,
         /// The peer's address.
         address: SocketAddr,
+        /// The peer's names.
+        names: PeerNames,
         /// The fabric of the session's data.
         fabric: Fabric,
         /// The reason for the fabric, in words.
@@ -82,6 +88,8 @@ pub enum Event {
         peer: PeerId,
         /// The peer's address.
         address: SocketAddr,
+        /// The peer's names.
+        names: PeerNames,
         /// Why the connection broke.
         cause: EndCause,
         /// The time of the break.
@@ -94,6 +102,8 @@ pub enum Event {
         peer: PeerId,
         /// The peer's address.
         address: SocketAddr,
+        /// The peer's names.
+        names: PeerNames,
         /// The time that it had none.
         suspended: Duration,
         /// Messages of this node that were sent again because they had not arrived.
@@ -109,6 +119,8 @@ pub enum Event {
         peer: PeerId,
         /// The peer's address.
         address: SocketAddr,
+        /// The peer's names.
+        names: PeerNames,
         /// The fabric that the session's data left.
         from: Fabric,
         /// The fabric that it goes over now.
@@ -127,6 +139,8 @@ pub enum Event {
         peer: PeerId,
         /// The peer's address.
         address: SocketAddr,
+        /// The peer's names.
+        names: PeerNames,
     },
     /// A session is over. Messages that arrived are still handed out. The event comes once for each
     /// session that had [`Connected`](Event::Connected), and is its last. A suspension that it ends
@@ -137,6 +151,8 @@ pub enum Event {
         peer: PeerId,
         /// The peer's address.
         address: SocketAddr,
+        /// The peer's names.
+        names: PeerNames,
         /// The cause.
         cause: EndCause,
     },
@@ -150,6 +166,8 @@ pub enum Event {
         peer: PeerId,
         /// The peer's address.
         address: SocketAddr,
+        /// The peer's names.
+        names: PeerNames,
         /// The error that another call would have returned.
         missing: Box<NotOpened>,
     },
@@ -164,6 +182,8 @@ pub enum Event {
         peer: PeerId,
         /// The peer's address.
         address: SocketAddr,
+        /// The peer's names.
+        names: PeerNames,
         /// The channel's name.
         channel: String,
         /// The end that this node has: the one that waits, or the one that is waited for.
@@ -178,6 +198,9 @@ pub enum Event {
         /// True if the next message has come, or begun to, and waits for room within `memory_limit`
         /// here.
         lacks_room: bool,
+        /// At the sending end, the suspension of the session, if it has no connection. The receiver
+        /// is not to blame then.
+        suspended: Option<Arc<Suspension>>,
     },
     /// A channel that was stalled goes on. If it ends instead, errors of its session or its handles
     /// say so. The receiving end does not report the end of a wait that its sender gave up.
@@ -187,6 +210,8 @@ pub enum Event {
         peer: PeerId,
         /// The peer's address.
         address: SocketAddr,
+        /// The peer's names.
+        names: PeerNames,
         /// The channel's name.
         channel: String,
         /// The end that this node has.
@@ -198,7 +223,10 @@ pub enum Event {
 
 impl Events {
     pub(crate) fn new(runtime: Arc<Runtime>) -> Self {
-        Self { runtime }
+        Self {
+            runtime,
+            held: None,
+        }
     }
 
     /// Returns the next event, if there is one. Under [`Driver::Caller`](crate::Driver::Caller) it
@@ -210,6 +238,31 @@ impl Events {
     /// Returns the next event; `None` if none came within `timeout`, or none will.
     pub fn next_timeout(&mut self, timeout: Duration) -> Option<Event> {
         self.next_within(Patience::at_most(timeout))
+    }
+
+    /// Waits for the next event in a task; `None` if none will come. Dropping the future loses no
+    /// event. Under [`Driver::Caller`](crate::Driver::Caller) each poll runs a turn first.
+    ///
+    /// ```
+    /// use ibex::{Event, Events};
+    ///
+    /// async fn watch(mut events: Events) {
+    ///     while let Some(event) = events.next_async().await {
+    ///         if let Event::Gone { peer, cause, .. } = event {
+    ///             eprintln!("{peer} is gone: {cause}");
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    pub fn next_async(&mut self) -> impl Future<Output = Option<Event>> {
+        EventAsync(self)
+    }
+
+    /// Polls for the next event; `None` if none will come. The handle keeps the waker of the last
+    /// poll until an event comes, or it is dropped.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        let polled = self.runtime.poll_event(&mut self.held, context.waker());
+        polled.map(|event| event.map(Event::of))
     }
 
     /// Returns the number of events that were dropped because they were not taken. The latest 1024
@@ -232,6 +285,37 @@ impl Iterator for Events {
     }
 }
 
+/// Makes another reader of the same events.
+impl Clone for Events {
+    fn clone(&self) -> Self {
+        Self::new(self.runtime.clone())
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        self.runtime.leave_events(&mut self.held);
+    }
+}
+
+/// The next event; see [`Events::next_async`].
+struct EventAsync<'a>(&'a mut Events);
+
+impl Future for EventAsync<'_> {
+    type Output = Option<Event>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.get_mut().0.poll_next(context)
+    }
+}
+
+impl Drop for EventAsync<'_> {
+    fn drop(&mut self) {
+        let Events { runtime, held } = &mut *self.0;
+        runtime.leave_events(held);
+    }
+}
+
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dropped = self.dropped();
@@ -247,6 +331,7 @@ impl Event {
             address,
             identity,
             incarnation,
+            names,
             what,
         } = event;
         let peer = PeerId::new(identity, incarnation);
@@ -254,12 +339,14 @@ impl Event {
             What::Connected { fabric, reason } => Event::Connected {
                 peer,
                 address,
+                names,
                 fabric: fabric_of(fabric),
                 reason,
             },
             What::Suspended { cause, since } => Event::Suspended {
                 peer,
                 address,
+                names,
                 cause,
                 since,
             },
@@ -269,36 +356,46 @@ impl Event {
             } => Event::Resumed {
                 peer,
                 address,
+                names,
                 suspended,
                 replayed,
             },
             What::FabricChanged { from, to, reason } => Event::FabricChanged {
                 peer,
                 address,
+                names,
                 from: fabric_of(from),
                 to: fabric_of(to),
                 reason,
             },
-            What::Draining => Event::Draining { peer, address },
+            What::Draining => Event::Draining {
+                peer,
+                address,
+                names,
+            },
             What::Gone { cause } => Event::Gone {
                 peer,
                 address,
+                names,
                 cause,
             },
             What::NotOpened(missing) => Event::NotOpened {
                 peer,
                 address,
+                names,
                 missing,
             },
             What::Stalled(stalled) => Event::Stalled {
                 peer,
                 address,
+                names,
                 channel: stalled.channel,
                 end: stalled.end,
                 since: stalled.since,
                 oldest: stalled.oldest,
                 held: stalled.held,
                 lacks_room: stalled.lacks_room,
+                suspended: stalled.suspended,
             },
             What::Recovered {
                 channel,
@@ -307,10 +404,28 @@ impl Event {
             } => Event::Recovered {
                 peer,
                 address,
+                names,
                 channel,
                 end,
                 stalled,
             },
+        }
+    }
+
+    /// Returns the names of the event's peer: the one that it gives itself, and the one that it has
+    /// proven.
+    #[must_use]
+    pub fn names(&self) -> &PeerNames {
+        match self {
+            Event::Connected { names, .. }
+            | Event::Suspended { names, .. }
+            | Event::Resumed { names, .. }
+            | Event::FabricChanged { names, .. }
+            | Event::Draining { names, .. }
+            | Event::Gone { names, .. }
+            | Event::NotOpened { names, .. }
+            | Event::Stalled { names, .. }
+            | Event::Recovered { names, .. } => names,
         }
     }
 
@@ -333,40 +448,37 @@ impl Event {
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self.names();
         match self {
             Event::Connected {
                 peer,
                 address,
                 reason,
                 ..
-            } => write!(f, "connected to {peer} at {address} over {reason}"),
+            } => write!(f, "connected to {peer} at {address}{names} over {reason}"),
             Event::Suspended {
                 peer,
                 address,
                 cause,
                 since,
-            } => {
-                // The peer is not gone yet, so only the reason is written.
-                let why: &dyn fmt::Display = match cause {
-                    EndCause::PeerGone { why, .. } => why,
-                    cause => cause,
-                };
-                write!(
-                    f,
-                    "session with {peer} at {address} lost its connection {:?} ago: {why}",
-                    rounded(since.elapsed())
-                )
-            }
+                ..
+            } => write!(
+                f,
+                "session with {peer} at {address}{names} lost its connection {} ago: {}",
+                Rounded(since.elapsed()),
+                cause.why()
+            ),
             Event::Resumed {
                 peer,
                 address,
                 suspended,
                 replayed,
+                ..
             } => write!(
                 f,
-                "session with {peer} at {address} goes on after {:?}, {replayed} \
-                 messages are sent again",
-                rounded(*suspended)
+                "session with {peer} at {address}{names} goes on after {}; sent again: {}",
+                Rounded(*suspended),
+                Counted(*replayed, "message")
             ),
             Event::FabricChanged {
                 peer,
@@ -374,18 +486,26 @@ impl fmt::Display for Event {
                 from,
                 to,
                 reason,
+                ..
             } => write!(
                 f,
-                "session with {peer} at {address} goes over {to} and not {from}: {reason}"
+                "session with {peer} at {address}{names} goes over {to} and not {from}: {reason}"
             ),
-            Event::Draining { peer, address } => {
-                write!(f, "{peer} at {address} drains: it begins no call any more")
+            Event::Draining { peer, address, .. } => {
+                write!(
+                    f,
+                    "{peer} at {address}{names} drains: it begins no call any more"
+                )
             }
             Event::Gone {
                 peer,
                 address,
                 cause,
-            } => write!(f, "session with {peer} at {address} is over: {cause}"),
+                ..
+            } => write!(
+                f,
+                "session with {peer} at {address}{names} is over: {cause}"
+            ),
             Event::NotOpened { missing, .. } => missing.fmt(f),
             Event::Stalled {
                 peer,
@@ -395,6 +515,7 @@ impl fmt::Display for Event {
                 oldest,
                 held,
                 lacks_room,
+                suspended,
                 ..
             } => {
                 let stalled = node::Stalled {
@@ -404,8 +525,9 @@ impl fmt::Display for Event {
                     oldest: *oldest,
                     held: *held,
                     lacks_room: *lacks_room,
+                    suspended: suspended.clone(),
                 };
-                write!(f, "channel \"{channel}\" with {peer}: {stalled}")
+                write!(f, "channel \"{channel}\" with {peer}{names}: {stalled}")
             }
             Event::Recovered {
                 peer,
@@ -414,8 +536,8 @@ impl fmt::Display for Event {
                 ..
             } => write!(
                 f,
-                "channel \"{channel}\" with {peer} goes on after {:?}",
-                rounded(*stalled)
+                "channel \"{channel}\" with {peer}{names} goes on after {}",
+                Rounded(*stalled)
             ),
         }
     }

@@ -11,6 +11,7 @@
 //! [restarting]: self::restarting
 //! [updating]: self::updating
 //! [rdma_setup]: self::rdma_setup
+//! [watching]: self::watching
 //! [coming_from]: self::coming_from
 //! [troubleshooting]: self::troubleshooting
 #![doc = include_str!("guide/README.md")]
@@ -33,6 +34,7 @@ macro_rules! page_names {
 [restarting]: crate::guide::restarting
 [updating]: crate::guide::updating
 [rdma_setup]: crate::guide::rdma_setup
+[watching]: crate::guide::watching
 [coming_from]: crate::guide::coming_from
 [troubleshooting]: crate::guide::troubleshooting
 "
@@ -90,6 +92,10 @@ pub mod updating {}
 #[doc = page_names!()]
 #[doc = include_str!("guide/rdma_setup.md")]
 pub mod rdma_setup {}
+
+#[doc = page_names!()]
+#[doc = include_str!("guide/watching.md")]
+pub mod watching {}
 
 #[doc = page_names!()]
 #[doc = include_str!("guide/coming_from.md")]

@@ -131,7 +131,7 @@
 //! | `tokio` | no | [`Driver::Tasks`], and tokio's traits on byte streams |
 //! | `tower` | no | a [`Caller`](calls::Caller) is a `tower::Service` |
 //! | `tls-graviola` or `tls-ring` | no | `NodeBuilder::security`: who may connect, and encryption over TCP; `tls` alone leaves the provider of cryptography to the program |
-//! | `verbs` | no | the fabric over RDMA and `ibex::rdma`; cmake and libclang build it, and libibverbs is looked for when the program runs |
+//! | `verbs` | no | the fabric over RDMA and `ibex::rdma`; libibverbs is looked for when the program runs |
 //!
 //! # Without a thread
 //!
@@ -162,6 +162,7 @@
 //!     }
 //! }
 //! ```
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 // The macros speak of `::ibex`; so do the examples in this crate's own tests.
 #[allow(
@@ -228,7 +229,7 @@ pub use receiver::{Iter, Receiver};
 pub use reservation::{Permit, Reservation};
 pub use select::{Select, Selectable};
 pub use sender::Sender;
-pub use stats::{EngineStats, NodeSession, NodeStats, SessionState};
+pub use stats::{EngineStats, NodeSession, NodeStats, NodeTotals, SessionState};
 pub use versions::{VersionedReceiver, VersionedSender, Versions};
 
 #[doc(no_inline)]
@@ -249,7 +250,7 @@ pub use ibex_transport::{
     endpoint::stats::{ChannelState, ChannelStats},
     node::{CloseReport, Undelivered, Wait},
     runtime::Driver,
-    session::{Counts, EndCause, SessionStats},
+    session::{Counts, EndCause, PeerNames, SessionStats, Suspension},
 };
 
 /// The README, whose code is compiled.

@@ -5,16 +5,20 @@ use std::{
     mem::{self, Discriminant},
     net::SocketAddr,
     os::fd::BorrowedFd,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Instant,
 };
 
 use ibex_bootstrap::{Acceptor, Established, FabricKind, HandshakeError, NodeIdentity, Problem};
+use ibex_ring::parking::Wakers;
 use ibex_transport::{
     engine::{Admission, ControlSource, Incoming},
     node::log_limit::{Held, LogLimit},
     runtime::Runtime,
-    session::{EngineId, PeerDescription},
+    session::{EngineId, PeerDescription, PeerNames},
     shared_memory::UnixWires,
     wire::WireParts,
 };
@@ -24,7 +28,7 @@ use crate::{
     accept_placement::AcceptPlacement,
     channel_defaults::ChannelDefaults,
     peer,
-    resuming::{Resuming, prepared_pair},
+    resuming::{Resuming, SessionPlace, prepared_pair},
 };
 
 /// The listener with its handshakes, as the engine turns it.
@@ -41,11 +45,18 @@ pub(crate) struct Listener {
 
 impl Listener {
     /// Returns the engine that the program wants for a peer that has dialed.
-    fn engine(&self, peer: &PeerDescription) -> Option<EngineId> {
+    ///
+    /// # Errors
+    ///
+    /// The program's `place_accepted` panicked, with this text.
+    fn engine(&self, peer: &PeerDescription) -> Result<Option<EngineId>, String> {
         let who = (NodeIdentity(peer.identity), peer.incarnation);
-        let wanted = self.placement.as_ref()?.place(who, peer.address);
+        let Some(placement) = &self.placement else {
+            return Ok(None);
+        };
+        let wanted = placement.place(who, peer.address)?;
         let there = wanted.filter(|&engine| engine < self.engines);
-        there.map(EngineId::new)
+        Ok(there.map(EngineId::new))
     }
 }
 
@@ -54,24 +65,41 @@ impl ControlSource for Listener {
         self.acceptor.as_fd()
     }
 
-    fn turn(&mut self, now: Instant) -> Vec<Incoming> {
+    fn turn(&mut self, now: Instant, _: &mut Wakers) -> Vec<Incoming> {
         self.acceptor.turn(now);
         self.failures.tell_held(now);
         while let Some(failure) = self.acceptor.poll_failure() {
-            let kind = FailureKind::of(&failure.problem);
-            self.failures
-                .tell(kind, &failure, self.acceptor.local_addr(), now);
+            let listener = self.acceptor.local_addr();
+            match &failure.problem {
+                Problem::Unheard => self.failures.silent(&failure, listener),
+                problem => {
+                    let kind = FailureKind::of(problem);
+                    self.failures.tell(kind, &failure, listener, now);
+                }
+            }
         }
         let mut incoming = Vec::new();
         while let Some(next) = self.acceptor.poll_established() {
             let mut admission = admission(next, self.our_channels, &self.resuming);
-            admission.engine = self.engine(&admission.peer);
-            incoming.push(Incoming::Session(Box::new(admission)));
+            match self.engine(&admission.peer) {
+                Ok(engine) => {
+                    admission.engine = engine;
+                    incoming.push(Incoming::Session(Box::new(admission)));
+                }
+                Err(panic) => {
+                    tracing::error!(
+                        peer = %admission.peer, panic,
+                        "the program's place_accepted panicked; this peer gets no session"
+                    );
+                    admission.abandon();
+                }
+            }
         }
         while let Some(next) = self.acceptor.poll_resumed() {
             let wires = Box::new(self.resuming.resumed(next));
             incoming.push(Incoming::Wires(wires));
         }
+        incoming.extend(self.resuming.displaced());
         incoming
     }
 
@@ -80,7 +108,7 @@ impl ControlSource for Listener {
         deadlines.into_iter().flatten().min()
     }
 
-    fn close(&mut self) {
+    fn close(&mut self, _: &mut Wakers) {
         self.failures.tell_last_held(Instant::now());
         self.acceptor.close();
     }
@@ -91,6 +119,22 @@ impl ControlSource for Listener {
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     limit: LogLimit<FailureKind>,
+    counts: Arc<FailureCounts>,
+}
+
+/// The number of connections that became no sessions, for the node's statistics.
+#[derive(Debug, Default)]
+pub(crate) struct FailureCounts {
+    refused: AtomicU64,
+    silent: AtomicU64,
+}
+
+impl FailureCounts {
+    /// Returns the number of refused connections, and of those that closed before their first byte.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        (count(&self.refused), count(&self.silent))
+    }
 }
 
 /// Kind of failure, told of as one.
@@ -108,6 +152,20 @@ impl FailureKind {
 }
 
 impl Failures {
+    pub(crate) fn new(counts: Arc<FailureCounts>) -> Self {
+        Self {
+            limit: LogLimit::default(),
+            counts,
+        }
+    }
+
+    /// Counts a connection that closed before its first byte. Health probes connect in this way
+    /// every few seconds, so it is no warning.
+    fn silent(&self, failure: &(dyn Error + 'static), listener: SocketAddr) {
+        self.counts.silent.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(failure, %listener, "a connection closed before its first byte");
+    }
+
     fn tell(
         &mut self,
         kind: FailureKind,
@@ -115,6 +173,7 @@ impl Failures {
         listener: SocketAddr,
         now: Instant,
     ) {
+        self.counts.refused.fetch_add(1, Ordering::Relaxed);
         // Recorded as an error value, so that a subscriber can tell one cause from another.
         let tell: fn(&Held) =
             |held| tracing::warn!(example = %held.example, count = held.count, "{held}");
@@ -174,6 +233,7 @@ pub(crate) fn admission(
         fabric,
         reason,
         payload_checksums,
+        session_id,
         ..
     } = established;
     Admission {
@@ -188,7 +248,11 @@ pub(crate) fn admission(
         payload_checksums,
         reconnect: Some(reconnect),
         engine: None,
-        place: Box::new((place, registered)),
+        place: Box::new(SessionPlace {
+            place,
+            session: session_id,
+            _registered: registered,
+        }),
         peer: PeerDescription {
             address: info.address,
             identity: info.identity.0,
@@ -200,7 +264,7 @@ pub(crate) fn admission(
                 (Some(_), FabricKind::Verbs) => format!("{reason}; authenticated, not encrypted"),
                 _ => reason,
             },
-            authenticated_as: info.authenticated_as,
+            names: PeerNames::new(info.name.as_str(), info.authenticated_as),
             known_to: resuming.name.clone(),
         },
     }
@@ -217,18 +281,15 @@ mod tests {
         time::Duration,
     };
 
+    use ibex_harness::events::Each;
     use tracing::{
-        Event, Level, Metadata, Subscriber,
+        Event, Level,
         field::{Field, Visit},
-        span,
     };
 
     use super::*;
 
-    /// Counts warnings, and keeps the count that the last one reported.
-    #[derive(Clone, Default)]
-    struct Log(Arc<Counts>);
-
+    /// Counts of warnings and other events, and the count that the last warning reported.
     #[derive(Default)]
     struct Counts {
         warnings: AtomicU64,
@@ -236,32 +297,18 @@ mod tests {
         told: AtomicU64,
     }
 
-    impl Subscriber for Log {
-        fn enabled(&self, _: &Metadata<'_>) -> bool {
-            true
-        }
-
-        fn event(&self, event: &Event<'_>) {
-            let counts = &self.0;
+    impl Counts {
+        fn take_in(&self, event: &Event<'_>) {
             match *event.metadata().level() {
                 Level::WARN => {
                     // A filter on this module finds the count beside what was counted.
                     assert_eq!(event.metadata().target(), "ibex::listener");
-                    counts.warnings.fetch_add(1, Ordering::Relaxed)
+                    self.warnings.fetch_add(1, Ordering::Relaxed)
                 }
-                _ => counts.others.fetch_add(1, Ordering::Relaxed),
+                _ => self.others.fetch_add(1, Ordering::Relaxed),
             };
-            event.record(&mut Reading(counts));
+            event.record(&mut Reading(self));
         }
-
-        // Nothing here opens spans.
-        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-            span::Id::from_u64(1)
-        }
-        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-        fn enter(&self, _: &span::Id) {}
-        fn exit(&self, _: &span::Id) {}
     }
 
     struct Reading<'a>(&'a Counts);
@@ -278,8 +325,9 @@ mod tests {
 
     #[test]
     fn a_hundred_thousand_failures_are_a_few_warnings_and_a_count() {
-        let log = Log::default();
-        let counts = log.0.clone();
+        let counts = Arc::<Counts>::default();
+        let kept = counts.clone();
+        let log = Each(move |event: &Event<'_>| kept.take_in(event));
         let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
         tracing::subscriber::with_default(log, || {
             let (mut failures, start) = (Failures::default(), Instant::now());

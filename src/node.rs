@@ -1,7 +1,7 @@
 //! A process's endpoint.
 
 use std::{
-    fmt, io, mem,
+    fmt, mem,
     net::{SocketAddr, TcpListener},
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     sync::Arc,
@@ -11,12 +11,12 @@ use std::{
 
 use ibex_base::fork::{self, UsedAfterFork};
 use ibex_bootstrap::{
-    Acceptor, Local, Meanwhile, NodeIdentity, Places, SessionLimits, UnixClosing, dial,
+    Acceptor, Dialer, Local, NodeIdentity, Places, SessionLimits, Text, UnixClosing,
 };
 use ibex_transport::{
     engine::Admission,
     node::{CloseReport, SessionShared},
-    runtime::{Driver, Runtime, RuntimeConfig, has_membarrier},
+    runtime::{Runtime, RuntimeConfig, has_membarrier},
     session::EngineId,
     shared_memory,
 };
@@ -27,18 +27,18 @@ use crate::{
     ChannelBuilder, CloseReason, ConnectError, Events, ListenError, NodeBuilder, NodeStats, Peer,
     PeerId, ToAddress, address,
     channel_defaults::ChannelDefaults,
-    dialing::{self, Dialers},
+    dialing::{Desk, Dials},
     driving_tasks::Tasks,
     environment::Environment,
     error::{ListenFailure, NotAccepted},
     io::ListenerNames,
-    listener::{Failures, Listener, admission, admit},
+    listener::{FailureCounts, Failures, Listener, admit},
     message::DefaultCodec,
     node_builder::absent_fabrics,
     node_settings::NodeSettings,
     peers::Reaching,
     resuming::{Resuming, Sessions},
-    security_stats::{security_stats, warn_of_expiry},
+    security_stats::{security_stats, warn_of_credentials},
     template::ChannelTemplate,
 };
 
@@ -84,9 +84,9 @@ use crate::{
 /// - Channels may be opened and closed.
 /// - Calls that wait take longer. A call with a time-out still returns in time.
 ///
-/// The end that dialed dials again, at once and then with pauses that grow to 1.5 s. The other end must
-/// still listen. Up to 16 threads of a node dial for all of its sessions, and a host that does not
-/// answer occupies one of them for up to 3 s.
+/// The end that dialed dials again, at once and then with pauses that grow to 1 s. The other end must
+/// still listen. A node dials for all of its sessions at a time, so a host that does not answer holds
+/// up no session with another. An attempt takes up to 3 s.
 ///
 /// Over the new connection the session is *resumed*: messages that did not arrive are sent again, and
 /// each message arrives once and in order. [`Node::events`] tells of both, and [`Peer::stats`] counts
@@ -112,9 +112,11 @@ use crate::{
 /// A session is over in these cases:
 ///
 /// - The peer says goodbye, as a node that is closed does.
-/// - The peer's process is known to have ended. On the same host the kernel says so; on another host
-///   the process says so when it answers again under the same [identity](NodeBuilder::identity).
+/// - The peer's process is known to have ended. The kernel says so over shared memory, and where the
+///   connection stays in one network namespace; elsewhere the process says so when it answers again under the same [identity](NodeBuilder::identity).
 /// - The peer says that it does not have the session any more.
+/// - The peer's host refuses every connection for [`peer_gone_after`](NodeBuilder::peer_gone_after)
+///   (5 s), so no process listens there. The end that dials finds this out.
 /// - The peer does not come back within [`session_timeout`](NodeBuilder::session_timeout) (30 s). Then
 ///   neither end resumes the session.
 ///
@@ -159,7 +161,7 @@ use crate::{
 /// [`close`](Self::close), called in another thread, ends every call that waits.
 ///
 /// Dropping a node closes it, and waits for up to [`linger`](NodeBuilder::linger) (1 s) until everything
-/// sent is delivered. Where tasks drive the node ([`Driver::Tasks`]), a thread of a runtime that drops
+/// sent is delivered. Where tasks drive the node ([`Driver::Tasks`](crate::Driver::Tasks)), a thread of a runtime that drops
 /// it leaves the waiting to them.
 ///
 /// Handles that outlive their node return errors, and messages stay valid. Receivers at peers get
@@ -173,12 +175,13 @@ use crate::{
 /// session that ends later is an error of its handles, and an [event](Self::events).
 pub struct Node {
     pub(crate) runtime: Arc<Runtime>,
-    pub(crate) dialers: Dialers,
     resuming: Resuming,
     local: Local,
     #[cfg(feature = "verbs")]
     devices: Arc<NodeDevices>,
     local_addr: Option<SocketAddr>,
+    /// The connections of the listener that became no sessions.
+    failures: Arc<FailureCounts>,
     settings: NodeSettings,
     environment: Environment,
     pub(crate) listener_names: ListenerNames,
@@ -190,9 +193,6 @@ pub(crate) struct Listening {
     /// The socket that the program gave.
     pub(crate) given: Option<TcpListener>,
 }
-
-/// The result of connecting.
-type Dialed = Result<Admission, ConnectError>;
 
 impl Node {
     /// Makes a node that connects to others and does not listen.
@@ -231,20 +231,22 @@ impl Node {
     ) -> Result<Self, ListenError> {
         fork::check(|| "ibex, as it runs here,".to_owned())?;
         let mut random = [0; 24];
-        getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
+        ibex_base::random::fill(&mut random)?;
         let (identity, incarnation) = random.split_at(16);
         let random_identity = <[u8; 16]>::try_from(identity).unwrap_or_default();
         let incarnation = u64::from_le_bytes(incarnation.try_into().unwrap_or_default());
         let identity = NodeIdentity(settings.identity.unwrap_or(random_identity));
 
         let mut local = Local::new(identity, incarnation);
+        local.name = Text::new(settings.name.as_deref().unwrap_or_default());
         local.shm = settings.shm;
         local.tcp = settings.tcp;
         local.verbs = settings.verbs;
         local.absent = absent_fabrics();
+        local.is_shm_denied = settings.is_shm_denied();
         local.integrity = settings.integrity;
         local.credentials.clone_from(&settings.credentials);
-        warn_of_expiry(&local, SystemTime::now());
+        warn_of_credentials(&local, SystemTime::now());
         #[cfg(feature = "verbs")]
         let devices = Arc::new(NodeDevices::new(
             settings.rdma.clone(),
@@ -267,9 +269,10 @@ impl Node {
         local.limits.session_credit_bytes = settings.session_credit_bytes;
         let sessions = Arc::<Sessions>::default();
         local.resumable = Some(sessions.clone());
+        let dialer = Dialer::new(&local)?;
         let resuming = Resuming {
             sessions,
-            dialers: Dialers::new(dialing::RESUMING),
+            desk: dialer.desk(),
             local: local.clone(),
             name: settings.name.clone(),
             fail_over_after: settings.fail_over_after,
@@ -289,18 +292,25 @@ impl Node {
             memory_limit: settings.memory_limit(),
             notice_timeout: settings.notice_timeout,
             session_timeout: settings.session_timeout,
+            peer_gone_after: settings.peer_gone_after,
         })?;
         #[cfg(feature = "verbs")]
         devices.entrust_to(&runtime);
+        runtime.set_dialer(Box::new(Dials {
+            dialer,
+            our_channels: settings.max_channels,
+            resuming: resuming.clone(),
+            late: Vec::new(),
+        }))?;
         // If a later step fails, this value is dropped, which closes the node and ends its threads.
         let mut node = Self {
             runtime,
-            dialers: Dialers::new(dialing::CONNECTING),
             resuming,
             local,
             #[cfg(feature = "verbs")]
             devices,
             local_addr: None,
+            failures: Arc::default(),
             settings,
             environment,
             listener_names: ListenerNames::default(),
@@ -332,13 +342,13 @@ impl Node {
         self.local_addr = Some(acceptor.local_addr());
         let listener = Listener {
             acceptor,
-            failures: Failures::default(),
+            failures: Failures::new(self.failures.clone()),
             our_channels: self.settings.max_channels,
             resuming: self.resuming.clone(),
             placement: self.settings.placement.clone(),
             engines: self.settings.io_threads,
         };
-        self.runtime.set_control_source(Box::new(listener))?;
+        self.runtime.set_listener(Box::new(listener))?;
         Ok(())
     }
 
@@ -358,12 +368,15 @@ impl Node {
     }
 
     /// Connects to the node that listens on `address`, which is `host:port`, a [`SocketAddr`], or
-    /// `(host, port)`; see [`ToAddress`]. Every address of a name is tried.
+    /// `(host, port)`; see [`ToAddress`].
+    ///
+    /// The addresses of a name are tried beside each other, a quarter of a second apart, and the
+    /// first that gives a session wins. An IPv6 address may name its interface:
+    /// `[fe80::1%eth0]:7000`.
     ///
     /// Waits for up to `connect_timeout` (default 10 s) for a node that starts later. Under
-    /// [`Driver::Caller`] it runs turns meanwhile: sessions go on and peers are let in, so a node
-    /// may connect to itself, and two nodes to each other. Only the lookup of a host name stops
-    /// everything.
+    /// [`Driver::Caller`](crate::Driver::Caller) it runs turns meanwhile: sessions go on and peers are let in, so a node
+    /// may connect to itself, and two nodes to each other.
     ///
     /// # Errors
     ///
@@ -400,26 +413,16 @@ impl Node {
         self.connect_to(&address::text_of(&address), Some(engine))
     }
 
-    fn connect_to(&self, address: &str, engine: Option<usize>) -> Result<Peer, ConnectError> {
-        self.check_fork()?;
-        let (local, engine) = self.local_for(address, engine)?;
-        let (timeout, runtime) = (self.settings.connect_timeout, &self.runtime);
-        let established = dial(address, &local, timeout, &Dialing(runtime))?;
-        let mut admission = admission(established, self.settings.max_channels, &self.resuming);
-        admission.engine = engine;
-        self.admit(address, admission)
-    }
-
-    /// Returns what this node brings to the handshake of a session, and the engine that it is
-    /// placed on.
-    fn local_for(
+    /// Returns what this node brings to the handshake of a session, which may be placed on an
+    /// engine.
+    pub(crate) fn local_for(
         &self,
         address: &str,
         engine: Option<usize>,
-    ) -> Result<(Local, Option<EngineId>), ConnectError> {
+    ) -> Result<Local, ConnectError> {
         let local = self.local.clone();
         let Some(engine) = engine else {
-            return Ok((local, None));
+            return Ok(local);
         };
         let engines = self.settings.io_threads;
         if engine >= engines {
@@ -431,42 +434,39 @@ impl Node {
             verbs_devices: Some(Arc::new(self.devices.of_engine(engine))),
             ..local
         };
-        Ok((local, Some(EngineId::new(engine))))
+        Ok(local)
     }
 
-    /// Makes a session of a finished handshake.
-    pub(crate) fn admit(&self, address: &str, admission: Admission) -> Result<Peer, ConnectError> {
-        admit(&self.runtime, self.settings.channel, address, admission)
-    }
-
-    /// Returns a closure that connects on another thread, for a task. It turns no engine, under any
-    /// driver.
-    pub(crate) fn dialing(
+    /// Makes a session of a finished handshake, on the engine that the program wants.
+    pub(crate) fn admit(
         &self,
         address: &str,
         engine: Option<usize>,
-    ) -> Result<impl FnOnce(&str, &dyn Fn() -> bool) -> Dialed + use<>, ConnectError> {
-        let (local, engine) = self.local_for(address, engine)?;
-        let runtime = self.runtime.clone();
-        let (timeout, max_channels) = (self.settings.connect_timeout, self.settings.max_channels);
-        let resuming = self.resuming.clone();
-        Ok(move |address: &str, is_dropped: &dyn Fn() -> bool| {
-            let is_cancelled = || is_dropped() || runtime.is_closed();
-            let established = dial(address, &local, timeout, &is_cancelled)?;
-            let mut admission = admission(established, max_channels, &resuming);
-            admission.engine = engine;
-            Ok(admission)
-        })
+        admission: Admission,
+    ) -> Result<Peer, ConnectError> {
+        let admission = Admission {
+            engine: engine.map(EngineId::new),
+            ..admission
+        };
+        admit(&self.runtime, self.settings.channel, address, admission)
     }
 
-    /// Returns the means to reach kept peers, by one attempt at a time on another thread.
+    pub(crate) fn desk(&self) -> &Desk {
+        &self.resuming.desk
+    }
+
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.settings.connect_timeout
+    }
+
+    /// Returns the means to reach kept peers.
     pub(crate) fn reaching(&self) -> Reaching {
         Reaching {
             runtime: self.runtime.clone(),
             local: self.local.clone(),
-            resuming: self.resuming.clone(),
-            max_channels: self.settings.max_channels,
+            desk: self.resuming.desk.clone(),
             channel: self.settings.channel,
+            linger: self.settings.linger,
         }
     }
 
@@ -501,7 +501,7 @@ impl Node {
         self.accept_until(Instant::now().checked_add(timeout))
     }
 
-    /// Returns the next peer that connected, if there is one. Under [`Driver::Caller`] it runs one
+    /// Returns the next peer that connected, if there is one. Under [`Driver::Caller`](crate::Driver::Caller) it runs one
     /// turn; letting a peer in takes several.
     ///
     /// # Errors
@@ -606,7 +606,7 @@ impl Node {
     pub fn reload_certificates(&self) -> Result<(), crate::SecurityError> {
         let credentials = self.local.credentials.as_ref();
         credentials.map_or(Ok(()), |credentials| credentials.reload())?;
-        warn_of_expiry(&self.local, SystemTime::now());
+        warn_of_credentials(&self.local, SystemTime::now());
         Ok(())
     }
 
@@ -624,7 +624,7 @@ impl Node {
         NodeStats::new(
             self.name().map(str::to_owned),
             self.id(),
-            self.local_addr,
+            (self.local_addr, &self.failures),
             self.settings.driver,
             has_membarrier(),
             security_stats(&self.local),
@@ -643,7 +643,7 @@ impl Node {
     }
 
     /// Runs one turn of the engine: sends what is queued, and takes in what has arrived. It is
-    /// meant for [`Driver::Caller`]; under [`Driver::Threads`] it helps the I/O thread.
+    /// meant for [`Driver::Caller`](crate::Driver::Caller); under [`Driver::Threads`](crate::Driver::Threads) it helps the I/O thread.
     ///
     /// Returns whether there was anything to do: bytes moved, a peer rang or connected, or a
     /// message may have come. One turn takes in only a part of what made [`as_fd`](Self::as_fd)
@@ -653,7 +653,7 @@ impl Node {
     }
 
     /// Returns a descriptor that is readable when [`poll`](Self::poll) has something to do. It is
-    /// meant for a program's own event loop under [`Driver::Caller`], or for a reactor other than
+    /// meant for a program's own event loop under [`Driver::Caller`](crate::Driver::Caller), or for a reactor other than
     /// tokio's, level- or edge-triggered:
     ///
     /// 1. Call `poll` until it returns false.
@@ -677,7 +677,8 @@ impl Node {
 
     /// Ends every channel and session in order, and returns a report of what was not delivered.
     /// Waits for up to `timeout` ([`Duration::MAX`]: for ever) until everything that was sent is
-    /// delivered.
+    /// delivered. What sessions that had ended before did not deliver is
+    /// [counted](CloseReport::undelivered_before) in the report.
     ///
     /// Calls that wait in other threads return with errors. A call that is in the middle of a send,
     /// or a reservation that is held, is waited for up to a second, so that its message comes
@@ -714,13 +715,11 @@ impl Drop for Node {
             // A forked child does not drop what these fields hold.
             let Self {
                 runtime,
-                dialers,
                 resuming,
                 local,
                 ..
             } = self;
-            let kept = (runtime.clone(), dialers.clone(), resuming.clone());
-            mem::forget((kept, local.clone()));
+            mem::forget((runtime.clone(), resuming.clone(), local.clone()));
             return;
         }
         if thread::panicking() {
@@ -741,24 +740,5 @@ impl fmt::Debug for Node {
             .field("local_addr", &self.local_addr)
             .field("settings", &self.settings)
             .finish_non_exhaustive()
-    }
-}
-
-/// The work that goes on while the node connects.
-struct Dialing<'a>(&'a Runtime);
-
-impl Meanwhile for Dialing<'_> {
-    fn is_cancelled(&self) -> bool {
-        self.0.is_closed()
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        (self.0.driver() != Driver::Threads).then(|| self.0.as_fd())
-    }
-
-    /// Runs a turn where callers drive the engine: sessions go on, and the node may be connecting
-    /// to its own listener.
-    fn turn(&self) -> bool {
-        self.0.driver() != Driver::Threads && self.0.poll_ready()
     }
 }

@@ -1,13 +1,16 @@
 //! Settings of nodes, checked when they are used.
 
+mod limits;
+
 use std::{
     io,
-    net::{SocketAddr, TcpListener, ToSocketAddrs},
+    net::{SocketAddr, TcpListener},
     sync::Arc,
     time::Duration,
 };
 
-use ibex_bootstrap::{Integrity, Policy};
+use ibex_base::Escaped;
+use ibex_bootstrap::{Integrity, Policy, resolve};
 use ibex_transport::{node::Wait, runtime::Driver, session::MOST_ENGINES};
 
 use crate::{
@@ -17,7 +20,7 @@ use crate::{
     environment::{self, Environment, EnvironmentWarning, Site},
     error::ListenFailure,
     node::Listening,
-    node_settings::{LEAST_MEMORY_LIMIT, NodeSettings},
+    node_settings::NodeSettings,
     setting::SettingError,
 };
 
@@ -47,7 +50,7 @@ use crate::{
 /// | address and identity | [`listen`](Self::listen), [`listen_on`](Self::listen_on), [`insecure_network`](Self::insecure_network), `security` (feature `tls`), [`name`](Self::name), [`identity`](Self::identity) |
 /// | waiting | [`driver`](Self::driver), [`wait`](Self::wait), [`io_threads`](Self::io_threads), [`cores`](Self::cores) |
 /// | memory | [`memory_limit`](Self::memory_limit), [`session_credit_bytes`](Self::session_credit_bytes), [`node_credit_bytes`](Self::node_credit_bytes), [`max_channels`](Self::max_channels), [`max_peer_sessions`](Self::max_peer_sessions), [`max_node_sessions`](Self::max_node_sessions) |
-/// | time | [`connect_timeout`](Self::connect_timeout), [`handshake_timeout`](Self::handshake_timeout), [`notice_timeout`](Self::notice_timeout), [`session_timeout`](Self::session_timeout), [`linger`](Self::linger) |
+/// | time | [`connect_timeout`](Self::connect_timeout), [`handshake_timeout`](Self::handshake_timeout), [`notice_timeout`](Self::notice_timeout), [`session_timeout`](Self::session_timeout), [`peer_gone_after`](Self::peer_gone_after), [`linger`](Self::linger) |
 /// | fabrics | [`fabric`](Self::fabric), [`integrity`](Self::integrity), [`fail_over_after`](Self::fail_over_after), [`fail_back`](Self::fail_back) |
 /// | RDMA | `rdma`, which takes the settings of `ibex::rdma` (feature `verbs`) |
 /// | defaults of this node's channels | [`window_messages`](Self::window_messages), [`window_bytes`](Self::window_bytes), [`max_message_bytes`](Self::max_message_bytes), [`max_unreleased_bytes`](Self::max_unreleased_bytes), [`open_timeout`](Self::open_timeout) |
@@ -61,7 +64,7 @@ use crate::{
 /// | variable | value | overrides |
 /// |---|---|---|
 /// | `IBEX_FABRICS` | `shm`, `tcp`, `verbs`, separated by commas | [`fabric`](Self::fabric): a single one is required; of several the first is preferred, and the fabrics that are not named are forbidden |
-/// | `IBEX_RDMA_DEVICE` | a name, such as `mlx5_0` | `RdmaSettings::device` |
+/// | `IBEX_RDMA_DEVICE` | a name, such as `mlx5_0`, or `guid:0002:c903:0000:0001` | `RdmaSettings::device` |
 /// | `IBEX_RDMA_PORT` | 1 to 255 | `RdmaSettings::port` |
 /// | `IBEX_RDMA_GID_INDEX` | 0 to 255 | `RdmaSettings::gid_index` |
 /// | `IBEX_RDMA_PARTITION_KEY` | 0x0001 to 0xffff, except 0x8000 | `RdmaSettings::partition_key` |
@@ -69,9 +72,10 @@ use crate::{
 /// | `IBEX_RDMA_COMPLETIONS` | plain, extended or one-by-one | `Tuning::completion_polling` |
 /// | `IBEX_RDMA_FAIL_OVER_AFTER` | milliseconds, or never | [`fail_over_after`](Self::fail_over_after) |
 ///
-/// A value that cannot be used is an error of [`build`](Self::build). Any other name that begins with
-/// `IBEX_` is a warning, which suggests the name that may have been meant; names of ibex's own tests and
-/// tools (`IBEX_TEST_` and others) are not. A build without `verbs` reads the RDMA variables too, and
+/// A value that cannot be used is an error of [`build`](Self::build), and so is a misspelt name, with
+/// the name that is probably meant. Any other name that begins with `IBEX_` is a warning; names of ibex's
+/// own tests and tools (`IBEX_TEST_` and others) are not. A process that runs with more rights than the
+/// user who started it (setuid, setgid, file capabilities) ignores all variables. A build without `verbs` reads the RDMA variables too, and
 /// warns that they have no effect.
 ///
 /// # Memory
@@ -207,14 +211,21 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets a name of the node for people, of 1 to 64 bytes. Default: none. The log and errors of
-    /// channels have it beside each peer, and so have [`NodeStats`](crate::NodeStats) and `Debug`
-    /// of the node, so that the nodes of one process can be told apart. Peers do not learn it.
+    /// Sets a name of the node for people, of 1 to 64 bytes. Default: none.
+    ///
+    /// Peers learn it when a session begins, after they were authenticated: it is
+    /// [`Peer::name`](crate::Peer::name) there, and beside the node's address in their events,
+    /// statistics, errors and log. Here the log and errors of channels have it beside each peer
+    /// (`via node primary`), and so have [`NodeStats`](crate::NodeStats) and `Debug` of the node,
+    /// so that the nodes of one process can be told apart.
+    ///
+    /// Nothing proves a name to a peer. Characters that are not printed as themselves, such as a
+    /// line feed, are escaped.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         let name = name.into();
         let bytes = name.len() as u64;
         self.note(SettingError::check_bytes("name", bytes, 1..=64));
-        self.settings.name = Some(name.into());
+        self.settings.name = Some(Escaped(&name).to_string().into());
         self
     }
 
@@ -287,6 +298,7 @@ impl NodeBuilder {
     ///
     /// `place` runs where connections are taken in, so it must not block, and may be asked more
     /// than once for one session. A session that goes on over another connection stays where it is.
+    /// A peer for which `place` panics gets no session, and an error in the log says so.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -429,6 +441,24 @@ impl NodeBuilder {
         self
     }
 
+    /// Sets how long the host of a suspended peer may refuse connections until the peer counts as
+    /// [gone](crate::EndCause::PeerGone), if this node dials. Default: 5 s. Range: from 10 ms to
+    /// [`Duration::MAX`], which leaves the decision to [`session_timeout`](Self::session_timeout).
+    ///
+    /// A refusal says that no process listens at the peer's address. Then the peer's process has
+    /// ended, in most cases, and nothing brings the session back: a process that is started in its
+    /// place is another run, and gets a session of its own. Only refusals in a row count, so any
+    /// other answer, or none, begins the count anew. The end of the session is not
+    /// [certain](crate::EndCause::PeerGone), since a refusal may also come from a proxy, a load
+    /// balancer or a packet filter before a living peer. A longer time survives a longer restart of
+    /// such a device.
+    pub fn peer_gone_after(mut self, time: Duration) -> Self {
+        let range = Duration::from_millis(10)..;
+        self.note(SettingError::check_time("peer_gone_after", time, range));
+        self.settings.peer_gone_after = time;
+        self
+    }
+
     /// Sets how long a session over verbs asks for another queue pair when its queue pair, device
     /// or connection broke. After that it goes on over TCP. Default: 1 s, in which most
     /// interruptions are over. Range: from 0 (TCP at once) to [`Duration::MAX`] (verbs or nothing).
@@ -462,157 +492,6 @@ impl NodeBuilder {
     /// for it.
     pub fn identity(mut self, identity: [u8; 16]) -> Self {
         self.settings.identity = Some(identity);
-        self
-    }
-
-    /// Limits the channel ends that a session may have open at each of its nodes. The smaller value
-    /// of both nodes holds. Default: 1024. Range: 1 to 16384.
-    ///
-    /// An end costs some hundred bytes and, once it is used, its [window and more](Self#memory).
-    /// Opening one more fails at either end with
-    /// [`OpenErrorKind::TooMany`](crate::OpenErrorKind::TooMany), which has the limit. A peer that
-    /// opens one more all the same loses its session. An end that was dropped counts until the peer
-    /// has opened its own end, which is then told what was sent and that the channel has ended.
-    pub fn max_channels(mut self, ends: u32) -> Self {
-        let given = u64::from(ends);
-        self.note(SettingError::check_count("max_channels", given, 1..=16384));
-        self.settings.max_channels = ends;
-        self
-    }
-
-    /// Limits the sessions that one peer may have with this node, whichever connected. Default:
-    /// 1024. Range: 1 to 65536.
-    ///
-    /// A session costs a descriptor (five over shared memory), and [memory](Self#memory). One more
-    /// is refused: both ends hear the limit and whose it is, and `connect` fails as
-    /// [`ConnectErrorKind::Refused`](crate::ConnectErrorKind::Refused). A session counts until its
-    /// end is noticed here; a session of a node with itself counts twice.
-    ///
-    /// Peers are told apart by their [`identity`](Self::identity). Sessions of a peer's earlier run
-    /// do not keep its next run out. The limit keeps a faulty peer from taking all places.
-    /// Strangers can make identities up, so against them there is
-    /// [`max_node_sessions`](Self::max_node_sessions).
-    pub fn max_peer_sessions(mut self, sessions: u32) -> Self {
-        let given = u64::from(sessions);
-        let range = 1..=MOST_SESSIONS;
-        self.note(SettingError::check_count("max_peer_sessions", given, range));
-        self.settings.max_peer_sessions = sessions;
-        self
-    }
-
-    /// Limits all sessions of this node together. Default: 4096. Range: 1 to 65536. The price of a
-    /// session, and the fate of one more, are those of
-    /// [`max_peer_sessions`](Self::max_peer_sessions). The process's limit on descriptors (`ulimit
-    /// -n`) is often lower.
-    pub fn max_node_sessions(mut self, sessions: u32) -> Self {
-        let given = u64::from(sessions);
-        let range = 1..=MOST_SESSIONS;
-        self.note(SettingError::check_count("max_node_sessions", given, range));
-        self.settings.max_node_sessions = sessions;
-        self
-    }
-
-    /// Limits the bytes that one TCP session lets its peer keep in flight. Default: 2 MiB. Range:
-    /// 512 KiB to 1 GiB. A higher value lets one fast sender run further ahead of the network. Only
-    /// bytes that arrived and were not read use memory.
-    /// [`node_credit_bytes`](Self::node_credit_bytes) limits all sessions together, and if it is
-    /// lower, it holds for one as well.
-    pub fn session_credit_bytes(mut self, bytes: u64) -> Self {
-        let range = 512 << 10..=1 << 30;
-        self.note(SettingError::check_bytes(
-            "session_credit_bytes",
-            bytes,
-            range,
-        ));
-        self.settings.session_credit_bytes = bytes;
-        self
-    }
-
-    /// Limits the bytes that all TCP sessions of the node together let their peers keep in flight.
-    /// Default: 256 MiB, enough for 128 sessions with the default
-    /// [`session_credit_bytes`](Self::session_credit_bytes). Range: 512 KiB to 1 TiB.
-    ///
-    /// While the limit suffices, every session has its full credit. With more sessions, those that
-    /// send share the limit equally. Sessions that send nothing keep little or none, so their next
-    /// message waits for a round trip. Below 257 KiB for each session that sends, they take turns.
-    ///
-    /// A higher value takes more memory where many peers send faster than their messages are read:
-    /// at worst this much, and a block of 1 MiB for each session.
-    pub fn node_credit_bytes(mut self, bytes: u64) -> Self {
-        let range = 512 << 10..=1 << 40;
-        self.note(SettingError::check_bytes("node_credit_bytes", bytes, range));
-        self.settings.node_credit_bytes = bytes;
-        self
-    }
-
-    /// Limits the bytes of long messages that peers may make this process hold. Default: a quarter
-    /// of what the process may have, which is the least of the machine's memory, its control
-    /// groups' limits, and RLIMIT_AS and RLIMIT_DATA where they are set. Range: 1 MiB to 64 TiB.
-    ///
-    /// Short messages do not count, nor does the first MiB of each of four messages that begin in a
-    /// session; the [sum](NodeBuilder#memory) has everything. A message counts from the arrival of
-    /// its first bytes until the application has released it. Memory that is kept of it for the
-    /// next message counts too.
-    ///
-    /// Over TCP and verbs a message is charged as it comes. Over shared memory the charge is the
-    /// sender's memory that is mapped for it. A message for which there is no room waits, and its
-    /// sender with it: nothing that was sent is lost. The oldest message that has begun to come
-    /// always has room to become whole, once earlier ones are released.
-    ///
-    /// A receiver whose program holds everything that fits waits for its own program;
-    /// [`Event::Stalled`](crate::Event::Stalled) says so.
-    /// [`max_message_bytes`](crate::ChannelBuilder::max_message_bytes) of a receiving end is
-    /// lowered to `memory_limit`; a longer message is
-    /// [`SendErrorKind::TooLong`](crate::SendErrorKind::TooLong).
-    ///
-    /// All nodes of a process are charged together. If their limits differ, each takes in more only
-    /// while the sum is below its own limit.
-    ///
-    /// A higher limit lets more or longer messages wait here for a slow program; a lower limit
-    /// keeps them at their senders.
-    pub fn memory_limit(mut self, bytes: u64) -> Self {
-        let range = LEAST_MEMORY_LIMIT..=1 << 46;
-        self.note(SettingError::check_bytes("memory_limit", bytes, range));
-        self.settings.memory_limit = Some(bytes);
-        self
-    }
-
-    /// Sets the default window in messages of this node's channels; see
-    /// [`ChannelBuilder::window_messages`](crate::ChannelBuilder::window_messages).
-    pub fn window_messages(mut self, messages: u64) -> Self {
-        let checked = self.settings.channel.set_window_messages(messages);
-        self.note(checked);
-        self
-    }
-
-    /// Sets the default window in bytes of this node's channels; see
-    /// [`ChannelBuilder::window_bytes`](crate::ChannelBuilder::window_bytes).
-    pub fn window_bytes(mut self, bytes: u64) -> Self {
-        let checked = self.settings.channel.set_window_bytes(bytes);
-        self.note(checked);
-        self
-    }
-
-    /// Sets the default limit of a message in this node's channels; see
-    /// [`ChannelBuilder::max_message_bytes`](crate::ChannelBuilder::max_message_bytes).
-    pub fn max_message_bytes(mut self, bytes: u64) -> Self {
-        let checked = self.settings.channel.set_max_message_bytes(bytes);
-        self.note(checked);
-        self
-    }
-
-    /// Sets the default limit of unreleased bytes in this node's channels; see
-    /// [`ChannelBuilder::max_unreleased_bytes`](crate::ChannelBuilder::max_unreleased_bytes).
-    pub fn max_unreleased_bytes(mut self, bytes: u64) -> Self {
-        let checked = self.settings.channel.set_max_unreleased_bytes(bytes);
-        self.note(checked);
-        self
-    }
-
-    /// Sets the default `open_timeout` of this node's channels; see
-    /// [`ChannelBuilder::open_timeout`](crate::ChannelBuilder::open_timeout).
-    pub fn open_timeout(mut self, timeout: Duration) -> Self {
-        self.settings.channel.open_timeout = timeout;
         self
     }
 
@@ -744,9 +623,10 @@ impl Listen {
         };
         match self {
             Self::At(name) => {
-                let mut addresses = name.to_socket_addrs().map_err(failed(name))?;
+                let addresses = resolve(name).map_err(failed(name))?;
                 let address = addresses
-                    .next()
+                    .first()
+                    .copied()
                     .ok_or_else(|| failed(name)(io::Error::other("the name has no address")))?;
                 let given = None;
                 Ok(Listening { address, given })
@@ -776,6 +656,3 @@ pub(crate) fn is_compiled_in(fabric: Fabric) -> bool {
         Fabric::Verbs => cfg!(feature = "verbs"),
     }
 }
-
-/// A bound far above any limit on descriptors.
-const MOST_SESSIONS: u64 = 1 << 16;

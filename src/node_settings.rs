@@ -6,7 +6,7 @@ use ibex_bootstrap::{Integrity, Policy};
 use ibex_protocol::format::channel_window::{ChannelWindow, HALF_WINDOW};
 use ibex_ring::memory::process_memory_limit;
 use ibex_tls::Credentials;
-use ibex_transport::{node::Wait, runtime::Driver};
+use ibex_transport::{node::Wait, runtime::Driver, shared_memory};
 
 #[cfg(feature = "verbs")]
 use crate::rdma::RdmaSettings;
@@ -36,6 +36,7 @@ pub(crate) struct NodeSettings {
     pub(crate) linger: Duration,
     pub(crate) notice_timeout: Duration,
     pub(crate) session_timeout: Duration,
+    pub(crate) peer_gone_after: Duration,
     pub(crate) fail_over_after: Duration,
     pub(crate) fail_back: bool,
     pub(crate) identity: Option<[u8; 16]>,
@@ -70,6 +71,7 @@ impl Default for NodeSettings {
             linger: Duration::from_secs(1),
             notice_timeout: Duration::from_secs(3),
             session_timeout: Duration::from_secs(30),
+            peer_gone_after: Duration::from_secs(5),
             fail_over_after: Duration::from_secs(1),
             fail_back: false,
             identity: None,
@@ -153,7 +155,7 @@ impl NodeSettings {
     /// Returns the bytes that peers may make the nodes of this process hold, as far as this node is
     /// concerned.
     pub(crate) fn memory_limit(&self) -> u64 {
-        let default = || process_memory_limit().map_or(UNKNOWN_LIMIT, |most| most / 4);
+        let default = || process_memory_limit() / 4;
         self.memory_limit
             .unwrap_or_else(|| default().max(LEAST_MEMORY_LIMIT))
     }
@@ -164,6 +166,21 @@ impl NodeSettings {
         let may_use = |fabric, policy| is_compiled_in(fabric) && policy != Policy::Forbid;
         let has_others = may_use(Fabric::Shm, self.shm) || may_use(Fabric::Tcp, self.tcp);
         self.verbs == Policy::Require || (self.verbs != Policy::Forbid && !has_others)
+    }
+
+    /// Returns whether the kernel or a sandbox denies this process the memory files that shared
+    /// memory needs. A shortage is no denial: it may be over when a peer comes.
+    pub(crate) fn is_shm_denied(&self) -> bool {
+        if !is_compiled_in(Fabric::Shm) || self.shm == Policy::Forbid {
+            return false;
+        }
+        match shared_memory::probe() {
+            Err(error) if error.is_denied() => {
+                tracing::warn!(%error, "this node has no shared memory; its sessions use other fabrics");
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Returns how calls wait: for a peer's memory, and for the engine.
@@ -212,8 +229,6 @@ fn check_fabrics(wishes: &[(Fabric, Policy)]) -> Result<(), SettingConflict> {
 const LEAST_CREDIT: u64 = 1 << 20;
 /// The least that peers' large messages may have.
 pub(crate) const LEAST_MEMORY_LIMIT: u64 = 1 << 20;
-/// Bytes for peers on a machine that does not tell how much the process may have.
-const UNKNOWN_LIMIT: u64 = 256 << 20;
 
 /// The time that falling asleep and being woken take together, on machines where this takes long.
 /// With a shorter spin, two threads that wait for each other would sleep at every message from the

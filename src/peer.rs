@@ -1,14 +1,14 @@
 //! A node on the other side of a session, and its channels.
 
-use std::{fmt, net::SocketAddr, sync::Arc};
+use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
 use ibex_protocol::format::control::Role;
 use ibex_transport::node::SessionShared;
-use ibex_transport::session::{self, PeerDescription, SessionStats};
+use ibex_transport::session::{self, PeerDescription, PeerNames, SessionStats};
 
 use crate::{
-    AuthenticatedAs, ChannelBuilder, Fabric, channel_defaults::ChannelDefaults,
-    template::ChannelTemplate,
+    AuthenticatedAs, ChannelBuilder, CloseReport, Fabric, Suspension,
+    channel_defaults::ChannelDefaults, template::ChannelTemplate,
 };
 #[cfg(feature = "rkyv")]
 use crate::{Codec, OpenError, Receiver, Rkyv, Sender};
@@ -131,10 +131,10 @@ impl fmt::Debug for PeerId {
 /// [`Node::connect`](crate::Node::connect) and [`Node::accept`](crate::Node::accept) return peers.
 /// Clones name the same session. Two nodes may have several sessions, and each is a `Peer`.
 ///
-/// Dropping a `Peer` ends nothing: the session lives as long as the node, and channels as long as their
-/// handles.
+/// Dropping a `Peer` ends nothing: the session lives until one of the two programs
+/// [closes](Peer::close) it or its node, and channels live as long as their handles.
 ///
-/// A peer is *gone* at once when it closes its node, or when its process ends on this host. When only
+/// A peer is *gone* at once when it closes the session or its node, or when its process ends on this host. When only
 /// its connection breaks it is *suspended*, and comes back or is given up; see
 /// [`Node`](crate::Node#when-a-connection-breaks).
 ///
@@ -148,10 +148,10 @@ pub struct Peer {
     defaults: ChannelDefaults,
 }
 
-/// Writes the peer's [`PeerAt`].
+/// Writes the peer's [`PeerAt`] and its [`PeerNames`].
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.at().fmt(f)
+        write!(f, "{}{}", self.at(), self.names())
     }
 }
 
@@ -160,6 +160,7 @@ impl fmt::Debug for Peer {
         f.debug_struct("Peer")
             .field("id", &self.id())
             .field("address", &self.address())
+            .field("names", self.names())
             .field("fabric", &self.fabric())
             .finish_non_exhaustive()
     }
@@ -204,6 +205,59 @@ impl Peer {
         self.channel(name).receiver()
     }
 
+    /// Ends this session in order, and returns a report of what was not delivered. Waits for up to
+    /// `linger` ([`Duration::MAX`]: for ever) until everything that was sent is delivered. The node
+    /// and its other sessions go on.
+    ///
+    /// It does for one session what [`Node::close`](crate::Node::close) does for all: calls on its
+    /// channels that wait in other threads return with errors, and a call that is in the middle of
+    /// a send, or a reservation that is held, is waited for up to a second. Handles and errors here
+    /// then say [`EndedHere`](crate::EndCause::EndedHere), those of the peer
+    /// [`EndedByPeer`](crate::EndCause::EndedByPeer). Both nodes forget the session: its
+    /// descriptors, its memory and its place under
+    /// [`max_peer_sessions`](crate::NodeBuilder::max_peer_sessions) are free.
+    ///
+    /// Either end may close, also the one that was dialed. A client that keeps this node
+    /// [connected](crate::Node::keep_connected) dials again. While the session is suspended, the
+    /// call waits for it to be resumed. If `linger` is over before, the peer never learns a reason:
+    /// the session is [gone](crate::EndCause::PeerGone) for it when it comes back, or when its
+    /// [`session_timeout`](crate::NodeBuilder::session_timeout) is over.
+    ///
+    /// Closing again returns the same report; the earliest deadline holds for all calls. A session
+    /// that has ended otherwise reports what was not delivered by then.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use ibex::{Node, Raw};
+    ///
+    /// let server = Node::listen("127.0.0.1:0")?;
+    /// let client = Node::client()?;
+    /// for job in 0..3 {
+    ///     let peer = client.connect(server.local_addr().unwrap())?;
+    ///     let accepted = server.accept()?;
+    ///     let mut sender = peer.channel("job").codec::<Raw>().sender::<[u8]>()?;
+    ///     let mut receiver = accepted.channel("job").codec::<Raw>().receiver::<[u8]>()?;
+    ///     sender.send(&[job])?;
+    ///     assert_eq!(receiver.recv()?[0], job);
+    ///     let report = peer.close(Duration::from_secs(60));
+    ///     assert!(report.undelivered.is_empty(), "{report}");
+    /// }
+    /// assert!(client.stats().sessions.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn close(&self, linger: Duration) -> CloseReport {
+        self.session.close("", linger)
+    }
+
+    /// Ends this session as [`close`](Self::close) does, for a `reason` that the peer hears: the
+    /// peer's errors and its [`Event::Gone`](crate::Event::Gone) have it in
+    /// [`EndedByPeer`](crate::EndCause::EndedByPeer). Of a longer text the first 255 bytes travel.
+    pub fn close_because(&self, reason: &str, linger: Duration) -> CloseReport {
+        self.session.close(reason, linger)
+    }
+
     /// Begins the settings of a channel, a caller or a service with this peer.
     pub fn channel(&self, name: &str) -> ChannelBuilder {
         ChannelBuilder::new(self.clone(), ChannelTemplate::with(self.defaults, name))
@@ -229,7 +283,23 @@ impl Peer {
     /// peers. The peer proves it again each time the session goes on over another connection.
     #[must_use]
     pub fn authenticated_as(&self) -> Option<&AuthenticatedAs> {
-        self.session.peer().authenticated_as.as_ref()
+        self.names().authenticated_as.as_deref()
+    }
+
+    /// Returns the name that the peer's program gave its node by
+    /// [`NodeBuilder::name`](crate::NodeBuilder::name). It is what the peer says of itself: nothing
+    /// proves it, and several peers may have the same. Use it to tell a person who the peer is, and
+    /// [`authenticated_as`](Self::authenticated_as) to decide what the peer may do.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.names().name.as_deref()
+    }
+
+    /// Returns the peer's names together: the one that it gives itself, and the one that it has
+    /// proven.
+    #[must_use]
+    pub fn names(&self) -> &PeerNames {
+        &self.session.peer().names
     }
 
     /// Returns whether the session's data is encrypted now. It is over TCP, where peers are
@@ -302,6 +372,14 @@ impl Peer {
     #[must_use]
     pub fn is_suspended(&self) -> bool {
         self.session.is_suspended()
+    }
+
+    /// Returns since when the session has had no connection, why, and what this node does about it;
+    /// `None` if it has a connection, or has ended. [`Event::Suspended`](crate::Event::Suspended)
+    /// tells of its begin, and errors of calls that waited in vain have it too.
+    #[must_use]
+    pub fn suspension(&self) -> Option<Arc<Suspension>> {
+        self.session.suspension()
     }
 
     /// Returns whether the session has ended, as far as is known here; see

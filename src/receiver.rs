@@ -122,11 +122,7 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
         reason = "it can fail; `iter` is the iterator"
     )]
     pub fn next(&mut self) -> Result<Option<Message<T, C>>, RecvError> {
-        match self.recv() {
-            Ok(message) => Ok(Some(message)),
-            Err(error) if error.kind() == RecvErrorKind::Ended => Ok(None),
-            Err(error) => Err(error),
-        }
+        until_end(self.recv())
     }
 
     /// Returns the next message. Waits as [`next`](Self::next) does.
@@ -267,5 +263,15 @@ impl<T: ?Sized, C: Codec<T>> Iterator for Iter<'_, T, C> {
             Some(Ok(_)) => false,
         };
         item
+    }
+}
+
+/// Returns `None` for the orderly end of a channel.
+#[inline]
+pub(crate) fn until_end<M>(received: Result<M, RecvError>) -> Result<Option<M>, RecvError> {
+    match received {
+        Ok(message) => Ok(Some(message)),
+        Err(error) if error.kind() == RecvErrorKind::Ended => Ok(None),
+        Err(error) => Err(error),
     }
 }

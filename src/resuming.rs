@@ -2,36 +2,55 @@
 //! this node's own.
 
 use std::{
+    any::Any,
     collections::HashMap,
-    fmt, io,
+    fmt,
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ibex_base::sync::lock;
 use ibex_bootstrap::{
-    Established, FabricKind, HandshakeError, Local, Resumable, ResumableSessions, ResumeError,
-    ResumedConnection, Ticket, VerbsPair, resume,
+    Established, FabricKind, HandshakeError, Local, Place, Resumable, ResumableSessions,
+    ResumeError, ResumeRequest, ResumedConnection, Ticket, VerbsPair,
 };
 use ibex_transport::{
-    connection::{Attempt, NewWire, ReconnectTerms, Redial, RedialError},
+    connection::{Attempt, NewWire, ReconnectTerms, Redial},
+    engine::Incoming,
     rdma::PreparedPair,
-    session::FailoverPolicy,
+    session::{FailoverPolicy, HeldPlace},
     wire::WireParts,
 };
 
 use crate::{
-    dialing::Dialers,
+    dialing::{Desk, Owner},
     peer::{as_carried, fabric_of},
 };
 
 /// The sessions of a node that may go on over another connection.
 #[derive(Default)]
 pub(crate) struct Sessions(Mutex<HashMap<[u8; 16], Resumable>>);
+
+/// A session's place in its node, and among those that may go on.
+pub(crate) struct SessionPlace {
+    pub(crate) place: Place,
+    pub(crate) session: [u8; 16],
+    pub(crate) _registered: Option<Registered>,
+}
+
+impl HeldPlace for SessionPlace {
+    fn suspended(&self, keeps_until: Instant) {
+        self.place.suspended(self.session, keeps_until);
+    }
+
+    fn resumed(&self) {
+        self.place.resumed();
+    }
+}
 
 /// A session among them, until this is dropped.
 pub(crate) struct Registered {
@@ -76,7 +95,7 @@ impl Drop for Registered {
 #[derive(Clone)]
 pub(crate) struct Resuming {
     pub(crate) sessions: Arc<Sessions>,
-    pub(crate) dialers: Dialers,
+    pub(crate) desk: Desk,
     pub(crate) local: Local,
     /// [`NodeBuilder::name`](crate::NodeBuilder::name).
     pub(crate) name: Option<Arc<str>>,
@@ -106,8 +125,8 @@ impl Resuming {
                     fabric: established.fabric,
                 },
                 local: self.local.clone(),
-                dialers: self.dialers.clone(),
-                has_warned: AtomicBool::new(false),
+                desk: self.desk.clone(),
+                has_warned: Arc::default(),
             }) as Arc<dyn Redial>
         });
         let terms = ReconnectTerms {
@@ -120,6 +139,12 @@ impl Resuming {
         let is_found = !established.is_dialer;
         let registered = is_found.then(|| self.sessions.enter(id, session));
         (terms, registered)
+    }
+
+    /// Returns the sessions that have lost their places to others since the last call.
+    pub(crate) fn displaced(&self) -> impl Iterator<Item = Incoming> {
+        let sessions = self.local.places.take_displaced();
+        sessions.into_iter().map(Incoming::Displaced)
     }
 
     fn max_age(&self) -> Option<Duration> {
@@ -171,54 +196,47 @@ struct Redialer {
     address: SocketAddr,
     ticket: Ticket,
     local: Local,
-    dialers: Dialers,
+    desk: Desk,
     /// Set once it was logged that the peer and this node do not authenticate each other any more.
-    has_warned: AtomicBool,
+    has_warned: Arc<AtomicBool>,
 }
 
-impl Redialer {
-    /// Warns, once for a session, of a refusal that no other attempt is going to change.
-    fn warn_of(&self, error: &ResumeError) {
-        let ResumeError::Handshake { source, .. } = error else {
-            return;
-        };
-        let is_refusal = matches!(
-            source,
-            HandshakeError::Authentication(_) | HandshakeError::Security { .. }
+/// Warns, once for a session, of a refusal that no other attempt is going to change.
+pub(crate) fn warn_of(error: &ResumeError, has_warned: &AtomicBool) {
+    let ResumeError::Handshake { address, source } = error else {
+        return;
+    };
+    let is_refusal = matches!(
+        source,
+        HandshakeError::Authentication(_) | HandshakeError::Security { .. }
+    );
+    if is_refusal && !has_warned.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            peer = %address, reason = %source,
+            "a session cannot be resumed, since its two ends do not authenticate each other"
         );
-        if is_refusal && !self.has_warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                peer = %self.address, reason = %source,
-                "a session cannot be resumed, since its two ends do not authenticate each other"
-            );
-        }
     }
 }
 
 impl Redial for Redialer {
-    fn redial(
-        &self,
-        attempt: Attempt,
-        is_cancelled: &dyn Fn() -> bool,
-    ) -> Result<NewWire, RedialError> {
-        let ticket = Ticket {
-            epoch: attempt.epoch,
-            fabric: fabric_of(attempt.fabric),
-            ..self.ticket.clone()
+    fn redial(&self, session: u64, attempt: Attempt) -> Box<dyn Any + Send> {
+        let request = ResumeRequest {
+            address: self.address,
+            local: self.local.clone(),
+            ticket: Ticket {
+                epoch: attempt.epoch,
+                fabric: fabric_of(attempt.fabric),
+                ..self.ticket.clone()
+            },
+            timeout: ATTEMPT,
         };
-        let meanwhile = || is_cancelled();
-        match resume(self.address, &self.local, &ticket, ATTEMPT, &meanwhile) {
-            Ok(connection) => Ok(reconnection(connection)),
-            Err(error) if error.is_gone() => Err(RedialError::NoSession(error.to_string())),
-            Err(error) => {
-                self.warn_of(&error);
-                Err(RedialError::NotYet(error.to_string()))
-            }
-        }
-    }
-
-    fn run(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()> {
-        self.dialers.run(job)
+        let owner = Owner::Session {
+            session,
+            epoch: attempt.epoch,
+            has_warned: self.has_warned.clone(),
+        };
+        // A node whose dialer has ended has ended its sessions too.
+        Box::new(self.desk.resume(owner, request).ok())
     }
 }
 
@@ -230,7 +248,8 @@ impl fmt::Debug for Redialer {
     }
 }
 
-fn reconnection(connection: ResumedConnection) -> NewWire {
+/// Makes the engine's new wire of a session's next connection.
+pub(crate) fn reconnection(connection: ResumedConnection) -> NewWire {
     NewWire {
         session: connection.session_id,
         epoch: connection.epoch,
@@ -249,5 +268,6 @@ pub(crate) fn prepared_pair(pair: Box<dyn VerbsPair>) -> Option<PreparedPair> {
     pair.map(|pair| *pair)
 }
 
-/// Time limit of one attempt. A network that drops packets holds up a thread for this long.
+/// Time limit of one attempt. The next one begins with fresh packets, so that a host that comes back
+/// is found soon.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(3);

@@ -1,7 +1,7 @@
-//! Reading of a node's handshake counts, and the warning of a certificate that expires.
+//! Reading of a node's handshake counts, and the warnings about its certificate and files.
 #![forbid(unsafe_code)]
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use ibex_bootstrap::Local;
 use ibex_tls::SecurityStats;
@@ -14,24 +14,11 @@ pub(crate) fn security_stats(local: &Local) -> Option<SecurityStats> {
         .map(|credentials| credentials.stats())
 }
 
-/// Warns in the log of a certificate that has expired or is about to.
-pub(crate) fn warn_of_expiry(local: &Local, now: SystemTime) {
-    let Some(expires) = security_stats(local).and_then(|stats| stats.certificate_expires) else {
-        return;
-    };
-    match expires.duration_since(now) {
-        Ok(left) if left > SOON => {}
-        Ok(left) => tracing::warn!(
-            hours = left.as_secs() / 3600,
-            "this node's certificate expires soon; replace its files and call \
-             reload_certificates"
-        ),
-        Err(_) => tracing::warn!(
-            "this node's certificate has expired, and peers refuse it; replace its files and \
-             call reload_certificates, or check the clock"
-        ),
+/// Warns in the log of a certificate that expires soon, and of files that other users can read.
+pub(crate) fn warn_of_credentials(local: &Local, now: SystemTime) {
+    if let Some(credentials) = &local.credentials {
+        for warning in credentials.warnings(now) {
+            tracing::warn!("{warning}");
+        }
     }
 }
-
-/// Time before its expiry from which on a certificate is warned of.
-const SOON: Duration = Duration::from_secs(7 * 24 * 3600);

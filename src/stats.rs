@@ -3,13 +3,17 @@
 
 use std::{fmt, net::SocketAddr, time::Duration};
 
+use ibex_base::{Counted, Rounded};
 use ibex_transport::{
-    connection::LinkStats,
+    connection::{LinkStats, SessionTotals},
     runtime::{Driver, EngineStats as EngineCounts},
     session::SessionStats,
 };
 
-use crate::{ChannelState, ChannelStats, Fabric, PeerId, Role, SecurityStats, peer::fabric_of};
+use crate::{
+    ChannelState, ChannelStats, Fabric, PeerId, PeerNames, Role, SecurityStats,
+    listener::FailureCounts, peer::fabric_of,
+};
 
 /// A snapshot of a node, returned by [`Node::stats`](crate::Node::stats).
 ///
@@ -35,16 +39,47 @@ pub struct NodeStats {
     pub security: Option<SecurityStats>,
     /// Turns that all engines have run.
     pub turns: u64,
+    /// What the node has counted since it was made. These counts never fall.
+    pub totals: NodeTotals,
     /// Counts of each engine.
     pub engines: Vec<EngineStats>,
     /// The node's sessions by engine, the oldest first, without those that are over and forgotten.
     pub sessions: Vec<NodeSession>,
 }
 
+/// What a node has counted since it was made, in a [`NodeStats`].
+///
+/// The counts never fall: those of a session or a channel that is over stay in them, when the
+/// session or channel itself is forgotten. Messages that a program takes from a channel after its
+/// session was forgotten are not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct NodeTotals {
+    /// Sessions that began, whichever node connected.
+    pub sessions: u64,
+    /// Connections of the listener that did not become a session, for a reason that may need
+    /// attention: strangers, other versions, peers that were not authenticated, limits.
+    pub refused_connections: u64,
+    /// Connections of the listener that closed before their first byte, as health probes and port
+    /// scans do.
+    pub silent_connections: u64,
+    /// Messages that channels have sent.
+    pub sent: u64,
+    /// Messages that channels have received.
+    pub received: u64,
+    /// Times that a sender found no room.
+    pub stalls: u64,
+    /// Total time for which senders have waited for room.
+    pub stalled: Duration,
+    /// The counts of all sessions together. Those of a device port, which sessions share, are 0:
+    /// `polls`, `empty_polls`, `device_events`, `ignored_events` and `stray_completions`.
+    pub counters: SessionStats,
+}
+
 /// An engine in a [`NodeStats`]; see [`NodeBuilder::io_threads`](crate::NodeBuilder::io_threads).
 ///
-/// The counts of messages and bytes are those of the sessions and channels that [`NodeStats`] lists,
-/// so they fall when one is forgotten. `turns` only rises.
+/// The counts of messages, bytes and turns never fall.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -74,6 +109,8 @@ pub struct NodeSession {
     pub engine: usize,
     /// The peer's address.
     pub address: SocketAddr,
+    /// The peer's names.
+    pub names: PeerNames,
     /// The fabric of the session's data.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
     pub fabric: Fabric,
@@ -104,18 +141,28 @@ impl NodeStats {
     pub(crate) fn new(
         name: Option<String>,
         id: PeerId,
-        address: Option<SocketAddr>,
+        (address, failures): (Option<SocketAddr>, &FailureCounts),
         driver: Driver,
         has_membarrier: bool,
         security: Option<SecurityStats>,
         counts: Vec<EngineCounts>,
     ) -> Self {
         let (mut engines, mut sessions) = (Vec::new(), Vec::new());
-        for EngineCounts { turns, links, .. } in counts {
-            let of_engine: Vec<_> = links.into_iter().map(NodeSession::new).collect();
-            engines.push(EngineStats::of(turns, &of_engine));
-            sessions.extend(of_engine);
+        let mut all = SessionTotals::default();
+        for EngineCounts {
+            turns,
+            links,
+            ended,
+            ..
+        } in counts
+        {
+            let mut of_engine = ended;
+            links.iter().for_each(|link| of_engine.add(link));
+            engines.push(EngineStats::of(turns, links.len(), &of_engine));
+            sessions.extend(links.into_iter().map(NodeSession::new));
+            all.add_all(&of_engine);
         }
+        let (refused_connections, silent_connections) = failures.counts();
         Self {
             name,
             id,
@@ -124,6 +171,16 @@ impl NodeStats {
             has_membarrier,
             security,
             turns: engines.iter().map(|engine| engine.turns).sum(),
+            totals: NodeTotals {
+                sessions: all.sessions,
+                refused_connections,
+                silent_connections,
+                sent: all.channels.sent,
+                received: all.channels.received,
+                stalls: all.channels.stalls,
+                stalled: all.channels.stalled,
+                counters: all.counters,
+            },
             engines,
             sessions,
         }
@@ -131,16 +188,14 @@ impl NodeStats {
 }
 
 impl EngineStats {
-    fn of(turns: u64, sessions: &[NodeSession]) -> Self {
-        let channels = || sessions.iter().flat_map(|session| &session.channels);
-        let counters = || sessions.iter().map(|session| &session.counters);
+    fn of(turns: u64, sessions: usize, totals: &SessionTotals) -> Self {
         Self {
             turns,
-            sessions: sessions.len(),
-            sent: channels().map(|channel| channel.sent).sum(),
-            received: channels().map(|channel| channel.received).sum(),
-            bytes_sent: counters().map(|counted| counted.bytes_sent).sum(),
-            bytes_received: counters().map(|counted| counted.bytes_received).sum(),
+            sessions,
+            sent: totals.channels.sent,
+            received: totals.channels.received,
+            bytes_sent: totals.counters.bytes_sent,
+            bytes_received: totals.counters.bytes_received,
         }
     }
 }
@@ -152,6 +207,7 @@ impl NodeSession {
             peer: PeerId::of(peer),
             engine: link.session.engine().index(),
             address: peer.address,
+            names: peer.names.clone(),
             fabric: fabric_of(link.session.fabric()),
             completion_polling: link.session.completion_polling(),
             state: match link.is_up {
@@ -198,9 +254,36 @@ impl fmt::Display for NodeStats {
                 writeln!(f, "  engine {number}: {engine}")?;
             }
         }
+        self.totals.fmt(f)?;
         self.sessions
             .iter()
             .try_for_each(|session| write!(f, "{session}"))
+    }
+}
+
+impl fmt::Display for NodeTotals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            sessions,
+            refused_connections,
+            silent_connections,
+            sent,
+            received,
+            stalls,
+            stalled,
+            counters,
+        } = self;
+        writeln!(
+            f,
+            "  since the beginning: {}, {} refused and {silent_connections} silent, sent {sent}, \
+             received {received}, stalls {stalls} for {}",
+            Counted(*sessions, "session"),
+            Counted(*refused_connections, "connection"),
+            Rounded(*stalled)
+        )?;
+        write!(f, "   ")?;
+        write_counters(counters, f)?;
+        writeln!(f)
     }
 }
 
@@ -216,8 +299,10 @@ impl fmt::Display for EngineStats {
         } = self;
         write!(
             f,
-            "{sessions} sessions, {turns} turns, sent {sent}, received {received}, bytes_sent \
-             {bytes_sent}, bytes_received {bytes_received}"
+            "{}, {}, sent {sent}, received {received}, bytes_sent {bytes_sent}, bytes_received \
+             {bytes_received}",
+            Counted(*sessions as u64, "session"),
+            Counted(*turns, "turn")
         )
     }
 }
@@ -228,6 +313,7 @@ impl fmt::Display for NodeSession {
             peer,
             engine: _,
             address,
+            names,
             fabric,
             completion_polling,
             state,
@@ -239,16 +325,9 @@ impl fmt::Display for NodeSession {
             SessionState::Suspended => ", suspended",
             SessionState::Gone => ", gone",
         };
-        writeln!(f, "  peer {peer} at {address} over {fabric}{state}")?;
+        writeln!(f, "  peer {peer} at {address}{names} over {fabric}{state}")?;
         write!(f, "   ")?;
-        for (name, value) in numbers(counters) {
-            if value != 0 {
-                write!(f, " {name} {value}")?;
-            }
-        }
-        if !counters.credit_stalled.is_zero() {
-            write!(f, " credit_stalled {:?}", counters.credit_stalled)?;
-        }
+        write_counters(counters, f)?;
         writeln!(f)?;
         if let Some(polling) = completion_polling {
             writeln!(f, "    completions {polling}")?;
@@ -296,99 +375,26 @@ impl fmt::Display for NodeSession {
                 oldest.as_deref().unwrap_or("-"),
                 channel.large_messages,
                 channel.stalls,
-                format!("{:?}", rounded(channel.stalled)),
+                Rounded(channel.stalled),
             )
         })
     }
 }
 
-/// Returns the counts of a session by their names, those of the wire first.
-fn numbers(counters: &SessionStats) -> [(&'static str, u64); 36] {
-    let &SessionStats {
-        frames_sent,
-        frames_received,
-        bytes_sent,
-        bytes_sealed,
-        bytes_received,
-        control_bytes_sent,
-        control_bytes_received,
-        bytes_copied,
-        writes,
-        reads,
-        empty_reads,
-        credit_stalls,
-        credit_stalled: _,
-        queue_stalls,
-        inline_sends,
-        eager_sends,
-        rdma_writes,
-        rdma_bytes,
-        landings_sent,
-        landed,
-        rendezvous_sent,
-        rendezvous_received,
-        work_requests,
-        signaled,
-        doorbells,
-        completions,
-        polls,
-        empty_polls,
-        device_events,
-        ignored_events,
-        stray_completions,
-        bells,
-        checksum_errors,
-        checksum_errors_at_peer,
-        suspensions,
-        resumes,
-        replayed,
-    } = counters;
-    [
-        ("frames_sent", frames_sent),
-        ("frames_received", frames_received),
-        ("bytes_sent", bytes_sent),
-        ("bytes_sealed", bytes_sealed),
-        ("bytes_received", bytes_received),
-        ("control_bytes_sent", control_bytes_sent),
-        ("control_bytes_received", control_bytes_received),
-        ("bytes_copied", bytes_copied),
-        ("writes", writes),
-        ("reads", reads),
-        ("empty_reads", empty_reads),
-        ("credit_stalls", credit_stalls),
-        ("queue_stalls", queue_stalls),
-        ("inline_sends", inline_sends),
-        ("eager_sends", eager_sends),
-        ("rdma_writes", rdma_writes),
-        ("rdma_bytes", rdma_bytes),
-        ("landings_sent", landings_sent),
-        ("landed", landed),
-        ("rendezvous_sent", rendezvous_sent),
-        ("rendezvous_received", rendezvous_received),
-        ("work_requests", work_requests),
-        ("signaled", signaled),
-        ("doorbells", doorbells),
-        ("completions", completions),
-        ("polls", polls),
-        ("empty_polls", empty_polls),
-        ("device_events", device_events),
-        ("ignored_events", ignored_events),
-        ("stray_completions", stray_completions),
-        ("bells", bells),
-        ("checksum_errors", checksum_errors),
-        ("checksum_errors_at_peer", checksum_errors_at_peer),
-        ("suspensions", suspensions),
-        ("resumes", resumes),
-        ("replayed", replayed),
-    ]
+/// Writes the counts that are not 0.
+fn write_counters(counters: &SessionStats, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for (name, value) in counters.numbers() {
+        if value != 0 {
+            write!(f, " {name} {value}")?;
+        }
+    }
+    match counters.credit_stalled.is_zero() {
+        true => Ok(()),
+        false => write!(f, " credit_stalled {}", Rounded(counters.credit_stalled)),
+    }
 }
 
 #[cfg(feature = "serde")]
 fn as_text<S: serde::Serializer>(fabric: &Fabric, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(fabric.name())
-}
-
-/// Rounds a time to a microsecond.
-pub(crate) fn rounded(time: Duration) -> Duration {
-    Duration::from_micros(time.as_micros() as u64)
 }

@@ -1,6 +1,7 @@
 //! The tasks that drive a node under [`Driver::Tasks`](crate::Driver::Tasks): two for each of its engines.
 
 use std::{
+    cell::Cell,
     future::poll_fn,
     io,
     os::fd::{AsRawFd, OwnedFd, RawFd},
@@ -12,8 +13,8 @@ use std::{
 use ibex_transport::runtime::{EventLoop, Runtime, Step};
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    runtime::Handle,
-    task::AbortHandle,
+    runtime::{Handle, RuntimeFlavor},
+    task::{self, AbortHandle, yield_now},
 };
 
 /// Starts the tasks in the runtime of `handle`, whose reactor watches the engines' epoll sets.
@@ -25,6 +26,13 @@ use tokio::{
 ///
 /// The errors of the reactor's `epoll_ctl`.
 pub(crate) fn spawn(runtime: &Arc<Runtime>, handle: &Handle, linger: Duration) -> io::Result<()> {
+    if shares_one_thread(handle) {
+        runtime.ask_for_held_tasks(holds_up_tasks);
+        // The future that `block_on` runs is no task. It may block before any task has run.
+        if task::try_id().is_none() {
+            RUNS_TASKS.set(true);
+        }
+    }
     for event_loop in runtime.event_loops() {
         spawn_for(event_loop, runtime, handle, linger)?;
     }
@@ -44,9 +52,13 @@ fn spawn_for(
     let descriptor = unsafe { AsyncFd::register_with_interest(set, Interest::READABLE) }?;
     let flushing = {
         let event_loop = event_loop.clone();
-        handle.spawn(poll_fn(move |context| {
-            event_loop.poll_flushing(context.waker())
-        }))
+        handle.spawn(async move {
+            while poll_fn(|context| event_loop.poll_published(context.waker())).await {
+                // The tasks that are ready run first, so that what they publish leaves as well.
+                yield_now().await;
+                event_loop.flush();
+            }
+        })
     };
     let driving = Driving {
         event_loop: event_loop.clone(),
@@ -54,6 +66,7 @@ fn spawn_for(
         descriptor,
         linger,
         flushing: flushing.abort_handle(),
+        shares_thread: shares_one_thread(handle),
     };
     handle.spawn(poll_fn(move |context| driving.poll(context)));
     Ok(())
@@ -66,10 +79,15 @@ struct Driving {
     descriptor: AsyncFd<EpollSet>,
     linger: Duration,
     flushing: AbortHandle,
+    /// True if all tasks of the runtime share one thread.
+    shares_thread: bool,
 }
 
 impl Driving {
     fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+        if self.shares_thread {
+            RUNS_TASKS.set(true);
+        }
         // The reactor's readiness is cleared before the engine looks. A descriptor that becomes
         // ready after the look makes the set ready anew.
         loop {
@@ -100,6 +118,22 @@ impl Drop for Driving {
     }
 }
 
+thread_local! {
+    /// True if this thread has run tasks of a current-thread runtime that drives a node. Threads
+    /// that `spawn_blocking` uses never have.
+    static RUNS_TASKS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns whether all tasks of the runtime share one thread.
+fn shares_one_thread(handle: &Handle) -> bool {
+    handle.runtime_flavor() == RuntimeFlavor::CurrentThread
+}
+
+/// Returns whether a blocking call on this thread holds up all tasks of a runtime.
+fn holds_up_tasks() -> bool {
+    RUNS_TASKS.get() && Handle::try_current().is_ok_and(|handle| shares_one_thread(&handle))
+}
+
 /// Limit of the steps in one poll. Usually the second step finds nothing and parks. A task that
 /// yields instead makes a multi-thread runtime wake another of its threads.
 const STEPS: u32 = 2;
@@ -110,5 +144,46 @@ struct EpollSet(Arc<OwnedFd>);
 impl AsRawFd for EpollSet {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::Builder;
+
+    use super::*;
+    use crate::{Driver, Node};
+
+    fn node() -> Node {
+        let node = Node::builder().driver(Driver::Tasks).build();
+        node.expect("a node")
+    }
+
+    #[test]
+    fn only_the_thread_that_runs_the_tasks_holds_them_up() {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        runtime.block_on(async {
+            assert!(!holds_up_tasks(), "no node has tasks here");
+            let node = node();
+            assert!(holds_up_tasks(), "before any task has run");
+            let blocking = task::spawn_blocking(|| (node, holds_up_tasks()));
+            let (_node, holds_up) = blocking.await.expect("no panic");
+            assert!(!holds_up, "another thread blocks");
+            let of_task = task::spawn(async { holds_up_tasks() });
+            assert!(of_task.await.expect("no panic"));
+        });
+        assert!(!holds_up_tasks(), "no task could run here meanwhile");
+    }
+
+    #[test]
+    fn a_thread_beside_others_holds_nobody_up() {
+        let runtime = Builder::new_multi_thread().enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        runtime.block_on(async {
+            let _node = node();
+            let of_task = task::spawn(async { holds_up_tasks() });
+            assert!(!of_task.await.expect("no panic") && !holds_up_tasks());
+        });
     }
 }

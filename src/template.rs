@@ -2,8 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
+use ibex_protocol::format::control::MAX_NAME_BYTES;
 use ibex_transport::node::SessionShared;
-use ibex_transport::session::Interface;
+use ibex_transport::session::{Interface, REPLIES};
 
 use crate::{ChannelBuilder, Node, Peer, channel_defaults::ChannelDefaults, setting::SettingError};
 
@@ -98,6 +99,22 @@ impl ChannelTemplate {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns the template of a service's replies; this is that of its requests.
+    pub(crate) fn for_replies(mut self) -> Self {
+        self.name.push_str(REPLIES);
+        self
+    }
+
+    /// Returns the length of the name that the program gave, and the longest that it may give.
+    pub(crate) fn name_bytes(&self) -> (usize, usize) {
+        let is_of_calls = matches!(self.interface, Interface::Caller | Interface::Service);
+        let suffix = match is_of_calls && self.name.ends_with(REPLIES) {
+            true => REPLIES.len(),
+            false => 0,
+        };
+        (self.name.len() - suffix, MAX_NAME_BYTES - suffix)
     }
 
     /// Returns the builder of the channel over `session`.

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::{join, join_all};
+use futures_util::future::join;
 use ibex::{
     Fabric, Node, Peer, Pod, SendErrorKind,
     calls::{CallError, CallOptions, Caller, Execution, Service},
@@ -115,9 +115,9 @@ fn a_second_caller_of_a_name_is_told_to_clone_the_first_one() {
         "clone that one, or drop it and its clones first",
     ];
     check(&second, &parts);
-    let served = peer.service::<String, u64>("quotes").expect_err("taken");
-    check(&served, &["this node has a caller", "choose another name"]);
-    drop((first.clone(), first));
+    // A node may serve the name as well.
+    let served = peer.service::<String, u64>("quotes").expect("a service");
+    drop((first.clone(), first, served));
     drop(caller(peer));
 }
 
@@ -389,7 +389,7 @@ fn a_stream_whose_time_is_up_says_what_it_waited_for() {
     let parts = [
         "byte stream \"quotes/",
         &*address,
-        "a later write may succeed; see that the program there reads",
+        "a later write may succeed; see that the process there runs, is not stopped, and reads",
     ];
     check_io(&error, ErrorKind::TimedOut, &parts);
     there.finish();
@@ -464,28 +464,6 @@ fn a_listener_that_is_missing_or_does_not_accept_is_told_as_a_listener() {
     ];
     check_io(&error, ErrorKind::TimedOut, &parts);
     drop(theirs);
-}
-
-#[test]
-fn a_listener_that_goes_refuses_in_its_own_words() {
-    for fabric in FABRICS {
-        let pair = Pair::over(fabric);
-        let address = pair.peers[0].address().to_string();
-        let mut listener = Listener::bind(&pair.nodes[1], "quotes").expect("a name");
-        let connecting = (0..3).map(|_| Stream::connect_async(&pair.peers[0], "quotes"));
-        let accepting = async {
-            let accepted = listener.accept_async().await.expect("accepted");
-            drop(listener);
-            accepted
-        };
-        let (_accepted, ends) = smol::block_on(join(accepting, join_all(connecting)));
-        let refused: Vec<_> = ends.into_iter().filter_map(Result::err).collect();
-        assert_eq!(refused.len(), 2);
-        for error in refused {
-            let parts = ["byte streams \"quotes\"", &*address, "connect again once"];
-            check_io(&error, ErrorKind::ConnectionRefused, &parts);
-        }
-    }
 }
 
 #[test]

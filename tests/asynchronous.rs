@@ -5,22 +5,20 @@ mod pair;
 
 use std::{
     future::Future,
+    net::TcpListener,
     pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-        mpsc,
-    },
-    task::{Context, Poll, Wake, Waker},
+    sync::mpsc,
+    task::{Context, Poll, Waker},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures_util::{
     SinkExt, StreamExt,
     future::{join, join_all, join3},
 };
-use ibex::{Fabric, Message, Node, Pod, Raw, Receiver, Sender};
+use ibex::{Event, Fabric, Message, Node, Pod, Raw, Receiver, Sender};
+use ibex_harness::wakes::Wakes;
 use pair::{FABRICS, Pair};
 
 const MESSAGES: u64 = 2_000;
@@ -203,12 +201,86 @@ fn waits_without_messages_end_at_once() {
     }
 }
 
+#[test]
+fn ends_are_opened_drained_and_closed_by_tasks() {
+    for fabric in FABRICS {
+        or_hangs(move || {
+            let pair = Pair::over(fabric);
+            let [there, here] = &pair.peers;
+            let mut sender = there
+                .channel("numbers")
+                .codec::<Pod>()
+                .sender::<u64>()
+                .unwrap();
+            let mut opening = Box::pin(sender.opened_async());
+            let (count, waker) = Wakes::counted();
+            assert!(poll(opening.as_mut(), &waker).is_pending());
+            let mut receiver = here
+                .channel("numbers")
+                .codec::<Pod>()
+                .receiver::<u64>()
+                .unwrap();
+            smol::block_on(opening).expect("the peer opens its end");
+            smol::block_on(async {
+                receiver.opened_async().await.expect("as the sender did");
+                for number in 0..3 {
+                    sender.send_async(&number).await.expect("sent");
+                }
+                sender.close_async().await.expect("all is delivered");
+                for number in 0..3 {
+                    let message = receiver.next_async().await.expect("no error");
+                    assert_eq!(*message.expect("a message"), number);
+                }
+                assert!(receiver.next_async().await.expect("no error").is_none());
+            });
+            drop(count);
+        });
+    }
+}
+
+#[test]
+fn a_task_awaits_events_until_the_node_is_closed() {
+    or_hangs(|| {
+        let pair = Pair::over(Fabric::Tcp);
+        let [client, listener] = pair.nodes;
+        let mut events = client.events();
+        let mut other = events.clone();
+        let watching = thread::spawn(move || {
+            smol::block_on(async {
+                let mut seen = Vec::new();
+                while let Some(event) = events.next_async().await {
+                    seen.push(event);
+                }
+                seen
+            })
+        });
+        drop(listener);
+        let gone = thread::spawn(move || {
+            while !pair.peers[0].is_gone() {
+                thread::yield_now();
+            }
+        });
+        gone.join().expect("it ends");
+        let _report = client.close(Duration::from_secs(1));
+        let seen = watching.join().expect("it ends");
+        assert!(
+            matches!(seen.first(), Some(Event::Connected { .. })),
+            "{seen:?}"
+        );
+        assert!(matches!(seen.last(), Some(Event::Gone { .. })), "{seen:?}");
+        assert!(
+            smol::block_on(other.next_async()).is_none(),
+            "each is handed out once"
+        );
+    });
+}
+
 /// Room appears and releases the last message at once. After that, only the acknowledgement, for
 /// which the same task waits through a clone, can wake the task again.
 #[test]
 fn a_wait_for_acknowledgements_is_woken_behind_a_send_of_its_task() {
     for fabric in FABRICS {
-        let (woken, waker) = count();
+        let (woken, waker) = Wakes::counted();
         let pair = Pair::over(fabric);
         let (mut sender, mut receiver) = narrow(&pair);
         let mut acks = sender.clone();
@@ -226,7 +298,7 @@ fn a_wait_for_acknowledgements_is_woken_behind_a_send_of_its_task() {
         held.remove(0).ack();
         // The receiver reports the room when it finds nothing more.
         receiver.try_recv().expect_err("nothing more");
-        woken.comes_beyond(before);
+        woken.wait_beyond(before);
         // The future is polled once, however often it was woken.
         thread::sleep(WHILE);
         assert!(poll(acknowledged.as_mut(), &waker).is_pending());
@@ -237,7 +309,7 @@ fn a_wait_for_acknowledgements_is_woken_behind_a_send_of_its_task() {
         held.push(receiver.recv().expect("a message"));
         held.into_iter().for_each(Message::ack);
         receiver.try_recv().expect_err("nothing more");
-        woken.comes_beyond(before);
+        woken.wait_beyond(before);
         smol::block_on(acknowledged).expect("all");
     }
 }
@@ -278,7 +350,7 @@ fn each_of_several_waits_of_a_task_is_woken() {
 
 #[test]
 fn a_future_that_is_dropped_takes_no_other_of_its_task_along() {
-    let (woken, waker) = count();
+    let (woken, waker) = Wakes::counted();
     for fabric in FABRICS {
         let pair = Pair::over(fabric);
         let (mut sender, mut receiver) = narrow(&pair);
@@ -300,7 +372,7 @@ fn a_future_that_is_dropped_takes_no_other_of_its_task_along() {
         }
         // The receiver reports its counters when it finds nothing more.
         receiver.try_recv().expect_err("nothing more");
-        woken.comes_beyond(before);
+        woken.wait_beyond(before);
     }
     let listener = Node::listen("127.0.0.1:0").expect("a node");
     let address = listener.local_addr().expect("it listens");
@@ -312,7 +384,7 @@ fn a_future_that_is_dropped_takes_no_other_of_its_task_along() {
     let before = woken.get();
     let client = Node::client().expect("a node");
     let _there = client.connect(address).expect("a session");
-    woken.comes_beyond(before);
+    woken.wait_beyond(before);
 }
 
 /// Messages that fit a narrow channel.
@@ -344,35 +416,6 @@ fn or_hangs(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Counts the wake-ups of its waker.
-#[derive(Default)]
-struct Count(AtomicU32);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl Count {
-    fn get(&self) -> u32 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn comes_beyond(&self, before: u32) {
-        let begun = Instant::now();
-        while self.get() == before {
-            assert!(begun.elapsed() < LONG, "nobody wakes it");
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
-fn count() -> (Arc<Count>, Waker) {
-    let count = Arc::<Count>::default();
-    (count.clone(), count.into())
-}
-
 #[test]
 fn futures_can_move_to_other_threads() {
     fn is_send<T: Send>(_: &T) {}
@@ -392,6 +435,10 @@ fn futures_can_move_to_other_threads() {
     is_send(&sender.flush_async());
     is_send(&sender.wait_acked_async(1));
     is_send(&receiver.recv_async());
+    is_send(&receiver.next_async());
+    is_send(&receiver.opened_async());
+    is_send(&sender.opened_async());
+    is_send(&pair.nodes[0].events().next_async());
     is_send(&receiver.stream());
     is_send(&pair.nodes[1].accept_async());
     is_send(&pair.nodes[0].connect_async("localhost:1"));
@@ -411,4 +458,36 @@ fn futures_can_move_to_other_threads() {
     let mut both = both.versioned_receiver::<u64, u32>().expect("a receiver");
     is_send(&both.recv_async());
     is_send(&both.stream());
+}
+
+/// Peers that do not answer hold up no connect to one that does. Each of the others is still on its
+/// way when that has its session.
+#[test]
+fn a_connect_does_not_wait_for_others_to_peers_that_are_silent() {
+    const SILENT: usize = 100;
+    const HOUR: Duration = Duration::from_secs(3600);
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let silent = silent.local_addr().map(|address| (silent, address));
+    let (_held, dead) = silent.expect("its address");
+    let there = Node::listen("127.0.0.1:0").expect("a node");
+    let live = there.local_addr().expect("it listens");
+    let none: [(&str, &str); 0] = [];
+    let here = Node::builder().environment(none);
+    let here = here.connect_timeout(Duration::MAX).handshake_timeout(HOUR);
+    let here = here.build().expect("a node");
+    let waker = Waker::noop();
+    let mut context = Context::from_waker(waker);
+    let mut waiting: Vec<_> = (0..SILENT)
+        .map(|_| Box::pin(here.connect_async(dead)))
+        .collect();
+    for connecting in &mut waiting {
+        assert!(connecting.as_mut().poll(&mut context).is_pending());
+    }
+    let peer = smol::block_on(here.connect_async(live)).expect("a session");
+    assert_eq!(peer.id(), there.id());
+    let peer = here.connect(live).expect("another");
+    assert_eq!(peer.id(), there.id());
+    for connecting in &mut waiting {
+        assert!(connecting.as_mut().poll(&mut context).is_pending());
+    }
 }

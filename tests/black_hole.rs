@@ -129,6 +129,60 @@ fn a_black_hole_that_stays_ends_the_session_at_both_ends_for_good() {
     assert_eq!(*receiver.recv().unwrap(), 4);
 }
 
+/// The receiver takes everything that comes. While the break is not noticed, only its host's silence
+/// is known, and that is what errors tell.
+#[test]
+fn a_host_that_is_silent_is_told_of_before_the_connection_counts_as_broken() {
+    if !is_inside("a_host_that_is_silent_is_told_of_before_the_connection_counts_as_broken") {
+        return;
+    }
+    let builder = || builder().notice_timeout(PATIENCE);
+    let there = builder().listen("127.0.0.1:0").build().unwrap();
+    let here = builder().build().unwrap();
+    let peer = here.connect(there.local_addr().unwrap()).unwrap();
+    let other = there.accept().unwrap();
+    let mut sender = peer
+        .channel("numbers")
+        .window_messages(4)
+        .sender::<u64>()
+        .unwrap();
+    let mut receiver = other.receiver::<u64>("numbers").unwrap();
+    sender.send(&0).unwrap();
+    receiver.recv().unwrap().ack();
+    sender.wait_acked(1).unwrap();
+
+    lo("down");
+    let moment = Duration::from_millis(50);
+    let error = loop {
+        match sender.send_timeout(&1, moment) {
+            Err(error) if error.suspended().is_some() => break error,
+            Err(error) => assert_eq!(error.kind(), SendErrorKind::Timeout),
+            Ok(_) => {}
+        }
+    };
+    let waited = sender.wait_acked_timeout(2, moment).unwrap_err();
+    for (said, account) in [
+        (error.to_string(), error.suspended()),
+        (waited.to_string(), waited.suspended()),
+    ] {
+        assert!(account.is_some_and(|account| account.is_silence), "{said}");
+        assert!(
+            said.contains("nothing has been heard from 127.0.0.1:"),
+            "{said}"
+        );
+        for blame in ["see that", "stayed full", "gone", "no connection"] {
+            assert!(!said.contains(blame), "{blame}: {said}");
+        }
+    }
+    assert!(!peer.is_suspended() && peer.suspension().is_none());
+    lo("up");
+    let last = sender.counts().sent;
+    for _ in 1..last {
+        assert_eq!(*receiver.recv().unwrap(), 1);
+    }
+    assert_eq!(peer.stats().suspensions, 0, "the connection has held");
+}
+
 /// Both directions are idle, so only a missing answer to a keep-alive shows the outage.
 #[test]
 fn an_end_that_only_receives_notices_by_keepalive() {

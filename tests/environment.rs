@@ -1,6 +1,11 @@
 //! `IBEX_*` variables as a node reads them, from the process or from a given environment.
 
-use std::{env, process::Command};
+use std::{
+    env,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+    process::Command,
+};
 
 use ibex::{Fabric, ListenErrorKind, Node, Policy};
 
@@ -8,7 +13,7 @@ use ibex::{Fabric, ListenErrorKind, Node, Policy};
 fn the_process_has_the_last_word_about_its_site() {
     let said = of_child(&[
         ("IBEX_FABRICS", "tcp"),
-        ("IBEX_FABRIC", "shm"),
+        ("IBEX_COLOUR", "green"),
         ("IBEX_TEST_DEVICE", "none"),
         ("IBEX_MUTANT", "none"),
     ]);
@@ -17,7 +22,7 @@ fn the_process_has_the_last_word_about_its_site() {
         "{said}"
     );
     assert!(said.contains("IBEX_FABRICS=tcp"), "{said}");
-    let warning = "IBEX_FABRIC is no variable of ibex and has no effect; is IBEX_FABRICS meant?";
+    let warning = "IBEX_COLOUR is no variable of ibex and has no effect; there are IBEX_FABRICS";
     assert!(said.contains(warning), "{said}");
     assert_eq!(said.matches("has no effect").count(), 1, "{said}");
 }
@@ -33,6 +38,34 @@ fn without_variables_nothing_is_overridden() {
 }
 
 #[test]
+fn a_misspelt_name_is_an_error_of_the_builder() {
+    let said = of_child(&[("IBEX_FABRIC", "tcp")]);
+    assert!(said.contains("is IBEX_FABRICS meant?"), "{said}");
+    assert!(!said.contains("over "), "no node was made: {said}");
+}
+
+/// The user who starts a setuid program sets its variables, and has fewer rights than the program.
+#[test]
+fn a_setuid_program_ignores_the_variables_of_its_user() {
+    let folder = env::temp_dir().join(format!("ibex-setuid-{}", std::process::id()));
+    fs::create_dir(&folder).expect("a folder");
+    let program = folder.join("program");
+    fs::copy(env::current_exe().expect("this program"), &program).expect("a copy");
+    const NOBODY: u32 = 65534;
+    let set = std::os::unix::fs::chown(&program, Some(NOBODY), None)
+        .and_then(|()| fs::set_permissions(&program, Permissions::from_mode(0o4755)));
+    let said = set.map(|()| run(Command::new(&program), &[("IBEX_FABRICS", "tcp")]));
+    fs::remove_dir_all(&folder).expect("it is removed");
+    match said {
+        Ok(said) if said.contains("runs with the rights of its user") => {
+            println!("not tested: the file system or this container ignores setuid");
+        }
+        Ok(said) => assert!(said.contains("over shm: shm: preferred"), "{said}"),
+        Err(error) => println!("not tested: only root makes a program of another user: {error}"),
+    }
+}
+
+#[test]
 fn a_value_that_cannot_be_used_is_an_error_of_the_builder() {
     let said = of_child(&[("IBEX_FABRICS", "shn")]);
     let error = "IBEX_FABRICS is \"shn\" in the environment; it may be fabrics (shm, tcp, verbs)";
@@ -43,6 +76,10 @@ fn a_value_that_cannot_be_used_is_an_error_of_the_builder() {
 #[test]
 #[ignore = "the other tests run it, with variables"]
 fn a_node_in_this_environment() {
+    let (uid, effective) = (rustix::process::getuid(), rustix::process::geteuid());
+    if uid == effective {
+        println!("runs with the rights of its user");
+    }
     let builder = Node::builder().fabric(Fabric::Shm, Policy::Prefer);
     let node = match builder.build() {
         Ok(node) => node,
@@ -106,7 +143,13 @@ fn the_site_overrides_what_the_program_requires() {
 
 /// Returns the output of [`a_node_in_this_environment`] with these variables.
 fn of_child(variables: &[(&str, &str)]) -> String {
-    let mut child = Command::new(env::current_exe().expect("this program"));
+    run(
+        Command::new(env::current_exe().expect("this program")),
+        variables,
+    )
+}
+
+fn run(mut child: Command, variables: &[(&str, &str)]) -> String {
     for (name, _) in env::vars().filter(|(name, _)| name.starts_with("IBEX_")) {
         child.env_remove(name);
     }

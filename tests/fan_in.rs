@@ -152,10 +152,7 @@ fn closing_the_node_ends_it() {
     assert!(matches!(next(&mut numbers), FanInEvent::Joined(_)));
     assert!(matches!(next(&mut numbers), FanInEvent::Message(..)));
     let _sender = sending.join().expect("it ends").expect("sent");
-    let closing = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(20));
-        node.close(Duration::from_millis(20))
-    });
+    let closing = thread::spawn(move || node.close(Duration::from_millis(20)));
     let lost = numbers.next().expect("the peer is lost first");
     assert!(matches!(lost, FanInEvent::Lost(..)), "{lost:?}");
     assert!(numbers.next().is_none());

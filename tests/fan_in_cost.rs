@@ -25,13 +25,14 @@ mod cost {
         future::Future,
         net::SocketAddr,
         pin::pin,
-        process::{Command, ExitCode},
+        process::ExitCode,
         task::{Context, Poll, Waker},
         thread,
         time::{Duration, Instant},
     };
 
     use ibex::{Driver, Fabric, FanIn, FanInEvent, Message, Node, Pod, Policy, Sender};
+    use ibex_harness::process::again;
     use libtest_mimic::{Arguments, Trial};
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -90,7 +91,7 @@ mod cost {
 
     /// Returns the median of instructions per message, with `idle` idle peers.
     fn median(case: &str, idle: usize) -> u64 {
-        let mut program = Command::new(env::current_exe().expect("it runs"));
+        let mut program = again().expect("it has a path");
         program.env(CASE, case).env(PEERS, idle.to_string());
         let sections = stepping::count(&mut program);
         assert!(sections.len() >= MESSAGES && sections.len().is_multiple_of(MESSAGES));

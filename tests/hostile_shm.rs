@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::{
+    fs,
     io::{IoSlice, Write},
     mem::MaybeUninit,
     net::{TcpListener, TcpStream},
@@ -16,11 +17,11 @@ use std::{
     time::Duration,
 };
 
-use ibex::{Driver, Fabric, Node, Peer, Policy};
+use ibex::{Driver, Fabric, Node, Peer, Policy, Raw};
 use ibex_bootstrap::{Established, Local, NodeIdentity, UnixSockets, dial};
 use rustix::{
     event::{EventfdFlags, eventfd},
-    fs::OFlags,
+    fs::{FallocateFlags, MemfdFlags, OFlags, SealFlags, fcntl_add_seals, memfd_create},
     io::Errno,
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg, sockopt},
 };
@@ -119,6 +120,36 @@ const ATTACKS: &[Attack] = &[
         is_refused: true,
     },
     Attack {
+        name: "memory for channels that it never opens",
+        act: |unix| {
+            pass(&unix.control, &HELLO, &[]);
+            for end in 1..100_u32 {
+                // A ring of a page.
+                let mut message = vec![4];
+                message.extend(end.to_le_bytes());
+                message.extend(4096_u64.to_le_bytes());
+                pass(&unix.control, &message, &[sealed(4096).as_fd()]);
+            }
+            Vec::new()
+        },
+        is_refused: true,
+    },
+    Attack {
+        name: "more control words than its channels need",
+        act: |unix| {
+            pass(&unix.control, &HELLO, &[]);
+            // As many as 1024 channels need, which is the default, and one.
+            for index in 0..=12_u32 {
+                let mut message = vec![2];
+                message.extend(index.to_le_bytes());
+                let memory = sealed(4096 << index.min(4));
+                pass(&unix.control, &message, &[memory.as_fd()]);
+            }
+            Vec::new()
+        },
+        is_refused: true,
+    },
+    Attack {
         name: "a flood of rings",
         act: |unix| {
             send(&unix.control, &HELLO, SendFlags::NOSIGNAL).unwrap();
@@ -156,6 +187,36 @@ fn with_threads() {
 #[test]
 fn with_the_callers() {
     each_attack(Driver::Caller);
+}
+
+/// A peer's messages that nobody reads leave the descriptors of the process to other peers.
+#[test]
+fn unread_long_messages_take_one_descriptor_of_their_channel() {
+    let build = || Node::builder().fabric(Fabric::Shm, Policy::Require);
+    let node = build().listen("127.0.0.1:0").build().unwrap();
+    let other = build().build().unwrap();
+    let (peer, here) = meet(&node, || other.connect(node.local_addr().unwrap()).unwrap());
+    let channel = |peer: &Peer| peer.channel("long").codec::<Raw>().window_bytes(64 << 10);
+    let mut sender = channel(&peer).sender::<[u8]>().unwrap();
+    let mut receiver = channel(&here).receiver::<[u8]>().unwrap();
+    let text = |number: u8| vec![number; 100_000];
+    sender.send(&text(0)[..]).unwrap();
+    drop(receiver.recv().unwrap());
+    let mut sent = 0;
+    while sent < 60 && sender.try_send(&text(sent + 1)[..]).is_ok() {
+        sent += 1;
+    }
+    assert!(sent > 8, "{sent} messages");
+    // What is passed comes in order, so all of it has come.
+    exchange(&peer, &here);
+    let open = fs::read_dir("/proc/self/fd").unwrap();
+    let names = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    let of_messages = names.filter(|name| name.to_string_lossy().contains("ibex-message"));
+    let of_messages = of_messages.count();
+    assert!(of_messages <= 1, "{of_messages} of {sent}");
+    for number in 0..sent {
+        assert_eq!(receiver.recv().unwrap()[..], text(number + 1));
+    }
 }
 
 fn each_attack(driver: Driver) {
@@ -235,7 +296,7 @@ fn exchange(one: &Peer, other: &Peer) {
 fn hostile(node: &Node) -> Established {
     let address = node.local_addr().unwrap().to_string();
     let local = Local::new(NodeIdentity([9; 16]), 9);
-    dial(&address, &local, LONG, &|| false).unwrap()
+    dial(&address, &local, LONG).unwrap()
 }
 
 /// Passes a descriptor whose last close sleeps. The node closes last if callers turn the engine;
@@ -264,6 +325,16 @@ fn pass(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
         Ok(_) | Err(Errno::PIPE) => {}
         Err(error) => panic!("{error}"),
     }
+}
+
+/// Returns a memory file as ibex passes it.
+fn sealed(bytes: u64) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = memfd_create("ibex-test", flags).unwrap();
+    rustix::fs::fallocate(&memory, FallocateFlags::empty(), 0, bytes).unwrap();
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+    fcntl_add_seals(&memory, seals).unwrap();
+    memory
 }
 
 fn ring(unix: &UnixSockets) -> rustix::io::Result<usize> {

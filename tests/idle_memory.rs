@@ -1,27 +1,31 @@
-//! An idle session is a small record, and so is each of its channels: memory of rings, arrivals and
-//! release cells goes back to the system.
+//! A session takes memory as its messages need it, and an idle one is a small record, as is each of
+//! its channels: memory of rings, arrivals and release cells goes back to the system.
 //!
-//! The test measures the memory of both processes together, beyond that with a single session:
+//! The tests measure the memory of both processes together, beyond that with a single session:
 //! private and shared pages, with those that both map counted once, including pools and excluding
-//! files. Each channel has carried one message and is then idle. (Data in a socket's buffers
-//! belongs to the kernel and is empty here.)
+//! files. Each channel has carried one message, which the receiver holds, or is then idle. (Data in
+//! a socket's buffers belongs to the kernel and is empty here.)
 
 mod processes;
 
 use std::{fs, process::ExitCode, thread, time::Duration};
 
-use ibex::{Fabric, Peer, Raw, Receiver, Sender};
+use ibex::{Fabric, Message, Peer, Raw, Receiver, Sender};
 use processes::{Party, Proof, Setup, own_pid};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 fn main() -> ExitCode {
     let setups = Setup::with_threads().filter(|setup| setup.fabric != Fabric::Verbs);
-    let proof = |setup| {
-        Proof::new("at_rest", setup, measure, |party| {
+    let proofs = |setup| {
+        let in_use = Proof::new("one_message_held", setup, measure_in_use, |party| {
+            hold_one_message_each(party, Side::There);
+        });
+        let at_rest = Proof::new("at_rest", setup, measure, |party| {
             take_part(party, Side::There);
-        })
+        });
+        [in_use, at_rest]
     };
-    processes::run(setups.map(proof).collect())
+    processes::run(setups.flat_map(proofs).collect())
 }
 
 /// The end of a channel that a process has.
@@ -35,6 +39,53 @@ enum Side {
 struct Ends {
     senders: Vec<Sender<[u8], Raw>>,
     receivers: Vec<Receiver<[u8], Raw>>,
+}
+
+/// A sending ring takes memory for what was written, and not for its window.
+fn measure_in_use(party: &mut Party) {
+    let [one, all] = hold_one_message_each(party, Side::Here);
+    let per_channel = (all - one) / IN_USE as f64;
+    let found = format!("{per_channel:.1} KiB per channel that carried one message");
+    eprintln!("{}: {found}", party.setup);
+    assert!(per_channel <= PER_CHANNEL_IN_USE, "{found}");
+}
+
+/// Returns the memory of both processes in KiB: with one session, and with many more. Each has a
+/// channel whose only message the receiver holds, so no engine gives the channel's memory back.
+fn hold_one_message_each(party: &mut Party, side: Side) -> [f64; 2] {
+    let first = party.peer.clone();
+    let _first = hold_one_message(party, side, &[first]);
+    let one = both_resident_kib(party, side);
+    let peers: Vec<Peer> = (0..IN_USE).map(|_| meet_again(party, side)).collect();
+    let _held = hold_one_message(party, side, &peers);
+    let all = both_resident_kib(party, side);
+    party.meet();
+    [one, all]
+}
+
+/// The ends of a channel, and the messages that its receiver holds.
+type Held = (Ends, Vec<Message<[u8], Raw>>);
+
+/// Sends one message over a new channel of each session.
+fn hold_one_message(party: &mut Party, side: Side, peers: &[Peer]) -> Held {
+    let mut ends = Ends::with_room_for(2 * peers.len());
+    let mut messages = Vec::with_capacity(peers.len());
+    for peer in peers {
+        let channel = peer.channel("one message").codec::<Raw>();
+        if side == Side::Here {
+            ends.senders.push(channel.sender().expect("an end"));
+        } else {
+            ends.receivers.push(channel.receiver().expect("an end"));
+        }
+    }
+    for sender in &mut ends.senders {
+        sender.send(&[7; 64]).expect("sent");
+    }
+    for receiver in &mut ends.receivers {
+        messages.push(receiver.recv().expect("a message"));
+    }
+    party.meet();
+    (ends, messages)
 }
 
 fn measure(party: &mut Party) {
@@ -146,8 +197,7 @@ fn at_rest(party: &mut Party, side: Side, is_so_little: impl Fn(f64) -> bool) ->
         let (mut looks, mut looks_since) = (0, 0);
         while looks_since < SETTLED || !is_so_little(least) && looks < PATIENCE {
             thread::sleep(LOOK);
-            let both = [own_pid(), party.other.pid()].map(resident_kib);
-            let kib = both.iter().sum::<u64>() as f64;
+            let kib = of_both(party);
             looks += 1;
             looks_since = if kib < least { 0 } else { looks_since + 1 };
             least = least.min(kib);
@@ -155,6 +205,21 @@ fn at_rest(party: &mut Party, side: Side, is_so_little: impl Fn(f64) -> bool) ->
     }
     party.meet();
     least
+}
+
+/// Returns the present memory of both processes in KiB, on this side.
+fn both_resident_kib(party: &mut Party, side: Side) -> f64 {
+    let kib = match side {
+        Side::Here => of_both(party),
+        Side::There => 0.0,
+    };
+    party.meet();
+    kib
+}
+
+fn of_both(party: &Party) -> f64 {
+    let both = [own_pid(), party.other.pid()].map(resident_kib);
+    both.iter().sum::<u64>() as f64
 }
 
 /// Returns the pages of a process without a file, each divided by the number of processes that map
@@ -180,7 +245,11 @@ fn sessions(setup: Setup) -> usize {
     }
 }
 
-/// The most that a session with one channel may take in both processes together, in KiB: a tenth
+/// Sessions with a channel that carried one message, beside the first.
+const IN_USE: usize = 200;
+/// The most that such a session and its channel may take in both processes together, in KiB.
+const PER_CHANNEL_IN_USE: f64 = 64.0;
+/// The most that an idle session with one channel may take in both processes together, in KiB: a tenth
 /// above the present figure, since the holes in an allocator's heap differ between runs.
 const PER_SESSION: f64 = 17.0;
 /// The most that each of a session's further channels may take, in KiB.

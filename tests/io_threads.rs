@@ -2,21 +2,17 @@
 //! ends.
 #![forbid(unsafe_code)]
 
-#[allow(dead_code, reason = "sessions are cut here and nothing else")]
-#[path = "resuming/cable.rs"]
-mod cable;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     thread,
     time::Duration,
 };
 
-use cable::Cable;
 use ibex::{
     ConnectErrorKind, Driver, Fabric, FanInEvent, ListenErrorKind, Node, NodeBuilder, Peer, Pod,
     Policy, Receiver, Select, Sender,
 };
+use ibex_harness::proxy::Proxy;
 
 const FABRICS: [Fabric; 2] = [Fabric::Shm, Fabric::Tcp];
 const LONG: Duration = Duration::from_secs(120);
@@ -242,8 +238,8 @@ fn a_session_goes_on_over_another_connection_on_the_engine_that_it_has() {
     let server = builder(Fabric::Tcp, 2).listen("127.0.0.1:0");
     let server = server.build().expect("a node");
     let client = builder(Fabric::Tcp, 2).build().expect("a node");
-    let cable = Cable::to(server.local_addr().expect("it listens"));
-    let dialed = [(); 2].map(|()| client.connect(cable.address).expect("a session"));
+    let proxy = Proxy::start(server.local_addr().expect("it listens")).unwrap();
+    let dialed = [(); 2].map(|()| client.connect(proxy.address()).expect("a session"));
     let accepted = [(); 2].map(|()| server.accept_timeout(LONG).expect("a session"));
     let mut senders: Vec<Sender<u64, Pod>> = Vec::new();
     for (at, peer) in dialed.iter().enumerate() {
@@ -264,7 +260,7 @@ fn a_session_goes_on_over_another_connection_on_the_engine_that_it_has() {
             sender.send(&round).expect("sent");
             assert_eq!(*receiver.recv_timeout(LONG).expect("it comes"), round);
         }
-        cable.cut();
+        proxy.cut();
     }
     for (sender, receiver) in senders.iter_mut().zip(receivers.values_mut()) {
         sender.send(&9).expect("sent");
@@ -332,7 +328,6 @@ fn a_node_closes_with_sessions_on_every_engine() {
     }
 }
 
-#[cfg(feature = "tokio")]
 #[test]
 fn tasks_drive_each_engine() {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();

@@ -2,20 +2,17 @@
 //! ends, a peer that restarts, and a close under load.
 #![forbid(unsafe_code)]
 
-#[allow(dead_code, reason = "other tests need more of it")]
-#[path = "resuming/cable.rs"]
-mod cable;
 #[path = "common/kernel.rs"]
 #[allow(dead_code, reason = "threads are looked at here and nothing else")]
 mod kernel;
 
 use std::{collections::BTreeSet, sync::mpsc, thread, time::Duration};
 
-use cable::Cable;
 use ibex::{
     EndCause, Event, Fabric, Group, Node, NodeBuilder, Peer, Pod, Policy, Receiver, Select, Sender,
     calls::{Caller, Service},
 };
+use ibex_harness::proxy::Proxy;
 
 const FABRICS: [Fabric; 2] = [Fabric::Shm, Fabric::Tcp];
 const LONG: Duration = Duration::from_secs(120);
@@ -226,15 +223,15 @@ fn sessions_of_a_run_that_is_over_end_on_every_engine() {
         let builder = builder(Fabric::Tcp).io_threads(1).identity([7; 16]);
         builder.build().expect("a node")
     };
-    let (old, cable) = (run(), Cable::to(address));
-    let old_ends = [(); 4].map(|()| old.connect(cable.address).expect("a session"));
+    let (old, proxy) = (run(), Proxy::start(address).unwrap());
+    let old_ends = [(); 4].map(|()| old.connect(proxy.address()).expect("a session"));
     let before = [(); 4].map(|()| server.accept_timeout(LONG).expect("a session"));
     let engines: BTreeSet<_> = before.iter().map(Peer::engine).collect();
     assert_eq!(engines.len(), 2);
     let new = run();
     let new_end = new.connect(address).expect("a session");
     let after = server.accept_timeout(LONG).expect("a session");
-    cable.cut_for_good();
+    proxy.cut_off();
     let mut gone = 0;
     while gone < before.len() {
         match events.next_timeout(LONG).expect("an event") {

@@ -10,7 +10,7 @@ use std::{
     fs::{self, File},
     io::{self, Write},
     net::{SocketAddr, TcpListener},
-    process::{self, Child, Command, ExitStatus, Stdio},
+    process::{self, ExitStatus, Stdio},
     sync::{Arc, Mutex},
     thread,
     time::Duration,
@@ -20,6 +20,7 @@ use ibex::{
     Driver, Fabric, Message, Node, Peer, Pod, Receiver, Sender,
     log::{LogError, LogErrorKind, LogSender, LogSent, LogSource, LogTurn},
 };
+use ibex_harness::process::{Process, again};
 use over::Over;
 
 /// The last message; each message is the number of its place.
@@ -359,14 +360,12 @@ fn a_far_end_that_is_killed_has_each_message_once() -> Outcome {
         let (node, address) = Over::new(fabric).listener(Driver::Threads);
         let path = env::temp_dir().join(format!("ibex-log-sender-{fabric}-{}", process::id()));
         let _ = fs::remove_file(&path);
-        let start = |until: u64| -> io::Result<Child> {
+        let start = |until: u64| -> io::Result<Process> {
             let arguments = format!("{address} {fabric} {until} {}", path.display());
-            Command::new(env::current_exe()?)
-                .args(["--exact", "far_end_process", "--nocapture"])
-                .env(CHILD, arguments)
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
+            let mut again = again()?;
+            let again = again.args(["--exact", "far_end_process", "--nocapture"]);
+            let again = again.env(CHILD, arguments).stdout(Stdio::null());
+            Process::start("the far end", again.stderr(Stdio::null()))
         };
         thread::scope(|scope| {
             let lives = scope.spawn(|| -> io::Result<ExitStatus> {

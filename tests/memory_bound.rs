@@ -25,7 +25,7 @@ fn a_node_takes_the_memory_that_the_formula_says() {
     held_between_others(Fabric::Tcp);
 }
 
-/// A sending end in use takes its window.
+/// A sending end that has gone through its window takes it.
 fn rings(fabric: Fabric) {
     let pair = Pair::meet(fabric);
     let ends: Vec<_> = (0..RINGS)
@@ -34,8 +34,11 @@ fn rings(fabric: Fabric) {
     let grown = Grown::from_here();
     let ends: Vec<_> = ends
         .into_iter()
-        .map(|(mut sender, receiver)| {
-            sender.send(&[1; 64]).expect("sent");
+        .map(|(mut sender, mut receiver)| {
+            for _ in 0..WINDOW / 1000 {
+                sender.send(&[1; 1000]).expect("sent");
+                receiver.recv().expect("a message").ack();
+            }
             (sender, receiver)
         })
         .collect();

@@ -5,19 +5,13 @@
 //! no further call: the announcements have arrived, and nothing behind them.
 #![forbid(unsafe_code)]
 
-use std::{
-    env, fs,
-    io::{BufRead, BufReader, Read},
-    process::{Child, Command, Stdio},
-    sync::Mutex,
-    thread,
-    time::Duration,
-};
+use std::{env, fs, io::BufRead, process::Stdio, sync::Mutex, thread, time::Duration};
 
 use ibex::{
     ChannelBuilder, Driver, Event, Events, Fabric, Message, Node, NodeBuilder, Peer, Policy, Raw,
     Receiver, RecvErrorKind, SendErrorKind,
 };
+use ibex_harness::process::{self, Process};
 
 /// Half a gigabyte and more is announced over tcp and never sent. The process grows by no more than
 /// a stalled sender's socket holds, while a session beside it carries long messages.
@@ -26,11 +20,11 @@ fn announcements_cost_nothing() {
     let _alone = ALONE.lock().expect("no test has failed beside");
     let node = builder(Fabric::Tcp).listen("127.0.0.1:0").build();
     let node = node.expect("a node");
-    let mut attack = Attack::begin(&node, Fabric::Tcp);
-    let attackers: Vec<_> = (0..ATTACKERS).map(|_| accept_one(&node)).collect();
+    let mut attackers = attack(&node, Fabric::Tcp);
+    let attacked: Vec<_> = (0..ATTACKERS).map(|_| accept_one(&node)).collect();
     let before = resident();
-    attack.goes_on();
-    for (_, receiver) in &attackers {
+    go_on(&mut attackers);
+    for (_, receiver) in &attacked {
         while receiver.counts().sent < ANNOUNCED {
             thread::sleep(Duration::from_millis(1));
         }
@@ -51,14 +45,14 @@ fn mapped_messages_count_and_others_wait() {
     let limit = 2 * LENGTH as u64 + LENGTH as u64 / 2;
     let builder = builder(Fabric::Shm).memory_limit(limit);
     let node = builder.listen("127.0.0.1:0").build().expect("a node");
-    let mut attack = Attack::begin(&node, Fabric::Shm);
-    let mut attackers: Vec<_> = (0..ATTACKERS).map(|_| accept_one(&node)).collect();
-    attack.goes_on();
+    let mut attackers = attack(&node, Fabric::Shm);
+    let mut attacked: Vec<_> = (0..ATTACKERS).map(|_| accept_one(&node)).collect();
+    go_on(&mut attackers);
     for round in 0..ANNOUNCED * ATTACKERS / 2 {
         let mut held: Vec<Message<[u8], Raw>> = Vec::new();
         // Two messages fit, whichever come first.
         while held.len() < 2 {
-            for (_, receiver) in &mut attackers {
+            for (_, receiver) in &mut attacked {
                 match receiver.recv_timeout(Duration::from_millis(1)) {
                     Ok(message) => held.push(message),
                     Err(error) if error.kind() == RecvErrorKind::Timeout => {}
@@ -275,53 +269,23 @@ fn wait_for_line() {
         .expect("a pipe");
 }
 
-/// The process of the attackers.
-struct Attack {
-    process: Child,
-    says: BufReader<Box<dyn Read>>,
+/// Starts the process of the attackers.
+fn attack(node: &Node, fabric: Fabric) -> Process {
+    let address = node.local_addr().expect("it listens");
+    let mut again = process::again().expect("this program");
+    again
+        .args(["--exact", "attackers", "--nocapture"])
+        .env(TARGET, format!("{fabric} {address}"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    Process::start("the attackers", &mut again).expect("a process")
 }
 
-impl Attack {
-    fn begin(node: &Node, fabric: Fabric) -> Self {
-        let address = node.local_addr().expect("it listens");
-        let program = env::current_exe().expect("this program");
-        let mut process = Command::new(program)
-            .args(["--exact", "attackers", "--nocapture"])
-            .env(TARGET, format!("{fabric} {address}"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a process");
-        let says: Box<dyn Read> = Box::new(process.stdout.take().expect("a pipe"));
-        Self {
-            process,
-            says: BufReader::new(says),
-        }
-    }
-
-    /// Lets the attackers send, after all have opened their ends.
-    fn goes_on(&mut self) {
-        self.hear();
-        let stdin = self.process.stdin.as_mut().expect("a pipe");
-        std::io::Write::write_all(stdin, b"go\n").expect("it lives");
-        self.hear();
-    }
-
-    fn hear(&mut self) {
-        let mut line = String::new();
-        while !line.contains(READY) {
-            line.clear();
-            let read = self.says.read_line(&mut line).expect("a pipe");
-            assert!(read > 0, "the attackers have gone");
-        }
-    }
-}
-
-impl Drop for Attack {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+/// Lets the attackers send, after all have opened their ends.
+fn go_on(attackers: &mut Process) {
+    attackers.hear(READY).expect("they live");
+    attackers.say("go").expect("they live");
+    attackers.hear(READY).expect("they live");
 }
 
 fn accept_one(node: &Node) -> (Peer, Receiver<[u8], Raw>) {

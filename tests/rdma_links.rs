@@ -8,16 +8,16 @@
 #![cfg(feature = "verbs")]
 #![forbid(unsafe_code)]
 
-use std::io::{BufRead, BufReader, Lines};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use std::{env, fs, io, thread};
+use std::{env, fs, thread};
 
 use ibex::rdma::{RdmaSettings, Tuning};
 use ibex::{
     Event, Events, Fabric, Node, NodeBuilder, Peer, Policy, Raw, Receiver, RecvErrorKind, Sender,
 };
+use ibex_harness::process::{Process, ours, stay_with_parent};
 
 /// A watchdog's time, which suffices in a guest under emulation, although nothing here takes long.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -53,6 +53,7 @@ fn message(number: u64) -> Vec<u8> {
 #[test]
 #[ignore = "run by the other tests, at the other end of the link"]
 fn the_other_end() {
+    stay_with_parent().expect("the tests run");
     let timeout = env::var(TIMEOUT).expect("it is told").parse();
     let timeout = Duration::from_millis(timeout.expect("a number"));
     let node = builder("rxe1", timeout)
@@ -105,11 +106,11 @@ fn hear(peer: &Peer) -> String {
 
 /// The two nodes of the link.
 struct Link {
-    _guest: MutexGuard<'static, ()>,
     node: Node,
     address: String,
-    other: Child,
-    said: Lines<BufReader<ChildStdout>>,
+    other: Process,
+    /// It is given back after the other end was killed.
+    _guest: MutexGuard<'static, ()>,
 }
 
 impl Link {
@@ -142,14 +143,11 @@ impl Link {
             "exec {there} {} the_other_end --exact --ignored --nocapture",
             program.display()
         );
-        let mut other = Command::new("sh");
+        let mut other = ours("sh");
         other.args(["-c", &command]).stdout(Stdio::piped());
         other.env(TIMEOUT, timeout_ms.to_string());
-        let mut other = other.spawn().expect("a shell");
-        // The output is read by reference, since the pipe must stay open while the other end
-        // writes.
-        let mut said = BufReader::new(other.stdout.take().expect("a pipe")).lines();
-        let address = heard(&mut said, "address");
+        let mut other = Process::start("the other end", &mut other).expect("a shell");
+        let address = other.hear("address| ").expect("it lives");
         Some(Self {
             _guest: guest,
             node: builder("rxe0", Duration::from_millis(timeout_ms))
@@ -159,7 +157,6 @@ impl Link {
                 .expect("a node"),
             address,
             other,
-            said,
         })
     }
 
@@ -188,7 +185,10 @@ impl Link {
         }
         sender.close().expect("delivered");
         taking.join().expect("all answers");
-        assert_eq!(heard(&mut self.said, "heard"), format!("{count}, all"));
+        assert_eq!(
+            self.other.hear("heard| ").expect("it lives"),
+            format!("{count}, all")
+        );
     }
 }
 
@@ -205,8 +205,6 @@ impl Drop for Link {
         while let Some(event) = events.next_timeout(Duration::ZERO) {
             eprintln!("this end: {event}");
         }
-        let _ = self.other.kill();
-        let _ = self.other.wait();
     }
 }
 
@@ -222,16 +220,6 @@ fn take(mut answers: Receiver<[u8], Raw>, count: u64) {
         let answer = answers.recv().expect("an answer");
         assert_eq!(answer[..], number.to_le_bytes());
     }
-}
-
-/// Returns the other end's next line about a topic.
-fn heard(said: &mut Lines<impl BufRead>, topic: &str) -> String {
-    let of_topic = |line: io::Result<String>| {
-        let line = line.expect("text");
-        let (found, text) = line.split_once("| ")?;
-        (found.ends_with(topic)).then(|| text.to_owned())
-    };
-    said.find_map(of_topic).expect("the other end lives")
 }
 
 const ENDS: [&str; 2] = ["v0", "v1"];
@@ -333,7 +321,7 @@ fn a_cut_shorter_than_the_devices_patience_loses_nothing() {
     }
     sender.close().expect("delivered");
     taking.join().expect("all answers");
-    assert_eq!(heard(&mut link.said, "heard"), "300, all");
+    assert_eq!(link.other.hear("heard| ").expect("it lives"), "300, all");
     assert!(counted(&["completer_retry_err"]) > again);
 }
 
@@ -361,7 +349,7 @@ fn goes_on_behind_a_cut(mut link: Link) -> (String, Option<(Fabric, Fabric, Stri
         sender.close().expect("delivered");
     });
     let cause = told(&mut events, |event| match event {
-        Event::Suspended { cause, .. } => Some(cause.to_string()),
+        Event::Suspended { cause, .. } => Some(cause.why().to_string()),
         _ => None,
     });
     let took = cut.elapsed();
@@ -378,7 +366,7 @@ fn goes_on_behind_a_cut(mut link: Link) -> (String, Option<(Fabric, Fabric, Stri
     });
     sending.join().expect("all are sent");
     taking.join().expect("all answers");
-    assert_eq!(heard(&mut link.said, "heard"), "600, all");
+    assert_eq!(link.other.hear("heard| ").expect("it lives"), "600, all");
     let mut changed = None;
     while let Some(event) = events.try_next() {
         if let Event::FabricChanged {

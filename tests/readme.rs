@@ -1,5 +1,5 @@
 //! The documentation's programs are parts of examples, which run. The README shows the program that
-//! `cargo run --example quickstart` runs, in the order message, primary, replica. The guide's page
+//! `cargo run -p quickstart` runs, in the order message, primary, replica. The guide's page
 //! on updates shows a part of the newer of the two releases in `rolling_upgrade`. In the examples
 //! the parts stand between markers. The blocks begin with the imports that they use, and both are
 //! compiled with this crate's documentation.

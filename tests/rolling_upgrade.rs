@@ -3,16 +3,17 @@
 //! They are two builds with different types, and share no line. Each of them sends and receives, so
 //! every pair talks in both directions.
 //!
-//! Both must be built: `cargo test` does that, and `cargo build --examples` before `cargo test
-//! --test rolling_upgrade`, with the same profile.
+//! Both must be built: `cargo test` at the root does that, and `cargo build --examples` before
+//! `cargo test --test rolling_upgrade`, with the same profile.
 #![forbid(unsafe_code)]
 
 use std::{
     env,
-    io::{BufRead, BufReader, Read},
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
 };
+
+use ibex_harness::process::Process;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Release {
@@ -34,10 +35,11 @@ fn over_tcp() {
 
 fn every_pair(fabric: &str) {
     for (primary, replica) in [(Old, Old), (New, Old), (Old, New), (New, New)] {
-        let mut receiving = Running::start(replica, &["replica", fabric]);
-        let address = receiving.line();
-        let mut sending = Running::start(primary, &["primary", fabric, &address]);
-        let (received, reported) = (receiving.rest(), sending.rest());
+        let mut receiving = start(replica, &["replica", fabric]);
+        let address = receiving.hear("").expect("its address");
+        let mut sending = start(primary, &["primary", fabric, &address]);
+        let received = receiving.hear_out().expect("it succeeds");
+        let reported = sending.hear_out().expect("it succeeds");
         let pair = format!("{primary:?} sends to {replica:?} over {fabric}");
         let expected = match (primary, replica) {
             (_, Old) => "1000 entries\n",
@@ -69,49 +71,13 @@ fn wrong_arguments_print_the_right_ones() {
     }
 }
 
-/// A running release; it ends with the test.
-struct Running {
-    child: Child,
-    said: BufReader<std::process::ChildStdout>,
+fn start(release: Release, arguments: &[&str]) -> Process {
+    let mut command = Command::new(program(release));
+    let command = command.args(arguments).stdin(Stdio::null());
+    Process::start(name(release), command.stdout(Stdio::piped())).expect("the example runs")
 }
 
-impl Running {
-    fn start(release: Release, arguments: &[&str]) -> Self {
-        let mut child = Command::new(program(release))
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the example runs");
-        let said = child.stdout.take().expect("it is piped");
-        let said = BufReader::new(said);
-        Self { child, said }
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.said.read_line(&mut line).expect("it says a line");
-        line.trim().to_owned()
-    }
-
-    /// Returns the rest of its output, after it has ended successfully.
-    fn rest(&mut self) -> String {
-        let mut rest = String::new();
-        self.said.read_to_string(&mut rest).expect("it says text");
-        let status = self.child.wait().expect("it is our child");
-        assert!(status.success(), "{status}");
-        rest
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Returns the path of a release. The example belongs to this test:
+/// Returns the path of a release. The build puts the example beside this test:
 /// `target/PROFILE/deps/rolling_upgrade-…` has its examples in `target/PROFILE/examples`.
 fn program(release: Release) -> PathBuf {
     let test = env::current_exe().expect("this program has a path");

@@ -1,6 +1,7 @@
 //! Engines write no cache line that another engine writes, and only an engine's own thread writes
 //! its arrivals. The test needs a build that records the writes:
-//! `RUSTFLAGS="--cfg record_writes" cargo test --test shared_lines` (stage `lines`).
+//! `RUSTFLAGS="--cfg record_writes" cargo test --test shared_lines` (stage `lines` of `cargo xtask
+//! torture`).
 #![cfg(record_writes)]
 #![forbid(unsafe_code)]
 

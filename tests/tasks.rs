@@ -14,10 +14,12 @@ use std::{
 };
 
 use ibex::{
-    Driver, EndCause, Fabric, ListenErrorKind, Node, NodeBuilder, Peer, Pod, Policy, Receiver,
-    RecvErrorKind, Sender,
+    ConnectErrorKind, Driver, EndCause, Fabric, ListenErrorKind, Node, NodeBuilder, Peer, Pod,
+    Policy, Receiver, RecvErrorKind, Sender,
 };
+use ibex_harness::events::{Each, line};
 use tokio::runtime::{Builder, Runtime};
+use tracing::{Event, Level};
 
 const FABRICS: [Fabric; 2] = [Fabric::Shm, Fabric::Tcp];
 
@@ -163,6 +165,51 @@ fn messages_without_a_flush_are_transmitted() {
 
 /// A task publishes a message and computes for as long as others need: it stops when their messages
 /// have gone back and forth.
+/// Tasks that one frame of answers has woken send their next requests in one frame.
+#[test]
+fn the_requests_of_many_tasks_leave_together() {
+    const TASKS: u64 = 64;
+    const CALLS: u64 = 50;
+    for runtime in [one_thread(), threads(1)] {
+        let calling = async {
+            let pair = Pair::over(Fabric::Tcp).await;
+            let [there, here] = &pair.peers;
+            let service = here.channel("echo").codec::<Pod>().service::<u64, u64>();
+            let mut service = service.expect("a service");
+            let serving = tokio::spawn(async move {
+                while let Some(request) = service.next_async().await.expect("no failure") {
+                    let number = *request;
+                    request.reply_async(&number).await.expect("answered");
+                }
+            });
+            let caller = there.channel("echo").codec::<Pod>().caller::<u64, u64>();
+            let caller = caller.expect("a caller");
+            let tasks = (0..TASKS).map(|_| {
+                let caller = caller.clone();
+                tokio::spawn(async move {
+                    for number in 0..CALLS {
+                        assert_eq!(
+                            *caller.call_async(&number).await.expect("an answer"),
+                            number
+                        );
+                    }
+                })
+            });
+            for task in tasks.collect::<Vec<_>>() {
+                task.await.expect("no panic");
+            }
+            let frames = pair.nodes[0].stats().sessions[0].counters.frames_sent;
+            assert!(frames < TASKS * CALLS / 4, "{frames} frames");
+            drop(caller);
+            serving
+                .await
+                .expect("the caller is gone, and with it the service's peer");
+            pair.close().await;
+        };
+        runtime.block_on(async { tokio::spawn(calling).await.expect("no panic") });
+    }
+}
+
 #[test]
 fn a_task_that_computes_delays_nobody_else() {
     for fabric in FABRICS {
@@ -249,6 +296,38 @@ fn a_task_may_block_the_only_thread_of_its_runtime() {
     }
 }
 
+/// The call waits for a message that is sent only once the node has warned of the call.
+#[test]
+fn a_blocking_call_that_holds_up_all_tasks_of_its_runtime_is_warned_of() {
+    for fabric in FABRICS {
+        one_thread().block_on(async {
+            let pair = Pair::over(fabric).await;
+            let (mut sender, mut receiver) = pair.channel("a");
+            let (tell, told) = mpsc::channel();
+            let there = thread::spawn(move || {
+                let warning = told.recv_timeout(WATCHDOG).expect("the call is warned of");
+                sender.send(&7).expect("sent");
+                sender.flush().expect("it is there");
+                warning
+            });
+            let warnings = Each(move |event: &Event<'_>| {
+                if *event.metadata().level() == Level::WARN {
+                    // The listener may be satisfied already.
+                    let _ = tell.send(line(event));
+                }
+            });
+            let warnings = tracing::subscriber::set_default(warnings);
+            assert_eq!(*receiver.recv().expect("a message"), 7);
+            drop(warnings);
+            let warning = there.join().expect("it ends");
+            for words in ["current-thread runtime", "_async", "spawn_blocking"] {
+                assert!(warning.contains(words), "{warning} does not say {words:?}");
+            }
+            pair.close().await;
+        });
+    }
+}
+
 #[test]
 fn handles_work_in_another_runtime_than_the_nodes() {
     for fabric in FABRICS {
@@ -296,6 +375,15 @@ fn the_end_of_the_runtime_closes_the_node() {
         assert_eq!(error.cause(), Some(&EndCause::RuntimeEnded), "{error}");
         let error = ours.send(&2).expect_err("it is over");
         assert_eq!(error.cause(), Some(&EndCause::RuntimeEnded), "{error}");
+        for connecting in [
+            peers.block_on(node.connect_async(address)),
+            node.connect(address),
+        ] {
+            let error = connecting.expect_err("it is over");
+            assert_eq!(error.kind(), ConnectErrorKind::Closed);
+            let said = error.to_string();
+            assert!(said.contains("the tokio runtime"), "{said}");
+        }
         // Earlier messages are delivered, then an orderly end comes.
         assert_eq!(*theirs.recv().expect("a message"), 1);
         assert!(matches!(
@@ -316,7 +404,7 @@ fn dropping_a_node_waits_for_nobody_and_delivers() {
     on_each_runtime(|fabric| async move {
         let pair = Pair::over(fabric).await;
         let (mut sender, mut receiver) = pair.channel("a");
-        sender.opened(WATCHDOG).expect("open");
+        sender.opened_async().await.expect("open");
         for number in 0..100 {
             sender.try_send(&number).expect("there is room");
         }

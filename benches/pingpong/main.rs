@@ -19,8 +19,6 @@ mod crowd;
 mod many_pairs;
 #[cfg(feature = "verbs")]
 mod many_sessions;
-#[path = "../../examples/pingpong/measurement/mod.rs"]
-mod measurement;
 mod table;
 mod verbs_cost;
 mod verbs_latency;
@@ -39,12 +37,12 @@ use ibex_harness::{
     verbs_port::VerbsPort,
 };
 
-use crate::measurement::{
+use crate::table::{Line, Table, Unit};
+use ibex_measurement::{
     channels::CodecName,
     costs::Costs,
     session::{self, DriverName, FabricName, Order, Setup},
 };
-use crate::table::{Line, Table, Unit};
 
 fn main() -> ExitCode {
     if let Some(code) = pair::run_if_peer(session::answer_here) {
@@ -213,6 +211,7 @@ impl BenchRow {
             size,
             iters: session::usual_iters(fabric, mode, size),
             flip: false,
+            rate: None,
         }
     }
 

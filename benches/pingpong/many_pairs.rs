@@ -4,19 +4,17 @@
 
 use std::{sync::Barrier, thread};
 
-use crate::{
-    measurement::{
-        channels::CodecName,
-        pairs,
-        session::{self, DriverName, FabricName, Order, Setup},
-    },
-    table::{Line, Table, Unit},
-};
+use crate::table::{Line, Table, Unit};
 use ibex_harness::{
     Error,
     cores::Cores,
     job::{Figures, Job, Mode},
     limit::Limit,
+};
+use ibex_measurement::{
+    channels::CodecName,
+    pairs,
+    session::{self, DriverName, FabricName, Order, Setup},
 };
 
 /// Measures the row `name` and prints its line.
@@ -126,4 +124,5 @@ const JOB: Job = Job {
     size: 64,
     iters: 20_000,
     flip: false,
+    rate: None,
 };

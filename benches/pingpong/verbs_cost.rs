@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::measurement::costs::Costs;
+use ibex_measurement::costs::Costs;
 
 /// Counts for one message.
 #[derive(Clone, Copy, Debug, Serialize)]

@@ -17,10 +17,10 @@ use ibex_harness::{
 
 use crate::{
     BenchRow,
-    measurement::costs::Costs,
     table::{Line, Table, Unit},
     verbs_cost::Cost,
 };
+use ibex_measurement::costs::Costs;
 
 /// The results of one round, in nanoseconds.
 struct Round {

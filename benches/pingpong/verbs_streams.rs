@@ -18,14 +18,14 @@ use ibex_protocol::{
 
 use crate::{
     CODEC,
-    measurement::{
-        channels::Care,
-        costs::Costs,
-        session::{self, DriverName, FabricName, Order, Setup},
-    },
     table::{Line, Table, Unit},
     verbs_cost::Cost,
     verbs_latency::Program,
+};
+use ibex_measurement::{
+    channels::Care,
+    costs::Costs,
+    session::{self, DriverName, FabricName, Order, Setup},
 };
 
 /// A row of this file.
@@ -183,6 +183,7 @@ impl StreamRow {
             size: self.size,
             iters: way.messages,
             flip: false,
+            rate: None,
         }
     }
 
@@ -194,9 +195,8 @@ impl StreamRow {
             ..Setup::new(DriverName::Caller, Some(FabricName::Verbs))
         };
         let order = Order {
-            job: self.job(way),
-            codec: CODEC,
             care: way.care,
+            ..Order::checked(self.job(way), CODEC)
         };
         let (figures, costs) = session::with_peer(cores, setup, |peer| {
             session::measure_on(peer, &cores[..1], order)

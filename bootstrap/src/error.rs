@@ -9,6 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use ibex_base::{Counted, Rounded};
 use ibex_tls::{AuthenticationError, TlsError};
 use rustix::io::Errno;
 
@@ -74,9 +75,9 @@ pub enum HandshakeError {
     Oneself,
     /// The peer is connected and sends nothing.
     #[error(
-        "the peer fell silent: waited {:?} in all, the last wait for {step}; \
+        "the peer fell silent: waited {} in all, the last wait for {step}; \
          the connection was given up; see whether the peer's process runs",
-        rounded(waited)
+        Rounded(*waited)
     )]
     Silent {
         /// The step that was waited for.
@@ -86,9 +87,9 @@ pub enum HandshakeError {
     },
     /// This node could not do its part in time.
     #[error(
-        "waited {:?} in all, the last wait for {step}, which gave no answer; the \
+        "waited {} in all, the last wait for {step}, which gave no answer; the \
          connection was given up; see the kernel's log, or allow more by handshake_timeout",
-        rounded(waited)
+        Rounded(*waited)
     )]
     Slow {
         /// The step that was waited for.
@@ -151,6 +152,18 @@ pub enum HandshakeError {
         end: End,
         /// The limit, and the number of sessions that it allows.
         limit: SessionLimit,
+    },
+    /// The process of an end may open no more files, and a session takes some.
+    #[error(
+        "the process of the {end} may open {limit} files, too few for one more session, which is \
+         refused; the sessions it has go on; close files there, or raise its limit of open files \
+         (ulimit -n, or LimitNOFILE= of its systemd unit)"
+    )]
+    Descriptors {
+        /// The end that is at its limit.
+        end: End,
+        /// The number of files that its process may open (`RLIMIT_NOFILE`).
+        limit: u32,
     },
     /// The acceptor is being closed: its sessions continue to their ends, and no new one begins.
     #[error("the node there is being closed and begins no session")]
@@ -272,9 +285,9 @@ pub enum DialError {
     },
     /// The host name was not found in all the time given.
     #[error(
-        "{address}: the host name was not found for {:?} ({attempts} attempts; {source}); \
+        "{address}: the host name was not found for {} ({}; {source}); \
          check the name and the resolver",
-        rounded(waited)
+        Rounded(*waited), Counted(u64::from(*attempts), "attempt")
     )]
     Unresolved {
         /// The address as the caller gave it.
@@ -289,9 +302,9 @@ pub enum DialError {
     /// The host was there in all the time given, but no process listened on the port: the last
     /// attempt was refused at each address.
     #[error(
-        "{address}: nobody listens there, connections were refused for {:?} ({attempts} attempts; \
-         the last: {last}); start the peer, or check host, port and firewall",
-        rounded(waited)
+        "{address}: nobody listens there, {} ({}); start the peer, or check host, port and \
+         firewall",
+        refused(*attempts, *waited), tries(*attempts, last)
     )]
     Refused {
         /// The address as the caller gave it.
@@ -305,9 +318,9 @@ pub enum DialError {
     },
     /// No process answered in all the time given.
     #[error(
-        "{address}: nobody answered for {:?} ({attempts} attempts; the last: {last}); \
+        "{address}: nobody answered for {} ({}); \
          start the peer, or check the address and the firewall",
-        rounded(waited)
+        Rounded(*waited), tries(*attempts, last)
     )]
     Nobody {
         /// The address as the caller gave it.
@@ -331,8 +344,8 @@ pub enum DialError {
     },
     /// The caller asked to stop.
     #[error(
-        "{address}: connecting was cancelled after {:?}, as this node is closing",
-        rounded(waited)
+        "{address}: connecting was cancelled after {}, as this node is closing",
+        Rounded(*waited)
     )]
     Cancelled {
         /// The address as the caller gave it.
@@ -366,6 +379,8 @@ pub enum ResumeError {
         address: SocketAddr,
         /// The finding at that address.
         why: String,
+        /// True if the host refused the connection, so that no process listens there.
+        is_refused: bool,
     },
     /// The peer refuses to resume the session.
     #[error("{address}: the session is not resumed: {refusal}")]
@@ -421,6 +436,18 @@ pub enum ResumeError {
 }
 
 impl ResumeError {
+    /// Returns whether the peer's host refused the connection: no process listens there now.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        matches!(
+            self,
+            ResumeError::NotYet {
+                is_refused: true,
+                ..
+            }
+        )
+    }
+
     /// Returns whether the session has ended at the peer, so that no further attempt can succeed.
     #[must_use]
     pub fn is_gone(&self) -> bool {
@@ -467,6 +494,9 @@ pub struct HandshakeFailure {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
+    /// The other end closed the connection before its first byte.
+    #[error("it closed before its first byte, as health probes and port scans do")]
+    Unheard,
     /// The conversation failed.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
@@ -546,9 +576,10 @@ impl ListenError {
 /// Returns advice to append to a system error's text, if this process lacks something.
 #[must_use]
 pub fn shortage_step(source: &io::Error) -> String {
-    match is_short_of_descriptors(source) {
-        true => format!("; {MORE_DESCRIPTORS}"),
-        false => String::new(),
+    match Errno::from_io_error(source) {
+        _ if is_short_of_descriptors(source) => format!("; {MORE_DESCRIPTORS}"),
+        Some(Errno::ADDRNOTAVAIL) => format!("; {MORE_PORTS}"),
+        _ => String::new(),
     }
 }
 
@@ -561,14 +592,23 @@ fn is_short_of_descriptors(error: &io::Error) -> bool {
 
 const MORE_DESCRIPTORS: &str = "raise the limit of open files (ulimit -n)";
 
-/// Rounds a time for display: to the millisecond, or to the microsecond below one millisecond.
-pub(crate) fn rounded(time: &Duration) -> Duration {
-    let unit = match time.as_millis() {
-        0 => 1_000,
-        _ => 1_000_000,
-    };
-    let nanos = (time.as_nanos() + unit / 2) / unit * unit;
-    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+const MORE_PORTS: &str = "all local ports for that address are in use: close connections, or widen \
+                          net.ipv4.ip_local_port_range";
+
+/// Tells how often it was tried, and what came of the last attempt.
+fn tries(attempts: u32, last: &str) -> String {
+    match attempts {
+        1 => last.to_owned(),
+        _ => format!("{}; the last: {last}", Counted(attempts.into(), "attempt")),
+    }
+}
+
+/// Tells for how long connections were refused.
+fn refused(attempts: u32, waited: Duration) -> String {
+    match attempts {
+        1 => "the connection was refused".to_owned(),
+        _ => format!("connections were refused for {}", Rounded(waited)),
+    }
 }
 
 #[cfg(test)]
@@ -576,19 +616,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_as_exactly_as_people_need_them() {
-        let text = |time| format!("{:?}", rounded(&time));
-        assert_eq!(text(Duration::new(10, 1_815_137)), "10.002s");
-        assert_eq!(text(Duration::from_nanos(20_499_999)), "20ms");
-        assert_eq!(text(Duration::from_nanos(999_500)), "1ms");
-        assert_eq!(text(Duration::from_nanos(1_700)), "2µs");
-        assert_eq!(text(Duration::ZERO), "0ns");
+    fn one_attempt_is_told_as_one() {
+        let refused = |attempts, waited| {
+            let error = DialError::Refused {
+                address: "replica:7000".to_owned(),
+                waited,
+                attempts,
+                last: "10.0.0.2:7000: connection refused".to_owned(),
+            };
+            error.to_string()
+        };
         assert_eq!(
-            DialError::Cancelled {
-                address: "replica:7000".to_string(),
-                waited: Duration::new(1, 1_815_137),
-            }
-            .to_string(),
+            refused(1, Duration::ZERO),
+            "replica:7000: nobody listens there, the connection was refused (10.0.0.2:7000: \
+             connection refused); start the peer, or check host, port and firewall"
+        );
+        assert_eq!(
+            refused(12, Duration::new(3, 1_815_137)),
+            "replica:7000: nobody listens there, connections were refused for 3.002s (12 attempts; \
+             the last: 10.0.0.2:7000: connection refused); start the peer, or check host, port and \
+             firewall"
+        );
+        let unresolved = DialError::Unresolved {
+            address: "replica:7000".to_owned(),
+            waited: Duration::from_millis(20),
+            attempts: 1,
+            source: io::ErrorKind::NotFound.into(),
+        };
+        assert_eq!(
+            unresolved.to_string(),
+            "replica:7000: the host name was not found for 20ms (1 attempt; entity not found); \
+             check the name and the resolver"
+        );
+        let cancelled = DialError::Cancelled {
+            address: "replica:7000".to_owned(),
+            waited: Duration::new(1, 1_815_137),
+        };
+        assert_eq!(
+            cancelled.to_string(),
             "replica:7000: connecting was cancelled after 1.002s, as this node is closing"
         );
     }

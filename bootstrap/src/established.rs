@@ -9,9 +9,9 @@ use ibex_tls::{AuthenticatedAs, Tls};
 
 use crate::fabric::FabricKind;
 use crate::handshake::{Agreement, Prologue};
-use crate::identity::{HostHint, Incarnation, NodeIdentity, Secret};
+use crate::identity::{Incarnation, NodeIdentity, Secret};
 use crate::local::Limits;
-use crate::message::Version;
+use crate::message::{Text, Version};
 use crate::places::Place;
 use crate::unix_sockets::UnixSockets;
 use crate::verbs::VerbsPair;
@@ -82,14 +82,14 @@ pub struct PeerInfo {
     /// that this namespace cannot see.
     pub pid: Option<u32>,
     /// The peer's process in this process's pid namespace, as the peer states it. Set only if the
-    /// peer says that it is on this host and in this namespace.
+    /// peer has shown that it knows this host and this namespace.
     pub stated_pid: Option<u32>,
-    /// The peer's own claim about its host, which is not proven.
-    pub host: HostHint,
     /// The peer's limits.
     pub limits: Limits,
     /// The version that both ends speak from here on.
     pub version: Version,
+    /// The name that the peer gives itself, which nothing proves; empty if it gives none.
+    pub name: Text,
     /// The identity that the peer has proven, where nodes are authenticated.
     pub authenticated_as: Option<AuthenticatedAs>,
 }
@@ -130,9 +130,9 @@ impl Established {
                 address: sockets.address,
                 pid,
                 stated_pid: agreement.stated_pid,
-                host: agreement.peer.host,
                 limits: agreement.peer.limits,
                 version: agreement.version,
+                name: agreement.peer.name,
                 authenticated_as: agreement.authenticated_as,
             },
             began: sockets.began,

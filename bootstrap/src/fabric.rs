@@ -102,6 +102,8 @@ pub struct FabricOffer {
     /// The reason why there is no device. It is never sent, since it names interfaces and files
     /// that do not concern a peer.
     pub no_device: Option<String>,
+    /// True, for shm, if the kernel or a sandbox denies the node what the fabric needs.
+    pub is_denied: bool,
 }
 
 impl FabricOffer {
@@ -112,6 +114,7 @@ impl FabricOffer {
             policy,
             device: None,
             no_device: None,
+            is_denied: false,
         }
     }
 }

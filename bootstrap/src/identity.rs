@@ -31,22 +31,21 @@ impl fmt::Debug for NodeIdentity {
     }
 }
 
-/// A node's claim about the host it runs on.
+/// A node's own view of the host it runs on and of its process.
 ///
-/// The claim is only a hint: it decides whether shared memory is tried, and the attempt decides the
-/// rest. The numbers are the sender's own view, so the process number means something else in
-/// another pid namespace.
+/// A peer is told [hashes](crate::message::HostTags) of the host. They decide whether shared memory
+/// is tried, and the attempt decides the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostHint {
     /// The kernel's `boot_id`; all zero when it could not be read, and then no
-    /// host counts as the same.
+    /// host counts as the same. It is never sent.
     pub boot_id: [u8; 16],
-    /// The process, as it sees itself.
+    /// The process, as it sees itself. Only a peer in the same namespaces is told.
     pub pid: u32,
-    /// The effective user, as the process sees it.
+    /// The effective user, as the process sees it; [`HostHint::NO_USER`] where the process cannot
+    /// see which user that is.
     pub uid: u32,
-    /// The inode of the namespace in which `pid` counts; 0 when it could not be read, or
-    /// is a peer's that does not say.
+    /// The inode of the namespace in which `pid` counts; 0 when it could not be read.
     pub pid_namespace: u64,
     /// The inode of the network namespace, where both addresses of the connection belong to it;
     /// 0 where the connection leads elsewhere, and where it could not be read.
@@ -54,25 +53,9 @@ pub struct HostHint {
 }
 
 impl HostHint {
-    /// Returns whether both hints name the same running kernel.
-    pub fn same_boot(&self, other: &HostHint) -> bool {
-        self.boot_id != [0; 16] && self.boot_id == other.boot_id
-    }
-
-    /// Tells whether the connection between the two stays within one network stack.
-    #[must_use]
-    pub fn same_network(&self, other: &HostHint) -> bool {
-        self.same_boot(other)
-            && self.network_namespace != 0
-            && self.network_namespace == other.network_namespace
-    }
-
-    /// Returns the number of `other`'s process, if it is the same number here.
-    #[must_use]
-    pub fn pid_of(&self, other: &HostHint) -> Option<u32> {
-        let same_namespace = self.pid_namespace != 0 && self.pid_namespace == other.pid_namespace;
-        (self.same_boot(other) && same_namespace && other.pid != 0).then_some(other.pid)
-    }
+    /// The `uid` of a process whose user namespace may not map its user. The kernel shows all such
+    /// users as one, so the number that it shows is nobody's identity.
+    pub const NO_USER: u32 = u32::MAX;
 }
 
 /// 32 bytes that only the two ends of a session know.
@@ -149,57 +132,5 @@ mod tests {
     #[test]
     fn a_secret_is_never_printed() {
         assert_eq!(format!("{:?}", Secret::new([0xab; 32])), "Secret(***)");
-    }
-
-    #[test]
-    fn an_unreadable_boot_id_is_nobodys_host() {
-        let unknown = HostHint {
-            boot_id: [0; 16],
-            pid: 1,
-            uid: 1,
-            pid_namespace: 0,
-            network_namespace: 0,
-        };
-        assert!(!unknown.same_boot(&unknown));
-        let known = HostHint {
-            boot_id: [1; 16],
-            ..unknown
-        };
-        assert!(known.same_boot(&HostHint {
-            pid: 2,
-            uid: 2,
-            ..known
-        }));
-    }
-
-    #[test]
-    fn a_process_number_is_taken_from_its_own_namespace_alone() {
-        let ours = HostHint {
-            boot_id: [1; 16],
-            pid: 1,
-            uid: 1,
-            pid_namespace: 7,
-            network_namespace: 7,
-        };
-        let theirs = HostHint { pid: 2, ..ours };
-        assert_eq!(ours.pid_of(&theirs), Some(2));
-        for elsewhere in [
-            HostHint {
-                pid_namespace: 8,
-                ..theirs
-            },
-            HostHint {
-                boot_id: [2; 16],
-                ..theirs
-            },
-            HostHint { pid: 0, ..theirs },
-        ] {
-            assert_eq!(ours.pid_of(&elsewhere), None);
-        }
-        let unsaid = HostHint {
-            pid_namespace: 0,
-            ..ours
-        };
-        assert_eq!(unsaid.pid_of(&unsaid), None);
     }
 }

@@ -8,7 +8,7 @@
 //!    bits, security mode, nonce. Both ends compute the same highest version.
 //! 2. TLS 1.3, where nodes are authenticated ([`Local::credentials`]): everything from here on
 //!    is inside, and *Binding*, both ways, shows that no Hello was changed.
-//! 3. *Offer*, both ways: identity, host, limits, fabrics with their policies.
+//! 3. *Offer*, both ways: identity, the host as hashes, limits, fabrics with their policies.
 //! 4. *Choice*, by the dialer, with the reason in words.
 //! 5. *Endpoint*, by the acceptor, for the chosen fabric only; over verbs, where a queue
 //!    pair is connected at both ends, by the dialer as well.
@@ -26,7 +26,8 @@
 //! - [`negotiate`]: the choice of the version and of the fabric, as two pure functions.
 //! - [`handshake`]: the state machines; bytes and time come in, bytes and events go out, without
 //!   I/O.
-//! - [`dial`], [`resume`] and [`Acceptor`]: the sockets that drive them.
+//! - [`Dialer`] and [`Acceptor`]: the sockets that drive them, without waiting; [`dial`] and
+//!   [`resume`] turn a dialer on the calling thread.
 //! - [`VerbsDevices`] and [`VerbsPair`]: the traits of RDMA, which a crate that knows verbs
 //!   implements.
 
@@ -34,6 +35,7 @@ mod error;
 mod established;
 mod fabric;
 pub mod handshake;
+mod host_tags;
 mod identity;
 mod integrity;
 mod io;
@@ -57,9 +59,12 @@ pub use ibex_tls::{
 };
 pub use identity::{HostHint, Incarnation, NodeIdentity, Secret};
 pub use integrity::Integrity;
-pub use io::{Acceptor, Meanwhile, dial, dial_once, resume};
+pub use io::{
+    Acceptor, DeviceThread, DialDesk, DialRequest, Dialer, Dialing, Outcome, ResumeRequest, dial,
+    resolve, resume,
+};
 pub use local::{Limits, Local};
-pub use message::{ResumeRefusal, SecurityMode, Version, VersionRange, parse_message};
+pub use message::{ResumeRefusal, SecurityMode, Text, Version, VersionRange, parse_message};
 pub use places::{Place, Places, SessionLimit, SessionLimits};
 pub use resumption::{Resumable, ResumableSessions, ResumedConnection, Ticket};
 pub use unix_sockets::{UnixClosing, UnixSocket, UnixSockets};

@@ -7,9 +7,10 @@ use std::time::Duration;
 use ibex_tls::{Credentials, Encryption};
 
 use crate::fabric::{FabricKind, FabricOffer, Policy};
-use crate::identity::{HostHint, Incarnation, NodeIdentity};
+use crate::identity::{Incarnation, NodeIdentity};
 use crate::integrity::Integrity;
-use crate::message::{Hello, Offer, SecurityMode, VersionRange};
+use crate::io::DeviceThread;
+use crate::message::{Hello, HostTags, Offer, SecurityMode, Text, VersionRange};
 use crate::places::{Places, SessionLimits};
 use crate::resumption::ResumableSessions;
 use crate::unix_sockets::UnixClosing;
@@ -23,6 +24,8 @@ pub struct Local {
     pub identity: NodeIdentity,
     /// The node's incarnation, which is this run of it.
     pub incarnation: Incarnation,
+    /// The node's name for people, which peers show in their logs. Default: none.
+    pub name: Text,
 
     // The node's wishes.
     /// Wish for shared memory. Default: [`Policy::Auto`].
@@ -35,9 +38,14 @@ pub struct Local {
     /// Fabrics that this build does not have. They are left out of the offer, so that a
     /// peer can tell them from forbidden ones. Default: none.
     pub absent: Vec<FabricKind>,
+    /// True if the kernel or a sandbox denies this node the memory files that shm needs.
+    /// Default: false.
+    pub is_shm_denied: bool,
     /// The node's RDMA devices. They are asked when a peer has said Hello, and not at all where
     /// verbs is forbidden. Default: none.
     pub verbs_devices: Option<Arc<dyn VerbsDevices>>,
+    /// The thread on which the node uses them, which clones share.
+    pub device_thread: DeviceThread,
 
     /// Closes Unix sockets that a peer has put something into. Default: [`UnixClosing::default`].
     pub unix_closing: UnixClosing,
@@ -64,6 +72,10 @@ pub struct Local {
     /// must do it in the same way. Default: none, and then nothing is authenticated.
     pub credentials: Option<Arc<Credentials>>,
 
+    /// The address that handshakes with this dial for a new session, as the program gave it. Set by
+    /// [`Dialer`](crate::Dialer). Default: none.
+    pub dialed: Option<Arc<str>>,
+
     // Time-outs and bounds of handshakes.
     /// Longest time for one handshake, from the connected socket to *Ready*. Default: 5 s. A longer
     /// time tolerates slower peers, and lets silent ones keep a place of `max_pending` for as long.
@@ -80,11 +92,14 @@ impl Local {
         Local {
             identity,
             incarnation,
+            name: Text::default(),
             shm: Policy::Auto,
             tcp: Policy::Auto,
             verbs: Policy::Auto,
             absent: Vec::new(),
+            is_shm_denied: false,
             verbs_devices: None,
+            device_thread: DeviceThread::default(),
             unix_closing: UnixClosing::default(),
             integrity: Integrity::Auto,
             limits: Limits::default(),
@@ -93,6 +108,7 @@ impl Local {
             versions: VersionRange::SUPPORTED,
             features: 0,
             credentials: None,
+            dialed: None,
             handshake_timeout: Duration::from_secs(5),
             max_pending: 256,
         }
@@ -120,21 +136,24 @@ impl Local {
         }
     }
 
-    pub(crate) fn offer(&self, host: HostHint) -> Offer {
+    /// Returns the node's Offer, which says nothing of the host yet.
+    pub(crate) fn offer(&self) -> Offer {
         let mut fabrics = vec![
             FabricOffer::new(FabricKind::Shm, self.shm),
             FabricOffer::new(FabricKind::Tcp, self.tcp),
             FabricOffer::new(FabricKind::Verbs, self.verbs),
         ];
+        fabrics[0].is_denied = self.is_shm_denied;
         fabrics.retain(|fabric| !self.absent.contains(&fabric.kind));
         Offer {
             identity: self.identity,
             incarnation: self.incarnation,
-            host,
+            host: HostTags::NOTHING,
             limits: self.limits,
             integrity: self.integrity,
             fabrics,
             requires_encryption: self.requires_encryption(),
+            name: self.name.clone(),
         }
     }
 }

@@ -12,6 +12,7 @@
 use std::fmt;
 
 use crate::fabric::{FabricKind, Policy, VerbsDevice};
+use crate::host_tags::UNKNOWN;
 use crate::integrity::Integrity;
 use crate::message::{GidType, Offer, Version, VersionRange};
 
@@ -27,7 +28,8 @@ pub fn version(a: VersionRange, b: VersionRange) -> Option<Version> {
 /// 1. A fabric that an end requires, if it can be had. Two different requirements, or one that
 ///    cannot be met, are an error.
 /// 2. A fabric that an end prefers and that can be had, the fastest first.
-/// 3. shm on the same host under the same user; verbs with RDMA hardware at both ends; else tcp. A
+/// 3. shm on the same host under the same user, where the connection stays within one network
+///    namespace; verbs with RDMA hardware at both ends; else tcp. A
 ///    software RDMA device is slower than the kernel's tcp, so it is taken only by rules 1 and 2.
 ///
 /// `ruled_out` are the fabrics that were tried already, with what happened.
@@ -226,6 +228,20 @@ pub enum FabricConflict {
     },
 }
 
+/// Words for an end whose user is unknown.
+pub(crate) const UNMAPPED: &str = "runs as a user that its user namespace does not map, and that \
+     it cannot tell from other such users";
+
+/// Words for an end whose host is unknown.
+const UNKNOWN_HOST: &str =
+    "cannot tell which host it runs on: it cannot read /proc/sys/kernel/random/boot_id";
+
+/// Words for a connection that does not end where it began, as far as an end can tell.
+const LEAVES: &str = "has an address that is not of the network namespace of";
+
+/// Words for a kernel or sandbox that gives an end no memory files.
+const DENIED: &str = "gives it no memory files to share (memfd_create, fallocate or seals)";
+
 /// Two offers side by side.
 struct Meeting<'a> {
     dialer: &'a Offer,
@@ -297,14 +313,33 @@ impl Meeting<'_> {
 
     fn shm_obstacle(&self) -> Option<String> {
         let (dialer, acceptor) = (&self.dialer.host, &self.acceptor.host);
+        let mut ends = self.ends().into_iter();
+        if let Some((end, _)) = ends.find(|(_, offer)| offer.host.boot == UNKNOWN) {
+            return Some(format!("the {end} {UNKNOWN_HOST}"));
+        }
         if !dialer.same_boot(acceptor) {
             return Some("the nodes run on different hosts".to_string());
         }
-        if dialer.uid != acceptor.uid {
-            return Some(format!(
-                "the nodes run as different users (uid {} and {})",
-                dialer.uid, acceptor.uid
-            ));
+        if let Some((end, _)) = self
+            .ends()
+            .into_iter()
+            .find(|(_, offer)| offer.host.network == UNKNOWN)
+        {
+            return Some(format!("the connection {LEAVES} the {end}"));
+        }
+        if !dialer.same_network(acceptor) {
+            return Some("the nodes are in different network namespaces".to_string());
+        }
+        for (end, offer) in self.ends() {
+            if offer.fabric(FabricKind::Shm)?.is_denied {
+                return Some(format!("the kernel or sandbox of the {end} {DENIED}"));
+            }
+            if offer.host.user == UNKNOWN {
+                return Some(format!("the {end} {UNMAPPED}"));
+            }
+        }
+        if dialer.user != acceptor.user {
+            return Some("the nodes run as different users".to_string());
         }
         None
     }

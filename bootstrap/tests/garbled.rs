@@ -3,29 +3,16 @@
 
 mod common;
 
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::{LONG, Listening, node};
 use ibex_bootstrap::{Policy, dial};
-
-/// Damage to a connection: its kind, its direction, and the byte.
-#[derive(Clone, Copy, Debug)]
-struct Harm {
-    kind: Kind,
-    is_back: bool,
-    at: usize,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Flip(u8),
-    Drop,
-    Double,
-    Swap,
-}
+use ibex_harness::{
+    draw::Draw,
+    proxy::{DAMAGES, Proxy},
+};
 
 #[test]
 fn a_dialer_gets_its_session_whichever_byte_of_a_handshake_is_garbled() {
@@ -35,16 +22,11 @@ fn a_dialer_gets_its_session_whichever_byte_of_a_handshake_is_garbled() {
     listens.handshake_timeout = Duration::from_secs(3);
     let listening = Listening::with(listens);
     let there: SocketAddr = listening.address.parse().unwrap();
-    // Changes all bits of the first bytes and of every fifth byte thereafter.
-    let harms: Vec<Harm> = (0..HANDSHAKE_BYTES)
+    // All of the first bytes, and every fifth byte thereafter.
+    let harms: Vec<_> = (0..HANDSHAKE_BYTES)
         .filter(|at| *at < 20 || at % 5 == 0)
-        .flat_map(|at| {
-            let flip = Kind::Flip(1 << (at % 8));
-            let kinds = [flip, Kind::Drop, Kind::Double, Kind::Swap];
-            kinds
-                .into_iter()
-                .flat_map(move |kind| [false, true].map(|is_back| Harm { kind, is_back, at }))
-        })
+        .flat_map(|at| DAMAGES.map(|damage| [(damage, false, at), (damage, true, at)]))
+        .flatten()
         .collect();
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -54,8 +36,11 @@ fn a_dialer_gets_its_session_whichever_byte_of_a_handshake_is_garbled() {
                 dials.shm = Policy::Forbid;
                 dials.handshake_timeout = Duration::from_secs(3);
                 while let Some(&harm) = harms.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let address = relay(there, harm).unwrap();
-                    let dialed = dial(&address.to_string(), &dials, LONG, &|| false);
+                    let (damage, is_back, at) = harm;
+                    let proxy = Proxy::start(there).unwrap();
+                    // Later connections are not damaged.
+                    proxy.damage(1, damage, is_back, at, &mut Draw::new(at));
+                    let dialed = dial(&proxy.address().to_string(), &dials, LONG);
                     let dialed = dialed.unwrap_or_else(|error| panic!("{harm:?}: {error}"));
                     assert_eq!(dialed.peer.identity.0, [2; 16], "{harm:?}");
                     done.fetch_add(1, Ordering::Relaxed);
@@ -66,55 +51,7 @@ fn a_dialer_gets_its_session_whichever_byte_of_a_handshake_is_garbled() {
     assert_eq!(done.into_inner(), harms.len());
 }
 
-/// Returns an address that leads `there`, and damages the first connection but no later one.
-fn relay(there: SocketAddr, harm: Harm) -> io::Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let address = listener.local_addr()?;
-    std::thread::spawn(move || {
-        let mut harm = Some(harm);
-        while let Ok((client, _)) = listener.accept() {
-            let server = TcpStream::connect(there)?;
-            for is_back in [false, true] {
-                let (from, to) = match is_back {
-                    false => (client.try_clone()?, server.try_clone()?),
-                    true => (server.try_clone()?, client.try_clone()?),
-                };
-                let harm = harm.filter(|harm| harm.is_back == is_back);
-                std::thread::spawn(move || pass_on(from, to, harm));
-            }
-            if harm.take().is_none() {
-                break;
-            }
-        }
-        Ok::<_, io::Error>(())
-    });
-    Ok(address)
-}
-
-fn pass_on(mut from: TcpStream, mut to: TcpStream, harm: Option<Harm>) -> io::Result<()> {
-    if let Some(Harm { kind, at, .. }) = harm
-        && io::copy(&mut (&from).take(at as u64), &mut to)? == at as u64
-    {
-        let mut byte = [0];
-        from.read_exact(&mut byte)?;
-        match kind {
-            Kind::Flip(bits) => to.write_all(&[byte[0] ^ bits])?,
-            Kind::Drop => {}
-            Kind::Double => to.write_all(&[byte[0]; 2])?,
-            Kind::Swap => {
-                let mut next = [0];
-                // The last byte that arrives at once has none to change places with.
-                if from.read(&mut next)? == 1 {
-                    to.write_all(&[next[0], byte[0]])?;
-                }
-            }
-        }
-    }
-    let _ = io::copy(&mut from, &mut to);
-    to.shutdown(Shutdown::Write)
-}
-
 /// An upper bound of the bytes that either end sends in a handshake over tcp.
-const HANDSHAKE_BYTES: usize = 200;
+const HANDSHAKE_BYTES: u64 = 200;
 /// Handshakes at a time: most of them wait.
 const AT_ONCE: usize = 48;

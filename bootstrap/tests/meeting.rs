@@ -7,7 +7,6 @@ use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{LONG, Listening, dial_node_1, node, wait_readable};
@@ -152,7 +151,7 @@ fn a_requirement_that_cannot_be_met_fails_at_both_ends() {
     let listening = Listening::with(local);
     let mut strict = node(1);
     strict.shm = Policy::Require;
-    let error = dial(&listening.address, &strict, LONG, &|| false).unwrap_err();
+    let error = dial(&listening.address, &strict, LONG).unwrap_err();
     assert!(
         error.to_string().ends_with(
             "the connecting node insists on shm, which cannot be had: the listening node's \
@@ -171,12 +170,12 @@ fn a_requirement_that_cannot_be_met_fails_at_both_ends() {
 fn another_protocol_version_fails_at_both_ends_at_once() {
     let listening = Listening::with(node(2));
     let mut later = node(1);
-    let newest = Version { major: 3, minor: 0 };
+    let newest = Version { major: 4, minor: 0 };
     later.versions = VersionRange {
         oldest: newest,
         newest,
     };
-    let error = dial(&listening.address, &later, LONG, &|| false).unwrap_err();
+    let error = dial(&listening.address, &later, LONG).unwrap_err();
     assert!(
         matches!(
             error,
@@ -191,19 +190,9 @@ fn another_protocol_version_fails_at_both_ends_at_once() {
     assert!(
         failure
             .to_string()
-            .contains("the peer speaks ibex protocol 3.0"),
+            .contains("the peer speaks ibex protocol 4.0"),
         "{failure}"
     );
-}
-
-#[test]
-fn a_dial_that_is_cancelled_returns() {
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = silent.local_addr().unwrap().to_string();
-    let asked = AtomicU32::new(0);
-    let cancelled = || asked.fetch_add(1, Ordering::Relaxed) > 3;
-    let error = dial(&address, &node(1), LONG, &cancelled).unwrap_err();
-    assert!(matches!(error, DialError::Cancelled { .. }), "{error}");
 }
 
 /// A dialer with the state machine in its hands, to misbehave where `dial`
@@ -214,8 +203,9 @@ struct HandMade {
 }
 
 impl HandMade {
-    fn connected_to(acceptor: &Acceptor, host: HostHint) -> HandMade {
+    fn connected_to(acceptor: &Acceptor) -> HandMade {
         let stream = TcpStream::connect(acceptor.local_addr()).unwrap();
+        let host = HostHint::read(&stream).unwrap();
         stream.set_nonblocking(true).unwrap();
         let now = Instant::now();
         let machine = DialerHandshake::new(&node(1), host, [0; 16], now, now + LONG);
@@ -242,16 +232,10 @@ impl HandMade {
     }
 }
 
-/// The acceptor's own view of this host, learned from a first session.
-fn this_host() -> HostHint {
-    let listening = Listening::with(node(2));
-    dial_node_1(&listening.address).unwrap().peer.host
-}
-
 #[test]
 fn strangers_at_the_unix_socket_are_kept_out_and_keep_nobody_out() {
     let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), node(2)).unwrap();
-    let mut dialer = HandMade::connected_to(&acceptor, this_host());
+    let mut dialer = HandMade::connected_to(&acceptor);
     let DialerEvent::ConnectUnix { name, token } = dialer.next_event(&mut acceptor) else {
         panic!("not sent to the Unix socket");
     };
@@ -264,7 +248,9 @@ fn strangers_at_the_unix_socket_are_kept_out_and_keep_nobody_out() {
         socket
     };
     let nothing = [b""; 6].map(|silence| visit(silence));
-    acceptor.turn(Instant::now());
+    while wait_readable(&acceptor, Duration::ZERO) {
+        acceptor.turn(Instant::now());
+    }
     let shown = |what: u8| [&token.expose()[..], &[what]].concat();
     let wrong = [0; 33];
     let long = [shown(b'b'), vec![b'b']].concat();
@@ -291,6 +277,35 @@ fn strangers_at_the_unix_socket_are_kept_out_and_keep_nobody_out() {
     drop(nothing);
 }
 
+/// A flood of connections at the Unix socket does not keep the thread from its other work.
+#[test]
+fn a_turn_takes_few_strangers_at_the_unix_socket() {
+    let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), node(2)).unwrap();
+    let mut dialer = HandMade::connected_to(&acceptor);
+    let DialerEvent::ConnectUnix { name, .. } = dialer.next_event(&mut acceptor) else {
+        panic!("not sent to the Unix socket");
+    };
+    let strangers = [(); 8].map(|()| {
+        let stranger = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        let address = SocketAddrUnix::new_abstract_name(&name).unwrap();
+        connect(&stranger, &address).unwrap();
+        send(&stranger, b"no token", SendFlags::NOSIGNAL).unwrap();
+        stranger
+    });
+    let turned_away = || {
+        let answered = strangers.iter().filter(|stranger| {
+            let answer = recv(stranger, &mut [0; 8], RecvFlags::DONTWAIT);
+            answer.is_ok_and(|(_, length)| length == 0)
+        });
+        answered.count()
+    };
+    for turn in 1..=4 {
+        assert!(wait_readable(&acceptor, LONG), "there is more");
+        acceptor.turn(Instant::now());
+        assert_eq!(turned_away(), 2 * turn);
+    }
+}
+
 /// Descriptors that a stranger attaches are neither taken nor closed on the thread that drives
 /// handshakes.
 #[test]
@@ -302,7 +317,7 @@ fn descriptors_from_strangers_are_closed_off_the_handshake_thread() {
         is_held_up: || false,
     };
     let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), local).unwrap();
-    let mut dialer = HandMade::connected_to(&acceptor, this_host());
+    let mut dialer = HandMade::connected_to(&acceptor);
     let DialerEvent::ConnectUnix { name, .. } = dialer.next_event(&mut acceptor) else {
         panic!("not sent to the Unix socket");
     };
@@ -335,7 +350,7 @@ fn descriptors_from_strangers_are_closed_off_the_handshake_thread() {
 #[test]
 fn a_dialer_that_cannot_reach_the_unix_socket_gets_tcp() {
     let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), node(2)).unwrap();
-    let mut dialer = HandMade::connected_to(&acceptor, this_host());
+    let mut dialer = HandMade::connected_to(&acceptor);
     let event = dialer.next_event(&mut acceptor);
     assert!(matches!(event, DialerEvent::ConnectUnix { .. }));
     dialer
@@ -392,7 +407,7 @@ fn both_ends_know_alike_whether_payloads_have_checksums() {
         let [mut dials, mut listens] = [node(1), node(2)];
         [dials.integrity, listens.integrity] = wishes;
         let listening = Listening::with(listens);
-        let dialer = dial(&listening.address, &dials, LONG, &|| false).unwrap();
+        let dialer = dial(&listening.address, &dials, LONG).unwrap();
         let acceptor = listening.established.recv_timeout(LONG).unwrap();
         let agreed = [&dialer, &acceptor].map(|end| end.payload_checksums);
         assert_eq!(agreed, [expected; 2], "{wishes:?}");

@@ -2,53 +2,18 @@
 
 mod common;
 
-use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use common::sessions::Sessions;
 use common::{LONG, Listening, node};
 use ibex_bootstrap::handshake::Step;
 use ibex_bootstrap::{
-    Established, FabricKind, HandshakeError, Local, NodeIdentity, Policy, Problem, Resumable,
-    ResumableSessions, ResumeError, ResumeRefusal, ResumedConnection, Secret, Ticket, dial, resume,
+    Established, FabricKind, HandshakeError, Local, NodeIdentity, Policy, Problem, ResumeError,
+    ResumeRefusal, ResumedConnection, Secret, Ticket, dial, resume,
 };
-
-/// A node's sessions, each with the newest epoch that it has begun.
-#[derive(Clone, Debug, Default)]
-struct Sessions(Arc<Mutex<HashMap<[u8; 16], Resumable>>>);
-
-impl ResumableSessions for Sessions {
-    fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
-        self.0.lock().unwrap().get(session_id).cloned()
-    }
-}
-
-impl Sessions {
-    fn add(&self, session: &Established) {
-        let secret = session.resume_secret.clone();
-        let resumable = Resumable {
-            authenticated_as: None,
-            secret,
-            epoch: 0,
-            fabrics: vec![session.fabric],
-            reason: "it began there".to_owned(),
-        };
-        self.0.lock().unwrap().insert(session.session_id, resumable);
-    }
-
-    fn begin(&self, connection: &ResumedConnection) {
-        let mut sessions = self.0.lock().unwrap();
-        let session = sessions.get_mut(&connection.session_id).unwrap();
-        assert!(connection.epoch > session.epoch);
-        session.epoch = connection.epoch;
-    }
-
-    fn end_all(&self) {
-        self.0.lock().unwrap().clear();
-    }
-}
 
 /// Two nodes with a session over tcp, of which the second listens.
 struct Pair {
@@ -71,7 +36,7 @@ impl Pair {
         };
         let dialer = with(1, &Sessions::default());
         let listening = Listening::with(with(2, &sessions));
-        let here = dial(&listening.address, &dialer, LONG, &|| false).unwrap();
+        let here = dial(&listening.address, &dialer, LONG).unwrap();
         let there = listening.established.recv_timeout(LONG).unwrap();
         sessions.add(&there);
         Pair {
@@ -97,7 +62,7 @@ impl Pair {
     }
 
     fn resume(&self, ticket: &Ticket) -> Result<ResumedConnection, ResumeError> {
-        resume(self.address, &self.dialer, ticket, LONG, &|| false)
+        resume(self.address, &self.dialer, ticket, LONG)
     }
 
     fn refusal(&self, ticket: &Ticket) -> ResumeRefusal {
@@ -275,7 +240,7 @@ fn a_crowd_that_says_nothing_keeps_no_session_out() {
     let listening = Listening::with(local);
     let mut dialer = node(1);
     dialer.resumable = Some(Arc::new(Sessions::default()));
-    let here = dial(&listening.address, &dialer, LONG, &|| false).unwrap();
+    let here = dial(&listening.address, &dialer, LONG).unwrap();
     sessions.add(&listening.established.recv_timeout(LONG).unwrap());
     let crowd: Vec<TcpStream> = (0..20)
         .map(|_| TcpStream::connect(&listening.address).unwrap())
@@ -290,16 +255,7 @@ fn a_crowd_that_says_nothing_keeps_no_session_out() {
         fabric: here.fabric,
     };
     let address = listening.address.parse().unwrap();
-    resume(address, &dialer, &ticket, LONG, &|| false).unwrap();
+    resume(address, &dialer, &ticket, LONG).unwrap();
     assert_eq!(listening.resumed.recv_timeout(LONG).unwrap().epoch, 1);
     drop(crowd);
-}
-
-#[test]
-fn a_resumption_that_is_cancelled_returns() {
-    let pair = Pair::connected();
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = silent.local_addr().unwrap();
-    let error = resume(address, &pair.dialer, &pair.ticket(1), LONG, &|| true).unwrap_err();
-    assert!(matches!(error, ResumeError::Cancelled { .. }), "{error}");
 }

@@ -64,7 +64,7 @@ fn a_server_that_accepts_and_falls_silent_is_named_with_the_step() {
     let address = silent.local_addr().unwrap().to_string();
     let mut hasty = node(1);
     hasty.handshake_timeout = Duration::from_millis(150);
-    let error = dial(&address, &hasty, LONG, &|| false).unwrap_err();
+    let error = dial(&address, &hasty, LONG).unwrap_err();
     assert!(
         matches!(error, DialError::Handshake {
             source: HandshakeError::Silent { step: Step::Hello, waited }, ..
@@ -81,7 +81,7 @@ fn dial_in_vain(
     is_it: impl Fn(&DialError) -> bool,
 ) -> DialError {
     loop {
-        let error = dial(address, &node(1), timeout, &|| false).unwrap_err();
+        let error = dial(address, &node(1), timeout).unwrap_err();
         timeout *= 2;
         if is_it(&error) || timeout > LONG {
             return error;
@@ -162,7 +162,7 @@ fn an_endless_timeout_is_no_overflow() {
     let listening = Listening::with(node(2));
     let mut local = node(1);
     local.handshake_timeout = Duration::MAX;
-    dial(&listening.address, &local, Duration::MAX, &|| false).unwrap();
+    dial(&listening.address, &local, Duration::MAX).unwrap();
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn dialing_an_invalid_address_fails_at_once() {
 #[test]
 fn a_name_that_nobody_knows_is_an_error_in_the_end() {
     let timeout = Duration::from_millis(100);
-    let error = dial("no-such-host.invalid:1", &node(1), timeout, &|| false).unwrap_err();
+    let error = dial("no-such-host.invalid:1", &node(1), timeout).unwrap_err();
     assert!(matches!(error, DialError::Unresolved { .. }), "{error}");
 }
 

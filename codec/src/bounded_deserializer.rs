@@ -438,8 +438,8 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Bounded<'_, A> {
 /// other. It is the limit of serde_json, and deeper than any message written for the wire. One
 /// level takes about 4 KiB of stack without optimization and 1 KiB with it (measured with a struct
 /// of 150 bytes of fields). The limit so takes a quarter of the 2 MiB that a thread has.
-const MAX_NESTING: u32 = 128;
+pub(crate) const MAX_NESTING: u32 = 128;
 
 /// Elements beyond the number of the payload's bytes. Elements that take no bytes have no use in a
 /// message, but they are legal. A type whose elements take bytes needs none of these.
-const FREE_ELEMENTS: usize = 1024;
+pub(crate) const FREE_ELEMENTS: usize = 1024;

@@ -56,7 +56,8 @@ use crate::{EncodeError, Invalid, SchemaInfo, SlotWriter};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "the codec `{Self}` cannot carry messages of type `{T}`",
-    note = "the default codec `Rkyv` carries types marked `#[ibex::message]`",
+    note = "the default codec `Rkyv` carries types marked `#[ibex::message]`, and `u64` and `i64` in \
+            place of `usize` and `isize`",
     note = "`Serde` carries types with serde's derives and `#[derive(ibex::Schema)]`",
     note = "`Pod` carries plain old data with `#[derive(ibex::Schema)]`, `Raw` carries `[u8]`",
     note = "a channel is given another codec when it is opened: \

@@ -17,14 +17,19 @@
 //! Both ends of a channel compare [`SchemaInfo`] when they open it: a
 //! structural [`Fingerprint`] of the message type and its codec, made by
 //! [`Schema`].
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "serde")]
 mod bounded_deserializer;
+#[cfg(feature = "serde")]
+mod bounded_serializer;
 mod byte_string;
 mod codec;
 mod describer;
 mod error;
 mod fingerprint;
+#[cfg(feature = "rkyv")]
+mod message_part;
 mod pod;
 mod raw;
 #[cfg(feature = "rkyv")]
@@ -32,12 +37,12 @@ mod rkyv_codec;
 #[cfg(feature = "rkyv")]
 mod rkyv_scratch;
 mod schema;
-mod schema_impls;
 #[cfg(feature = "serde")]
 mod serde_borrowed;
 #[cfg(feature = "serde")]
 mod serde_codec;
 mod slot_writer;
+mod standard_types;
 mod with_lifetime;
 
 pub use bytemuck;
@@ -52,6 +57,8 @@ pub use crate::codec::{Codec, MAX_ALIGNMENT, MIN_ALIGNMENT};
 pub use crate::describer::{Describer, Fields, Variants};
 pub use crate::error::{EncodeError, Invalid, Overflow};
 pub use crate::fingerprint::Fingerprint;
+#[cfg(feature = "rkyv")]
+pub use crate::message_part::MessagePart;
 pub use crate::pod::Pod;
 pub use crate::raw::Raw;
 #[cfg(feature = "rkyv")]

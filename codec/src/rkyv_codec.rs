@@ -1,16 +1,19 @@
 //! Messages as rkyv archives: written where they will travel, checked once and
 //! read where they arrived.
 //!
-//! This module differs from rkyv's defaults in three ways:
+//! This module differs from rkyv's defaults in four ways:
 //!
 //! - **Errors.** [`EncodeError`] and [`Invalid`] are rkyv's error types here, so
 //!   an overflow stays an overflow and is no allocation, and a refusal keeps its
 //!   text (`rancor::Error` drops it in release builds).
 //! - **Depth.** Checking an archive recurses where the type does. A peer that
 //!   sends a list of a million links would end the process by its stack, so
-//!   the check stops at [`MAX_NESTING`].
+//!   the check stops at [`MAX_NESTING`]. The sender of a recursive type runs the same check, so
+//!   that it gets the error, and not the receiver.
+//! - **Loss.** rkyv cuts `usize` and `isize` to 32 bits: see `message_part.rs`.
 //! - **Scratch space.** It is prepared on request and not for every message: see `rkyv_scratch.rs`.
 
+use std::any;
 use std::error::Error;
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -22,13 +25,17 @@ use rkyv::bytecheck::CheckBytes;
 use rkyv::primitive::{ArchivedU64, ArchivedUsize};
 use rkyv::rancor::{Source, Trace};
 use rkyv::ser::{Positional, Serializer, Writer};
+use rkyv::util::AlignedVec;
 use rkyv::validation::Validator;
 use rkyv::validation::archive::ArchiveValidator;
 use rkyv::validation::shared::SharedValidator;
 use rkyv::{Archive, Serialize, access_unchecked};
 
 use crate::rkyv_scratch::{RkyvSerializer, ThreadArena, WrittenPointers};
-use crate::{Codec, EncodeError, Invalid, Overflow, Schema, SchemaInfo, SlotWriter};
+use crate::{
+    Codec, EncodeError, Invalid, MAX_ALIGNMENT, MessagePart, Overflow, Schema, SchemaInfo,
+    SlotWriter,
+};
 
 /// The default codec: any type marked `#[ibex::message]`, read in place.
 ///
@@ -51,8 +58,11 @@ use crate::{Codec, EncodeError, Invalid, Overflow, Schema, SchemaInfo, SlotWrite
 ///   root the same alignment (`#[rkyv(attr(repr(align(32))))]`). Otherwise its messages are
 ///   rejected as invalid wherever they happen to be misaligned. Above 32 rkyv cannot pad: such a
 ///   root is refused, such a nested type panics in `encode`.
-/// - **Nesting**: pointers (boxes, vectors, strings) within pointers, at most 254 deep; a receiver
-///   refuses deeper messages as invalid.
+/// - **Nesting**: pointers (boxes, vectors, strings) within pointers, at most 254 deep. A sender
+///   refuses a deeper message. To know the depth, it checks each message of a type that contains
+///   itself, as its receiver does.
+/// - **Types**: no `usize` and `isize`, see [`MessagePart`], and no lists whose elements take no
+///   bytes.
 /// - **Size**: below 2 GiB, the reach of rkyv's 32-bit offsets.
 #[derive(Debug, Clone, Copy)]
 pub enum Rkyv {}
@@ -62,7 +72,7 @@ pub enum Rkyv {}
 #[diagnostic::do_not_recommend]
 impl<T> Codec<T> for Rkyv
 where
-    T: Schema + Archive + for<'w, 's, 'a> Serialize<RkyvSerializer<'w, 's, 'a>>,
+    T: Schema + MessagePart + Archive + for<'w, 's, 'a> Serialize<RkyvSerializer<'w, 's, 'a>>,
     T::Archived: for<'a> CheckBytes<HighValidator<'a, Invalid>>,
 {
     type View = T::Archived;
@@ -111,11 +121,17 @@ where
         if slot.overflowed() {
             return Err(Overflow.into());
         }
-        result.map(|_| ())
+        result?;
+        if T::IS_RECURSIVE {
+            check_as_receiver::<T>(slot)?;
+        }
+        Ok(())
     }
 
     #[inline]
     fn open(payload: &[u8]) -> Result<(), Invalid> {
+        // Evaluated for its assertions: a receiver may never encode a `T`.
+        const { T::IS_RECURSIVE };
         let archive = ArchiveValidator::with_max_depth(payload, Some(MAX_NESTING));
         let mut validator = Validator::new(archive, SharedValidator::new());
         access_with_context::<T::Archived, _, Invalid>(payload, &mut validator)?;
@@ -187,6 +203,38 @@ fn is_little_endian() -> bool {
     Rkyv::encode(&1_u16, &mut slot).is_ok() && slot.written() == [1, 0]
 }
 
+/// Refuses a message that its receiver would refuse.
+#[inline(never)]
+fn check_as_receiver<T>(slot: &SlotWriter<'_>) -> Result<(), EncodeError>
+where
+    Rkyv: Codec<T>,
+{
+    let payload = slot.written();
+    let is_aligned = payload.as_ptr().addr().is_multiple_of(Rkyv::alignment());
+    let checked = if is_aligned {
+        Rkyv::open(payload).map(drop)
+    } else {
+        // A channel's slots are aligned; the memory of another caller need not be.
+        let mut copy = AlignedVec::<MAX_ALIGNMENT>::with_capacity(payload.len());
+        copy.extend_from_slice(payload);
+        Rkyv::open(&copy).map(drop)
+    };
+    checked.map_err(|invalid| {
+        let name = any::type_name::<T>();
+        let cause = match invalid.to_string() {
+            text if text.contains(TOO_DEEP) => {
+                format!(
+                    "its pointers are nested deeper than {} levels",
+                    MAX_NESTING.get() - 2
+                )
+            }
+            text => text,
+        };
+        let text = format!("the receiver would refuse this {name}: {cause}");
+        EncodeError::Failed(text.into())
+    })
+}
+
 #[cold]
 fn over_aligned(alignment: usize) -> EncodeError {
     EncodeError::Failed(
@@ -211,6 +259,9 @@ const MAX_PADDED_ALIGNMENT: usize = 32;
 /// takes 1 to 2 KiB of stack without optimization (measured), so the limit takes a quarter of the 2
 /// MiB that a thread has.
 const MAX_NESTING: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+
+/// Part of rkyv's text about a depth beyond the limit; its error types are private.
+const TOO_DEEP: &str = "maximum subtree depth";
 
 /// Bounds the text of an [`Invalid`]: no error message needs more.
 const MAX_TRACE_BYTES: usize = 512;

@@ -13,6 +13,9 @@ use crate::{Describer, Fingerprint};
 /// they are instantiated with. A reference or a `Cow` describes itself as the type that it refers
 /// to, a slice as a `Vec`, a `str` as a `String`: the sender may borrow what the receiver owns.
 ///
+/// `Range` has a schema and `RangeInclusive` has none: one that was iterated to its end is empty, and
+/// both rkyv and serde would carry it as one that still holds its last value. Send its two ends.
+///
 /// The names of structs and enums are no part of the structure, only those of fields and variants:
 /// a type may move to another module or get another name on one side alone.
 ///

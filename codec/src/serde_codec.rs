@@ -6,13 +6,12 @@
 
 use std::any;
 
-use postcard::Error;
-use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use serde::de::{Deserialize, DeserializeOwned};
 
-use crate::bounded_deserializer;
+use crate::bounded_serializer::Failure;
 use crate::{Codec, EncodeError, Invalid, MIN_ALIGNMENT, Overflow, Schema, SchemaInfo, SlotWriter};
+use crate::{bounded_deserializer, bounded_serializer};
 
 /// The codec of types with serde's derives: written by postcard straight into the slot,
 /// decoded into a value of their own.
@@ -69,10 +68,14 @@ use crate::{Codec, EncodeError, Invalid, MIN_ALIGNMENT, Overflow, Schema, Schema
 ///
 /// # Limits
 ///
-/// A receiver refuses a message as invalid if it is nested deeper than 128 levels (structs,
-/// sequences, enums and `Some`s within each other). The same holds for more than a thousand
-/// elements that take no bytes (`Vec<()>`). A recursive type with kilobytes of fields at each level
+/// A sender refuses a message that is nested deeper than 128 levels (structs, sequences, enums and
+/// `Some`s within each other), and one with more than a thousand elements that take no bytes
+/// (`Vec<()>`): its receiver would refuse it. A recursive type with kilobytes of fields at each level
 /// should box them: they are on the stack while the message is decoded.
+///
+/// serde itself leaves out the flow information and the scope of a `SocketAddrV6`: both arrive
+/// as 0. A scope means nothing on another host; to one on the same host, send it as a field of its
+/// own.
 ///
 /// The derive of [`Schema`](derive@Schema) refuses serde's attributes that would make an end
 /// misread the other; its documentation lists them.
@@ -126,13 +129,13 @@ pub(crate) fn encode<T: Serialize>(
     value: &T,
     slot: &mut SlotWriter<'_>,
 ) -> Result<(), EncodeError> {
-    let result = postcard::serialize_with_flavor(value, Slot(slot));
+    let result = bounded_serializer::write(value, slot);
     // The slot is asked, not the error: an implementation of `Serialize` may have passed over the
     // overflow.
     if slot.overflowed() {
         return Err(Overflow.into());
     }
-    result.map_err(refused::<T>)
+    result.map_err(|failure| refused::<T>(&failure))
 }
 
 #[inline]
@@ -143,36 +146,8 @@ pub(crate) fn decode<'de, T: Deserialize<'de>>(payload: &'de [u8]) -> Result<T, 
     })
 }
 
-/// The place where postcard writes.
-struct Slot<'w, 's>(&'w mut SlotWriter<'s>);
-
-impl Flavor for Slot<'_, '_> {
-    type Output = ();
-
-    #[inline]
-    fn try_extend(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.0.write(bytes).map_err(|_| Error::SerializeBufferFull)
-    }
-
-    #[inline]
-    fn try_push(&mut self, byte: u8) -> Result<(), Error> {
-        self.try_extend(&[byte])
-    }
-
-    fn finalize(self) -> Result<(), Error> {
-        Ok(())
-    }
-}
-
 #[cold]
-fn refused<T>(error: Error) -> EncodeError {
-    let cause = match error {
-        Error::SerdeSerCustom => "its `Serialize` refuses the value".to_owned(),
-        Error::SerializeSeqLengthUnknown => "a sequence or map does not say how long it is \
-            before its elements (one that `#[serde(flatten)]` makes cannot)"
-            .to_owned(),
-        other => other.to_string(),
-    };
+fn refused<T>(failure: &Failure) -> EncodeError {
     let name = any::type_name::<T>();
-    EncodeError::Failed(format!("cannot encode a {name}: {cause}").into())
+    EncodeError::Failed(format!("cannot encode a {name}: {failure}").into())
 }

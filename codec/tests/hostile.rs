@@ -16,7 +16,7 @@ use rkyv::Deserialize;
 use rkyv::api::high::HighDeserializer;
 use rkyv::rancor::BoxedError;
 
-use support::{Payload, encode, read_bytes};
+use support::{Payload, encode, encode_into, read_bytes};
 
 #[message]
 #[derive(Debug)]
@@ -147,32 +147,75 @@ fn every_truncation_and_every_offset() {
     }
 }
 
+/// Runs where encoding, which recurses as deep as the value does, has room.
+fn with_deep_stack<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().stack_size(256 << 20);
+        thread.spawn_scoped(scope, work).unwrap().join().unwrap()
+    })
+}
+
 #[test]
 fn nesting_ends_at_its_limit_and_not_at_the_end_of_the_stack() {
-    // Encoding recurses without a limit: that needs room here, and only here.
-    let encoded = |links| {
-        thread::Builder::new()
-            .stack_size(256 << 20)
-            .spawn(move || encode_deep(links))
-            .unwrap()
-            .join()
-            .unwrap()
+    // Written by rkyv alone, whose sender knows no limit.
+    let opens = |links| {
+        let bytes = with_deep_stack(|| rkyv::to_bytes::<BoxedError>(&List::of(links)));
+        Payload::new(&bytes.unwrap()).read::<Rkyv, List, _>(|_| ())
     };
-    let opens = |payload: &Payload| payload.read::<Rkyv, List, _>(|_| ());
 
     // The root is the first level: one pointer less than the limit allows.
-    assert!(opens(&encoded(254)).is_ok());
-    let error = opens(&encoded(255)).unwrap_err();
+    assert!(opens(254).is_ok());
+    let error = opens(255).unwrap_err();
     assert!(
         error.to_string().contains("maximum subtree depth"),
         "{error}"
     );
-    assert!(opens(&encoded(100_000)).is_err());
+    assert!(opens(100_000).is_err());
 }
 
-fn encode_deep(links: u32) -> Payload {
-    let mut memory = vec![std::mem::MaybeUninit::uninit(); 4 << 20];
-    let mut slot = ibex_codec::SlotWriter::new(&mut memory);
-    Rkyv::encode(&List::of(links), &mut slot).unwrap();
-    Payload::new(slot.written())
+#[message]
+struct Holder<T> {
+    inner: Option<T>,
+}
+
+#[test]
+fn a_sender_refuses_the_nesting_that_its_receiver_would() {
+    fn encoded<T>(value: impl FnOnce() -> T + Send) -> Result<Payload, String>
+    where
+        Rkyv: Codec<T>,
+    {
+        with_deep_stack(|| {
+            let result = encode_into::<Rkyv, T>(&value(), 4 << 20);
+            result.map_err(|error| error.to_string())
+        })
+    }
+
+    let payload = encoded(|| List::of(254)).unwrap();
+    payload.read::<Rkyv, List, _>(|_| ()).unwrap();
+    for links in [255, 256, 1000, 100_000] {
+        let error = encoded(|| List::of(links)).unwrap_err();
+        assert!(
+            error.contains("List: its pointers are nested deeper than 254"),
+            "{error}"
+        );
+    }
+    // Within another type, one that does not contain itself.
+    let held = |links| Holder {
+        inner: Some(vec![List::of(links)]),
+    };
+    let payload = encoded(|| held(253)).unwrap();
+    payload.read::<Rkyv, Holder<Vec<List>>, _>(|_| ()).unwrap();
+    assert!(encoded(|| held(254)).is_err());
+}
+
+#[test]
+fn memory_that_is_not_aligned_does_not_change_the_senders_check() {
+    let mut memory = vec![std::mem::MaybeUninit::uninit(); 1 << 10];
+    for skip in 0..16 {
+        let mut slot = ibex_codec::SlotWriter::new(&mut memory[skip..]);
+        Rkyv::encode(&List::of(20), &mut slot).unwrap();
+        Payload::new(slot.written())
+            .read::<Rkyv, List, _>(|_| ())
+            .unwrap();
+    }
 }

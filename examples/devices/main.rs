@@ -10,10 +10,11 @@
 //! With soft-RoCE on an interface `v0`, the first and the second say:
 //!
 //! ```text
-//! rxe0: software, InfiniBand/RoCE, firmware 0.0.0, vendor 0xffffff part 0
+//! rxe0: software, InfiniBand/RoCE, GUID 263c:26ff:fed3:8651, firmware 0.0.0, vendor 0xffffff part 0
 //!   up to 1048560 queue pairs of 1048576 requests, 32 scatter entries; 32767 completions per queue, 2 completion vectors
 //!   up to 917503 shared receive queues of 1048576 requests
-//!   port 1: ACTIVE, Ethernet, MTU 1024 of 4096, on v0, P_Keys 0xffff
+//!   up to 1048560 memory windows, 128 reads or atomics at once from a queue pair, atomics among the device's own
+//!   port 1: ACTIVE, Ethernet, MTU 1024 of 4096, 2.5 Gbps, on v0, P_Keys 0xffff
 //!     GID [0] fe80::243c:26ff:fed3:8651 (RoCE v2) on v0
 //!     GID [1] ::ffff:192.0.2.1 (RoCE v2) on v0
 //! fork: safe, by the kernel (IBV_FORK_UNNEEDED); RDMAV_FORK_SAFE is not set, RDMAV_HUGEPAGES_SAFE is not set

@@ -1,12 +1,13 @@
-//! A short search without a fuzzer: seeds that are changed at random, for the targets that have TLS
-//! in front.
+//! A short search without a fuzzer: seeds that are changed at random.
 //!
 //! The search tries as many inputs as [`EXECUTIONS`] says, a few by default. The command runner
 //! lets it find planted bugs, within a million.
 
 use std::env;
 
-use super::Target;
+use ibex_harness::draw::Draw;
+
+use super::{TARGETS, Target};
 
 /// The most changes of one input.
 const MOST_CHANGES: u64 = 4;
@@ -15,22 +16,32 @@ const EXECUTIONS: &str = "IBEX_FUZZ_EXECUTIONS";
 
 #[test]
 fn sealed_acceptor_takes_anything() {
-    takes_anything("sealed_acceptor");
+    takes_anything("sealed_acceptor", 1);
 }
 
 #[test]
 fn sealed_records_take_anything() {
-    takes_anything("sealed_records");
+    takes_anything("sealed_records", 1);
 }
 
-fn takes_anything(name: &str) {
-    let executions = env::var(EXECUTIONS).map_or(2_000, |count| count.parse().expect("a number"));
+#[test]
+fn all_other_targets_take_anything() {
+    let others = TARGETS.iter().map(|target| target.name);
+    for name in others.filter(|name| !name.starts_with("sealed_")) {
+        // Without TLS in front, an execution takes microseconds.
+        takes_anything(name, 20);
+    }
+}
+
+fn takes_anything(name: &str, times: u64) {
+    let executions =
+        env::var(EXECUTIONS).map_or(2_000_u64, |count| count.parse().expect("a number"));
     let target = Target::by_name(name).expect("a target");
     let seeds = (target.seeds)();
-    let mut draw = Draw(1);
-    for execution in 0..executions {
-        let mut input = seeds[draw.below(seeds.len())].bytes.clone();
-        for _ in 0..draw.next() % (MOST_CHANGES + 1) {
+    let mut draw = Draw::new(1);
+    for execution in 0..times * executions {
+        let mut input = seeds[below(seeds.len(), &mut draw)].bytes.clone();
+        for _ in 0..draw.word() % (MOST_CHANGES + 1) {
             change(&mut input, &mut draw);
         }
         let outcome = std::panic::catch_unwind(|| (target.accepts)(&input));
@@ -43,35 +54,23 @@ fn takes_anything(name: &str) {
 
 /// Changes, adds or removes one byte or several.
 fn change(input: &mut Vec<u8>, draw: &mut Draw) {
-    let at = draw.below(input.len());
-    match draw.next() % 6 {
+    let at = below(input.len(), draw);
+    match draw.word() % 6 {
         0 => input.truncate(at),
-        1 => input.insert(at.min(input.len()), draw.next() as u8),
+        1 => input.insert(at.min(input.len()), draw.word() as u8),
         2 if !input.is_empty() => drop(input.remove(at)),
         3 => {
             let piece = input[at..].to_vec();
-            let length = draw.below(piece.len()).min(64);
+            let length = below(piece.len(), draw).min(64);
             input.splice(at..at, piece[..length].iter().copied());
         }
-        4 if !input.is_empty() => input[at] ^= 1 << draw.below(8),
-        _ if !input.is_empty() => input[at] = draw.next() as u8,
+        4 if !input.is_empty() => input[at] ^= 1 << below(8, draw),
+        _ if !input.is_empty() => input[at] = draw.word() as u8,
         _ => {}
     }
 }
 
-/// SplitMix64, by Sebastiano Vigna: <https://prng.di.unimi.it/splitmix64.c>.
-struct Draw(u64);
-
-impl Draw {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    /// Returns a number below `bound`; 0 if `bound` is 0.
-    fn below(&mut self, bound: usize) -> usize {
-        self.next() as usize % bound.max(1)
-    }
+/// Returns a number below `bound`; 0 if `bound` is 0.
+fn below(bound: usize, draw: &mut Draw) -> usize {
+    draw.of(0..bound.max(1) as u64) as usize
 }

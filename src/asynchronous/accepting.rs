@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use ibex_transport::channel::TaskWait;
+use ibex_ring::parking::Ticket;
 
 use crate::{ConnectError, Node, Peer};
 
@@ -14,7 +14,7 @@ use crate::{ConnectError, Node, Peer};
 pub(crate) struct AcceptAsync<'a> {
     node: &'a Node,
     /// Each task keeps a ticket of its own, so that several may accept peers of one node.
-    wait: TaskWait,
+    held: Option<Ticket>,
 }
 
 impl Node {
@@ -28,7 +28,7 @@ impl Node {
     pub fn accept_async(&self) -> impl Future<Output = Result<Peer, ConnectError>> {
         AcceptAsync {
             node: self,
-            wait: TaskWait::default(),
+            held: None,
         }
     }
 }
@@ -42,7 +42,7 @@ impl Future for AcceptAsync<'_> {
         let accepted = this
             .node
             .runtime
-            .poll_accept(&mut this.wait, context.waker());
+            .poll_accept(&mut this.held, context.waker());
         Poll::Ready(match ready!(accepted) {
             Some(session) => Ok(this.node.peer(session)),
             None => Err(this.node.accepts_no_more().into()),
@@ -52,6 +52,6 @@ impl Future for AcceptAsync<'_> {
 
 impl Drop for AcceptAsync<'_> {
     fn drop(&mut self) {
-        self.node.runtime.leave_accept(&mut self.wait);
+        self.node.runtime.leave_accept(&mut self.held);
     }
 }

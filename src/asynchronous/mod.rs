@@ -14,7 +14,8 @@
 //!
 //! | future | dropped before it is ready |
 //! |---|---|
-//! | [`recv_async`](Receiver::recv_async), [`next_async`](crate::FanIn::next_async), [`stream`](Receiver::stream) | what had come is there for the next call |
+//! | [`recv_async`](Receiver::recv_async), [`next_async`](Receiver::next_async), [`next_async`](crate::FanIn::next_async) of a fan-in, [`stream`](Receiver::stream) | what had come is there for the next call |
+//! | [`opened_async`](Sender::opened_async) of either end | nothing changes |
 //! | [`send_async`](Sender::send_async) | nothing was sent |
 //! | [`ready_async`](Sender::ready_async), [`reserve_async`](Sender::reserve_async) | no room is kept |
 //! | [`flush_async`](Sender::flush_async), [`wait_acked_async`](Sender::wait_acked_async) | nothing changes |
@@ -22,6 +23,8 @@
 //! | [`accept_async`](crate::Node::accept_async) | a peer that had come is there for the next call |
 //! | [`connect_async`](crate::Node::connect_async) | the attempt ends |
 //! | [`close_async`](crate::Node::close_async) | the node goes on closing |
+//! | [`close_async`](Sender::close_async) of a sender | the sender is dropped, which ends the channel in order |
+//! | [`next_async`](crate::Events::next_async) of events | an event that had come is there for the next call |
 //! | [`call_async`](crate::calls::Caller::call_async), [`stream_async`](crate::calls::Caller::stream_async) | nothing was sent, or the handler is told that nobody waits |
 //! | [`next_async`](crate::calls::Service::next_async) of a service | a request that had come is there for the next call |
 //! | [`reply_async`](crate::calls::Request::reply_async) | the caller hears that there is no answer, unless it was sent |
@@ -113,7 +116,7 @@ mod closing;
 mod receiving;
 mod sending;
 
-pub(crate) use self::receiving::RecvAsync;
+pub(crate) use self::receiving::{OpenedAsync, RecvAsync};
 pub use self::{receiving::Messages, sending::SendSink};
 
 #[allow(unused_imports, reason = "the documentation names them")]

@@ -9,6 +9,7 @@ use std::{
 
 use futures_core::{FusedStream, Stream};
 use ibex_codec::Codec;
+use ibex_transport::channel::ReceiveHandle;
 
 use crate::{
     FanIn, FanInEvent, Message, Receiver, RecvError, RecvErrorKind, VersionedReceiver, receiver,
@@ -57,6 +58,24 @@ impl<R: ReceivingEnd> Future for RecvAsync<'_, R> {
 impl<R: ReceivingEnd> Drop for RecvAsync<'_, R> {
     fn drop(&mut self) {
         self.end.leave();
+    }
+}
+
+/// A wait for the peer to open its end; see [`Receiver::opened_async`].
+pub(crate) struct OpenedAsync<'a>(pub(crate) &'a mut ReceiveHandle);
+
+impl Future for OpenedAsync<'_> {
+    type Output = Result<(), RecvError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let opened = self.get_mut().0.poll_opened(context.waker());
+        opened.map_err(RecvError::from)
+    }
+}
+
+impl Drop for OpenedAsync<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
     }
 }
 
@@ -137,6 +156,27 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     /// end without a time limit.
     pub fn recv_async(&mut self) -> impl Future<Output = Result<Message<T, C>, RecvError>> {
         RecvAsync::new(self)
+    }
+
+    /// Returns the next message, or `None` when the channel has ended in order, for a task. Dropping
+    /// the future loses no message.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`next`](Self::next), except that the future waits for the peer to open its
+    /// end without a time limit.
+    pub async fn next_async(&mut self) -> Result<Option<Message<T, C>>, RecvError> {
+        receiver::until_end(self.recv_async().await)
+    }
+
+    /// Waits in a task until the peer has opened its end. Dropping the future changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError`]: the peer's end has another type, or the session has ended. The future waits
+    /// without a time limit until the peer opens its end, whatever `open_timeout` is.
+    pub fn opened_async(&mut self) -> impl Future<Output = Result<(), RecvError>> {
+        OpenedAsync(&mut self.handle)
     }
 
     /// Polls for the next message. While it is pending, the waker of the last poll is kept, [and no

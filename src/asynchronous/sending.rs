@@ -96,6 +96,30 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         reserved.map_or(Poll::Pending, |raw| Poll::Ready(Ok(Permit::new(raw?))))
     }
 
+    /// Waits in a task until the peer has opened its end. Dropping the future changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError`]: the peer's end has another type, or the session has ended. The future waits
+    /// without a time limit until the peer opens its end, whatever `open_timeout` is.
+    pub fn opened_async(&mut self) -> impl Future<Output = Result<(), SendError>> {
+        OpenedAsync(&mut self.handle)
+    }
+
+    /// Delivers in a task everything that was sent to the peer's engine, and ends this handle, as
+    /// [`close`](Self::close) does.
+    ///
+    /// Dropping the future drops the sender, which also ends it in order. What was sent stays under
+    /// way then.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`close`](Self::close).
+    pub async fn close_async(mut self) -> Result<(), WaitError> {
+        self.handle.close();
+        self.flush_async().await
+    }
+
     /// Waits in a task until the peer's engine holds everything that was sent.
     ///
     /// Dropping the future changes nothing: sent messages stay under way.
@@ -228,6 +252,24 @@ impl<T: ?Sized, C: Codec<T>> Future for SendAsync<'_, T, C> {
 impl<T: ?Sized, C: Codec<T>> Drop for SendAsync<'_, T, C> {
     fn drop(&mut self) {
         self.sender.handle.leave_room();
+    }
+}
+
+/// A wait for the peer to open its end; see [`Sender::opened_async`].
+struct OpenedAsync<'a>(&'a mut SendHandle);
+
+impl Future for OpenedAsync<'_> {
+    type Output = Result<(), SendError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let opened = self.get_mut().0.poll_opened(context.waker());
+        opened.map_err(SendError::from)
+    }
+}
+
+impl Drop for OpenedAsync<'_> {
+    fn drop(&mut self) {
+        self.0.leave_room();
     }
 }
 

@@ -34,6 +34,7 @@ pub(super) struct Asked {
 /// closed with the place.
 pub(super) struct Seat {
     client: Option<Arc<Client>>,
+    /// The channel of replies.
     channel: ChannelBuilder,
     /// Returns the message version of the replies.
     version: fn() -> Result<MessageVersion, OpenFailure>,
@@ -57,14 +58,14 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Opening for Asking<Q, R, C> {
 }
 
 impl Seat {
-    /// A place at the service that `channel` names.
+    /// A place at the service whose requests come over `channel`.
     pub(super) fn new(
         channel: ChannelBuilder,
         version: fn() -> Result<MessageVersion, OpenFailure>,
     ) -> Self {
         Self {
             client: None,
-            channel,
+            channel: channel.for_replies(),
             version,
         }
     }

@@ -30,6 +30,7 @@ use super::{
 pub struct CallAsync<V, Q: ?Sized, R: ?Sized, C> {
     line: LineRef,
     request: V,
+    options: CallOptions,
     deadline: Option<Instant>,
     retries: u32,
     /// From the first poll to the reply.
@@ -55,6 +56,7 @@ impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
         Self {
             line,
             request,
+            options: *options,
             deadline,
             retries: options.retries(),
             claim,
@@ -67,10 +69,10 @@ impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
 
 impl<V: Borrow<Q>, Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> CallAsync<V, Q, R, C> {
     fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Reply<R, C>, CallError>> {
-        let (line, deadline) = (&self.line, self.deadline);
+        let (line, deadline, options) = (&self.line, self.deadline, &self.options);
         let claim = self
             .claim
-            .get_or_insert_with(|| Claim::new(line.clone(), CallKind::Unary, deadline));
+            .get_or_insert_with(|| Claim::new(line.clone(), CallKind::Unary, deadline, options));
         if !self.is_sent {
             let request = self.request.borrow();
             ready!(claim.poll_send::<Q, C>(context.waker(), request))?;

@@ -97,7 +97,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
 
     #[inline]
     fn call_once(&self, request: &Q, deadline: Option<Instant>) -> Result<Reply<R, C>, CallError> {
-        let mut claim = Claim::new(&*self.line, CallKind::Unary, deadline);
+        let mut claim = Claim::new(&*self.line, CallKind::Unary, deadline, &self.options);
         claim.send::<Q, C>(request)?;
         match claim.answer::<R, C>()? {
             Answer::Reply(reply) => Ok(reply),
@@ -129,7 +129,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// [`CallError`]: the request was not sent.
     pub fn stream(&self, request: &Q) -> Result<Replies<R, C>, CallError> {
         let (line, options) = (self.line.clone(), &self.options);
-        let mut claim = Claim::new(line, options.stream(), options.deadline());
+        let mut claim = Claim::new(line, options.stream(), options.deadline(), options);
         claim.send::<Q, C>(request)?;
         Ok(Replies::new(claim))
     }
@@ -174,6 +174,10 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
 impl<Q, R: ?Sized, C> Caller<Q, R, C> {
     pub(super) fn line(&self) -> LineRef {
         self.line.clone()
+    }
+
+    pub(super) fn options(&self) -> &CallOptions {
+        &self.options
     }
 
     /// A call that may have its place already.

@@ -14,6 +14,7 @@ use super::{
     frame::{Content, Opened},
     header::{CallId, Header, Kind},
     line::Line,
+    options::CallOptions,
     outbox::Unsent,
     slots::{Key, Landed, Look},
 };
@@ -27,6 +28,8 @@ pub(super) struct Claim<L: Deref<Target = Line>> {
     kind: Kind,
     window: u16,
     deadline: Option<Instant>,
+    /// The request does not wait while the session is suspended.
+    fails_while_suspended: bool,
     /// The request went out.
     is_sent: bool,
     /// The last frame has come, or none will.
@@ -51,7 +54,12 @@ pub(super) enum Answer<R: ?Sized, C: Codec<R>> {
 
 impl<L: Deref<Target = Line>> Claim<L> {
     /// A place for a call of one reply, or of a stream. Nothing is sent yet.
-    pub(super) fn new(line: L, call: CallKind, deadline: Option<Instant>) -> Self {
+    pub(super) fn new(
+        line: L,
+        call: CallKind,
+        deadline: Option<Instant>,
+        options: &CallOptions,
+    ) -> Self {
         let (kind, window) = match call {
             CallKind::Unary => (Kind::Call, 0),
             CallKind::Stream { window } => (Kind::Stream, window),
@@ -64,6 +72,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
             kind,
             window,
             deadline,
+            fails_while_suspended: options.fails_while_suspended(),
             is_sent: false,
             is_over: false,
             room: None,
@@ -81,6 +90,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
 
     /// Waits for its turn and for room, and sends the request.
     pub(super) fn send<Q: ?Sized, C: Codec<Q>>(&mut self, request: &Q) -> Result<(), CallError> {
+        self.check_suspended()?;
         let id = match self.id {
             Some(id) => id,
             None => match self.line.wait_for_turn(self.key, self.deadline) {
@@ -120,6 +130,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
         if self.is_late() {
             return Poll::Ready(Err(self.late()));
         }
+        self.check_suspended()?;
         if self.line.session.peer_drains() {
             return Poll::Ready(Err(self.over_before_sent()));
         }
@@ -272,6 +283,23 @@ impl<L: Deref<Target = Line>> Claim<L> {
         }
     }
 
+    /// Fails if the session has no connection and the call does not wait for one.
+    fn check_suspended(&self) -> Result<(), CallError> {
+        if !self.fails_while_suspended || !self.line.session.is_suspended() {
+            return Ok(());
+        }
+        let Some(suspended) = self.line.session.cut_off() else {
+            return Ok(());
+        };
+        let (service, peer) = self.names();
+        Err(CallFailure::Suspended {
+            service,
+            peer,
+            suspended,
+        }
+        .into())
+    }
+
     fn is_late(&self) -> bool {
         self.deadline
             .is_some_and(|deadline| Instant::now() >= deadline)
@@ -289,6 +317,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
             peer,
             is_sent: self.is_sent,
             is_open: self.is_sent || self.line.outbox.is_open(),
+            suspended: self.line.session.cut_off(),
         };
         failure.into()
     }

@@ -16,7 +16,7 @@ use std::{
 
 use ibex_base::sync::lock;
 use ibex_protocol::format::message_version::MessageVersion;
-use ibex_ring::parking::{Condition, WaitSlot, thread_waker};
+use ibex_ring::parking::Condition;
 use ibex_transport::{node::Serves, node::SessionShared};
 
 use super::{
@@ -119,7 +119,6 @@ pub(super) struct Client {
     outbox: OnceLock<Outbox>,
     calls: Mutex<Calls>,
     waker: Waker,
-    place: WaitSlot,
 }
 
 #[derive(Default)]
@@ -177,7 +176,6 @@ impl Client {
             outbox: OnceLock::new(),
             calls: Mutex::default(),
             waker: Waker::from(Arc::new(ClientNews(client.clone()))),
-            place: WaitSlot::new(),
         })
     }
 
@@ -209,7 +207,7 @@ impl Client {
             return Ok(());
         };
         let offer = shared.version.clone().map(Offer::of_one);
-        let channel = shared.template.over(&self.session);
+        let channel = shared.template.clone().for_replies().over(&self.session);
         outbox.open(|| channel.open_sender(offer))
     }
 
@@ -417,7 +415,7 @@ impl Client {
     /// Waits until an item may be sent, or the caller no longer waits for it.
     pub(super) fn wait_for_credit(&self, id: CallId, deadline: Option<Instant>) -> Credit {
         let room = ForCredit { client: self, id };
-        let waited = self.session.wait_for(&self.place, deadline, room);
+        let waited = self.session.wait_for(deadline, room);
         waited.unwrap_or(Credit::Cancelled)
     }
 }
@@ -473,13 +471,12 @@ impl Condition for ForCredit<'_> {
         })
     }
 
-    fn arm(&mut self) {
-        let (waker, _parker) = thread_waker();
-        self.client.set_waker(self.id, Some(&waker));
+    fn register(&mut self, waker: &Waker) {
+        self.client.set_waker(self.id, Some(waker));
         self.attend();
     }
 
-    fn disarm(&mut self) {
+    fn leave(&mut self) {
         self.client.set_waker(self.id, None);
     }
 }

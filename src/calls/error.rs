@@ -1,10 +1,10 @@
 //! Errors of calls: the application's, those of the way to it, and how much is certain.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use ibex_transport::{channel::RecvError, session::Interface};
 
-use crate::{SendError, SendErrorKind};
+use crate::{SendError, SendErrorKind, Suspension};
 
 /// The progress of a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -138,6 +138,7 @@ impl fmt::Display for Refused {
 /// | [`InvalidRequest`](CallErrorKind::InvalidRequest) | no | one codec in both programs |
 /// | [`Refused`](CallErrorKind::Refused) | no | a newer release of this program, or a later call |
 /// | [`DeadlineExceeded`](CallErrorKind::DeadlineExceeded) | unknown; no, if it was not sent or no handler had got it | more time |
+/// | [`Suspended`](CallErrorKind::Suspended) | no | another node, or a later call |
 /// | [`Unanswered`](CallErrorKind::Unanswered) | unknown | [`idempotent`](crate::calls::CallOptions::idempotent), if it may be executed twice |
 /// | [`Lost`](CallErrorKind::Lost) | unknown | another caller, if it may be executed twice |
 /// | [`InvalidReply`](CallErrorKind::InvalidReply) | yes | a look at what that peer's codec writes |
@@ -154,6 +155,9 @@ pub enum CallErrorKind {
     NotSent,
     /// The deadline passed. A handler that has the request is told.
     DeadlineExceeded,
+    /// The session has no connection, and the call is one that [fails
+    /// then](crate::calls::CallOptions::fail_while_suspended).
+    Suspended,
     /// The caller has more calls under way than the service takes from one peer.
     Overloaded,
     /// The service found the request's bytes not valid.
@@ -179,7 +183,10 @@ pub enum CallErrorKind {
 #[derive(thiserror::Error)]
 pub(super) enum CallFailure {
     /// The handler answered with an error of the application.
-    #[error("service \"{service}\" of {peer} failed the call: {text} (code {code})")]
+    #[error(
+        "service \"{service}\" of {peer} failed the call: {} (code {code})",
+        ibex_base::Escaped(text)
+    )]
     Failed {
         service: String,
         peer: String,
@@ -204,12 +211,17 @@ pub(super) enum CallFailure {
     },
     /// The deadline passed. The handler is told.
     #[error(
-        "service \"{service}\" of {peer} did not answer before the call's deadline; {}",
+        "service \"{service}\" of {peer} did not answer before the call's deadline{}; {}",
+        cut_off(.suspended.as_deref()),
         match (.is_sent, .is_open) {
             (true, _) => MAY_BE_EXECUTED,
+            (false, _) if .suspended.is_some() => "the request was not sent, and so not executed; \
+                                                   call again later",
             (false, true) => "the request was not sent, and so not executed: as many calls are \
-                              under way as may be, or those before it leave no room; call again \
-                              later, or raise max_in_flight or window_bytes at both nodes",
+                              under way as may be, or those before it leave no room; see that \
+                              the process there runs, is not stopped, and asks its service for \
+                              the next request, and call again later; a greater max_in_flight or \
+                              window_bytes helps only a service that keeps up",
             (false, false) => "the request was not sent, and so not executed: the peer has not \
                                opened a service of this name; see that it does, that both \
                                programs use one name, and that the service is asked for its \
@@ -222,6 +234,18 @@ pub(super) enum CallFailure {
         is_sent: bool,
         /// True if the peer had opened the service.
         is_open: bool,
+        /// The suspension of the session, if it has no connection.
+        suspended: Option<Arc<Suspension>>,
+    },
+    /// The session has no connection, and the call does not wait for one.
+    #[error(
+        "service \"{service}\" of {peer}: the call was not sent, and so not executed: {suspended}; \
+         call again later, or another node"
+    )]
+    Suspended {
+        service: String,
+        peer: String,
+        suspended: Arc<Suspension>,
     },
     /// The handler dropped the request without an answer, for example by a panic.
     #[error(
@@ -259,6 +283,7 @@ impl CallError {
             CallFailure::NotSent(_) => CallErrorKind::NotSent,
             CallFailure::Refused { reason, .. } => reason.kind(),
             CallFailure::DeadlineExceeded { .. } => CallErrorKind::DeadlineExceeded,
+            CallFailure::Suspended { .. } => CallErrorKind::Suspended,
             CallFailure::Unanswered { .. } => CallErrorKind::Unanswered,
             CallFailure::Lost { .. } => CallErrorKind::Lost,
             CallFailure::InvalidReply { .. } => CallErrorKind::InvalidReply,
@@ -271,6 +296,7 @@ impl CallError {
         match &*self.0 {
             CallFailure::NotSent(_)
             | CallFailure::Refused { .. }
+            | CallFailure::Suspended { .. }
             | CallFailure::DeadlineExceeded { is_sent: false, .. } => Execution::NotExecuted,
             CallFailure::DeadlineExceeded { .. }
             | CallFailure::Unanswered { .. }
@@ -287,6 +313,7 @@ impl CallError {
             CallFailure::Failed { service, .. }
             | CallFailure::Refused { service, .. }
             | CallFailure::DeadlineExceeded { service, .. }
+            | CallFailure::Suspended { service, .. }
             | CallFailure::Unanswered { service, .. }
             | CallFailure::Lost { service, .. }
             | CallFailure::InvalidReply { service, .. } => Some(service),
@@ -301,6 +328,7 @@ impl CallError {
             CallFailure::Failed { peer, .. }
             | CallFailure::Refused { peer, .. }
             | CallFailure::DeadlineExceeded { peer, .. }
+            | CallFailure::Suspended { peer, .. }
             | CallFailure::Unanswered { peer, .. }
             | CallFailure::Lost { peer, .. }
             | CallFailure::InvalidReply { peer, .. } => Some(peer),
@@ -316,6 +344,19 @@ impl CallError {
     pub fn failure(&self) -> Option<(u32, &str)> {
         match &*self.0 {
             CallFailure::Failed { code, text, .. } => Some((*code, text)),
+            _ => None,
+        }
+    }
+
+    /// Returns the suspension of the session, if the call had no chance because the session has no
+    /// connection, or one over which the peer's host is silent: since when, why, and what this node
+    /// does about it. The service is not to blame then.
+    #[must_use]
+    pub fn suspended(&self) -> Option<&Suspension> {
+        match &*self.0 {
+            CallFailure::DeadlineExceeded { suspended, .. } => suspended.as_deref(),
+            CallFailure::Suspended { suspended, .. } => Some(suspended),
+            CallFailure::NotSent(error) => error.suspended(),
             _ => None,
         }
     }
@@ -389,6 +430,11 @@ impl Over {
 }
 
 ibex_base::debug_as_display!(CallError, CallFailure);
+
+/// Returns what kept the answer of a call away, if it was not the service.
+fn cut_off(suspended: Option<&Suspension>) -> String {
+    suspended.map_or_else(String::new, |suspended| format!(": {suspended}"))
+}
 
 /// Returns consequence and advice where [`Execution::Unknown`] is all that is certain.
 const MAY_BE_EXECUTED: &str = "a handler may have executed the call: call again only if it may be \

@@ -18,7 +18,7 @@ use std::{
 };
 
 use ibex_base::{fork, sync::lock};
-use ibex_ring::parking::{Condition, Patience, Ticket, TimedOut, WaitSlot, thread_waker};
+use ibex_ring::parking::{Condition, Patience, Ticket, TimedOut};
 use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure, SendHandle},
     node::SessionShared,
@@ -51,8 +51,6 @@ pub(super) struct Line {
     /// True if the waker is left at the receiving end and was not called since. The flag is set
     /// before the waker is left, so that a call in between is not forgotten.
     is_registered: AtomicBool,
-    /// Waiting place of threads whose answers another thread takes in.
-    place: WaitSlot,
     /// The line's waker is left at the session, to be called when the peer drains.
     drains: Option<Ticket>,
 }
@@ -149,7 +147,6 @@ impl Line {
                 has_missed_news: AtomicBool::new(false),
                 waker,
                 is_registered: AtomicBool::new(false),
-                place: WaitSlot::new(),
                 drains,
             }
         });
@@ -338,7 +335,7 @@ impl Line {
         deadline: Option<Instant>,
     ) -> Result<Option<CallId>, TimedOut> {
         let turn = Turn { line: self, key };
-        self.session.wait_for(&self.place, deadline, turn)
+        self.session.wait_for(deadline, turn)
     }
 
     /// Waits for the next frame of a call.
@@ -350,7 +347,7 @@ impl Line {
     ) -> Result<Look, TimedOut> {
         let Some(mut inbox) = self.inbox.try_hold() else {
             let answer = Answer { line: self, key };
-            return self.session.wait_for(&self.place, deadline, answer);
+            return self.session.wait_for(deadline, answer);
         };
         let answered = self.receive_until(&mut inbox, key, id, deadline);
         // The wait of a thread disarms what the registered waker needs.
@@ -540,13 +537,12 @@ impl Condition for Turn<'_> {
         found
     }
 
-    fn arm(&mut self) {
-        let (waker, _parker) = thread_waker();
-        let _before = self.line.slots().set_waker(self.key, Some(&waker));
+    fn register(&mut self, waker: &Waker) {
+        let _before = self.line.slots().set_waker(self.key, Some(waker));
         self.line.take_in_in_passing();
     }
 
-    fn disarm(&mut self) {
+    fn leave(&mut self) {
         let _before = self.line.slots().set_waker(self.key, None);
     }
 }
@@ -572,13 +568,12 @@ impl Condition for Answer<'_> {
         })
     }
 
-    fn arm(&mut self) {
-        let (waker, _parker) = thread_waker();
-        let _before = self.line.slots().set_waker(self.key, Some(&waker));
+    fn register(&mut self, waker: &Waker) {
+        let _before = self.line.slots().set_waker(self.key, Some(waker));
         self.line.take_in_in_passing();
     }
 
-    fn disarm(&mut self) {
+    fn leave(&mut self) {
         let _before = self.line.slots().set_waker(self.key, None);
     }
 }

@@ -3,7 +3,9 @@
 //! A [`Caller`] asks and a [`Service`] answers. The page
 //! [`request_and_reply`](crate::guide::request_and_reply) of the guide leads to a first program.
 //!
-//! A service is a pair of channels of one name: requests go one way, and replies the other. A
+//! A service is a pair of channels: requests go over a channel of the service's name, and replies
+//! come back over one whose name has `/replies` behind it. So two nodes can each have a service of
+//! one name and call the other's. A
 //! message has a small header in front of its payload. The codec that the caller chose writes the
 //! payload, and reads it in place. No thread or task stands in between: the thread that finds a
 //! message passes it to its call.

@@ -95,7 +95,8 @@ impl<C, At> ChannelBuilder<C, At> {
 
 impl<C> ChannelBuilder<C> {
     /// Opens the calling end of a service. This announces the caller and returns. A service is two
-    /// channels of this name and these settings, one for requests and one for replies. In both,
+    /// channels of these settings: requests go over the channel of this name, and replies over
+    /// another, whose name has `/replies` behind it. In both,
     /// [`max_message_bytes`](Self::max_message_bytes) includes 16 to 64 bytes of header.
     ///
     /// # Errors
@@ -109,8 +110,9 @@ impl<C> ChannelBuilder<C> {
     {
         let template = self.template.told_as(Interface::Caller);
         let channel = template.over(self.at.session());
+        let back = channel.clone().for_replies();
         let (replies, requests) = loop {
-            let replies = channel.open_receiver(reply_version::<Q, R, C>().map(Offer::of_one))?;
+            let replies = back.open_receiver(reply_version::<Q, R, C>().map(Offer::of_one))?;
             let requests = channel.open_sender(request_version::<Q, R, C>().map(Offer::of_one))?;
             if !requests.has_met_closed_end() {
                 break (replies, requests);

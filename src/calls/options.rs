@@ -20,17 +20,19 @@ pub struct CallOptions {
     timeout: Option<Duration>,
     retries: u32,
     window: u16,
+    fails_while_suspended: bool,
 }
 
 impl CallOptions {
-    /// Makes the default options: no deadline, no retry, and streams of which 16 items may be under
-    /// way.
+    /// Makes the default options: no deadline, no retry, streams of which 16 items may be under
+    /// way, and calls that wait while the session is suspended.
     #[must_use]
     pub const fn new() -> Self {
         Self {
             timeout: None,
             retries: 0,
             window: 16,
+            fails_while_suspended: false,
         }
     }
 
@@ -59,6 +61,24 @@ impl CallOptions {
     pub const fn window(mut self, items: u16) -> Self {
         self.window = if items == 0 { 1 } else { items };
         self
+    }
+
+    /// Sets whether a call fails at once, as
+    /// [not executed](crate::calls::CallErrorKind::Suspended), if the session has no connection
+    /// when the call begins. Default: false, so that the call waits until the session goes on or
+    /// ends, or its time is up. Calls that went out before the connection broke wait in either
+    /// case, because their answers come once the session goes on. Over shared memory calls need no
+    /// connection, and do not fail.
+    ///
+    /// True suits a program that can ask another node at once.
+    #[must_use]
+    pub const fn fail_while_suspended(mut self, fails: bool) -> Self {
+        self.fails_while_suspended = fails;
+        self
+    }
+
+    pub(super) fn fails_while_suspended(&self) -> bool {
+        self.fails_while_suspended
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {

@@ -390,8 +390,9 @@ impl Outbox {
             outbox: self,
             frame,
             found: None,
+            held: None,
         };
-        let waited = self.session.wait_for(&self.room, deadline, room);
+        let waited = self.session.wait_for(deadline, room);
         waited.unwrap_or(Err(Unsent::Late))
     }
 
@@ -418,6 +419,7 @@ struct Room<'a, H, F> {
     outbox: &'a Outbox,
     frame: &'a mut Frame<H, F>,
     found: Option<Result<(), Unsent>>,
+    held: Option<Ticket>,
 }
 
 impl<H, F> Condition for Room<'_, H, F>
@@ -437,8 +439,13 @@ where
         }
     }
 
-    fn arm(&mut self) {
+    fn register(&mut self, waker: &Waker) {
+        self.outbox.room.renew(&mut self.held, waker);
         self.found = self.outbox.attempt_and_register(self.frame);
+    }
+
+    fn leave(&mut self) {
+        self.outbox.room.leave(&mut self.held);
     }
 }
 

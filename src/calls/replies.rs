@@ -13,7 +13,7 @@ use futures_core::{FusedStream, Stream};
 use ibex_codec::Codec;
 
 use super::{
-    claim::{Answer, CallKind, Claim},
+    claim::{Answer, Claim},
     error::CallError,
     line_ref::LineRef,
     options::CallOptions,
@@ -148,7 +148,7 @@ impl<R: ?Sized, C> fmt::Debug for Replies<R, C> {
 /// [`Caller::stream_async`](crate::calls::Caller::stream_async).
 pub(crate) struct StreamAsync<'a, Q: ?Sized, R: ?Sized, C> {
     line: LineRef,
-    call: CallKind,
+    options: CallOptions,
     deadline: Option<Instant>,
     claim: Option<Claim<LineRef>>,
     request: &'a Q,
@@ -159,7 +159,7 @@ impl<'a, Q: ?Sized, R: ?Sized, C> StreamAsync<'a, Q, R, C> {
     pub(super) fn new(line: LineRef, options: &CallOptions, request: &'a Q) -> Self {
         Self {
             line,
-            call: options.stream(),
+            options: *options,
             deadline: options.deadline(),
             claim: None,
             request,
@@ -175,7 +175,10 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Future for StreamAsync<'_, Q,
         let this = self.get_mut();
         let mut claim = match this.claim.take() {
             Some(claim) => claim,
-            None => Claim::new(this.line.clone(), this.call, this.deadline),
+            None => {
+                let (line, options) = (this.line.clone(), &this.options);
+                Claim::new(line, options.stream(), this.deadline, options)
+            }
         };
         match claim.poll_send::<Q, C>(context.waker(), this.request) {
             Poll::Ready(sent) => Poll::Ready(sent.map(|()| Replies::new(claim))),

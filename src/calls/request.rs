@@ -22,7 +22,7 @@ use super::{
     header::{CallId, Header, Kind},
     outbox::Unsent,
 };
-use crate::{PeerAt, SendError, SendErrorKind, message::DefaultCodec};
+use crate::{PeerAt, PeerNames, SendError, SendErrorKind, message::DefaultCodec};
 
 /// A request, read where it arrived, with the duty to answer it.
 /// [`Service::next`](crate::calls::Service::next) returns it.
@@ -86,6 +86,31 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     #[must_use]
     pub fn peer(&self) -> PeerAt {
         self.call.client.at
+    }
+
+    /// Returns the names of the peer that calls. `authenticated_as` is proven, so it may decide
+    /// what the handler does; `name` is what the peer says of itself.
+    ///
+    /// ```
+    /// # #[cfg(feature = "rkyv")]
+    /// # mod example {
+    /// use ibex::calls::Request;
+    ///
+    /// /// Answers the members of one domain alone.
+    /// fn handle(request: Request<u64, u64>) -> Result<(), ibex::SendError> {
+    ///     let caller = request.names().authenticated_as.as_deref();
+    ///     let uri = caller.and_then(|caller| caller.uri()).unwrap_or("");
+    ///     if !uri.starts_with("spiffe://billing/") {
+    ///         request.fail(403, "not for you");
+    ///         return Ok(());
+    ///     }
+    ///     request.reply(&7)
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn names(&self) -> &PeerNames {
+        &self.call.client.session.peer().names
     }
 
     /// Returns the time until which the caller waits, by this process's clock: the time that was

@@ -22,9 +22,9 @@ impl<Q: 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Service<Q> for Cal
     type Future = CallAsync<Q, Q, R, C>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), CallError>> {
-        let line = self.line();
+        let (line, options) = (self.line(), *self.options());
         let ready = &mut self.ready;
-        let claim = ready.get_or_insert_with(|| Claim::new(line, CallKind::Unary, None));
+        let claim = ready.get_or_insert_with(|| Claim::new(line, CallKind::Unary, None, &options));
         claim.poll_turn(context.waker())
     }
 

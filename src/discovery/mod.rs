@@ -16,8 +16,8 @@ use crate::{ToAddress, address};
 /// Returns the addresses that a node should be connected to, for
 /// [`Node::keep_connected`](crate::Node::keep_connected).
 ///
-/// A list of addresses (`Vec`, array) is a discovery, and so is [`Dns`]. A registry of services
-/// becomes one in a few lines; here the registry is a file:
+/// [`Dns`] is a discovery, and a list of addresses (`Vec`, array) becomes one by itself. A registry
+/// of services becomes one in a few lines; here the registry is a file:
 ///
 /// ```
 /// use std::{error::Error, fs, path::PathBuf, time::Duration};
@@ -76,16 +76,31 @@ impl Found {
     }
 }
 
-/// Returns the list, as the final answer.
-impl<A: ToAddress + Send + 'static> Discovery for Vec<A> {
-    fn find(&mut self) -> Result<Found, DiscoveryError> {
-        Ok(Found::new(&*self))
+impl<D: Discovery> From<D> for Box<dyn Discovery> {
+    fn from(discovery: D) -> Self {
+        Box::new(discovery)
     }
 }
 
-/// Returns the list, as the final answer.
-impl<A: ToAddress + Send + 'static, const COUNT: usize> Discovery for [A; COUNT] {
+/// Makes a discovery whose only answer is the list.
+impl<A: ToAddress> From<Vec<A>> for Box<dyn Discovery> {
+    fn from(list: Vec<A>) -> Self {
+        Box::new(Listed(Found::new(list)))
+    }
+}
+
+/// Makes a discovery whose only answer is the list.
+impl<A: ToAddress, const COUNT: usize> From<[A; COUNT]> for Box<dyn Discovery> {
+    fn from(list: [A; COUNT]) -> Self {
+        Box::new(Listed(Found::new(list)))
+    }
+}
+
+/// Addresses that stay as they are.
+struct Listed(Found);
+
+impl Discovery for Listed {
     fn find(&mut self) -> Result<Found, DiscoveryError> {
-        Ok(Found::new(&*self))
+        Ok(self.0.clone())
     }
 }

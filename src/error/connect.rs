@@ -3,7 +3,7 @@
 use std::{fmt, io, net::SocketAddr};
 
 use ibex_base::fork::UsedAfterFork;
-use ibex_bootstrap::{DialError, HandshakeError};
+use ibex_bootstrap::{DialError, HandshakeError, negotiate::End};
 
 /// The error of [`Node::connect`](crate::Node::connect), [`Node::accept`](crate::Node::accept) and
 /// [`Node::keep_connected`](crate::Node::keep_connected): no session with a peer.
@@ -91,6 +91,8 @@ enum Failure {
         engine: usize,
         engines: usize,
     },
+    /// The node was driven by a runtime that has ended.
+    LostRuntime { address: String },
     /// Peers cannot be kept connected, as there is no thread for it.
     NoThread(io::Error),
     /// No peer was accepted.
@@ -123,6 +125,11 @@ impl ConnectError {
         Self(Box::new(Failure::Environment { address, error }))
     }
 
+    /// Makes the error of a node whose runtime has ended, and the node with it.
+    pub(crate) fn lost_runtime(address: String) -> Self {
+        Self(Box::new(Failure::LostRuntime { address }))
+    }
+
     /// Makes the error of a process that lacks a thread to keep peers connected.
     pub(crate) fn no_thread(error: io::Error) -> Self {
         Self(Box::new(Failure::NoThread(error)))
@@ -144,6 +151,7 @@ impl ConnectError {
         match &*self.0 {
             Failure::Dial(error) => kind_of_dial(error),
             Failure::Environment { .. } | Failure::NoThread(_) => ConnectErrorKind::Resources,
+            Failure::LostRuntime { .. } => ConnectErrorKind::Closed,
             Failure::NoSuchEngine { .. } => ConnectErrorKind::NoSuchEngine,
             Failure::Accept(NotAccepted::NotListening) => ConnectErrorKind::NotListening,
             Failure::Accept(NotAccepted::Closed) => ConnectErrorKind::Closed,
@@ -204,6 +212,9 @@ fn kind_of_handshake(error: &HandshakeError) -> ConnectErrorKind {
         HandshakeError::Version { .. }
         | HandshakeError::Security { .. }
         | HandshakeError::Fabric(_) => ConnectErrorKind::Incompatible,
+        HandshakeError::Descriptors {
+            end: End::Dialer, ..
+        } => ConnectErrorKind::Resources,
         HandshakeError::Silent { .. }
         | HandshakeError::Slow { .. }
         | HandshakeError::Closed { .. }
@@ -249,6 +260,11 @@ impl fmt::Display for ConnectError {
                 f,
                 "the session with {address} is to be on engine {engine}, and this node has \
                  {engines}, numbered from 0; name one of them, or give the node more io_threads"
+            ),
+            Failure::LostRuntime { address } => write!(
+                f,
+                "{address}: this node connects no more, since the tokio runtime whose tasks drove \
+                 it has ended, and the node with it; make a node in a runtime that lives as long"
             ),
             Failure::NoThread(error) => write!(
                 f,

@@ -17,6 +17,10 @@ pub use self::{
     wait::{WaitError, WaitErrorKind},
 };
 
+use std::{fmt, sync::Arc};
+
+use crate::Suspension;
+
 mod connect;
 mod listen;
 mod open;
@@ -37,6 +41,24 @@ impl<'a> Subject<'a> {
         Some(Self { channel, peer })
     }
 }
+
+/// The suspensions of several peers that a call waited for, each behind a semicolon.
+struct Suspensions<'a>(&'a [Arc<Suspension>]);
+
+impl fmt::Display for Suspensions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (told, others) = self.0.split_at(self.0.len().min(MOST_SUSPENSIONS));
+        told.iter().try_for_each(|one| write!(f, "; {one}"))?;
+        match others.len() {
+            0 => Ok(()),
+            1 => f.write_str("; 1 more peer has no connection either"),
+            more => write!(f, "; {more} more peers have no connection either"),
+        }
+    }
+}
+
+/// Most suspensions that an error describes. A cut of the network suspends all sessions at once.
+const MOST_SUSPENSIONS: usize = 3;
 
 #[cfg(test)]
 mod tests {

@@ -3,10 +3,7 @@
 use std::fmt;
 
 use ibex_base::fork::UsedAfterFork;
-use ibex_protocol::{
-    format::control::{MAX_NAME_BYTES, Role},
-    session::CannotOpen,
-};
+use ibex_protocol::{format::control::Role, session::CannotOpen};
 use ibex_transport::session::Interface;
 
 use crate::setting::SettingError;
@@ -296,10 +293,12 @@ pub(crate) enum OpenFailure {
     #[error("{0}")]
     Memory(String),
     /// The name is empty or too long.
-    #[error("its name has {bytes} bytes; it may have 1 to {MAX_NAME_BYTES}")]
+    #[error("its name has {bytes} bytes; it may have 1 to {most}")]
     Name {
         /// The name's length.
         bytes: usize,
+        /// The longest that it may be.
+        most: usize,
     },
     /// The message type needs an alignment that channels do not carry.
     #[error("the message type is aligned to {alignment}; channels carry 8, 16, 32 or 64")]

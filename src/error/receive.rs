@@ -1,11 +1,11 @@
 //! The error of receiving.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use ibex_transport::channel::{self, RecvFailure};
 
-use super::Subject;
-use crate::{Counts, EndCause, NotOpened, OpenError};
+use super::{Subject, Suspensions};
+use crate::{Counts, EndCause, NotOpened, OpenError, Suspension};
 
 /// The error of a call that receives: no message, for now or for ever.
 ///
@@ -81,15 +81,16 @@ pub enum RecvErrorKind {
 
 enum Failure {
     Channel(RecvFailure),
-    /// No peer sent anything to a call that waited (`Timeout`) or did not (`Empty`).
-    OfNobody(RecvErrorKind),
+    /// No peer sent anything to a call that waited (`Timeout`) or did not (`Empty`). Some of the
+    /// peers may have no connection.
+    OfNobody(RecvErrorKind, Vec<Arc<Suspension>>),
     Opening(OpenError),
 }
 
 impl RecvError {
     /// The error of a fan-in's call to which nothing came.
-    pub(crate) fn of_nobody(kind: RecvErrorKind) -> Self {
-        Self(Failure::OfNobody(kind))
+    pub(crate) fn of_nobody(kind: RecvErrorKind, suspended: Vec<Arc<Suspension>>) -> Self {
+        Self(Failure::OfNobody(kind, suspended))
     }
 
     /// Returns the kind of failure.
@@ -98,7 +99,7 @@ impl RecvError {
     pub fn kind(&self) -> RecvErrorKind {
         match &self.0 {
             Failure::Channel(failure) => kind_of(failure),
-            Failure::OfNobody(kind) => *kind,
+            Failure::OfNobody(kind, _) => *kind,
             Failure::Opening(_) => RecvErrorKind::CannotOpen,
         }
     }
@@ -110,7 +111,7 @@ impl RecvError {
     pub fn is_transient(&self) -> bool {
         match &self.0 {
             Failure::Channel(failure) => !matches!(failure, RecvFailure::Failed(_)),
-            Failure::OfNobody(_) => true,
+            Failure::OfNobody(..) => true,
             Failure::Opening(_) => false,
         }
     }
@@ -174,6 +175,18 @@ impl RecvError {
         }
     }
 
+    /// Returns the suspension of the session, if the call had no chance because the session has no
+    /// connection, or one over which the peer's host is silent: since when, why, and what this node
+    /// does about it. Of a fan-in, it is that of a peer from which something might have come.
+    #[must_use]
+    pub fn suspended(&self) -> Option<&Suspension> {
+        match &self.0 {
+            Failure::Channel(RecvFailure::TimedOut(error)) => error.suspended.as_deref(),
+            Failure::OfNobody(_, suspended) => suspended.first().map(|first| &**first),
+            _ => self.not_opened()?.suspended.as_deref(),
+        }
+    }
+
     /// Returns whether the time was up although a message has come: there is no room for it
     /// within this node's [`memory_limit`](crate::NodeBuilder::memory_limit).
     #[must_use]
@@ -215,7 +228,7 @@ impl RecvError {
                 RecvFailure::Empty | RecvFailure::NotOpen => None,
             },
             Failure::Opening(error) => Subject::new(error.channel()?, error.peer()?),
-            Failure::OfNobody(_) => None,
+            Failure::OfNobody(..) => None,
         }
     }
 }
@@ -281,7 +294,11 @@ impl fmt::Display for RecvError {
                 RecvFailure::TimedOut(error) => error.fmt(f),
                 RecvFailure::Failed(error) => error.fmt(f),
             },
-            Failure::OfNobody(_) => f.write_str("nothing came from any peer within the time-out"),
+            Failure::OfNobody(_, suspended) => write!(
+                f,
+                "nothing came from any peer within the time-out{}",
+                Suspensions(suspended)
+            ),
             Failure::Opening(error) => error.fmt(f),
         }
     }

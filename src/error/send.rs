@@ -2,13 +2,13 @@
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
-use ibex_transport::channel::{self, GroupFailure, LossReason, SendFailure};
+use ibex_transport::channel::{self, GroupFailure, InTheWay, LossReason, SendFailure};
 
 use super::{
     Subject,
     send_facts::{counts_of, kind_of, not_opened_of, subject_of},
 };
-use crate::{Counts, EndCause, NotOpened, PeerAt};
+use crate::{Counts, EndCause, NotOpened, PeerAt, Suspension};
 
 /// The error of a call that sends: nothing was sent. The value stays with the caller, as sending
 /// only borrows it.
@@ -97,9 +97,9 @@ enum Failure {
     Group(Box<OfGroup>),
     Answer(Box<OfAnswer>),
     /// The member of a group that has no room, or the first of several.
-    Full(Arc<PeerAt>),
+    Full(InTheWay<Arc<PeerAt>>),
     /// The member of a group that has not opened its end, or the first of several.
-    NotOpen(Arc<PeerAt>),
+    NotOpen(InTheWay<Arc<PeerAt>>),
 }
 
 /// Failures of groups that no poll meets again and again.
@@ -110,7 +110,7 @@ enum OfGroup {
     /// The member for which sending was tried.
     Member(Arc<PeerAt>, channel::SendError),
     /// A member was dropped, because its window was full for this long.
-    Slow(Duration),
+    Slow(LossReason, Duration),
 }
 
 /// Failures of answers to a call.
@@ -133,7 +133,7 @@ impl SendError {
             Failure::Group(group) => match &**group {
                 OfGroup::NoMembers { .. } => SendErrorKind::NoMembers,
                 OfGroup::Member(_, error) => kind_of(error),
-                OfGroup::Slow(_) => SendErrorKind::Full,
+                OfGroup::Slow(..) => SendErrorKind::Full,
             },
             Failure::Answer(answer) => match &**answer {
                 OfAnswer::Cancelled => SendErrorKind::Cancelled,
@@ -191,10 +191,10 @@ impl SendError {
     #[must_use]
     pub fn member(&self) -> Option<PeerAt> {
         match &self.0 {
-            Failure::Full(peer) | Failure::NotOpen(peer) => Some(**peer),
+            Failure::Full(member) | Failure::NotOpen(member) => Some(*member.peer),
             Failure::Group(group) => match &**group {
                 OfGroup::Member(peer, _) => Some(**peer),
-                OfGroup::NoMembers { .. } | OfGroup::Slow(_) => None,
+                OfGroup::NoMembers { .. } | OfGroup::Slow(..) => None,
             },
             Failure::Channel(_) | Failure::Answer(_) => None,
         }
@@ -250,9 +250,37 @@ impl SendError {
     pub fn full_for(&self) -> Option<Duration> {
         match &self.0 {
             Failure::Group(group) => match &**group {
-                OfGroup::Slow(time) => Some(*time),
+                OfGroup::Slow(_, time) => Some(*time),
                 OfGroup::NoMembers { .. } | OfGroup::Member(..) => None,
             },
+            _ => None,
+        }
+    }
+
+    /// Returns the suspension of the session, if the call had no chance because the session has no
+    /// connection, or one over which the peer's host is silent: since when, why, and what this node
+    /// does about it. The program at the other end is not to blame then.
+    #[must_use]
+    pub fn suspended(&self) -> Option<&Suspension> {
+        let suspended = match &self.0 {
+            Failure::Channel(SendFailure::TimedOut(error)) => &error.suspended,
+            Failure::Full(member) | Failure::NotOpen(member) => &member.suspended,
+            Failure::Group(group) => match &**group {
+                OfGroup::Slow(LossReason::Full(_, suspended), _) => suspended,
+                _ => &self.not_opened()?.suspended,
+            },
+            _ => &self.not_opened()?.suspended,
+        };
+        suspended.as_deref()
+    }
+
+    /// Returns how many messages the receiver released while the call waited until its time was up.
+    /// A receiver that released some works, and is slower than this sender. One that released none
+    /// takes no messages, or keeps those that it took.
+    #[must_use]
+    pub fn released_meanwhile(&self) -> Option<u64> {
+        match &self.0 {
+            Failure::Channel(SendFailure::TimedOut(error)) => Some(error.released_meanwhile),
             _ => None,
         }
     }
@@ -298,8 +326,8 @@ impl SendError {
     /// The error of a group's call.
     pub(crate) fn of_group(channel: &str, failure: GroupFailure<Arc<PeerAt>>) -> Self {
         Self(match failure {
-            GroupFailure::Full(peer) => Failure::Full(peer),
-            GroupFailure::NotOpen(peer) => Failure::NotOpen(peer),
+            GroupFailure::Full(member) => Failure::Full(member),
+            GroupFailure::NotOpen(member) => Failure::NotOpen(member),
             GroupFailure::NoMembers => Failure::Group(Box::new(OfGroup::NoMembers {
                 channel: channel.to_owned(),
             })),
@@ -315,7 +343,9 @@ impl SendError {
     /// The reason for which a group dropped a member.
     pub(crate) fn of_loss(reason: LossReason) -> Self {
         Self::from(match reason {
-            LossReason::Full(time) => return Self(Failure::Group(Box::new(OfGroup::Slow(time)))),
+            LossReason::Full(time, _) => {
+                return Self(Failure::Group(Box::new(OfGroup::Slow(reason, time))));
+            }
             LossReason::NotOpened(error) => channel::SendError::NotOpened(error),
             LossReason::Mismatch(error) => channel::SendError::Mismatch(error),
             LossReason::Disconnected(error) => channel::SendError::Disconnected(error),
@@ -343,7 +373,7 @@ impl SendError {
             Failure::Channel(SendFailure::Failed(error)) => Some(error),
             Failure::Group(group) => match &**group {
                 OfGroup::Member(_, error) => Some(error),
-                OfGroup::NoMembers { .. } | OfGroup::Slow(_) => None,
+                OfGroup::NoMembers { .. } | OfGroup::Slow(..) => None,
             },
             Failure::Answer(answer) => match &**answer {
                 OfAnswer::NotSent(error) => Some(error),
@@ -401,12 +431,19 @@ impl fmt::Display for SendError {
                 SendFailure::TimedOut(error) => error.fmt(f),
                 SendFailure::Failed(error) => error.fmt(f),
             },
-            Failure::Full(peer) => write!(
-                f,
-                "sent to nobody: the window of {peer} is full, its receiver falls behind"
-            ),
-            Failure::NotOpen(peer) => {
-                write!(f, "sent to nobody: {peer} has not opened its end yet")
+            Failure::Full(InTheWay { peer, suspended }) => {
+                write!(f, "sent to nobody: the window of {peer} is full, ")?;
+                match suspended {
+                    Some(suspended) => suspended.fmt(f),
+                    None => f.write_str("its receiver falls behind"),
+                }
+            }
+            Failure::NotOpen(InTheWay { peer, suspended }) => {
+                write!(f, "sent to nobody: {peer} has not opened its end yet")?;
+                match suspended {
+                    Some(suspended) => write!(f, ", as far as is known: {suspended}"),
+                    None => Ok(()),
+                }
             }
             Failure::Group(group) => match &**group {
                 OfGroup::NoMembers { channel } => write!(
@@ -417,10 +454,7 @@ impl fmt::Display for SendError {
                 OfGroup::Member(peer, error) => {
                     write!(f, "sent to nobody, because of {peer}: {error}")
                 }
-                OfGroup::Slow(time) => write!(
-                    f,
-                    "its window was full for {time:?}: its receiver falls behind"
-                ),
+                OfGroup::Slow(reason, _) => reason.fmt(f),
             },
             Failure::Answer(answer) => match &**answer {
                 OfAnswer::Cancelled => f.write_str(
@@ -461,7 +495,11 @@ mod tests {
             id: PeerId::new([1; 16], 0),
             address: ([10, 0, 0, 1], 7000).into(),
         };
-        let error = SendError::of_group("wal", GroupFailure::Full(Arc::new(peer)));
+        let member = InTheWay {
+            peer: Arc::new(peer),
+            suspended: None,
+        };
+        let error = SendError::of_group("wal", GroupFailure::Full(member));
         assert_eq!(
             (error.kind(), error.member()),
             (SendErrorKind::Full, Some(peer))
@@ -481,7 +519,7 @@ mod tests {
             (SendErrorKind::Nested, Some(peer))
         );
         assert!(!error.is_transient() && error.spares_channel());
-        let slow = SendError::of_loss(LossReason::Full(Duration::from_secs(2)));
+        let slow = SendError::of_loss(LossReason::Full(Duration::from_secs(2), None));
         assert_eq!(slow.kind(), SendErrorKind::Full);
         assert_eq!(
             slow.to_string(),

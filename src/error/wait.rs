@@ -2,10 +2,10 @@
 
 use std::{fmt, sync::Arc};
 
-use ibex_transport::channel::{QuorumFailure, SendError, Votes, WaitAckedError};
+use ibex_transport::channel::{InTheWay, QuorumFailure, SendError, Votes, WaitAckedError};
 
-use super::{Subject, send_facts};
-use crate::{Counts, EndCause, NotOpened, PeerAt, SendErrorKind};
+use super::{Subject, Suspensions, send_facts};
+use crate::{Counts, EndCause, NotOpened, PeerAt, SendErrorKind, Suspension};
 
 /// The error of a call that waits until sent messages are delivered or acknowledged.
 ///
@@ -66,7 +66,7 @@ pub enum WaitErrorKind {
 enum Failure {
     Channel(WaitAckedError),
     /// A group's messages did not reach the engine of this member in time, or of several.
-    Flush(PeerAt),
+    Flush(InTheWay<Arc<PeerAt>>),
     Quorum(Box<Quorum>),
 }
 
@@ -136,7 +136,7 @@ impl WaitError {
     #[must_use]
     pub fn member(&self) -> Option<PeerAt> {
         match &self.0 {
-            Failure::Flush(peer) => Some(*peer),
+            Failure::Flush(member) => Some(*member.peer),
             _ => None,
         }
     }
@@ -169,6 +169,19 @@ impl WaitError {
         match self.failed()? {
             SendError::Disconnected(error) => Some(&error.cause),
             _ => None,
+        }
+    }
+
+    /// Returns the suspension of the session, if the call had no chance because the session has no
+    /// connection, or one over which the peer's host is silent: since when, why, and what this node
+    /// does about it. Of a group, it is that of a member that might have answered.
+    #[must_use]
+    pub fn suspended(&self) -> Option<&Suspension> {
+        match &self.0 {
+            Failure::Channel(WaitAckedError::Timeout { suspended, .. })
+            | Failure::Flush(InTheWay { suspended, .. }) => suspended.as_deref(),
+            Failure::Quorum(_) => self.votes()?.suspended.first().map(|first| &**first),
+            _ => self.not_opened()?.suspended.as_deref(),
         }
     }
 
@@ -222,8 +235,8 @@ impl WaitError {
     }
 
     /// The error of a group whose member does not hold everything.
-    pub(crate) fn of_flush(peer: PeerAt) -> Self {
-        Self(Failure::Flush(peer))
+    pub(crate) fn of_flush(member: InTheWay<Arc<PeerAt>>) -> Self {
+        Self(Failure::Flush(member))
     }
 
     /// The error of a group's wait for a quorum.
@@ -285,6 +298,7 @@ fn named(votes: Votes<Arc<PeerAt>>) -> Votes<PeerAt> {
         able: peers(votes.able),
         unable: peers(votes.unable),
         gone: peers(votes.gone),
+        suspended: votes.suspended,
     }
 }
 
@@ -299,10 +313,16 @@ impl fmt::Display for WaitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Failure::Channel(error) => error.fmt(f),
-            Failure::Flush(peer) => write!(
-                f,
-                "{peer} does not hold everything within the time-out; what was sent stays sent"
-            ),
+            Failure::Flush(InTheWay { peer, suspended }) => {
+                write!(
+                    f,
+                    "{peer} does not hold everything within the time-out; what was sent stays sent"
+                )?;
+                match suspended {
+                    Some(suspended) => write!(f, ": {suspended}"),
+                    None => Ok(()),
+                }
+            }
             Failure::Quorum(quorum) => quorum.fmt(f),
         }
     }
@@ -328,10 +348,16 @@ impl fmt::Display for Quorum {
             Reason::TimedOut(votes) => {
                 self.write_votes(votes, f)?;
                 f.write_str(
-                    " within the time-out; what was sent stays sent, and a later call may succeed; \
-                     see that the programs from which it may come take messages and acknowledge \
-                     them",
-                )
+                    " within the time-out; what was sent stays sent, and a later call may succeed",
+                )?;
+                Suspensions(&votes.suspended).fmt(f)?;
+                match votes.suspended.len() < votes.able.len() {
+                    true => f.write_str(
+                        "; see that the programs from which it may come take messages and \
+                         acknowledge them",
+                    ),
+                    false => Ok(()),
+                }
             }
         }
     }
@@ -344,6 +370,7 @@ impl Quorum {
             able,
             unable,
             gone,
+            suspended: _,
         } = votes;
         write!(
             f,
@@ -399,6 +426,7 @@ mod tests {
             able: Vec::new(),
             unable: Vec::new(),
             gone: Vec::new(),
+            suspended: Vec::new(),
         };
         let of = |failure| WaitError::of_quorum("wal", 7, 2, failure).to_string();
         assert_eq!(

@@ -4,22 +4,22 @@ use std::{
     collections::VecDeque,
     fmt, mem,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
 use ibex_base::fork;
-use ibex_ring::parking::Condition;
+use ibex_ring::parking::{Condition, Ticket};
 use ibex_transport::{
-    channel::{FOUND_PER_TURN, GatheringWait, OfAnyPeer, RecvError},
+    channel::{FOUND_PER_TURN, OfAnyPeer, Promptness, RecvError},
     node::SessionShared,
     runtime::Gathering,
 };
 
 use super::{FanInEvent, Opening, member::Member};
 use crate::{
-    Counts, Node, Peer, PeerAt, channel_defaults::ChannelDefaults, setting::SettingError,
-    template::ChannelTemplate,
+    Counts, Node, Peer, PeerAt, Suspension, channel_defaults::ChannelDefaults,
+    setting::SettingError, template::ChannelTemplate,
 };
 
 /// The receiving ends of one channel name with all peers of a node, present and future. `O` opens
@@ -43,8 +43,9 @@ pub(crate) struct Gathered<O: Opening> {
     told: Vec<usize>,
     sessions: VecDeque<Arc<SessionShared>>,
     events: VecDeque<FanInEvent<O::Message>>,
-    /// The wakers that a waiting task left.
-    task_wait: GatheringWait,
+    /// The ticket of the waker that a waiting thread or task left.
+    held: Option<Ticket>,
+    promptness: Promptness,
 }
 
 /// Number of looks at a peer that has nothing, before the peer is left alone until it tells.
@@ -70,7 +71,8 @@ impl<O: Opening> Gathered<O> {
             told: Vec::new(),
             sessions: VecDeque::new(),
             events: VecDeque::new(),
-            task_wait: GatheringWait::default(),
+            held: None,
+            promptness: Promptness::default(),
         })
     }
 
@@ -115,6 +117,14 @@ impl<O: Opening> Gathered<O> {
             .collect()
     }
 
+    /// The suspensions of the peers to which there is no connection.
+    pub(super) fn suspended(&self) -> Vec<Arc<Suspension>> {
+        let members = self.members.iter().flatten();
+        members
+            .filter_map(|member| member.handle.session().cut_off())
+            .collect()
+    }
+
     /// See [`FanIn::peer`](super::FanIn::peer).
     pub(super) fn peer(&self, who: PeerAt) -> Option<Peer> {
         let mut members = self.members.iter().flatten();
@@ -134,10 +144,10 @@ impl<O: Opening> Gathered<O> {
     ) -> Poll<Option<FanInEvent<O::Message>>> {
         let how = (may_look, self.in_memory);
         let gathering = self.gathering.clone();
-        let mut wait = mem::take(&mut self.task_wait);
-        let waker = context.waker();
-        let event = gathering.poll_until(&mut wait, waker, how, Something::new(self));
-        self.task_wait = wait;
+        let mut promptness = mem::take(&mut self.promptness);
+        let something = Something::new(self);
+        let event = gathering.poll_until(&mut promptness, context.waker(), how, something);
+        self.promptness = promptness;
         event
     }
 
@@ -146,7 +156,7 @@ impl<O: Opening> Gathered<O> {
     pub(crate) fn find_awaited(&mut self) -> Option<FanInEvent<O::Message>> {
         let found = self.find();
         if found.is_some() {
-            self.task_wait.came();
+            self.promptness.came();
         }
         found
     }
@@ -158,7 +168,7 @@ impl<O: Opening> Gathered<O> {
 
     /// Takes back the waker that a poll left.
     pub(crate) fn stop_waiting(&mut self) {
-        self.gathering.leave(&mut self.task_wait);
+        self.gathering.leave(&mut self.held);
     }
 
     // ---- Looking ---------------------------------------------------------------------
@@ -426,13 +436,14 @@ impl<O: Opening> Condition for Something<'_, O> {
         self.of.keep_nothing_back();
     }
 
-    fn arm(&mut self) {
+    fn register(&mut self, waker: &Waker) {
         self.about_to_sleep = true;
-        self.of.cool_all();
+        OfAnyPeer::register(self.of, waker);
     }
 
-    fn disarm(&mut self) {
+    fn leave(&mut self) {
         self.about_to_sleep = false;
+        self.of.stop_waiting();
     }
 }
 
@@ -456,8 +467,13 @@ impl<O: Opening> OfAnyPeer for Gathered<O> {
         is_there
     }
 
-    fn leave_alone(&mut self) {
+    fn register(&mut self, waker: &Waker) {
+        self.gathering.register(&mut self.held, waker);
         self.cool_all();
+    }
+
+    fn leave(&mut self) {
+        self.stop_waiting();
     }
 
     fn keep_nothing_back(&mut self) {

@@ -120,9 +120,9 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
         &mut self,
         timeout: Duration,
     ) -> Result<Option<FanInEvent<Message<T, C>>>, RecvError> {
-        self.gathered
-            .next_timeout(timeout)
-            .map_err(|NothingCame| RecvError::of_nobody(RecvErrorKind::Timeout))
+        self.gathered.next_timeout(timeout).map_err(|NothingCame| {
+            RecvError::of_nobody(RecvErrorKind::Timeout, self.gathered.suspended())
+        })
     }
 
     /// Returns the next event if there is one now. Under [`Driver::Caller`](crate::Driver::Caller)
@@ -135,7 +135,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     pub fn try_next(&mut self) -> Result<Option<FanInEvent<Message<T, C>>>, RecvError> {
         self.gathered
             .try_next()
-            .map_err(|NothingCame| RecvError::of_nobody(RecvErrorKind::Empty))
+            .map_err(|NothingCame| RecvError::of_nobody(RecvErrorKind::Empty, Vec::new()))
     }
 
     /// Returns the peers that have joined and are not gone, with the counters of their channels. A

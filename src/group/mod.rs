@@ -225,7 +225,7 @@ impl<T: ?Sized, C> Group<T, C> {
     /// [`WaitErrorKind::Timeout`](crate::WaitErrorKind::Timeout) with a [member](WaitError::member) that is not that far.
     pub fn flush_timeout(&mut self, timeout: Duration) -> Result<(), WaitError> {
         let flushed = self.group.flush(Patience::at_most(timeout));
-        flushed.map_err(|peer| WaitError::of_flush(*peer))
+        flushed.map_err(WaitError::of_flush)
     }
 
     /// Delivers everything that was sent to every member's engine, then ends all channels. Returns

@@ -78,6 +78,14 @@ impl Opening {
         }
     }
 
+    pub(super) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    pub(super) fn listener(&self) -> &str {
+        &self.listener
+    }
+
     pub(super) fn number(&self) -> u64 {
         self.number
     }

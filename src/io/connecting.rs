@@ -3,8 +3,9 @@
 //! A connecting end opens both channels of a stream and announces its number on the listener's
 //! channel, in one step. A stream that was opened is therefore always announced, so that the
 //! listener accepts or refuses it. There is one channel of announcements for each peer and name,
-//! and it stays open as long as the session. A listener accepts a stream by acknowledging its
-//! announcement.
+//! and it stays open until the listener is dropped. A listener accepts a stream by acknowledging its
+//! announcement. An announcement that a dropped listener had not accepted is made again, for the
+//! next listener of that name.
 
 use std::{
     future::Future,
@@ -17,7 +18,7 @@ use std::{
 use ibex_codec::SlotWriter;
 use ibex_ring::parking::Patience;
 use ibex_transport::{
-    channel::{Abort, SendFailure},
+    channel::{Abort, SendError, SendFailure, WaitAckedError},
     session::Interface,
 };
 
@@ -26,7 +27,7 @@ use super::{
     announcement::{Announcement, MOST_NAME_BYTES, Opening, Side, is_name, next_number},
     error,
 };
-use crate::{Peer, Sender};
+use crate::{CloseReason, EndCause, Peer, Sender};
 
 impl Stream {
     /// Connects to the [`Listener`](super::Listener) of that name at a peer, and waits until it has
@@ -47,29 +48,24 @@ impl Stream {
     /// # Errors
     ///
     /// [`TimedOut`](io::ErrorKind::TimedOut): there is no listener of that name, or it does not
-    /// accept, within the [`open_timeout`](crate::NodeBuilder::open_timeout) of this node.
-    /// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused): the listener was dropped before it
-    /// accepted. [`InvalidData`](io::ErrorKind::InvalidData): the peer has a channel of messages of
+    /// accept, within the [`open_timeout`](crate::NodeBuilder::open_timeout) of this node. A
+    /// listener that is dropped leaves requests that it has not accepted to the next listener of
+    /// that name. [`ConnectionRefused`](io::ErrorKind::ConnectionRefused): the listener failed. [`InvalidData`](io::ErrorKind::InvalidData): the peer has a channel of messages of
     /// that name. [`InvalidInput`](io::ErrorKind::InvalidInput): the name is empty, or longer than
     /// 228 bytes. [`ConnectionReset`](io::ErrorKind::ConnectionReset) and
     /// [`ConnectionAborted`](io::ErrorKind::ConnectionAborted): the session has ended, there or
     /// here. Otherwise the stream's channels cannot be opened, and the
     /// [`OpenError`](crate::OpenError) within tells why.
     pub fn connect(peer: &Peer, name: &str) -> io::Result<Self> {
-        let mut request = Request::new(peer, name)?;
         let timeout = peer.channel(name).timeout();
         let deadline = Patience::Until(Instant::now().checked_add(timeout));
-        let (opening, stream) = (&mut request.opening, &mut request.stream);
-        let sent = request
-            .announcer
-            .handle
-            .send(Some(NUMBER_BYTES), deadline, |slot| {
-                announce(opening, stream, slot)
-            });
-        let sequence = sent.map_err(error::of_connect)?;
-        let accepted = request.announcer.handle.wait_acked(sequence, deadline);
-        accepted.map_err(error::of_acceptance)?;
-        request.stream()
+        loop {
+            let mut request = Request::new(peer, name)?;
+            match request.wait(deadline) {
+                Err(failure) if failure.is_left() => {}
+                accepted => return accepted.map_err(Failure::into),
+            }
+        }
     }
 
     /// Connects as [`connect`](Self::connect) does, for a task.
@@ -126,7 +122,24 @@ impl Request {
         })
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+    fn wait(&mut self, deadline: Patience) -> Result<Stream, Failure> {
+        let (opening, stream) = (&mut self.opening, &mut self.stream);
+        let handle = &mut self.announcer.handle;
+        let sent = handle.send(Some(NUMBER_BYTES), deadline, |slot| {
+            announce(opening, stream, slot)
+        });
+        let sequence = sent.map_err(Failure::Unsent)?;
+        let accepted = handle.wait_acked(sequence, deadline);
+        accepted.map_err(Failure::Unaccepted)?;
+        Ok(self.stream())
+    }
+
+    /// Returns the request that takes the place of this one, for the same name.
+    fn again(&self) -> io::Result<Self> {
+        Self::new(self.opening.peer(), self.opening.listener())
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Stream, Failure>> {
         let handle = &mut self.announcer.handle;
         let sequence = match self.sequence {
             Some(sequence) => sequence,
@@ -135,16 +148,49 @@ impl Request {
                 let encode = |slot: &mut [_]| announce(opening, stream, slot);
                 let sent = handle.poll_send(context.waker(), Some(NUMBER_BYTES), encode);
                 let sent = ready!(sent).map_err(SendFailure::from);
-                *self.sequence.insert(sent.map_err(error::of_connect)?)
+                *self.sequence.insert(sent.map_err(Failure::Unsent)?)
             }
         };
-        ready!(handle.poll_acked(context.waker(), sequence)).map_err(error::of_acceptance)?;
-        Poll::Ready(self.stream())
+        let accepted = ready!(handle.poll_acked(context.waker(), sequence));
+        accepted.map_err(Failure::Unaccepted)?;
+        Poll::Ready(Ok(self.stream()))
     }
 
-    fn stream(&mut self) -> io::Result<Stream> {
-        let stream = self.stream.take();
-        Ok(stream.expect("what is announced was opened"))
+    fn stream(&mut self) -> Stream {
+        self.stream.take().expect("what is announced was opened")
+    }
+}
+
+/// A request that failed.
+enum Failure {
+    /// The request was not sent.
+    Unsent(SendFailure),
+    /// The request was not accepted.
+    Unaccepted(WaitAckedError),
+}
+
+impl Failure {
+    /// Returns whether the listener was dropped. This end may learn of that later than the program
+    /// that connects, which knows the next listener already.
+    fn is_left(&self) -> bool {
+        let (Failure::Unsent(SendFailure::Failed(error))
+        | Failure::Unaccepted(WaitAckedError::Failed(error))) = self
+        else {
+            return false;
+        };
+        let SendError::Disconnected(disconnected) = error else {
+            return false;
+        };
+        disconnected.cause == EndCause::PeerClosed(CloseReason::Dropped)
+    }
+}
+
+impl From<Failure> for io::Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Unsent(failure) => error::of_connect(failure),
+            Failure::Unaccepted(error) => error::of_acceptance(error),
+        }
     }
 }
 
@@ -184,7 +230,15 @@ impl Future for ConnectAsync {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let answer = match &mut this.state {
-            State::Waiting(request) => ready!(request.poll(context)),
+            State::Waiting(request) => loop {
+                match ready!(request.poll(context)) {
+                    Err(failure) if failure.is_left() => match request.again() {
+                        Ok(again) => **request = again,
+                        Err(error) => break Err(error),
+                    },
+                    accepted => break accepted.map_err(Failure::into),
+                }
+            },
             State::Failed(_) => match mem::replace(&mut this.state, State::Done) {
                 State::Failed(error) => Err(error),
                 _ => unreachable!("it was looked at"),

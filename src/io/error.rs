@@ -1,19 +1,19 @@
 //! Errors of channels as errors of byte streams: the kind is that of a socket's error, and the
 //! channel's error is within.
 
-use std::io;
+use std::{io, sync::Arc};
 
 use ibex_transport::channel::{RecvError, RecvFailure, SendError, SendFailure, WaitAckedError};
 
-use crate::{CloseReason, EndCause, OpenError, OpenErrorKind};
+use crate::{CloseReason, EndCause, OpenError, OpenErrorKind, Suspension};
 
 pub(super) fn of_recv(error: RecvError) -> io::Error {
     let kind = match &error {
         RecvError::NotOpened(_) => io::ErrorKind::TimedOut,
         RecvError::Mismatch(_) | RecvError::Corrupt { .. } => io::ErrorKind::InvalidData,
         RecvError::Disconnected(disconnected) => match &disconnected.cause {
-            // The peer's node was closed, and the stream had not ended.
-            EndCause::Goodbye => io::ErrorKind::UnexpectedEof,
+            // The peer closed its node or the session, and the stream had not ended.
+            EndCause::Goodbye | EndCause::EndedByPeer { .. } => io::ErrorKind::UnexpectedEof,
             cause => of_cause(cause),
         },
         RecvError::Memory(_) => io::ErrorKind::OutOfMemory,
@@ -34,9 +34,9 @@ pub(super) fn of_send(error: SendError) -> io::Error {
         SendError::NotOpened(_) => io::ErrorKind::TimedOut,
         SendError::Mismatch(_) => io::ErrorKind::InvalidData,
         SendError::Disconnected(disconnected) => match &disconnected.cause {
-            EndCause::PeerClosed(CloseReason::Dropped) | EndCause::Goodbye => {
-                io::ErrorKind::BrokenPipe
-            }
+            EndCause::PeerClosed(CloseReason::Dropped)
+            | EndCause::Goodbye
+            | EndCause::EndedByPeer { .. } => io::ErrorKind::BrokenPipe,
             cause => of_cause(cause),
         },
         SendError::Memory(_) => io::ErrorKind::OutOfMemory,
@@ -55,9 +55,10 @@ pub(super) fn of_send_timeout(failure: SendFailure) -> io::Error {
 /// The kind for what ended a channel, at either end.
 fn of_cause(cause: &EndCause) -> io::ErrorKind {
     match cause {
-        EndCause::PeerClosed(_) | EndCause::PeerGone { .. } | EndCause::Goodbye => {
-            io::ErrorKind::ConnectionReset
-        }
+        EndCause::PeerClosed(_)
+        | EndCause::PeerGone { .. }
+        | EndCause::Goodbye
+        | EndCause::EndedByPeer { .. } => io::ErrorKind::ConnectionReset,
         EndCause::Memory(_) => io::ErrorKind::OutOfMemory,
         _ => io::ErrorKind::ConnectionAborted,
     }
@@ -88,8 +89,17 @@ pub(super) fn of_connect(failure: SendFailure) -> io::Error {
 pub(super) fn of_acceptance(error: WaitAckedError) -> io::Error {
     match error {
         WaitAckedError::Failed(error) => refused(error),
-        WaitAckedError::Timeout { channel, peer, .. } => {
-            io::Error::new(io::ErrorKind::TimedOut, NotAccepted::Late(channel, peer))
+        WaitAckedError::Timeout {
+            channel,
+            peer,
+            suspended,
+            ..
+        } => {
+            let late = match suspended {
+                Some(suspended) => NotAccepted::Suspended(channel, peer, suspended),
+                None => NotAccepted::Late(channel, peer),
+            };
+            io::Error::new(io::ErrorKind::TimedOut, late)
         }
         // The listener was dropped while it held the request.
         WaitAckedError::Unacknowledged { channel, peer, .. } => {
@@ -108,6 +118,11 @@ enum NotAccepted {
          open_timeout, and connect again"
     )]
     Late(String, String),
+    #[error(
+        "byte streams \"{0}\" with {1}: it is not known whether the listener there accepted the \
+         stream within the time-out, so it was taken back: {2}; connect again"
+    )]
+    Suspended(String, String, Arc<Suspension>),
     #[error(
         "byte streams \"{0}\" with {1}: the peer dropped its listener before it accepted the \
          stream; connect again once it listens again"

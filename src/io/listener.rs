@@ -58,7 +58,8 @@ use crate::{
 pub struct Listener {
     name: ListenerName,
     requests: FanIn<u64, Announcement>,
-    /// A request whose ends could not be opened, to be tried again.
+    /// A request whose ends could not be opened, to be tried again. It is dropped behind `requests`:
+    /// its peer then hears that the listener is gone, and leaves the request to the next one.
     held: Option<Held>,
     is_over: bool,
 }

@@ -78,7 +78,7 @@
 //! | `BrokenPipe` | writing: the peer reads no more, or this end was finished |
 //! | `ConnectionAborted` | this node was closed, or lost its device |
 //! | `TimedOut` | the time of a blocking call is up |
-//! | `ConnectionRefused` | connecting: the listener went before it accepted |
+//! | `ConnectionRefused` | connecting: the listener failed before it accepted |
 //! | `AddrInUse` | the node has a listener of that name, or a receiver with that peer |
 //! | `OutOfMemory` | the kernel refuses memory; a later call may succeed |
 //!

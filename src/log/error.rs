@@ -206,6 +206,8 @@ impl Ended {
         match end.cause {
             EndCause::PeerClosed(CloseReason::Dropped) => Ended::Channel,
             EndCause::Goodbye
+            | EndCause::EndedByPeer { .. }
+            | EndCause::EndedHere { .. }
             | EndCause::PeerGone { .. }
             | EndCause::DeviceLost { .. }
             | EndCause::Refused { .. } => Ended::Session,

@@ -62,10 +62,14 @@ impl Sessions {
     pub(super) fn missing(&self) -> String {
         match self {
             Self::Given(_) => "it has no session".to_owned(),
-            Self::Kept(kept) => format!(
-                "none of the peers that are kept is connected as {}; their events say why not",
-                kept.address
-            ),
+            Self::Kept(kept) => {
+                let address = &kept.address;
+                let missing = format!("none of the peers that are kept is connected as {address}");
+                match kept.board.failure(address) {
+                    Some(failure) => format!("{missing}; the last attempt: {failure}"),
+                    None => format!("{missing}; it is being dialed, or is not among them"),
+                }
+            }
         }
     }
 

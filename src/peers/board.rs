@@ -12,7 +12,7 @@ use ibex_ring::parking::{Patience, Ticket, WaitSlot};
 use ibex_transport::runtime::Runtime;
 
 use super::PeersEvent;
-use crate::Peer;
+use crate::{ConnectError, Peer};
 
 pub(crate) struct Board {
     runtime: Arc<Runtime>,
@@ -24,6 +24,8 @@ pub(crate) struct Board {
 struct Shown {
     /// The peers, under all of their addresses.
     peers: BTreeMap<String, Peer>,
+    /// The last failures of the addresses that are not reached.
+    failures: BTreeMap<String, String>,
     events: VecDeque<PeersEvent>,
     dropped: u64,
     is_over: bool,
@@ -61,12 +63,19 @@ impl Board {
     /// Shows the peer at an address, or that there is none.
     pub(super) fn show(&self, address: &str, peer: Option<&Peer>) {
         let mut shown = self.lock();
+        shown.failures.remove(address);
         match peer {
             Some(peer) => drop(shown.peers.insert(address.to_owned(), peer.clone())),
             None => drop(shown.peers.remove(address)),
         }
         drop(shown);
         self.runtime.wake_at(&self.waiters);
+    }
+
+    /// Shows why the last attempt did not reach an address.
+    pub(super) fn show_failure(&self, address: &str, error: &ConnectError) {
+        let mut shown = self.lock();
+        shown.failures.insert(address.to_owned(), error.to_string());
     }
 
     /// Notes that the keeper has ended, so that nothing changes any more.
@@ -102,6 +111,14 @@ impl Board {
 
     pub(super) fn wait_for(&self, address: &str, deadline: Option<Instant>) -> Option<Peer> {
         self.wait(deadline, || self.look_for(address, None))
+    }
+
+    /// Returns why the last attempt did not reach an address, if it did not.
+    pub(crate) fn failure(&self, address: &str) -> Option<String> {
+        match fork::is_child() {
+            true => None,
+            false => self.lock().failures.get(address).cloned(),
+        }
     }
 
     /// Returns the next peer at `address` after `ended`, whose end the keeper may not have seen.
@@ -159,9 +176,7 @@ impl Board {
 
     /// Takes back the ticket that a poll left.
     pub(crate) fn leave(&self, held: &mut Option<Ticket>) {
-        if !fork::is_child() {
-            self.waiters.leave(held);
-        }
+        self.waiters.leave(held);
     }
 
     fn wait<T>(&self, deadline: Option<Instant>, look: impl FnMut() -> Look<T>) -> Option<T> {
@@ -176,20 +191,12 @@ impl Board {
         &self,
         held: &mut Option<Ticket>,
         waker: &Waker,
-        mut look: impl FnMut() -> Look<T>,
+        look: impl FnMut() -> Look<T>,
     ) -> Poll<Option<T>> {
         if fork::is_child() {
             return Poll::Ready(None);
         }
-        self.runtime.turn_for_caller();
-        self.waiters.renew(held, waker);
-        match look() {
-            Some(found) => {
-                self.waiters.leave(held);
-                Poll::Ready(found)
-            }
-            None => Poll::Pending,
-        }
+        self.runtime.poll_at(&self.waiters, held, waker, look)
     }
 
     fn look_for(&self, address: &str, ended: Option<&Peer>) -> Look<Peer> {

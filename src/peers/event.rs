@@ -10,7 +10,7 @@ use std::{
 use ibex_ring::parking::{Patience, Ticket};
 
 use super::{board::Board, futures::PeersEventAsync};
-use crate::{ConnectError, EndCause, Peer, PeerId, discovery::DiscoveryError};
+use crate::{ConnectError, EndCause, Peer, PeerId, PeerNames, discovery::DiscoveryError};
 
 /// Something that happened to the peers of [`Peers`](super::Peers).
 #[derive(Debug)]
@@ -32,6 +32,8 @@ pub enum PeersEvent {
         address: String,
         /// The peer that was there.
         peer: PeerId,
+        /// The names of that peer.
+        names: PeerNames,
         /// The reason of the end.
         cause: EndCause,
     },
@@ -76,8 +78,12 @@ impl fmt::Display for PeersEvent {
             PeersEvent::Lost {
                 address,
                 peer,
+                names,
                 cause,
-            } => write!(f, "{address}: the session with {peer} is over: {cause}"),
+            } => write!(
+                f,
+                "{address}: the session with {peer}{names} is over: {cause}"
+            ),
             PeersEvent::Draining { address, peer } => {
                 write!(f, "{address}: {peer} drains, and is left for its successor")
             }

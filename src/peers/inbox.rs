@@ -11,9 +11,8 @@ use std::{
 };
 
 use ibex_base::sync::lock;
-use ibex_transport::engine::Admission;
 
-use crate::{ConnectError, discovery::DiscoveryError};
+use crate::discovery::DiscoveryError;
 
 /// News for the keeper. A thread that leaves news never waits for the keeper.
 #[derive(Default)]
@@ -31,27 +30,19 @@ pub(super) enum News {
     Found(Vec<String>),
     /// The discovery has failed, and is asked again then.
     NotFound(DiscoveryError, Instant),
-    /// A dialing thread has a result.
-    Dialed(String, Result<Box<Admission>, ConnectError>),
+    /// The attempt at this address has an outcome.
+    Dialed(String),
     /// The session with this address is over, or its peer drains.
     Changed(String),
     /// The node was closed.
     Closed,
 }
 
-/// Abandons a session that no caller has taken.
-fn abandon(news: News) {
-    if let News::Dialed(_, Ok(admission)) = news {
-        admission.abandon();
-    }
-}
-
 impl Inbox {
     pub(super) fn tell(&self, news: News) {
         let mut queue = self.lock();
         if self.is_stopped() {
-            drop(queue);
-            return abandon(news);
+            return;
         }
         queue.push_back(news);
         drop(queue);
@@ -103,11 +94,10 @@ impl Inbox {
     pub(super) fn stop(&self) {
         let mut queue = self.lock();
         self.is_stopped.store(true, Ordering::Relaxed);
-        let left = std::mem::take(&mut *queue);
+        queue.clear();
         drop(queue);
         self.keeper.notify_all();
         self.discovery.notify_all();
-        left.into_iter().for_each(abandon);
     }
 
     pub(super) fn is_stopped(&self) -> bool {
@@ -142,6 +132,20 @@ impl Wake for SessionWaker {
     fn wake(self: Arc<Self>) {
         if let Some(inbox) = self.inbox.upgrade() {
             inbox.tell(News::Changed(self.address.clone()));
+        }
+    }
+}
+
+/// The waker that is left at the attempt to reach an address.
+pub(super) struct DialWaker {
+    pub(super) inbox: Weak<Inbox>,
+    pub(super) address: String,
+}
+
+impl Wake for DialWaker {
+    fn wake(self: Arc<Self>) {
+        if let Some(inbox) = self.inbox.upgrade() {
+            inbox.tell(News::Dialed(self.address.clone()));
         }
     }
 }

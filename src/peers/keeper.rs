@@ -1,7 +1,7 @@
 //! The thread that decides which addresses are dialed, and when.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     mem,
     panic::{self, AssertUnwindSafe},
     sync::Arc,
@@ -9,17 +9,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_base::BackOff;
 use ibex_ring::parking::Ticket;
-use ibex_transport::{engine::Admission, runtime::CloseWait};
+use ibex_transport::engine::Admission;
 
 use super::{
     Board, Inbox, News, PeersEvent, Reaching,
-    inbox::{CloseWaker, SessionWaker},
+    inbox::{CloseWaker, DialWaker, SessionWaker},
     reaching::who,
     watch_close,
 };
 use crate::{
     ConnectError, Peer, PeerId,
+    dialing::Connecting,
     discovery::{Discovery, DiscoveryError},
 };
 
@@ -31,7 +33,7 @@ pub(super) struct Keeper {
     kept: BTreeMap<String, Kept>,
     discovery_fails: bool,
     /// The node's end.
-    close: CloseWait,
+    close: Option<Ticket>,
 }
 
 /// An address, and the state of its session.
@@ -45,11 +47,20 @@ struct Kept {
     is_told: bool,
 }
 
+impl Kept {
+    /// Ends a series of failures.
+    fn is_reached(&mut self, address: &str) {
+        if mem::take(&mut self.is_told) {
+            tracing::info!(%address, "a peer that is to be kept connected is reached again");
+        }
+    }
+}
+
 /// State of an address.
 enum Place {
     /// The next attempt is made then.
     Due(Instant),
-    Dialing,
+    Dialing(Connecting),
     Connected(Session),
     /// The address is this node's.
     Own,
@@ -89,6 +100,7 @@ impl Session {
             PeersEvent::Lost {
                 address,
                 peer: self.peer.id(),
+                names: self.peer.names().clone(),
                 cause,
             }
         };
@@ -118,7 +130,7 @@ impl Keeper {
             inbox,
             kept: BTreeMap::new(),
             discovery_fails: false,
-            close: CloseWait::default(),
+            close: None,
         }
     }
 
@@ -129,7 +141,7 @@ impl Keeper {
             match self.inbox.next(self.next_due()) {
                 Some(News::Found(addresses)) => self.found(addresses),
                 Some(News::NotFound(error, next_attempt)) => self.not_found(error, next_attempt),
-                Some(News::Dialed(address, outcome)) => self.dialed(&address, outcome),
+                Some(News::Dialed(address)) => self.look_at_attempt(&address),
                 Some(News::Changed(address)) => self.look_at(&address),
                 Some(News::Closed) => break,
                 None => {}
@@ -159,7 +171,9 @@ impl Keeper {
     }
 
     fn found(&mut self, addresses: Vec<String>) {
-        self.discovery_fails = false;
+        if mem::take(&mut self.discovery_fails) {
+            tracing::info!("the discovery of peers answers again");
+        }
         self.kept
             .values_mut()
             .for_each(|kept| kept.is_listed = false);
@@ -172,12 +186,22 @@ impl Keeper {
             };
             self.kept.entry(address).or_insert_with(new).is_listed = true;
         }
+        // A session that stands for another listed address stays with it.
+        let stand_in = |kept: &Kept| match &kept.place {
+            Place::Same(first) if kept.is_listed => Some(first.clone()),
+            _ => None,
+        };
+        let needed: BTreeSet<String> = self.kept.values().filter_map(stand_in).collect();
         // Addresses that are no longer listed stay until their attempt or session is over.
-        let board = &self.board;
+        let (board, linger) = (&self.board, self.reaching.linger);
         self.kept.retain(|address, kept| {
-            let stays = matches!(kept.place, Place::Dialing | Place::Connected(_));
-            if !kept.is_listed && !stays {
-                board.show(address, None);
+            let stays = matches!(kept.place, Place::Dialing(_) | Place::Connected(_));
+            match &kept.place {
+                _ if kept.is_listed => {}
+                Place::Connected(_) if needed.contains(address) => {}
+                Place::Connected(session) => session.peer.session().begin_close(NOT_LISTED, linger),
+                Place::Dialing(_) => {}
+                _ => board.show(address, None),
             }
             kept.is_listed || stays
         });
@@ -185,6 +209,11 @@ impl Keeper {
 
     fn not_found(&mut self, error: DiscoveryError, next_attempt: Instant) {
         if !mem::replace(&mut self.discovery_fails, true) {
+            tracing::warn!(
+                %error,
+                "the discovery of peers failed; its last answer stays in force, and it is asked \
+                 again and again; further failures in a row are not logged"
+            );
             self.board.tell(PeersEvent::DiscoveryFailed {
                 error,
                 next_attempt,
@@ -194,25 +223,43 @@ impl Keeper {
 
     fn dial_those_due(&mut self) {
         let now = Instant::now();
+        let mut begun = Vec::new();
         let mut failed = Vec::new();
         for (address, kept) in &mut self.kept {
             if !matches!(kept.place, Place::Due(at) if at <= now) {
                 continue;
             }
-            kept.place = Place::Dialing;
-            let (stopping, inbox) = (self.inbox.clone(), self.inbox.clone());
-            let answered = address.clone();
-            let dialing = self.reaching.dial(
-                address.clone(),
-                move || stopping.is_stopped(),
-                move |outcome| inbox.tell(News::Dialed(answered, outcome)),
-            );
-            if let Err(error) = dialing {
-                failed.push((address.clone(), ConnectError::environment(address, error)));
+            match self.reaching.dial(address) {
+                Ok(connecting) => {
+                    kept.place = Place::Dialing(connecting);
+                    begun.push(address.clone());
+                }
+                Err(error) => failed.push((address.clone(), error)),
             }
         }
         for (address, error) in failed {
             self.not_reached(&address, error);
+        }
+        // The outcome may have come already, and is waited for from here on.
+        for address in begun {
+            self.look_at_attempt(&address);
+        }
+    }
+
+    fn look_at_attempt(&mut self, address: &str) {
+        let Some(Kept {
+            place: Place::Dialing(connecting),
+            ..
+        }) = self.kept.get_mut(address)
+        else {
+            return;
+        };
+        let waker = Waker::from(Arc::new(DialWaker {
+            inbox: Arc::downgrade(&self.inbox),
+            address: address.to_owned(),
+        }));
+        if let Poll::Ready(outcome) = connecting.poll(&waker, || ()) {
+            self.dialed(address, outcome);
         }
     }
 
@@ -221,14 +268,10 @@ impl Keeper {
         let admission = match outcome {
             Ok(admission) if !is_listed => {
                 admission.abandon();
-                self.kept.remove(address);
-                return;
+                return self.forget(address);
             }
             Ok(admission) => *admission,
-            Err(_) if !is_listed => {
-                self.kept.remove(address);
-                return;
-            }
+            Err(_) if !is_listed => return self.forget(address),
             Err(error) => return self.not_reached(address, error),
         };
         let id = who(&admission);
@@ -247,6 +290,11 @@ impl Keeper {
         }
     }
 
+    fn forget(&mut self, address: &str) {
+        self.kept.remove(address);
+        self.board.show(address, None);
+    }
+
     /// The address by which a node is connected, and the peer.
     fn connected_to(&self, id: PeerId) -> Option<(String, Peer)> {
         self.kept
@@ -263,13 +311,13 @@ impl Keeper {
         if let Some(kept) = self.kept.get_mut(address) {
             kept.place = place;
             kept.failures = 0;
-            kept.is_told = false;
+            kept.is_reached(address);
         }
     }
 
     fn connected(&mut self, address: &str, peer: Peer) {
         if let Some(kept) = self.kept.get_mut(address) {
-            kept.is_told = false;
+            kept.is_reached(address);
             kept.place = Place::Connected(Session {
                 peer: peer.clone(),
                 since: Instant::now(),
@@ -303,11 +351,11 @@ impl Keeper {
             return;
         };
         // An address whose sessions end again and again is dialed with pauses.
-        kept.failures = match session.since.elapsed() < LONGEST_PAUSE {
+        kept.failures = match session.since.elapsed() < BACK_OFF.longest() {
             true => kept.failures.saturating_add(1),
             false => 0,
         };
-        let pause = pause(kept.failures);
+        let pause = BACK_OFF.pause(kept.failures);
         let next = Instant::now() + pause;
         kept.place = Place::Due(next);
         let mut hidden = vec![address.to_owned()];
@@ -332,9 +380,15 @@ impl Keeper {
             return;
         };
         kept.failures = kept.failures.saturating_add(1);
-        let next_attempt = Instant::now() + pause(kept.failures);
+        let next_attempt = Instant::now() + BACK_OFF.pause(kept.failures);
         kept.place = Place::Due(next_attempt);
+        self.board.show_failure(address, &error);
         if !mem::replace(&mut kept.is_told, true) {
+            tracing::warn!(
+                %address, %error,
+                "a peer that is to be kept connected was not reached; it is tried again and again; \
+                 further failures in a row are not logged"
+            );
             self.board.tell(PeersEvent::NotReached {
                 address: address.to_owned(),
                 error,
@@ -360,7 +414,7 @@ pub(super) fn ask(mut discovery: Box<dyn Discovery>, inbox: &Inbox) {
             }
             Err(error) => {
                 failures += 1;
-                let pause = pause(failures);
+                let pause = BACK_OFF.pause(failures);
                 inbox.tell(News::NotFound(error, Instant::now() + pause));
                 pause
             }
@@ -371,18 +425,7 @@ pub(super) fn ask(mut discovery: Box<dyn Discovery>, inbox: &Inbox) {
     }
 }
 
-/// Returns the pause after this many failures in a row. A random part of up to a half is taken
-/// away.
-fn pause(failures: u32) -> Duration {
-    let Some(doublings) = failures.checked_sub(1) else {
-        return Duration::ZERO;
-    };
-    let longest = (FIRST_PAUSE * (1 << doublings.min(6))).min(LONGEST_PAUSE);
-    let mut random = [0];
-    // Without random bytes the pause is the longest.
-    let _ = getrandom::fill(&mut random);
-    longest - longest / 2 * u32::from(random[0]) / 256
-}
-
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The reason that a peer hears when its address is let go.
+const NOT_LISTED: &str = "its address is no longer listed";
+/// The pauses before an address is dialed again, or asked for again.
+const BACK_OFF: BackOff = BackOff::new(Duration::from_millis(200), Duration::from_secs(5));

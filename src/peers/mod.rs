@@ -1,8 +1,8 @@
 //! Peers that a node stays connected to.
 //!
 //! A *keeper* is a thread that sleeps unless there is news. The keeper knows the addresses and the
-//! state of each (`keeper.rs`). All other threads only leave it news (`inbox.rs`): the thread that
-//! asks the discovery, the threads that dial, a session that ends, the handle. The keeper puts its
+//! state of each (`keeper.rs`). Everything else only leaves it news (`inbox.rs`): the thread that asks
+//! the discovery, an attempt that has an outcome, a session that ends, the handle. The keeper puts its
 //! decisions on a *board* (`board.rs`), where the program's calls look and wait.
 #![forbid(unsafe_code)]
 
@@ -14,15 +14,14 @@ mod keeper;
 mod reaching;
 
 use std::{
-    fmt, io, mem,
+    fmt, mem,
     sync::Arc,
     task::Waker,
-    thread,
     time::{Duration, Instant},
 };
 
-use ibex_base::fork;
-use ibex_transport::runtime::CloseWait;
+use ibex_base::{fork, threads};
+use ibex_ring::parking::Ticket;
 
 pub use self::event::{PeersEvent, PeersEvents};
 pub(crate) use self::{board::Board, reaching::Reaching};
@@ -36,27 +35,28 @@ use crate::{ConnectError, Node, Peer, ToAddress, address, discovery::Discovery};
 /// The peers that a node keeps connected: [`Node::keep_connected`].
 ///
 /// Dropping it stops the keeping: no address is dialed any more, and its events end. Live sessions
-/// go on until their peer or this node is closed. Closing the node stops the keeping too.
+/// go on until they or one of the two nodes are closed. Closing the node stops the keeping too.
 pub struct Peers {
     board: Arc<Board>,
     inbox: Arc<Inbox>,
 }
 
 impl Node {
-    /// Stays connected to all nodes whose addresses `discovery` returns. A list of owned addresses,
-    /// such as `String` or `SocketAddr`, is a discovery.
+    /// Stays connected to all nodes whose addresses `discovery` returns. A list of addresses,
+    /// such as `&str`, `String` or `SocketAddr`, is taken as well.
     ///
     /// All addresses are dialed at once. An address is dialed again when its session is over or it
     /// was not reached, after pauses that grow to 5 s. Chance shortens each pause by up to a half,
-    /// so that nodes that lost the same peer do not come back together. The threads that dial are
-    /// those that resume sessions, at most 16. An attempt takes up to 3 s.
+    /// so that nodes that lost the same peer do not come back together. An attempt takes up to 3 s,
+    /// and holds up no other one.
     ///
     /// - The node's own address is left out. An address is left out, too, if the node there is
     ///   already kept by another address, which then stands for both in
     ///   [`wait_for`](Peers::wait_for). Such a node sees a session for a moment, each time this is
     ///   found out.
-    /// - An address that the discovery no longer returns is let go: its session stays until it
-    ///   ends, and is not made again.
+    /// - An address that the discovery no longer returns is let go: its session is
+    ///   [closed](Peer::close) once everything that was sent is delivered, after
+    ///   [`linger`](crate::NodeBuilder::linger) at the latest, and is not made again.
     /// - A peer that [drains](Self::drain) is left at once, and its address is dialed again. Where
     ///   processes share a listening socket, that leads to the next process. The session with the
     ///   old process goes on until that closes, for calls and channels that were begun there.
@@ -64,9 +64,10 @@ impl Node {
     ///   sessions.
     ///
     /// The call returns at once. One thread sleeps until there is something to do, and another asks
-    /// the discovery as long as it has more to say. Under [`Driver::Caller`](crate::Driver::Caller)
-    /// these dial too. The program still has to turn the engine, by the calls that wait here or by
-    /// others; without turns the keeper hears of no session's end.
+    /// the discovery as long as it has more to say. The node's engine dials. Under
+    /// [`Driver::Caller`](crate::Driver::Caller) the program has to turn it, by the calls that wait
+    /// here or by others; without turns no peer is reached, and the keeper hears of no session's
+    /// end.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -94,7 +95,10 @@ impl Node {
     ///
     /// [`Resources`](crate::ConnectErrorKind::Resources): the process cannot have two more threads.
     /// [`UsedAfterFork`](crate::ConnectErrorKind::UsedAfterFork): this process is a fork.
-    pub fn keep_connected(&self, discovery: impl Discovery) -> Result<Peers, ConnectError> {
+    pub fn keep_connected(
+        &self,
+        discovery: impl Into<Box<dyn Discovery>>,
+    ) -> Result<Peers, ConnectError> {
         self.check_fork()?;
         let board = Arc::new(Board::new(self.runtime.clone()));
         let inbox = Arc::<Inbox>::default();
@@ -107,9 +111,10 @@ impl Node {
             peers.board.clone(),
             peers.inbox.clone(),
         );
-        start("ibex-peers", move || keeper.run()).map_err(ConnectError::no_thread)?;
-        let ask = move || keeper::ask(Box::new(discovery), &asking);
-        start("ibex-discover", ask).map_err(ConnectError::no_thread)?;
+        threads::spawn("ibex-peers", move || keeper.run()).map_err(ConnectError::no_thread)?;
+        let discovery = discovery.into();
+        let ask = move || keeper::ask(discovery, &asking);
+        threads::spawn("ibex-discover", ask).map_err(ConnectError::no_thread)?;
         Ok(peers)
     }
 }
@@ -177,13 +182,12 @@ impl fmt::Debug for Peers {
     }
 }
 
-fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let thread = thread::Builder::new().name(name.to_owned());
-    thread.spawn(work).map(drop)
-}
-
 /// Has the keeper told of the node's end; it is ready if that has come.
-fn watch_close(runtime: &ibex_transport::runtime::Runtime, wait: &mut CloseWait, waker: &Waker) {
+fn watch_close(
+    runtime: &ibex_transport::runtime::Runtime,
+    wait: &mut Option<Ticket>,
+    waker: &Waker,
+) {
     if runtime.poll_closed(wait, waker).is_ready() {
         waker.wake_by_ref();
     }

@@ -1,15 +1,16 @@
 //! An attempt to connect, and the session that it leads to.
 
-use std::{io, sync::Arc};
+use std::{sync::Arc, time::Duration};
 
-use ibex_bootstrap::{Local, dial_once};
+use ibex_bootstrap::{DialRequest, Local};
 use ibex_transport::{engine::Admission, runtime::Runtime};
 
 use crate::{
     ConnectError, Peer, PeerId,
     channel_defaults::ChannelDefaults,
-    listener::{admission, admit},
-    resuming::{ATTEMPT, Resuming},
+    dialing::{Connecting, Desk, closed},
+    listener::admit,
+    resuming::ATTEMPT,
 };
 
 /// Parts of a node that its keepers connect with.
@@ -17,26 +18,23 @@ use crate::{
 pub(crate) struct Reaching {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) local: Local,
-    pub(crate) resuming: Resuming,
-    pub(crate) max_channels: u32,
+    pub(crate) desk: Desk,
     pub(crate) channel: ChannelDefaults,
+    /// Time that the end of a session waits until everything is delivered.
+    pub(crate) linger: Duration,
 }
 
 impl Reaching {
-    /// Dials on another thread, which calls `done`.
-    pub(super) fn dial(
-        &self,
-        address: String,
-        is_stopped: impl Fn() -> bool + Send + 'static,
-        done: impl FnOnce(Result<Box<Admission>, ConnectError>) + Send + 'static,
-    ) -> io::Result<()> {
-        let this = self.clone();
-        self.resuming.dialers.run(Box::new(move || {
-            let is_cancelled = || is_stopped() || this.runtime.is_closed();
-            let dialed = dial_once(&address, &this.local, ATTEMPT, &is_cancelled);
-            let admit = |established| admission(established, this.max_channels, &this.resuming);
-            done(dialed.map(|one| Box::new(admit(one))).map_err(Into::into));
-        }))
+    /// Begins one attempt.
+    pub(super) fn dial(&self, address: &str) -> Result<Connecting, ConnectError> {
+        let request = DialRequest {
+            address: address.to_owned(),
+            local: self.local.clone(),
+            timeout: ATTEMPT,
+            tries_again: false,
+        };
+        let connecting = Connecting::begin(&self.desk, request);
+        connecting.ok_or_else(|| closed(&self.runtime, address))
     }
 
     pub(super) fn admit(&self, address: &str, admission: Admission) -> Result<Peer, ConnectError> {

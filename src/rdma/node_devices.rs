@@ -364,8 +364,12 @@ impl VerbsDevices for NodeDevices {
     }
 
     fn prepare(&self, request: &PairRequest) -> Result<Box<dyn VerbsPair>, String> {
-        let place = |placement: &AcceptPlacement| placement.place(request.offered?, request.peer);
-        let wanted = self.placement.as_ref().and_then(place);
+        let wanted = match (&self.placement, request.offered) {
+            (Some(placement), Some(who)) => placement
+                .place(who, request.peer)
+                .map_err(|panic| format!("the program's place_accepted panicked: {panic}"))?,
+            _ => None,
+        };
         self.prepare_on(request, wanted)
     }
 }

@@ -15,7 +15,7 @@ use ibex_verbs::{
 
 use super::Tuning;
 use crate::{
-    environment::Site,
+    environment::{Completions, Site},
     setting::{SettingConflict, SettingError},
 };
 
@@ -98,7 +98,8 @@ impl RdmaSettings {
 
     // ---- The place -------------------------------------------------------------------
 
-    /// Names the device, such as `mlx5_0`. Default: the device on the route of a session's
+    /// Names the device, such as `mlx5_0`, or gives its GUID, which stays when the kernel renames
+    /// the device, as in `guid:0002:c903:0000:0001`. Default: the device on the route of a session's
     /// connection, which is the network interface with the connection's own address, or the one
     /// below it. For a connection over the loopback interface, any device will do. A named device
     /// is taken independent of the route, so both ends of a session have to be on one RDMA network.
@@ -358,7 +359,7 @@ impl RdmaSettings {
             gid_index,
             partition_key,
             mtu_bytes,
-            completion_polling,
+            completions,
             ..
         } = variables;
         self.device = device.clone().or(self.device.take());
@@ -366,8 +367,12 @@ impl RdmaSettings {
         self.gid_index = gid_index.or(self.gid_index);
         let partition_key = partition_key.and_then(PartitionKey::new);
         self.partition_key = partition_key.or(self.partition_key);
-        self.resources.completion_polling =
-            completion_polling.or(self.resources.completion_polling);
+        let polling = completions.map(|completions| match completions {
+            Completions::Plain => CompletionPolling::Plain,
+            Completions::Extended => CompletionPolling::Extended,
+            Completions::ExtendedOneByOne => CompletionPolling::ExtendedOneByOne,
+        });
+        self.resources.completion_polling = polling.or(self.resources.completion_polling);
         if let Some(mtu) = mtu_bytes.and_then(Mtu::from_bytes) {
             self.connection = self.connection.path_mtu(mtu);
         }

@@ -11,8 +11,9 @@ use ibex_codec::Codec;
 use super::{VersionedMessage, VersionedReceiver, VersionedSender, Versions};
 use crate::{
     RecvError, SendError, Sender,
-    asynchronous::{Messages, RecvAsync},
+    asynchronous::{Messages, OpenedAsync, RecvAsync},
     message::DefaultCodec,
+    receiver,
 };
 
 // ---- Sending -------------------------------------------------------------------------
@@ -132,6 +133,26 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
         &mut self,
     ) -> impl Future<Output = Result<VersionedMessage<N, O, C>, RecvError>> {
         RecvAsync::new(self)
+    }
+
+    /// Returns the next message, or `None` when the channel has ended in order, as
+    /// [`Receiver::next_async`](crate::Receiver::next_async) does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`recv_async`](Self::recv_async), but for the orderly end.
+    pub async fn next_async(&mut self) -> Result<Option<VersionedMessage<N, O, C>>, RecvError> {
+        receiver::until_end(self.recv_async().await)
+    }
+
+    /// Waits in a task until the peer has opened its end, as
+    /// [`Receiver::opened_async`](crate::Receiver::opened_async) does.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError`]: the peer knows neither version, or the session has ended.
+    pub fn opened_async(&mut self) -> impl Future<Output = Result<(), RecvError>> {
+        OpenedAsync(&mut self.handle)
     }
 
     /// Polls for the next message, as [`Receiver::poll_recv`](crate::Receiver::poll_recv) does.

@@ -11,7 +11,7 @@ use ibex_transport::{
 };
 
 use crate::{
-    ChannelBuilder, Message, OpenError, Receiver, RecvError, RecvErrorKind, SendError, Sender,
+    ChannelBuilder, Message, OpenError, Receiver, RecvError, SendError, Sender,
     channel_builder::{Offer, message_version},
     error::OpenFailure,
     message::DefaultCodec,
@@ -278,18 +278,14 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
         reason = "it can fail, as that of `Receiver`"
     )]
     pub fn next(&mut self) -> Result<Option<VersionedMessage<N, O, C>>, RecvError> {
-        match self.recv() {
-            Ok(message) => Ok(Some(message)),
-            Err(error) if error.kind() == RecvErrorKind::Ended => Ok(None),
-            Err(error) => Err(error),
-        }
+        receiver::until_end(self.recv())
     }
 
     /// The next message; waits as [`next`](Self::next) does.
     ///
     /// # Errors
     ///
-    /// The errors of [`next`](Self::next); the orderly end is [`RecvErrorKind::Ended`].
+    /// The errors of [`next`](Self::next); the orderly end is [`RecvErrorKind::Ended`](crate::RecvErrorKind::Ended).
     #[inline]
     pub fn recv(&mut self) -> Result<VersionedMessage<N, O, C>, RecvError> {
         let raw = self.handle.receive(Patience::FOREVER)?;

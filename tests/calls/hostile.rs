@@ -5,6 +5,7 @@ use ibex::{
     Codec, Rkyv, Schema,
     codec::{Describer, EncodeError, Invalid, SchemaInfo, SlotWriter},
 };
+use ibex_harness::draw::Draw;
 
 use super::*;
 
@@ -75,15 +76,10 @@ fn nonsense() -> Vec<Vec<u8>> {
             frames.push(frame(number, u32::MAX, kind, 0));
         }
     }
-    let mut state = 1_u64;
+    let mut draw = Draw::new(1);
     for length in 0..2_000 {
-        let mut bytes = Vec::new();
-        for _ in 0..length % 90 {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            bytes.push(state as u8);
-        }
+        let mut bytes = vec![0; length % 90];
+        draw.fill(&mut bytes);
         if let Some(kind) = bytes.get_mut(8) {
             *kind %= 12;
         }
@@ -117,8 +113,9 @@ fn a_hostile_caller_harms_nobody_else() {
         let here = builder(cell).build().unwrap();
         let hostile = here.connect(address).unwrap();
         let channel = hostile.channel("echo").codec::<Forged>();
-        let mut requests = channel.clone().sender::<[u8]>().unwrap();
-        let mut replies = channel.receiver::<[u8]>().unwrap();
+        let back = hostile.channel("echo/replies").codec::<Forged>();
+        let mut requests = channel.sender::<[u8]>().unwrap();
+        let mut replies = back.receiver::<[u8]>().unwrap();
         for frame in nonsense() {
             requests.send(&frame).unwrap();
             while replies.try_recv().is_ok() {}
@@ -147,8 +144,9 @@ fn a_hostile_service_is_counted_and_its_calls_end() {
         },
         |_, peer| {
             let channel = peer.channel("echo").codec::<Forged>();
-            let mut requests = channel.clone().receiver::<[u8]>().unwrap();
-            let mut replies = channel.sender::<[u8]>().unwrap();
+            let back = peer.channel("echo/replies").codec::<Forged>();
+            let mut requests = channel.receiver::<[u8]>().unwrap();
+            let mut replies = back.sender::<[u8]>().unwrap();
             let call = requests.recv().unwrap().to_vec();
             let id = |bytes: &[u8], at| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
             for frame in nonsense() {

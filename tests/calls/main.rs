@@ -1,15 +1,12 @@
 //! The promises of a service and its callers, over each fabric and under each driver.
 
 mod again;
-#[path = "../resuming/cable.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
-mod cable;
 mod certainty;
 mod hostile;
 mod names;
 mod outage;
+mod roles;
 mod streams;
-#[cfg(feature = "tower")]
 mod towers;
 mod traces;
 mod unary;

@@ -9,16 +9,18 @@ use std::{
 
 use ibex::{Driver, Fabric};
 
-use super::{cable::Cable, *};
+use ibex_harness::proxy::Proxy;
+
+use super::*;
 
 #[test]
 fn calls_go_on_over_another_connection_exactly_once() {
     for fabric in [Fabric::Tcp, Fabric::Shm] {
         let cell = (fabric, Driver::Threads, 1);
         let there = builder(cell).listen("127.0.0.1:0").build().unwrap();
-        let cable = Cable::to(there.local_addr().unwrap());
+        let proxy = Proxy::start(there.local_addr().unwrap()).unwrap();
         let here = builder(cell).build().unwrap();
-        let peer = here.connect(cable.address).unwrap();
+        let peer = here.connect(proxy.address()).unwrap();
         let other = there.accept().unwrap();
         let serving = thread::spawn(move || {
             let mut executed = BTreeMap::<u64, u64>::new();
@@ -54,7 +56,7 @@ fn calls_go_on_over_another_connection_exactly_once() {
                 while !done.load(Ordering::Acquire) {
                     thread::sleep(Duration::from_millis(pause));
                     if !peer.is_suspended() {
-                        cable.cut();
+                        proxy.cut();
                     }
                     pause = (pause * 7) % 41;
                 }

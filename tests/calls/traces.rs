@@ -4,20 +4,9 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use ibex::calls::{CallErrorKind, CallOptions, Caller, Execution, Request};
+use ibex_harness::draw::Draw;
 
 use super::*;
-
-/// Numbers that look random, and are the same in each run.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
 
 const CALLS: u64 = 10_000;
 
@@ -86,7 +75,7 @@ fn calls_that_end_in_every_way_leave_nothing_behind() {
         |node, peer| {
             let calls = peer.channel("echo").max_in_flight(32);
             let echo = calls.caller::<Question, Answer>().unwrap();
-            let mut draw = Draw(0x9e37_79b9_7f4a_7c15);
+            let mut draw = Draw::new(1);
             run(node, async {
                 let mut under_way = FuturesUnordered::new();
                 for number in 0..CALLS {
@@ -103,7 +92,7 @@ fn calls_that_end_in_every_way_leave_nothing_behind() {
         },
         |node, peer| {
             let mut service = peer.service::<Question, Answer>("echo").unwrap();
-            let mut draw = Draw(7);
+            let mut draw = Draw::new(7);
             run(node, async {
                 let mut held = Vec::new();
                 loop {

@@ -8,10 +8,10 @@ use std::{
 };
 
 use ibex_bootstrap::{HandshakeError, HandshakeFailure, Problem};
+use ibex_harness::events::Each;
 use tracing::{
-    Event, Metadata, Subscriber,
+    Event,
     field::{Field, Visit},
-    span,
 };
 
 /// Collects the failures that nodes of this process log from now on.
@@ -33,7 +33,8 @@ impl Log {
     /// Takes over this process's log, which a process can do once.
     pub(crate) fn take_over() -> Self {
         let log = Self::default();
-        tracing::subscriber::set_global_default(log.clone()).expect("nobody keeps the log yet");
+        let collecting = log.clone();
+        Each(move |event: &Event<'_>| event.record(&mut Reading(&collecting))).take_over();
         log
     }
 
@@ -59,25 +60,6 @@ impl Log {
         assert!(from_there.next().is_none(), "{address} failed twice");
         failure.clone()
     }
-}
-
-impl Subscriber for Log {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event()
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut Reading(self));
-    }
-
-    // ibex opens no spans.
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-    fn enter(&self, _: &span::Id) {}
-    fn exit(&self, _: &span::Id) {}
 }
 
 struct Reading<'a>(&'a Log);

@@ -1,5 +1,7 @@
 //! Payloads that differ from each other in every byte.
 
+use ibex_harness::draw::mix;
+
 /// Returns the `length` bytes of message `sequence`.
 pub(crate) fn numbered(sequence: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
@@ -32,13 +34,10 @@ pub(crate) fn check(sequence: u64, bytes: &[u8]) {
 }
 
 /// Returns a word of the payload. The first is the sequence itself, for readers of a dump; the
-/// others are mixed from sequence and place (the finalizer of splitmix64).
+/// others are mixed from sequence and place.
 fn word(sequence: u64, index: usize) -> u64 {
     if index == 0 {
         return sequence;
     }
-    let mut word = sequence.wrapping_add((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
+    mix(sequence.wrapping_add((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }

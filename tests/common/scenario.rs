@@ -64,14 +64,10 @@ pub(crate) fn is_short_list() -> bool {
 
 /// Returns the fabrics of this build, whether or not there is a device for verbs.
 fn fabrics() -> impl Iterator<Item = Fabric> {
-    let fabrics = [
-        (Fabric::Shm, cfg!(feature = "shm")),
-        (Fabric::Tcp, cfg!(feature = "tcp")),
-        (Fabric::Verbs, cfg!(feature = "verbs")),
-    ];
+    let fabrics = [Fabric::Shm, Fabric::Tcp, Fabric::Verbs];
     fabrics
         .into_iter()
-        .filter_map(|(fabric, is_built)| is_built.then_some(fabric))
+        .filter(|fabric| *fabric != Fabric::Verbs || cfg!(feature = "verbs"))
 }
 
 /// The columns of the matrix: drivers, and the engines that they turn.
@@ -118,6 +114,8 @@ const BY_TWO_ENGINES: &[&str] = &[
     "close_reports",
     "close_interrupts",
     "close_reports_twice",
+    "session_ended_by_the_dialer",
+    "session_end_interrupts",
     "close_in_two_threads",
     "sender_killed",
     "stopped_under_load",

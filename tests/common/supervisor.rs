@@ -9,18 +9,14 @@
 use std::{
     env, fmt, fs,
     io::{self, Read, Seek},
-    os::{fd::OwnedFd, unix::process::ExitStatusExt},
+    os::fd::OwnedFd,
     panic,
-    process::{Child, Command, ExitCode, ExitStatus, Stdio},
+    process::{ExitCode, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    fs::{MemfdFlags, memfd_create},
-    io::Errno,
-    process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, set_parent_process_death_signal},
-};
+use ibex_harness::process::{self, Process, wait_for_any};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 #[cfg(feature = "fake-device")]
 use super::fake;
@@ -72,11 +68,14 @@ fn watch_over(cell: Cell) -> Result<(), String> {
             // Both players are shown before the end of one changes what the other does.
             let running = || players.iter().filter(|player| player.ended.is_none());
             remarks.extend(running().map(Player::stacks));
-            players.iter_mut().for_each(Player::kill);
+            let running = players.iter_mut().filter(|player| player.ended.is_none());
+            let killed: io::Result<Vec<_>> = running.map(|player| player.process.kill()).collect();
+            killed.map_err(|error| error.to_string())?;
             is_over = true;
             deadline += WATCHDOG;
         }
-        wait_for_any(&players, deadline);
+        let processes = players.iter().map(|player| &player.process);
+        wait_for_any(processes, deadline).map_err(|error| error.to_string())?;
     }
     if !is_over && !players.iter().any(Player::has_failed) {
         return Ok(());
@@ -91,8 +90,7 @@ fn watch_over(cell: Cell) -> Result<(), String> {
 pub(crate) fn play_part(cells: &[Cell]) -> Option<ExitCode> {
     let part = env::var(PART).ok()?;
     // The supervisor's thread may be gone already; then the result is not needed.
-    set_parent_process_death_signal(Some(Signal::KILL)).expect("a signal of our own");
-    if getppid().is_none_or(|parent| parent == Pid::INIT) {
+    if process::stay_with_parent().is_err() {
         return Some(ExitCode::FAILURE);
     }
     let parts = cells.iter().flat_map(|&cell| Part::of(cell));
@@ -149,8 +147,7 @@ impl fmt::Display for Part {
 /// A process that plays its part.
 struct Player {
     part: Part,
-    child: Child,
-    pidfd: OwnedFd,
+    process: Process,
     /// The file for its standard output and error.
     said: fs::File,
     ended: Option<ExitStatus>,
@@ -166,34 +163,30 @@ impl Player {
 
     fn start(part: Part, line: OwnedFd) -> io::Result<Self> {
         let said = fs::File::from(memfd_create("said", MemfdFlags::CLOEXEC)?);
-        let mut command = Command::new(env::current_exe()?);
+        let mut command = process::again()?;
         if part.cell.takes_device() {
             let device = Device::of_this_run().map_err(io::Error::other)?;
             let (variable, port) = device.for_a_player();
             command.env(variable, port);
         }
         Keys::tell(&mut command);
-        let child = command
+        command
             .env(PART, part.to_string())
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::from(line))
             .stdout(Stdio::from(said.try_clone()?))
-            .stderr(Stdio::from(said.try_clone()?))
-            .spawn()?;
-        let pid = Pid::from_child(&child);
+            .stderr(Stdio::from(said.try_clone()?));
+        let process = Process::start(part, &mut command)?;
         Ok(Self {
             part,
-            pidfd: pidfd_open(pid, PidfdFlags::empty())?,
-            child,
+            process,
             said,
             ended: None,
         })
     }
 
     fn look(&mut self) -> io::Result<()> {
-        if self.ended.is_none() {
-            self.ended = self.child.try_wait()?;
-        }
+        self.ended = self.process.ended()?;
         Ok(())
     }
 
@@ -202,44 +195,16 @@ impl Player {
         self.ended.is_some_and(|status| {
             let Part { cell, side } = self.part;
             if side.is_some() && cell.scenario.killed == side {
-                status.signal() != Some(Signal::KILL.as_raw())
+                !process::was_killed(status)
             } else {
                 !status.success()
             }
         })
     }
 
-    fn kill(&mut self) {
-        if self.ended.is_none() {
-            // The process may have ended in the meantime, which does no harm.
-            let _ = self.child.kill();
-        }
-    }
-
-    /// Returns the stacks of all its threads, if a debugger is installed.
+    /// Returns the stacks of all its threads.
     fn stacks(&self) -> String {
-        let Self { part, child, .. } = self;
-        let pid = child.id().to_string();
-        let stacks = Command::new("gdb")
-            .args([
-                "-p",
-                &pid,
-                "-batch",
-                "-nx",
-                "-ex",
-                "thread apply all bt -frame-info short-location 24",
-            ])
-            .stdin(Stdio::null())
-            .output();
-        match stacks {
-            Ok(output) => {
-                format!(
-                    "{part} is at\n{}\n",
-                    String::from_utf8_lossy(&output.stdout)
-                )
-            }
-            Err(error) => format!("{part} does not end (no stacks: gdb: {error})\n"),
-        }
+        format!("{} is at\n{}\n", self.part, self.process.stacks())
     }
 
     fn report(&mut self) -> String {
@@ -257,28 +222,5 @@ impl Player {
             None => "still running".to_owned(),
         };
         format!("--- {} ({how})\n{said}", self.part)
-    }
-}
-
-impl Drop for Player {
-    fn drop(&mut self) {
-        if self.ended.is_none() {
-            self.kill();
-            let _ = self.child.wait();
-        }
-    }
-}
-
-/// Waits until a player ends, or until `deadline`.
-fn wait_for_any(players: &[Player], deadline: Instant) {
-    let running = players.iter().filter(|player| player.ended.is_none());
-    let mut fds: Vec<_> = running
-        .map(|player| PollFd::new(&player.pidfd, PollFlags::IN))
-        .collect();
-    let left = deadline.saturating_duration_since(Instant::now());
-    let timeout = Timespec::try_from(left).expect("a deadline that is near");
-    match poll(&mut fds, Some(&timeout)) {
-        Ok(_) | Err(Errno::INTR) => {}
-        Err(error) => panic!("poll: {error}"),
     }
 }

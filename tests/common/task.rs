@@ -6,7 +6,7 @@ use std::{
     pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
     thread::{self, Thread},
@@ -14,6 +14,7 @@ use std::{
 };
 
 use ibex::{Driver, Node};
+use ibex_harness::wakes::Wakes;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -86,27 +87,16 @@ pub(crate) fn poll_until_woken<F: Future + Unpin>(
 /// Polls `task`, which stays pending, again whenever a poll has woken it. Returns the number of
 /// polls, at most `limit`.
 pub(crate) fn polls_until_quiet<F: Future + Unpin>(task: &mut F, limit: usize) -> usize {
-    let count = Arc::new(Count::default());
-    let waker = Waker::from(count.clone());
+    let (wakes, waker) = Wakes::counted();
     for polls in 1..=limit {
-        let before = count.0.load(Ordering::Relaxed);
+        let before = wakes.get();
         let polled = pin!(&mut *task).poll(&mut Context::from_waker(&waker));
         assert!(polled.is_pending(), "what it waits for is there");
-        if count.0.load(Ordering::Relaxed) == before {
+        if wakes.get() == before {
             return polls;
         }
     }
     limit
-}
-
-/// Counts its calls.
-#[derive(Default)]
-struct Count(AtomicUsize);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 /// A waker that panics when it is called, and notes the call.

@@ -6,11 +6,9 @@
 //! process.
 
 use std::{
-    fs,
     io::{Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     os::fd::OwnedFd,
-    process,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -34,7 +32,7 @@ use rustix::{
         AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, accept, bind, connect,
         listen, recv, send, socket,
     },
-    process::geteuid,
+    rand::{GetRandomFlags, getrandom},
 };
 
 use crate::common::{
@@ -52,7 +50,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 /// Both ends know the two versions and the one to update, whichever end detects the mismatch first.
 fn another_version(stage: &mut Stage) {
-    let newest = Version { major: 3, minor: 0 };
+    let newest = Version { major: 4, minor: 0 };
     let mut later = hand_made_node();
     later.versions = VersionRange {
         oldest: newest,
@@ -61,7 +59,7 @@ fn another_version(stage: &mut Stage) {
     let is_diagnosis = |error: &HandshakeError| {
         let said = error.to_string();
         matches!(error, HandshakeError::Version { .. })
-            && said.contains("ibex protocol 3.0")
+            && said.contains("ibex protocol 4.0")
             && said.contains("update the older of the two")
     };
     match stage.side {
@@ -78,7 +76,7 @@ fn another_version(stage: &mut Stage) {
                 _ => panic!("{error}"),
             }
             let address = stage.hear_any();
-            match dial(&address, &later, LONG, &|| false) {
+            match dial(&address, &later, LONG) {
                 Err(DialError::Handshake {
                     source: HandshakeError::Version { ours, theirs },
                     ..
@@ -193,7 +191,7 @@ fn fall_silent(stage: &mut Stage, silences: &[Silence]) {
                         return;
                     }
                     let stream = stream.expect("a connection");
-                    play(HandMadeAcceptor::new(silence), stream, silence);
+                    play(HandMadeAcceptor::new(silence, &stream), stream, silence);
                 }
             });
         }
@@ -321,7 +319,7 @@ fn be_silent(stage: &mut Stage, silences: &[Silence]) {
         for silence in silences {
             let stream = TcpStream::connect(&address).expect("a listener");
             stage.tell(&stream.local_addr().expect("our address").to_string());
-            scope.spawn(move || play(HandMadeDialer::new(silence), stream, silence));
+            scope.spawn(move || play(HandMadeDialer::new(silence, &stream), stream, silence));
         }
         converse_in_time(stage, &node, &address);
     });
@@ -542,18 +540,19 @@ struct HandMadeAcceptor {
 }
 
 impl HandMadeAcceptor {
-    fn new(silence: &Silence) -> Self {
+    fn new(silence: &Silence, stream: &TcpStream) -> Self {
         let entropy = AcceptorEntropy {
             nonce: [1; 16],
-            unix_name: unique_name(),
-            token: Secret::new([3; 32]),
+            // The name of the Unix socket follows from it.
+            token: Secret::new(unique_token()),
             session_id: [4; 16],
             resume_secret: Secret::new([5; 32]),
         };
         let now = Instant::now();
         let local = hand_made_node();
+        let host = HostHint::read(stream).expect("this host");
         Self {
-            machine: AcceptorHandshake::new(&local, this_host(), entropy, now, now + LONG),
+            machine: AcceptorHandshake::new(&local, host, entropy, now, now + LONG),
             joins: silence.joins,
             listener: None,
             joined: Vec::new(),
@@ -610,11 +609,12 @@ struct HandMadeDialer {
 }
 
 impl HandMadeDialer {
-    fn new(silence: &Silence) -> Self {
+    fn new(silence: &Silence, stream: &TcpStream) -> Self {
         let now = Instant::now();
         let local = hand_made_node();
+        let host = HostHint::read(stream).expect("this host");
         Self {
-            machine: DialerHandshake::new(&local, this_host(), [6; 16], now, now + LONG),
+            machine: DialerHandshake::new(&local, host, [6; 16], now, now + LONG),
             joins: silence.joins,
             joined: Vec::new(),
         }
@@ -682,30 +682,11 @@ fn unix_socket() -> OwnedFd {
     socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket")
 }
 
-/// Returns a name for a Unix socket that no other hand-made acceptor of this host uses.
-fn unique_name() -> [u8; 16] {
-    let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid").expect("random(4)");
-    bytes_of(&uuid)
-}
-
-/// Returns the host that a node would report, so that the two are on one host.
-fn this_host() -> HostHint {
-    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("random(4)");
-    HostHint {
-        boot_id: bytes_of(&boot_id),
-        pid: process::id(),
-        uid: geteuid().as_raw(),
-        pid_namespace: 0,
-        network_namespace: 0,
-    }
-}
-
-/// Returns the bytes of a UUID in the kernel's notation.
-fn bytes_of(uuid: &str) -> [u8; 16] {
-    let digits = uuid.trim().replace('-', "");
-    u128::from_str_radix(&digits, 16)
-        .expect("hex")
-        .to_be_bytes()
+/// Returns a token for a Unix socket that no other hand-made acceptor of this host uses.
+fn unique_token() -> [u8; 32] {
+    let mut token = [0; 32];
+    getrandom(&mut token, GetRandomFlags::empty()).expect("random bytes");
+    token
 }
 
 /// Returns a node without wishes, so that the other's policy decides.

@@ -24,6 +24,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("codecs", codecs),
     Scenario::new("future_header_words", future_header_words),
     Scenario::new("encoding_fails", encoding_fails),
+    Scenario::new("too_deep", too_deep),
 ];
 
 /// Returns sizes around every boundary: a word, a cache line, a page, a frame, a chunk, half the
@@ -395,6 +396,74 @@ fn encoding_fails(stage: &mut Stage) {
                 message.ack();
             }
             assert!(receiver.next().expect("an orderly end").is_none());
+        }
+    }
+}
+
+/// A message that contains itself.
+#[ibex::message]
+#[derive(Serialize, Deserialize)]
+enum Chain {
+    End,
+    Link(Box<Chain>),
+}
+
+impl Chain {
+    fn of(links: usize) -> Self {
+        (0..links).fold(Self::End, |rest, _| Self::Link(Box::new(rest)))
+    }
+
+    fn links(&self) -> usize {
+        match self {
+            Self::End => 0,
+            Self::Link(rest) => 1 + rest.links(),
+        }
+    }
+}
+
+/// The sender refuses the nesting that its receiver would, so nothing is dropped there.
+fn too_deep(stage: &mut Stage) {
+    let (_node, peer) = stage.meet();
+    let archived = peer.channel("archived");
+    let serialized = peer.channel("serialized").codec::<Serde>();
+    // The deepest chain of each codec. `Serde` counts the variant at the end as a level.
+    let (most_archived, most_serialized) = (254, 127);
+    match stage.side {
+        Side::Dialer => {
+            let mut archived = archived.sender::<Chain>().expect("a sender");
+            let mut serialized = serialized.sender::<Chain>().expect("a sender");
+            for over in [1, 2, 100] {
+                for refused in [
+                    archived.send(&Chain::of(most_archived + over)),
+                    serialized.send(&Chain::of(most_serialized + over)),
+                ] {
+                    let error = refused.expect_err("too deep");
+                    assert_eq!(error.kind(), SendErrorKind::Encode, "{error}");
+                    assert!(error.to_string().contains("nested deeper than"), "{error}");
+                }
+            }
+            assert_eq!(archived.send(&Chain::of(most_archived)).expect("sent"), 1);
+            let sent = serialized.send(&Chain::of(most_serialized));
+            assert_eq!(sent.expect("sent"), 1);
+            archived.wait_acked(1).expect("acknowledged");
+            serialized.wait_acked(1).expect("acknowledged");
+        }
+        Side::Listener => {
+            let mut archived = archived.receiver::<Chain>().expect("a receiver");
+            let mut serialized = serialized.receiver::<Chain>().expect("a receiver");
+            let message = archived.recv().expect("a message");
+            let mut links = 0;
+            let mut view = &*message;
+            while let ArchivedChain::Link(rest) = view {
+                (view, links) = (&**rest, links + 1);
+            }
+            assert_eq!(links, most_archived);
+            message.ack();
+            let message = serialized.recv().expect("a message");
+            assert_eq!(message.links(), most_serialized);
+            message.ack();
+            assert!(archived.next().expect("an orderly end").is_none());
+            assert!(serialized.next().expect("an orderly end").is_none());
         }
     }
 }

@@ -5,12 +5,11 @@ use std::{
     panic,
     sync::{Barrier, mpsc},
     thread,
-    time::Duration,
 };
 
 use ibex::{
-    CloseReason, Codec, ConnectErrorKind, Counts, Driver, EndCause, Fabric, Raw, RecvError,
-    RecvErrorKind, SendError, SendErrorKind, WaitErrorKind,
+    CloseReason, CloseReport, Codec, ConnectErrorKind, Counts, Driver, EndCause, Fabric, Node,
+    Peer, Raw, RecvError, RecvErrorKind, SendError, SendErrorKind, WaitErrorKind,
     codec::{EncodeError, Invalid, SchemaInfo, SlotWriter},
 };
 
@@ -57,7 +56,7 @@ fn receive_to_the_end(receiver: &mut BytesReceiver) -> (u64, Result<(), RecvErro
 }
 
 /// Receives `count` messages, then an orderly end.
-fn assert_all_come(receiver: &mut BytesReceiver, count: u64) {
+pub(crate) fn assert_all_come(receiver: &mut BytesReceiver, count: u64) {
     let (last, end) = receive_to_the_end(receiver);
     assert_eq!(last, count);
     end.expect("an orderly end");
@@ -407,26 +406,36 @@ fn close_reports(stage: &mut Stage) {
     }
 }
 
-/// The peer lives and does not run: `close` gives up after its time-out, and reports the messages
-/// that the peer's engine may lack. Messages on their way still arrive.
+/// Stops the peer, sends to it and closes. The report has the messages that the peer's engine may
+/// lack.
+pub(crate) fn close_while_stopped(
+    stage: &mut Stage,
+    peer: &Peer,
+    close: impl FnOnce() -> CloseReport,
+) {
+    let mut out = sender(peer, "out");
+    out.opened(LONG).expect("the peer opens");
+    stage.stop_other();
+    send_all(&mut out, 10, |_| 100);
+    let report = close();
+    match (stage.fabric(), &report.undelivered[..]) {
+        // The message lies in memory that the peer has mapped.
+        (Fabric::Shm, []) => {}
+        (Fabric::Tcp | Fabric::Verbs, [out]) => {
+            assert_eq!((&out.channel[..], out.sent), ("out", 10));
+            assert_eq!(out.received, 0);
+        }
+        other => panic!("the peer is stopped: {other:?}"),
+    }
+}
+
+/// The peer lives and does not run: `close` gives up after its time-out. Messages on their way
+/// still arrive.
 fn close_with_a_stopped_peer(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
         Side::Dialer => {
-            let mut out = sender(&peer, "out");
-            out.opened(LONG).expect("the peer opens");
-            stage.stop_other();
-            send_all(&mut out, 10, |_| 100);
-            let report = node.close(MOMENT);
-            match (stage.fabric(), &report.undelivered[..]) {
-                // The message lies in memory that the peer has mapped.
-                (Fabric::Shm, []) => {}
-                (Fabric::Tcp | Fabric::Verbs, [out]) => {
-                    assert_eq!((&out.channel[..], out.sent), ("out", 10));
-                    assert_eq!(out.received, 0);
-                }
-                other => panic!("the peer is stopped: {other:?}"),
-            }
+            close_while_stopped(stage, &peer, || node.close(MOMENT));
             stage.resume_other();
             assert_eq!(stage.hear_any(), "received");
         }
@@ -439,55 +448,62 @@ fn close_with_a_stopped_peer(stage: &mut Stage) {
     }
 }
 
-/// Every blocking call returns when another thread closes the node.
-fn close_interrupts(stage: &mut Stage) {
+/// A call that blocks.
+type Call<'a> = Box<dyn FnOnce() + Send + 'a>;
+
+/// Lets calls wait on each kind of channel end, and one more call. Each ends for this cause when
+/// another thread closes the node or its session.
+pub(crate) fn interrupt(
+    stage: &mut Stage,
+    node: &Node,
+    peer: &Peer,
+    cause: &EndCause,
+    more: Option<Call<'_>>,
+    close: impl FnOnce(),
+) {
     const WINDOW: u64 = 16;
-    let (node, peer) = stage.meet();
     let full = peer.channel("full").codec::<Raw>().window_messages(WINDOW);
     if stage.is_dialer() {
         let ends = (
-            sender(&peer, "silent"),
+            sender(peer, "silent"),
             full.receiver::<[u8]>(),
-            receiver(&peer, "unacknowledged"),
+            receiver(peer, "unacknowledged"),
         );
-        // The listener announces the close of its node; until then no end reads or sends.
-        stage.hear("closed", &node);
+        // The listener announces that it has closed; until then no end reads or sends.
+        stage.hear("closed", node);
         drop(ends);
         return;
     }
-    let mut silent = receiver(&peer, "silent");
+    let mut silent = receiver(peer, "silent");
     let mut full = full.sender::<[u8]>().expect("a sender");
-    let mut unacknowledged = sender(&peer, "unacknowledged");
-    let mut pending = sender(&peer, "never opened");
+    let mut unacknowledged = sender(peer, "unacknowledged");
+    let mut pending = sender(peer, "never opened");
     silent.opened(LONG).expect("the peer opens");
     for _ in 0..WINDOW {
         full.send(b"fills").expect("sent");
     }
     unacknowledged.send(b"unread").expect("sent");
-    let calls: Vec<Box<dyn FnOnce() + Send + '_>> = vec![
+    let mut calls: Vec<Call<'_>> = vec![
         Box::new(|| {
             let error = silent.recv().expect_err("nobody sends");
-            assert_eq!(cause_of_recv(error), EndCause::NodeClosed);
+            assert_eq!(error.cause(), Some(cause));
         }),
         Box::new(|| {
             let error = full.send(b"one too many").expect_err("nobody reads");
-            assert_eq!(cause_of_send(error), EndCause::NodeClosed);
+            assert_eq!(error.cause(), Some(cause));
         }),
         Box::new(|| {
             let error = unacknowledged
                 .wait_acked(1)
                 .expect_err("nobody acknowledges");
-            assert_eq!(error.cause(), Some(&EndCause::NodeClosed));
+            assert_eq!(error.cause(), Some(cause));
         }),
         Box::new(|| {
             let error = pending.send(b"early").expect_err("nobody opens");
-            assert_eq!(cause_of_send(error), EndCause::NodeClosed);
-        }),
-        Box::new(|| {
-            let error = node.accept().expect_err("no peer");
-            assert_eq!(error.kind(), ConnectErrorKind::Closed);
+            assert_eq!(error.cause(), Some(cause));
         }),
     ];
+    calls.extend(more);
     thread::scope(|scope| {
         let (started, threads) = mpsc::channel();
         for call in calls {
@@ -500,9 +516,32 @@ fn close_interrupts(stage: &mut Stage) {
         }
         drop(started);
         threads.into_iter().for_each(kernel::wait_until_asleep);
-        let _ = node.close(Duration::from_millis(200));
+        close();
         stage.tell("closed");
     });
+}
+
+/// Every blocking call returns when another thread closes the node.
+fn close_interrupts(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let accept = || {
+        let error = node.accept().expect_err("no peer");
+        assert_eq!(error.kind(), ConnectErrorKind::Closed);
+    };
+    let accept: Call<'_> = Box::new(accept);
+    interrupt(
+        stage,
+        &node,
+        &peer,
+        &EndCause::NodeClosed,
+        Some(accept),
+        || {
+            let _ = node.close(MOMENT);
+        },
+    );
+    if stage.is_dialer() {
+        return;
+    }
     assert_eq!(
         node.try_accept().expect_err("no peer").kind(),
         ConnectErrorKind::Closed

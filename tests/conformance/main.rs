@@ -36,6 +36,7 @@ mod masked;
 mod meeting;
 mod observing;
 mod opening;
+mod parting;
 mod refusing;
 mod reserving;
 mod resting;
@@ -89,6 +90,7 @@ fn main() -> ExitCode {
         limiting::SCENARIOS,
         observing::SCENARIOS,
         ending::SCENARIOS,
+        parting::SCENARIOS,
         stalling::SCENARIOS,
         streaming::SCENARIOS,
         meeting::SCENARIOS,

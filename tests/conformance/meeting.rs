@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
-    thread,
+    process, thread,
     time::{Duration, Instant},
 };
 
@@ -148,10 +148,14 @@ fn listener_starts_later(stage: &mut Stage) {
     }
 }
 
-/// Returns an address at which no process listens, which the kernel has just confirmed.
+/// Returns an address at which no process listens. Its port is below those that the kernel gives out
+/// (`ip_local_port_range`), so that no connection of another test takes it meanwhile.
 fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("its address").to_string()
+    let first = 10_000 + (process::id() % 20_000) as u16;
+    let mut ports = (first..32_000).chain(10_000..first);
+    let listener = ports.find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
+    let address = listener.expect("a port").local_addr();
+    address.expect("its address").to_string()
 }
 
 /// Returns the text of the error with which a node fails to connect, which must contain `why`. The

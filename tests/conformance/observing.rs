@@ -127,20 +127,17 @@ fn check_words(stats: &NodeStats, name: &str) {
     ] {
         assert!(table.contains(part), "no {part} in\n{table}");
     }
-    #[cfg(feature = "serde")]
-    {
-        let json = serde_json::to_value(stats).expect("it can be serialized");
-        let there = &json["sessions"][0];
-        assert_eq!(there["peer"], session.peer.to_string());
-        assert_eq!(there["fabric"], session.fabric.to_string());
-        assert_eq!(
-            there["counters"]["frames_sent"],
-            session.counters.frames_sent
-        );
-        let channels = there["channels"].as_array().expect("a list");
-        assert_eq!(channels.len(), session.channels.len());
-        assert!(channels.iter().any(|channel| channel["name"] == name));
-    }
+    let json = serde_json::to_value(stats).expect("it can be serialized");
+    let there = &json["sessions"][0];
+    assert_eq!(there["peer"], session.peer.to_string());
+    assert_eq!(there["fabric"], session.fabric.to_string());
+    assert_eq!(
+        there["counters"]["frames_sent"],
+        session.counters.frames_sent
+    );
+    let channels = there["channels"].as_array().expect("a list");
+    assert_eq!(channels.len(), session.channels.len());
+    assert!(channels.iter().any(|channel| channel["name"] == name));
 }
 
 /// A session begins and ends in order, and both ends report the same one.

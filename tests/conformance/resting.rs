@@ -6,6 +6,7 @@ use std::{
 };
 
 use ibex::{Driver, Node, Raw, Receiver, RecvErrorKind, Sender};
+use ibex_harness::draw::Draw;
 
 use crate::common::{
     scenario::{Scenario, Side},
@@ -137,15 +138,14 @@ fn now_and_then(stage: &mut Stage) {
                 .step_by(2)
                 .map(|(sender, _)| sender.clone())
                 .collect();
-            let mut random = 1;
+            let mut draw = Draw::new(1);
             let start = Instant::now();
             let lasts = SILENCE * if stage.is_emulated() { 1 } else { 3 };
             while start.elapsed() < lasts {
-                random = next_random(random);
-                let (sender, sent) = &mut senders[random as usize % CHANNELS];
+                let (sender, sent) = &mut senders[draw.index(CHANNELS)];
                 *sent += 1;
                 sender.send(&sent.to_le_bytes()).expect("sent");
-                drive_for(&node, Duration::from_micros(random >> 16 & 0xffff));
+                drive_for(&node, Duration::from_micros(draw.below(1 << 16)));
             }
             drop(clones);
             for (sender, _) in senders {
@@ -206,12 +206,6 @@ fn drive_for(node: &Node, time: Duration) {
         node.poll();
         thread::sleep(Duration::from_millis(1).min(time));
     }
-}
-
-/// Returns the next number of a linear congruential generator (Knuth's MMIX), its upper half.
-fn next_random(random: u64) -> u64 {
-    let next = random.wrapping_mul(6_364_136_223_846_793_005);
-    next.wrapping_add(1_442_695_040_888_963_407) >> 8
 }
 
 /// Within the ring, and above its limit.

@@ -6,7 +6,7 @@ use std::{mem, sync::mpsc, thread, time::Duration};
 use ibex::{EndCause, Raw, SendError, SendErrorKind, Sender};
 
 use crate::common::{
-    payload,
+    kernel, payload,
     scenario::{Scenario, Side},
     stage::{LONG, Stage, receiver, sender},
 };
@@ -90,11 +90,10 @@ fn interrupted(stage: &mut Stage) {
             thread::scope(|scope| {
                 let (entering, entered) = mpsc::channel();
                 let waiting = scope.spawn(move || {
-                    entering.send(()).expect("heard");
+                    entering.send(kernel::this_thread()).expect("heard");
                     clone.send(b"after the reservation")
                 });
-                entered.recv().expect("said");
-                thread::sleep(Duration::from_millis(50));
+                kernel::wait_until_asleep(entered.recv().expect("said"));
                 let _ = node.close(Duration::ZERO);
                 let refused = waiting.join().expect("no panic").expect_err("closed");
                 assert!(is_closed(&refused), "{refused}");

@@ -1,14 +1,14 @@
 //! Two network namespaces that stand for two hosts: a process in the far one sends back everything
 //! that it receives.
 
-use std::{
-    env,
-    os::unix::process::CommandExt,
-    process::{Child, Command},
-};
+use std::{env, os::unix::process::CommandExt};
 
 use ibex::{Node, Raw, RecvErrorKind};
-use ibex_harness::{draw::Draw, network::Medium, network::Network};
+use ibex_harness::{
+    draw::Draw,
+    network::{Medium, Network},
+    process::{Process, ours},
+};
 
 use crate::{content, content::Lengths, session};
 
@@ -19,37 +19,31 @@ pub(crate) const LENGTHS: Lengths = Lengths::Mixed;
 /// The link to the far namespace, and the process there.
 pub(crate) struct Far {
     pub(crate) network: Network,
-    process: Child,
+    process: Process,
 }
 
 impl Far {
     pub(crate) fn begin(test: &str, draw: &mut Draw) -> Self {
         let network = Network::of(Medium::Packets, draw).expect("a link");
         let namespace = network.far_namespace.as_ref().expect("a namespace");
-        let mut there = Command::new("nsenter");
+        let mut there = ours("nsenter");
         there.arg(format!("--net={}", namespace.display()));
         there.arg(env::current_exe().unwrap());
         there.args([test, "--exact", "--nocapture"]);
         there.env(FAR, network.address.to_string()).process_group(0);
-        let process = there.spawn().expect("nsenter, of util-linux");
+        let process = Process::start("the far process", &mut there);
+        let process = process.expect("nsenter, of util-linux");
         Self { network, process }
     }
 
     /// Returns whether the process still runs.
     pub(crate) fn runs(&mut self) -> bool {
-        self.process.try_wait().expect("a child").is_none()
+        self.process.ended().expect("a child").is_none()
     }
 
     /// Waits for the process, which ends after its peer.
     pub(crate) fn end(mut self) {
-        assert!(self.process.wait().expect("it runs").success());
-    }
-}
-
-impl Drop for Far {
-    fn drop(&mut self) {
-        // The process has ended, or the test has failed.
-        let _ = self.process.kill();
+        self.process.finish().expect("it succeeds");
     }
 }
 

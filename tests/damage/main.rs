@@ -5,6 +5,7 @@
 mod content;
 mod ends;
 mod far;
+mod lost;
 #[path = "../namespace/mod.rs"]
 mod namespace;
 mod session;

@@ -4,14 +4,10 @@
 //! The clients of a round are one process, which is killed when all of them have reached their
 //! place. So in each round a process also loses twenty sessions at once.
 
-use std::{
-    io::{self, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
-    thread,
-    time::Duration,
-};
+use std::{thread, time::Duration};
 
 use ibex::{Driver, Node, Peer, Raw, Receiver, RecvErrorKind, Sender};
+use ibex_harness::proxy::Proxy;
 
 use crate::{
     belongings::{Belongings, anonymous_kib},
@@ -33,7 +29,6 @@ pub(crate) fn go_on_serving(party: &mut Party) {
         while let Ok(peer) = party.node.accept_timeout(MOMENT) {
             hear_to_the_end(&peer);
         }
-        drop(Node::client().expect("another node starts"));
         let left = Belongings::settle(party, settled.as_ref());
         match &settled {
             Some(settled) => assert!(
@@ -98,8 +93,10 @@ pub(crate) fn be_in_every_phase(party: &mut Party) {
     for place in up_to..up_to + HALF_WAY {
         let (lap, place) = (place / PLACES, place % PLACES);
         let bytes = 2 * place + (is_odd + lap) % 2;
-        let relay = relay_the_first(bytes, address).expect("a relay");
-        thread::spawn(move || node.connect(relay));
+        let proxy = Proxy::start(address).expect("a proxy");
+        // Nothing that the client sends behind these bytes arrives.
+        proxy.lose(1, false, bytes as usize, u64::MAX);
+        thread::spawn(move || node.connect(proxy.address()));
     }
     for client in 0..CLIENTS - HALF_WAY {
         let peer = node.connect(address).expect("a session");
@@ -131,24 +128,6 @@ fn in_use(mut sender: Sender<[u8], Raw>, receiver: Receiver<[u8], Raw>, sends: b
     let _receiver = receiver;
     while sends && sender.send(&[7; 1000]).is_ok() {}
     thread::park();
-}
-
-/// Returns an address that leads to `address` for this many bytes, and forwards nothing after them.
-fn relay_the_first(bytes: u64, address: SocketAddr) -> io::Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let relay = listener.local_addr()?;
-    thread::spawn(move || {
-        let (client, _) = listener.accept()?;
-        let server = TcpStream::connect(address)?;
-        let (mut answers, mut to_client) = (server.try_clone()?, client.try_clone()?);
-        thread::spawn(move || io::copy(&mut answers, &mut to_client));
-        let (mut words, mut to_server) = (client.take(bytes), server);
-        io::copy(&mut words, &mut to_server)?;
-        to_server.flush()?;
-        thread::park();
-        Ok::<_, io::Error>(())
-    });
-    Ok(relay)
 }
 
 fn sender(peer: &Peer, name: &str) -> Sender<[u8], Raw> {

@@ -7,17 +7,21 @@
 //! connected to, streams both ways and is killed. A node keeps some objects for itself after the
 //! first rounds; from then on the counts must not change.
 //!
-//! `crashed.rs` lets a thousand clients die, in every phase of a session's life.
+//! `crashed.rs` lets a thousand clients die, in every phase of a session's life. `outlived.rs` ends
+//! handles, sessions and nodes before the messages that came from them. `orders.rs` drops handles,
+//! messages, the peer and the node in every order.
 
 mod belongings;
 mod crashed;
+mod orders;
+mod outlived;
 #[path = "../processes/mod.rs"]
 mod processes;
 
 use std::{net::TcpListener, process::ExitCode, thread};
 
 use belongings::{Belongings, files_are_left};
-use ibex::{Message, Node, Raw, RecvErrorKind, SendErrorKind};
+use ibex::{Fabric, Message, Node, Raw, RecvErrorKind, SendErrorKind};
 use processes::{Party, Proof, Setup};
 
 fn main() -> ExitCode {
@@ -26,8 +30,19 @@ fn main() -> ExitCode {
         let crash = crashed::be_in_every_phase;
         Proof::new("crashed", setup, crashed::go_on_serving, crash)
     };
+    let outlived = |setup| {
+        let here = outlived::give_everything_back;
+        Proof::new("outlived", setup, here, |_| ())
+    };
+    let ordered = |setup| Proof::new("orders", setup, orders::give_everything_back, |_| ());
     let killed = Setup::all().map(killed);
-    processes::run(killed.chain(Setup::all().map(crashed)).collect())
+    let others = Setup::all().map(crashed);
+    let others = others.chain(Setup::with_threads().map(outlived));
+    // These are some 1,500 sessions, too many for an emulated device.
+    let without_device = |setup: &Setup| setup.fabric != Fabric::Verbs;
+    let in_orders = Setup::with_threads().filter(without_device);
+    let others = others.chain(in_orders.map(ordered));
+    processes::run(killed.chain(others).collect())
 }
 
 fn survive(party: &mut Party) {
@@ -40,10 +55,8 @@ fn survive(party: &mut Party) {
             _ if round.is_multiple_of(2) => party.meet_the_next(),
             _ => party.call_on_the_next(),
         }
-        // A message that outlives its handles keeps its memory until it is dropped and, after that,
-        // a node is created or closed.
+        // A message that outlives its handles and its session keeps its memory until it is dropped.
         drop(one_session(party));
-        drop(Node::client().expect("another node starts"));
         drop(Node::listen(taken).expect_err("somebody else listens there"));
         let left = Belongings::settle(party, settled.as_ref());
         let of_the_killed = left.on_devices.iter().find(|line| line.contains("killed"));

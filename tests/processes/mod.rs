@@ -20,7 +20,7 @@ use std::{
     env, fmt,
     io::{ErrorKind, Read, Write},
     os::{fd::OwnedFd, unix::net::UnixStream},
-    process::{Child, Command, ExitCode, Stdio},
+    process::ExitCode,
     str::FromStr,
     sync::{
         OnceLock,
@@ -31,9 +31,12 @@ use std::{
 };
 
 use ibex::{Driver, Fabric, Node, Peer, Policy};
-use ibex_harness::verbs_port::{DEVICE_VARIABLE, VerbsPort};
+use ibex_harness::{
+    process::{self, Process},
+    verbs_port::{DEVICE_VARIABLE, VerbsPort},
+};
 use libtest_mimic::{Arguments, Trial};
-use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::process::{getpid, getppid};
 
 /// A claim about two processes.
 pub(crate) struct Proof {
@@ -66,7 +69,7 @@ pub(crate) struct Other {
     wire: UnixStream,
     pid: u32,
     /// The process that plays there, in the one that plays here.
-    child: Option<Child>,
+    process: Option<Process>,
 }
 
 impl Proof {
@@ -100,8 +103,7 @@ impl Proof {
     }
 
     fn play_there(&self) {
-        // The end of the runner also ends this process.
-        let _ = set_parent_process_death_signal(Some(Signal::KILL));
+        process::stay_with_parent().expect("the runner lives");
         let _watchdog = Watchdog::start(&self.name);
         let mut other = Other::of_child();
         let address: String = other.hear();
@@ -300,15 +302,13 @@ fn start_there(node: &Node, proof: &str) -> (Peer, Other) {
 impl Other {
     fn start(name: &str) -> Self {
         let (wire, theirs) = UnixStream::pair().expect("a socket pair");
-        let child = Command::new(env::current_exe().expect("this program has a path"))
-            .env(PROOF, name)
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .spawn()
-            .expect("this program runs once more");
+        let mut again = process::again().expect("this program has a path");
+        again.env(PROOF, name).stdin(OwnedFd::from(theirs));
+        let process = Process::start(name, &mut again).expect("this program runs once more");
         Self {
             wire,
-            pid: child.id(),
-            child: Some(child),
+            pid: process.id(),
+            process: Some(process),
         }
     }
 
@@ -318,7 +318,7 @@ impl Other {
         Self {
             wire: UnixStream::from(wire),
             pid,
-            child: None,
+            process: None,
         }
     }
 
@@ -347,29 +347,38 @@ impl Other {
 
     /// Kills the process as `kill -9` does, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
-        let child = self.child.as_mut().expect("only the runner kills");
-        child.kill().expect("a child can be killed");
-        child.wait().expect("a child can be waited for");
+        let process = self.process.as_mut().expect("only the runner kills");
+        process.kill().expect("a child can be killed");
     }
 
     fn has_succeeded(&mut self) {
-        let child = self.child.as_mut().expect("only the runner asks");
-        let status = child.wait().expect("a child can be waited for");
-        let killed = std::os::unix::process::ExitStatusExt::signal(&status) == Some(9);
+        let process = self.process.as_mut().expect("only the runner asks");
+        let status = process.wait().expect("a child can be waited for");
         assert!(
-            status.success() || killed,
+            status.success() || process::was_killed(status),
             "the other side failed: {status}"
         );
     }
 }
 
-impl Drop for Other {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
+/// Returns every order of `things`.
+pub(crate) fn orders<T: Copy>(things: &[T]) -> Vec<Vec<T>> {
+    let Some((&first, rest)) = things.split_first() else {
+        return vec![Vec::new()];
+    };
+    let with_first_at = |at: usize, mut order: Vec<T>| {
+        order.insert(at, first);
+        order
+    };
+    let of_rest = orders(rest);
+    let places = 0..=rest.len();
+    places
+        .flat_map(|at| {
+            of_rest
+                .iter()
+                .map(move |order| with_first_at(at, order.clone()))
+        })
+        .collect()
 }
 
 /// Returns this process's id, as the kernel knows it.

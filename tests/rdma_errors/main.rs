@@ -12,15 +12,14 @@ mod met;
 mod moving;
 mod removal;
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use guest::{Changed, guest};
 use ibex::rdma::{RdmaSettings, discover};
 use ibex::{Driver, Fabric, ListenErrorKind, Node, NodeBuilder, Policy};
+use ibex_harness::process::Process;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// A watchdog's time: nothing here takes so long in any guest.
@@ -112,7 +111,8 @@ struct Told {
 /// of their own, which may put further commands before `"$@"`.
 fn told(takes: &str) -> Told {
     let program = std::env::current_exe().expect("this program");
-    let mut child = Command::new("unshare")
+    let mut child = Command::new("unshare");
+    child
         .args(["--mount", "sh", "-e", "-c"])
         .arg(format!("{takes}\nexec \"$@\""))
         .arg("sh")
@@ -120,34 +120,21 @@ fn told(takes: &str) -> Told {
         .args(["a_node_where_something_is_missing", "--exact"])
         .args(["--ignored", "--nocapture"])
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("unshare runs");
-    let mut said = BTreeMap::new();
-    // The output is read by reference, since the pipe must stay open while the child writes.
-    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-    for line in &mut lines {
-        let line = line.expect("text");
-        if let Some((topic, text)) = line.split_once("| ") {
-            said.insert(topic.to_owned(), text.to_owned());
-            if topic == "address" {
-                break;
-            }
-        }
-    }
-    let mut take = |topic| said.remove(topic).unwrap_or_else(|| panic!("no {topic}"));
-    let address = take("address");
+        .stdout(Stdio::piped());
+    let mut child = Process::start("the node", &mut child).expect("unshare runs");
+    let [required, preferred, automatic, address] =
+        ["required| ", "preferred| ", "automatic| ", "address| "]
+            .map(|topic| child.hear(topic).expect("it says so"));
     let node = builder(Policy::Require).build();
     let dialed = node.map(|node| match node.connect(&address) {
         Ok(peer) => peer.fabric_reason().to_owned(),
         Err(error) => error.to_string(),
     });
-    drop(child.stdin.take());
-    assert!(child.wait().expect("it ran").success());
+    child.finish().expect("it runs");
     Told {
-        required: take("required"),
-        preferred: take("preferred"),
-        automatic: take("automatic"),
+        required,
+        preferred,
+        automatic,
         dialed: dialed.unwrap_or_else(|error| error.to_string()),
     }
 }

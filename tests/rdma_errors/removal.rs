@@ -2,10 +2,11 @@
 
 use std::{
     collections::VecDeque,
-    process::{Child, Command},
+    mem,
+    process::Command,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -14,7 +15,10 @@ use std::{
 use ibex::{
     Event, Events, Fabric, Message, Node, Peer, Policy, Raw, Receiver, Sender, rdma::RdmaSettings,
 };
-use ibex_harness::proxy::{Harm, Proxy};
+use ibex_harness::{
+    process::{Process, wait_for_any},
+    proxy::Proxy,
+};
 
 use crate::{
     PATIENCE, builder,
@@ -22,37 +26,20 @@ use crate::{
     met::Met,
 };
 
-/// A command that removes a device, and waits until every process has closed it.
-struct Removal {
-    command: &'static str,
-    child: Child,
-    begun: Instant,
-}
-
-impl Removal {
-    fn begin(command: &'static str) -> Self {
-        let child = Command::new("sh").args(["-e", "-c", command]).spawn();
-        Self {
-            command,
-            child: child.expect("a shell"),
-            begun: Instant::now(),
-        }
+/// Runs a command that removes a device, and waits until every process has closed it. Returns the
+/// time that this took.
+fn remove(command: &str) -> Duration {
+    let begun = Instant::now();
+    let mut shell = Command::new("sh");
+    let mut shell = Process::start(command, shell.args(["-e", "-c", command])).expect("a shell");
+    wait_for_any([&shell], begun + PATIENCE).expect("a descriptor");
+    if shell.ended().expect("its status").is_none() {
+        // A removal that waits forever cannot be ended, nor can its waiting parent.
+        mem::forget(shell);
+        panic!("`{command}` waits for us");
     }
-
-    /// Returns the time that the removal took. A removal that waits forever cannot be ended, nor
-    /// can its waiting parent.
-    fn took(mut self) -> Duration {
-        loop {
-            let status = self.child.try_wait().expect("its status");
-            if let Some(status) = status {
-                assert!(status.success(), "{}", self.command);
-                return self.begun.elapsed();
-            }
-            let waits = self.begun.elapsed() < PATIENCE;
-            assert!(waits, "`{}` waits for us", self.command);
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
+    shell.finish().expect("it succeeds");
+    begun.elapsed()
 }
 
 type Held = VecDeque<Message<[u8], Raw>>;
@@ -73,6 +60,14 @@ fn take_all(mut receiver: Receiver<[u8], Raw>) -> (Held, u64) {
     (held, count)
 }
 
+/// Waits until the stream has sent some thousand messages more.
+fn wait_for_more(sent: &AtomicU64) {
+    let enough = sent.load(Ordering::Relaxed) + 2000;
+    while sent.load(Ordering::Relaxed) < enough {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Removes the device under two nodes in the middle of a stream, with every kind of handle kept. It
 /// is closed at once, the session continues over tcp, so does the next one, and one uses the device
 /// again when it is back.
@@ -88,17 +83,20 @@ fn removed_in_use(removes: &'static str, brings_back: &'static str) {
     let taken = thread::spawn(|| take_all(receiver));
     let is_enough = Arc::new(AtomicBool::new(false));
     let has_enough = is_enough.clone();
+    let flowing = Arc::new(AtomicU64::new(0));
+    let count = flowing.clone();
     let sends = thread::spawn(move || {
         let mut sent = 0_u64;
         while !has_enough.load(Ordering::Relaxed) {
             sender.send(&[7; 64]).expect("sent");
             sent += 1;
+            count.store(sent, Ordering::Relaxed);
         }
         sender.close().expect("delivered");
         sent
     });
-    thread::sleep(Duration::from_millis(200));
-    let took = Removal::begin(removes).took();
+    wait_for_more(&flowing);
+    let took = remove(removes);
     // Every kept handle still exists. The time limit is tested elsewhere, over a device made of
     // memory and with a clock that stops when the machine does.
     println!("`{removes}` took {took:?}");
@@ -107,7 +105,7 @@ fn removed_in_use(removes: &'static str, brings_back: &'static str) {
         assert!(start.elapsed() < PATIENCE, "the session goes on as before");
         thread::sleep(Duration::from_millis(10));
     }
-    thread::sleep(Duration::from_millis(200));
+    wait_for_more(&flowing);
     is_enough.store(true, Ordering::Relaxed);
     let sent = sends.join().expect("all are sent");
     let (held, received) = taken.join().expect("all are there");
@@ -248,7 +246,7 @@ fn a_session_whose_device_was_away_goes_back_to_it_when_its_connection_breaks() 
     let are_back = || peers.iter().all(|peer| peer.fabric() == Fabric::Verbs);
     while !are_back() {
         assert!(begun.elapsed() < PATIENCE, "it stays over tcp");
-        assert!(proxy.harm_one(Harm::Cut, Duration::ZERO));
+        proxy.cut();
         // The session asks once for each outage, and a busy guest may take longer than it waits.
         let tried = Instant::now();
         while !are_back() && tried.elapsed() < Duration::from_secs(10) {

@@ -1,11 +1,11 @@
 //! Peers that speak another version of the protocol: a later minor version than this node, and
-//! another major version.
+//! other major versions.
 //!
 //! The bytes of such a peer are written down in `*.txt`, with a word on each part. They come from
 //! the description of the protocol and not from this code, and stay unchanged when the code
 //! changes, since deployed nodes do not change either. They are played over a real connection to a
 //! real node. The peer of the later minor version sends three samples, takes three answers,
-//! acknowledges them and leaves. Those of the other major version are refused, whichever end
+//! acknowledges them and leaves. Those of the other major versions are refused, whichever end
 //! dialed.
 #![forbid(unsafe_code)]
 
@@ -62,7 +62,7 @@ impl Ends {
 /// type of which the node knows the second.
 #[test]
 fn a_peer_of_a_later_minor_version() {
-    let said = meet(include_str!("minor_2_1.txt"), |peer| {
+    let said = meet(include_str!("minor_3_1.txt"), |peer| {
         let Ends {
             mut samples,
             mut answers,
@@ -103,17 +103,18 @@ fn a_peer_of_a_later_minor_version() {
     }
 }
 
-/// Peers of the previous major version, the first and the last of it.
-const OLDER: [(&str, VersionRange); 2] = [
-    (include_str!("minor_1_0.txt"), older(0)),
-    (include_str!("minor_1_7.txt"), older(7)),
+/// Peers of previous major versions.
+const OLDER: [(&str, VersionRange); 3] = [
+    (include_str!("minor_1_0.txt"), older(1, 0)),
+    (include_str!("minor_1_7.txt"), older(1, 7)),
+    (include_str!("minor_2_1.txt"), older(2, 1)),
 ];
 
-const fn older(newest: u16) -> VersionRange {
+const fn older(major: u16, newest: u16) -> VersionRange {
     VersionRange {
-        oldest: Version { major: 1, minor: 0 },
+        oldest: Version { major, minor: 0 },
         newest: Version {
-            major: 1,
+            major,
             minor: newest,
         },
     }
@@ -202,7 +203,7 @@ fn meet(recording: &'static str, application: impl FnOnce(&Peer)) -> Said {
         .expect("a node");
     let address = node.local_addr().expect("it listens");
     let played = thread::spawn(move || play(recording, address));
-    let peer = node.accept().expect("the recorded peer");
+    let peer = node.accept_timeout(PATIENCE).expect("the recorded peer");
     assert_eq!(peer.fabric(), Fabric::Tcp);
     application(&peer);
     let report = node.close(PATIENCE);

@@ -181,7 +181,7 @@ impl Said {
             FrameKind::Control if body.is_empty() => {}
             FrameKind::Control => match Control::decode(body).expect("a control message") {
                 Control::Open { name, spec, .. } => self.opened.push((name, spec)),
-                Control::Goodbye => self.goodbye = true,
+                Control::Goodbye { .. } => self.goodbye = true,
                 _ => {}
             },
             FrameKind::Records => self.take_records(body),

@@ -10,8 +10,9 @@ use std::{
 use ibex::{
     Driver, Fabric, Node, Peer, Receiver, RecvErrorKind, SendErrorKind, Sender, WaitErrorKind,
 };
+use ibex_harness::proxy::Proxy;
 
-use crate::{LONG, cable::Cable, node_over};
+use crate::{LONG, node_over};
 
 #[test]
 fn limits_hold_over_tcp_under_threads() {
@@ -35,9 +36,9 @@ fn limits_hold_over_shm_under_callers() {
 
 /// Runs once with dialing refused, and once with dialing unanswered.
 fn limits_hold(fabric: Fabric, driver: Driver) {
-    for cut in [Cable::cut_for_good, Cable::cut_and_be_silent] {
+    for is_silent in [false, true] {
         let (here, there) = (node_over(fabric, driver), node_over(fabric, driver));
-        let cable = Cable::to(there.local_addr().unwrap());
+        let proxy = Proxy::start(there.local_addr().unwrap()).unwrap();
         let place = Place::default();
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -51,15 +52,22 @@ fn limits_hold(fabric: Fabric, driver: Driver) {
                 end.goes_on();
                 place.meet(&there, 6);
             });
-            let peer = here.connect(cable.address).unwrap();
+            let peer = here.connect(proxy.address()).unwrap();
             let mut end = End::open(&here, &peer, fabric, "out", "back");
             end.begin();
             place.meet(&here, 2);
-            cut(&cable);
+            match is_silent {
+                false => proxy.cut_off(),
+                true => {
+                    proxy.hold(true);
+                    proxy.cut();
+                }
+            }
             end.is_cut_off();
             end.keeps_to_limits();
             place.meet(&here, 4);
-            cable.mend();
+            proxy.mend();
+            proxy.hold(false);
             end.goes_on();
             place.meet(&here, 6);
         });

@@ -1,14 +1,13 @@
 //! Sessions whose connections break: they resume, and every message arrives once and in order.
 
-mod cable;
+mod blame;
+mod ending;
 mod limits;
 mod streams;
 
 use std::{
     collections::BTreeSet,
     env, fs,
-    io::{self, Read},
-    process::{Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -17,10 +16,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cable::Cable;
 use ibex::{
     Driver, EndCause, Event, Fabric, Node, NodeBuilder, Peer, Policy, Raw, RecvErrorKind,
     SessionState, WaitError, WaitErrorKind,
+};
+use ibex_harness::{
+    process::{Process, again, stay_with_parent},
+    proxy::Proxy,
 };
 
 fn node(driver: Driver) -> Node {
@@ -41,21 +43,21 @@ fn builder(fabric: Fabric) -> NodeBuilder {
         .connect_timeout(FOR_EVER)
 }
 
-/// Creates two nodes, the first of which dialed the second over a cable.
-fn pair() -> (Node, Peer, Cable, Node, Peer) {
+/// Creates two nodes, the first of which dialed the second over a proxy.
+fn pair() -> (Node, Peer, Proxy, Node, Peer) {
     pair_over(Fabric::Tcp)
 }
 
-fn pair_over(fabric: Fabric) -> (Node, Peer, Cable, Node, Peer) {
+fn pair_over(fabric: Fabric) -> (Node, Peer, Proxy, Node, Peer) {
     join(builder(fabric), builder(fabric))
 }
 
-fn join(here: NodeBuilder, there: NodeBuilder) -> (Node, Peer, Cable, Node, Peer) {
+fn join(here: NodeBuilder, there: NodeBuilder) -> (Node, Peer, Proxy, Node, Peer) {
     let (here, there) = (here.build().unwrap(), there.build().unwrap());
-    let cable = Cable::to(there.local_addr().unwrap());
-    let peer = here.connect(cable.address).unwrap();
+    let proxy = Proxy::start(there.local_addr().unwrap()).unwrap();
+    let peer = here.connect(proxy.address()).unwrap();
     let other = there.accept().unwrap();
-    (here, peer, cable, there, other)
+    (here, peer, proxy, there, other)
 }
 
 const MESSAGES: u64 = 20_000;
@@ -63,7 +65,7 @@ const MESSAGES: u64 = 20_000;
 /// Sends at least `messages` messages, and continues until both ends have resumed; on a fast
 /// machine all would have arrived before the first cut.
 fn carries_over_cuts(sends_here: bool, bytes: usize, messages: u64) {
-    let (here, peer, cable, there, other) = pair();
+    let (here, peer, proxy, there, other) = pair();
     let (from, to) = if sends_here {
         (peer.clone(), other.clone())
     } else {
@@ -100,7 +102,7 @@ fn carries_over_cuts(sends_here: bool, bytes: usize, messages: u64) {
                 // The cut comes at a random place in a message, or in the exchange before it.
                 thread::sleep(Duration::from_millis(pause));
                 if !peer.is_suspended() && !other.is_suspended() {
-                    cable.cut();
+                    proxy.cut();
                 }
                 pause = (pause * 7) % 41;
             }
@@ -147,7 +149,7 @@ fn large_messages_come_once_and_in_order() {
 
 #[test]
 fn acknowledgements_come_over_another_connection() {
-    let (_here, peer, cable, _there, other) = pair();
+    let (_here, peer, proxy, _there, other) = pair();
     let mut sender = peer.sender::<u64>("numbers").unwrap();
     let mut receiver = other.receiver::<u64>("numbers").unwrap();
     for number in 0..50 {
@@ -158,11 +160,11 @@ fn acknowledgements_come_over_another_connection() {
         });
         if number % 5 == 0 {
             thread::sleep(Duration::from_millis(2));
-            cable.cut();
+            proxy.cut();
         }
         let message = receiver.recv().unwrap();
         if number % 7 == 0 {
-            cable.cut();
+            proxy.cut();
         }
         message.ack();
         sender = waiting.join().unwrap();
@@ -172,12 +174,12 @@ fn acknowledgements_come_over_another_connection() {
 #[test]
 fn channels_are_opened_and_closed_while_there_is_no_connection() {
     for fabric in [Fabric::Shm, Fabric::Tcp] {
-        let (_here, peer, cable, _there, other) = pair_over(fabric);
+        let (_here, peer, proxy, _there, other) = pair_over(fabric);
         let mut old = peer.sender::<u64>("old").unwrap();
         let mut receiver = other.receiver::<u64>("old").unwrap();
         old.send(&1).unwrap();
         assert_eq!(*receiver.recv().unwrap(), 1);
-        cable.cut_for_good();
+        proxy.cut_off();
         old.send(&2).unwrap();
         drop(old);
         wait_until(|| peer.is_suspended() && other.is_suspended());
@@ -192,7 +194,7 @@ fn channels_are_opened_and_closed_while_there_is_no_connection() {
         assert!(matches!(&early, Err(error) if error.kind() == RecvErrorKind::NotOpened));
         assert!(!opening.is_finished());
         assert!(peer.is_suspended() && other.is_suspended());
-        cable.mend();
+        proxy.mend();
         assert_eq!(*receiver.recv().unwrap(), 2);
         assert!(matches!(receiver.recv(), Err(error) if error.kind() == RecvErrorKind::Ended));
         assert_eq!(*its_receiver.recv().unwrap(), 3);
@@ -208,20 +210,20 @@ fn a_peer_that_does_not_come_back_in_time_is_gone() {
             builder(fabric).session_timeout(SHORT),
             builder(fabric).session_timeout(LONGER),
         );
-        let (here, peer, cable, there, other) = join(here, there);
+        let (here, peer, proxy, there, other) = join(here, there);
         let mut events = there.events();
         let mut sender = peer.sender::<u64>("numbers").unwrap();
         let mut receiver = other.receiver::<u64>("numbers").unwrap();
         sender.send(&1).unwrap();
         sender.flush().unwrap();
         let broke = Instant::now();
-        cable.cut_for_good();
+        proxy.cut_off();
         let end = disconnection(sender.wait_acked(1));
         is_out_of_reach(end.cause(), "within 200ms");
         assert!(peer.is_gone());
         // The other end waits for its own time. The test asks it before the clock.
         assert!(!other.is_gone() || broke.elapsed() >= LONGER);
-        cable.mend();
+        proxy.mend();
         let next = |events: &mut ibex::Events| events.next_timeout(LONG).unwrap();
         assert!(matches!(next(&mut events), Event::Connected { .. }));
         let suspended = next(&mut events);
@@ -246,20 +248,20 @@ fn a_peer_that_does_not_come_back_in_time_is_gone() {
 #[test]
 fn a_peer_that_comes_back_too_late_is_refused() {
     for fabric in [Fabric::Shm, Fabric::Tcp] {
-        let (here, peer, cable, there, other) =
+        let (here, peer, proxy, there, other) =
             join(builder(fabric), builder(fabric).session_timeout(SHORT));
         let mut sender = peer.sender::<u64>("numbers").unwrap();
         let mut receiver = other.receiver::<u64>("numbers").unwrap();
         sender.send(&1).unwrap();
         receiver.recv().unwrap().ack();
         sender.wait_acked(1).unwrap();
-        cable.cut_for_good();
+        proxy.cut_off();
         let Err(end) = receiver.recv() else {
             panic!("nothing else was sent");
         };
         is_out_of_reach(end.cause(), "within 200ms");
         assert!(other.is_gone() && peer.is_suspended() && !peer.is_gone());
-        cable.mend();
+        proxy.mend();
         let end = disconnection(sender.wait_acked_timeout(2, LONG));
         assert!(
             matches!(end.cause(), Some(EndCause::PeerGone { certain: true, .. })),
@@ -269,7 +271,7 @@ fn a_peer_that_comes_back_too_late_is_refused() {
         assert!(peer.is_gone());
         assert_eq!((peer.stats().resumes, other.stats().resumes), (0, 0));
         // Only the session is over.
-        let peer = here.connect(cable.address).unwrap();
+        let peer = here.connect(proxy.address()).unwrap();
         let other = there.accept().unwrap();
         let mut sender = peer.sender::<u64>("numbers").unwrap();
         let mut receiver = other.receiver::<u64>("numbers").unwrap();
@@ -285,12 +287,12 @@ fn a_peer_that_runs_anew_is_gone_for_certain() {
     let known = || builder(Fabric::Tcp).identity([7; 16]);
     // The new incarnation finds a place of its own.
     let there = builder(Fabric::Tcp).max_peer_sessions(1);
-    let (here, peer, cable, there, other) = join(known(), there);
+    let (here, peer, proxy, there, other) = join(known(), there);
     let mut sender = peer.sender::<u64>("numbers").unwrap();
     let mut receiver = other.receiver::<u64>("numbers").unwrap();
     sender.send(&1).unwrap();
     sender.flush().unwrap();
-    cable.cut_for_good();
+    proxy.cut_off();
     wait_until(|| other.is_suspended());
     let stats = there.stats();
     assert_eq!(stats.sessions[0].state, SessionState::Suspended);
@@ -319,7 +321,7 @@ fn a_peer_that_runs_anew_is_gone_for_certain() {
 #[test]
 fn a_peer_that_ran_anew_before_its_connection_broke_is_gone_for_certain() {
     let known = || builder(Fabric::Tcp).identity([7; 16]);
-    let (here, peer, cable, there, other) = join(known(), builder(Fabric::Tcp));
+    let (here, peer, proxy, there, other) = join(known(), builder(Fabric::Tcp));
     let mut sender = peer.sender::<u64>("numbers").unwrap();
     let mut receiver = other.receiver::<u64>("numbers").unwrap();
     sender.send(&1).unwrap();
@@ -328,7 +330,7 @@ fn a_peer_that_ran_anew_before_its_connection_broke_is_gone_for_certain() {
     let after = anew.connect(there.local_addr().unwrap()).unwrap();
     let now = there.accept().unwrap();
     assert!(!other.is_gone(), "what works goes on");
-    cable.cut_for_good();
+    proxy.cut_off();
     assert_eq!(*receiver.recv().unwrap(), 1);
     let Err(end) = receiver.recv() else {
         panic!("nothing else was sent");
@@ -350,20 +352,21 @@ fn a_run_is_not_taken_for_an_older_one_whose_handshake_ends_later() {
         let there = there.build().unwrap();
         let address = there.local_addr().unwrap();
         let dial = |_| {
-            let cable = Cable::held(address);
+            let proxy = Proxy::start(address).unwrap();
+            proxy.hold(true);
             let known = builder(Fabric::Tcp).identity([7; 16]);
             let known = known.connect_timeout(LONG).handshake_timeout(LONG);
             let node = Arc::new(known.build().unwrap());
-            let (dialing, at) = (node.clone(), cable.address);
+            let (dialing, at) = (node.clone(), proxy.address());
             let dialing = thread::spawn(move || dialing.connect(at).unwrap());
-            wait_until(|| cable.is_connected());
-            (node, cable, Some(dialing))
+            wait_until(|| proxy.newest() == 1);
+            (node, proxy, Some(dialing))
         };
         let mut runs: Vec<_> = (0..2).map(dial).collect();
         let mut sessions = [None, None];
         for run in [ends_first, 1 - ends_first] {
-            let (_, cable, dialing) = &mut runs[run];
-            cable.let_go();
+            let (_, proxy, dialing) = &mut runs[run];
+            proxy.hold(false);
             let peer = dialing.take().unwrap().join().unwrap();
             let other = there.accept().unwrap();
             let mut sender = peer.sender::<u64>("numbers").unwrap();
@@ -383,7 +386,7 @@ fn a_run_is_not_taken_for_an_older_one_whose_handshake_ends_later() {
         assert_eq!(*receiver.recv().unwrap(), 2);
         assert!(!other.is_gone());
         let (_, _, _sender, mut receiver) = older;
-        runs[0].1.cut_for_good();
+        runs[0].1.cut_off();
         let Err(end) = receiver.recv() else {
             panic!("nothing else was sent");
         };
@@ -399,15 +402,15 @@ fn a_run_is_not_taken_for_an_older_one_whose_handshake_ends_later() {
 fn a_session_of_a_node_with_itself_goes_on() {
     for driver in [Driver::Threads, Driver::Caller] {
         let node = node(driver);
-        let cable = Cable::to(node.local_addr().unwrap());
-        let peer = node.connect(cable.address).unwrap();
+        let proxy = Proxy::start(node.local_addr().unwrap()).unwrap();
+        let peer = node.connect(proxy.address()).unwrap();
         let other = node.accept().unwrap();
         let mut sender = peer.sender::<u64>("numbers").unwrap();
         let mut receiver = other.receiver::<u64>("numbers").unwrap();
         for number in 0..4 {
             sender.send(&number).unwrap();
             assert_eq!(*receiver.recv_timeout(LONG).unwrap(), number);
-            cable.cut();
+            proxy.cut();
             wait_until(|| {
                 node.poll();
                 peer.stats().resumes > number && other.stats().resumes > number
@@ -452,6 +455,7 @@ fn a_peer_that_closes_without_waiting_is_known_to_have_closed() {
 fn a_process_that_ends_while_there_is_no_connection_is_gone_for_certain() {
     const DIALS: &str = "DIALS_AND_WAITS_TO_BE_KILLED";
     if let Some(address) = env::var_os(DIALS) {
+        stay_with_parent().unwrap();
         let (fabric, address) = match address.to_str().unwrap().split_once(' ').unwrap() {
             ("shm", address) => (Fabric::Shm, address),
             (_, address) => (Fabric::Tcp, address),
@@ -460,24 +464,23 @@ fn a_process_that_ends_while_there_is_no_connection_is_gone_for_certain() {
         let peer = here.connect(address).unwrap();
         let mut sender = peer.sender::<u64>("numbers").unwrap();
         sender.send(&1).unwrap();
-        // Waits until the process is killed, or its parent is gone.
-        let _ = io::stdin().read(&mut [0]);
-        return;
+        loop {
+            // Until the process is killed.
+            thread::park();
+        }
     }
     for (fabric, name) in [(Fabric::Shm, "shm"), (Fabric::Tcp, "tcp")] {
         let there = builder(fabric).build().unwrap();
-        let cable = Cable::to(there.local_addr().unwrap());
+        let proxy = Proxy::start(there.local_addr().unwrap()).unwrap();
         let test = "a_process_that_ends_while_there_is_no_connection_is_gone_for_certain";
-        let mut dialer = Command::new(env::current_exe().unwrap())
-            .args([test, "--exact"])
-            .env(DIALS, format!("{name} {}", cable.address))
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut dialer = again().unwrap();
+        let dialer = dialer.args([test, "--exact"]);
+        let dialer = dialer.env(DIALS, format!("{name} {}", proxy.address()));
+        let mut dialer = Process::start("the dialer", dialer).unwrap();
         let other = there.accept().unwrap();
         let mut receiver = other.receiver::<u64>("numbers").unwrap();
         assert_eq!(*receiver.recv().unwrap(), 1);
-        cable.cut_for_good();
+        proxy.cut_off();
         wait_until(|| other.is_suspended());
         dialer.kill().unwrap();
         let Err(end) = receiver.recv_timeout(LONG) else {
@@ -487,7 +490,6 @@ fn a_process_that_ends_while_there_is_no_connection_is_gone_for_certain() {
             matches!(end.cause(), Some(EndCause::PeerGone { certain: true, .. })),
             "{end}"
         );
-        dialer.wait().unwrap();
     }
 }
 
@@ -519,7 +521,7 @@ fn wait_until(is_so: impl Fn() -> bool) {
 
 #[test]
 fn an_end_that_gives_a_session_up_says_so() {
-    let (here, peer, cable, there, other) = pair();
+    let (here, peer, proxy, there, other) = pair();
     let mut sender = peer.sender::<u64>("numbers").unwrap();
     let mut receiver = other.receiver::<u64>("numbers").unwrap();
     sender.send(&1).unwrap();
@@ -527,14 +529,14 @@ fn an_end_that_gives_a_session_up_says_so() {
     // Nothing is missing, so closing does not wait for the other end's goodbye.
     let _ = there.close(Duration::ZERO);
     disconnection(sender.wait_acked_timeout(2, LONG));
-    drop((here, cable));
+    drop((here, proxy));
 }
 
 /// A closing node delivers its messages, and no end waits for a time-out.
 #[test]
 fn a_node_that_is_being_closed_goes_on_with_its_sessions() {
     for dialer_closes in [true, false] {
-        let (here, peer, cable, there, other) = pair();
+        let (here, peer, proxy, there, other) = pair();
         let (closes, stays) = match dialer_closes {
             true => ((here, peer), (there, other)),
             false => ((there, other), (here, peer)),
@@ -543,7 +545,7 @@ fn a_node_that_is_being_closed_goes_on_with_its_sessions() {
         let mut receiver = stays.1.receiver::<u64>("numbers").unwrap();
         sender.send(&0).unwrap();
         assert_eq!(*receiver.recv().unwrap(), 0);
-        cable.cut_for_good();
+        proxy.cut_off();
         for number in 1..=1000 {
             sender.send(&number).unwrap();
         }
@@ -556,7 +558,7 @@ fn a_node_that_is_being_closed_goes_on_with_its_sessions() {
                 .recv_timeout(LONG)
                 .is_err_and(|error| !error.is_transient())
         );
-        cable.mend();
+        proxy.mend();
         for number in 1..=1000 {
             assert_eq!(*receiver.recv().unwrap(), number);
         }
@@ -570,13 +572,13 @@ fn a_node_that_is_being_closed_goes_on_with_its_sessions() {
 /// A node that connects meanwhile finds no listener, and later finds the next one at that address.
 #[test]
 fn a_node_that_is_being_closed_begins_no_session() {
-    let (here, peer, cable, there, other) = pair();
+    let (here, peer, proxy, there, other) = pair();
     let address = there.local_addr().unwrap();
     let mut sender = other.sender::<u64>("numbers").unwrap();
     let mut receiver = peer.receiver::<u64>("numbers").unwrap();
     sender.send(&0).unwrap();
     assert_eq!(*receiver.recv().unwrap(), 0);
-    cable.cut_for_good();
+    proxy.cut_off();
     sender.send(&1).unwrap();
     let mut tells = other.receiver::<u64>("tells").unwrap();
     let closing = thread::spawn(move || {
@@ -595,7 +597,7 @@ fn a_node_that_is_being_closed_begins_no_session() {
     // During this time the node could be admitted by mistake, which must never happen.
     thread::sleep(Duration::from_millis(300));
     assert!(!connecting.is_finished());
-    cable.mend();
+    proxy.mend();
     assert_eq!(*receiver.recv().unwrap(), 1);
     wait_until(|| closing.is_finished());
     assert!(closing.join().unwrap().undelivered.is_empty());
@@ -606,7 +608,7 @@ fn a_node_that_is_being_closed_begins_no_session() {
 
 #[test]
 fn tasks_that_connect_to_nobody_keep_no_session_from_going_on() {
-    let (here, peer, cable, there, other) = pair();
+    let (here, peer, proxy, there, other) = pair();
     let mut sender = peer.sender::<u64>("numbers").unwrap();
     let mut receiver = other.receiver::<u64>("numbers").unwrap();
     let mut connecting: Vec<_> = (0..20)
@@ -617,7 +619,7 @@ fn tasks_that_connect_to_nobody_keep_no_session_from_going_on() {
         assert!(begun.is_none());
     }
     for number in 0..5 {
-        cable.cut();
+        proxy.cut();
         sender.send(&number).unwrap();
         let message = receiver.recv_timeout(LONG).unwrap();
         assert_eq!(*message, number);
@@ -629,8 +631,8 @@ fn tasks_that_connect_to_nobody_keep_no_session_from_going_on() {
 #[test]
 fn callers_carry_messages_over_another_connection() {
     let (here, there) = (node(Driver::Caller), node(Driver::Caller));
-    let cable = Cable::to(there.local_addr().unwrap());
-    let address = cable.address;
+    let proxy = Proxy::start(there.local_addr().unwrap()).unwrap();
+    let address = proxy.address();
     let accepting = thread::spawn(move || {
         let other = there.accept().unwrap();
         let mut receiver = other.receiver::<u64>("numbers").unwrap();
@@ -646,7 +648,7 @@ fn callers_carry_messages_over_another_connection() {
         sender.send(&number).unwrap();
         if number % 100 == 50 {
             sender.flush().unwrap();
-            cable.cut();
+            proxy.cut();
         }
     }
     sender.close().unwrap();
@@ -659,15 +661,15 @@ fn shared_memory_carries_on_and_channels_are_opened_when_there_is_a_connection_a
         node_over(Fabric::Shm, Driver::Threads),
         node_over(Fabric::Shm, Driver::Threads),
     );
-    let cable = Cable::to(there.local_addr().unwrap());
-    let peer = here.connect(cable.address).unwrap();
+    let proxy = Proxy::start(there.local_addr().unwrap()).unwrap();
+    let peer = here.connect(proxy.address()).unwrap();
     let other = there.accept().unwrap();
     let mut sender = peer.sender::<u64>("numbers").unwrap();
     let mut receiver = other.receiver::<u64>("numbers").unwrap();
     for round in 0..20 {
         sender.send(&round).unwrap();
         assert_eq!(*receiver.recv().unwrap(), round);
-        cable.cut();
+        proxy.cut();
         sender.send(&(round + 1000)).unwrap();
         assert_eq!(*receiver.recv().unwrap(), round + 1000);
         let name = format!("extra {round}");
@@ -689,12 +691,12 @@ fn shared_memory_carries_on_and_channels_are_opened_when_there_is_a_connection_a
 fn shared_memory_goes_on_in_the_same_segments() {
     const ALONE: &str = "IN_A_PROCESS_OF_ITS_OWN";
     if env::var_os(ALONE).is_none() {
-        let mut alone = Command::new(env::current_exe().unwrap());
+        let mut alone = again().unwrap();
         alone.args(["shared_memory_goes_on_in_the_same_segments", "--exact"]);
-        assert!(alone.env(ALONE, "1").status().unwrap().success());
-        return;
+        let alone = Process::start("the test alone", alone.env(ALONE, "1"));
+        return alone.unwrap().finish().unwrap();
     }
-    let (_here, peer, cable, _there, other) = pair_over(Fabric::Shm);
+    let (_here, peer, proxy, _there, other) = pair_over(Fabric::Shm);
     let mut out = peer.sender::<u64>("out").unwrap();
     let mut there = other.receiver::<u64>("out").unwrap();
     let mut back = other.sender::<u64>("back").unwrap();
@@ -709,7 +711,7 @@ fn shared_memory_goes_on_in_the_same_segments() {
     round(1);
     let before = segments();
     assert!(!before.is_empty());
-    cable.cut();
+    proxy.cut();
     wait_until(|| peer.stats().resumes == 1 && other.stats().resumes == 1);
     for number in 2..1000 {
         round(number);

@@ -52,7 +52,7 @@ fn read(mut from: impl Read) -> usize {
 #[test]
 fn a_stream_goes_on_over_another_connection_with_every_byte_once() {
     for fabric in [Fabric::Tcp, Fabric::Shm] {
-        let (here, peer, cable, there, other) = pair_over(fabric);
+        let (here, peer, proxy, there, other) = pair_over(fabric);
         let mut listener = Listener::bind(&there, "bytes").unwrap();
         let accepting = thread::spawn(move || listener.accept().unwrap().0);
         let stream = Stream::connect(&peer, "bytes").unwrap();
@@ -72,7 +72,7 @@ fn a_stream_goes_on_over_another_connection_with_every_byte_once() {
                 while !is_done.load(Ordering::Acquire) {
                     thread::sleep(Duration::from_millis(pause));
                     if !peer.is_suspended() && !other.is_suspended() {
-                        cable.cut();
+                        proxy.cut();
                     }
                     pause = (pause * 7) % 41;
                 }
@@ -91,13 +91,13 @@ fn a_stream_goes_on_over_another_connection_with_every_byte_once() {
 #[test]
 fn a_stream_is_connected_over_another_connection() {
     for fabric in [Fabric::Tcp, Fabric::Shm] {
-        let (_here, peer, cable, there, other) = pair_over(fabric);
+        let (_here, peer, proxy, there, other) = pair_over(fabric);
         let mut listener = Listener::bind(&there, "bytes").unwrap();
-        cable.cut_for_good();
+        proxy.cut_off();
         super::wait_until(|| peer.is_suspended() && other.is_suspended());
         let connecting = thread::spawn(move || Stream::connect(&peer, "bytes").unwrap());
         let accepting = thread::spawn(move || listener.accept().unwrap().0);
-        cable.mend();
+        proxy.mend();
         let (mut from, mut to) = (connecting.join().unwrap(), accepting.join().unwrap());
         from.write_all(b"hello").unwrap();
         from.finish();

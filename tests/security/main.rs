@@ -1,8 +1,10 @@
 //! Nodes that authenticate each other: in both ways, over every fabric and driver that needs no
 //! device; refusals with the errors of both ends; and the bytes on the wire.
-#![cfg(feature = "tls-graviola")]
 
 mod aging;
+mod expecting;
+mod impostor;
+mod suspended;
 
 use std::{
     fs,

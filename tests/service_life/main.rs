@@ -12,12 +12,13 @@ use std::{
     error::Error,
     net::{SocketAddr, TcpListener},
     os::fd::OwnedFd,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     thread,
     time::Duration,
 };
 
 use ibex::{ConnectErrorKind, Driver, ListenErrorKind, Node, NodeBuilder};
+use ibex_harness::process::Process;
 use listenfd::ListenFd;
 use rustix::net;
 
@@ -33,17 +34,17 @@ fn builder() -> NodeBuilder {
 
 /// Starts [`socket_activated_child`] as systemd starts a socket-activated service: the socket is
 /// descriptor 3, and the variables name the process itself.
-fn activate(socket: TcpListener, driver: &str) -> Child {
+fn activate(socket: TcpListener, driver: &str) -> Process {
     let handed_over = "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\"";
-    Command::new("sh")
+    let mut child = Command::new("sh");
+    child
         .args(["-c", handed_over, "sh"])
         .arg(env::current_exe().expect("this program"))
         .args(["--exact", "socket_activated_child", "--nocapture"])
         .env(DRIVER, driver)
         .stdin(Stdio::from(OwnedFd::from(socket)))
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("a child")
+        .stdout(Stdio::null());
+    Process::start("the child", &mut child).expect("a shell")
 }
 
 /// Serves one client, if this process was started by [`activate`].
@@ -85,7 +86,7 @@ fn a_child_serves_on_the_socket_that_its_parent_bound() {
         drop(answer);
         questions.close().expect("the child read all");
         assert!(answers.next().expect("the end is orderly").is_none());
-        assert!(child.wait().expect("it ends").success());
+        child.finish().expect("it succeeds");
     }
 }
 
@@ -219,7 +220,8 @@ fn a_name_is_in_stats_and_errors_and_an_identity_outlives_a_run() {
     assert_eq!(first.id().node_id(), identity);
     assert_eq!(second.id().node_id(), identity);
 
-    let there = builder().listen(LOOPBACK).build().expect("a node");
+    let there = builder().name("primary").listen(LOOPBACK);
+    let there = there.build().expect("a node");
     let address = there.local_addr().expect("it listens");
     let peer = first.connect(address).expect("it listens");
     let _ = there.close(Duration::ZERO);
@@ -228,7 +230,7 @@ fn a_name_is_in_stats_and_errors_and_an_identity_outlives_a_run() {
         peer.receiver::<u64>("news")
     });
     let gone = gone.expect_err("the node is closed").to_string();
-    let told = format!("with {address} (a peer of node replica-2)");
+    let told = format!("with {address} (named \"primary\", via node replica-2)");
     assert!(gone.contains(&told), "{gone}");
 
     let nameless = builder().name("").build().expect_err("no name");

@@ -14,14 +14,12 @@ use std::{
     sync::atomic::{AtomicI64, Ordering},
 };
 
-use rustix::{
-    process::{Signal, set_parent_process_death_signal},
-    time::{self, ClockId},
-};
+use ibex_harness::process::{Process, stay_with_parent};
+use rustix::time::{self, ClockId};
 
 /// Lets the parent count this thread's instructions; it must be the process's main thread.
 pub(crate) fn be_counted() {
-    set_parent_process_death_signal(Some(Signal::KILL)).expect("a signal");
+    stay_with_parent().expect("it is awaited");
     let nothing = ptr::null_mut::<libc::c_void>();
     // SAFETY: the request takes no arguments, and changes only who is told of this thread's
     // signals.
@@ -90,13 +88,9 @@ unsafe extern "C" fn clock_gettime(
 ///
 /// # Panics
 /// If it does not succeed.
-#[expect(
-    clippy::zombie_processes,
-    reason = "`next_stop` waits for it until it has ended"
-)]
 pub(crate) fn count(program: &mut Command) -> Vec<u64> {
-    let child = program.spawn().expect("the program starts");
-    let thread = child.id() as libc::pid_t;
+    let process = Process::start("the counted program", program).expect("it starts");
+    let thread = process.id() as libc::pid_t;
     let mut sections = Sections::default();
     while let ControlFlow::Continue(signal) = next_stop(thread) {
         let signal = sections.take(signal);

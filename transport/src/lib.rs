@@ -13,7 +13,10 @@
 //! - [`session`]: the facts of a session that all modules above share.
 //!
 //! Below are the pure protocol ([`ibex_protocol`]), the rings ([`ibex_ring`]) and the objects of
-//! RDMA ([`ibex_verbs`]).
+//! RDMA (`ibex-verbs`).
+
+// A build without RDMA does not use all that queue pairs use.
+#![cfg_attr(not(any(test, feature = "verbs")), allow(dead_code))]
 
 pub mod channel;
 mod clock;
@@ -22,6 +25,10 @@ mod counter;
 pub mod endpoint;
 pub mod engine;
 pub mod node;
+#[cfg(any(test, feature = "verbs"))]
+pub mod rdma;
+#[cfg(not(any(test, feature = "verbs")))]
+#[path = "rdma/absent.rs"]
 pub mod rdma;
 pub mod runtime;
 pub mod session;

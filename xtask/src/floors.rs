@@ -8,15 +8,16 @@ mod tests {
     use std::collections::BTreeSet;
     use std::fs;
     use std::path::{Path, PathBuf};
+    use std::process::Command;
 
     use crate::workspace;
 
     /// The published crates from the bottom up: folder, and the crates that each may know.
     const CRATES: &[(&str, &[&str])] = &[
         ("transport/base", &[]),
-        ("transport/protocol", &[]),
+        ("transport/protocol", &["ibex-base"]),
         ("transport/ring", &["ibex-base", "ibex-protocol"]),
-        ("transport/tls", &[]),
+        ("transport/tls", &["ibex-base"]),
         ("transport/verbs", &["ibex-base"]),
         (
             "transport",
@@ -30,7 +31,7 @@ mod tests {
         ),
         ("codec/derive", &[]),
         ("codec", &["ibex-derive"]),
-        ("bootstrap", &["ibex-tls"]),
+        ("bootstrap", &["ibex-base", "ibex-tls"]),
         (
             "",
             &[
@@ -88,12 +89,9 @@ mod tests {
     fn every_crate_and_folder_has_a_floor() {
         let root = workspace::root();
         let text = fs::read_to_string(root.join("Cargo.toml")).expect("the workspace is there");
-        let members = text.lines().find(|line| line.starts_with("members"));
-        let members = members
-            .expect("it has members")
-            .split('"')
-            .skip(1)
-            .step_by(2);
+        let (_, members) = text.split_once("members = [").expect("it has members");
+        let (members, _) = members.split_once(']').expect("the list ends");
+        let members = members.split('"').skip(1).step_by(2);
         let published = members.filter(|member| {
             let manifest = root.join(member).join("Cargo.toml");
             let manifest = fs::read_to_string(manifest).expect("the crate is there");
@@ -117,6 +115,28 @@ mod tests {
             names.filter(|name| name != "lib").collect::<BTreeSet<_>>(),
             folders.collect::<BTreeSet<_>>()
         );
+    }
+
+    /// A program that depends on ibex builds neither RDMA nor TLS's cryptography unless it asks for
+    /// them.
+    #[test]
+    fn the_default_features_need_few_crates() {
+        let tree = Command::new(env!("CARGO"))
+            .args(["tree", "--locked", "--offline", "--edges", "normal"])
+            .args(["--package", "ibex", "--prefix", "none", "--format", "{p}"])
+            .current_dir(workspace::root())
+            .output()
+            .expect("cargo runs");
+        assert!(tree.status.success(), "{tree:?}");
+        let tree = String::from_utf8(tree.stdout).expect("names are text");
+        // `name v1.2.3`, before a path or a mark of a crate that was listed already.
+        let crates = tree.lines().filter_map(|line| line.split(" (").next());
+        let (ours, others): (BTreeSet<_>, BTreeSet<_>) =
+            crates.partition(|name| name.starts_with("ibex"));
+        let is_there = |name: &str| ours.iter().chain(&others).any(|one| one.starts_with(name));
+        assert!(is_there("ibex-transport "), "{ours:?}");
+        assert!(!is_there("ibex-verbs ") && !is_there("rustls"), "{tree}");
+        assert!(others.len() <= 50, "{} crates: {others:?}", others.len());
     }
 
     /// Returns the crate of this workspace that a line of a manifest names as a dependency, other

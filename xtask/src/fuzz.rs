@@ -14,20 +14,27 @@ use crate::tool::{self, CARGO_FUZZ, CLIPPY, CXX, Tool};
 use crate::watchdog::Watchdog;
 use crate::workspace;
 
-/// Tests the corpus, which needs no fuzzer, then fuzzes each target for some seconds.
+/// Tests the corpus, and inputs near it. This needs no fuzzer, so the dependencies are those of the
+/// other stages.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
-    let corpus = [
-        "cargo clippy --manifest-path fuzz/Cargo.toml --all-targets -- -D warnings",
+    let target = workspace::target();
+    for line in [
+        "cargo clippy --manifest-path fuzz/Cargo.toml --no-default-features --all-targets \
+         -- -D warnings",
         "cargo test --manifest-path fuzz/Cargo.toml --no-default-features",
-    ]
-    .map(Step::of_line);
-    // The fuzzer's crates are compiled one by one, each on one core.
-    side_by_side(&[&corpus, &[cargo_fuzz("build")]], watchdog)?;
-    each_for(STAGE_TIME, watchdog)
+    ] {
+        Step::of_line(line)
+            .env("CARGO_TARGET_DIR", target.to_string_lossy())
+            .run(watchdog)?;
+    }
+    Ok(())
 }
 
 /// Runs the stage `fuzz` of `cargo xtask torture`.
 pub(crate) fn long(watchdog: &Watchdog) -> Result<(), Failure> {
+    Step::of_line("cargo clippy --manifest-path fuzz/Cargo.toml --all-targets -- -D warnings")
+        .run(watchdog)?;
+    cargo_fuzz("build").run(watchdog)?;
     each_for(TORTURE_TIME, watchdog)
 }
 
@@ -108,6 +115,5 @@ fn targets() -> Result<Vec<String>, Failure> {
 /// Tools for fuzzing: libFuzzer is C++.
 pub(crate) const TOOLS: &[Tool] = &[CLIPPY, CXX, CARGO_FUZZ];
 
-/// Time for which the test run fuzzes each target, and below it that of `cargo xtask torture`.
-const STAGE_TIME: Duration = Duration::from_secs(5);
+/// Time for which `cargo xtask torture` fuzzes each target.
 const TORTURE_TIME: Duration = Duration::from_secs(60);

@@ -2,23 +2,27 @@
 //! nowhere else.
 //!
 //! `cargo xtask` alone lists the commands, as `--help` does. Continuous integration runs the same
-//! commands as a developer: `.ci/run` calls `cargo xtask test`.
+//! commands as a developer: `.ci/run` calls `./test`, which calls `cargo xtask test`.
 #![deny(unsafe_code)]
 
 mod failure;
 #[cfg(test)]
 mod floors;
 mod fuzz;
+mod guide;
 mod instructions;
 mod integrations;
+mod minimum;
 mod mutants;
 mod mutated_copy;
 mod options;
 mod process_tree;
 #[cfg(test)]
 mod public_api;
+mod release;
 mod remarks;
 mod report;
+mod rustdoc;
 mod simulate;
 mod soak;
 mod stage;
@@ -63,6 +67,13 @@ const COMMANDS: &[CommandEntry] = &[
         run: |arguments| run_stages(TORTURE, arguments),
     },
     CommandEntry {
+        name: "release-check",
+        arguments: "[--stage NAME]... [--no-install]",
+        about: "whether the crates can be published; installs cargo-deny, cargo-hack and\n      \
+                cargo-semver-checks, which takes some minutes",
+        run: |arguments| run_stages(release::STAGES, arguments),
+    },
+    CommandEntry {
         name: "vm",
         arguments: "[--pair | --two] [--time-out SECONDS] [--cpus N] [--memory MIB]\n      \
                     [--release NAME] [--packages FILE] [--update] [--no-install]\n      \
@@ -102,6 +113,17 @@ const COMMANDS: &[CommandEntry] = &[
         run: soak::run,
     },
     CommandEntry {
+        name: "guide",
+        arguments: "",
+        about: "write docs/guide anew, after a change of src/guide",
+        run: |arguments| {
+            options::expect_none(arguments)?;
+            guide::write()?;
+            guide::check()?;
+            Ok(ExitCode::SUCCESS)
+        },
+    },
+    CommandEntry {
         name: "corpus",
         arguments: "",
         about: "write fuzz/corpus anew, after a change of what stands on the wire",
@@ -112,7 +134,10 @@ const COMMANDS: &[CommandEntry] = &[
     },
 ];
 
-fn run_stages(stages: &'static [Stage], arguments: &[String]) -> Result<ExitCode, Failure> {
+fn run_stages(
+    stages: &'static [&'static [Stage]],
+    arguments: &[String],
+) -> Result<ExitCode, Failure> {
     stage::run(stages, &TestOptions::parse(stages, arguments)?)
 }
 
@@ -151,10 +176,11 @@ fn help() -> String {
     let lists = [
         ("stages of `cargo xtask test`, * in --quick too:\n", STAGES),
         ("stages of `cargo xtask torture`:\n", TORTURE),
+        ("stages of `cargo xtask release-check`:\n", release::STAGES),
     ];
     for (title, stages) in lists {
         text += title;
-        for stage in stages {
+        for stage in stages.iter().copied().flatten() {
             let mark = if stage.quick { '*' } else { ' ' };
             text += &format!("  {mark} {:<12} {}\n", stage.name, stage.about);
         }

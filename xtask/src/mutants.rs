@@ -35,6 +35,8 @@ enum Tool {
     Proptest,
     /// A simulation of engines under faults, with many seeds.
     Simulation,
+    /// A test over the fake device.
+    Fake,
     /// A target of the fuzzer, with up to a million inputs.
     Target,
 }
@@ -45,6 +47,7 @@ impl fmt::Display for Tool {
             Tool::Loom => "loom",
             Tool::Proptest => "proptest",
             Tool::Simulation => "simulation",
+            Tool::Fake => "fake device",
             Tool::Target => "fuzz target",
         })
     }
@@ -90,6 +93,18 @@ const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-ring",
         tool: Tool::Loom,
+        test: "loom_a_guard_goes_beside_the_handle",
+        mutants: &["light_missing", "heavy_missing", "orphan_unlooked"],
+    },
+    Finder {
+        package: "ibex-ring",
+        tool: Tool::Loom,
+        test: "loom_the_last_guard_frees_the_orphan",
+        mutants: &["settle_relaxed", "sum_relaxed"],
+    },
+    Finder {
+        package: "ibex-ring",
+        tool: Tool::Loom,
         test: "loom_armed_or_seen",
         mutants: &["light_missing", "heavy_missing"],
     },
@@ -121,6 +136,66 @@ const FINDERS: &[Finder] = &[
         tool: Tool::Loom,
         test: "loom_lent_once",
         mutants: &["lent_twice"],
+    },
+    Finder {
+        package: "ibex-verbs",
+        tool: Tool::Fake,
+        test: "tests::operations::the_place_of_a_result_is_in_use_until_its_completion",
+        mutants: &["result_of_any_completion", "waiting_result_reused"],
+    },
+    Finder {
+        package: "ibex-verbs",
+        tool: Tool::Fake,
+        test: "tests::operations::compare_and_swap_stores_only_over_the_expected_value",
+        mutants: &["operands_swapped"],
+    },
+    Finder {
+        package: "ibex-verbs",
+        tool: Tool::Fake,
+        test: "tests::windows::local_invalidate_of_what_is_not_bound_never_reaches_the_device",
+        mutants: &["window_invalidated_twice", "invalidated_at_posting"],
+    },
+    Finder {
+        package: "ibex-verbs",
+        tool: Tool::Fake,
+        test: "tests::windows::bind_is_refused_before_the_device_sees_it",
+        mutants: &["bound_window_rebound"],
+    },
+    Finder {
+        package: "ibex-verbs",
+        tool: Tool::Fake,
+        test: "tests::windows::a_window_whose_request_failed_can_only_be_dropped",
+        mutants: &["failed_window_kept"],
+    },
+    Finder {
+        package: "ibex-verbs",
+        tool: Tool::Fake,
+        test: "tests::windows::send_with_invalidate_is_noted_by_the_flag_of_soft_roce_too",
+        mutants: &["any_key_invalidated"],
+    },
+    Finder {
+        package: "ibex-verbs",
+        tool: Tool::Fake,
+        test: "tests::windows::local_invalidate_takes_the_key_from_the_peer",
+        mutants: &["window_key_kept"],
+    },
+    Finder {
+        package: "ibex-verbs",
+        tool: Tool::Fake,
+        test: "tests::datagrams::post_recv_ud_has_the_route_in_front_of_the_payload",
+        mutants: &["route_taken_for_payload"],
+    },
+    Finder {
+        package: "ibex-verbs",
+        tool: Tool::Fake,
+        test: "tests::datagrams::post_send_ud_refuses_addresses_of_other_domains_and_other_operations",
+        mutants: &["foreign_address_taken"],
+    },
+    Finder {
+        package: "ibex-verbs",
+        tool: Tool::Fake,
+        test: "tests::xrc::create_srq_ex_xrc_takes_what_names_it_by_get_srq_num",
+        mutants: &["receive_queue_unnamed"],
     },
     Finder {
         package: "ibex-transport",
@@ -281,6 +356,12 @@ const FINDERS: &[Finder] = &[
     },
     Finder {
         package: "ibex-ring",
+        tool: Tool::Loom,
+        test: "loom_a_vacant_seat_is_kept_for_who_spans",
+        mutants: &["span_fence_missing"],
+    },
+    Finder {
+        package: "ibex-ring",
         tool: Tool::Proptest,
         test: "release::tests::counts_like_the_naive_model",
         mutants: &["ack_counted_on_drop", "window_returned_twice"],
@@ -422,7 +503,7 @@ fn searches<'a>(with_loom: &'a Programs, with_std: &'a Programs) -> Vec<Search<'
     let of_finder = |finder: &'static Finder| {
         let program = match finder.tool {
             Tool::Loom => &with_loom[finder.package],
-            Tool::Proptest | Tool::Simulation | Tool::Target => &with_std[finder.package],
+            _ => &with_std[finder.package],
         };
         let without = (finder.tool != Tool::Loom).then_some(None);
         let with = finder.mutants.iter().map(|mutant| Some(*mutant));
@@ -481,7 +562,7 @@ fn build_with_std(copy: &str, watchdog: &Watchdog) -> Result<Programs, Failure> 
         };
         step.env("CARGO_TARGET_DIR", workspace::target().to_string_lossy())
     };
-    let tools = [Tool::Proptest, Tool::Simulation, Tool::Target];
+    let tools = [Tool::Proptest, Tool::Simulation, Tool::Fake, Tool::Target];
     build_all(&tools, build, watchdog)
 }
 

@@ -48,13 +48,27 @@ pub(crate) fn make(watchdog: &Watchdog) -> Result<&'static str, Failure> {
             )
             .run(watchdog)?;
     }
+    for manifest in ["Cargo.toml", "fuzz/Cargo.toml"] {
+        set_apart(&copy.join(manifest)).map_err(impossible)?;
+    }
     let manifest = copy.join("Cargo.toml").to_string_lossy().into_owned();
     Ok(MANIFEST.get_or_init(|| manifest))
 }
 
+/// Gives the packages of a manifest another version. Both share a target folder, in which cargo tells
+/// packages apart by name, version and path within their workspace: it would take a crate of the
+/// copy for the real one.
+fn set_apart(manifest: &Path) -> io::Result<()> {
+    let text = fs::read_to_string(manifest)?;
+    let line = text.lines().find(|line| line.starts_with("version = \""));
+    let line = line.ok_or_else(|| io::Error::other("no version in its manifest"))?;
+    let apart = format!("{}+mutated\"", line.trim_end_matches('"'));
+    fs::write(manifest, text.replacen(line, &apart, 1))
+}
+
 /// Makes `to` equal to `from`, without build outputs and hidden files. An unchanged file keeps its
 /// modification time, so that cargo builds only what differs.
-fn copy_sources(from: &Path, to: &Path) -> io::Result<()> {
+pub(crate) fn copy_sources(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(to)? {
         let there = entry?.path();

@@ -11,7 +11,7 @@ mod tests {
 
     use serde_json::Value;
 
-    use crate::workspace;
+    use crate::{rustdoc, workspace};
 
     #[test]
     fn the_public_names_are_those_that_are_recorded() {
@@ -42,15 +42,13 @@ mod tests {
         );
     }
 
-    /// Runs rustdoc on the crate, in a target folder of its own: build scripts of dependencies read
-    /// `RUSTC_BOOTSTRAP`, so everything else would be built again with and without it.
+    /// Returns rustdoc's description of the crate.
     fn documented() -> Value {
-        let target = workspace::target().join("public-api");
+        let target = workspace::target();
         let mut rustdoc = Command::new(env!("CARGO"));
         rustdoc
             .current_dir(workspace::root())
-            .env("RUSTC_BOOTSTRAP", "1")
-            .env("CARGO_TARGET_DIR", &target)
+            .env("RUSTDOC", rustdoc::unstable().expect("a script"))
             .args([
                 "rustdoc",
                 "--quiet",

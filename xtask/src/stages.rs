@@ -1,16 +1,25 @@
-//! The stages of `cargo xtask test`, in the order in which they run, with those first that fail
-//! soonest; and the stages of `cargo xtask torture`. A new stage is a new entry.
+//! The stages of `cargo xtask test`, in two lists that run side by side, each in its order, with
+//! those first that fail soonest; and the stages of `cargo xtask torture`. A new stage is a new
+//! entry.
+//!
+//! One list alone leaves two cores partly idle: its tests wait more than they compute. The lists
+//! build mostly in different profiles, so that one seldom waits for the other's builds.
 
 use std::time::Duration;
 
 use crate::failure::Failure;
 use crate::stage::{Stage, Work};
 use crate::step::{Step, side_by_side};
-use crate::tool::{CMAKE, IPROUTE, LIBCLANG, RUSTFMT};
+use crate::tool::{CLIPPY, CMAKE, IPROUTE, LIBCLANG, RUSTFMT};
 use crate::watchdog::Watchdog;
-use crate::{fuzz, integrations, mutants, simulate, soak, tested, verbs, vm, workspace};
+use crate::{
+    fuzz, guide, integrations, minimum, mutants, simulate, soak, tested, verbs, workspace,
+};
 
-pub(crate) const STAGES: &[Stage] = &[
+pub(crate) const STAGES: &[&[Stage]] = &[CHECKS, OPTIMIZED];
+
+/// The stages that check the code, and those with builds of their own.
+const CHECKS: &[Stage] = &[
     Stage {
         name: "fmt",
         about: "the code is formatted",
@@ -34,6 +43,14 @@ pub(crate) const STAGES: &[Stage] = &[
         ]),
     },
     Stage {
+        name: "minimum",
+        about: "no dependency needs a newer Rust than the README names",
+        budget: seconds(10),
+        quick: true,
+        tools: &[],
+        work: Work::Function(minimum::stage),
+    },
+    Stage {
         name: "features",
         about: "each feature of the facade works alone, and so do the verbs",
         budget: seconds(90),
@@ -43,10 +60,10 @@ pub(crate) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "doc",
-        about: "the documentation builds and its links lead somewhere",
+        about: "the documentation builds, its links lead somewhere, and docs/guide is up to date",
         budget: seconds(60),
         quick: false,
-        tools: &[],
+        tools: verbs::BINDING_TOOLS,
         work: Work::Function(doc),
     },
     Stage {
@@ -54,7 +71,7 @@ pub(crate) const STAGES: &[Stage] = &[
         about: "every test within one process, with the examples in the documentation",
         budget: seconds(240),
         quick: true,
-        tools: &[CMAKE, LIBCLANG],
+        tools: &[CMAKE, IPROUTE, LIBCLANG],
         work: Work::Function(unit),
     },
     Stage {
@@ -66,14 +83,6 @@ pub(crate) const STAGES: &[Stage] = &[
         work: Work::Function(mutants::models),
     },
     Stage {
-        name: "lines",
-        about: "in a build that records it, no engine writes a cache line that another writes",
-        budget: seconds(150),
-        quick: false,
-        tools: &[],
-        work: Work::Function(lines),
-    },
-    Stage {
         name: "mutants",
         about: "each bug that is planted is found, and a million sleeps lose no wake-up",
         budget: seconds(180),
@@ -83,12 +92,24 @@ pub(crate) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "fuzz",
-        about: "each parser meets its corpus, then 5 s of hostile bytes",
-        budget: seconds(160),
+        about: "each parser meets its corpus, and thousands of inputs that are changed at random",
+        budget: seconds(60),
         quick: false,
-        tools: fuzz::TOOLS,
+        tools: &[CLIPPY],
         work: Work::Function(fuzz::stage),
     },
+    Stage {
+        name: "integrations",
+        about: "software of others, over every fabric that needs no device",
+        budget: seconds(600),
+        quick: false,
+        tools: integrations::TOOLS,
+        work: Work::Function(integrations::stage),
+    },
+];
+
+/// The stages that share the optimized build.
+const OPTIMIZED: &[Stage] = &[
     Stage {
         name: "build",
         about: "the optimised programs of all stages behind this one",
@@ -122,14 +143,6 @@ pub(crate) const STAGES: &[Stage] = &[
         work: Work::Function(|watchdog| tested::test("--test conformance -- /fake/").run(watchdog)),
     },
     Stage {
-        name: "integrations",
-        about: "software of others, over every fabric that needs no device",
-        budget: seconds(600),
-        quick: false,
-        tools: integrations::TOOLS,
-        work: Work::Function(integrations::stage),
-    },
-    Stage {
         name: "proofs",
         about: "no allocation, no copy, idle peers for nothing, idle, flat memory, nothing left, forks",
         budget: seconds(240),
@@ -146,17 +159,9 @@ pub(crate) const STAGES: &[Stage] = &[
         work: Work::Function(soak::stage),
     },
     Stage {
-        name: "vm",
-        about: "the guest's RDMA devices carry messages, and its commands' statuses come back",
-        budget: seconds(180),
-        quick: false,
-        tools: vm::TOOLS,
-        work: Work::Function(vm::stage),
-    },
-    Stage {
         name: "verbs",
-        about: "the verbs layer, its raw limit and every promise over it, on the guest's device",
-        budget: seconds(500),
+        about: "the guest works; the verbs layer, its raw limit and every promise over it, on its device",
+        budget: seconds(560),
         quick: false,
         tools: verbs::TOOLS,
         work: Work::Function(verbs::stage),
@@ -171,9 +176,9 @@ pub(crate) const STAGES: &[Stage] = &[
     },
 ];
 
-/// The stages of `cargo xtask torture`, which do for hours what `cargo xtask test` does. No promise
-/// has its only test here.
-pub(crate) const TORTURE: &[Stage] = &[
+/// The stages of `cargo xtask torture`, which do for hours what `cargo xtask test` does, or need a
+/// build of their own. No promise of RELIABILITY.md has its only test here.
+pub(crate) const TORTURE: &[&[Stage]] = &[&[
     Stage {
         name: "memory",
         about: "twenty times the messages of the proof that memory stays flat",
@@ -208,7 +213,7 @@ pub(crate) const TORTURE: &[Stage] = &[
     },
     Stage {
         name: "fuzz",
-        about: "each parser meets a minute of hostile bytes",
+        about: "each parser meets a minute of hostile bytes, of a fuzzer, in a build with sanitizers",
         budget: seconds(900),
         quick: false,
         tools: fuzz::TOOLS,
@@ -223,6 +228,14 @@ pub(crate) const TORTURE: &[Stage] = &[
         work: Work::Function(soak::long),
     },
     Stage {
+        name: "lines",
+        about: "in a build that records it, no engine writes a cache line that another writes",
+        budget: seconds(150),
+        quick: false,
+        tools: &[],
+        work: Work::Function(lines),
+    },
+    Stage {
         name: "verbs",
         about: "the whole suite by each kind of completion queue, and every other way to use it",
         budget: seconds(1800),
@@ -230,7 +243,7 @@ pub(crate) const TORTURE: &[Stage] = &[
         tools: verbs::TOOLS,
         work: Work::Function(verbs::whole),
     },
-];
+]];
 
 /// Runs Clippy, a check that can deny warnings without building every dependency again.
 fn features(watchdog: &Watchdog) -> Result<(), Failure> {
@@ -241,12 +254,42 @@ fn features(watchdog: &Watchdog) -> Result<(), Failure> {
         let line = format!("cargo clippy -p ibex --lib {features} -- -D warnings");
         Step::of_line(&line).run(watchdog)?;
     }
-    // This is the example of the verbs crate that newcomers run, on a machine without a device.
-    Step::of_line("cargo run -p ibex-verbs --features fake --example rc_pingpong").run(watchdog)
+    no_c_compiler(watchdog)?;
+    // This is the example of the verbs crate that newcomers run, on a machine without a device. The
+    // build scripts of dependencies find no C compiler; only rustc itself calls one, to link.
+    Step::of_line("cargo run -p ibex-verbs --features fake --example rc_pingpong")
+        .env("CC", "/bin/false")
+        .env("CXX", "/bin/false")
+        .run(watchdog)
 }
 
+/// Checks that nothing which compiles C or generates bindings is among the crates that the verbs
+/// crate builds with. A warm target folder would hide it: its build scripts have run.
+fn no_c_compiler(watchdog: &Watchdog) -> Result<(), Failure> {
+    let line = "cargo tree -p ibex-verbs --features fake,libibverbs -e normal,build \
+                --prefix none --format {p}";
+    let tree = Step::of_line(line).capture(watchdog)?;
+    if !tree.status.success() {
+        return Err(Failure::new(format!("`{line}` failed: {}", tree.status)));
+    }
+    let names = tree.stdout.lines().filter_map(|one| one.split(' ').next());
+    let found: Vec<_> = names.filter(|name| C_BUILDERS.contains(name)).collect();
+    match found.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::new(format!(
+            "ibex-verbs needs C tools to build, by {}; they belong behind its feature `rdma-sys`",
+            found.join(", ")
+        ))),
+    }
+}
+
+/// The crates by which build scripts call C tools.
+const C_BUILDERS: &[&str] = &["bindgen", "cc", "clang-sys", "cmake", "pkg-config"];
+
 fn doc(watchdog: &Watchdog) -> Result<(), Failure> {
-    Step::of_line("cargo doc --workspace --no-deps")
+    guide::check()?;
+    // With all features, as Clippy has checked the crates.
+    Step::of_line("cargo doc --workspace --no-deps --all-features")
         .add_flags("RUSTDOCFLAGS", "-D warnings")
         .run(watchdog)
 }
@@ -254,15 +297,17 @@ fn doc(watchdog: &Watchdog) -> Result<(), Failure> {
 /// Runs the tests of the facade, which must be built again, while those of the other crates run.
 fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
     let others = [
-        // With the bindings, these are all other tests that need no device.
-        "cargo test --workspace --exclude ibex \
-         --features ibex-transport/verbs,ibex-harness/verbs",
+        // With the bindings, these are all other tests that need no device. One of them compares
+        // the declarations of libibverbs with rdma-core's header.
+        "cargo test --workspace --exclude ibex --exclude ibex-tests --exclude ibex-benches \
+         --exclude ibex-examples --features ibex-transport/verbs,ibex-harness/verbs,ibex-verbs/rdma-sys",
     ];
     let facade = [
-        "cargo test -p ibex --lib --examples --test advice --test asynchronous --test bytes \
+        "cargo test -p ibex -p ibex-tests -p ibex-examples --lib --examples \
+         --test advice --test asynchronous --test bytes \
          --test calls --test compile --test environment --test fingerprints --test group \
          --test keeping_connected --test log --test memory_bound \
-         --test owned_messages --test polls --test readme \
+         --test owned_messages --test peer_names --test polls --test readme \
          --test refusals --test security --test send_sync --test shared_credit \
          --test streams --test unopened",
         "cargo test -p ibex --doc",
@@ -274,7 +319,7 @@ fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
 /// Builds with atomics that record which engine writes them, in a target folder of its own.
 fn lines(watchdog: &Watchdog) -> Result<(), Failure> {
     let target = workspace::target().join("recorded");
-    Step::of_line("cargo test -p ibex --test shared_lines")
+    Step::of_line("cargo test -p ibex-tests --test shared_lines")
         .env("CARGO_TARGET_DIR", target.to_string_lossy())
         .add_flags("RUSTFLAGS", "--cfg record_writes")
         .run(watchdog)
@@ -285,7 +330,8 @@ fn lines(watchdog: &Watchdog) -> Result<(), Failure> {
 fn build(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
     let on_devices = "--test limits --test rdma --test rdma_crowd --test rdma_errors \
-                      --test rdma_links --test verbs_device --test verbs_faults";
+                      --test rdma_links --test verbs_device --test verbs_operations \
+                      --test verbs_datagrams --test verbs_faults";
     let others = [SUITE, on_devices, "--test replication"];
     build_tests(&[CONFORMANCE, PROOFS, &others].concat(), watchdog)
 }
@@ -325,10 +371,10 @@ const SUITE: &str = "--test conformance -- --skip /fake/";
 /// The tests beside the suite that need no device: lists of those that compute, and of those that
 /// mostly wait.
 const CONFORMANCE: &[&str] = &[
-    "--test damage --test first_bytes --test memory_limit",
-    "--test dropped_connects --test io_threads --test io_threads_rdma --test io_threads_spanning",
+    "--test damage --test first_bytes --test memory_limit --test short_sessions",
+    "--test descriptors --test dropped_connects --test io_threads --test io_threads_rdma --test io_threads_spanning",
     "--test black_hole --test fan_in --test hostile_shm --test log_sender --test recorded_peers \
-     --test resuming --test rolling_upgrade --test select --test service_life --test tasks",
+     --test resuming --test rolling_upgrade --test sandboxed --test select --test service_life --test tasks",
 ];
 
 /// The proofs that need no device. Each test runs its proofs one after the other.
@@ -342,46 +388,54 @@ const PROOFS: &[&str] = &[
     "--test memory_flat --test no_allocation",
 ];
 
-/// Runs each example once, `pingpong` also encrypted, and the replicated log. The latter and
-/// `pingpong` run over every fabric that needs no device.
+/// Runs each example once, `ibex perf` also encrypted, and the replicated log. The latter and
+/// `ibex perf` run over every fabric that needs no device.
 fn examples(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
-    let each = EXAMPLES.iter().map(|(name, arguments)| {
-        Step::new(&tested::example(name)).args(arguments.split_whitespace())
-    });
-    let replication =
-        Step::new(&tested::binary("replication")).args(REPLICATION.split_whitespace());
-    let each: Vec<_> = each.chain([replication]).collect();
+    let examples = EXAMPLES
+        .iter()
+        .map(|name| Step::new(&tested::example(name)));
+    let programs = PROGRAMS
+        .iter()
+        .map(|(name, line)| Step::new(&tested::binary(name)).args(line.split_whitespace()));
+    let each: Vec<_> = examples.chain(programs).collect();
     side_by_side(&[&each, &[tested::test("--test replication")]], watchdog)
 }
 
-const EXAMPLES: &[(&str, &str)] = &[
-    ("quickstart", ""),
-    ("custom_codec", ""),
-    ("tokio", ""),
-    ("fan_in", ""),
-    ("event_loop", ""),
-    ("large_payload", ""),
-    ("calls", ""),
-    ("restart", ""),
-    ("stream", ""),
-    ("group", ""),
-    ("secure", ""),
-    (
-        "pingpong",
-        "--fabric tcp --tls --size 64 --iters 2000 --json",
-    ),
-    (
-        "pingpong",
-        "--fabric all --codec serde --size 64 --iters 2000 --json",
-    ),
-    (
-        "pingpong",
-        "--fabric tcp --pairs 8 --io-threads 2 --size 64 --iters 500 --json",
-    ),
+const EXAMPLES: &[&str] = &[
+    "custom_codec",
+    "tokio",
+    "fan_in",
+    "event_loop",
+    "large_payload",
+    "calls",
+    "restart",
+    "stream",
+    "group",
+    "secure",
 ];
 
-const REPLICATION: &str = "--replicas 2 --compare --fabric tcp --records 5000 --pairs 1 --json";
+/// Programs that are packages of their own, with their arguments.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("quickstart", ""),
+    ("quickstart", "--kill"),
+    (
+        "ibex",
+        "perf --fabric tcp --tls --size 64 --iters 2000 --json",
+    ),
+    (
+        "ibex",
+        "perf --fabric all --codec serde --size 64 --iters 2000 --json",
+    ),
+    (
+        "ibex",
+        "perf --fabric tcp --pairs 8 --io-threads 2 --size 64 --iters 500 --json",
+    ),
+    (
+        "replication",
+        "--replicas 2 --compare --fabric tcp --records 5000 --pairs 1 --json",
+    ),
+];
 
 /// The facade's feature sets, as they stand behind `--no-default-features`.
 const FEATURES: &[&str] = &[
@@ -409,7 +463,8 @@ mod tests {
 
     use super::*;
 
-    /// A test that no stage names is never run.
+    /// A test that no stage names is never run, and one that the manifest does not name is not even
+    /// built.
     #[test]
     fn every_test_of_the_facade_is_in_a_stage() {
         let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -422,6 +477,8 @@ mod tests {
             .map(|path| fs::read_to_string(path).expect("text"))
             .collect();
         let run: Vec<_> = sources.split_whitespace().collect();
+        let manifest = xtask.join("../tests/Cargo.toml");
+        let manifest = fs::read_to_string(manifest).expect("the manifest");
         let is_test = |path: &Path| {
             path.extension().is_some_and(|extension| extension == "rs")
                 || path.join("main.rs").exists()
@@ -434,22 +491,22 @@ mod tests {
                     && words[1].split(['"', ';', ',']).next() == Some(name)
             });
             assert!(is_run, "nobody runs {name}");
+            let entry = format!("name = \"{name}\"\n");
+            assert!(manifest.contains(&entry), "tests/Cargo.toml has no {name}");
         }
     }
 
     #[test]
     fn names_are_words_and_unique() {
-        for stages in [STAGES, TORTURE] {
-            for (index, stage) in stages.iter().enumerate() {
-                assert!(
-                    stage.name.chars().all(|letter| letter.is_ascii_lowercase()),
-                    "{stage:?}"
-                );
-                assert!(
-                    stages[..index].iter().all(|other| other.name != stage.name),
-                    "{stage:?}"
-                );
+        for lists in [STAGES, TORTURE, crate::release::STAGES] {
+            let mut names: Vec<_> = lists.iter().copied().flatten().map(|s| s.name).collect();
+            for name in &names {
+                assert!(name.chars().all(|c| c.is_ascii_lowercase()), "{name}");
             }
+            let count = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), count, "{names:?}");
         }
     }
 }

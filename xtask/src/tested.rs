@@ -10,11 +10,12 @@ use crate::step::Step;
 use crate::watchdog::Watchdog;
 use crate::workspace;
 
-/// The packages and features of the shared build. `ibex` gives `ibex-harness` its feature, but not
-/// the crate behind it unless it is named as well.
-const SELECTION: &str = "-p ibex -p ibex-transport -p ibex-harness -p ibex-replication \
-     -p ibex-sim -p ibex-soak --release \
-     --features ibex/fake-device,ibex-harness/verbs,ibex-replication/verbs";
+/// The packages and features of the shared build. A feature of `ibex-tests` gives `ibex-harness` its
+/// own, but not the crate behind it unless it is named as well.
+const SELECTION: &str = "-p ibex-tests -p ibex-examples -p ibex-cli -p quickstart \
+     -p ibex-transport -p ibex-verbs -p ibex-harness -p ibex-replication -p ibex-sim -p ibex-soak --release \
+     --features ibex-tests/fake-device,ibex-examples/verbs,ibex-cli/raw-verbs,ibex-harness/verbs,\
+     ibex-replication/verbs";
 
 /// Returns `cargo test` with these targets, and arguments for their programs behind `--`.
 pub(crate) fn test(targets: &str) -> Step {
@@ -32,12 +33,12 @@ pub(crate) fn test_program(name: &str, watchdog: &Watchdog) -> Result<String, Fa
     test(&format!("--test {name}")).build_program(watchdog)
 }
 
-/// Builds all examples and the programs `soak` and `replication`.
-///
-/// Examples bring the dependencies of tests along. Without them, the programs would be built with
-/// other features, and so with crates of their own.
+/// Builds all examples and the programs beside them.
 pub(crate) fn build_programs(watchdog: &Watchdog) -> Result<(), Failure> {
-    build("--examples --bin soak --bin replication", watchdog)
+    build(
+        "--examples --bin ibex --bin quickstart --bin replication --bin soak",
+        watchdog,
+    )
 }
 
 /// Returns the path of an example, once [`build_programs`] has built it.

@@ -78,19 +78,29 @@ pub(crate) const IBVERBS_UTILS: Tool =
     Tool::package("ibverbs-utils", "dpkg-query -W ibverbs-utils");
 pub(crate) const PERFTEST: Tool = Tool::package("perftest", "dpkg-query -W perftest");
 
-pub(crate) const CARGO_FUZZ: Tool = Tool {
-    probe: "cargo fuzz --version",
-    source: Source::Crate {
-        name: "cargo-fuzz",
-        version: "0.13.2",
-    },
-};
+pub(crate) const CARGO_FUZZ: Tool = Tool::program("cargo-fuzz", "0.13.2", "cargo fuzz --version");
+
+pub(crate) const CARGO_DENY: Tool = Tool::program("cargo-deny", "0.20.2", "cargo deny --version");
+pub(crate) const CARGO_HACK: Tool = Tool::program("cargo-hack", "0.6.46", "cargo hack --version");
+pub(crate) const CARGO_SEMVER_CHECKS: Tool = Tool::program(
+    "cargo-semver-checks",
+    "0.45.0",
+    "cargo semver-checks --version",
+);
 
 impl Tool {
     const fn package(name: &'static str, probe: &'static str) -> Self {
         Self {
             probe,
             source: Source::Package(name),
+        }
+    }
+
+    /// A program that cargo builds from a crate.
+    const fn program(name: &'static str, version: &'static str, probe: &'static str) -> Self {
+        Self {
+            probe,
+            source: Source::Crate { name, version },
         }
     }
 

@@ -13,6 +13,7 @@ use crate::soak;
 use crate::step::{Step, side_by_side};
 use crate::tested;
 use crate::tool::{self, CLIPPY, CMAKE, DEBIAN_KEYRING, KMOD, LIBCLANG, QEMU, Tool, XZ};
+use crate::vm;
 use crate::watchdog::Watchdog;
 
 /// Tools for checking the bindings.
@@ -35,6 +36,9 @@ enum Extent {
 ///
 /// `IBEX_TEST_DEVICE` names a device of this machine to test on; without it the guest's is used.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
+    if env::var_os("IBEX_TEST_DEVICE").is_none() {
+        vm::test(watchdog)?;
+    }
     play(Extent::Drawn, watchdog)
 }
 
@@ -89,6 +93,14 @@ fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
     }
     uses.push(shown_to_readers());
     proofs.push(suite(1));
+    if env::var_os("IBEX_TEST_DEVICE").is_none() {
+        let messages = match extent {
+            Extent::Drawn => 1_000,
+            Extent::Whole => 10_000,
+        };
+        let examples = tested::binary("examples");
+        proofs.push(format!("vm/interoperation {examples} {messages}"));
+    }
     if env::var_os("IBEX_TEST_DEVICE").is_some() {
         return Step::new(ON_DEVICE).args(proofs).args(uses).run(watchdog);
     }
@@ -114,12 +126,12 @@ fn seed() -> u64 {
 /// Returns the commands that the documentation shows: the device that a node would choose, and the
 /// figures of every fabric.
 fn shown_to_readers() -> String {
-    let (devices, pingpong) = (tested::example("devices"), tested::example("pingpong"));
+    let (devices, ibex) = (tested::example("devices"), tested::binary("ibex"));
     let mut shown = devices.clone();
     if env::var_os("IBEX_TEST_DEVICE").is_none() {
         shown += &format!(" && {devices} v0 && {devices} --peer 192.0.2.1");
     }
-    format!("{shown} && {pingpong} --fabric all --size 65536 --iters 20 --json")
+    format!("{shown} && {ibex} perf --fabric all --size 65536 --iters 20 --json")
 }
 
 /// Returns the steps that would disturb a real device, so they run in guests of their own: messages
@@ -148,7 +160,7 @@ fn faults(label: &str, watchdog: &Watchdog) -> Result<Vec<Step>, Failure> {
 /// Standard output has only the benchmark's output.
 pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode, Failure> {
     let watchdog = Watchdog::patient();
-    let mut build = Step::of_line("cargo bench --bench pingpong").aside();
+    let mut build = Step::of_line("cargo bench -p ibex-benches --bench pingpong").aside();
     let has_device = options.vm || env::var_os("IBEX_TEST_DEVICE").is_some();
     if has_device {
         tool::prepare(&TOOLS.iter().collect::<Vec<_>>(), true);
@@ -196,6 +208,8 @@ pub(crate) fn in_the_guest(options: &[&str]) -> Result<Step, Failure> {
 /// them are compared with figures.
 const PROOFS: &[(&str, &str)] = &[
     ("verbs_device", ""),
+    ("verbs_operations", ""),
+    ("verbs_datagrams", ""),
     ("limits", ""),
     ("rdma", ""),
     ("rdma_crowd", "--nocapture"),
@@ -236,6 +250,6 @@ const DRAWN_WAYS: usize = 2;
 /// The program that runs commands on a device.
 const ON_DEVICE: &str = "vm/on_device";
 /// The longest time that a guest may take for all device tests.
-const SECONDS_IN_A_GUEST: &str = "1800";
+const SECONDS_IN_A_GUEST: &str = "3600";
 /// The guest's only device.
 const GUEST_DEVICE: &str = "rxe0";

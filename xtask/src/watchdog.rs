@@ -11,9 +11,9 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Creates the watchdog of a stage that takes `budget` on a machine with two cores.
+    /// Creates the watchdog of a stage that takes `budget` on a machine with two cores, alone.
     pub(crate) fn for_budget(budget: Duration) -> Self {
-        Self::after(4 * budget + SLACK)
+        Self::after(8 * budget + SLACK)
     }
 
     /// Creates a watchdog that runs out after `limit`.

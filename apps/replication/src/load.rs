@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use ibex_harness::Error;
+use ibex_harness::{Error, draw::Draw};
 
 /// The source of the payloads.
 #[derive(Clone, Debug)]
@@ -152,16 +152,10 @@ fn read_record(input: &mut impl Read, bytes: usize, record: &mut Vec<u8>) -> io:
     input.take(bytes as u64).read_to_end(record).map(drop)
 }
 
-/// Generates bytes without a pattern (xorshift64), the same in every run.
+/// Generates bytes without a pattern, the same in every run.
 fn random(bytes: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = Vec::with_capacity(bytes + 8);
-    while random.len() < bytes {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        random.extend_from_slice(&state.to_le_bytes());
-    }
+    let mut random = vec![0; bytes];
+    Draw::new(1).fill(&mut random);
     random
 }
 

@@ -1,18 +1,18 @@
 //! The other processes: this program again, each in a role of its own.
 //!
 //! A process is started as `program --role JSON`. It reports in lines of JSON on its standard
-//! output, and writes messages for people to standard error. No process outlives its parent: the
-//! kernel kills it when the thread that started it ends.
+//! output, and writes messages for people to standard error.
 
 use std::{
     env,
     io::{BufRead, BufReader},
-    os::unix::process::parent_id,
-    process::{self, Child, ChildStdout, Command, ExitCode, Stdio},
+    process::{ChildStdout, Command, ExitCode, Stdio},
 };
 
-use ibex_harness::{Error, resources};
-use rustix::process::{Pid, Resource, Signal, kill_process, set_parent_process_death_signal};
+use ibex_harness::{
+    Error,
+    process::{self, Process},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -32,10 +32,14 @@ pub(crate) enum Role {
     RawCopy(Receive),
 }
 
-#[derive(Serialize, Deserialize)]
-struct Start {
-    parent: u32,
-    role: Role,
+impl Role {
+    fn name(&self) -> &'static str {
+        match self {
+            Role::Replica(_) => "a replica",
+            Role::Primary(_) => "a primary",
+            Role::RawCopy(_) => "the receiver of a raw copy",
+        }
+    }
 }
 
 /// A report of a replica.
@@ -55,7 +59,7 @@ pub(crate) struct Processes {
 
 /// A running process.
 struct Running {
-    child: Child,
+    process: Process,
     output: BufReader<ChildStdout>,
     has_log: bool,
 }
@@ -76,56 +80,29 @@ impl Processes {
 
     /// Kills a process as `kill -9` does, at any point of its work, and starts it again.
     pub(crate) fn kill_and_start(&mut self, index: usize) -> Result<(), Error> {
-        let Running { child, .. } = &mut self.running[index];
-        child
-            .kill()
-            .and_then(|()| child.wait())
-            .map_err(Error::io("killing a replica"))?;
+        let killed = self.process(index).kill();
+        killed.map_err(Error::io("killing a replica"))?;
         self.running[index] = Running::start(&self.roles[index])?;
         Ok(())
     }
 
-    /// Stops a process, until [`resume`](Self::resume).
-    pub(crate) fn stop(&self, index: usize) -> Result<(), Error> {
-        signal(&self.running[index].child, Signal::STOP)
+    /// Returns a process, to disturb it.
+    pub(crate) fn process(&mut self, index: usize) -> &mut Process {
+        &mut self.running[index].process
     }
 
-    /// Continues a process.
-    pub(crate) fn resume(&self, index: usize) -> Result<(), Error> {
-        signal(&self.running[index].child, Signal::CONT)
-    }
-
-    /// Denies a replica further files and sockets, until it is [relieved](Self::relieve). Waits
+    /// Denies a replica further files and sockets, until it is [relieved](Process::relieve). Waits
     /// first until the replica has its log, which it cannot do without.
     pub(crate) fn starve(&mut self, index: usize) -> Result<(), Error> {
         self.running[index].wait_for_log()?;
-        starve(&self.running[index].child)
-    }
-
-    /// Limits a resource of a process to `most`, or resets the limit to this process's own.
-    pub(crate) fn limit(
-        &self,
-        index: usize,
-        resource: Resource,
-        most: Option<u64>,
-    ) -> Result<(), Error> {
-        limit(&self.running[index].child, resource, most)
-    }
-
-    /// Lets a process open files and sockets again.
-    pub(crate) fn relieve(&self, index: usize) -> Result<(), Error> {
-        relieve(&self.running[index].child)
+        self.process(index).starve().map_err(Error::io(LIMITING))
     }
 
     /// Returns an error if a process has ended.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
-        for running in &mut self.running {
-            let ended = running.child.try_wait();
-            if let Some(status) = ended.map_err(Error::io("looking at a process"))? {
-                return Err(running.ended(&status.to_string()));
-            }
-        }
-        Ok(())
+        let mut running = self.running.iter_mut();
+        let checked = running.try_for_each(|running| running.process.check());
+        checked.map_err(Error::io("looking at the processes"))
     }
 
     /// Waits until all processes have ended. Returns the reports of the replicas among them.
@@ -137,11 +114,8 @@ impl Processes {
                     reports.push(report);
                 }
             }
-            let status = running.child.wait();
-            let status = status.map_err(Error::io("waiting for a process"))?;
-            if !status.success() {
-                return Err(running.ended(&status.to_string()));
-            }
+            let finished = running.process.finish();
+            finished.map_err(Error::io("waiting for the processes"))?;
         }
         Ok(reports)
     }
@@ -149,13 +123,13 @@ impl Processes {
 
 impl Running {
     fn start(role: &Role) -> Result<Running, Error> {
-        let mut child = spawn_with(role, |command| {
+        let mut process = start_with(role, |command| {
             command.stdin(Stdio::null());
         })?;
-        let output = child.stdout.take().expect("it was asked for as a pipe");
+        let output = BufReader::new(process.stdout());
         Ok(Running {
-            child,
-            output: BufReader::new(output),
+            process,
+            output,
             has_log: false,
         })
     }
@@ -187,18 +161,8 @@ impl Running {
 
     fn ended(&self, status: &str) -> Error {
         Error::PeerEnded {
-            pid: self.child.id(),
+            pid: self.process.id(),
             status: status.to_owned(),
-        }
-    }
-}
-
-impl Drop for Processes {
-    fn drop(&mut self) {
-        for Running { child, .. } in &mut self.running {
-            // Both calls fail only if the process was already waited for.
-            let _ = child.kill();
-            let _ = child.wait();
         }
     }
 }
@@ -212,21 +176,15 @@ pub(crate) fn run_if_started() -> Option<ExitCode> {
     Some(match run(&arguments.next().unwrap_or_default()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("replication, process {}: {error}", process::id());
+            eprintln!("replication, process {}: {error}", std::process::id());
             ExitCode::FAILURE
         }
     })
 }
 
-fn run(start: &str) -> Result<(), Error> {
-    set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(Error::io("asking to be killed with the parent process"))?;
-    let Start { parent, role } = serde_json::from_str(start).map_err(Error::subject)?;
-    if parent_id() != parent {
-        return Err(Error::subject(format!(
-            "the parent, process {parent}, is gone"
-        )));
-    }
+fn run(role: &str) -> Result<(), Error> {
+    process::stay_with_parent().map_err(Error::io("staying with the parent process"))?;
+    let role = serde_json::from_str(role).map_err(Error::subject)?;
     match role {
         Role::Replica(task) => {
             let log = task.open_log()?;
@@ -243,39 +201,17 @@ fn say(said: &Said) -> Result<(), Error> {
     Ok(())
 }
 
-/// Sends a signal to a process.
-pub(crate) fn signal(child: &Child, signal: Signal) -> Result<(), Error> {
-    kill_process(Pid::from_child(child), signal).map_err(Error::io("sending a signal"))
-}
-
-/// Limits a resource of a process to `most`, or resets the limit to this process's own.
-pub(crate) fn limit(child: &Child, resource: Resource, most: Option<u64>) -> Result<(), Error> {
-    resources::limit(child, resource, most).map_err(Error::io(LIMITING))
-}
-
-/// Limits a process's descriptors to those that it has open.
-pub(crate) fn starve(child: &Child) -> Result<(), Error> {
-    resources::starve(child).map_err(Error::io(LIMITING))
-}
-
-/// Resets a process's limit of descriptors to this process's own.
-pub(crate) fn relieve(child: &Child) -> Result<(), Error> {
-    resources::relieve(child).map_err(Error::io(LIMITING))
-}
-
 /// Starts a process after `prepare` has set its input and anything else of its own.
-pub(crate) fn spawn_with(role: &Role, prepare: impl FnOnce(&mut Command)) -> Result<Child, Error> {
-    let start = Start {
-        parent: process::id(),
-        role: role.clone(),
-    };
-    let start = serde_json::to_string(&start).map_err(Error::subject)?;
-    let program = env::current_exe().map_err(Error::io("finding this program's file"))?;
-    let mut command = Command::new(program);
-    command.args([ROLE_ARGUMENT, &start]).stdout(Stdio::piped());
+pub(crate) fn start_with(
+    role: &Role,
+    prepare: impl FnOnce(&mut Command),
+) -> Result<Process, Error> {
+    let text = serde_json::to_string(role).map_err(Error::subject)?;
+    let mut command = process::again().map_err(Error::io("finding this program's file"))?;
+    command.args([ROLE_ARGUMENT, &text]).stdout(Stdio::piped());
     prepare(&mut command);
-    command.spawn().map_err(Error::io("starting a process"))
+    Process::start(role.name(), &mut command).map_err(Error::io("starting a process"))
 }
 
-const LIMITING: &str = "limiting what a process may have";
+pub(crate) const LIMITING: &str = "limiting what a process may have";
 const ROLE_ARGUMENT: &str = "--role";

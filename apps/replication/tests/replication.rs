@@ -7,11 +7,12 @@ use std::{
     env, fs,
     io::{self, Read, Write},
     path::PathBuf,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use ibex_harness::process::Process;
 use serde_json::Value;
 
 #[test]
@@ -244,28 +245,13 @@ fn run_with(options: &str, prepare: impl FnOnce(&mut Command)) -> Value {
         command.args(["--segment-bytes", "1000000"]);
     }
     prepare(&mut command);
-    let mut child = command.spawn().expect("the program starts");
-    let status = wait(&mut child, options);
+    let mut process = Process::start(options, &mut command).expect("the program starts");
+    let finished = process.finish_within(PATIENCE);
     let mut output = String::new();
-    let stdout = child.stdout.as_mut().expect("it was asked for as a pipe");
-    stdout.read_to_string(&mut output).expect("it is text");
-    assert!(status.success(), "{options}: {status}: {output}");
+    let read = process.stdout().read_to_string(&mut output);
+    read.expect("it is text");
+    finished.unwrap_or_else(|error| panic!("{error}: {output}"));
     serde_json::from_str(&output).unwrap_or_else(|error| panic!("{output:?}: {error}"))
-}
-
-/// Waits for the process to end. Kills it if it hangs, after far longer than a run needs.
-fn wait(child: &mut Child, options: &str) -> ExitStatus {
-    let patience = Instant::now() + Duration::from_secs(180);
-    loop {
-        if let Some(status) = child.try_wait().expect("a child can be waited for") {
-            return status;
-        }
-        if Instant::now() > patience {
-            let _ = child.kill();
-            panic!("{options}: it hangs");
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Returns the path of the program: this test lies in `target/PROFILE/deps`, the program in
@@ -276,4 +262,6 @@ fn program() -> PathBuf {
     profile.join("replication")
 }
 
+/// Far longer than a run needs.
+const PATIENCE: Duration = Duration::from_secs(180);
 const RECORDS: u64 = 8000;

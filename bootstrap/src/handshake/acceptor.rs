@@ -14,8 +14,8 @@ use crate::fabric::{FabricKind, VerbsDevice};
 use crate::identity::{HostHint, Incarnation, NodeIdentity, Secret};
 use crate::local::Local;
 use crate::message::{
-    Choice, Endpoint, GidType, Message, MessageError, Offer, Ready, Resume, ResumeRefusal, Resumed,
-    SessionSecrets, ShmEndpoint, Text, Unavailable, VerbsEndpoint, Version,
+    Choice, Endpoint, GidType, HostTags, Message, MessageError, Offer, Ready, Resume,
+    ResumeRefusal, Resumed, SessionSecrets, ShmEndpoint, Text, Unavailable, VerbsEndpoint, Version,
 };
 use crate::negotiate::{self, End};
 use crate::places::{Place, Places};
@@ -26,6 +26,7 @@ pub type AcceptorHandshake = Handshake<AcceptorPart>;
 
 /// The steps of an acceptor.
 pub struct AcceptorPart {
+    host: HostHint,
     ours: Offer,
     places: Places,
     resumable: Option<Arc<dyn ResumableSessions>>,
@@ -33,6 +34,8 @@ pub struct AcceptorPart {
     state: State,
     /// Set where this node may have an RDMA device.
     seeks_device: bool,
+    /// The number of files that this process may open, where it can open too few for a session.
+    shortage: Option<u32>,
     /// Tasks for the driver about sockets and queue pairs, each told once, in order.
     errands: VecDeque<AcceptorEvent>,
     /// Fabrics that were chosen so far. Each may be chosen once, which bounds the number of the
@@ -45,9 +48,7 @@ pub struct AcceptorPart {
 pub struct AcceptorEntropy {
     /// The nonce of the Hello.
     pub nonce: [u8; 16],
-    /// Random bytes for the name of the Unix socket.
-    pub unix_name: [u8; 16],
-    /// The token that the dialer presents at the Unix socket.
+    /// The token that the dialer presents at the Unix socket, whose name follows from it.
     pub token: Secret,
     /// The session's name.
     pub session_id: [u8; 16],
@@ -102,7 +103,8 @@ enum State {
         choice: Choice,
         way: Way,
     },
-    AwaitConnected(Course, Choice),
+    /// Waits until this end's queue pair is connected; the dialer may have named its process.
+    AwaitConnected(Course, Choice, Option<u32>),
     /// Waits for the dialer's queue pair, to resume a session.
     AwaitResumePair(ResumeAnswer),
     /// Waits for this end's queue pair, to resume a session.
@@ -162,15 +164,30 @@ impl Handshake<AcceptorPart> {
         Handshake {
             conversation: Conversation::new(End::Acceptor, hello, local, now, deadline),
             part: AcceptorPart {
-                ours: local.offer(host),
+                host,
+                ours: local.offer(),
                 places: local.places.clone(),
                 resumable: local.resumable.clone(),
                 entropy,
                 state: State::AwaitHello,
                 seeks_device: local.usable_devices().is_some(),
+                shortage: None,
                 errands: VecDeque::new(),
                 tried: Vec::new(),
             },
+        }
+    }
+
+    /// Notes that this process, which may open `limit` files, can open too few for a new session.
+    /// The peer is told so once it asks for one, or now, if the Unix socket is what is lacking. A
+    /// session that resumes needs no more than its connection.
+    pub fn handle_shortage(&mut self, limit: u32) {
+        let (part, conversation) = (&mut self.part, &mut self.conversation);
+        part.shortage = Some(limit);
+        if let State::AwaitListening(..) = part.state {
+            part.state = State::Over;
+            let end = End::Acceptor;
+            conversation.fail(HandshakeError::Descriptors { end, limit });
         }
     }
 
@@ -180,7 +197,6 @@ impl Handshake<AcceptorPart> {
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
             (State::AwaitListening(course, choice), Ok(())) => {
                 let endpoint = Endpoint::Shm(ShmEndpoint {
-                    name: part.unix_name(),
                     token: part.entropy.token.clone(),
                 });
                 conversation.send(&Message::Endpoint(endpoint));
@@ -246,10 +262,10 @@ impl Handshake<AcceptorPart> {
     pub fn handle_connected(&mut self, outcome: Result<(), String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
-            (State::AwaitConnected(course, choice), Ok(())) => {
-                part.finish(conversation, course, choice);
+            (State::AwaitConnected(course, choice, process), Ok(())) => {
+                part.finish(conversation, course, choice, process);
             }
-            (State::AwaitConnected(course, choice), Err(why)) => {
+            (State::AwaitConnected(course, choice, _), Err(why)) => {
                 part.errands.push_back(AcceptorEvent::ClosePair);
                 let why = End::Acceptor.cannot_connect(&why);
                 part.decline(conversation, course, choice.fabric, &why);
@@ -378,7 +394,9 @@ impl Part for AcceptorPart {
             (State::AwaitBinding(version), Message::Binding(_)) => {
                 self.go_on(conversation, version);
             }
-            (State::AwaitOffer(version), Message::Offer(theirs)) => {
+            (State::AwaitOffer(version), Message::Offer(mut theirs)) => {
+                let expected = HostTags::new(&self.host, End::Dialer, conversation.hellos());
+                theirs.host = theirs.host.recognized(&self.ours.host, &expected);
                 // The dialer computes the same. With this check, both ends fail with the same
                 // words, and neither depends on the other's check.
                 if let Err(conflict) = negotiate::fabric(&theirs, &self.ours, &[]) {
@@ -389,7 +407,14 @@ impl Part for AcceptorPart {
                     conversation.fail(HandshakeError::Closing);
                     return;
                 }
-                match self.places.take(theirs.identity, theirs.incarnation) {
+                if let Some(limit) = self.shortage {
+                    let end = End::Acceptor;
+                    conversation.fail(HandshakeError::Descriptors { end, limit });
+                    return;
+                }
+                let proven = conversation.authenticated_as();
+                let (peer, run) = (theirs.identity, theirs.incarnation);
+                match self.places.take(peer, run, proven, conversation.started()) {
                     Ok(place) => {
                         self.state = State::AwaitChoice(Course {
                             version,
@@ -410,7 +435,7 @@ impl Part for AcceptorPart {
                 self.errands.push_back(AcceptorEvent::PreparePair);
                 self.state = State::AwaitResumePrepared(answer, Box::new(theirs));
             }
-            (State::AwaitResumeReady(session), Message::Ready(Ready { session: None })) => {
+            (State::AwaitResumeReady(session), Message::Ready(Ready { session: None, .. })) => {
                 conversation.succeed(AcceptorEvent::Resumed(session));
             }
             (State::AwaitChoice(course), Message::Choice(choice)) => {
@@ -449,10 +474,13 @@ impl Part for AcceptorPart {
                     choice,
                     way: Way::Verbs(theirs),
                 },
-                Message::Ready(Ready { session: None }),
+                Message::Ready(Ready {
+                    process,
+                    session: None,
+                }),
             ) => {
                 self.errands.push_back(AcceptorEvent::ConnectPair(theirs));
-                self.state = State::AwaitConnected(course, choice);
+                self.state = State::AwaitConnected(course, choice, process);
             }
             (
                 State::AwaitReady {
@@ -460,8 +488,11 @@ impl Part for AcceptorPart {
                     choice,
                     way: Way::Tcp | Way::Unix { joined: true },
                 },
-                Message::Ready(Ready { session: None }),
-            ) => self.finish(conversation, course, choice),
+                Message::Ready(Ready {
+                    process,
+                    session: None,
+                }),
+            ) => self.finish(conversation, course, choice, process),
             (_, message) => {
                 let kind = message.kind();
                 conversation.fail(HandshakeError::OutOfTurn { step, kind });
@@ -482,6 +513,7 @@ impl AcceptorPart {
     }
 
     fn offer(&mut self, conversation: &mut Conversation, version: Version) {
+        self.ours.host = HostTags::new(&self.host, End::Acceptor, conversation.hellos());
         conversation.send(&Message::Offer(self.ours.clone()));
         self.state = State::AwaitOffer(version);
     }
@@ -560,7 +592,7 @@ impl AcceptorPart {
         }
         match choice.fabric {
             FabricKind::Shm => {
-                let name = self.unix_name();
+                let name = ShmEndpoint::name(&self.entropy.token);
                 self.errands.push_back(AcceptorEvent::ListenUnix { name });
                 self.state = State::AwaitListening(course, choice);
             }
@@ -593,18 +625,25 @@ impl AcceptorPart {
         self.state = State::AwaitChoice(course);
     }
 
-    fn finish(&mut self, conversation: &mut Conversation, course: Course, choice: Choice) {
+    fn finish(
+        &mut self,
+        conversation: &mut Conversation,
+        course: Course,
+        choice: Choice,
+        process: Option<u32>,
+    ) {
         let session = SessionSecrets {
             id: self.entropy.session_id,
             resume: self.entropy.resume_secret.clone(),
         };
-        conversation.send(&Message::Ready(Ready {
-            session: Some(session),
-        }));
+        let ready = self
+            .ours
+            .ready(&course.theirs, self.host.pid, Some(session));
+        conversation.send(&Message::Ready(ready));
         let prologue = conversation.prologue();
         let lack = negotiate::own_lack(End::Acceptor, &self.ours, &course.theirs, choice.fabric);
         let agreement = Agreement {
-            stated_pid: self.ours.host.pid_of(&course.theirs.host),
+            stated_pid: process.filter(|_| self.ours.host.share_pids(&course.theirs.host)),
             no_tcp: negotiate::exclusion(&course.theirs, &self.ours, FabricKind::Tcp),
             payload_checksums: negotiate::payload_checksums(
                 &self.ours,
@@ -622,12 +661,5 @@ impl AcceptorPart {
             place: course.place,
         };
         conversation.succeed(AcceptorEvent::Agreed(Box::new(agreement)));
-    }
-
-    /// The name is hex, since names of sockets appear in listings that people read.
-    fn unix_name(&self) -> Vec<u8> {
-        let random = self.entropy.unix_name.iter();
-        let hex: String = random.map(|byte| format!("{byte:02x}")).collect();
-        format!("ibex-{hex}").into_bytes()
     }
 }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use hmac_sha256::Hash;
 use ibex_tls::{AuthenticatedAs, Credentials, Tls, TlsError};
-use sha2::{Digest, Sha256};
 
 use super::inbox::{Inbox, Received, Unreadable};
 use super::{Prologue, Step};
@@ -27,6 +27,8 @@ pub struct Conversation<E> {
 
     // TLS, behind the Hellos.
     credentials: Option<Arc<Credentials>>,
+    /// The address of a dial, where the program may expect a certain peer.
+    dialed: Option<Arc<str>>,
     tls: Option<Box<Tls>>,
     /// Messages to be sealed as soon as the peer is authenticated.
     unsealed: Vec<u8>,
@@ -78,6 +80,7 @@ impl<E> Conversation<E> {
             inbox: Inbox::default(),
             outbox: Vec::new(),
             credentials: local.credentials.clone(),
+            dialed: local.dialed.clone(),
             tls: None,
             unsealed: Vec::new(),
             broken_tls: None,
@@ -132,7 +135,16 @@ impl<E> Conversation<E> {
                     Some(RefusalCause::Limit(end, limit)) => {
                         HandshakeError::TooManySessions { end, limit }
                     }
-                    Some(RefusalCause::Resume(refusal)) => HandshakeError::NotResumed { refusal },
+                    Some(RefusalCause::Descriptors(end, limit)) => {
+                        HandshakeError::Descriptors { end, limit }
+                    }
+                    // Before it is asked for a session, the other end has not shown that it is the
+                    // peer, and nothing that it says of the session counts.
+                    Some(RefusalCause::Resume(refusal))
+                        if self.side == Side::Acceptor || step.is_after_resume() =>
+                    {
+                        HandshakeError::NotResumed { refusal }
+                    }
                     Some(RefusalCause::NotOverFabric) => HandshakeError::NotOverFabric {
                         why: refusal.reason,
                     },
@@ -141,7 +153,7 @@ impl<E> Conversation<E> {
                         step,
                         how: Garbling::AtPeer(refusal.reason),
                     },
-                    None => HandshakeError::Refused {
+                    Some(RefusalCause::Resume(_)) | None => HandshakeError::Refused {
                         step,
                         reason: refusal.reason,
                     },
@@ -213,9 +225,10 @@ impl<E> Conversation<E> {
         (!self.outbox.is_empty()).then(|| std::mem::take(&mut self.outbox))
     }
 
-    /// Tells whether anything has come that is not taken.
+    /// Tells whether anything has come that is not taken, be it a part of a TLS record.
     pub(super) fn has_more(&self) -> bool {
-        self.inbox.has_more()
+        let tls = self.tls.as_ref();
+        self.inbox.has_more() || tls.is_some_and(|tls| tls.has_unread())
     }
 
     pub(super) fn into_leftover(self) -> Vec<u8> {
@@ -231,7 +244,7 @@ impl<E> Conversation<E> {
             return false;
         };
         let tls = match self.side {
-            Side::Dialer => credentials.dialer(),
+            Side::Dialer => credentials.dialer(self.dialed.clone()),
             Side::Acceptor => credentials.acceptor(),
         };
         match tls {
@@ -281,9 +294,9 @@ impl<E> Conversation<E> {
     }
 
     fn hash_of_hellos(&self) -> [u8; 32] {
-        let mut hash = Sha256::new();
+        let mut hash = Hash::new();
         self.hellos().iter().for_each(|hello| hash.update(hello));
-        hash.finalize().into()
+        hash.finalize()
     }
 
     pub(super) fn is_sealed(&self) -> bool {
@@ -334,7 +347,7 @@ impl<E> Conversation<E> {
     }
 
     /// Returns both Hellos as they were on the wire, the dialer's first.
-    fn hellos(&self) -> [&[u8]; 2] {
+    pub(super) fn hellos(&self) -> [&[u8]; 2] {
         in_order(self.side, &self.hello_sent, &self.hello_received)
     }
 
@@ -345,6 +358,11 @@ impl<E> Conversation<E> {
     }
 
     // The clock.
+
+    /// Returns the time at which the conversation began.
+    pub(super) fn started(&self) -> Instant {
+        self.started
+    }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.is_open().then_some(self.deadline)
@@ -441,6 +459,7 @@ fn in_order<'a>(side: Side, sent: &'a [u8], received: &'a [u8]) -> [&'a [u8]; 2]
 fn refusal_for(error: &HandshakeError) -> Refusal {
     let cause = match error {
         HandshakeError::TooManySessions { end, limit } => Some(RefusalCause::Limit(*end, *limit)),
+        HandshakeError::Descriptors { end, limit } => Some(RefusalCause::Descriptors(*end, *limit)),
         HandshakeError::NotResumed { refusal } => Some(RefusalCause::Resume(*refusal)),
         HandshakeError::Closing => Some(RefusalCause::Closing),
         HandshakeError::NotOverFabric { why } => {

@@ -189,7 +189,7 @@ fn a_message_out_of_turn_ends_the_handshake() {
         security: SecurityMode::None,
         nonce: [0; 16],
     });
-    let ready = Message::Ready(crate::message::Ready { session: None });
+    let ready = Message::Ready(crate::message::Ready::ALONE);
     for delivered in 1..8 {
         for message in [&hello, &ready] {
             let mut meeting = Meeting::new(&local(1), &local(2));

@@ -12,7 +12,8 @@ use crate::fabric::{FabricKind, VerbsDevice};
 use crate::identity::{HostHint, Secret};
 use crate::local::Local;
 use crate::message::{
-    Choice, Endpoint, Message, Offer, Ready, SessionSecrets, Text, VerbsEndpoint, Version,
+    Choice, Endpoint, HostTags, Message, Offer, Ready, SessionSecrets, ShmEndpoint, Text,
+    VerbsEndpoint, Version,
 };
 use crate::negotiate::{self, Chosen, End, RuledOut};
 use crate::places::{Place, Places};
@@ -22,6 +23,7 @@ pub type DialerHandshake = Handshake<DialerPart>;
 
 /// The steps of a dialer.
 pub struct DialerPart {
+    host: HostHint,
     ours: Offer,
     places: Places,
     state: State,
@@ -102,7 +104,8 @@ impl Handshake<DialerPart> {
         let mut conversation = Conversation::new(End::Dialer, hello, local, now, deadline);
         conversation.send_hello();
         let part = DialerPart {
-            ours: local.offer(host),
+            host,
+            ours: local.offer(),
             places: local.places.clone(),
             state: State::AwaitHello,
             seeks_device: local.usable_devices().is_some(),
@@ -119,6 +122,17 @@ impl Handshake<DialerPart> {
             (State::AwaitUnix(course), Err(why)) => part.fall_back(conversation, course, why),
             // The handshake has ended meanwhile: nothing waits for the answer to this errand.
             (state, _) => part.state = state,
+        }
+    }
+
+    /// Notes that this process, which may open `limit` files, can open too few for the Unix socket
+    /// and the session behind it.
+    pub fn handle_shortage(&mut self, limit: u32) {
+        if let State::AwaitUnix(_) = self.part.state {
+            self.part.state = State::Over;
+            let end = End::Dialer;
+            self.conversation
+                .fail(HandshakeError::Descriptors { end, limit });
         }
     }
 
@@ -223,8 +237,12 @@ impl Part for DialerPart {
             (State::AwaitBinding(version), Message::Binding(_)) => {
                 self.go_on(conversation, version);
             }
-            (State::AwaitOffer(version), Message::Offer(theirs)) => {
-                match self.places.take(theirs.identity, theirs.incarnation) {
+            (State::AwaitOffer(version), Message::Offer(mut theirs)) => {
+                let expected = HostTags::new(&self.host, End::Acceptor, conversation.hellos());
+                theirs.host = theirs.host.recognized(&self.ours.host, &expected);
+                let proven = conversation.authenticated_as();
+                let (peer, run) = (theirs.identity, theirs.incarnation);
+                match self.places.take(peer, run, proven, conversation.started()) {
                     Ok(place) => self.choose(conversation, version, theirs, place, Vec::new()),
                     Err(limit) => {
                         let end = End::Dialer;
@@ -252,10 +270,11 @@ impl Part for DialerPart {
             (
                 State::AwaitReady(course),
                 Message::Ready(Ready {
+                    process,
                     session: Some(session),
                 }),
             ) => {
-                self.finish(conversation, course, session);
+                self.finish(conversation, course, process, session);
             }
             (_, message) => {
                 let kind = message.kind();
@@ -277,6 +296,7 @@ impl DialerPart {
     }
 
     fn offer(&mut self, conversation: &mut Conversation, version: Version) {
+        self.ours.host = HostTags::new(&self.host, End::Dialer, conversation.hellos());
         conversation.send(&Message::Offer(self.ours.clone()));
         self.state = State::AwaitOffer(version);
     }
@@ -335,7 +355,7 @@ impl DialerPart {
         match endpoint {
             Endpoint::Shm(endpoint) => {
                 self.errands.push_back(DialerEvent::ConnectUnix {
-                    name: endpoint.name,
+                    name: ShmEndpoint::name(&endpoint.token),
                     token: endpoint.token,
                 });
                 self.state = State::AwaitUnix(course);
@@ -349,16 +369,23 @@ impl DialerPart {
     }
 
     fn become_ready(&mut self, conversation: &mut Conversation, course: Course) {
-        conversation.send(&Message::Ready(Ready { session: None }));
+        let ready = self.ours.ready(&course.theirs, self.host.pid, None);
+        conversation.send(&Message::Ready(ready));
         // The acceptor's session may have begun with *Ready*, and would read more as a frame.
         conversation.be_quiet();
         self.state = State::AwaitReady(course);
     }
 
-    fn finish(&mut self, conversation: &mut Conversation, course: Course, session: SessionSecrets) {
+    fn finish(
+        &mut self,
+        conversation: &mut Conversation,
+        course: Course,
+        process: Option<u32>,
+        session: SessionSecrets,
+    ) {
         let prologue = conversation.prologue();
         let agreement = Agreement {
-            stated_pid: self.ours.host.pid_of(&course.theirs.host),
+            stated_pid: process.filter(|_| self.ours.host.share_pids(&course.theirs.host)),
             no_tcp: negotiate::exclusion(&self.ours, &course.theirs, FabricKind::Tcp),
             payload_checksums: negotiate::payload_checksums(
                 &self.ours,

@@ -258,6 +258,27 @@ fn a_session_goes_on_for_the_identity_alone_that_began_it() {
     }
 }
 
+/// Another node answers where the peer was: it claims to be a later run of the peer, or that the
+/// session is over. Neither is believed.
+#[test]
+fn a_node_that_proves_another_identity_tells_nothing_about_the_peer() {
+    let peer = AuthenticatedAs::Certificate {
+        uri: Some("spiffe://test/peer".to_owned()),
+        dns_names: Vec::new(),
+    };
+    let mut restarted = secured(node(0x22));
+    restarted.incarnation += 1;
+    let mut ticket = ticket(EPOCH);
+    ticket.authenticated_as = Some(peer);
+    let mut reunion = Reunion::between(&secured(node(0x11)), ticket, &restarted);
+    reunion.run();
+    let refusal = ResumeRefusal::OtherIdentity;
+    assert_eq!(
+        reunion.ends().0.unwrap_err(),
+        HandshakeError::NotResumed { refusal }
+    );
+}
+
 /// Panics unless `sent` consists, behind its Hello, of TLS records in none of which a secret can be
 /// read.
 fn check_capture(sent: &[u8], planted: &[&[u8]]) {

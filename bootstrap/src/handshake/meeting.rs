@@ -49,6 +49,7 @@ pub(super) struct Meeting {
 pub(super) enum Unix {
     Joins,
     IsElsewhere,
+    LacksDescriptors,
     /// The peer takes the token and never answers.
     IsSilent,
     /// The dialer claims to have joined and never presented the token.
@@ -57,7 +58,6 @@ pub(super) enum Unix {
 
 pub(super) const ENTROPY: AcceptorEntropy = AcceptorEntropy {
     nonce: [0xa0; 16],
-    unix_name: [0xa1; 16],
     token: Secret::new([0xa2; 32]),
     session_id: [0xa3; 16],
     resume_secret: Secret::new([0xa4; 32]),
@@ -295,6 +295,10 @@ impl Meeting {
                             Ok(())
                         }
                         Unix::IsElsewhere => Err("not here".to_string()),
+                        Unix::LacksDescriptors => {
+                            self.dialer.handle_shortage(64);
+                            continue;
+                        }
                         Unix::IsSilent => continue,
                         Unix::IsSkipped => Ok(()),
                     };

@@ -116,6 +116,11 @@ pub enum Step {
 }
 
 impl Step {
+    /// Returns whether the end that resumes a session has asked for it by then.
+    fn is_after_resume(self) -> bool {
+        matches!(self, Step::Resumed | Step::Endpoint)
+    }
+
     /// Returns whether this node, and not its peer, has to act.
     pub fn is_ours(self) -> bool {
         matches!(self, Step::Device | Step::QueuePair)
@@ -195,6 +200,8 @@ impl fmt::Display for Step {
 mod damage_tests;
 #[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod host_tests;
 #[cfg(test)]
 mod interception_tests;
 #[cfg(test)]

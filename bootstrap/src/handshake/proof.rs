@@ -1,8 +1,7 @@
 //! Proofs that an end of a resumption has the session's secret, by
 //! [HMAC](https://www.rfc-editor.org/rfc/rfc2104).
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use hmac_sha256::HMAC;
 
 use super::Prologue;
 use crate::fabric::FabricKind;
@@ -30,25 +29,24 @@ pub(super) struct Claim<'a> {
 impl Claim<'_> {
     /// Returns the proof by the end `by`.
     pub(super) fn proof(&self, by: End, secret: &Secret) -> [u8; 32] {
-        self.mac(by, secret).finalize().into_bytes().into()
+        self.mac(by, secret).finalize()
     }
 
     /// Returns whether `proof` is that of the end `by`, in constant time.
     pub(super) fn is_proven(&self, by: End, secret: &Secret, proof: &[u8; 32]) -> bool {
-        self.mac(by, secret).verify(proof.into()).is_ok()
+        self.mac(by, secret).finalize_verify(proof)
     }
 
-    fn mac(&self, by: End, secret: &Secret) -> Hmac<Sha256> {
-        let mac = Hmac::new_from_slice(secret.expose());
-        let mut mac: Hmac<Sha256> = mac.expect("HMAC takes keys of any length");
+    fn mac(&self, by: End, secret: &Secret) -> HMAC {
+        let mut mac = HMAC::new(secret.expose());
         mac.update(LABEL);
         mac.update(match by {
-            End::Dialer => &[0],
-            End::Acceptor => &[1],
+            End::Dialer => [0],
+            End::Acceptor => [1],
         });
         mac.update(self.session_id);
-        mac.update(&self.epoch.to_le_bytes());
-        mac.update(&[self.fabric.to_wire()]);
+        mac.update(self.epoch.to_le_bytes());
+        mac.update([self.fabric.to_wire()]);
         mac.update(&self.prologue.dialer);
         mac.update(&self.prologue.acceptor);
         mac

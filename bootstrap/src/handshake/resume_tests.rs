@@ -14,8 +14,8 @@ use crate::error::HandshakeError;
 use crate::identity::NodeIdentity;
 use crate::local::Local;
 use crate::message::{
-    ALONE, CHECKSUM_BYTES, MAGIC, Message, MessageError, MessageKind, Ready, Resume, ResumeRefusal,
-    Resumed, VerbsEndpoint, checksum, parse_message,
+    ALONE, CHECKSUM_BYTES, MAGIC, Message, MessageError, MessageKind, Ready, Refusal, RefusalCause,
+    Resume, ResumeRefusal, Resumed, Text, VerbsEndpoint, checksum, parse_message,
 };
 use crate::negotiate::End;
 use crate::places::{Places, SessionLimits};
@@ -77,7 +77,7 @@ impl ResumableSessions for OneSession {
 pub(super) const EPOCH: u64 = 0x0102;
 /// Lengths of what goes over the wire: magic and Hello, Offer, Resume, Resumed.
 pub(super) const HELLO: usize = 8 + 2 + 34;
-pub(super) const OFFER: usize = 2 + 95 + 4;
+pub(super) const OFFER: usize = 2 + 119 + 4;
 pub(super) const RESUME: usize = 2 + 58 + 4;
 pub(super) const RESUMED: usize = 2 + 33 + 4;
 
@@ -367,7 +367,10 @@ fn it_takes_no_place() {
         per_peer: 1,
         per_node: 1,
     });
-    let _held = full.places.take(NodeIdentity([0x11; 16]), 0x11).unwrap();
+    let _held = full
+        .places
+        .take(NodeIdentity([0x11; 16]), 0x11, None, Instant::now())
+        .unwrap();
     Reunion::between(&node(0x11), ticket(EPOCH), &full).goes_on();
 }
 
@@ -529,6 +532,21 @@ fn a_proof_goes_to_nobody_but_the_peer() {
     }
 }
 
+/// Nobody has asked yet, and the node has not shown that it is the peer.
+#[test]
+fn a_refusal_of_the_session_before_it_is_asked_for_does_not_end_it() {
+    let mut reunion = Reunion::new(EPOCH);
+    reunion.cut_after = 2 * HELLO;
+    reunion.run();
+    reunion.say_to_dialer(&Message::Refusal(Refusal {
+        reason: Text::new("there is no such session"),
+        cause: Some(RefusalCause::Resume(ResumeRefusal::NoSuchSession)),
+    }));
+    let Some(Err(HandshakeError::Refused { .. })) = reunion.dialer_end else {
+        panic!("believed: {:?}", reunion.dialer_end);
+    };
+}
+
 /// A node that keeps no sessions refuses, because the session is not there.
 #[test]
 fn nothing_is_resumed_by_a_node_that_keeps_no_sessions() {
@@ -575,7 +593,7 @@ fn a_resume_out_of_turn_ends_the_handshake() {
 #[test]
 fn a_message_out_of_turn_ends_the_resumption() {
     let wrong = [
-        Message::Ready(Ready { session: None }),
+        Message::Ready(Ready::ALONE),
         Message::Resumed(Resumed { proof: [0; 32] }),
     ];
     let steps = [
@@ -606,7 +624,7 @@ fn a_message_out_of_turn_ends_the_resumption() {
 fn a_dialer_sends_no_more_of_the_handshake_behind_its_resume() {
     let unknown_kind = [1, 0, 99];
     let wrong_answer = bytes_of(&Message::Resumed(Resumed { proof: [0; 32] }));
-    let out_of_turn = bytes_of(&Message::Ready(Ready { session: None }));
+    let out_of_turn = bytes_of(&Message::Ready(Ready::ALONE));
     for answer in [&unknown_kind[..], &wrong_answer, &out_of_turn, &[]] {
         let mut reunion = Reunion::new(EPOCH);
         reunion.cut_after = 2 * HELLO + OFFER;

@@ -24,7 +24,7 @@ pub(super) fn over_verbs() -> Reunion {
 
 /// The length of an Endpoint with a queue pair.
 const ENDPOINT: usize = 2 + 50 + 4;
-const READY: usize = 2 + 2 + 4;
+const READY: usize = 2 + 6 + 4;
 
 /// Returns the reason not to resume over verbs, which both ends must give alike.
 fn why_not(mut reunion: Reunion) -> String {
@@ -152,7 +152,7 @@ fn an_end_that_gets_no_queue_pair_is_named_in_the_errors() {
 
 #[test]
 fn a_message_out_of_turn_between_queue_pairs_ends_the_resumption() {
-    let ready = Message::Ready(Ready { session: None });
+    let ready = Message::Ready(Ready::ALONE);
     let out_of_turn = |step, kind| Some(Err(HandshakeError::OutOfTurn { step, kind }));
     let resumed = 2 * HELLO + OFFER + RESUME;
     for (delivered, step) in [

@@ -197,14 +197,16 @@ impl ResumerPart {
             ..
         } = *theirs;
         let is_peer = (identity, incarnation) == (self.ticket.peer, self.ticket.incarnation);
-        if !is_peer {
+        // What a node has proven counts before what it says of itself: a node that answers in the
+        // peer's place cannot say that the peer runs anew.
+        if conversation.authenticated_as() != self.ticket.authenticated_as {
+            let refusal = ResumeRefusal::OtherIdentity;
+            conversation.fail(HandshakeError::NotResumed { refusal });
+        } else if !is_peer {
             conversation.fail(HandshakeError::OtherNode {
                 identity,
                 incarnation,
             });
-        } else if conversation.authenticated_as() != self.ticket.authenticated_as {
-            let refusal = ResumeRefusal::OtherIdentity;
-            conversation.fail(HandshakeError::NotResumed { refusal });
         } else if self.ticket.fabric != FabricKind::Verbs {
             self.ask(conversation, None);
         } else {
@@ -262,7 +264,7 @@ impl ResumerPart {
             let detail = None;
             conversation.fail(HandshakeError::Closed { step, detail });
         } else {
-            conversation.send(&Message::Ready(Ready { session: None }));
+            conversation.send(&Message::Ready(Ready::ALONE));
             self.go_on(conversation);
         }
     }

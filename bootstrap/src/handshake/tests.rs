@@ -1,6 +1,6 @@
 //! Handshakes of two honest ends: what they agree on, and how they end where they cannot.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::meeting::{ENTROPY, Meeting, TIMEOUT, Unix, agreed, failed, host, local};
 use super::*;
@@ -24,9 +24,26 @@ fn two_nodes_on_one_host_agree_on_shared_memory() {
 }
 
 #[test]
+fn each_end_learns_the_others_name() {
+    let mut named = local(2);
+    named.name = Text::new("replica-2");
+    let (dialer, acceptor) = agreed(Meeting::new(&local(1), &named));
+    assert_eq!(dialer.peer.name.as_str(), "replica-2");
+    assert_eq!(acceptor.peer.name.as_str(), "");
+}
+
+#[test]
 fn a_node_may_meet_itself() {
     let (dialer, acceptor) = agreed(Meeting::new(&local(1), &local(1)));
-    assert_eq!(dialer.peer, acceptor.peer);
+    let host = dialer.peer.host;
+    assert_eq!(
+        dialer.peer,
+        Offer {
+            host,
+            ..acceptor.peer
+        }
+    );
+    assert_ne!(host, acceptor.peer.host, "each end's tags are its own");
 }
 
 #[test]
@@ -135,13 +152,32 @@ fn a_dialer_is_bound_by_its_own_limit_and_a_failed_handshake_costs_no_place() {
         per_peer: 1,
         per_node: 1,
     });
-    let held = dialer.places.take(NodeIdentity([7; 16]), 1).unwrap();
+    let held = dialer
+        .places
+        .take(NodeIdentity([7; 16]), 1, None, Instant::now())
+        .unwrap();
     let (here, there) = failed(Meeting::new(&dialer, &acceptor));
     let (end, limit) = (End::Dialer, SessionLimit::PerNode(1));
     assert_eq!(here, HandshakeError::TooManySessions { end, limit });
     assert_eq!(there, here);
     drop(held);
     agreed(Meeting::new(&dialer, &acceptor));
+}
+
+/// Tcp could be had, and would only put the shortage off.
+#[test]
+fn an_end_that_lacks_descriptors_refuses_the_session_and_both_ends_know_its_limit() {
+    for lacking in [End::Dialer, End::Acceptor] {
+        let mut meeting = Meeting::new(&local(1), &local(2));
+        match lacking {
+            End::Dialer => meeting.unix = Unix::LacksDescriptors,
+            End::Acceptor => meeting.acceptor.handle_shortage(64),
+        }
+        let (dialer, acceptor) = failed(meeting);
+        let (end, limit) = (lacking, 64);
+        assert_eq!(dialer, HandshakeError::Descriptors { end, limit });
+        assert_eq!(acceptor, dialer);
+    }
 }
 
 #[test]
@@ -332,7 +368,7 @@ fn the_session_may_begin_in_the_same_read_as_ready() {
     let mut meeting = Meeting::new(&local(1), &local(2));
     meeting.cut_after = 7;
     meeting.run();
-    let ready = meeting.from_acceptor.len() - (2 + 1 + 1 + 16 + 32 + 4);
+    let ready = meeting.from_acceptor.len() - (2 + 1 + 4 + 1 + 16 + 32 + 4);
     let ready = meeting.from_acceptor.split_off(ready);
     meeting
         .dialer

@@ -420,7 +420,7 @@ fn an_endpoint_that_cannot_be_ends_the_handshake() {
 #[test]
 fn a_message_out_of_turn_between_endpoints_ends_the_handshake() {
     let endpoint = Message::Endpoint(Endpoint::Verbs(devices(1, true).endpoint));
-    let ready = Message::Ready(Ready { session: None });
+    let ready = Message::Ready(Ready::ALONE);
     let step = Step::Endpoint;
     for message in [&ready, &Message::Endpoint(Endpoint::Tcp)] {
         let kind = message.kind();
@@ -478,7 +478,7 @@ proptest! {
         }
         let checksum = checksum(ALONE, &bytes);
         bytes.extend(checksum.to_le_bytes());
-        bytes.extend(bytes_of(&Message::Ready(Ready { session: None })));
+        bytes.extend(bytes_of(&Message::Ready(Ready::ALONE)));
         meeting.acceptor.handle_bytes(&bytes);
         meeting.attend_acceptor();
         match meeting.acceptor_end.take().expect("ended") {

@@ -14,21 +14,21 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags, EventFlags};
-use rustix::io::Errno;
+use rustix::event::epoll::EventFlags;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use super::epoll_set::{EpollSet, Watch};
 use super::errands::Errands;
-use super::pending::{Pending, Progress, Watch};
+use super::pending::{Pending, Progress};
+use super::reserve::Reserve;
 use super::{after, host, tcp};
 use crate::error::{HandshakeFailure, ListenError, Problem};
 use crate::established::Established;
 use crate::handshake::{AcceptorEntropy, AcceptorHandshake};
-use crate::identity::Secret;
+use crate::identity::{HostHint, Secret};
 use crate::local::Local;
 use crate::resumption::ResumedConnection;
 
@@ -49,10 +49,13 @@ pub struct Acceptor {
     address: SocketAddr,
     /// Holds the listener under [`LISTENER`], the errands' bell under [`ERRANDS`]
     /// and each handshake under its key.
-    epoll: OwnedFd,
+    epoll: EpollSet,
     /// Set while the process is out of descriptors. Until that time the listener is out of the
     /// epoll set; otherwise it would stay ready with nothing to be done.
     resting_until: Option<Instant>,
+    /// Descriptors with which a connection is accepted and refused when the process may open no
+    /// more.
+    door: Reserve,
 
     // The handshakes.
     /// The pending handshakes by key; keys grow, so the first is the oldest.
@@ -145,23 +148,16 @@ impl Acceptor {
         listener
             .set_nonblocking(true)
             .map_err(failed("setting non-blocking mode"))?;
-        let epoll = epoll::create(CreateFlags::CLOEXEC)
-            .map_err(|error| failed("making an epoll set")(error.into()))?;
-        let watch = |key| Watch {
-            epoll: epoll.as_fd(),
-            key,
-        };
-        watch(LISTENER)
+        let epoll = EpollSet::new().map_err(failed("making an epoll set"))?;
+        epoll
+            .watch(LISTENER)
             .add(&listener, EventFlags::IN)
             .map_err(failed("adding to an epoll set"))?;
-        let errands = local
-            .usable_devices()
-            .cloned()
-            .map(Errands::new)
-            .transpose();
-        let errands = errands.map_err(failed("making an eventfd"))?;
+        let errands = local.usable_devices().map(|_| Errands::new(&local));
+        let errands = errands.transpose().map_err(failed("making an eventfd"))?;
         if let Some(errands) = &errands {
-            watch(ERRANDS)
+            epoll
+                .watch(ERRANDS)
                 .add(errands.bell(), EventFlags::IN)
                 .map_err(failed("adding to an epoll set"))?;
         }
@@ -172,6 +168,7 @@ impl Acceptor {
             address: bound,
             epoll,
             resting_until: None,
+            door: Reserve::default(),
             pending: BTreeMap::new(),
             next_key: ERRANDS + 1,
             errands,
@@ -198,6 +195,9 @@ impl Acceptor {
     /// The work of one call is bounded; `as_fd` stays readable if there is more.
     pub fn turn(&mut self, now: Instant) {
         self.end_rest(now);
+        if self.door.len() < AT_DOOR {
+            self.door = Reserve::keep(AT_DOOR, 0).unwrap_or_default();
+        }
         let (keys, listener_ready) = self.ready();
         if keys.first() == Some(&ERRANDS) {
             self.take_errands(now);
@@ -256,21 +256,7 @@ impl Acceptor {
 
     /// Returns the keys whose sockets are ready, without waiting.
     fn ready(&self) -> (Vec<u64>, bool) {
-        let mut events = Vec::with_capacity(self.share_of_a_turn());
-        let no_wait = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let buffer = rustix::buffer::spare_capacity(&mut events);
-        if let Err(error) = epoll::wait(&self.epoll, buffer, Some(&no_wait)) {
-            // Only EINTR is possible on a valid set, and then the set is still ready at the next
-            // look.
-            debug_assert_eq!(error, Errno::INTR);
-            return (Vec::new(), false);
-        }
-        let mut keys: Vec<u64> = events.iter().map(|event| event.data.u64()).collect();
-        keys.sort_unstable();
-        keys.dedup();
+        let mut keys = self.epoll.ready(self.share_of_a_turn());
         let listener_ready = keys.first() == Some(&LISTENER);
         keys.retain(|key| *key != LISTENER);
         (keys, listener_ready)
@@ -288,20 +274,18 @@ impl Acceptor {
     }
 
     fn advance(&mut self, key: u64, now: Instant) {
-        let watch = Watch {
-            epoll: self.epoll.as_fd(),
-            key,
-        };
+        let watch = self.epoll.watch(key);
         let Some(pending) = self.pending.get_mut(&key) else {
             return;
         };
         match pending.advance(now, watch) {
             Progress::Waiting => {
                 let wanted = pending.take_errands();
-                if let Some(errands) = &mut self.errands {
-                    wanted
-                        .into_iter()
-                        .for_each(|errand| errands.begin(key, errand));
+                if let (Some(errands), Some(devices)) = (&self.errands, self.local.usable_devices())
+                {
+                    for errand in wanted {
+                        errands.begin(key, devices, errand);
+                    }
                 }
             }
             Progress::Agreed(agreement) => {
@@ -316,11 +300,12 @@ impl Acceptor {
                 }
             }
             Progress::Failed(error) => {
+                let problem = pending.problem(error);
                 if pending.begin_farewell(now, watch) {
                     let address = pending.address();
-                    self.report(Some(address), error.into());
+                    self.report(Some(address), problem);
                 } else {
-                    self.give_up(key, error.into());
+                    self.give_up(key, problem);
                 }
             }
             Progress::Gone => drop(self.take_out(key)),
@@ -355,6 +340,9 @@ impl Acceptor {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if host::is_shortage(&error) && self.door.len() == AT_DOOR => {
+                    self.door = Reserve::default();
+                }
                 // The connection stays in the backlog, and the listener stays ready.
                 Err(error) if host::is_shortage(&error) => {
                     self.rest(now);
@@ -379,12 +367,9 @@ impl Acceptor {
         let key = self.next_key;
         self.next_key += 1;
         let deadline = after(now, self.local.handshake_timeout);
-        let host = host::hint(&stream)?;
+        let host = HostHint::read(&stream)?;
         let machine = AcceptorHandshake::new(&self.local, host, entropy, now, deadline);
-        let watch = Watch {
-            epoll: self.epoll.as_fd(),
-            key,
-        };
+        let watch = self.epoll.watch(key);
         let closing = self.local.unix_closing;
         self.pending
             .insert(key, Pending::new(machine, stream, address, closing, watch)?);
@@ -438,10 +423,7 @@ impl Acceptor {
 
     fn take_out(&mut self, key: u64) -> Option<Pending> {
         let mut pending = self.pending.remove(&key)?;
-        pending.unwatch(Watch {
-            epoll: self.epoll.as_fd(),
-            key,
-        });
+        pending.unwatch(self.epoll.watch(key));
         Some(pending)
     }
 
@@ -476,22 +458,18 @@ impl Acceptor {
     }
 
     fn listener_watch(&self) -> Watch<'_> {
-        Watch {
-            epoll: self.epoll.as_fd(),
-            key: LISTENER,
-        }
+        self.epoll.watch(LISTENER)
     }
 }
 
 fn draw_entropy() -> io::Result<AcceptorEntropy> {
     fn draw<const N: usize>() -> io::Result<[u8; N]> {
         let mut bytes = [0; N];
-        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+        ibex_base::random::fill(&mut bytes)?;
         Ok(bytes)
     }
     Ok(AcceptorEntropy {
         nonce: draw()?,
-        unix_name: draw()?,
         token: Secret::new(draw()?),
         session_id: draw()?,
         resume_secret: Secret::new(draw()?),
@@ -516,6 +494,9 @@ const HANDSHAKES_PER_TURN: usize = 8;
 
 /// Most failures kept until the owner polls them.
 const MAX_FAILURES: usize = 64;
+
+/// Descriptors that the acceptor keeps: for a connection, and for a file that tells about this host.
+const AT_DOOR: usize = 2;
 
 /// The time for which the listener stops accepting when descriptors are short.
 const REST: Duration = Duration::from_millis(100);

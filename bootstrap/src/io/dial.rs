@@ -1,306 +1,403 @@
-//! Connecting: resolve, connect, shake hands, and try again until a peer is there.
+//! Which of a peer's addresses is tried when: the policy of a dial, as pure state.
 //!
 //! Rules:
 //!
 //! - A peer that is not there yet is waited for: refusals and broken connections lead to another
-//!   attempt.
-//! - A wrong answer is final, so it is an error at once, unless damaged bytes may have led to it.
-//! - During every wait, the thread looks at its other work at short intervals.
+//!   attempt, after a pause that grows.
+//! - A wrong answer is final for its address, unless damaged bytes may have led to it. It does not
+//!   keep the other addresses from being tried: `localhost` may be a foreign server on IPv6 and the
+//!   peer on IPv4.
+//! - The addresses of a name are tried beside each other, each [`STAGGER`] after the one before or
+//!   as soon as that has failed, with IPv6 and IPv4 in turns: [RFC
+//!   8305](https://www.rfc-editor.org/rfc/rfc8305). The first handshake that succeeds wins. An
+//!   address that does not answer holds up no other one.
+//! - A shortage of this process is no finding about the peer: the attempt waits for its end.
 #![forbid(unsafe_code)]
 
 use std::io;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::AsFd;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use super::back_off::BackOff;
-use super::connect::{Broken, RANDOM, connect, random_bytes};
-use super::line::Line;
-use super::own_pair::{OWN_ADDRESS, OwnPair};
-use super::patience::{Cancelled, Meanwhile, Patience};
-use super::unix::{UnixPair, UnixPeer};
-use super::{after, host};
-use crate::error::{DialError, HandshakeError, rounded};
-use crate::established::{Established, Sockets};
-use crate::handshake::{Agreement, DialerEvent, DialerHandshake, DialerPart, Step};
-use crate::local::Local;
-use crate::unix_sockets::UnixClosing;
+use ibex_base::{BackOff, Rounded};
 
-/// Connects to the node that listens at `address` (`host:port`) and shakes
-/// hands with it. Blocks, for `timeout` at most.
-///
-/// All addresses of a host name are tried over and over, with a growing pause in between, until one
-/// of them gives a session. So a peer that starts later is found when it does. These answers are
-/// treated as follows:
-///
-/// - Another protocol, another protocol version, or policies that exclude each other are errors at
-///   once.
-/// - A peer that closes the connection may be starting, ending or crowded, and is tried again. So
-///   is a peer that says it is being closed, and one whose bytes changed on their way.
-/// - A peer that accepts and falls silent (for `handshake_timeout`) is tried once more.
-///
-/// `meanwhile` is asked about every 20 ms whether the call is cancelled, which ends it with
-/// [`DialError::Cancelled`]. It is turned whenever its descriptor is readable. The system's
-/// resolver resolves names: that is neither cancelled nor bounded by `timeout`, and nothing is
-/// turned meanwhile.
-///
-/// The peer's acceptor has to be turned, by its owner or by `meanwhile`, so a node with one thread
-/// may dial itself.
-pub fn dial(
-    address: &str,
-    local: &Local,
-    timeout: Duration,
-    meanwhile: &dyn Meanwhile,
-) -> Result<Established, DialError> {
-    dial_while(address, local, timeout, meanwhile, true)
-}
+use super::address::{self, Destination};
+use super::after;
+use super::connect::NoConnection;
+use crate::error::{DialError, HandshakeError};
+use crate::handshake::Step;
 
-/// Dials as [`dial`] does, and tries every address of a name once.
-///
-/// # Errors
-///
-/// Like [`dial`], but fails at once where no process listens.
-pub fn dial_once(
-    address: &str,
-    local: &Local,
-    timeout: Duration,
-    meanwhile: &dyn Meanwhile,
-) -> Result<Established, DialError> {
-    dial_while(address, local, timeout, meanwhile, false)
-}
-
-fn dial_while(
-    address: &str,
-    local: &Local,
-    timeout: Duration,
-    meanwhile: &dyn Meanwhile,
+/// A dial that is under way.
+pub(super) struct Dial {
+    address: String,
     tries_again: bool,
-) -> Result<Established, DialError> {
-    let started = Instant::now();
-    let patience = Patience {
-        deadline: after(started, timeout),
-        meanwhile,
-    };
-    let mut dial = Dial {
-        address,
-        local,
-        patience,
-        started,
-        attempts: 0,
-    };
-    let mut back_off = BackOff::new();
-    let mut before = None;
-    loop {
-        let missing = match dial.round() {
-            Ok(Round::Established(established)) => return Ok(*established),
-            Ok(Round::Missing(missing)) => missing,
-            Err(error) => dial.is_worth_another(error, before)?,
-        };
-        let mut random = [0];
-        random_bytes(&mut random).map_err(|source| dial.environment(RANDOM, source))?;
-        let now = Instant::now();
-        let left = dial.patience.deadline.saturating_duration_since(now);
-        if left < LAST_ATTEMPT || !tries_again {
-            return Err(dial.give_up(missing));
-        }
-        // The pause never passes the end, so a peer that starts late in the time given is still
-        // found.
-        let pause = back_off.next_delay(random[0]).min(left / 2);
-        dial.patience
-            .until(now + pause)
-            .wait(&[])
-            .map_err(|Cancelled| dial.cancelled())?;
-        before = Some(missing);
-    }
-}
+    handshake_timeout: Duration,
 
-/// The state of a call of [`dial`].
-struct Dial<'a> {
-    address: &'a str,
-    local: &'a Local,
-    patience: Patience<'a>,
-    started: Instant,
+    // Time.
+    began: Instant,
+    deadline: Instant,
+    /// The rounds that met nobody.
+    rounds: u32,
+    /// The earliest start of the next attempt.
+    next_try: Instant,
+    /// The time of the next round, once it is known that one is needed.
+    next_round: Option<Instant>,
+
+    // The addresses.
+    lookup: Lookup,
+    /// The addresses, in the order in which they are tried.
+    targets: Vec<Target>,
+
+    // The findings.
+    /// Connections that were tried, and lookups that failed.
     attempts: u32,
+    /// The finding of the last attempt that met nobody, in words.
+    last: Option<String>,
+    unresolved: Option<io::Error>,
+    shortage: Option<(&'static str, io::Error)>,
 }
 
-/// The result of trying every address once.
-enum Round {
-    Established(Box<Established>),
-    Missing(Missing),
+/// What is known of the name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lookup {
+    /// The address is a literal, or its name was looked up for this round.
+    Known,
+    /// The name is to be looked up.
+    Due,
+    /// The resolver is asked.
+    Asked,
 }
 
-/// The reason why there is no session yet.
-enum Missing {
-    Name(io::Error),
-    Peer(Absent),
-    /// The error of a handshake that may have been garbled.
-    Handshake(DialError),
+struct Target {
+    address: SocketAddr,
+    state: State,
+    finding: Option<Finding>,
 }
 
-/// The findings of the last attempts, at every address of a name.
-struct Absent {
-    /// The finding of the last attempt, in words.
-    last: String,
-    /// True if each attempt was refused, which is so where no process listens.
-    is_refused: bool,
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// To be tried in this round.
+    Due,
+    Trying,
+    /// Tried in this round.
+    Tried,
+    /// Gave an answer that no other attempt is going to change: the finding.
+    Wrong,
 }
 
-/// The result of trying one address.
-enum Attempt {
-    Established(Box<Established>),
-    /// No process answers there yet.
-    NotYet {
-        why: String,
-        is_refused: bool,
-    },
-    Wrong(HandshakeError),
+/// The result of the last attempt at an address.
+enum Finding {
+    Absent { why: String, is_refused: bool },
+    Handshake(HandshakeError),
 }
 
-impl Dial<'_> {
-    /// Tries every address of the name once. A wrong answer does not keep the other addresses from
-    /// being tried: `localhost` may be a foreign server on IPv6 and the peer on IPv4.
-    fn round(&mut self) -> Result<Round, DialError> {
-        let addresses: Vec<SocketAddr> = match self.address.to_socket_addrs() {
-            Ok(addresses) => addresses.collect(),
-            Err(source) if source.kind() == io::ErrorKind::InvalidInput => {
-                let address = self.address.to_string();
-                return Err(DialError::InvalidAddress { address, source });
+/// What the owner of a dial has to do next.
+pub(super) enum Action {
+    /// Ask the resolver for the addresses of this name.
+    LookUp,
+    /// Try this address.
+    Try(SocketAddr),
+    /// Come again then, or with the next fact.
+    Wait(Instant),
+    /// The dial is over.
+    End(DialError),
+}
+
+/// The reason why an attempt led to no session.
+#[derive(Debug)]
+pub(super) enum Missed {
+    Connection(NoConnection),
+    Handshake(HandshakeError),
+}
+
+impl Dial {
+    /// Begins a dial of `host:port`, which ends after `timeout`. Unless it `tries_again`, each
+    /// address is tried once.
+    ///
+    /// # Errors
+    /// The text is no address.
+    pub(super) fn begin(
+        address: String,
+        tries_again: bool,
+        (timeout, handshake_timeout): (Duration, Duration),
+        now: Instant,
+    ) -> Result<Dial, DialError> {
+        let destination = match address::parse(&address) {
+            Ok(destination) => destination,
+            Err(source) => return Err(DialError::InvalidAddress { address, source }),
+        };
+        let mut dial = Dial {
+            address,
+            tries_again,
+            handshake_timeout,
+            began: now,
+            deadline: after(now, timeout),
+            rounds: 0,
+            next_try: now,
+            next_round: None,
+            lookup: Lookup::Due,
+            targets: Vec::new(),
+            attempts: 0,
+            last: None,
+            unresolved: None,
+            shortage: None,
+        };
+        if let Destination::Literal(literal) = destination {
+            dial.lookup = Lookup::Known;
+            dial.targets.push(Target::new(literal));
+        }
+        Ok(dial)
+    }
+
+    /// Returns what to do next. Call it again after each action but `Wait` and `End`, and after
+    /// each fact. `random` is a random byte.
+    pub(super) fn poll(&mut self, now: Instant, random: u8) -> Action {
+        if now >= self.deadline {
+            return Action::End(self.give_up(now));
+        }
+        if self.next_round.is_some_and(|at| at <= now) {
+            self.begin_round();
+        }
+        match self.lookup {
+            Lookup::Due => {
+                self.lookup = Lookup::Asked;
+                return Action::LookUp;
             }
+            // Addresses that were found before may be tried still.
+            Lookup::Asked | Lookup::Known => {}
+        }
+        let mut targets = self.targets.iter_mut();
+        if let Some(next) = targets.find(|target| target.state == State::Due) {
+            if self.next_try > now {
+                return Action::Wait(self.next_try.min(self.deadline));
+            }
+            next.state = State::Trying;
+            self.next_try = now + STAGGER;
+            self.attempts += 1;
+            return Action::Try(next.address);
+        }
+        let is_trying = self.is_in(State::Trying);
+        if self.lookup == Lookup::Asked {
+            return Action::Wait(self.deadline);
+        }
+        if !is_trying && (self.is_in(State::Wrong) || !self.tries_again) {
+            return Action::End(self.give_up(now));
+        }
+        let some_tried = self.is_in(State::Tried) || self.targets.is_empty();
+        if some_tried && self.tries_again && self.next_round.is_none() {
+            let left = self.deadline.saturating_duration_since(now);
+            if left < LAST_ATTEMPT && !is_trying {
+                return Action::End(self.give_up(now));
+            }
+            // The pause never passes the end, so a peer that starts late in the time given is still
+            // found.
+            self.rounds += 1;
+            let pause = BACK_OFF.pause_by(self.rounds, random).min(left / 2);
+            self.next_round = Some(now + pause);
+        }
+        Action::Wait(self.next_round.unwrap_or(self.deadline).min(self.deadline))
+    }
+
+    /// Takes the resolver's answer.
+    pub(super) fn handle_looked_up(&mut self, found: io::Result<Vec<SocketAddr>>, now: Instant) {
+        self.lookup = Lookup::Known;
+        let found = match found {
+            Ok(found) => in_turns(found),
             Err(error) => {
                 self.attempts += 1;
-                return Ok(Round::Missing(Missing::Name(error)));
+                self.unresolved = Some(error);
+                return self.targets.retain(|target| target.state == State::Trying);
             }
         };
-        let mut absent = Absent {
-            last: "the name has no address".to_string(),
-            is_refused: !addresses.is_empty(),
-        };
-        let mut wrong = None;
-        for (index, &address) in addresses.iter().enumerate() {
-            self.attempts += 1;
-            let left = (addresses.len() - index) as u32;
-            match self.attempt(address, left) {
-                Ok(Attempt::Established(established)) => {
-                    return Ok(Round::Established(established));
+        self.unresolved = None;
+        self.next_try = now;
+        if found.is_empty() {
+            self.last = Some("the name has no address".to_owned());
+        }
+        let mut before = std::mem::take(&mut self.targets);
+        for address in found {
+            match before.iter().position(|target| target.address == address) {
+                Some(at) => {
+                    let mut target = before.swap_remove(at);
+                    if target.state == State::Tried {
+                        target.state = State::Due;
+                    }
+                    self.targets.push(target);
                 }
-                Ok(Attempt::NotYet { why, is_refused }) => {
-                    absent.is_refused &= is_refused;
-                    absent.last = match address.to_string() {
-                        named if named == self.address => why,
-                        resolved => format!("{resolved}: {why}"),
-                    };
-                }
-                Ok(Attempt::Wrong(error)) => wrong = Some((address, error)),
-                Err(Broken::Cancelled) => return Err(self.cancelled()),
-                Err(Broken::Environment(action, source)) => {
-                    return Err(self.environment(action, source));
-                }
+                None => self.targets.push(Target::new(address)),
             }
         }
-        match wrong {
-            Some((peer, source)) => {
-                let address = self.address.to_string();
-                Err(DialError::Handshake {
-                    address,
-                    peer,
-                    source,
-                })
-            }
-            None => Ok(Round::Missing(Missing::Peer(absent))),
-        }
+        // An attempt at an address that the name has no more goes on.
+        before.retain(|target| target.state == State::Trying);
+        self.targets.extend(before);
     }
 
-    /// Tries one address, within its share of the time when `left` are to be tried.
-    fn attempt(&self, address: SocketAddr, left: u32) -> Result<Attempt, Broken> {
-        let now = Instant::now();
-        let share = self.patience.deadline.saturating_duration_since(now) / left;
-        let patience = self.patience.until(now + share);
-        let stream = match connect(address, &patience)? {
-            Ok(stream) => stream,
-            Err(error) => {
-                tracing::debug!(%address, %error, "nobody listens there yet");
-                return Ok(Attempt::NotYet {
-                    why: error.to_string(),
-                    is_refused: error.kind() == io::ErrorKind::ConnectionRefused,
-                });
-            }
+    /// Notes that an attempt has failed, and why.
+    pub(super) fn handle_missed(&mut self, address: SocketAddr, missed: Missed, now: Instant) {
+        let named = self.address == address.to_string();
+        let mut targets = self.targets.iter_mut();
+        let Some(target) = targets.find(|target| target.address == address) else {
+            return;
         };
-        let now = Instant::now();
-        let patience = self
-            .patience
-            .until(after(now, self.local.handshake_timeout));
-        match Conversation::new(stream, address, self.local, now, patience)?.run()? {
-            Ok(established) => Ok(Attempt::Established(Box::new(established))),
-            Err(
+        self.next_try = self.next_try.min(now);
+        let (why, is_refused) = match missed {
+            Missed::Connection(NoConnection::Shortage(action, source)) => {
+                target.state = match self.tries_again {
+                    true => State::Due,
+                    false => State::Tried,
+                };
+                self.attempts = self.attempts.saturating_sub(1);
+                return self.handle_shortage(action, source, now);
+            }
+            Missed::Connection(NoConnection::Environment(action, source)) => {
+                target.state = State::Wrong;
+                self.shortage = Some((action, source));
+                return;
+            }
+            Missed::Connection(NoConnection::Peer(_)) if address::lacks_zone(&address) => {
+                (address::LACKS_ZONE.to_owned(), false)
+            }
+            Missed::Connection(NoConnection::Peer(error)) => (
+                error.to_string(),
+                error.kind() == io::ErrorKind::ConnectionRefused,
+            ),
+            Missed::Handshake(
                 error @ (HandshakeError::Closed {
                     step: Step::Hello, ..
                 }
                 | HandshakeError::Closing),
-            ) => {
-                tracing::debug!(%address, %error, "no node there takes this connection; trying again");
-                Ok(Attempt::NotYet {
-                    why: error.to_string(),
-                    is_refused: false,
-                })
+            ) => (error.to_string(), false),
+            Missed::Handshake(error) => {
+                target.handle_failed(error, self.handshake_timeout);
+                self.shortage = None;
+                if let Some(Finding::Absent { why, .. }) = &target.finding {
+                    self.last = Some(located(why, address, named));
+                }
+                return;
             }
-            Err(error) => Ok(Attempt::Wrong(error)),
+        };
+        tracing::debug!(%address, why, "no node there takes a connection yet");
+        self.shortage = None;
+        self.last = Some(located(&why, address, named));
+        target.state = State::Tried;
+        target.finding = Some(Finding::Absent { why, is_refused });
+    }
+
+    /// Notes that this process lacks something, so that an attempt waits for a while.
+    pub(super) fn handle_shortage(
+        &mut self,
+        action: &'static str,
+        source: io::Error,
+        now: Instant,
+    ) {
+        self.shortage = Some((action, source));
+        self.next_try = now + REST;
+        if self.lookup == Lookup::Asked {
+            self.lookup = Lookup::Known;
+            self.next_round = Some(now + REST);
         }
     }
 
-    /// Decides whether to try again after an attempt that failed with `error`, where the attempt
-    /// before it failed as `before` says. The error ends the call.
-    fn is_worth_another(
-        &self,
-        error: DialError,
-        before: Option<Missing>,
-    ) -> Result<Missing, DialError> {
-        let DialError::Handshake { source, .. } = &error else {
-            return Err(error);
-        };
-        if !source.may_be_garbling() {
-            return Err(error);
-        }
-        // An attempt that had no time for an answer shows nothing about the peer.
-        let cut_short = match source {
-            HandshakeError::Silent {
-                step: Step::Hello,
-                waited,
-            } if *waited < self.local.handshake_timeout => Some(rounded(waited)),
-            _ => None,
-        };
-        match (before, cut_short) {
-            (Some(Missing::Peer(mut absent)), Some(waited)) => {
-                let cut = format!("; one more was cut short after {waited:?}");
-                absent.last.push_str(&cut);
-                Ok(Missing::Peer(absent))
-            }
-            (Some(Missing::Handshake(first)), Some(_)) => Ok(Missing::Handshake(first)),
-            // A finding that comes twice in a row is lasting, unless the error itself is transient.
-            (Some(Missing::Handshake(first)), None) if is_lasting(&first) && is_lasting(&error) => {
-                Err(first)
-            }
-            _ => Ok(Missing::Handshake(error)),
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Returns the error of a dial that its caller has ended.
+    pub(super) fn cancelled(&self, now: Instant) -> DialError {
+        DialError::Cancelled {
+            address: self.address.clone(),
+            waited: now.saturating_duration_since(self.began),
         }
     }
 
-    fn give_up(&self, missing: Missing) -> DialError {
-        let (address, attempts) = (self.address.to_string(), self.attempts);
-        let waited = self.started.elapsed();
-        match missing {
-            Missing::Name(source) => DialError::Unresolved {
+    /// Begins another round over all addresses but those that are being tried still.
+    fn begin_round(&mut self) {
+        self.next_round = None;
+        match address::parse(&self.address) {
+            // The name may lead elsewhere by now.
+            Ok(Destination::Name) => self.lookup = Lookup::Due,
+            _ => {
+                for target in &mut self.targets {
+                    if target.state == State::Tried {
+                        target.state = State::Due;
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_in(&self, state: State) -> bool {
+        self.targets.iter().any(|target| target.state == state)
+    }
+
+    fn lacking(&mut self) -> Option<DialError> {
+        let (action, source) = self.shortage.take()?;
+        Some(DialError::Environment {
+            address: self.address.clone(),
+            action,
+            source,
+        })
+    }
+
+    /// Returns the error that says most about the peer.
+    fn give_up(&mut self, now: Instant) -> DialError {
+        let (address, attempts) = (self.address.clone(), self.attempts);
+        let waited = now.saturating_duration_since(self.began);
+        let is_worse = |target: &Target| match target.state {
+            State::Wrong => 0,
+            _ => 1,
+        };
+        self.targets.sort_by_key(is_worse);
+        for target in &mut self.targets {
+            if let Some(Finding::Handshake(_)) = target.finding
+                && let Some(Finding::Handshake(source)) = target.finding.take()
+            {
+                let peer = target.address;
+                return DialError::Handshake {
+                    address,
+                    peer,
+                    source,
+                };
+            }
+        }
+        if let Some(error) = self.lacking() {
+            return error;
+        }
+        if let Some(source) = self.unresolved.take() {
+            return DialError::Unresolved {
                 address,
                 waited,
                 attempts,
                 source,
-            },
-            Missing::Handshake(error) => error,
-            Missing::Peer(Absent { last, is_refused }) if is_refused => DialError::Refused {
+            };
+        }
+        if self.lookup == Lookup::Asked && self.targets.is_empty() {
+            let source = io::Error::from(io::ErrorKind::TimedOut);
+            return DialError::Unresolved {
+                address,
+                waited,
+                attempts: attempts + 1,
+                source,
+            };
+        }
+        let is_refused = |target: &Target| match target.finding {
+            Some(Finding::Absent { is_refused, .. }) => is_refused,
+            _ => false,
+        };
+        let all_refused = !self.targets.is_empty() && self.targets.iter().all(is_refused);
+        let last = self.last.take();
+        let last = last.unwrap_or_else(|| "it was still waited for".to_owned());
+        match all_refused {
+            true => DialError::Refused {
                 address,
                 waited,
                 attempts,
                 last,
             },
-            Missing::Peer(Absent { last, .. }) => DialError::Nobody {
+            false => DialError::Nobody {
                 address,
                 waited,
                 attempts,
@@ -308,146 +405,100 @@ impl Dial<'_> {
             },
         }
     }
+}
 
-    fn cancelled(&self) -> DialError {
-        let waited = self.started.elapsed();
-        DialError::Cancelled {
-            address: self.address.to_string(),
-            waited,
-        }
-    }
-
-    fn environment(&self, action: &'static str, source: io::Error) -> DialError {
-        let address = self.address.to_string();
-        DialError::Environment {
+impl Target {
+    fn new(address: SocketAddr) -> Target {
+        Target {
             address,
-            action,
-            source,
+            state: State::Due,
+            finding: None,
+        }
+    }
+
+    /// Decides what a handshake that failed with `error` says, where the attempt before had the
+    /// present finding.
+    fn handle_failed(&mut self, error: HandshakeError, handshake_timeout: Duration) {
+        self.state = State::Tried;
+        if !error.may_be_garbling() {
+            self.state = State::Wrong;
+            self.finding = Some(Finding::Handshake(error));
+            return;
+        }
+        // An attempt that had no time for an answer shows nothing about the peer.
+        let cut_short = match &error {
+            HandshakeError::Silent {
+                step: Step::Hello,
+                waited,
+            } if *waited < handshake_timeout => Some(Rounded(*waited)),
+            _ => None,
+        };
+        match (&mut self.finding, cut_short) {
+            (Some(Finding::Absent { why, .. }), Some(waited)) => {
+                why.push_str(&format!("; one more was cut short after {waited}"));
+            }
+            (Some(Finding::Handshake(_)), Some(_)) => {}
+            // A finding that comes twice in a row is lasting, unless the error itself is transient.
+            (Some(Finding::Handshake(first)), None) if is_lasting(first) && is_lasting(&error) => {
+                self.state = State::Wrong;
+            }
+            (finding, _) => *finding = Some(Finding::Handshake(error)),
         }
     }
 }
 
 /// Returns whether the same failure in a second attempt shows that no garbled byte led to it.
-fn is_lasting(error: &DialError) -> bool {
+fn is_lasting(error: &HandshakeError) -> bool {
     !matches!(
         error,
-        DialError::Handshake {
-            source: HandshakeError::Garbled { .. } | HandshakeError::Closed { .. },
-            ..
-        }
+        HandshakeError::Garbled { .. } | HandshakeError::Closed { .. }
     )
 }
 
-/// A handshake and the sockets that it runs on.
-struct Conversation<'a> {
-    line: Line<'a, DialerPart>,
-    address: SocketAddr,
-    began: Instant,
-    /// Connected, from the moment when the machine asked for the socket. Only the machine knows
-    /// whether the answer came.
-    unix: Option<UnixPair>,
-    closing: UnixClosing,
-    pair: OwnPair,
-}
-
-impl<'a> Conversation<'a> {
-    fn new(
-        stream: TcpStream,
-        address: SocketAddr,
-        local: &Local,
-        now: Instant,
-        patience: Patience<'a>,
-    ) -> Result<Conversation<'a>, Broken> {
-        let mut nonce = [0; 16];
-        random_bytes(&mut nonce).map_err(|error| Broken::Environment(RANDOM, error))?;
-        let host = host::hint(&stream).map_err(|error| Broken::Environment(host::HINT, error))?;
-        let machine = DialerHandshake::new(local, host, nonce, now, patience.deadline);
-        let pair = OwnPair::new(&stream, address, local, None)
-            .map_err(|error| Broken::Environment(OWN_ADDRESS, error))?;
-        Ok(Conversation {
-            line: Line::new(machine, stream, patience),
-            address,
-            began: now,
-            unix: None,
-            closing: local.unix_closing,
-            pair,
-        })
-    }
-
-    fn run(mut self) -> Result<Result<Established, HandshakeError>, Broken> {
-        loop {
-            while let Some(event) = self.line.machine.poll_event() {
-                match event {
-                    DialerEvent::ConnectUnix { name, token } => {
-                        match UnixPair::connect(&name, &token, self.closing) {
-                            Ok(unix) => self.unix = Some(unix),
-                            Err(why) => self.line.machine.handle_unix(Err(why)),
-                        }
-                    }
-                    DialerEvent::FindDevice => {
-                        self.line.machine.handle_device(self.pair.find_device());
-                    }
-                    DialerEvent::PreparePair => {
-                        self.line.machine.handle_prepared(self.pair.prepare());
-                    }
-                    DialerEvent::ConnectPair(theirs) => {
-                        self.line
-                            .machine
-                            .handle_connected(self.pair.connect(&theirs));
-                    }
-                    DialerEvent::ClosePair => self.pair.close(),
-                    DialerEvent::Agreed(agreement) => return Ok(Ok(self.finish(*agreement))),
-                    DialerEvent::Failed(error) => {
-                        self.line.part();
-                        return Ok(Err(error));
-                    }
-                }
-            }
-            self.line.transmit();
-            if self.line.machine.step() == Step::Ready && self.line.has_transmitted() {
-                self.line.wait_out();
-            } else {
-                let unix = self.awaited_unix().map(AsFd::as_fd);
-                self.line
-                    .wait(unix)
-                    .map_err(|Cancelled| Broken::Cancelled)?;
-            }
-            self.receive();
-            self.line.machine.handle_timeout(Instant::now());
-        }
-    }
-
-    fn receive(&mut self) {
-        self.line.receive();
-        if let Some(answer) = self.awaited_unix().and_then(UnixPeer::answer) {
-            if answer.is_err() {
-                self.unix = None;
-            }
-            self.line.machine.handle_unix(answer);
-        }
-    }
-
-    /// The Unix socket while its answer is outstanding.
-    fn awaited_unix(&self) -> Option<&UnixPeer> {
-        self.unix
-            .as_ref()
-            .filter(|_| self.line.machine.step() == Step::UnixSocket)
-            .map(|unix| &unix.control)
-    }
-
-    fn finish(mut self, agreement: Agreement) -> Established {
-        let sockets = Sockets {
-            stream: self.line.stream,
-            tls: self.line.machine.take_tls(),
-            leftover: self.line.machine.into_leftover(),
-            address: self.address,
-            began: self.began,
-            unix: self.unix.map(UnixPair::into_parts),
-            verbs: self.pair.into_pair(),
-        };
-        Established::new(agreement, sockets, true)
+/// Names the address where `why` was found, unless the caller gave it.
+fn located(why: &str, address: SocketAddr, named: bool) -> String {
+    match named {
+        true => why.to_owned(),
+        false => format!("{address}: {why}"),
     }
 }
+
+/// Returns the addresses with the two families in turns, beginning with the first one's.
+fn in_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let is_first = addresses.first().is_some_and(SocketAddr::is_ipv6);
+    let (one, other): (Vec<_>, Vec<_>) = addresses
+        .into_iter()
+        .partition(|address| address.is_ipv6() == is_first);
+    let mut mixed = Vec::with_capacity(one.len() + other.len());
+    let (mut one, mut other) = (one.into_iter(), other.into_iter());
+    loop {
+        let pair = [one.next(), other.next()];
+        if pair == [None, None] {
+            return mixed;
+        }
+        for address in pair.into_iter().flatten() {
+            // A resolver may name an address more than once.
+            if !mixed.contains(&address) {
+                mixed.push(address);
+            }
+        }
+    }
+}
+
+/// The time after which the next address of a name is tried beside those before ([RFC 8305, section
+/// 5](https://www.rfc-editor.org/rfc/rfc8305#section-5): 250 ms).
+const STAGGER: Duration = Duration::from_millis(250);
+
+/// The pauses between rounds. The first is so short that a peer started by the same script costs
+/// nothing visible; with the longest, a thousand waiting nodes are no load to the node they wait for.
+const BACK_OFF: BackOff = BackOff::new(Duration::from_millis(10), Duration::from_millis(500));
+
+/// The pause of a dial for which this process has no descriptor, port or thread.
+const REST: Duration = Duration::from_millis(100);
 
 /// The least time left with which another attempt is worth beginning.
 const LAST_ATTEMPT: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+#[path = "dial_tests.rs"]
+mod tests;

@@ -1,25 +1,26 @@
-//! Work of an acceptor's handshakes that runs off its turn: all use of RDMA devices.
+//! Work of handshakes that runs off the turn: all use of RDMA devices.
 //!
 //! Rules:
 //!
 //! - Opening a device, registering memory and connecting a queue pair take milliseconds, for which
 //!   no other session shall wait. They run one after the other on a thread that exists while there
-//!   is something to do.
-//! - An eventfd in the acceptor's epoll set tells of results, and the acceptor's turn takes them.
+//!   is something to do. A node's acceptor and its dialer share it.
+//! - An eventfd in the epoll set of an acceptor or dialer tells of results, and its turn takes them.
 //! - A result for a handshake that has ended meanwhile is dropped, and its queue pair with it.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::{fmt, io, mem};
 
-use rustix::event::{EventfdFlags, eventfd};
+use ibex_base::threads;
 
+use super::bell::Bell;
 use crate::fabric::VerbsDevice;
+use crate::local::Local;
 use crate::message::VerbsEndpoint;
 use crate::verbs::{PairRequest, VerbsDevices, VerbsPair};
 
@@ -43,28 +44,48 @@ pub(super) enum Outcome {
     Connected(Result<Box<dyn VerbsPair>, String>),
 }
 
-/// The errands of one acceptor, each under the key of its handshake.
-pub(super) struct Errands {
-    devices: Arc<dyn VerbsDevices>,
-    desk: Arc<Desk>,
-    thread: Option<JoinHandle<()>>,
+/// The thread on which a node uses its RDMA devices. Clones share it.
+///
+/// The thread exists while there is something to do.
+#[derive(Clone, Default)]
+pub struct DeviceThread(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Told when an errand is done.
+    is_done: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    to_do: VecDeque<Job>,
+    /// The desk whose errand is under way.
+    serves: Option<Arc<Desk>>,
+    /// True if the thread will look at `to_do` again.
+    at_work: bool,
     /// Set once the log was told that there can be no thread.
     has_warned: bool,
 }
 
-/// The state that the thread shares with its acceptor.
-struct Desk {
-    papers: Mutex<Papers>,
-    /// Readable while something is in `done`.
-    bell: OwnedFd,
+struct Job {
+    desk: Arc<Desk>,
+    key: u64,
+    devices: Arc<dyn VerbsDevices>,
+    errand: Errand,
 }
 
-#[derive(Default)]
-struct Papers {
-    to_do: VecDeque<(u64, Errand)>,
-    done: Vec<(u64, Outcome)>,
-    /// True if the thread will look at `to_do` again.
-    at_work: bool,
+/// The errands of one acceptor or dialer, each under the key of its handshake.
+pub(super) struct Errands {
+    thread: DeviceThread,
+    desk: Arc<Desk>,
+}
+
+/// The place where the thread leaves results.
+struct Desk {
+    done: Mutex<Vec<(u64, Outcome)>>,
+    /// Rung when something is in `done`.
+    bell: Arc<Bell>,
 }
 
 impl Errand {
@@ -81,15 +102,18 @@ impl Errand {
 }
 
 impl Errands {
-    pub(super) fn new(devices: Arc<dyn VerbsDevices>) -> io::Result<Errands> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let papers = Mutex::default();
-        Ok(Errands {
-            devices,
-            desk: Arc::new(Desk { papers, bell }),
-            thread: None,
-            has_warned: false,
-        })
+    /// Has a bell of its own.
+    pub(super) fn new(local: &Local) -> io::Result<Errands> {
+        Ok(Errands::ringing(local, Arc::new(Bell::new()?)))
+    }
+
+    /// Rings `bell` for each result.
+    pub(super) fn ringing(local: &Local, bell: Arc<Bell>) -> Errands {
+        let done = Mutex::default();
+        Errands {
+            thread: local.device_thread.clone(),
+            desk: Arc::new(Desk { done, bell }),
+        }
     }
 
     /// Readable when [`take_done`](Self::take_done) has something.
@@ -97,87 +121,106 @@ impl Errands {
         self.desk.bell.as_fd()
     }
 
-    /// Begins `errand` for the handshake `key`, on the errands' thread. If no thread can be
+    /// Begins `errand` for the handshake `key`, on the node's thread for it. If no thread can be
     /// started, the errand runs at once, and everything waits.
-    pub(super) fn begin(&mut self, key: u64, errand: Errand) {
-        let mut papers = self.desk.papers();
-        papers.to_do.push_back((key, errand));
-        if papers.at_work {
+    pub(super) fn begin(&self, key: u64, devices: &Arc<dyn VerbsDevices>, errand: Errand) {
+        let shared = &self.thread.0;
+        let mut state = lock(&shared.state);
+        state.to_do.push_back(Job {
+            desk: self.desk.clone(),
+            key,
+            devices: devices.clone(),
+            errand,
+        });
+        if state.at_work {
             return;
         }
-        papers.at_work = true;
-        drop(papers);
-        // The thread before has nothing more to do, so the join returns at once.
-        self.join();
-        let (devices, desk) = (self.devices.clone(), self.desk.clone());
-        let thread = thread::Builder::new().name("ibex-rdma".to_owned());
-        match thread.spawn(move || desk.work(&*devices)) {
-            Ok(thread) => self.thread = Some(thread),
-            Err(error) => {
-                // Each handshake fails to start a thread again; the log is told once.
-                if !std::mem::replace(&mut self.has_warned, true) {
-                    tracing::warn!(
-                        %error,
-                        "no thread for RDMA devices: queue pairs are made where the engine \
-                         runs, and everything waits for it"
-                    );
-                }
-                self.desk.work(&*self.devices);
+        state.at_work = true;
+        drop(state);
+        let working = shared.clone();
+        if let Err(error) = threads::spawn("ibex-rdma", move || working.work()) {
+            // Each handshake fails to start a thread again; the log is told once.
+            if !mem::replace(&mut lock(&shared.state).has_warned, true) {
+                tracing::warn!(
+                    %error,
+                    "no thread for RDMA devices: queue pairs are made where the engine runs, and \
+                     everything waits for it"
+                );
             }
+            shared.work();
         }
     }
 
     /// Takes the results since the last call, with their keys.
     pub(super) fn take_done(&self) -> Vec<(u64, Outcome)> {
-        // The eventfd is empty when another call has read it, and then so is the list.
-        let _ = rustix::io::read(&self.desk.bell, &mut [0; 8]);
-        std::mem::take(&mut self.desk.papers().done)
-    }
-
-    fn join(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.desk.bell.silence();
+        mem::take(&mut lock(&self.desk.done))
     }
 }
 
 impl Drop for Errands {
     /// Waits for the errand that is under way, so that no device is in use afterwards.
     fn drop(&mut self) {
-        self.desk.papers().to_do.clear();
-        self.join();
+        let is_ours = |desk: &Arc<Desk>| Arc::ptr_eq(desk, &self.desk);
+        let shared = &self.thread.0;
+        let mut state = lock(&shared.state);
+        let jobs = mem::take(&mut state.to_do).into_iter();
+        let (given_up, others): (VecDeque<Job>, VecDeque<Job>) =
+            jobs.partition(|job| is_ours(&job.desk));
+        state.to_do = others;
+        while state.serves.as_ref().is_some_and(is_ours) {
+            let waited = shared.is_done.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        // Queue pairs among them are destroyed without the lock.
+        drop(given_up);
     }
 }
 
-impl Desk {
+impl Shared {
     /// Runs all errands that are waiting.
-    fn work(&self, devices: &dyn VerbsDevices) {
+    fn work(&self) {
         loop {
-            let mut papers = self.papers();
-            let Some((key, errand)) = papers.to_do.pop_front() else {
-                papers.at_work = false;
+            let mut state = lock(&self.state);
+            let Some(job) = state.to_do.pop_front() else {
+                state.at_work = false;
                 return;
             };
-            drop(papers);
+            state.serves = Some(job.desk.clone());
+            drop(state);
+            let Job {
+                desk,
+                key,
+                devices,
+                errand,
+            } = job;
             // The panic of an implementation is logged already. The handshake ends by its deadline,
             // and the others continue.
-            let Ok(outcome) = catch_unwind(AssertUnwindSafe(|| errand.run(devices))) else {
-                continue;
-            };
-            self.papers().done.push((key, outcome));
-            // The eventfd is full only when it was rung 2^64 times and never read.
-            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+            if let Ok(outcome) = catch_unwind(AssertUnwindSafe(|| errand.run(&*devices))) {
+                lock(&desk.done).push((key, outcome));
+                desk.bell.ring();
+            }
+            lock(&self.state).serves = None;
+            self.is_done.notify_all();
         }
     }
+}
 
-    fn papers(&self) -> MutexGuard<'_, Papers> {
-        self.papers.lock().unwrap_or_else(PoisonError::into_inner)
+impl fmt::Debug for DeviceThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DeviceThread")
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::NodeIdentity;
     use crate::negotiate::End;
     use rustix::event::{PollFd, PollFlags, poll};
 
@@ -204,14 +247,17 @@ mod tests {
 
     #[test]
     fn results_come_in_order_under_their_keys_and_a_panic_takes_no_other_with_it() {
-        let mut errands = Errands::new(Arc::new(Moody)).unwrap();
+        let local = Local::new(NodeIdentity([1; 16]), 1);
+        let errands = Errands::new(&local).unwrap();
+        let devices: Arc<dyn VerbsDevices> = Arc::new(Moody);
         let elsewhere = IpAddr::from([192, 0, 2, 1]);
         // The later rounds begin after the thread has ended.
         for round in 0..3 {
-            errands.begin(round * 3, Errand::Find(elsewhere));
-            errands.begin(round * 3 + 1, Errand::Find([127, 0, 0, 1].into()));
+            errands.begin(round * 3, &devices, Errand::Find(elsewhere));
+            errands.begin(round * 3 + 1, &devices, Errand::Find([127, 0, 0, 1].into()));
             errands.begin(
                 round * 3 + 2,
+                &devices,
                 Errand::Prepare(PairRequest {
                     local: elsewhere,
                     peer: (elsewhere, 7000).into(),
@@ -235,8 +281,7 @@ mod tests {
             assert_eq!(*found, Err("not from 192.0.2.1".to_string()));
             assert!(prepared.is_err());
             assert!(errands.take_done().is_empty());
-            let papers = errands.desk.papers();
-            assert!(papers.to_do.is_empty());
+            assert!(lock(&errands.thread.0.state).to_do.is_empty());
         }
     }
 }

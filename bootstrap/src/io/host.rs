@@ -3,34 +3,71 @@
 
 use std::fs;
 use std::io;
-use std::net::{TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 
 use rustix::io::Errno;
 
+use super::tcp;
 use crate::identity::HostHint;
 
-/// The step that fails if [`hint`] does.
+/// The step that fails if [`HostHint::read`] does.
 pub(super) const HINT: &str = "read which host this is (/proc/sys/kernel/random/boot_id)";
 
-/// Describes this host to the peer at the other end of `stream`. Every handshake reads it again,
-/// because a fork changes the process number, and `setuid` the user.
-///
-/// Fails only where there is a [shortage](is_shortage). A host that never tells its identity has a
-/// hint that says so. A host that cannot tell it just now must not pass for another host.
-pub(super) fn hint(stream: &TcpStream) -> io::Result<HostHint> {
-    let network_namespace = match stays_here(stream) {
-        true => namespace("net"),
-        false => None,
-    };
-    Ok(HostHint {
-        boot_id: boot_id()?.unwrap_or_default(),
-        pid: std::process::id(),
-        uid: rustix::process::geteuid().as_raw(),
-        pid_namespace: namespace("pid").unwrap_or_default(),
-        network_namespace: network_namespace.unwrap_or_default(),
-    })
+impl HostHint {
+    /// Reads what this process can tell of itself and of its host to the peer at the other end of
+    /// `stream`. Every handshake reads it again, because a fork changes the process number, and
+    /// `setuid` the user.
+    ///
+    /// # Errors
+    /// Descriptors or memory have run out. A host that never tells its identity has a hint that
+    /// says so. A host that cannot tell it just now must not pass for another host.
+    pub fn read(stream: &TcpStream) -> io::Result<HostHint> {
+        let network_namespace = match stays_here(stream)? {
+            true => namespace("net"),
+            false => None,
+        };
+        Ok(HostHint {
+            boot_id: boot_id()?.unwrap_or_default(),
+            pid: std::process::id(),
+            uid: user(),
+            pid_namespace: namespace("pid").unwrap_or_default(),
+            network_namespace: network_namespace.unwrap_or_default(),
+        })
+    }
 }
+
+/// Returns this process's effective user; [`HostHint::NO_USER`] where its user namespace may not map
+/// that user.
+pub(super) fn user() -> u32 {
+    let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid");
+    let map = fs::read_to_string("/proc/self/uid_map");
+    let shown = rustix::process::geteuid().as_raw();
+    user_of(shown, overflow.as_deref().ok(), map.as_deref().ok())
+}
+
+/// Returns the user that the kernel shows as number `shown`.
+///
+/// It shows each user that the process's user namespace does not map as the overflow uid, which may
+/// also be the number of a user, usually `nobody`. Only where the namespace maps every number is it
+/// sure to be that user. See
+/// [user_namespaces(7)](https://man7.org/linux/man-pages/man7/user_namespaces.7.html), "Unmapped
+/// user and group IDs".
+fn user_of(shown: u32, overflow: Option<&str>, map: Option<&str>) -> u32 {
+    let overflow = overflow.and_then(|text| text.trim().parse().ok());
+    let maps_all = || {
+        let fields = map.unwrap_or_default().split_whitespace();
+        fields.eq(["0", "0", "4294967295"])
+    };
+    match shown == overflow.unwrap_or(OVERFLOW_UID) && !maps_all() {
+        true => HostHint::NO_USER,
+        false => shown,
+    }
+}
+
+/// The overflow uid of a kernel that does not tell another: `DEFAULT_OVERFLOWUID` of
+/// include/linux/highuid.h.
+const OVERFLOW_UID: u32 = 65534;
 
 /// Returns whether descriptors or memory have run out. Either may be there again in a moment.
 pub(super) fn is_shortage(error: &io::Error) -> bool {
@@ -59,14 +96,33 @@ fn namespace(kind: &str) -> Option<u64> {
 
 /// Returns whether both addresses of a connection belong to this network namespace. Clones of a
 /// virtual machine share boot id and namespace, and have addresses of their own.
-fn stays_here(stream: &TcpStream) -> bool {
+///
+/// Packets to an address of this namespace have that address as their source, too, and connecting a
+/// datagram socket sends none; see
+/// [ip-route(8)](https://man7.org/linux/man-pages/man8/ip-route.8.html), type `local`. That an
+/// address can be bound says less: `ip_nonlocal_bind` of
+/// [ip(7)](https://man7.org/linux/man-pages/man7/ip.7.html) allows every address.
+fn stays_here(stream: &TcpStream) -> io::Result<bool> {
     let (Ok(ours), Ok(theirs)) = (stream.local_addr(), stream.peer_addr()) else {
-        return false;
+        return Ok(false);
     };
-    let mut any_port = theirs;
-    any_port.set_port(0);
-    // An address of another host cannot be bound; see bind(2), EADDRNOTAVAIL.
-    ours.ip() == theirs.ip() || UdpSocket::bind(any_port).is_ok()
+    let (ours, theirs) = (tcp::canonical(ours), tcp::canonical(theirs));
+    if ours.ip() == theirs.ip() || theirs.ip().is_loopback() {
+        return Ok(true);
+    }
+    let any: IpAddr = match theirs {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let source = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(theirs)?;
+        socket.local_addr()
+    });
+    match source {
+        Ok(source) => Ok(source.ip() == theirs.ip()),
+        Err(error) if is_shortage(&error) => Err(error),
+        Err(_) => Ok(false),
+    }
 }
 
 fn parse_uuid(text: &str) -> Option<[u8; 16]> {
@@ -97,15 +153,33 @@ mod tests {
     }
 
     #[test]
+    fn the_overflow_uid_is_a_user_only_where_every_user_is_mapped() {
+        let (all, some) = ("         0          0 4294967295\n", "0 100000 65536\n");
+        assert_eq!(user_of(1000, Some("65534\n"), Some(some)), 1000);
+        assert_eq!(user_of(1000, None, None), 1000);
+        assert_eq!(user_of(65534, Some("65534\n"), Some(all)), 65534);
+        for map in [None, Some(""), Some(some), Some("0 0 1\n1 1 4294967294\n")] {
+            for overflow in [None, Some("65534\n"), Some("no number")] {
+                assert_eq!(user_of(65534, overflow, map), HostHint::NO_USER, "{map:?}");
+            }
+        }
+        assert_eq!(
+            user_of(65533, Some("65533\n"), Some(some)),
+            HostHint::NO_USER
+        );
+        assert_eq!(user_of(65534, Some("65533\n"), Some(some)), 65534);
+    }
+
+    #[test]
     fn two_readings_name_the_same_host() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its address");
         let dialed = TcpStream::connect(address).expect("a connection");
         let (accepted, _) = listener.accept().expect("its other end");
-        let hint = |stream| hint(stream).expect("a hint");
+        let hint = |stream| HostHint::read(stream).expect("a hint");
         let (one, other) = (hint(&dialed), hint(&accepted));
-        assert!(one.same_boot(&other));
-        assert!(one.same_network(&other));
-        assert_eq!(one.pid_of(&other), Some(std::process::id()));
+        assert_eq!(one, other);
+        assert!(one.boot_id != [0; 16] && one.network_namespace != 0);
+        assert_eq!(one.pid, std::process::id());
     }
 }

@@ -1,100 +1,154 @@
-//! The connection of an end that dialed, and its side of the handshake on it.
+//! One end's half of a handshake and the connection that it runs on, without waiting. The acceptor
+//! and the dialer have it alike.
 #![forbid(unsafe_code)]
 
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use rustix::event::PollFlags;
+use rustix::event::epoll::EventFlags;
 
-use super::patience::{Cancelled, Patience};
+use super::epoll_set::Watch;
 use super::tcp::{self, Incoming};
 use crate::handshake::{Handshake, Part};
 
-/// A handshake and the connection that it runs on.
-pub(super) struct Line<'a, P: Part> {
+/// A handshake and its connection, which is in an epoll set.
+pub(super) struct Line<P: Part> {
     pub(super) machine: Handshake<P>,
     pub(super) stream: TcpStream,
     outbox: Vec<u8>,
-    patience: Patience<'a>,
+    /// True once a byte of the peer has come.
+    is_heard: bool,
+    /// True if the set reports when `stream` takes more.
+    watching_writes: bool,
+    /// Set once the handshake has failed and the peer is to hear why.
+    farewell: Option<Farewell>,
 }
 
-impl<'a, P: Part> Line<'a, P> {
-    pub(super) fn new(machine: Handshake<P>, stream: TcpStream, patience: Patience<'a>) -> Self {
+/// The end of a connection whose peer may still be sending. Closing it with bytes unread would have
+/// the kernel send a reset, which takes the last words from the peer ([RFC 1122, section
+/// 4.2.2.13](https://www.rfc-editor.org/rfc/rfc1122#section-4.2.2.13)).
+struct Farewell {
+    until: Instant,
+    /// The number of bytes that may still be read.
+    left: usize,
+}
+
+impl<P: Part> Line<P> {
+    /// Takes a connection that the set watches for reading.
+    pub(super) fn new(machine: Handshake<P>, stream: TcpStream) -> Line<P> {
         Line {
             machine,
             stream,
             outbox: Vec::new(),
-            patience,
+            is_heard: false,
+            watching_writes: false,
+            farewell: None,
         }
     }
 
-    /// Writes as much as the socket takes.
-    pub(super) fn transmit(&mut self) {
-        while let Some(bytes) = self.machine.poll_transmit() {
-            self.outbox.extend(bytes);
-        }
-        tcp::write(&self.stream, &mut self.outbox);
-    }
-
-    /// Returns whether the socket has taken everything.
-    pub(super) fn has_transmitted(&self) -> bool {
-        self.outbox.is_empty()
-    }
-
-    /// Waits for the socket, or until `beside` is readable.
-    pub(super) fn wait(&self, beside: Option<BorrowedFd<'_>>) -> Result<(), Cancelled> {
-        let mut wanted = PollFlags::IN;
-        if !self.outbox.is_empty() {
-            wanted |= PollFlags::OUT;
-        }
-        let stream = (self.stream.as_fd(), wanted);
-        match beside {
-            Some(beside) => self.patience.wait(&[stream, (beside, PollFlags::IN)]),
-            None => self.patience.wait(&[stream]),
-        }
-    }
-
-    /// Waits for the answer to this end's last message, even if the call is cancelled. The peer may
-    /// have a session after that message, and must learn that it will not be used.
-    pub(super) fn wait_out(&self) {
-        self.patience
-            .wait_out(&[(self.stream.as_fd(), PollFlags::IN)]);
-    }
-
-    /// Tells the peer of a failed handshake why, and reads on if TLS has sent the reason. Closing
-    /// the connection with bytes unread would discard the reason at the peer.
-    pub(super) fn part(&mut self) {
-        self.transmit();
-        if !self.machine.is_sealed() || !self.has_transmitted() {
-            return;
-        }
-        // A connection that is broken already needs no shutdown.
-        let _ = self.stream.shutdown(Shutdown::Write);
-        let deadline = Instant::now() + FAREWELL;
-        self.patience.deadline = self.patience.deadline.min(deadline);
+    /// Hands the machine what has arrived.
+    pub(super) fn read(&mut self) {
         let mut buffer = [0; READ_BYTES];
-        while Instant::now() < self.patience.deadline && self.wait(None).is_ok() {
-            if let Incoming::Closed(_) = tcp::read(&self.stream, &mut buffer) {
-                return;
+        for _ in 0..READS_PER_TURN {
+            match tcp::read(&self.stream, &mut buffer) {
+                Incoming::Bytes(bytes) => {
+                    self.is_heard = true;
+                    self.machine.handle_bytes(bytes);
+                    if bytes.len() < READ_BYTES {
+                        break;
+                    }
+                }
+                Incoming::Nothing => break,
+                Incoming::Closed(detail) => {
+                    self.machine.handle_closed(detail);
+                    break;
+                }
             }
         }
     }
 
-    /// Takes in what one read brings.
-    pub(super) fn receive(&mut self) {
-        let mut buffer = [0; READ_BYTES];
-        match tcp::read(&self.stream, &mut buffer) {
-            Incoming::Bytes(bytes) => self.machine.handle_bytes(bytes),
-            Incoming::Nothing => {}
-            Incoming::Closed(detail) => self.machine.handle_closed(detail),
+    /// Writes what the machine has to say, as much as the socket takes.
+    pub(super) fn write(&mut self, watch: Watch<'_>) {
+        while let Some(bytes) = self.machine.poll_transmit() {
+            self.outbox.extend(bytes);
         }
+        tcp::write(&self.stream, &mut self.outbox);
+        let want_writes = !self.outbox.is_empty();
+        if want_writes != self.watching_writes {
+            let writes = if want_writes {
+                EventFlags::OUT
+            } else {
+                EventFlags::empty()
+            };
+            watch.modify(&self.stream, EventFlags::IN | writes);
+            self.watching_writes = want_writes;
+        }
+    }
+
+    /// Returns whether a byte of the peer has come.
+    pub(super) fn is_heard(&self) -> bool {
+        self.is_heard
+    }
+
+    /// Returns whether the socket has taken everything.
+    pub(super) fn has_written(&self) -> bool {
+        self.outbox.is_empty()
+    }
+
+    /// Returns the time at which there is something to do even if nothing arrives.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match &self.farewell {
+            Some(farewell) => Some(farewell.until),
+            None => self.machine.deadline(),
+        }
+    }
+
+    /// Begins to read the peer's remaining bytes, where TLS has sent the reason, which must not be
+    /// lost. Returns whether it does.
+    pub(super) fn begin_farewell(&mut self, now: Instant) -> bool {
+        if !self.machine.is_sealed() || !self.outbox.is_empty() {
+            return false;
+        }
+        self.farewell = Some(Farewell {
+            until: now + FAREWELL,
+            left: FAREWELL_BYTES,
+        });
+        self.stream.shutdown(Shutdown::Write).is_ok()
+    }
+
+    /// Tells whether the handshake is over, and the peer still has to hear why.
+    pub(super) fn is_parting(&self) -> bool {
+        self.farewell.is_some()
+    }
+
+    /// Reads on after [`begin_farewell`](Self::begin_farewell). Returns whether the peer may still
+    /// be reading the reason.
+    pub(super) fn hear_out(&mut self, now: Instant) -> bool {
+        let Some(farewell) = &mut self.farewell else {
+            return false;
+        };
+        let mut buffer = [0; READ_BYTES];
+        for _ in 0..READS_PER_TURN {
+            match tcp::read(&self.stream, &mut buffer) {
+                Incoming::Bytes(bytes) if bytes.len() < farewell.left => {
+                    farewell.left -= bytes.len();
+                }
+                Incoming::Nothing => return now < farewell.until,
+                _ => return false,
+            }
+        }
+        true
     }
 }
 
-/// The longest time for which a refused peer's bytes are read. The peer closes as soon as it has
-/// read the reason.
-const FAREWELL: Duration = Duration::from_secs(1);
-
-/// Length of one read, which is more than the acceptor's half of any handshake.
+/// Length of one read, which is more than one end's half of any handshake of today.
 const READ_BYTES: usize = 4096;
+
+/// Most reads of one handshake before the next connection has its turn; unread bytes stay in the
+/// socket.
+const READS_PER_TURN: usize = 4;
+
+/// The time for which a refused peer's bytes are read, and the most bytes. The peer closes as soon
+/// as it has read the reason.
+const FAREWELL: Duration = Duration::from_secs(1);
+const FAREWELL_BYTES: usize = 64 << 10;

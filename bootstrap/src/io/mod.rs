@@ -3,25 +3,32 @@
 //! [`VerbsDevices`](crate::VerbsDevices).
 
 mod acceptor;
-mod back_off;
+mod address;
+mod attempt;
+mod bell;
+mod blocking;
 mod connect;
 mod dial;
+mod dial_desk;
+mod dialer;
+mod epoll_set;
 mod errands;
 mod host;
 mod line;
-mod own_pair;
-mod patience;
 mod pending;
-mod resume;
+mod reserve;
+mod resolver;
 mod tcp;
 mod unix;
 
 use std::time::{Duration, Instant};
 
 pub use acceptor::Acceptor;
-pub use dial::{dial, dial_once};
-pub use patience::Meanwhile;
-pub use resume::resume;
+pub use address::resolve;
+pub use blocking::{dial, resume};
+pub use dial_desk::{DialDesk, DialRequest, Dialing, ResumeRequest};
+pub use dialer::{Dialer, Outcome};
+pub use errands::DeviceThread;
 
 /// Returns the time `duration` after `now`, at most a century, since the clock cannot express every
 /// time.

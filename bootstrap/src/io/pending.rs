@@ -3,18 +3,22 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::time::{Duration, Instant};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Instant;
 
-use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::epoll::EventFlags;
 
+use super::epoll_set::Watch;
 use super::errands::{Errand, Outcome};
-use super::tcp::{self, Incoming};
+use super::line::Line;
+use super::reserve::{self, Reserve};
+use super::tcp;
 use super::unix::{self, Datagram, Part, UnixPair, UnixPeer};
-use crate::error::HandshakeError;
+use crate::error::{HandshakeError, Problem};
 use crate::established::{Established, Sockets};
-use crate::handshake::{AcceptorEvent, AcceptorHandshake, Agreement, ResumedSession, Step};
+use crate::handshake::{
+    AcceptorEvent, AcceptorHandshake, AcceptorPart, Agreement, ResumedSession, Step,
+};
 use crate::negotiate::End;
 use crate::resumption::ResumedConnection;
 use crate::unix_sockets::{UnixClosing, UnixSocket};
@@ -24,16 +28,10 @@ use crate::verbs::{PairRequest, VerbsPair};
 /// `key`. Whichever is ready, [`Pending::advance`] looks at all of them, since there are two or
 /// three at most.
 pub(super) struct Pending {
-    machine: AcceptorHandshake,
+    line: Line<AcceptorPart>,
     address: SocketAddr,
     /// The time at which the connection was accepted.
     began: Instant,
-
-    // TCP.
-    stream: TcpStream,
-    outbox: Vec<u8>,
-    /// True if the set reports when `stream` takes more.
-    watching_writes: bool,
 
     // Unix.
     closing: UnixClosing,
@@ -44,6 +42,10 @@ pub(super) struct Pending {
     bells: Option<UnixPeer>,
     /// Both connections of the dialer.
     dialer: Option<UnixPair>,
+    /// Descriptors for the Unix sockets that are not there yet.
+    reserve: Reserve,
+    /// It is known whether there are descriptors for a session.
+    has_looked: bool,
 
     // RDMA.
     /// This end's address on `stream`, by which a device is chosen.
@@ -51,18 +53,6 @@ pub(super) struct Pending {
     pair: Option<Box<dyn VerbsPair>>,
     /// Errands to be run off the turn; the results come to [`Pending::handle_outcome`].
     errands: Vec<Errand>,
-
-    /// Set once the handshake has failed and the peer is to hear why.
-    farewell: Option<Farewell>,
-}
-
-/// The end of a connection whose peer may still be sending. Closing it with bytes unread would have
-/// the kernel send a reset, which takes the last words from the peer ([RFC 1122, section
-/// 4.2.2.13](https://www.rfc-editor.org/rfc/rfc1122#section-4.2.2.13)).
-struct Farewell {
-    until: Instant,
-    /// The number of bytes that may still be read.
-    left: usize,
 }
 
 /// The progress of a handshake.
@@ -73,13 +63,6 @@ pub(super) enum Progress {
     Failed(HandshakeError),
     /// The peer of a failed handshake has received the reason, or never will.
     Gone,
-}
-
-/// The acceptor's epoll set as one handshake sees it.
-#[derive(Clone, Copy)]
-pub(super) struct Watch<'a> {
-    pub(super) epoll: BorrowedFd<'a>,
-    pub(super) key: u64,
 }
 
 impl Pending {
@@ -93,37 +76,39 @@ impl Pending {
         let own_address = tcp::own_address(&stream)?;
         watch.add(&stream, EventFlags::IN)?;
         Ok(Pending {
-            machine,
+            line: Line::new(machine, stream),
             address,
             began: Instant::now(),
-            stream,
-            outbox: Vec::new(),
-            watching_writes: false,
             closing,
             listener: None,
             visitors: VecDeque::new(),
             bells: None,
             dialer: None,
+            reserve: Reserve::default(),
+            has_looked: false,
             own_address,
             pair: None,
             errands: Vec::new(),
-            farewell: None,
         })
     }
 
     /// Does everything that can be done without waiting.
     pub(super) fn advance(&mut self, now: Instant, watch: Watch<'_>) -> Progress {
-        if self.farewell.is_some() {
-            return self.hear_out(now);
+        if self.line.is_parting() {
+            return match self.line.hear_out(now) {
+                true => Progress::Waiting,
+                false => Progress::Gone,
+            };
         }
-        self.read();
+        self.look_for_descriptors();
+        self.line.read();
         self.hear_visitors(watch);
-        self.machine.handle_timeout(now);
+        self.line.machine.handle_timeout(now);
         let progress = self.act(watch);
-        self.write(watch);
+        self.line.write(watch);
         match progress {
             // The last message has to be written before the stream changes hands.
-            Progress::Agreed(_) | Progress::Resumed(_) if !self.outbox.is_empty() => {
+            Progress::Agreed(_) | Progress::Resumed(_) if !self.line.has_written() => {
                 Progress::Failed(HandshakeError::takes_no_more())
             }
             progress => progress,
@@ -138,14 +123,14 @@ impl Pending {
     /// Takes the result of an errand. [`Pending::advance`] is due afterwards.
     pub(super) fn handle_outcome(&mut self, outcome: Outcome) {
         match outcome {
-            Outcome::Found(found) => self.machine.handle_device(found),
+            Outcome::Found(found) => self.line.machine.handle_device(found),
             Outcome::Prepared(prepared) => {
                 let endpoint = prepared.map(|pair| self.pair.insert(pair).endpoint());
-                self.machine.handle_prepared(endpoint);
+                self.line.machine.handle_prepared(endpoint);
             }
             Outcome::Connected(connected) => {
                 let connected = connected.map(|pair| self.pair = Some(pair));
-                self.machine.handle_connected(connected);
+                self.line.machine.handle_connected(connected);
             }
         }
     }
@@ -155,55 +140,39 @@ impl Pending {
     }
 
     pub(super) fn step(&self) -> Step {
-        self.machine.step()
+        self.line.machine.step()
+    }
+
+    /// Returns what to report of a handshake that failed.
+    pub(super) fn problem(&self, error: HandshakeError) -> Problem {
+        match error {
+            HandshakeError::Closed { .. } if !self.line.is_heard() => Problem::Unheard,
+            error => error.into(),
+        }
     }
 
     pub(super) fn has_hello(&self) -> bool {
-        self.machine.has_hello()
+        self.line.machine.has_hello()
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        match &self.farewell {
-            Some(farewell) => Some(farewell.until),
-            None => self.machine.deadline(),
-        }
+        self.line.deadline()
     }
 
     /// Begins to read the peer's remaining bytes, where TLS has sent the reason, which must not be
     /// lost. Returns whether it does.
     pub(super) fn begin_farewell(&mut self, now: Instant, watch: Watch<'_>) -> bool {
-        if !self.machine.is_sealed() || !self.outbox.is_empty() {
+        if !self.line.begin_farewell(now) {
             return false;
         }
         self.close_unix(watch);
         self.pair = None;
-        self.farewell = Some(Farewell {
-            until: now + FAREWELL,
-            left: FAREWELL_BYTES,
-        });
-        self.stream.shutdown(Shutdown::Write).is_ok()
+        true
     }
 
     /// Tells whether the handshake is over without a session.
     pub(super) fn is_over(&self) -> bool {
-        self.farewell.is_some()
-    }
-
-    fn hear_out(&mut self, now: Instant) -> Progress {
-        let Some(farewell) = &mut self.farewell else {
-            return Progress::Gone;
-        };
-        let mut buffer = [0; READ_BYTES];
-        for _ in 0..READS_PER_TURN {
-            match tcp::read(&self.stream, &mut buffer) {
-                Incoming::Bytes(bytes) if bytes.len() < farewell.left => {
-                    farewell.left -= bytes.len();
-                }
-                Incoming::Nothing if now < farewell.until => return Progress::Waiting,
-                _ => return Progress::Gone,
-            }
-        }
-        Progress::Waiting
+        self.line.is_parting()
     }
 
     /// Returns the agreed session, with its sockets out of the epoll set.
@@ -220,9 +189,9 @@ impl Pending {
 
     fn into_sockets(mut self) -> Sockets {
         Sockets {
-            stream: self.stream,
-            tls: self.machine.take_tls(),
-            leftover: self.machine.into_leftover(),
+            tls: self.line.machine.take_tls(),
+            stream: self.line.stream,
+            leftover: self.line.machine.into_leftover(),
             address: self.address,
             began: self.began,
             unix: self.dialer.map(UnixPair::into_parts),
@@ -233,35 +202,25 @@ impl Pending {
     /// Takes every socket out of the epoll set. Closing would do it, unless a forked child holds
     /// them open, and then they would stay ready forever.
     pub(super) fn unwatch(&mut self, watch: Watch<'_>) {
-        watch.remove(&self.stream);
+        watch.remove(&self.line.stream);
         self.close_unix(watch);
     }
 
-    fn read(&mut self) {
-        let mut buffer = [0; READ_BYTES];
-        for _ in 0..READS_PER_TURN {
-            match tcp::read(&self.stream, &mut buffer) {
-                Incoming::Bytes(bytes) => {
-                    self.machine.handle_bytes(bytes);
-                    if bytes.len() < READ_BYTES {
-                        break;
-                    }
-                }
-                Incoming::Nothing => break,
-                Incoming::Closed(detail) => {
-                    self.machine.handle_closed(detail);
-                    break;
-                }
-            }
-        }
-    }
-
-    /// Accepts at the Unix socket, and shows the machine what is presented there.
+    /// Accepts a few connections to the Unix socket, and shows the machine what is presented there.
     fn hear_visitors(&mut self, watch: Watch<'_>) {
         let Some(listener) = &self.listener else {
             return;
         };
-        while let Some(visitor) = unix::accept(listener, self.closing) {
+        self.reserve = Reserve::default();
+        for _ in 0..VISITS_PER_TURN {
+            let visitor = match unix::accept(listener, self.closing) {
+                Some(Ok(visitor)) => visitor,
+                Some(Err(why)) => {
+                    tracing::debug!(%why, "a connection to the Unix socket was closed");
+                    continue;
+                }
+                None => break,
+            };
             if watch.add(&visitor, EventFlags::IN).is_err() {
                 continue;
             }
@@ -297,9 +256,11 @@ impl Pending {
             return;
         };
         // Only both connections together use the token up.
-        if part == Part::Bells && self.machine.knows_token(token) {
+        if part == Part::Bells && self.line.machine.knows_token(token) {
             self.bells = Some(visitor);
-        } else if part == Part::Control && self.bells.is_some() && self.machine.handle_token(token)
+        } else if part == Part::Control
+            && self.bells.is_some()
+            && self.line.machine.handle_token(token)
         {
             visitor.welcome();
             self.dialer = self.bells.take().map(|bells| UnixPair {
@@ -310,22 +271,33 @@ impl Pending {
     }
 
     fn act(&mut self, watch: Watch<'_>) -> Progress {
-        while let Some(event) = self.machine.poll_event() {
+        while let Some(event) = self.line.machine.poll_event() {
             match event {
                 AcceptorEvent::ListenUnix { name } => {
+                    // The socket that listens takes the place of one that stays free.
+                    match Reserve::keep(reserve::OF_SESSION, reserve::FOR_CHANNELS) {
+                        Ok(reserve) => self.reserve = reserve,
+                        Err(limit) => {
+                            self.line.machine.handle_shortage(limit);
+                            continue;
+                        }
+                    }
                     let outcome = self.listen_unix(&name, watch);
-                    self.machine.handle_listening(
+                    self.line.machine.handle_listening(
                         outcome.map_err(|error| format!("its Unix socket failed ({error})")),
                     );
                 }
-                AcceptorEvent::CloseUnix => self.close_unix(watch),
+                AcceptorEvent::CloseUnix => {
+                    self.close_unix(watch);
+                    self.reserve = Reserve::default();
+                }
                 AcceptorEvent::FindDevice => self.errands.push(Errand::Find(self.own_address)),
                 AcceptorEvent::PreparePair => self.errands.push(Errand::Prepare(PairRequest {
                     local: self.own_address,
                     peer: self.address,
-                    offered: self.machine.offered(),
+                    offered: self.line.machine.offered(),
                     end: End::Acceptor,
-                    resumes: self.machine.resumes(),
+                    resumes: self.line.machine.resumes(),
                 })),
                 AcceptorEvent::ConnectPair(theirs) => {
                     let pair = self.pair.take();
@@ -334,41 +306,17 @@ impl Pending {
                 }
                 AcceptorEvent::ClosePair => self.pair = None,
                 AcceptorEvent::Agreed(agreement) => {
-                    self.queue_transmits();
                     return Progress::Agreed(agreement);
                 }
                 AcceptorEvent::Resumed(session) => {
-                    self.queue_transmits();
                     return Progress::Resumed(session);
                 }
                 AcceptorEvent::Failed(error) => {
-                    self.queue_transmits();
                     return Progress::Failed(error);
                 }
             }
         }
-        self.queue_transmits();
         Progress::Waiting
-    }
-
-    fn queue_transmits(&mut self) {
-        while let Some(bytes) = self.machine.poll_transmit() {
-            self.outbox.extend(bytes);
-        }
-    }
-
-    fn write(&mut self, watch: Watch<'_>) {
-        tcp::write(&self.stream, &mut self.outbox);
-        let want_writes = !self.outbox.is_empty();
-        if want_writes != self.watching_writes {
-            let writes = if want_writes {
-                EventFlags::OUT
-            } else {
-                EventFlags::empty()
-            };
-            watch.modify(&self.stream, EventFlags::IN | writes);
-            self.watching_writes = want_writes;
-        }
     }
 
     fn listen_unix(&mut self, name: &[u8], watch: Watch<'_>) -> io::Result<()> {
@@ -387,36 +335,23 @@ impl Pending {
         }
         self.bells = None;
     }
-}
 
-impl Watch<'_> {
-    pub(super) fn add(&self, socket: impl AsFd, events: EventFlags) -> io::Result<()> {
-        epoll::add(self.epoll, socket, EventData::new_u64(self.key), events)?;
-        Ok(())
-    }
-
-    pub(super) fn remove(&self, socket: impl AsFd) {
-        // The call fails only for a socket that is not in the set, which is the aim.
-        let _ = epoll::delete(self.epoll, socket);
-    }
-
-    fn modify(&self, socket: impl AsFd, events: EventFlags) {
-        // The call needs no memory, and the socket is in the set.
-        let _ = epoll::modify(self.epoll, socket, EventData::new_u64(self.key), events);
+    /// Checks whether this process may open the files of one more session, once the peer has said
+    /// Hello: a stranger that says nothing costs less.
+    fn look_for_descriptors(&mut self) {
+        if self.has_looked || !self.has_hello() {
+            return;
+        }
+        self.has_looked = true;
+        if let Err(limit) = Reserve::keep(reserve::OF_SESSION, reserve::FOR_CHANNELS) {
+            self.line.machine.handle_shortage(limit);
+        }
     }
 }
 
-/// Length of one read, which is more than the dialer's half of any handshake of today.
-const READ_BYTES: usize = 4096;
-
-/// Most reads of one handshake before the next connection has its turn; unread bytes stay in the
-/// socket.
-const READS_PER_TURN: usize = 4;
-
-/// The time for which a refused peer's bytes are read, and the most bytes. The peer closes as soon
-/// as it has read the reason.
-const FAREWELL: Duration = Duration::from_secs(1);
-const FAREWELL_BYTES: usize = 64 << 10;
+/// The most connections to the Unix socket that a turn accepts, of whichever user: both connections
+/// of a dialer. The socket stays ready while there are more.
+const VISITS_PER_TURN: usize = 2;
 
 /// The most connections of this user at the Unix socket that have presented no token yet.
 const MAX_VISITORS: usize = 4;

@@ -61,7 +61,11 @@ pub(super) fn own_address(stream: &TcpStream) -> io::Result<IpAddr> {
 
 /// Returns the address of a peer, in IPv4 form for an IPv4 peer of a dual-stack listener.
 pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
+    match address.ip().to_canonical() {
+        IpAddr::V4(v4) => SocketAddr::from((v4, address.port())),
+        // The scope stays, without which a link-local address leads nowhere.
+        IpAddr::V6(_) => address,
+    }
 }
 
 /// Idle time after which keepalive begins. An idle connection whose peer's host is gone is noticed
@@ -70,3 +74,20 @@ pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
 const KEEPALIVE_RETRIES: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddrV6;
+
+    use super::*;
+
+    #[test]
+    fn a_link_local_peer_keeps_its_scope_and_a_mapped_one_is_ipv4() {
+        let link_local: SocketAddr =
+            SocketAddrV6::new([0xfe80, 0, 0, 0, 0, 0, 0, 1].into(), 7000, 0, 3).into();
+        assert_eq!(canonical(link_local), link_local);
+        assert_eq!(canonical(link_local).to_string(), "[fe80::1%3]:7000");
+        let mapped = "[::ffff:192.0.2.1]:7000".parse().unwrap();
+        assert_eq!(canonical(mapped).to_string(), "192.0.2.1:7000");
+    }
+}

@@ -20,13 +20,15 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::io::{Errno, IoSliceMut};
+use rustix::io::{Errno, IoSliceMut, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, accept_with, bind, connect, listen, recv, recvmsg, send, socket_with,
 };
 
-use crate::identity::Secret;
+use super::host;
+use crate::identity::{HostHint, Secret};
+use crate::negotiate::UNMAPPED;
 use crate::unix_sockets::{UnixClosing, UnixSocket, UnixSockets};
 
 /// An end of a connected Unix socket whose peer runs as the same user.
@@ -69,23 +71,22 @@ pub(super) fn listen_at(name: &[u8], closing: UnixClosing) -> io::Result<UnixSoc
     Ok(socket)
 }
 
-/// Returns the next connection of this user. Others are closed unread: names are visible to every
-/// user of the host.
-pub(super) fn accept(listener: impl AsFd, closing: UnixClosing) -> Option<UnixPeer> {
-    loop {
-        match accept_with(&listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => match UnixPeer::of_this_user(closing.guard(socket)) {
-                Ok(peer) => return Some(peer),
-                Err(why) => tracing::debug!(%why, "a connection to the Unix socket was closed"),
-            },
-            Err(Errno::INTR | Errno::CONNABORTED) => {}
-            Err(Errno::AGAIN) => return None,
-            Err(error) => {
-                // Out of descriptors, most likely. The dialer waits until its
-                // deadline or ours; the socket keeps the connection for later.
-                tracing::debug!(%error, "accepting at the Unix socket failed");
-                return None;
-            }
+/// Returns the next connection, or the reason why it was closed unread: it is another user's, to
+/// whom names are visible too.
+pub(super) fn accept(
+    listener: impl AsFd,
+    closing: UnixClosing,
+) -> Option<Result<UnixPeer, String>> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    match retry_on_intr(|| accept_with(&listener, flags)) {
+        Ok(socket) => Some(UnixPeer::of_this_user(closing.guard(socket))),
+        Err(Errno::CONNABORTED) => Some(Err("it was aborted".to_string())),
+        Err(Errno::AGAIN) => None,
+        Err(error) => {
+            // Out of descriptors, most likely. The dialer waits until its
+            // deadline or ours; the socket keeps the connection for later.
+            tracing::debug!(%error, "accepting at the Unix socket failed");
+            None
         }
     }
 }
@@ -221,7 +222,10 @@ impl UnixPeer {
     fn of_this_user(socket: UnixSocket) -> Result<UnixPeer, String> {
         let credentials = credentials(socket.as_fd())
             .map_err(|error| format!("the user behind the Unix socket is unknown ({error})"))?;
-        let ours = rustix::process::geteuid().as_raw();
+        let ours = host::user();
+        if ours == HostHint::NO_USER {
+            return Err(format!("this node {UNMAPPED}"));
+        }
         if credentials.uid != ours {
             return Err(format!(
                 "the Unix socket belongs to another user (uid {}, this node's is {ours})",
@@ -332,7 +336,7 @@ mod tests {
     fn both_ends_know_the_process_at_the_other() {
         let listener = listen_at(&name("pid"), CLOSING).unwrap();
         let dialer = UnixPeer::connect(&name("pid"), &token(), Part::Control, CLOSING).unwrap();
-        let acceptor = accept(&listener, CLOSING).unwrap();
+        let acceptor = accept(&listener, CLOSING).unwrap().unwrap();
         assert_eq!(dialer.pid, Some(std::process::id()));
         assert_eq!(acceptor.pid, Some(std::process::id()));
     }
@@ -342,7 +346,7 @@ mod tests {
         let listener = listen_at(&name("token"), CLOSING).unwrap();
         assert!(accept(&listener, CLOSING).is_none());
         let dialer = UnixPeer::connect(&name("token"), &token(), Part::Control, CLOSING).unwrap();
-        let acceptor = accept(&listener, CLOSING).unwrap();
+        let acceptor = accept(&listener, CLOSING).unwrap().unwrap();
         let mut buffer = [0; 64];
         assert!(matches!(acceptor.receive(&mut buffer), Datagram::Bytes(33)));
         let (part, shown) = presented(&buffer[..33]).unwrap();
@@ -370,7 +374,7 @@ mod tests {
     fn a_wrong_answer_is_a_refusal() {
         let listener = listen_at(&name("answer"), CLOSING).unwrap();
         let dialer = UnixPeer::connect(&name("answer"), &token(), Part::Control, CLOSING).unwrap();
-        let acceptor = accept(&listener, CLOSING).unwrap();
+        let acceptor = accept(&listener, CLOSING).unwrap().unwrap();
         send(&acceptor.socket, b"no", SendFlags::NOSIGNAL).unwrap();
         let why = format!(
             "the peer's process {} answered the token with 2 bytes that are no welcome",

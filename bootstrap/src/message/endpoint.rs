@@ -4,6 +4,8 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use hmac_sha256::Hash;
+
 use super::MessageError;
 use super::choice::parse_fabric_kind;
 use super::field::{FieldReader, FieldWriter};
@@ -22,11 +24,11 @@ pub enum Endpoint {
 }
 
 /// The abstract socket where an acceptor waits for one dialer.
+///
+/// The acceptor does not name the socket: its [name](ShmEndpoint::name) follows from the token. So
+/// no acceptor can send a dialer to a socket of another program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShmEndpoint {
-    /// Name of a `SOCK_SEQPACKET` socket in the abstract namespace, without
-    /// the leading zero byte; 1 to 107 bytes.
-    pub name: Vec<u8>,
     /// The token to present there, once. The name is visible to every process of the host, in
     /// `/proc/net/unix`; the token is not.
     pub token: Secret,
@@ -103,27 +105,29 @@ impl Endpoint {
 }
 
 impl ShmEndpoint {
-    /// Longest abstract name: `sun_path` of
-    /// [unix(7)](https://man7.org/linux/man-pages/man7/unix.7.html) less its leading zero byte.
-    pub const MAX_NAME_BYTES: usize = 107;
+    /// Returns the name of the `SOCK_SEQPACKET` socket in the abstract namespace, without the
+    /// leading zero byte: in hex, since names of sockets appear in listings that people read, the
+    /// first half of a hash of the token.
+    #[must_use]
+    pub fn name(token: &Secret) -> Vec<u8> {
+        let mut hash = Hash::new();
+        hash.update(NAME_LABEL);
+        hash.update(token.expose());
+        let hash = hash.finalize();
+        let hex: String = hash[..16]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        format!("ibex-{hex}").into_bytes()
+    }
 
     fn parse(mut fields: FieldReader<'_>) -> Result<ShmEndpoint, MessageError> {
-        let name = fields.string("socket name", ShmEndpoint::MAX_NAME_BYTES)?;
-        if name.is_empty() {
-            // The kernel takes an empty name for "invent one", not for an address.
-            return Err(MessageError::UnknownValue {
-                field: "socket name length",
-                value: 0,
-            });
-        }
         Ok(ShmEndpoint {
-            name: name.to_vec(),
             token: Secret::new(fields.array("token")?),
         })
     }
 
     fn write(&self, fields: &mut FieldWriter<'_>) {
-        fields.string(&self.name, ShmEndpoint::MAX_NAME_BYTES);
         fields.bytes(self.token.expose());
     }
 }
@@ -242,6 +246,8 @@ impl fmt::Display for GidType {
 
 /// The capability bit for immediate data.
 const IMMEDIATE: u8 = 1;
+
+const NAME_LABEL: &[u8] = b"ibex unix socket 1";
 
 /// Numbers of queue pairs and packets have 24 bits in every packet header.
 fn bounded(field: &'static str, value: u32) -> Result<u32, MessageError> {

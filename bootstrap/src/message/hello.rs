@@ -53,8 +53,8 @@ pub struct VersionRange {
 impl VersionRange {
     /// The versions that this crate speaks.
     pub const SUPPORTED: VersionRange = VersionRange {
-        oldest: Version { major: 2, minor: 0 },
-        newest: Version { major: 2, minor: 0 },
+        oldest: Version { major: 3, minor: 0 },
+        newest: Version { major: 3, minor: 0 },
     };
 }
 

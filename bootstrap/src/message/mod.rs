@@ -35,6 +35,7 @@ mod text;
 
 use std::fmt;
 
+pub use crate::host_tags::HostTags;
 pub use binding::Binding;
 pub use checksum::{ALONE, CHECKSUM_BYTES, checksum};
 pub use choice::{Choice, Unavailable};

@@ -1,9 +1,12 @@
 //! *Offer*: a node's identity, its limits and its fabrics.
 
-use super::MessageError;
+use ibex_base::Escaped;
+
 use super::field::{FieldReader, FieldWriter};
+use super::{MessageError, Ready, SessionSecrets, Text};
 use crate::fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
-use crate::identity::{HostHint, Incarnation, NodeIdentity};
+use crate::host_tags::HostTags;
+use crate::identity::{Incarnation, NodeIdentity};
 use crate::integrity::Integrity;
 use crate::local::Limits;
 
@@ -15,8 +18,8 @@ pub struct Offer {
     pub identity: NodeIdentity,
     /// The run of the node.
     pub incarnation: Incarnation,
-    /// The host that the node runs on, as far as it can tell.
-    pub host: HostHint,
+    /// The host that the node runs on, as far as it can tell, hashed.
+    pub host: HostTags,
     /// The node's limits.
     pub limits: Limits,
     /// The node's wish for payload checksums.
@@ -25,6 +28,8 @@ pub struct Offer {
     pub fabrics: Vec<FabricOffer>,
     /// Set if the node's sessions use no fabric that another host can read.
     pub requires_encryption: bool,
+    /// The name that the node gives itself, for people; empty if it has none.
+    pub name: Text,
 }
 
 impl Offer {
@@ -33,6 +38,8 @@ impl Offer {
     /// Longest name of a device, in bytes: `IBV_SYSFS_NAME_MAX` of
     /// infiniband/verbs.h.
     pub const MAX_DEVICE_NAME_BYTES: usize = 64;
+    /// Longest name of a node, in bytes.
+    pub const MAX_NAME_BYTES: usize = 64;
 
     /// Returns the entry for `kind`, if the node has the fabric at all.
     pub fn fabric(&self, kind: FabricKind) -> Option<&FabricOffer> {
@@ -42,6 +49,13 @@ impl Offer {
     /// Tells whether both offers are of one run of one node.
     pub(crate) fn is_of_run(&self, other: &Offer) -> bool {
         (self.identity, self.incarnation) == (other.identity, other.incarnation)
+    }
+
+    /// Returns this end's *Ready* to the end with the offer `theirs`. It names the process if that
+    /// end has shown that the number means the same to it.
+    pub(crate) fn ready(&self, theirs: &Offer, pid: u32, session: Option<SessionSecrets>) -> Ready {
+        let process = self.host.share_pids(&theirs.host).then_some(pid);
+        Ready { process, session }
     }
 
     /// Adds the findings about this node's own device.
@@ -59,12 +73,11 @@ impl Offer {
         let mut offer = Offer {
             identity: NodeIdentity(fields.array("identity")?),
             incarnation: fields.u64("incarnation")?,
-            host: HostHint {
-                boot_id: fields.array("boot id")?,
-                pid: fields.u32("pid")?,
-                uid: fields.u32("uid")?,
-                pid_namespace: fields.u64("pid namespace")?,
-                network_namespace: fields.u64("network namespace")?,
+            host: HostTags {
+                boot: fields.array("tag of the host")?,
+                network: fields.array("tag of the network namespace")?,
+                pid_namespace: fields.array("tag of the pid namespace")?,
+                user: fields.array("tag of the user")?,
             },
             limits: Limits {
                 channels: fields.u32("channel limit")?,
@@ -74,6 +87,7 @@ impl Offer {
             integrity: parse_integrity(&mut fields)?,
             fabrics: Vec::new(),
             requires_encryption: false,
+            name: Text::default(),
         };
         let count = usize::from(fields.u8("fabric count")?);
         if count > Offer::MAX_FABRICS {
@@ -95,17 +109,21 @@ impl Offer {
         }
         // A node whose Offer lacks the byte requires no encryption.
         offer.requires_encryption = fields.u8("encryption").is_ok_and(|byte| byte != 0);
+        // A node whose Offer ends here has no name.
+        if fields.has_more() {
+            let name = fields.string("node name", Offer::MAX_NAME_BYTES)?;
+            offer.name = Text::new(&String::from_utf8_lossy(name));
+        }
         Ok(offer)
     }
 
     pub(super) fn write(&self, fields: &mut FieldWriter<'_>) {
         fields.bytes(&self.identity.0);
         fields.u64(self.incarnation);
-        fields.bytes(&self.host.boot_id);
-        fields.u32(self.host.pid);
-        fields.u32(self.host.uid);
-        fields.u64(self.host.pid_namespace);
-        fields.u64(self.host.network_namespace);
+        let host = &self.host;
+        for tag in [host.boot, host.network, host.pid_namespace, host.user] {
+            fields.bytes(&tag);
+        }
         fields.u32(self.limits.channels);
         fields.u64(self.limits.session_credit_bytes);
         fields.u32(self.limits.max_frame_bytes);
@@ -115,8 +133,12 @@ impl Offer {
         for fabric in &self.fabrics {
             write_fabric(fabric, fields);
         }
-        if self.requires_encryption {
-            fields.u8(1);
+        let name = self.name.as_str();
+        if self.requires_encryption || !name.is_empty() {
+            fields.u8(u8::from(self.requires_encryption));
+        }
+        if !name.is_empty() {
+            fields.string(name.as_bytes(), Offer::MAX_NAME_BYTES);
         }
     }
 }
@@ -146,8 +168,10 @@ fn parse_fabric(fields: &mut FieldReader<'_>) -> Result<Option<FabricOffer>, Mes
         }
         _ => None,
     };
+    let is_denied = kind == FabricKind::Shm && capabilities.first() == Some(&DENIED);
     Ok(Some(FabricOffer {
         device,
+        is_denied,
         ..FabricOffer::new(kind, policy)
     }))
 }
@@ -155,16 +179,8 @@ fn parse_fabric(fields: &mut FieldReader<'_>) -> Result<Option<FabricOffer>, Mes
 fn parse_device(mut fields: FieldReader<'_>) -> Result<VerbsDevice, MessageError> {
     let hardware = fields.u8("verbs hardware flag")? != 0;
     let name = fields.string("verbs device name", Offer::MAX_DEVICE_NAME_BYTES)?;
-    // The name is shown to people and never opened. The kernel's names are ASCII, so other bytes
-    // are made printable without growing.
-    let printable = |byte: &u8| {
-        if byte.is_ascii_graphic() {
-            char::from(*byte)
-        } else {
-            '?'
-        }
-    };
-    let name = name.iter().map(printable).collect();
+    // The name is shown to people and never opened.
+    let name = Escaped(&String::from_utf8_lossy(name)).to_string();
     Ok(VerbsDevice { hardware, name })
 }
 
@@ -175,15 +191,23 @@ fn write_fabric(fabric: &FabricOffer, fields: &mut FieldWriter<'_>) {
         fields.u8(u8::from(device.hardware));
         fields.string(device.name.as_bytes(), Offer::MAX_DEVICE_NAME_BYTES);
     }
+    if fabric.is_denied {
+        capabilities.push(DENIED);
+    }
     fields.u8(fabric.kind.to_wire());
     fields.u8(fabric.policy.to_wire());
     fields.string(&capabilities, MAX_CAPABILITY_BYTES);
 }
 
+/// The capability of a fabric that is denied to its node.
+const DENIED: u8 = 1;
+
 /// Most bytes of a fabric's capabilities, as room for later versions within a bounded message: 16
 /// fabrics of 200 bytes stay below 4 KiB.
 const MAX_CAPABILITY_BYTES: usize = 200;
 
-const _: () =
-    assert!(Offer::MAX_FABRICS * (MAX_CAPABILITY_BYTES + 4) + 128 <= super::MAX_MESSAGE_BYTES);
+const _: () = assert!(
+    Offer::MAX_FABRICS * (MAX_CAPABILITY_BYTES + 4) + 160 + 3 + Offer::MAX_NAME_BYTES
+        <= super::MAX_MESSAGE_BYTES
+);
 const _: () = assert!(Offer::MAX_DEVICE_NAME_BYTES + 3 <= MAX_CAPABILITY_BYTES);

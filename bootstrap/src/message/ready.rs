@@ -4,10 +4,12 @@ use super::MessageError;
 use super::field::{FieldReader, FieldWriter};
 use crate::identity::Secret;
 
-/// The last message of both ends: the dialer's first and empty, then the
+/// The last message of both ends: the dialer's first, then the
 /// acceptor's, with the session's secrets. Nothing else ever carries them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ready {
+    /// The sender's process, told only to a peer for which the number means the same process.
+    pub process: Option<u32>,
     /// The acceptor's half.
     pub session: Option<SessionSecrets>,
 }
@@ -22,7 +24,14 @@ pub struct SessionSecrets {
 }
 
 impl Ready {
+    /// The message that says nothing else.
+    pub const ALONE: Ready = Ready {
+        process: None,
+        session: None,
+    };
+
     pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<Ready, MessageError> {
+        let process = Some(fields.u32("process")?).filter(|process| *process != 0);
         let session = match fields.u8("session flag")? {
             0 => None,
             _ => Some(SessionSecrets {
@@ -30,10 +39,11 @@ impl Ready {
                 resume: Secret::new(fields.array("resume secret")?),
             }),
         };
-        Ok(Ready { session })
+        Ok(Ready { process, session })
     }
 
     pub(super) fn write(&self, fields: &mut FieldWriter<'_>) {
+        fields.u32(self.process.unwrap_or(0));
         fields.u8(u8::from(self.session.is_some()));
         if let Some(session) = &self.session {
             fields.bytes(&session.id);

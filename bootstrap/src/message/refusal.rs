@@ -21,6 +21,8 @@ pub struct Refusal {
 pub enum RefusalCause {
     /// The named end has as many sessions as its limit allows.
     Limit(End, SessionLimit),
+    /// The process of the named end may open this many files, too few for another session.
+    Descriptors(End, u32),
     /// The session does not resume.
     Resume(ResumeRefusal),
     /// The session does not resume over the requested fabric; the words say why.
@@ -61,6 +63,10 @@ impl Refusal {
         let cause = match fields.u8("refusal code")? {
             PER_PEER => Some(parse_limit(fields, SessionLimit::PerPeer)?),
             PER_NODE => Some(parse_limit(fields, SessionLimit::PerNode)?),
+            DESCRIPTORS => {
+                let (end, limit) = parse_end_and_limit(fields)?;
+                Some(RefusalCause::Descriptors(end, limit))
+            }
             NO_SUCH_SESSION => Some(RefusalCause::Resume(ResumeRefusal::NoSuchSession)),
             WRONG_PROOF => Some(RefusalCause::Resume(ResumeRefusal::WrongProof)),
             OLD_EPOCH => Some(RefusalCause::Resume(ResumeRefusal::OldEpoch)),
@@ -76,17 +82,15 @@ impl Refusal {
 
     pub(super) fn write(&self, fields: &mut FieldWriter<'_>) {
         fields.text(&self.reason);
-        let (end, limit) = match self.cause {
+        let (code, end, limit) = match self.cause {
             None => return fields.u8(IN_WORDS),
             Some(RefusalCause::Resume(refusal)) => return fields.u8(refusal.to_wire()),
             Some(RefusalCause::NotOverFabric) => return fields.u8(NOT_OVER_FABRIC),
             Some(RefusalCause::Closing) => return fields.u8(CLOSING),
             Some(RefusalCause::Garbled) => return fields.u8(GARBLED),
-            Some(RefusalCause::Limit(end, limit)) => (end, limit),
-        };
-        let (code, limit) = match limit {
-            SessionLimit::PerPeer(limit) => (PER_PEER, limit),
-            SessionLimit::PerNode(limit) => (PER_NODE, limit),
+            Some(RefusalCause::Limit(end, SessionLimit::PerPeer(limit))) => (PER_PEER, end, limit),
+            Some(RefusalCause::Limit(end, SessionLimit::PerNode(limit))) => (PER_NODE, end, limit),
+            Some(RefusalCause::Descriptors(end, limit)) => (DESCRIPTORS, end, limit),
         };
         fields.u8(code);
         fields.u8(match end {
@@ -98,15 +102,19 @@ impl Refusal {
 }
 
 fn parse_limit(
-    mut fields: FieldReader<'_>,
+    fields: FieldReader<'_>,
     limit: fn(u32) -> SessionLimit,
 ) -> Result<RefusalCause, MessageError> {
+    let (end, number) = parse_end_and_limit(fields)?;
+    Ok(RefusalCause::Limit(end, limit(number)))
+}
+
+fn parse_end_and_limit(mut fields: FieldReader<'_>) -> Result<(End, u32), MessageError> {
     let end = match fields.u8("end of the limit")? {
         DIALER => End::Dialer,
         _ => End::Acceptor,
     };
-    let limit = limit(fields.u32("session limit")?);
-    Ok(RefusalCause::Limit(end, limit))
+    Ok((end, fields.u32("session limit")?))
 }
 
 impl ResumeRefusal {
@@ -143,5 +151,6 @@ const NOT_OVER_FABRIC: u8 = 6;
 const CLOSING: u8 = 7;
 const GARBLED: u8 = 8;
 const OTHER_IDENTITY: u8 = 9;
+const DESCRIPTORS: u8 = 10;
 const DIALER: u8 = 0;
 const ACCEPTOR: u8 = 1;

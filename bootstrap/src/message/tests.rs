@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
-use crate::identity::{HostHint, NodeIdentity, Secret};
+use crate::identity::{NodeIdentity, Secret};
 use crate::integrity::Integrity;
 use crate::local::Limits;
 use crate::negotiate::End;
@@ -28,7 +28,6 @@ fn one_of_each() -> Vec<Message> {
         credit: 64,
     };
     let shm = ShmEndpoint {
-        name: b"ibex-00".to_vec(),
         token: Secret::new([6; 32]),
     };
     vec![
@@ -53,8 +52,9 @@ fn one_of_each() -> Vec<Message> {
             fabric: FabricKind::Verbs,
             reason: Text::new("no device"),
         }),
-        Message::Ready(Ready { session: None }),
+        Message::Ready(Ready::ALONE),
         Message::Ready(Ready {
+            process: Some(3),
             session: Some(SessionSecrets {
                 id: [1; 16],
                 resume: Secret::new([2; 32]),
@@ -100,6 +100,10 @@ fn one_of_each() -> Vec<Message> {
             proof: [4; 32],
         }),
         Message::Resumed(Resumed { proof: [5; 32] }),
+        Message::Refusal(Refusal {
+            reason: Text::new("no files"),
+            cause: Some(RefusalCause::Descriptors(End::Acceptor, 64)),
+        }),
     ]
 }
 
@@ -114,14 +118,14 @@ fn offer() -> Offer {
     };
     Offer {
         requires_encryption: false,
+        name: Text::default(),
         identity: NodeIdentity([1; 16]),
         incarnation: 2,
-        host: HostHint {
-            boot_id: [3; 16],
-            pid: 4,
-            uid: 5,
-            pid_namespace: 6,
-            network_namespace: 7,
+        host: HostTags {
+            boot: [3; 16],
+            network: [4; 16],
+            pid_namespace: [5; 16],
+            user: [6; 16],
         },
         limits: Limits::default(),
         integrity: Integrity::Off,
@@ -183,18 +187,18 @@ fn the_rarer_messages_are_laid_out_as_they_were() {
     assert_eq!(hex(&messages[10]), "070800746f6f206d616e79010107000000");
     assert_eq!(hex(&messages[12]), "070400676f6e6503");
     assert_eq!(hex(&messages[13]), "07050066616c736504");
+    let last = messages.last().map(hex);
+    assert_eq!(last.as_deref(), Some("0708006e6f2066696c65730a0140000000"));
     assert_eq!(hex(&messages[14]), "0703006f6c6405");
     assert_eq!(hex(&messages[16]), "070b006f7468657220627974657308");
     let identity = [1; 16].map(|byte: u8| format!("{byte:02x}")).concat();
-    let boot = [3; 16].map(|byte: u8| format!("{byte:02x}")).concat();
+    let tags = [[3; 16], [4; 16], [5; 16], [6; 16]].concat();
+    let tags: String = tags.iter().map(|byte: &u8| format!("{byte:02x}")).collect();
     let expected = [
         "02",
         &identity,
-        "0200000000000000", // incarnation
-        &boot,
-        "0400000005000000",   // pid, uid
-        "0600000000000000",   // pid namespace
-        "0700000000000000",   // network namespace
+        "0200000000000000",   // incarnation
+        &tags,                // of the host, the network and pid namespaces, the user
         "00040000",           // channels
         "0000100000000000",   // credit
         "00000100",           // frame
@@ -214,12 +218,12 @@ fn the_rarer_messages_are_laid_out_as_they_were() {
 fn a_message_ends_with_its_checksum() {
     assert_eq!(checksum(ALONE, b"123456789"), 0xe306_9283);
     assert_eq!(checksum([b"12", b"345"], b"6789"), 0xe306_9283);
-    let message = Message::Ready(Ready { session: None });
+    let message = Message::Ready(Ready::ALONE);
     let mut bytes = vec![0xee];
     message.write_checked([b"one", b"other"], &mut bytes);
-    assert_eq!(bytes[..5], [0xee, 6, 0, 6, 0]);
-    let expected = checksum([b"one", b"other"], &[6, 0, 6, 0]);
-    assert_eq!(bytes[5..], expected.to_le_bytes());
+    assert_eq!(bytes[..5], [0xee, 10, 0, 6, 0]);
+    let expected = checksum([b"one", b"other"], &[10, 0, 6, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes[9..], expected.to_le_bytes());
 }
 
 #[test]
@@ -242,10 +246,70 @@ fn a_message_cut_anywhere_is_an_error_that_names_a_field() {
 fn bytes_that_a_later_version_adds_to_a_message_are_ignored() {
     for message in one_of_each() {
         let mut bytes = bytes_of(&message);
-        // The first byte behind an Offer is known: it may require encryption.
-        bytes.push(0);
+        // The first bytes behind an Offer are known: it may require encryption, and have a name.
+        bytes.extend([0, 0, 0]);
         bytes.extend([0xee; 40]);
         assert_eq!(parse_message(&bytes), Ok(message));
+    }
+}
+
+#[test]
+fn a_fabric_that_is_denied_comes_back_as_it_was() {
+    let mut denied = offer();
+    denied.fabrics[0].is_denied = true;
+    let message = Message::Offer(denied);
+    assert_eq!(parse_message(&bytes_of(&message)), Ok(message));
+}
+
+#[test]
+fn a_name_comes_back_bounded_and_escaped() {
+    let named = |name: &[u8]| {
+        let mut bytes = bytes_of(&Message::Offer(offer()));
+        bytes.push(0);
+        bytes.extend((name.len() as u16).to_le_bytes());
+        bytes.extend(name);
+        parse_message(&bytes)
+    };
+    let offered = |name: &str| {
+        let name = Text::new(name);
+        Message::Offer(Offer { name, ..offer() })
+    };
+    assert_eq!(named(b"replica-2"), Ok(offered("replica-2")));
+    let message = offered("replica-2");
+    assert_eq!(parse_message(&bytes_of(&message)), Ok(message));
+    let hostile = named("a\nb\u{202e}\u{2028}\x1b[2J".as_bytes());
+    assert_eq!(hostile, Ok(offered(r"a\nb\u{202e}\u{2028}\u{1b}[2J")));
+    assert!(named(&[0xff; 64]).is_ok());
+    let too_long = MessageError::TooLong {
+        field: "node name",
+        length: 65,
+        max: 64,
+    };
+    assert_eq!(named(&[b'x'; 65]), Err(too_long));
+}
+
+#[test]
+fn what_a_peer_says_of_its_device_and_its_reasons_is_escaped() {
+    let mut hostile = offer();
+    let planted = "a\nb\u{202e}\u{2028}\x1b[2J";
+    let escaped = r"a\nb\u{202e}\u{2028}\u{1b}[2J";
+    let name = |offer: &mut Offer, name: &str| {
+        let device = offer.fabrics[2].device.as_mut().expect("a device");
+        device.name = name.to_owned();
+    };
+    name(&mut hostile, planted);
+    let came = parse_message(&bytes_of(&Message::Offer(hostile.clone())));
+    name(&mut hostile, escaped);
+    assert_eq!(came, Ok(Message::Offer(hostile)));
+
+    // A refusal: its kind, the text behind its length, and the cause.
+    let mut bytes = vec![7];
+    bytes.extend((planted.len() as u16).to_le_bytes());
+    bytes.extend(planted.as_bytes());
+    bytes.push(0);
+    match parse_message(&bytes) {
+        Ok(Message::Refusal(refusal)) => assert_eq!(refusal.reason.as_str(), escaped),
+        other => panic!("not a refusal: {other:?}"),
     }
 }
 
@@ -253,7 +317,7 @@ fn bytes_that_a_later_version_adds_to_a_message_are_ignored() {
 fn a_fabric_of_a_later_version_is_skipped() {
     let mut bytes = bytes_of(&Message::Offer(offer()));
     // The count stands behind the kind and the fixed fields.
-    let count = 1 + 16 + 8 + 16 + 4 + 4 + 8 + 8 + 4 + 8 + 4 + 1;
+    let count = 1 + 16 + 8 + 4 * 16 + 4 + 8 + 4 + 1;
     assert_eq!(bytes[count], 3);
     bytes[count] = 4;
     bytes.extend([200, 77, 3, 0, 1, 2, 3]);
@@ -262,25 +326,6 @@ fn a_fabric_of_a_later_version_is_skipped() {
 
 #[test]
 fn each_bound_holds_and_one_beyond_fails() {
-    let named = |length| {
-        let mut bytes = vec![MessageKind::Endpoint as u8, FabricKind::Shm.to_wire()];
-        bytes.extend((length as u16).to_le_bytes());
-        bytes.extend(vec![b'n'; length]);
-        bytes.extend([0; 32]);
-        parse_message(&bytes)
-    };
-    assert!(named(1).is_ok());
-    assert!(named(107).is_ok());
-    assert!(matches!(
-        named(108),
-        Err(MessageError::TooLong {
-            length: 108,
-            max: 107,
-            ..
-        })
-    ));
-    assert!(matches!(named(0), Err(MessageError::UnknownValue { .. })));
-
     let fabrics = |count: u8| {
         let mut bytes = bytes_of(&Message::Offer(Offer {
             fabrics: Vec::new(),

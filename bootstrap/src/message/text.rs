@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+use ibex_base::Escaped;
+
 /// A sentence that crosses the wire: short, and safe to print.
 ///
-/// The text has at most [`Text::MAX_BYTES`] bytes and no control character, even if a peer made it.
+/// The text has at most [`Text::MAX_BYTES`] bytes and is [escaped](Escaped), even if a peer made it.
 /// A peer can therefore neither flood a log nor forge a line of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text(String);
@@ -13,20 +15,12 @@ impl Text {
     /// The longest text, in bytes of UTF-8.
     pub const MAX_BYTES: usize = 1024;
 
-    /// Keeps as many characters as fit; a control character becomes `?`.
+    /// Escapes the words, and keeps as many characters as fit.
     pub fn new(words: &str) -> Text {
-        let mut kept = String::with_capacity(words.len().min(Text::MAX_BYTES));
-        for character in words.chars() {
-            let character = if character.is_control() {
-                '?'
-            } else {
-                character
-            };
-            if kept.len() + character.len_utf8() > Text::MAX_BYTES {
-                break;
-            }
-            kept.push(character);
-        }
+        let mut kept = Escaped(words).to_string();
+        let ends = kept.char_indices().map(|(at, one)| at + one.len_utf8());
+        let end = ends.take_while(|end| *end <= Text::MAX_BYTES).last();
+        kept.truncate(end.unwrap_or(0));
         Text(kept)
     }
 
@@ -48,7 +42,7 @@ mod tests {
 
     #[test]
     fn a_text_is_short_and_printable() {
-        assert_eq!(Text::new("a\nb\x1b[2Jc").as_str(), "a?b?[2Jc");
+        assert_eq!(Text::new("a\nb\x1b[2Jc").as_str(), r"a\nb\u{1b}[2Jc");
         assert_eq!(Text::new(&"x".repeat(9000)).as_str().len(), Text::MAX_BYTES);
     }
 

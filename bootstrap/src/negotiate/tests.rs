@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::fabric::FabricOffer;
-use crate::identity::{HostHint, NodeIdentity};
+use crate::identity::NodeIdentity;
 use crate::local::{Limits, Local};
+use crate::message::{HostTags, Text};
 
 const POLICIES: [Policy; 4] = [
     Policy::Auto,
@@ -20,14 +21,14 @@ fn node(boot: u8, policies: [Policy; 3], device: Option<VerbsDevice>) -> Offer {
     };
     Offer {
         requires_encryption: false,
+        name: Text::default(),
         identity: NodeIdentity([1; 16]),
         incarnation: 1,
-        host: HostHint {
-            boot_id: [boot; 16],
-            pid: 1,
-            uid: 1000,
-            pid_namespace: 0,
-            network_namespace: 9,
+        host: HostTags {
+            boot: [boot; 16],
+            network: [9; 16],
+            pid_namespace: UNKNOWN,
+            user: [100; 16],
         },
         limits: Limits::default(),
         integrity: Integrity::Auto,
@@ -203,12 +204,44 @@ fn other_kinds_of_gid_are_named_with_both_ends() {
 #[test]
 fn another_user_is_another_host() {
     let mut other = plain(1);
-    other.host.uid = 0;
+    other.host.user = [1; 16];
+    let reason = chosen(&plain(1), &other);
     assert!(
-        chosen(&plain(1), &other)
-            .starts_with("tcp: not shm: the nodes run as different users (uid 1000 and 0)")
+        reason.starts_with("tcp: not shm: the nodes run as different users"),
+        "{reason}"
     );
-    assert!(chosen(&plain(0), &plain(0)).starts_with("tcp: not shm: the nodes run on different"));
+}
+
+#[test]
+fn nodes_that_cannot_tell_their_host_or_user_are_not_said_to_differ() {
+    let cannot_tell = "tcp: not shm: the connecting node cannot tell which host it runs on";
+    assert!(chosen(&plain(0), &plain(0)).starts_with(cannot_tell));
+    assert!(chosen(&plain(0), &plain(1)).starts_with(cannot_tell));
+    let cannot_tell = "tcp: not shm: the listening node cannot tell which host it runs on";
+    assert!(chosen(&plain(1), &plain(0)).starts_with(cannot_tell));
+
+    // Two users that their namespaces do not map, both shown as 65534, are not one user.
+    let mut unmapped = plain(1);
+    unmapped.host.user = UNKNOWN;
+    let reason = chosen(&unmapped, &unmapped);
+    let why = "tcp: not shm: the connecting node runs as a user that its user namespace";
+    assert!(reason.starts_with(why), "{reason}");
+    let reason = chosen(&plain(1), &unmapped);
+    let why = "tcp: not shm: the listening node runs as a user that its user namespace";
+    assert!(reason.starts_with(why), "{reason}");
+}
+
+#[test]
+fn a_node_without_memory_files_uses_another_fabric() {
+    let mut denied = plain(1);
+    denied.fabrics[0].is_denied = true;
+    let reason = chosen(&plain(1), &denied);
+    let why = "tcp: not shm: the kernel or sandbox of the listening node gives it no memory files";
+    assert!(reason.starts_with(why), "{reason}");
+    denied.fabrics[0].policy = Policy::Require;
+    let conflict = fabric(&denied, &plain(1), &[]).unwrap_err().to_string();
+    let why = "the connecting node insists on shm, which cannot be had: the kernel or sandbox";
+    assert!(conflict.starts_with(why), "{conflict}");
 }
 
 #[test]
@@ -308,7 +341,7 @@ fn a_node_without_a_fabric_is_no_match_for_it() {
 fn a_fabric_that_the_build_lacks_is_not_offered() {
     let mut local = Local::new(NodeIdentity([1; 16]), 1);
     local.absent = vec![FabricKind::Verbs];
-    let offer = local.offer(plain(1).host);
+    let offer = local.offer();
     let kinds: Vec<FabricKind> = offer.fabrics.iter().map(|fabric| fabric.kind).collect();
     assert_eq!(kinds, [FabricKind::Shm, FabricKind::Tcp]);
 }
@@ -405,10 +438,10 @@ fn an_excluded_fabric_is_explained_by_the_policy_or_the_build() {
 #[test]
 fn payload_checksums_follow_both_wishes_and_the_place_of_the_peer() {
     use Integrity::{Auto, Off, On};
-    let with = |integrity, boot, network_namespace| {
+    let with = |integrity, boot, network: u8| {
         let mut offer = plain(boot);
         offer.integrity = integrity;
-        offer.host.network_namespace = network_namespace;
+        offer.host.network = [network; 16];
         offer
     };
     let cases = [

@@ -2,14 +2,16 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part of this file")]
 
+pub(crate) mod dialing;
 pub(crate) mod fake_devices;
 pub(crate) mod secured;
+pub(crate) mod sessions;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use ibex_bootstrap::{
@@ -76,6 +78,13 @@ impl Listening {
     }
 }
 
+impl Listening {
+    /// Returns the thread that turns the acceptor.
+    pub(crate) fn thread_id(&self) -> ThreadId {
+        self.thread.as_ref().unwrap().thread().id()
+    }
+}
+
 impl Drop for Listening {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
@@ -107,7 +116,7 @@ pub(crate) fn node(identity: u8) -> Local {
 }
 
 pub(crate) fn dial_node_1(address: &str) -> Result<Established, DialError> {
-    dial(address, &node(1), LONG, &|| false)
+    dial(address, &node(1), LONG)
 }
 
 /// Time-out for events that must happen: a watchdog, no measurement.

@@ -33,7 +33,7 @@ pub(crate) fn first_flights(dialer: &Local) -> Vec<u8> {
     let deadline = now + Duration::from_secs(5);
     let mut machine = DialerHandshake::new(dialer, host, [7; 16], now, deadline);
     let mut flights = machine.poll_transmit().unwrap();
-    let mut tls = credentials().dialer().unwrap();
+    let mut tls = credentials().dialer(None).unwrap();
     tls.process(&mut |_| {}).unwrap();
     flights.extend_from_slice(tls.outgoing());
     flights

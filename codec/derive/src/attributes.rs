@@ -15,8 +15,12 @@ pub(crate) struct Container {
     pub(crate) ignores_serde: bool,
     /// The name that stands for all of its structure.
     pub(crate) schema_name: Option<LitStr>,
-    /// Set if a message refers to itself through others; `None` on a type that is no message.
+    /// Set if a message refers to itself through others; `None` outside of `#[ibex::message(..)]`.
     pub(crate) is_recursive: Option<bool>,
+    /// Set by `#[ibex::message]` for the derive of `Schema`.
+    pub(crate) is_message: bool,
+    /// Set with it if the attribute has refused a field, so that one error is enough.
+    pub(crate) is_refused: bool,
 }
 
 impl Container {
@@ -26,6 +30,8 @@ impl Container {
             ignores_serde: false,
             schema_name: None,
             is_recursive: None,
+            is_message: false,
+            is_refused: false,
         }
     }
 
@@ -57,6 +63,12 @@ impl Container {
         } else if meta.path.is_ident("schema_name") {
             self.schema_name = Some(schema_name(meta)?);
             Ok(())
+        } else if meta.path.is_ident("__message") {
+            self.is_message = true;
+            Ok(())
+        } else if meta.path.is_ident("__refused") {
+            self.is_refused = true;
+            Ok(())
         } else if let Some(is_recursive) = &mut self.is_recursive {
             if meta.path.is_ident("recursive") {
                 *is_recursive = true;
@@ -83,6 +95,13 @@ pub(crate) struct Field {
     pub(crate) wrapper: Option<String>,
     /// The name that stands for the structure of its type.
     pub(crate) schema_name: Option<LitStr>,
+    /// The type whose archived form rkyv writes for it; `None` if the attributes tell only a name,
+    /// or that rkyv writes nothing.
+    pub(crate) archived_as: Option<Type>,
+    /// rkyv leaves the field out.
+    pub(crate) is_left_out: bool,
+    /// The field refers to the type that it is in, directly or through others.
+    pub(crate) is_recursive: bool,
     /// `#[ibex(schema = ..)]` says what to describe the field as.
     is_described: bool,
     /// Set if the implementation is to say that this type has a schema, so that a lack of it
@@ -96,6 +115,9 @@ impl Field {
             described_as: field.ty.clone(),
             wrapper: None,
             schema_name: None,
+            archived_as: None,
+            is_left_out: false,
+            is_recursive: false,
             is_described: false,
             is_bounded: false,
         };
@@ -105,6 +127,9 @@ impl Field {
             } else if attribute.path().is_ident("rkyv") {
                 attribute.parse_nested_meta(|meta| this.parse_rkyv(&meta))?;
             }
+        }
+        if this.schema_name.is_none() && !this.is_left_out {
+            this.archived_as = Some(this.described_as.clone());
         }
         if !container.ignores_serde {
             this.add_serde(serde_attributes::Field::of(&field.attrs)?, container)?;
@@ -167,7 +192,11 @@ impl Field {
 
     fn parse_rkyv(&mut self, meta: &ParseNestedMeta<'_>) -> Result<()> {
         if meta.path.is_ident("with") {
-            self.wrapper = Some(bare_name(&meta.value()?.parse()?));
+            let wrapper = bare_name(&meta.value()?.parse()?);
+            self.is_left_out = wrapper == "Skip";
+            self.wrapper = Some(wrapper);
+        } else if meta.path.is_ident("omit_bounds") {
+            self.is_recursive = true;
         } else if meta.input.peek(syn::Token![=]) {
             // Any other attribute is rkyv's to judge, so it is only stepped over here.
             meta.value()?.parse::<Expr>()?;

@@ -8,6 +8,7 @@
 
 mod attributes;
 mod message;
+mod message_part;
 mod schema;
 mod serde_attributes;
 
@@ -58,10 +59,12 @@ use proc_macro::TokenStream;
 /// }
 /// ```
 ///
-/// A receiver refuses a message as invalid if its pointers (boxes, vectors, strings) are nested
-/// more than 254 deep: following them must end before the receiver's stack does. `send` does not
-/// count them, since a count would cost each message of such a type, so a program that builds a
-/// deep message keeps to the limit. A list that may be longer is better sent as a `Vec`.
+/// Pointers (boxes, vectors, strings) are nested at most 254 deep: following them must end before
+/// the receiver's stack does. `send` checks each message of a type that contains itself, and
+/// refuses a deeper one. A list that may be longer is better sent as a `Vec`.
+///
+/// Fields of the types `usize` and `isize` do not compile: rkyv stores them in 32 bits, and would
+/// cut larger values. Use `u64` and `i64`.
 ///
 /// Attributes of rkyv work as always, for example `#[rkyv(derive(Debug))]` for the archived type or
 /// `#[rkyv(with = ..)]` on a field. The attributes of [`Schema`](derive@Schema) work, too, as

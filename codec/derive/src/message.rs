@@ -8,6 +8,7 @@ use syn::parse::Parser;
 use syn::{Attribute, Error, Fields, GenericParam, Generics, Ident, Item, Result, parse_quote};
 
 use crate::attributes::Container;
+use crate::message_part;
 
 /// Expands the attribute. After an error the item is still there, so that the compiler reports the
 /// message's error and not every use of the type as well.
@@ -49,6 +50,16 @@ fn message(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
         }
     };
 
+    // The item is expanded all the same, so that its uses are no errors as well.
+    let all = all_fields.iter().flat_map(|fields| fields.iter());
+    let refusals = all.filter_map(|field| message_part::refuse_word_size(field).err());
+    let refusal = refusals.reduce(|mut all, next| {
+        all.combine(next);
+        all
+    });
+    let refused = refusal.as_ref().map(|_| quote!(, __refused));
+    let refusal = refusal.map(Error::into_compile_error);
+
     let krate = &container.krate;
     let ignore_serde = container
         .ignores_serde
@@ -61,6 +72,7 @@ fn message(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let recursion = Recursion::of(ident, attributes, generics, all_fields, is_recursive);
     let recursion = recursion.bounds(&container);
     Ok(quote! {
+        #refusal
         #[derive(
             #krate::Schema,
             #krate::rkyv::Archive,
@@ -68,7 +80,7 @@ fn message(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
             #krate::rkyv::Deserialize,
         )]
         #[rkyv(crate = #krate::rkyv)]
-        #[ibex(crate = #krate)]
+        #[ibex(crate = #krate, __message #refused)]
         #recursion
         #ignore_serde
         #schema_name

@@ -11,7 +11,7 @@ use syn::{
 };
 
 use crate::attributes::{Container, Field};
-use crate::serde_attributes;
+use crate::{message_part, serde_attributes};
 
 pub(crate) fn expand(item: TokenStream) -> TokenStream {
     syn::parse2(item)
@@ -47,6 +47,10 @@ fn implementation(input: DeriveInput) -> Result<TokenStream> {
     };
 
     let with_lifetime = with_lifetime(&input, &container);
+    let message_part = match container.is_message {
+        true => Some(message_part::implementation(&input, &container)?),
+        false => None,
+    };
     let mut generics = input.generics.clone();
     if container.schema_name.is_none() {
         for parameter in generics.type_params_mut() {
@@ -68,6 +72,7 @@ fn implementation(input: DeriveInput) -> Result<TokenStream> {
         }
 
         #with_lifetime
+        #message_part
     })
 }
 

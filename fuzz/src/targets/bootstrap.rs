@@ -379,7 +379,6 @@ fn acceptor(host: HostHint, has_devices: bool) -> AcceptorHandshake {
 fn entropy() -> AcceptorEntropy {
     AcceptorEntropy {
         nonce: [0xa0; 16],
-        unix_name: [0xa1; 16],
         token: TOKEN,
         session_id: SESSION,
         resume_secret: SECRET,
@@ -546,5 +545,5 @@ const MENDED: u8 = 4;
 
 /// The acceptor's first bytes, including the magic.
 const ACCEPTORS_HELLO: [u8; 44] =
-    *b"\x89ibex\r\n\x1a\x22\0\x01\x02\0\0\0\x02\0\0\0\0\0\0\0\0\0\0\0\0\
+    *b"\x89ibex\r\n\x1a\x22\0\x01\x03\0\0\0\x03\0\0\0\0\0\0\0\0\0\0\0\0\
     \xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0";

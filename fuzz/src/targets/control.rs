@@ -110,7 +110,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
                 landing: LandingId::from_word(0x0002_0001),
             },
         ),
-        ("goodbye", Control::Goodbye),
+        ("goodbye", Control::Goodbye { reason: None }),
         ("want", Control::Want { granted: 3 }),
         (
             "recall",

@@ -387,7 +387,7 @@ impl Node {
             .close_receiver(self.receiver, &counters, CloseReason::Dropped);
         self.session
             .close_sender(self.sender, self.ring.published, CloseReason::Dropped);
-        self.session.say_goodbye();
+        self.session.say_goodbye(None);
     }
 }
 

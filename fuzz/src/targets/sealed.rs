@@ -6,11 +6,11 @@
 
 use std::sync::{Arc, LazyLock};
 
+use hmac_sha256::Hash;
 use ibex_bootstrap::handshake::{AcceptorEvent, AcceptorHandshake};
 use ibex_bootstrap::message::{Binding, MAGIC, Message};
 use ibex_harness::fixed_random;
 use ibex_tls::{Credentials, Security, SharedSecret, Tls};
-use sha2::{Digest, Sha256};
 
 use super::bootstrap::{self, Recording};
 use crate::Seed;
@@ -55,17 +55,15 @@ pub(crate) fn acceptor_accepts(bytes: &[u8]) -> bool {
 
 /// Returns messages of a member behind its Hello, in small records and in one.
 pub(crate) fn acceptor_seeds() -> Vec<Seed> {
-    [
-        ("shm", Recording::over_shm()),
-        ("tcp", Recording::over_tcp()),
-    ]
-    .into_iter()
-    .zip([7, 255])
-    .map(|((name, recording), piece)| Seed {
-        name,
-        bytes: [&[1, piece], behind_hello(&recording.from_dialer)].concat(),
-    })
-    .collect()
+    // Its tags of a host are of the Hellos that were recorded, so both ends are on two hosts here.
+    let recording = Recording::over_tcp();
+    let messages = behind_hello(&recording.from_dialer);
+    [("tcp_in_pieces", 7), ("tcp", 255)]
+        .map(|(name, piece)| Seed {
+            name,
+            bytes: [&[1, piece], messages].concat(),
+        })
+        .into()
 }
 
 /// Feeds records of an authenticated peer that are dropped, doubled, cut, changed or extended on
@@ -75,7 +73,7 @@ pub(crate) fn acceptor_seeds() -> Vec<Seed> {
 /// The input is a list of changes, each a byte for its kind and two for its amount: see [`Deed`].
 pub(crate) fn records_accept(bytes: &[u8]) -> bool {
     fixed_random::seed(SEED);
-    let mut sender = CREDENTIALS.dialer().expect("an end");
+    let mut sender = CREDENTIALS.dialer(None).expect("an end");
     let mut receiver = CREDENTIALS.acceptor().expect("an end");
     introduce(&mut sender, &mut receiver);
     let mut stream = Stream::new(sender);
@@ -242,7 +240,7 @@ impl Member {
         let length = MAGIC.len() + 2 + usize::from(u16::from_le_bytes([answer[8], answer[9]]));
         let (theirs, flight) = answer.split_at(length);
         let mut member = Member {
-            tls: CREDENTIALS.dialer().ok()?,
+            tls: CREDENTIALS.dialer(None).ok()?,
             hellos: [hello, theirs.to_vec()],
         };
         let mut flight = flight.to_vec();
@@ -263,9 +261,9 @@ impl Member {
 
     /// Returns its Binding and the messages of `half`, with correct checksums.
     fn mended(&self, half: &[u8]) -> Vec<u8> {
-        let mut hash = Sha256::new();
+        let mut hash = Hash::new();
         self.hellos.iter().for_each(|hello| hash.update(hello));
-        let hellos = hash.finalize().into();
+        let hellos = hash.finalize();
         let mut said = self.hellos[0].clone();
         Message::Binding(Binding { hellos })
             .write_checked(self.hellos.each_ref().map(|hello| &hello[..]), &mut said);

@@ -29,23 +29,27 @@ pub struct NetworkFactory<D = Cursor<Vec<u8>>> {
 }
 
 impl<D: SnapshotData> NetworkFactory<D> {
-    /// Creates a factory with a node of its own, which the runtime of the calling task drives.
-    /// Dropping the factory and its clients closes the node.
+    /// Creates a factory with a node that listens on `address`, which the runtime of the calling
+    /// task drives. [`node`](Self::node) returns that node, for the raft node's
+    /// [`Server`](crate::Server).
     ///
     /// # Errors
     ///
-    /// [`ListenError`]: the calling thread is in no tokio runtime, or the process lacks descriptors
-    /// or memory.
-    pub fn new() -> Result<Self, ListenError> {
+    /// [`ListenError`]: the address cannot be listened on, the calling thread is in no tokio
+    /// runtime, or the process lacks descriptors or memory. An address that other hosts reach is
+    /// refused, since peers are not authenticated: it needs a node with
+    /// [`insecure_network`](ibex::NodeBuilder::insecure_network), and [`over`](Self::over).
+    pub fn listen(address: impl Into<String>) -> Result<Self, ListenError> {
         let builder = Node::builder()
             .driver(Driver::Tasks)
+            .listen(address.into())
             // An unreachable node holds one of the places for connecting for this time.
             .connect_timeout(Duration::from_secs(1));
         Ok(Self::over(Arc::new(builder.build()?)))
     }
 
-    /// Creates a factory whose clients connect from `node`, which may be the node that a
-    /// [`Server`](crate::Server) runs on. The node's settings apply: its fabrics, its
+    /// Creates a factory whose clients connect from `node`, which is also the node for the raft
+    /// node's [`Server`](crate::Server). The node's settings apply: its fabrics, its
     /// `connect_timeout` (1 s is plenty), its `session_timeout`.
     pub fn over(node: Arc<Node>) -> Self {
         Self {
@@ -53,6 +57,12 @@ impl<D: SnapshotData> NetworkFactory<D> {
             links: HashMap::new(),
             _snapshot: PhantomData,
         }
+    }
+
+    /// Returns the node from which the clients connect.
+    #[must_use]
+    pub fn node(&self) -> Arc<Node> {
+        self.node.clone()
     }
 
     fn link(&mut self, address: &str) -> Arc<Link> {

@@ -8,7 +8,7 @@ use futures_util::{
     stream::FuturesUnordered,
 };
 use ibex::{
-    Driver, Node, PeerId, Raw,
+    Node, PeerId, Raw,
     io::{Listener, Stream},
 };
 use openraft::{Raft, RaftTypeConfig, Snapshot, alias::SnapshotDataOf, storage::RaftStateMachine};
@@ -51,27 +51,13 @@ where
         self
     }
 
-    /// Listens on `address` and answers, until the future is dropped or the raft node's runtime
-    /// ends.
-    ///
-    /// # Errors
-    ///
-    /// The address cannot be listened on. An address that other hosts reach is refused, since peers
-    /// are not authenticated: it needs a node with
-    /// [`insecure_network`](ibex::NodeBuilder::insecure_network), and [`run_on`](Self::run_on).
-    pub async fn run(self, address: impl Into<String>) -> io::Result<()> {
-        let builder = Node::builder().driver(Driver::Tasks);
-        let node = builder.listen(address.into()).build();
-        self.run_on(Arc::new(node.map_err(io::Error::other)?)).await
-    }
-
     /// Answers requests to `node`, which listens, until the node is closed or the future is
-    /// dropped.
+    /// dropped. The same node serves the raft node's [`NetworkFactory`](crate::NetworkFactory).
     ///
     /// # Errors
     ///
     /// The node is closed, or another server runs on it.
-    pub async fn run_on(self, node: Arc<Node>) -> io::Result<()> {
+    pub async fn run(self, node: Arc<Node>) -> io::Result<()> {
         let snapshots = Listener::bind(&node, SNAPSHOTS)?;
         tokio::try_join!(
             self.serve(&node, LOG),

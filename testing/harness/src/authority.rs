@@ -1,17 +1,22 @@
 //! A certificate authority for tests and examples, and the files of its nodes.
 
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName,
-    DnType, Error, IsCa, Issuer, KeyIdMethod, KeyUsagePurpose, PublicKeyData, RevokedCertParams,
-    SanType, SerialNumber, SignatureAlgorithm, SigningKey, date_time_ymd,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyUsagePurpose, RevokedCertParams,
+    SanType, SerialNumber, date_time_ymd,
 };
-use rustls::SignatureScheme;
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+
+#[allow(dead_code, reason = "the command `ibex keygen` also reads keys")]
+#[path = "../../../cli/src/ed25519_key.rs"]
+mod ed25519_key;
+
+use ed25519_key::Key;
 
 /// An authority that issues certificates into a folder of its own.
 pub struct Authority {
@@ -45,6 +50,19 @@ pub struct Request<'a> {
     pub until_year: i32,
     /// The certificate's number, by which it can be revoked.
     pub serial: u64,
+    /// The purposes of the certificate; with none, it does not say.
+    pub purposes: &'a [Purpose],
+    /// Set for the certificate of an authority.
+    pub is_authority: bool,
+}
+
+/// A purpose of a certificate.
+#[derive(Clone, Copy, Debug)]
+pub enum Purpose {
+    /// The authentication of servers.
+    Server,
+    /// The authentication of clients.
+    Client,
 }
 
 impl<'a> Request<'a> {
@@ -58,6 +76,8 @@ impl<'a> Request<'a> {
             from_year: 2000,
             until_year: 2999,
             serial: 2,
+            purposes: &[],
+            is_authority: false,
         }
     }
 }
@@ -70,7 +90,7 @@ impl Authority {
     /// The folder cannot be written to, or the system has no random bytes.
     pub fn new(name: &str, folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
-        let key = Key::generate()?;
+        let key = Key::generate().map_err(io::Error::other)?;
         let mut params = params(name, 1, &key);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -87,7 +107,7 @@ impl Authority {
     ///
     /// The folder cannot be written to, or a name is not one.
     pub fn issue(&self, request: &Request<'_>) -> io::Result<NodeFiles> {
-        let key = Key::generate()?;
+        let key = Key::generate().map_err(io::Error::other)?;
         let mut params = params(request.file, request.serial, &key);
         for uri in request.uris {
             let uri = (*uri).try_into().map_err(io::Error::other)?;
@@ -96,6 +116,14 @@ impl Authority {
         for name in request.dns_names {
             let name = (*name).try_into().map_err(io::Error::other)?;
             params.subject_alt_names.push(SanType::DnsName(name));
+        }
+        let purposes = request.purposes.iter().map(|purpose| match purpose {
+            Purpose::Server => ExtendedKeyUsagePurpose::ServerAuth,
+            Purpose::Client => ExtendedKeyUsagePurpose::ClientAuth,
+        });
+        params.extended_key_usages = purposes.collect();
+        if request.is_authority {
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         }
         params.not_before = date_time_ymd(request.from_year, 1, 1);
         params.not_after = date_time_ymd(request.until_year, 1, 1);
@@ -107,7 +135,7 @@ impl Authority {
             authorities: self.folder.join("ca.pem"),
         };
         fs::write(&files.chain, certificate.pem())?;
-        fs::write(&files.key, key.pem())?;
+        write_for_owner(&files.key, &key.pem())?;
         Ok(files)
     }
 
@@ -138,6 +166,33 @@ impl Authority {
     }
 }
 
+/// Makes a certificate for this name and its key, in memory alone.
+///
+/// # Errors
+///
+/// The system has no random bytes, or the name is not one.
+pub fn self_signed(name: &str) -> io::Result<(CertificateDer<'static>, PrivateKeyDer<'static>)> {
+    let key = Key::generate().map_err(io::Error::other)?;
+    let mut params = params(name, 1, &key);
+    let dns_name = name.try_into().map_err(io::Error::other)?;
+    params.subject_alt_names = vec![SanType::DnsName(dns_name)];
+    let certificate = params.self_signed(&key).map_err(io::Error::other)?;
+    let private = PrivatePkcs8KeyDer::from(key.encoded.to_vec());
+    Ok((certificate.der().clone(), private.into()))
+}
+
+/// Writes a file that only its owner can read.
+fn write_for_owner(path: &Path, content: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(content.as_bytes())
+}
+
 fn params(name: &str, serial: u64, key: &Key) -> CertificateParams {
     let mut distinguished_name = DistinguishedName::new();
     distinguished_name.push(DnType::CommonName, name);
@@ -152,70 +207,3 @@ fn params(name: &str, serial: u64, key: &Key) -> CertificateParams {
 fn key_identifier(key: &Key) -> KeyIdMethod {
     KeyIdMethod::PreSpecified(key.public[..20].to_vec())
 }
-
-/// An Ed25519 key, with which graviola signs.
-struct Key {
-    encoded: Vec<u8>,
-    signing: Arc<dyn rustls::sign::SigningKey>,
-    public: Vec<u8>,
-}
-
-impl Key {
-    fn generate() -> io::Result<Self> {
-        let mut encoded = PKCS8_ED25519.to_vec();
-        encoded.resize(PKCS8_ED25519.len() + 32, 0);
-        let provider = rustls_graviola::default_provider();
-        let filled = provider
-            .secure_random
-            .fill(&mut encoded[PKCS8_ED25519.len()..]);
-        filled.map_err(|_| io::Error::other("the system has no random bytes"))?;
-        let private = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(encoded.clone()));
-        let signing = provider.key_provider.load_private_key(private);
-        let signing = signing.map_err(io::Error::other)?;
-        let info = signing.public_key().expect("graviola tells public keys");
-        // The last field of a SubjectPublicKeyInfo: RFC 8410, section 4.
-        let public = info[info.len() - 32..].to_vec();
-        Ok(Self {
-            encoded,
-            signing,
-            public,
-        })
-    }
-
-    fn pem(&self) -> String {
-        const ALPHABET: &[u8; 64] =
-            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-        // 48 bytes make 64 base64 digits without padding.
-        let mut digits = String::new();
-        for group in self.encoded.chunks_exact(3) {
-            let bits = u32::from_be_bytes([0, group[0], group[1], group[2]]);
-            for shift in [18, 12, 6, 0] {
-                digits.push(char::from(ALPHABET[(bits >> shift & 63) as usize]));
-            }
-        }
-        format!("-----BEGIN PRIVATE KEY-----\n{digits}\n-----END PRIVATE KEY-----\n")
-    }
-}
-
-impl PublicKeyData for Key {
-    fn der_bytes(&self) -> &[u8] {
-        &self.public
-    }
-
-    fn algorithm(&self) -> &'static SignatureAlgorithm {
-        &rcgen::PKCS_ED25519
-    }
-}
-
-impl SigningKey for Key {
-    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
-        let signer = self.signing.choose_scheme(&[SignatureScheme::ED25519]);
-        let signed = signer.and_then(|signer| signer.sign(message).ok());
-        signed.ok_or(Error::RemoteKeyError)
-    }
-}
-
-/// The encoding of an Ed25519 private key up to its seed: RFC 8410, section 7.
-const PKCS8_ED25519: [u8; 16] = [
-    0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
-];

@@ -2,7 +2,7 @@
 //! replayed byte for byte. Data that it protects is not secret.
 
 use std::{
-    cell::Cell,
+    cell::RefCell,
     sync::{Arc, OnceLock},
 };
 
@@ -14,6 +14,8 @@ use rustls::{
         SupportedKxGroup,
     },
 };
+
+use crate::draw::Draw;
 
 /// Returns graviola's provider, restricted to X25519. Its random numbers follow from the last
 /// [`seed`] of the calling thread.
@@ -36,7 +38,7 @@ pub fn provider() -> Arc<CryptoProvider> {
 
 /// Restarts the random bytes of this thread from `seed`.
 pub fn seed(seed: u64) {
-    STATE.set(seed);
+    DRAW.set(Draw::new(seed));
 }
 
 /// Random bytes and a key exchange that follow from the thread's seed.
@@ -44,19 +46,11 @@ pub fn seed(seed: u64) {
 struct Seeded;
 
 thread_local! {
-    static STATE: Cell<u64> = const { Cell::new(0) };
+    static DRAW: RefCell<Draw> = const { RefCell::new(Draw::new(0)) };
 }
 
 fn fill(bytes: &mut [u8]) {
-    for piece in bytes.chunks_mut(8) {
-        // SplitMix64, by Sebastiano Vigna: https://prng.di.unimi.it/splitmix64.c
-        let state = STATE.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-        STATE.set(state);
-        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let drawn = (mixed ^ mixed >> 31).to_le_bytes();
-        piece.copy_from_slice(&drawn[..piece.len()]);
-    }
+    DRAW.with_borrow_mut(|draw| draw.fill(bytes));
 }
 
 impl SecureRandom for Seeded {

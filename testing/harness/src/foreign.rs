@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -15,6 +15,7 @@ use std::{
 use crate::{
     Error,
     cores::{Cores, keep_to},
+    process::Process,
 };
 
 /// A program that plays both ends, with the arguments of both.
@@ -34,22 +35,20 @@ impl Foreign {
     pub(crate) fn run(&self, cores: Cores) -> Result<String, Error> {
         // A process inherits the cores of the thread that starts it.
         keep_to(&cores[1..])?;
-        let server = self
-            .command()
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        let mut server = Server(server.map_err(Error::io(self.starting))?);
+        let mut waiting = self.command();
+        waiting.stdout(Stdio::null()).stderr(Stdio::null());
+        let server = Process::start(self.program, &mut waiting);
+        let mut server = server.map_err(Error::io(self.starting))?;
         keep_to(&cores[..1])?;
         let start = Instant::now();
         loop {
             let client = self.command().arg(&self.address).output();
             let client = client.map_err(Error::io(self.starting))?;
             if client.status.success() {
-                let _ = server.0.wait();
+                let _ = server.wait();
                 return Ok(String::from_utf8_lossy(&client.stdout).into_owned());
             }
-            let ended = server.0.try_wait();
+            let ended = server.ended();
             let ended = ended.map_err(Error::io("waiting for a program of others"))?;
             if ended.is_some() || start.elapsed() > PATIENCE {
                 let said = String::from_utf8_lossy(&client.stderr);
@@ -77,17 +76,6 @@ impl Foreign {
             .envs(variables.map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
         command
-    }
-}
-
-/// The waiting end.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Both calls fail only if the process has been waited for.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -17,6 +17,7 @@ use crate::{
     check::Tally,
     clock,
     job::{Figures, Job, Mode},
+    meter::Meter,
 };
 
 /// A distribution of times, in nanoseconds.
@@ -44,6 +45,48 @@ impl Percentiles {
     }
 }
 
+/// All times of a measurement, one way. Percentiles are spread as the module says.
+#[derive(Clone, Debug)]
+pub struct Distribution {
+    round_trips: Histogram<u64>,
+    half_tick_ns: f64,
+    step: f64,
+}
+
+impl Distribution {
+    /// Returns the time in nanoseconds that this share of all stays below.
+    #[must_use]
+    pub fn at(&self, quantile: f64) -> f64 {
+        self.half_tick_ns * spread_quantile(&self.round_trips, self.step, quantile)
+    }
+
+    /// Returns the longest time in nanoseconds.
+    #[must_use]
+    pub fn max(&self) -> f64 {
+        self.half_tick_ns * self.round_trips.max() as f64
+    }
+
+    /// Returns each recorded time in nanoseconds, ascending, with the count of those up to it.
+    pub fn steps(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
+        let mut count = 0;
+        self.round_trips.iter_recorded().map(move |bar| {
+            count += bar.count_at_value();
+            (self.half_tick_ns * bar.value_iterated_to() as f64, count)
+        })
+    }
+
+    fn percentiles(&self) -> Percentiles {
+        Percentiles {
+            p5: self.at(0.05),
+            p50: self.at(0.5),
+            p90: self.at(0.9),
+            p99: self.at(0.99),
+            p999: self.at(0.999),
+            max: self.max(),
+        }
+    }
+}
+
 /// The stopwatch of a measurement: started after the warm-up, pressed after every round trip
 /// (latency) or only at the end (stream).
 pub struct Laps {
@@ -58,6 +101,10 @@ pub struct Laps {
     last: u64,
     lap: u64,
     round_trips: Histogram<u64>,
+
+    // Round trips at fixed times: the ticks from one to the next.
+    interval: Option<f64>,
+    meter: Meter,
 }
 
 impl Laps {
@@ -73,6 +120,8 @@ impl Laps {
             last: 0,
             lap: 0,
             round_trips,
+            interval: job.rate.map(|rate| clock::ticks_per_second() / rate as f64),
+            meter: Meter::new(),
         }
     }
 
@@ -81,6 +130,35 @@ impl Laps {
         self.start = Instant::now();
         self.start_ticks = clock::ticks();
         self.last = self.start_ticks;
+    }
+
+    /// Waits for the time of the round trip with this number, from 0, if the job has a rate, and
+    /// begins it.
+    ///
+    /// A round trip that begins late, because the last one took long, counts from when it was due:
+    /// a program that asks at its own times waits that long. Its time one way is the delay and half
+    /// the round trip, hence the delay counts twice here.
+    #[inline]
+    pub fn wait_until_due(&mut self, number: u64) {
+        let Some(interval) = self.interval else {
+            return;
+        };
+        let due = self
+            .start_ticks
+            .wrapping_add((number as f64 * interval) as u64);
+        let mut now = clock::ticks();
+        while (now.wrapping_sub(due) as i64) < 0 {
+            std::hint::spin_loop();
+            now = clock::ticks();
+        }
+        let late = now.wrapping_sub(due);
+        self.last = due.wrapping_sub(late);
+    }
+
+    /// Tells the meter how many messages were timed.
+    #[inline]
+    pub fn count(&self, timed: u64) {
+        self.meter.set(timed);
     }
 
     /// Ends a round trip and begins the next. Call [`record`](Laps::record) afterwards.
@@ -104,21 +182,15 @@ impl Laps {
         let ticks = clock::ticks().wrapping_sub(self.start_ticks);
         let elapsed = self.start.elapsed();
         let half_tick_ns = elapsed.as_nanos() as f64 / ticks.max(1) as f64 / 2.0;
-        let one_way = (self.job.mode == Mode::Latency).then(|| {
-            let step = clock::step() as f64;
-            let at = |quantile| half_tick_ns * spread_quantile(&self.round_trips, step, quantile);
-            Percentiles {
-                p5: at(0.05),
-                p50: at(0.5),
-                p90: at(0.9),
-                p99: at(0.99),
-                p999: at(0.999),
-                max: half_tick_ns * self.round_trips.max() as f64,
-            }
+        let distribution = (self.job.mode == Mode::Latency).then(|| Distribution {
+            round_trips: self.round_trips,
+            half_tick_ns,
+            step: clock::step() as f64,
         });
         Stopped {
             job: self.job,
-            one_way,
+            one_way: distribution.as_ref().map(Distribution::percentiles),
+            distribution,
             elapsed,
         }
     }
@@ -129,6 +201,7 @@ impl Laps {
 pub struct Stopped {
     job: Job,
     one_way: Option<Percentiles>,
+    distribution: Option<Distribution>,
     elapsed: Duration,
 }
 
@@ -140,6 +213,7 @@ impl Stopped {
         Figures {
             job: self.job,
             one_way: self.one_way,
+            distribution: self.distribution,
             elapsed: self.elapsed,
             tally: here,
         }
@@ -186,6 +260,7 @@ mod tests {
         size: 8,
         iters: 3,
         flip: false,
+        rate: None,
     };
 
     #[test]
@@ -202,6 +277,30 @@ mod tests {
         assert!(one_way.p50 >= 1.9e6, "{one_way:?}");
         assert!(one_way.p50 <= one_way.max);
         assert!(figures.elapsed >= Duration::from_millis(12));
+    }
+
+    #[test]
+    fn a_round_trip_that_begins_late_counts_from_when_it_was_due() {
+        let mut laps = Laps::new(Job {
+            rate: Some(1000),
+            ..JOB
+        });
+        laps.start();
+        // The first takes 8 ms, so the next seven are late, the first of them by 7 ms.
+        for number in 0..2 {
+            laps.wait_until_due(number);
+            if number == 0 {
+                std::thread::sleep(Duration::from_millis(8));
+            }
+            laps.lap();
+            laps.record();
+        }
+        let figures = laps.stop().figures(Tally::default(), &Tally::default());
+        let distribution = figures.distribution.unwrap();
+        let times: Vec<_> = distribution.steps().collect();
+        assert_eq!(times.last().unwrap().1, 2);
+        assert!(times[0].0 >= 3.9e6, "{times:?}");
+        assert!(distribution.max() >= 6.9e6, "{times:?}");
     }
 
     #[test]

@@ -28,6 +28,17 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// Returns a pair between two hosts, whose cores have no distance.
+    #[must_use]
+    pub fn of(limit: Figures, subject: Figures) -> Self {
+        let crossing = Crossing { ns: f64::INFINITY };
+        Self {
+            limit,
+            subject,
+            crossing,
+        }
+    }
+
     /// Returns whether every payload byte arrived intact, in both halves.
     #[must_use]
     pub fn is_sound(&self) -> bool {
@@ -161,11 +172,13 @@ mod tests {
             size: 0,
             iters: 1000,
             flip: false,
+            rate: None,
         };
         let elapsed = Duration::from_secs(seconds);
         Figures {
             job,
             one_way: None,
+            distribution: None,
             elapsed,
             tally: Tally::default(),
         }

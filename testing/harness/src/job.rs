@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Error,
     check::{Tally, fill_part},
-    histogram::Percentiles,
+    histogram::{Distribution, Percentiles},
 };
 
 /// The pattern of messages between the two processes.
@@ -44,6 +44,10 @@ pub struct Job {
     pub iters: u64,
     /// Makes the peer flip one byte of one message, to see the check fail.
     pub flip: bool,
+    /// Round trips that begin per second, at fixed times. With `None` one begins when the last has
+    /// ended.
+    #[serde(default)]
+    pub rate: Option<u64>,
 }
 
 impl Job {
@@ -57,7 +61,9 @@ impl Job {
     /// Checks that size and count are within their ranges, for a job from elsewhere.
     pub fn check(&self) -> Result<(), Error> {
         let (size, iters) = (self.size, self.iters);
-        if size > Job::MAX_SIZE || !(1..=Job::MAX_ITERS).contains(&iters) {
+        let has_sound_rate =
+            self.rate != Some(0) && (self.rate.is_none() || self.mode == Mode::Latency);
+        if size > Job::MAX_SIZE || !(1..=Job::MAX_ITERS).contains(&iters) || !has_sound_rate {
             return Err(Error::Job { size, iters });
         }
         Ok(())
@@ -121,6 +127,8 @@ pub struct Figures {
     pub job: Job,
     /// One-way times in nanoseconds; only in [`Mode::Latency`].
     pub one_way: Option<Percentiles>,
+    /// All of these times.
+    pub distribution: Option<Distribution>,
     /// Time from the end of the warm-up to the last message.
     pub elapsed: Duration,
     /// The checks of both processes.
@@ -170,6 +178,7 @@ mod tests {
                 size,
                 iters: 1,
                 flip: false,
+                rate: None,
             };
             job.parts(64)
                 .map(|part| (part.start, part.end))
@@ -187,6 +196,7 @@ mod tests {
             size: Job::MAX_SIZE,
             iters: Job::MAX_ITERS,
             flip: false,
+            rate: None,
         };
         largest.check().unwrap();
         assert!(largest.sequences().end < 1 << 32);
@@ -212,6 +222,7 @@ mod tests {
             size: 200,
             iters: 50,
             flip: true,
+            rate: None,
         };
         let mut faults = Vec::new();
         for sequence in job.sequences() {

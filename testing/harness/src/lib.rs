@@ -1,6 +1,6 @@
 //! Tools that measure and disturb ibex. For measuring: the raw limits of this machine, a clock, a
 //! histogram, the payload pattern and the pair of processes. For disturbing: a proxy, a link,
-//! limits of processes, and numbers from a seed.
+//! processes that are watched over, and numbers from a seed.
 //!
 //! This crate does not know ibex. The same pattern, clock, histogram, cores and warm-up serve the
 //! raw limits and the subjects that are compared to them, so a ratio shows only the cost of the
@@ -16,6 +16,8 @@ pub mod clock;
 pub mod cores;
 pub mod draw;
 mod error;
+pub mod events;
+pub mod far_limit;
 #[cfg(feature = "tls")]
 pub mod fixed_random;
 mod foreign;
@@ -26,15 +28,19 @@ pub mod libraries;
 pub mod limit;
 pub mod link;
 mod mapping;
+pub mod meter;
 pub mod network;
 pub mod pair;
 pub mod perftest;
 pub mod port_counters;
+pub mod process;
 pub mod proxy;
 #[cfg(feature = "verbs")]
 mod queue_pair;
 mod raw_shm;
 mod raw_tcp;
+#[cfg(feature = "tls")]
+mod raw_tls;
 #[cfg(feature = "verbs")]
 mod raw_verbs;
 pub mod regime;
@@ -45,5 +51,6 @@ pub mod run_keys;
 #[cfg(feature = "verbs")]
 mod verbs_context;
 pub mod verbs_port;
+pub mod wakes;
 
 pub use error::Error;

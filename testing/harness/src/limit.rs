@@ -6,6 +6,10 @@ use std::{
     os::fd::RawFd,
 };
 
+use serde::{Deserialize, Serialize};
+
+#[cfg(feature = "tls")]
+use crate::raw_tls;
 #[cfg(not(feature = "verbs"))]
 use crate::verbs_port::NOT_COMPILED_IN;
 use crate::{
@@ -27,7 +31,8 @@ use crate::{
 };
 
 /// A carrier of bytes between two processes of one host, without any library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Limit {
     /// A ring in shared memory.
     Shm,
@@ -35,6 +40,8 @@ pub enum Limit {
     Tcp,
     /// A TCP connection over the loopback interface, with blocking calls.
     BlockingTcp,
+    /// A TCP connection over the loopback interface, with blocking calls, encrypted by rustls.
+    Tls,
     /// SENDs between two queue pairs on [one port](crate::verbs_port) of an RDMA device.
     Verbs,
 }
@@ -58,21 +65,30 @@ impl Limit {
             }
             Limit::Tcp | Limit::BlockingTcp => {
                 let blocks = self == Limit::BlockingTcp;
-                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-                    .map_err(Error::io("listening on the loopback interface"))?;
-                let address = listener
-                    .local_addr()
-                    .map_err(Error::io("asking for the port that was given"))?;
+                let (listener, address) = listen()?;
                 let task = Task::RawTcp {
                     job,
                     address,
                     blocks,
                 };
                 let pair = Pair::start(cores, task)?;
-                let (stream, _) = listener
-                    .accept()
-                    .map_err(Error::io("accepting the peer's connection"))?;
+                let stream = accept(&listener)?;
                 measure(cores, job, pair, RawTcp::new(honest, stream, blocks)?)
+            }
+            #[cfg(not(feature = "tls"))]
+            Limit::Tls => Err(Error::subject("TLS is not compiled in")),
+            #[cfg(feature = "tls")]
+            Limit::Tls => {
+                let (listener, address) = listen()?;
+                let tls = raw_tls::Listening::new()?;
+                let task = Task::RawTls {
+                    job,
+                    address,
+                    certificate: tls.certificate().to_vec(),
+                };
+                let pair = Pair::start(cores, task)?;
+                let stream = tls.accept(accept(&listener)?)?;
+                measure(cores, job, pair, RawTcp::over(honest, stream))
             }
             #[cfg(not(feature = "verbs"))]
             Limit::Verbs => Err(Error::NoRdma(NOT_COMPILED_IN.to_owned())),
@@ -87,6 +103,21 @@ impl Limit {
             }
         }
     }
+}
+
+fn listen() -> Result<(TcpListener, SocketAddr), Error> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .map_err(Error::io("listening on the loopback interface"))?;
+    let address = listener
+        .local_addr()
+        .map_err(Error::io("asking for the port that was given"))?;
+    Ok((listener, address))
+}
+
+fn accept(listener: &TcpListener) -> Result<TcpStream, Error> {
+    let accepted = listener.accept();
+    let (stream, _) = accepted.map_err(Error::io("accepting the peer's connection"))?;
+    Ok(stream)
 }
 
 fn measure(cores: Cores, job: Job, pair: Pair, mut link: impl Link) -> Result<Figures, Error> {
@@ -109,8 +140,23 @@ pub(crate) fn answer_tcp(
     blocks: bool,
 ) -> Result<Tally, Error> {
     keep_to(&cores[1..])?;
-    let stream = TcpStream::connect(address).map_err(Error::io("connecting to the parent"))?;
-    link::answer(&job, &mut RawTcp::new(job, stream, blocks)?)
+    link::answer(&job, &mut RawTcp::new(job, connect(address)?, blocks)?)
+}
+
+#[cfg(feature = "tls")]
+pub(crate) fn answer_tls(
+    cores: Cores,
+    job: Job,
+    address: SocketAddr,
+    certificate: &[u8],
+) -> Result<Tally, Error> {
+    keep_to(&cores[1..])?;
+    let stream = raw_tls::dial(certificate, connect(address)?)?;
+    link::answer(&job, &mut RawTcp::over(job, stream))
+}
+
+fn connect(address: SocketAddr) -> Result<TcpStream, Error> {
+    TcpStream::connect(address).map_err(Error::io("connecting to the parent"))
 }
 
 #[cfg(feature = "verbs")]

@@ -36,12 +36,14 @@ pub fn measure(job: &Job, link: &mut impl Link, tally: &mut Tally) -> Result<Sto
             laps.start();
             let first = timed.start;
             for sequence in timed {
+                laps.wait_until_due(sequence - first);
                 link.send(sequence)?;
                 if sequence > first {
                     laps.record();
                 }
                 link.receive(sequence, tally)?;
                 laps.lap();
+                laps.count(sequence - first);
             }
             laps.record();
         }
@@ -50,8 +52,10 @@ pub fn measure(job: &Job, link: &mut impl Link, tally: &mut Tally) -> Result<Sto
                 link.receive(sequence, tally)?;
             }
             laps.start();
+            let first = timed.start;
             for sequence in timed {
                 link.receive(sequence, tally)?;
+                laps.count(sequence - first);
             }
         }
     }

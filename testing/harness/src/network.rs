@@ -9,11 +9,11 @@
 use std::{
     env,
     fs::{self, File},
-    io::{self, Write},
+    io::{self, Read},
     net::{Ipv4Addr, SocketAddr, TcpListener},
     os::{fd::AsFd, unix::process::CommandExt},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
 };
 
 use rustix::{
@@ -21,7 +21,7 @@ use rustix::{
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 
-use crate::draw::Draw;
+use crate::{draw::Draw, process::Process};
 
 /// The carrier of the processes' messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,22 +52,13 @@ struct Link {
     ends: [End; 2],
     has_netem: bool,
     /// Keeps the far namespace alive.
-    _holder: Option<Holder>,
+    _holder: Option<Process>,
 }
 
 struct End {
     name: String,
     /// The command prefix that runs a command in the end's namespace.
     there: Vec<String>,
-}
-
-struct Holder(Child);
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 impl Network {
@@ -196,7 +187,7 @@ impl Network {
 }
 
 impl Link {
-    fn new(ends: [End; 2], holder: Option<Holder>) -> Self {
+    fn new(ends: [End; 2], holder: Option<Process>) -> Self {
         let begin = "tc qdisc replace dev {} root netem limit 100000";
         let has_netem = ends.iter().all(|end| end.run(begin).is_ok());
         Self {
@@ -249,22 +240,17 @@ fn veth() -> io::Result<(Link, PathBuf)> {
         ));
     }
     run(&[], "ip link set lo up")?;
-    let mut holder = Command::new("unshare");
+    let mut command = Command::new("unshare");
     // The holder ends with its input, and therefore with this process at the latest.
-    holder
-        .args(["--net", "cat"])
+    command
+        .args(["--net", "sh", "-c", "echo && exec cat"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .process_group(0);
-    let mut holder = Holder(holder.spawn()?);
-    // The holder answers from its new namespace, which exists by then.
-    let (mut to, mut from) = (
-        holder.0.stdin.as_ref().expect("a pipe"),
-        holder.0.stdout.take().expect("a pipe"),
-    );
-    to.write_all(b"\n")?;
-    io::Read::read_exact(&mut from, &mut [0])?;
-    let pid = holder.0.id();
+    let mut holder = Process::start("unshare", &mut command)?;
+    // The holder speaks from its new namespace, which exists by then.
+    holder.stdout().read_exact(&mut [0])?;
+    let pid = holder.id();
     let namespace = PathBuf::from(format!("/proc/{pid}/ns/net"));
     let there: Vec<_> = ["nsenter", "-t", &pid.to_string(), "-n"]
         .map(String::from)

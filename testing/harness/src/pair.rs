@@ -14,8 +14,8 @@ use std::{
     env,
     io::{self, BufRead, BufReader, Write},
     net::SocketAddr,
-    os::{fd::RawFd, unix::process::parent_id},
-    process::{self, Child, ChildStdout, Command, ExitCode, Stdio},
+    os::fd::RawFd,
+    process::{ChildStdout, ExitCode, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -24,7 +24,6 @@ use std::{
     thread,
 };
 
-use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -34,6 +33,7 @@ use crate::{
     cores::{self, Cores},
     job::Job,
     limit,
+    process::{self, Process},
 };
 
 /// The task of a peer process.
@@ -55,6 +55,16 @@ pub enum Task {
         /// Uses blocking calls if true.
         blocks: bool,
     },
+    /// The other side of the limit of TLS.
+    #[cfg(feature = "tls")]
+    RawTls {
+        /// The measurement.
+        job: Job,
+        /// The address at which the measuring process listens.
+        address: SocketAddr,
+        /// The certificate that it has.
+        certificate: Vec<u8>,
+    },
     /// The other side of the verbs limit.
     #[cfg(feature = "verbs")]
     RawVerbs {
@@ -70,14 +80,13 @@ pub enum Task {
 /// The peer's command line.
 #[derive(Serialize, Deserialize)]
 struct Start {
-    parent: u32,
     cores: Cores,
     task: Task,
 }
 
 /// A running peer process.
 pub struct Pair {
-    child: Child,
+    process: Process,
     lines: mpsc::Receiver<String>,
     ended: Arc<AtomicBool>,
 }
@@ -88,27 +97,18 @@ impl Pair {
     /// long for a time slice.)
     pub fn start(cores: Cores, task: Task) -> Result<Pair, Error> {
         cores::keep_to(&cores)?;
-        let start = Start {
-            parent: process::id(),
-            cores,
-            task,
-        };
+        let start = Start { cores, task };
         let start = serde_json::to_string(&start).map_err(Error::subject)?;
-        let program = env::current_exe().map_err(Error::io("finding this program's file"))?;
-        let mut child = Command::new(program)
-            .args([PEER_ARGUMENT, &start])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(Error::io("starting the peer process"))?;
-        let output = child
-            .stdout
-            .take()
-            .expect("the output was asked for as a pipe");
+        let mut again = process::again().map_err(Error::io("finding this program's file"))?;
+        again.args([PEER_ARGUMENT, &start]);
+        let piped = again.stdin(Stdio::null()).stdout(Stdio::piped());
+        let process = Process::start("the peer process", piped);
+        let mut process = process.map_err(Error::io("starting a process"))?;
+        let output = process.stdout();
         let ended = Arc::new(AtomicBool::new(false));
         let (sender, lines) = mpsc::channel();
         let pair = Pair {
-            child,
+            process,
             lines,
             ended: Arc::clone(&ended),
         };
@@ -122,7 +122,7 @@ impl Pair {
     /// Returns the process id of the peer.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.id()
     }
 
     /// Waits for the peer's next line and parses it as a `T`.
@@ -151,7 +151,7 @@ impl Pair {
     pub fn finish(mut self) -> Result<Tally, Error> {
         let tally = self.receive("the tally of its checks")?;
         let status = self
-            .child
+            .process
             .wait()
             .map_err(Error::io("waiting for the peer process"))?;
         if status.success() {
@@ -166,8 +166,7 @@ impl Pair {
     pub fn ended_early(&mut self) -> Error {
         // The peer's output may close a moment before it exits. If it hangs without output, it must
         // be killed before it can be waited for.
-        let _ = self.child.kill();
-        let status = match self.child.wait() {
+        let status = match self.process.kill() {
             Ok(status) => status.to_string(),
             Err(error) => format!("status unknown: {error}"),
         };
@@ -175,14 +174,6 @@ impl Pair {
             pid: self.pid(),
             status,
         }
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        // Both calls fail only if the peer was already waited for.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -226,7 +217,7 @@ pub fn run_if_peer(subject: impl FnOnce(Cores, Value) -> Result<Tally, Error>) -
     Some(match run(&start, subject) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("peer process {}: {error}", process::id());
+            eprintln!("peer process {}: {error}", std::process::id());
             ExitCode::FAILURE
         }
     })
@@ -247,18 +238,8 @@ fn run(
     start: &str,
     subject: impl FnOnce(Cores, Value) -> Result<Tally, Error>,
 ) -> Result<(), Error> {
-    set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(Error::io("asking to be killed with the parent process"))?;
-    let Start {
-        parent,
-        cores,
-        task,
-    } = serde_json::from_str(start).map_err(Error::subject)?;
-    if parent_id() != parent {
-        return Err(Error::subject(format!(
-            "the parent, process {parent}, is gone"
-        )));
-    }
+    process::stay_with_parent().map_err(Error::io("staying with the parent process"))?;
+    let Start { cores, task } = serde_json::from_str(start).map_err(Error::subject)?;
     cores::keep_to(&cores)?;
     let tally = match task {
         Task::RawShm { job, memory } => limit::answer_shm(cores, job, memory)?,
@@ -267,6 +248,12 @@ fn run(
             address,
             blocks,
         } => limit::answer_tcp(cores, job, address, blocks)?,
+        #[cfg(feature = "tls")]
+        Task::RawTls {
+            job,
+            address,
+            certificate,
+        } => limit::answer_tls(cores, job, address, &certificate)?,
         #[cfg(feature = "verbs")]
         Task::RawVerbs { job, endpoint } => limit::answer_verbs(cores, job, &endpoint)?,
         Task::Subject(task) => subject(cores, task)?,

@@ -4,11 +4,13 @@
 
 use std::{
     collections::BTreeSet,
+    fmt,
     io::{self, Read, Write},
+    iter,
     net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
     os::fd::AsFd,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard,
         atomic::{AtomicU64, Ordering},
     },
     thread,
@@ -17,7 +19,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    net::sockopt::set_socket_linger,
+    net::{self, sockopt::set_socket_linger},
 };
 
 use crate::draw::Draw;
@@ -63,6 +65,17 @@ struct Order {
     draw: Draw,
 }
 
+/// An order to lose whole reads of a connection's direction.
+#[derive(Clone, Copy, Debug)]
+struct Loss {
+    connection: u64,
+    is_back: bool,
+    /// The number of bytes that pass before the loss.
+    keep: usize,
+    /// Reads still to be lost.
+    reads: u64,
+}
+
 /// The place at which to harm a connection: before byte `at` of a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Plan {
@@ -71,9 +84,11 @@ struct Plan {
     at: u64,
 }
 
-/// A proxy for one address.
+/// A proxy for one address. When it is dropped, its address refuses connections, and those that
+/// exist go on.
 pub struct Proxy {
     shared: Arc<Shared>,
+    listener: Arc<TcpListener>,
     address: SocketAddr,
 }
 
@@ -84,21 +99,37 @@ struct Shared {
     /// Orders to existing connections, each taken by one of them.
     orders: Mutex<Vec<(Harm, Duration)>>,
     harmed: [AtomicU64; HARMS.len()],
-    connections: AtomicU64,
+    live: Mutex<Live>,
     /// The number of the newest connection.
     newest: AtomicU64,
     damages: Mutex<Vec<Order>>,
+    losses: Mutex<Vec<Loss>>,
     damaged: [AtomicU64; DAMAGES.len()],
     /// Damages one byte in this many, of each direction; 0 damages none.
     one_in: [AtomicU64; 2],
+    /// Nothing passes, and nothing is closed.
+    is_held: RwLock<bool>,
 }
 
-/// Plans to harm each of the first bytes of both directions in each way, in an order that follows
-/// from a seed, repeatedly.
+/// The connections that exist.
+#[derive(Default)]
+struct Live {
+    ends: Vec<(u64, Arc<[TcpStream; 2]>)>,
+    /// A new connection ends at once.
+    is_cut_off: bool,
+}
+
+/// Plans to harm connections, each of which takes the next one, if there is one.
 struct Plans {
     all: Vec<Plan>,
-    next: usize,
+    next: Box<dyn Iterator<Item = Plan> + Send>,
     done: BTreeSet<Plan>,
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a proxy at {}", self.address)
+    }
 }
 
 impl Proxy {
@@ -107,7 +138,20 @@ impl Proxy {
         Self::with_plans(target, None)
     }
 
-    /// Starts a proxy that harms each connection once, within the first `bytes`.
+    /// Starts a proxy that harms the first connection before byte `at` of a direction, and no later
+    /// one.
+    pub fn at_byte(target: SocketAddr, harm: Harm, is_back: bool, at: u64) -> io::Result<Self> {
+        let plan = Plan { harm, is_back, at };
+        let plans = Plans {
+            all: vec![plan],
+            next: Box::new(iter::once(plan)),
+            done: BTreeSet::new(),
+        };
+        Self::with_plans(target, Some(plans))
+    }
+
+    /// Starts a proxy that harms each connection once, within the first `bytes`: in each way before
+    /// each byte of both directions, in an order that follows from a seed, repeatedly.
     pub fn at_every_byte(target: SocketAddr, bytes: u64, draw: &mut Draw) -> io::Result<Self> {
         let mut all = Vec::new();
         for at in 0..bytes {
@@ -117,36 +161,48 @@ impl Proxy {
         }
         draw.shuffle(&mut all);
         let plans = Plans {
+            next: Box::new(all.clone().into_iter().cycle()),
             all,
-            next: 0,
             done: BTreeSet::new(),
         };
         Self::with_plans(target, Some(plans))
     }
 
     fn with_plans(target: SocketAddr, plans: Option<Plans>) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let listener = Arc::new(TcpListener::bind((HOST, 0))?);
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             target: Mutex::new(target),
             plans: Mutex::new(plans),
             orders: Mutex::default(),
             harmed: Default::default(),
-            connections: AtomicU64::new(0),
+            live: Mutex::default(),
             newest: AtomicU64::new(0),
             damages: Mutex::default(),
+            losses: Mutex::default(),
             damaged: Default::default(),
             one_in: Default::default(),
+            is_held: RwLock::new(false),
         });
-        let accepting = shared.clone();
+        let (accepting, knocks) = (shared.clone(), listener.clone());
         thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                let shared = accepting.clone();
-                // An error ends the connection, which is one purpose of this proxy.
-                thread::spawn(move || shared.pass_on(client));
+            for client in knocks.incoming() {
+                match client {
+                    Ok(client) => {
+                        let shared = accepting.clone();
+                        thread::spawn(move || shared.pass_on(client));
+                    }
+                    // The socket listens no more (accept(2), EINVAL).
+                    Err(error) if error.kind() == io::ErrorKind::InvalidInput => break,
+                    Err(_) => {}
+                }
             }
         });
-        Ok(Self { shared, address })
+        Ok(Self {
+            shared,
+            listener,
+            address,
+        })
     }
 
     /// Returns the address at which the proxy listens.
@@ -159,9 +215,38 @@ impl Proxy {
         *self.shared.target.lock().expect("no panics") = target;
     }
 
+    /// Lets nothing pass any more, as a network that is cut, or lets everything pass again. Meanwhile
+    /// connections are accepted and reach the target, and none is closed. When this returns,
+    /// everything that a connection had begun to pass on has passed.
+    pub fn hold(&self, holds: bool) {
+        *self.shared.is_held.write().expect("no panics") = holds;
+    }
+
+    /// Ends all connections at both ends. Later ones pass.
+    pub fn cut(&self) {
+        self.shared.live().cut();
+    }
+
+    /// Ends all connections at both ends, and each later one at once, until [`mend`](Self::mend).
+    pub fn cut_off(&self) {
+        self.shared.live().cut_off();
+    }
+
+    /// Lets later connections pass again.
+    pub fn mend(&self) {
+        self.shared.live().is_cut_off = false;
+    }
+
+    /// Ends all connections at both ends, and the proxy: its address refuses later ones.
+    pub fn unplug(self) {
+        let shared = self.shared.clone();
+        drop(self);
+        shared.live().cut_off();
+    }
+
     /// Harms one of the live connections. Returns false if there is none.
     pub fn harm_one(&self, harm: Harm, time: Duration) -> bool {
-        if self.shared.connections.load(Ordering::Relaxed) == 0 {
+        if self.shared.live().ends.is_empty() {
             return false;
         }
         self.shared
@@ -200,6 +285,23 @@ impl Proxy {
             draw: Draw::new(draw.word()),
         };
         self.shared.damages.lock().expect("no panics").push(order);
+    }
+
+    /// Loses everything that the next `reads` reads of one direction bring, except for the first
+    /// `keep` bytes. A read brings one write of an end, if the ends write seldom. Returns when the
+    /// connection has taken the order, or at once if it is one to come.
+    pub fn lose(&self, connection: u64, is_back: bool, keep: usize, reads: u64) {
+        let loss = Loss {
+            connection,
+            is_back,
+            keep,
+            reads,
+        };
+        let losses = || self.shared.losses.lock().expect("no panics");
+        losses().push(loss);
+        while !losses().is_empty() && self.newest() == connection {
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Flips a bit in every `bytes`-th byte of one direction, on all connections.
@@ -247,34 +349,61 @@ struct Pipe<'a> {
     read: u64,
     /// Damages to do, each with the byte before which it is due.
     damage: Vec<(u64, Order)>,
+    /// The bytes that still pass, and the number of reads to lose.
+    loss: (usize, u64),
 }
 
 impl Shared {
+    /// Waits while the proxy is held. It cannot be held again before the returned guard is dropped.
+    fn let_go(&self) -> RwLockReadGuard<'_, bool> {
+        loop {
+            let is_held = self.is_held.read().expect("no panics");
+            if !*is_held {
+                return is_held;
+            }
+            drop(is_held);
+            thread::sleep(LOOK);
+        }
+    }
+
+    fn live(&self) -> MutexGuard<'_, Live> {
+        self.live.lock().expect("no panics")
+    }
+
     fn pass_on(&self, client: TcpStream) {
+        if self.live().is_cut_off {
+            return;
+        }
         let target = *self.target.lock().expect("no panics");
         let Ok(server) = TcpStream::connect(target) else {
             // Refuses the client as if nobody listened.
+            let _let_go = self.let_go();
             let _ = set_socket_linger(&client, Some(Duration::ZERO));
             return;
         };
+        let ends = Arc::new([client, server]);
+        let mut live = self.live();
+        if live.is_cut_off {
+            return;
+        }
+        let number = self.newest.fetch_add(1, Ordering::AcqRel) + 1;
+        live.ends.push((number, ends.clone()));
+        drop(live);
         let plan = self
             .plans
             .lock()
             .expect("no panics")
             .as_mut()
-            .map(Plans::draw);
-        self.connections.fetch_add(1, Ordering::Relaxed);
-        let number = self.newest.fetch_add(1, Ordering::AcqRel) + 1;
+            .and_then(|plans| plans.next.next());
         // An error of a connection ends that connection alone.
-        let _ = self.shovel(number, &client, &server, plan);
-        self.connections.fetch_sub(1, Ordering::Relaxed);
+        let _ = self.shovel(number, &ends, plan);
+        self.live().ends.retain(|(other, _)| *other != number);
     }
 
     fn shovel(
         &self,
         number: u64,
-        client: &TcpStream,
-        server: &TcpStream,
+        [client, server]: &[TcpStream; 2],
         plan: Option<Plan>,
     ) -> io::Result<()> {
         for socket in [client, server] {
@@ -290,6 +419,7 @@ impl Shared {
             Pipe::new(server, client, barrier(true)),
         ];
         while !pipes.iter().all(|pipe| pipe.is_over) {
+            let let_go = self.let_go();
             let mut orders = self.damages.lock().expect("no panics");
             orders.retain(|order| {
                 if order.connection == number {
@@ -300,6 +430,11 @@ impl Shared {
                 order.connection > number
             });
             drop(orders);
+            let mut losses = self.losses.lock().expect("no panics");
+            for loss in losses.extract_if(.., |loss| loss.connection == number) {
+                pipes[usize::from(loss.is_back)].loss = (loss.keep, loss.reads);
+            }
+            drop(losses);
             for (pipe, one_in) in pipes.iter_mut().zip(&self.one_in) {
                 if pipe.shovel(&self.damaged, one_in.load(Ordering::Acquire))? {
                     let plan = plan.expect("it has a barrier");
@@ -319,6 +454,7 @@ impl Shared {
             {
                 return Ok(());
             }
+            drop(let_go);
             wait(&pipes)?;
         }
         Ok(())
@@ -348,11 +484,24 @@ impl Shared {
     }
 }
 
-impl Plans {
-    fn draw(&mut self) -> Plan {
-        let plan = self.all[self.next];
-        self.next = (self.next + 1) % self.all.len();
-        plan
+impl Live {
+    fn cut_off(&mut self) {
+        self.is_cut_off = true;
+        self.cut();
+    }
+
+    fn cut(&self) {
+        for end in self.ends.iter().flat_map(|(_, ends)| &**ends) {
+            // The other end may have closed already.
+            let _ = end.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // Ends the thread that accepts.
+        let _ = net::shutdown(&self.listener, net::Shutdown::Both);
     }
 }
 
@@ -368,6 +517,7 @@ impl<'a> Pipe<'a> {
             is_over: false,
             read: 0,
             damage: Vec::new(),
+            loss: (0, 0),
         }
     }
 
@@ -377,12 +527,13 @@ impl<'a> Pipe<'a> {
 
     /// Flips a bit in every `bytes`-th of the bytes just read.
     fn flip_one_in(&mut self, bytes: u64, flipped: &AtomicU64) {
-        let start = self.read;
-        for (at, byte) in (start + 1..).zip(&mut self.bytes) {
-            if bytes != 0 && at % bytes == 0 {
-                *byte ^= 1;
-                flipped.fetch_add(1, Ordering::AcqRel);
-            }
+        if bytes == 0 {
+            return;
+        }
+        let first = (bytes - 1 - self.read % bytes) as usize;
+        for byte in self.bytes.iter_mut().skip(first).step_by(bytes as usize) {
+            *byte ^= 1;
+            flipped.fetch_add(1, Ordering::AcqRel);
         }
     }
 
@@ -415,12 +566,16 @@ impl<'a> Pipe<'a> {
             return Ok(false);
         }
         if self.is_empty() {
-            self.bytes.resize(BUFFER_BYTES, 0);
+            // No step goes through all bytes, which takes milliseconds in an unoptimized build.
+            let mut buffer = [0; BUFFER_BYTES];
+            let read = self.from.read(&mut buffer);
+            let bytes = *read.as_ref().unwrap_or(&0);
+            self.bytes.clear();
+            self.bytes.extend_from_slice(&buffer[..bytes]);
             self.sent = 0;
-            let read = self.from.read(&mut self.bytes);
-            self.bytes.truncate(*read.as_ref().unwrap_or(&0));
             self.flip_one_in(one_in, &damaged[Damage::Flip as usize]);
             self.damage_bytes(damaged);
+            self.lose_bytes();
             match read {
                 Ok(0) => {
                     self.is_over = true;
@@ -446,10 +601,23 @@ impl<'a> Pipe<'a> {
                 Err(error) => return Err(error),
             }
         }
+        let has_next = !self.is_empty();
         Ok(self
             .barrier
-            .take_if(|barrier| *barrier == self.passed && end > 0)
+            .take_if(|barrier| *barrier == self.passed && has_next)
             .is_some())
+    }
+}
+
+impl Pipe<'_> {
+    /// Loses the bytes that were read, if they are to be lost.
+    fn lose_bytes(&mut self) {
+        let (keep, reads) = &mut self.loss;
+        if *reads > 0 && !self.bytes.is_empty() {
+            *reads -= 1;
+            self.bytes.truncate(*keep);
+            *keep -= self.bytes.len();
+        }
     }
 }
 
@@ -507,6 +675,94 @@ fn wait(pipes: &[Pipe<'_>; 2]) -> io::Result<()> {
 
 /// The most bytes that are lost or repeated at once.
 const RUN_BYTES: u64 = 64;
+/// The address of proxies, which may use thousands of ports. Listeners of tests, which may need
+/// their ports again, have another one.
+const HOST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const BUFFER_BYTES: usize = 64 << 10;
 const LOOK: Duration = Duration::from_millis(20);
 const PLANNED_STALL: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_proxy_passes_nothing_and_closes_nothing() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let proxy = Proxy::start(listener.local_addr().unwrap()).unwrap();
+        let mut near = TcpStream::connect(proxy.address()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        let mut byte = [0];
+        near.write_all(b"a").unwrap();
+        far.read_exact(&mut byte).unwrap();
+
+        proxy.hold(true);
+        near.write_all(b"b").unwrap();
+        let mut late = TcpStream::connect(proxy.address()).unwrap();
+        late.write_all(b"c").unwrap();
+        let nothing = |far: &mut TcpStream| {
+            far.set_read_timeout(Some(5 * LOOK)).unwrap();
+            let error = far.read(&mut [0]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+            far.set_read_timeout(None).unwrap();
+        };
+        let (mut late_far, _) = listener.accept().unwrap();
+        nothing(&mut far);
+        nothing(&mut late_far);
+
+        proxy.hold(false);
+        far.read_exact(&mut byte).unwrap();
+        assert_eq!(byte, *b"b");
+        late_far.read_exact(&mut byte).unwrap();
+        assert_eq!(byte, *b"c");
+    }
+
+    #[test]
+    fn a_connection_is_harmed_before_its_byte_and_later_ones_are_not() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        for at in [0, 1, 3] {
+            let target = listener.local_addr().unwrap();
+            let proxy = Proxy::at_byte(target, Harm::Cut, false, at).unwrap();
+            for passes in [at as usize, 4] {
+                let mut near = TcpStream::connect(proxy.address()).unwrap();
+                near.write_all(b"abcd").unwrap();
+                near.shutdown(Shutdown::Write).unwrap();
+                let mut came = Vec::new();
+                listener.accept().unwrap().0.read_to_end(&mut came).unwrap();
+                assert_eq!(came, b"abcd"[..passes]);
+            }
+            assert_eq!(proxy.harmed(Harm::Cut), 1);
+        }
+    }
+
+    #[test]
+    fn a_proxy_that_is_cut_off_ends_connections_and_an_unplugged_one_refuses_them() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let proxy = Proxy::start(listener.local_addr().unwrap()).unwrap();
+        let address = proxy.address();
+        let meet = || {
+            let near = TcpStream::connect(address).unwrap();
+            (near, listener.accept().unwrap().0)
+        };
+        let is_over = |(near, far): &(TcpStream, TcpStream)| {
+            [near, far].map(|mut end| assert_eq!(end.read(&mut [0]).unwrap(), 0))
+        };
+        let first = meet();
+        while proxy.newest() < 1 {
+            thread::yield_now();
+        }
+        proxy.cut_off();
+        is_over(&first);
+        let mut refused = TcpStream::connect(address).unwrap();
+        assert_eq!(refused.read(&mut [0]).unwrap(), 0);
+        proxy.mend();
+        let second = meet();
+        while proxy.newest() < 2 {
+            thread::yield_now();
+        }
+        proxy.unplug();
+        is_over(&second);
+        let error = TcpStream::connect(address).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    }
+}

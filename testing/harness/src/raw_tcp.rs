@@ -1,4 +1,4 @@
-//! The limit of TCP over the loopback interface: two processes, two plain sockets.
+//! The limit of TCP: two processes, two plain sockets, or two that rustls encrypts.
 //!
 //! Both sockets are busy-polled, with TCP_NODELAY: sleeping costs up to a third of the rate. There
 //! are no headers, since both ends know the length. (An empty message is one byte.) The limit with
@@ -19,9 +19,9 @@ use std::{net::TcpStream, ops::Range};
 use crate::{Error, check::Tally, job::Job, job::Mode, link::Link};
 
 /// An end of the connection.
-pub(crate) struct RawTcp {
+pub(crate) struct RawTcp<S = TcpStream> {
     job: Job,
-    socket: TcpStream,
+    socket: S,
     frame: Vec<u8>,       // whole messages that wait for a write,
     queued: usize,        // and how many bytes that is
     buffer: Vec<u8>,      // what was read last,
@@ -34,14 +34,21 @@ impl RawTcp {
         prepared
             .and_then(|()| socket.set_nonblocking(!blocks))
             .map_err(Error::io("preparing the socket"))?;
-        Ok(RawTcp {
+        Ok(RawTcp::over(job, socket))
+    }
+}
+
+impl<S: Read + Write> RawTcp<S> {
+    /// Makes an end over a stream that is ready.
+    pub(crate) fn over(job: Job, socket: S) -> RawTcp<S> {
+        RawTcp {
             job,
             socket,
             frame: vec![0; FRAME.max(job.size)],
             queued: 0,
             buffer: vec![0; READ.max(job.size)],
             unread: 0..0,
-        })
+        }
     }
 
     /// Reads the bytes that have arrived, behind those that are still unread.
@@ -58,7 +65,7 @@ impl RawTcp {
     }
 }
 
-impl Link for RawTcp {
+impl<S: Read + Write> Link for RawTcp<S> {
     #[inline(always)]
     fn send(&mut self, sequence: u64) -> Result<(), Error> {
         let payload = &mut self.frame[self.queued..][..self.job.size];

@@ -1,4 +1,4 @@
-//! A line of a result: a JSON object for programs, a row of a table for people.
+//! A line of a result, and numbers as people read them.
 
 #![forbid(unsafe_code)]
 
@@ -67,6 +67,10 @@ pub struct Row {
     pub size: usize,
     /// Round trips or messages that were timed.
     pub iters: u64,
+    /// Round trips that began per second, at fixed times. One-way times then count from when the
+    /// message was due.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rate_per_s: Option<u64>,
     /// One-way times: half a round trip.
     pub one_way_ns: Option<OneWay>,
     /// Messages per second and direction.
@@ -167,7 +171,7 @@ impl Row {
         subject: Subject,
         cores: &[usize],
         figures: &Figures,
-        limit: Option<(&Figures, Regime)>,
+        limit: Option<(&Figures, Option<Regime>)>,
     ) -> Row {
         let tally = &figures.tally;
         let data_check = match &tally.first_fault {
@@ -181,6 +185,7 @@ impl Row {
             mode: figures.job.mode,
             size: figures.job.size,
             iters: figures.job.iters,
+            rate_per_s: figures.job.rate,
             one_way_ns: figures.one_way.map(OneWay::from),
             msgs_per_s: figures.messages_per_second(),
             bytes_per_s: figures.bytes_per_second(),
@@ -188,7 +193,7 @@ impl Row {
                 .and_then(|(limit, _)| limit.one_way)
                 .map(|times| OneWay::from(times).p50),
             raw_bytes_per_s: limit.map(|(limit, _)| limit.bytes_per_second()),
-            regime: limit.map(|(_, regime)| regime),
+            regime: limit.and_then(|(_, regime)| regime),
             cores: cores.to_vec(),
             bytes_touched: figures.bytes_touched(),
             data_check,
@@ -207,55 +212,6 @@ impl Row {
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("a row has only strings, numbers and fixed names")
-    }
-}
-
-/// Formats the row for people, below [`HEADING`].
-impl fmt::Display for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mode = self.mode.name();
-        let Row {
-            fabric,
-            driver,
-            codec,
-            ..
-        } = self;
-        write!(
-            f,
-            "{fabric:6} {driver:7} {codec:5} {mode:7} {:>8}",
-            bytes(self.size as f64)
-        )?;
-        let times = self
-            .one_way_ns
-            .map(|t| [t.p50, t.p90, t.p99, t.p999, t.max]);
-        for column in 0..5 {
-            match times {
-                Some(times) => write!(f, " {:>8}", duration(times[column]))?,
-                None => write!(f, " {:>8}", "-")?,
-            }
-        }
-        write!(f, " {:>9}", count(self.msgs_per_s))?;
-        write!(f, " {:>11}", format!("{}/s", bytes(self.bytes_per_s)))?;
-        let limit = match (self.mode, self.raw_one_way_ns_p50, self.raw_bytes_per_s) {
-            (Mode::Latency, Some(ns), _) => duration(ns),
-            (Mode::Stream, _, Some(rate)) => format!("{}/s", bytes(rate)),
-            _ => "-".to_owned(),
-        };
-        let ratio = self
-            .ratio
-            .map_or("-".to_owned(), |ratio| format!("{ratio:.2} x"));
-        let regime = self
-            .regime
-            .map_or("-".to_owned(), |regime| regime.to_string());
-        write!(
-            f,
-            " {limit:>11} {ratio:>7} {regime:>6}  {}",
-            self.data_check
-        )?;
-        match &self.pairs {
-            Some(pairs) => write!(f, "  {pairs}"),
-            None => Ok(()),
-        }
     }
 }
 
@@ -293,17 +249,6 @@ fn scaled(mut value: f64, base: f64, units: &[&str]) -> String {
     format!("{value:.digits$}{}", units[unit])
 }
 
-/// The heading above the rows of a table.
-pub const HEADING: &str = "\
-fabric driver  codec mode        size      p50      p90      p99    p99.9      max    msgs/s       \
-bytes       limit   ratio regime  data";
-
-/// The explanation of the columns, below the last row.
-pub const FOOTING: &str = "\
-Times are one way, half a round trip; rates are per direction. The limit is the same work without
-a library, measured in turn with it on the same cores: its p50 (latency; a ratio of 1 is the limit,
-more is slower) or its bytes per second (stream; a ratio of 1 is the limit, less is slower).";
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -317,6 +262,7 @@ mod tests {
             size: 64,
             iters: 1_000_000,
             flip: false,
+            rate: None,
         };
         let times = Percentiles {
             p5: 58.0,
@@ -329,6 +275,7 @@ mod tests {
         let figures = Figures {
             job,
             one_way: (mode == Mode::Latency).then_some(times),
+            distribution: None,
             elapsed: Duration::from_millis(125),
             tally: Tally {
                 bytes: job.bytes_to_check(),
@@ -344,7 +291,12 @@ mod tests {
             driver: "caller".into(),
             codec: "raw".into(),
         };
-        Row::new(subject, &[0, 1], &figures, Some((&limit, Regime::Near)))
+        Row::new(
+            subject,
+            &[0, 1],
+            &figures,
+            Some((&limit, Some(Regime::Near))),
+        )
     }
 
     #[test]
@@ -364,8 +316,10 @@ mod tests {
                 size: 64,
                 iters: 1000,
                 flip: false,
+                rate: None,
             },
             one_way: None,
+            distribution: None,
             elapsed: Duration::from_secs(seconds),
             tally: Tally {
                 bytes: 2 * 1100 * 64,
@@ -384,29 +338,14 @@ mod tests {
         let json = row.to_json();
         let says = r#""pairs":{"count":3,"io_threads":2,"slowest_msgs_per_s":250.0,"fastest_msgs_per_s":1000.0,"fairness":4.0}"#;
         assert!(json.contains(says), "{json}");
-        assert!(row.to_string().ends_with("the fastest 4.00 x the slowest"));
+        assert!(
+            row.pairs
+                .unwrap()
+                .to_string()
+                .ends_with("the fastest 4.00 x the slowest")
+        );
         all[1].tally.fault(&"torn");
         assert!(!Row::of_pairs(subject(), &[0, 1], &all, 2).is_sound());
-    }
-
-    #[test]
-    fn a_table_names_ratio_and_limit() {
-        let (latency, stream) = (row(Mode::Latency), row(Mode::Stream));
-        let table = format!("{HEADING}\n{latency}\n{stream}");
-        let lines: Vec<_> = table.lines().collect();
-        assert_eq!(lines.len(), 3, "a row is one line");
-        assert!(
-            lines[1].contains("61 ns") && lines[1].contains("1.53 x"),
-            "{table}"
-        );
-        assert!(
-            lines[2].contains("8 M") && lines[2].contains("488 MiB/s"),
-            "{table}"
-        );
-        assert_eq!(
-            lines[0].find("regime").map(|at| at + 6),
-            lines[1].find("near").map(|at| at + 4)
-        );
     }
 
     #[test]

@@ -3,13 +3,16 @@
 
 use std::{
     env,
+    net::Ipv4Addr,
     process::{self, ExitCode},
-    time::Instant,
+    thread,
+    time::{Duration, Instant},
 };
 
 use ibex_harness::{
     Error,
     cores::{self, Cores},
+    far_limit::{self, Door},
     job::{Job, Mode},
     limit::Limit,
     pair::{self, Pair, Task},
@@ -37,6 +40,10 @@ fn main() -> ExitCode {
     test("a flipped byte is counted", || {
         a_flipped_byte_is_counted(cores);
     });
+    test(
+        "a door lets in who has its key",
+        a_door_lets_in_who_has_its_key,
+    );
     test("a peer is another process", || {
         a_peer_is_another_process(cores);
     });
@@ -60,21 +67,27 @@ fn limits() -> Vec<Limit> {
             vec![Limit::Verbs]
         }
         (Err(error), Some(_)) => panic!("{error}"),
-        (Ok(_), None) => vec![Limit::Shm, Limit::Tcp, Limit::BlockingTcp, Limit::Verbs],
+        (Ok(_), None) => [OF_EVERY_HOST, &[Limit::Verbs]].concat(),
         (Err(error), None) => {
             println!("without verbs: {error}");
-            vec![Limit::Shm, Limit::Tcp, Limit::BlockingTcp]
+            OF_EVERY_HOST.to_vec()
         }
     }
 }
+
+#[cfg(feature = "tls")]
+const OF_EVERY_HOST: &[Limit] = &[Limit::Shm, Limit::Tcp, Limit::BlockingTcp, Limit::Tls];
+#[cfg(not(feature = "tls"))]
+const OF_EVERY_HOST: &[Limit] = &[Limit::Shm, Limit::Tcp, Limit::BlockingTcp];
 
 fn every_size_arrives_whole(cores: Cores) {
     for limit in limits() {
         for mode in [Mode::Latency, Mode::Stream] {
             for (size, iters) in SIZES {
-                // A device gets fewer, since the guest's is software under emulation.
+                // A device gets fewer, since the guest's is software under emulation, and so does
+                // TLS, which builds without optimization encrypt slowly.
                 let iters = match limit {
-                    Limit::Verbs => (iters / 4).max(2),
+                    Limit::Verbs | Limit::Tls => (iters / 4).max(2),
                     _ => iters,
                 };
                 let job = Job {
@@ -82,6 +95,7 @@ fn every_size_arrives_whole(cores: Cores) {
                     size,
                     iters,
                     flip: false,
+                    rate: None,
                 };
                 let figures = limit.measure(cores, job).unwrap();
                 assert_eq!(
@@ -108,6 +122,7 @@ fn rings_wrap(cores: Cores) {
             size,
             iters,
             flip: false,
+            rate: None,
         };
         let figures = Limit::Shm.measure(cores, job).unwrap();
         assert_eq!(figures.tally.faults, 0, "{job:?}: {:?}", figures.tally);
@@ -124,6 +139,7 @@ fn a_flipped_byte_is_counted(cores: Cores) {
                     size,
                     iters: 50,
                     flip: true,
+                    rate: None,
                 };
                 let tally = limit.measure(cores, job).unwrap().tally;
                 assert_eq!(tally.faults, 1, "{limit:?} {job:?}: {tally:?}");
@@ -132,6 +148,31 @@ fn a_flipped_byte_is_counted(cores: Cores) {
             }
         }
     }
+}
+
+fn a_door_lets_in_who_has_its_key() {
+    for limit in OF_EVERY_HOST
+        .iter()
+        .copied()
+        .filter(|limit| *limit != Limit::Shm)
+    {
+        let job = Job {
+            mode: Mode::Latency,
+            size: 1000,
+            iters: 20,
+            flip: false,
+            rate: Some(2000),
+        };
+        let host = Ipv4Addr::LOCALHOST.into();
+        let door = Door::open(host, limit).unwrap();
+        let key = door.key().unwrap();
+        let answering = thread::spawn(move || door.answer(&job).unwrap());
+        let (stopped, tally) = far_limit::measure(host, &key, limit, job).unwrap();
+        let figures = stopped.figures(tally, &answering.join().unwrap());
+        assert!(figures.bytes_touched(), "{limit:?}: {:?}", figures.tally);
+        assert!(figures.elapsed >= Duration::from_millis(9), "{figures:?}");
+    }
+    assert!(Door::open(Ipv4Addr::LOCALHOST.into(), Limit::Shm).is_err());
 }
 
 fn a_peer_is_another_process(cores: Cores) {

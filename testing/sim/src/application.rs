@@ -2,21 +2,21 @@
 //! in any order.
 #![forbid(unsafe_code)]
 
+use ibex_harness::draw::Draw;
 use ibex_protocol::format::{channel_window::ChannelWindow, control::Role};
 
 use super::{
     Checked, Fault,
     ledger::Ledger,
     lender::Lender,
-    node::{Life, Node, Stage},
+    node::{HASTY, Life, Node, Stage},
     options::SimOptions,
-    random::Random,
 };
 
 /// The program of one side.
 #[derive(Debug)]
 pub(super) struct Application {
-    random: Random,
+    random: Draw,
     options: SimOptions,
     /// Lends credit at random; `None` if a broker lends.
     pub(super) lender: Option<Lender>,
@@ -27,7 +27,7 @@ pub(super) struct Application {
 }
 
 impl Application {
-    pub(super) fn new(options: &SimOptions, mut random: Random, has_broker: bool) -> Self {
+    pub(super) fn new(options: &SimOptions, mut random: Draw, has_broker: bool) -> Self {
         let lender = Lender::new(options, random.fork());
         Self {
             lender: (!has_broker).then_some(lender),
@@ -46,7 +46,7 @@ impl Application {
             self.close_some(node, ledger)?;
             if self.random.chance(self.options.goodbye_per_mille) {
                 node.counts.faults.count(Fault::Goodbye, true);
-                node.end_session(ledger)?;
+                node.end_session(Some(HASTY), ledger)?;
             }
         }
         if let Some(lender) = self

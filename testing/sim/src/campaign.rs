@@ -12,7 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Coverage, Faults, Simulation, Summary, Violation, random::mix};
+use ibex_harness::draw::mix;
+
+use super::{Coverage, Faults, Simulation, Summary, Violation};
 
 /// Runs that follow each other, until they suffice or one breaks a rule.
 #[derive(Clone, Copy, Debug)]

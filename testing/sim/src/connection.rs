@@ -19,6 +19,7 @@ use std::{
 };
 
 use ibex_bootstrap::{FabricKind, HandshakeError, ResumeRefusal, Ticket};
+use ibex_harness::draw::Draw;
 
 use super::{
     Checked, Fault, Faults, Side, ensure,
@@ -27,7 +28,6 @@ use super::{
     meeting::{Meeting, Outcome},
     options::SimOptions,
     party::{self, Clock, Party},
-    random::Random,
     terms::Terms,
     wire::Wire,
 };
@@ -35,7 +35,7 @@ use super::{
 /// All connections that a side still uses.
 #[derive(Debug)]
 pub(super) struct Connection {
-    random: Random,
+    random: Draw,
     options: SimOptions,
     /// The start of both sides' clocks.
     begun: Instant,
@@ -76,7 +76,7 @@ pub(super) enum Verdict {
 }
 
 impl Connection {
-    pub(super) fn new(options: &SimOptions, mut random: Random) -> Self {
+    pub(super) fn new(options: &SimOptions, mut random: Draw) -> Self {
         Self {
             parties: [Side::Left, Side::Right].map(|side| Party::new(side, options, &mut random)),
             random,

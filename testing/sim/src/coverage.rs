@@ -39,7 +39,7 @@ impl BitOrAssign for Coverage {
 pub(super) fn pair_of(node: &Node, event: &Event) -> usize {
     let (event, end) = match *event {
         Event::PeerOpened { .. } => (0, None),
-        Event::Goodbye => (1, None),
+        Event::Goodbye { .. } => (1, None),
         Event::Opened { end, .. } => (2, Some(end)),
         Event::Mismatched { end, .. } => (3, Some(end)),
         Event::Counted { end, .. } => (4, Some(end)),

@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 
+use ibex_harness::draw::Draw;
 use ibex_protocol::{
     credit::{
         broker::{BrokerSettings, CreditAction, CreditBroker},
@@ -25,11 +26,11 @@ use ibex_protocol::{
     session::{Arrival, Body, Event, RecordSource, Run, Session, SessionConfig},
 };
 
-use super::{Checked, ensure, random::Random};
+use super::{Checked, ensure};
 
 /// The receiver's engine, and all its senders.
 struct Crowd {
-    random: Random,
+    random: Draw,
     now: u64,
     delay_steps: u64,
     carriage: Carriage,
@@ -106,7 +107,7 @@ impl RecordSource for Ring {
 impl Crowd {
     fn new(seed: u64, carriage: Carriage, settings: BrokerSettings) -> Self {
         Self {
-            random: Random::new(seed),
+            random: Draw::new(seed),
             now: 0,
             delay_steps: 8,
             carriage,
@@ -320,7 +321,7 @@ impl Crowd {
 
 impl Peer {
     /// Takes a step of the sender.
-    fn run(&mut self, now: u64, delay_steps: u64, random: &mut Random) -> Checked {
+    fn run(&mut self, now: u64, delay_steps: u64, random: &mut Draw) -> Checked {
         let (Life::Busy(_) | Life::Fed(_)) = self.life else {
             return Ok(());
         };

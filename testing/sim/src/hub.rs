@@ -2,6 +2,7 @@
 //! arrival bytes and one for receive buffers.
 #![forbid(unsafe_code)]
 
+use ibex_harness::draw::Draw;
 use ibex_protocol::{
     credit::{
         broker::{BrokerSettings, CreditAction, CreditBroker},
@@ -11,7 +12,7 @@ use ibex_protocol::{
     framing::Carriage,
 };
 
-use super::{Checked, ensure, node::Stage, options::SimOptions, pair::Pair, random::Random};
+use super::{Checked, ensure, node::Stage, options::SimOptions, pair::Pair};
 
 /// The brokers of the dialed node.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub(super) struct Hub {
 type Wires = (u64, u64, usize);
 
 impl Hub {
-    pub(super) fn new(options: &SimOptions, random: &mut Random) -> Self {
+    pub(super) fn new(options: &SimOptions, random: &mut Draw) -> Self {
         let peers = options.peers as u64;
         let mut broker = |reserve, grain: u64| {
             // Now and then there is not even a grain for each session.

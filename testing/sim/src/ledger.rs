@@ -3,7 +3,9 @@
 
 use std::{collections::BTreeMap, sync::OnceLock};
 
-use super::{Checked, Side, ensure, random::mix};
+use ibex_harness::draw::mix;
+
+use super::{Checked, Side, ensure};
 
 /// The lengths of all messages ever published, by sending end.
 #[derive(Debug, Default)]

@@ -2,20 +2,21 @@
 //! a broker with many other sessions.
 #![forbid(unsafe_code)]
 
+use ibex_harness::draw::Draw;
 use ibex_protocol::credit::session::Term;
 
-use super::{Fault, node::Node, options::SimOptions, random::Random};
+use super::{Fault, node::Node, options::SimOptions};
 
 /// Credit that is not lent at the moment.
 #[derive(Debug)]
 pub(super) struct Lender {
-    random: Random,
+    random: Draw,
     pub(super) free: u64,
     lend_per_mille: u64,
 }
 
 impl Lender {
-    pub(super) fn new(options: &SimOptions, random: Random) -> Self {
+    pub(super) fn new(options: &SimOptions, random: Draw) -> Self {
         Self {
             random,
             free: 0,

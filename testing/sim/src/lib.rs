@@ -31,7 +31,6 @@ mod node;
 mod options;
 mod pair;
 mod party;
-mod random;
 mod receiver;
 mod security;
 mod sender;

@@ -12,6 +12,7 @@
 
 use std::time::Instant;
 
+use ibex_harness::draw::Draw;
 use ibex_protocol::framing::Carriage;
 
 use super::{
@@ -19,7 +20,6 @@ use super::{
     machine::Met,
     meeting::{Meeting, Outcome, Turn},
     options::SimOptions,
-    random::Random,
     terms::Terms,
     wire::Wire,
 };
@@ -70,7 +70,7 @@ impl Lines {
         caller: Caller,
         meeting: Meeting,
         options: &SimOptions,
-        random: &mut Random,
+        random: &mut Draw,
     ) -> Self {
         let mut wires = || [(); 2].map(|()| Wire::new(options, random.fork()));
         Self {

@@ -17,12 +17,13 @@ use ibex_bootstrap::{
     message::{ALONE, GidType, Message, Resumed, VerbsEndpoint},
 };
 
+use ibex_harness::draw::Draw;
+
 use super::{
     Checked, Fault, Faults, Side, ensure,
     machine::{Answer, Errand, Machine, Met, Told},
     options::SimOptions,
     party,
-    random::Random,
     security::{self, Records},
     wire::Wire,
 };
@@ -30,9 +31,9 @@ use super::{
 /// Both ends of a handshake.
 #[derive(Debug)]
 pub(super) struct Meeting {
-    random: Random,
+    random: Draw,
     /// The source of TLS's random numbers, if the two authenticate each other.
-    tls_random: Option<Random>,
+    tls_random: Option<Draw>,
     /// Both ends, by side; those that are over or abandoned are gone.
     ends: [Option<End>; 2],
     /// The queue pair that each end prepared last.
@@ -89,7 +90,7 @@ pub(super) struct Turn<'a> {
 impl Meeting {
     pub(super) fn new(
         options: &SimOptions,
-        mut random: Random,
+        mut random: Draw,
         machines: [Option<Box<dyn Machine>>; 2],
     ) -> Self {
         Self {
@@ -313,7 +314,7 @@ impl fmt::Debug for End {
 }
 
 /// Draws a queue pair with numbers that tell it from others.
-fn queue_pair(random: &mut Random) -> VerbsEndpoint {
+fn queue_pair(random: &mut Draw) -> VerbsEndpoint {
     VerbsEndpoint {
         queue_pair: random.below(1 << 24) as u32,
         packet_sequence: random.below(1 << 24) as u32,

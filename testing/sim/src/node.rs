@@ -6,8 +6,9 @@
 mod landings;
 mod wires;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
+use ibex_harness::draw::{Draw, mix};
 use ibex_protocol::{
     format::{
         channel_window::ChannelWindow,
@@ -25,7 +26,6 @@ use super::{
     ensure,
     ledger::Ledger,
     options::SimOptions,
-    random::{Random, mix},
     receiver::Receiver,
     sender::{Rings, Sender},
 };
@@ -61,7 +61,7 @@ pub(super) struct Node {
     /// The last control frame that arrived.
     last_control: Vec<u8>,
     /// Draws for the wires and for the order of channels.
-    random: Random,
+    random: Draw,
 
     // The record of the run.
     pub(super) counts: Counts,
@@ -133,7 +133,7 @@ pub(super) struct Counts {
 }
 
 impl Node {
-    pub(super) fn new(side: Side, options: &SimOptions, random: Random) -> Self {
+    pub(super) fn new(side: Side, options: &SimOptions, random: Draw) -> Self {
         let wires = WireTerms {
             carriage: options.carriage,
             our_credit: 0,
@@ -334,13 +334,14 @@ impl Node {
         self.handle_events(ledger)
     }
 
-    /// Closes all senders and says goodbye behind their messages.
-    pub(super) fn end_session(&mut self, ledger: &Ledger) -> Checked {
+    /// Closes all senders and says goodbye behind their messages, with the program's `reason` if it
+    /// ends the session in the middle.
+    pub(super) fn end_session(&mut self, reason: Option<&str>, ledger: &Ledger) -> Checked {
         self.life = Life::Ending;
         for end in self.senders.keys().copied().collect::<Vec<_>>() {
             self.close_sender(end, ledger)?;
         }
-        self.session.say_goodbye();
+        self.session.say_goodbye(reason.map(Arc::from));
         self.handle_events(ledger)
     }
 
@@ -492,7 +493,7 @@ impl Node {
                     self.landings.returned(index)?;
                 }
                 Event::Forgotten { end } => self.forget(end)?,
-                Event::Goodbye => self.hear_goodbye(ledger)?,
+                Event::Goodbye { reason } => self.hear_goodbye(reason.as_deref(), ledger)?,
             }
         }
         Ok(())
@@ -512,7 +513,11 @@ impl Node {
         Ok(())
     }
 
-    fn hear_goodbye(&mut self, ledger: &Ledger) -> Checked {
+    fn hear_goodbye(&mut self, reason: Option<&str>, ledger: &Ledger) -> Checked {
+        ensure!(
+            reason.is_none_or(|reason| reason == HASTY),
+            "the peer gives another reason: {reason:?}"
+        );
         ensure!(!self.has_heard_goodbye, "the peer says goodbye twice");
         self.has_heard_goodbye = true;
         for receiver in self
@@ -527,7 +532,7 @@ impl Node {
             );
         }
         match self.life {
-            Life::Up => self.end_session(ledger),
+            Life::Up => self.end_session(None, ledger),
             Life::Ending => Ok(()),
         }
     }
@@ -576,3 +581,6 @@ fn parting_after(last: u64) -> CloseReason {
         _ => CloseReason::Dropped,
     }
 }
+
+/// The reason for which a program ends a busy session.
+pub(super) const HASTY: &str = "the program is done";

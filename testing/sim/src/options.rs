@@ -1,6 +1,7 @@
 //! The options of a simulation and its faults, all drawn from the seed.
 #![forbid(unsafe_code)]
 
+use ibex_harness::draw::Draw;
 use ibex_protocol::{
     format::{
         frame::HEAD_BYTES,
@@ -9,7 +10,7 @@ use ibex_protocol::{
     framing::{Carriage, LEAST_BUFFER_BYTES},
 };
 
-use super::{Side, random::Random};
+use super::Side;
 
 /// Sizes and probabilities of a run. Probabilities are per thousand and step.
 #[derive(Clone, Debug)]
@@ -168,7 +169,7 @@ impl SimOptions {
     /// Draws the options that belong to `seed`.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
-        let mut random = Random::new(seed);
+        let mut random = Draw::new(seed);
         let busy_steps = 1500 + random.below(1500);
         let window_bytes = random.pick(&[1 << 10, 1 << 12, 1 << 12, 1 << 14, 1 << 16, 1 << 18]);
         let carriage = random.pick(&[

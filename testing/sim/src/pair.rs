@@ -7,6 +7,7 @@
 
 mod wires;
 
+use ibex_harness::draw::{Draw, mix};
 use ibex_protocol::{
     credit::reserved_buffer::reserved_buffers,
     format::{channel_window::ChannelWindow, control::Role},
@@ -21,14 +22,13 @@ use super::{
     ledger::Ledger,
     node::{Node, Stage},
     options::SimOptions,
-    random::{Random, mix},
 };
 
 /// Both sides of a connection.
 #[derive(Debug)]
 pub(super) struct Pair {
     options: SimOptions,
-    random: Random,
+    random: Draw,
     ledger: Ledger,
     left: Place,
     right: Place,
@@ -75,7 +75,7 @@ impl Place {
 pub(super) type Broken = (Option<Side>, String);
 
 impl Pair {
-    pub(super) fn new(options: &SimOptions, random: &mut Random, has_broker: bool) -> Self {
+    pub(super) fn new(options: &SimOptions, random: &mut Draw, has_broker: bool) -> Self {
         let mut place = |side| Place {
             node: Node::new(side, options, random.fork()),
             application: Application::new(
@@ -426,10 +426,10 @@ impl Pair {
     pub(super) fn say_goodbye(&mut self) -> Result<(), Broken> {
         let first = self.random.pick(&[Side::Left, Side::Right]);
         let both = self.random.chance(500);
-        self.on(first, |place, ledger| place.node.end_session(ledger))?;
+        self.on(first, |place, ledger| place.node.end_session(None, ledger))?;
         if both {
             self.on(first.other(), |place, ledger| {
-                place.node.end_session(ledger)
+                place.node.end_session(None, ledger)
             })?;
         }
         Ok(())

@@ -13,6 +13,7 @@ use ibex_bootstrap::{
     Secret, Ticket, VerbsDevice, VerbsDevices, VerbsPair,
     handshake::{AcceptorEntropy, AcceptorHandshake, DialerHandshake, ResumerHandshake},
 };
+use ibex_harness::draw::Draw;
 use ibex_protocol::framing::Carriage;
 use ibex_tls::AuthenticatedAs;
 
@@ -20,7 +21,6 @@ use super::{
     Side,
     machine::{Machine, Met},
     options::SimOptions,
-    random::Random,
     security::Cluster,
 };
 
@@ -62,10 +62,10 @@ impl ResumableSessions for Known {
 }
 
 impl Party {
-    pub(super) fn new(side: Side, options: &SimOptions, random: &mut Random) -> Self {
+    pub(super) fn new(side: Side, options: &SimOptions, random: &mut Draw) -> Self {
         let identity = NodeIdentity([side as u8 + 1; 16]);
         let sessions = Arc::new(Known::default());
-        let mut local = Local::new(identity, random.next());
+        let mut local = Local::new(identity, random.word());
         local.resumable = Some(sessions.clone());
         local.credentials = options.secured.then(|| Cluster::Own.credentials());
         (local.shm, local.verbs) = (Policy::Forbid, Policy::Forbid);
@@ -93,7 +93,7 @@ impl Party {
 
     /// Returns an impostor, who knows of this side's session but not its secret. If nodes are
     /// authenticated, the impostor is a member of this cluster or of another.
-    pub(super) fn impostor(&self, random: &mut Random) -> Self {
+    pub(super) fn impostor(&self, random: &mut Draw) -> Self {
         let mut known = self.sessions.lock().clone();
         if let Some((_, session)) = &mut known {
             session.secret = secret(random);
@@ -113,8 +113,8 @@ impl Party {
     }
 
     /// Starts a new incarnation, without its session.
-    pub(super) fn restart(&mut self, random: &mut Random) {
-        self.local.incarnation = random.next();
+    pub(super) fn restart(&mut self, random: &mut Draw) {
+        self.local.incarnation = random.word();
         self.forget();
     }
 
@@ -154,7 +154,7 @@ impl Party {
 
     // ---- Its ends of handshakes --------------------------------------------------------
 
-    pub(super) fn dial(&self, random: &mut Random, clock: Clock) -> Box<dyn Machine> {
+    pub(super) fn dial(&self, random: &mut Draw, clock: Clock) -> Box<dyn Machine> {
         let nonce = drawn(random);
         let machine = DialerHandshake::new(&self.local, HOST, nonce, clock.now, clock.deadline);
         Box::new(machine)
@@ -163,7 +163,7 @@ impl Party {
     pub(super) fn resume(
         &self,
         ticket: Ticket,
-        random: &mut Random,
+        random: &mut Draw,
         clock: Clock,
     ) -> Box<dyn Machine> {
         let nonce = drawn(random);
@@ -171,10 +171,9 @@ impl Party {
         Box::new(machine)
     }
 
-    pub(super) fn accept(&self, random: &mut Random, clock: Clock) -> Box<dyn Machine> {
+    pub(super) fn accept(&self, random: &mut Draw, clock: Clock) -> Box<dyn Machine> {
         let entropy = AcceptorEntropy {
             nonce: drawn(random),
-            unix_name: drawn(random),
             token: secret(random),
             session_id: drawn(random),
             resume_secret: secret(random),
@@ -194,11 +193,11 @@ pub(super) fn first_choice(options: &SimOptions) -> FabricKind {
     }
 }
 
-pub(super) fn drawn<const BYTES: usize>(random: &mut Random) -> [u8; BYTES] {
-    [(); BYTES].map(|()| random.next() as u8)
+pub(super) fn drawn<const BYTES: usize>(random: &mut Draw) -> [u8; BYTES] {
+    [(); BYTES].map(|()| random.word() as u8)
 }
 
-pub(super) fn secret(random: &mut Random) -> Secret {
+pub(super) fn secret(random: &mut Draw) -> Secret {
     Secret::new(drawn(random))
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use ibex_harness::draw::Draw;
 use ibex_protocol::{
     format::{
         counters::Counters,
@@ -15,7 +16,6 @@ use ibex_protocol::{
 use super::{
     Checked, Side, ensure,
     ledger::{Ledger, Message},
-    random::Random,
 };
 
 /// A receiving end and its handle.
@@ -371,7 +371,7 @@ impl Receiver {
     }
 
     /// Drops or acknowledges a random guard. Returns whether there was one.
-    pub(super) fn settle(&mut self, random: &mut Random, acknowledge_per_mille: u64) -> bool {
+    pub(super) fn settle(&mut self, random: &mut Draw, acknowledge_per_mille: u64) -> bool {
         if self.held.is_empty() {
             return false;
         }

@@ -8,10 +8,10 @@
 
 use std::sync::{Arc, OnceLock};
 
-use ibex_harness::fixed_random;
+use ibex_harness::{draw::Draw, fixed_random};
 use ibex_tls::{Credentials, Security, SharedSecret};
 
-use super::{machine::Machine, random::Random};
+use super::machine::Machine;
 
 /// Keys of the simulated nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,15 +37,17 @@ impl Cluster {
 }
 
 /// Makes TLS draw from the simulation's seed from now on.
-pub(super) fn seed(random: &mut Random) {
-    fixed_random::seed(random.next());
+pub(super) fn seed(random: &mut Draw) {
+    fixed_random::seed(random.word());
 }
 
 /// Bytes on their way to a machine, up to the end of its handshake.
 #[derive(Debug, Default)]
 pub(super) struct Records {
     bytes: Vec<u8>,
-    /// Missing bytes of the record whose beginning the machine has.
+    /// The bytes that the machine has of a record's header (RFC 8446, section 5.1), until it has all of them.
+    header: Vec<u8>,
+    /// Missing bytes of the record whose header the machine has.
     left_of_record: usize,
 }
 
@@ -56,26 +58,23 @@ impl Records {
 
     /// Gives the machine the next piece of its handshake. Returns whether there was one.
     pub(super) fn feed(&mut self, machine: &mut dyn Machine) -> bool {
-        let piece = match (machine.is_sealed(), self.left_of_record) {
-            // The Hello is outside TLS, which does not know its end.
-            (false, _) => self.bytes.len().min(1),
-            (true, 0) => {
-                let [_, _, _, high, low, ..] = *self.bytes else {
-                    return false;
-                };
-                self.left_of_record = HEADER_BYTES + usize::from(u16::from_be_bytes([high, low]));
-                self.left_of_record.min(self.bytes.len())
-            }
-            (true, left) => left.min(self.bytes.len()),
-        };
+        // The Hello is outside TLS, which does not know its end. A header is passed byte by byte,
+        // since no more bytes than those of its record are the machine's.
+        let piece = self.left_of_record.max(1).min(self.bytes.len());
         if piece == 0 {
             return false;
         }
-        if machine.is_sealed() {
+        let bytes: Vec<u8> = self.bytes.drain(..piece).collect();
+        if self.left_of_record > 0 {
             self.left_of_record -= piece;
+        } else if machine.is_sealed() {
+            self.header.extend_from_slice(&bytes);
+            if let [_, _, _, high, low] = *self.header {
+                self.left_of_record = u16::from_be_bytes([high, low]).into();
+                self.header.clear();
+            }
         }
-        machine.handle_bytes(&self.bytes[..piece]);
-        self.bytes.drain(..piece);
+        machine.handle_bytes(&bytes);
         true
     }
 
@@ -84,6 +83,3 @@ impl Records {
         self.bytes
     }
 }
-
-/// Bytes of a record's header: RFC 8446, section 5.1.
-const HEADER_BYTES: usize = 5;

@@ -3,13 +3,14 @@
 
 use std::fmt;
 
+use ibex_harness::draw::{Draw, mix};
+
 use super::{
     Coverage, Faults, Side,
     hub::Hub,
     node::Counts,
     options::SimOptions,
     pair::{Broken, Pair},
-    random::{Random, mix},
 };
 
 /// A run in progress.
@@ -111,7 +112,7 @@ impl Simulation {
     #[must_use]
     pub fn with_options(seed: u64, options: SimOptions) -> Self {
         // Options are drawn from the seed itself, so the run draws from another one.
-        let mut random = Random::new(!seed);
+        let mut random = Draw::new(!seed);
         let is_hub = options.peers > 1;
         let hub = is_hub.then(|| Hub::new(&options, &mut random));
         let pairs = (0..options.peers).map(|peer| {

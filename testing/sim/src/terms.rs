@@ -2,9 +2,10 @@
 #![forbid(unsafe_code)]
 
 use ibex_bootstrap::FabricKind;
+use ibex_harness::draw::Draw;
 use ibex_protocol::{framing::Carriage, session::WireTerms};
 
-use super::{Side, options::SimOptions, random::Random};
+use super::{Side, options::SimOptions};
 
 /// Facts that both sides know about the wires that they join.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +37,7 @@ impl Terms {
     }
 
     /// Draws the terms of wires over which a session resumes.
-    pub(super) fn next(options: &SimOptions, fabric: FabricKind, random: &mut Random) -> Self {
+    pub(super) fn next(options: &SimOptions, fabric: FabricKind, random: &mut Draw) -> Self {
         let first = Self::first(options, fabric);
         let mut lend = || match random.below(3) {
             0 => random.below(first.credit + 1),

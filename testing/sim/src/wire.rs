@@ -7,12 +7,14 @@
 
 use std::collections::VecDeque;
 
-use super::{Fault, Faults, options::SimOptions, random::Random};
+use ibex_harness::draw::Draw;
+
+use super::{Fault, Faults, options::SimOptions};
 
 /// A pipe. Its clock is the simulation's step.
 #[derive(Debug)]
 pub(super) struct Wire {
-    random: Random,
+    random: Draw,
     /// Bytes that were written and not read, with the step at which they arrive.
     pieces: VecDeque<(u64, Vec<u8>)>,
     /// Bytes in `pieces`.
@@ -35,7 +37,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) fn new(options: &SimOptions, random: Random) -> Self {
+    pub(super) fn new(options: &SimOptions, random: Draw) -> Self {
         Self {
             random,
             pieces: VecDeque::new(),

@@ -10,8 +10,8 @@ use std::{
 };
 
 use ibex::{Driver, Node, NodeBuilder, Policy};
-use ibex_harness::{network, resources};
-use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
+use ibex_harness::{network, process::stay_with_parent, resources};
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::{fact::Feed, options::NodeOptions};
 
@@ -26,7 +26,7 @@ impl Life {
     /// Enters the process's namespace and limits. The process will end in order when its standard
     /// input closes.
     pub(crate) fn begin(options: &NodeOptions) -> io::Result<Self> {
-        set_parent_process_death_signal(Some(Signal::KILL))?;
+        stay_with_parent()?;
         if let Some(path) = &options.namespace {
             network::enter(path)?;
         }

@@ -12,12 +12,9 @@ pub(crate) fn write(stream: u64, sequence: u64, length: usize, bytes: &mut Vec<u
     bytes.clear();
     bytes.extend(stream.to_le_bytes());
     bytes.extend(sequence.to_le_bytes());
-    let mut word = stream ^ sequence.rotate_left(32);
-    while bytes.len() < length {
-        word = word.wrapping_mul(MULTIPLIER).wrapping_add(1);
-        let left = length - bytes.len();
-        bytes.extend(&word.to_le_bytes()[..left.min(8)]);
-    }
+    let head = bytes.len();
+    bytes.resize(length.max(head), 0);
+    Draw::new(stream ^ sequence.rotate_left(32)).fill(&mut bytes[head..]);
 }
 
 /// Returns the stream that a message claims to belong to.

@@ -25,7 +25,7 @@ use crate::{
     fact::Feed,
     fault::{self, Fault},
     options::{Carrier, RunOptions},
-    processes::{Process, Recipe},
+    processes::{Player, Recipe},
     report::Report,
 };
 
@@ -112,10 +112,10 @@ struct Stage {
     /// The number of resumed ends so far.
     resumes: Arc<AtomicU64>,
 
-    hub: Process,
-    senders: Vec<Process>,
+    hub: Player,
+    senders: Vec<Player>,
     /// Processes that connect repeatedly through the second proxy, for a few messages each.
-    probers: Vec<Process>,
+    probers: Vec<Player>,
     proxy: Proxy,
     prober_proxy: Proxy,
 }
@@ -149,7 +149,7 @@ impl Stage {
             device: network.far_device.clone(),
             ..recipe("hub", network.address, rarity.to_owned())
         };
-        let hub = Process::start(hub, 0, 0, &feed)?;
+        let hub = Player::start(hub, 0, 0, &feed)?;
         let prober = recipe(
             "sender",
             prober_proxy.address(),
@@ -159,7 +159,7 @@ impl Stage {
         let mut probers = Vec::new();
         for _ in 0..PROBERS {
             let prober = prober.clone();
-            probers.push(Process::start(prober, next_process, draw.word(), &feed)?);
+            probers.push(Player::start(prober, next_process, draw.word(), &feed)?);
             next_process += 1;
         }
         let mut senders = Vec::new();
@@ -170,7 +170,7 @@ impl Stage {
                 _ => proxy.address(),
             };
             let sender = recipe("sender", address, format!("{rarity} {driver}"));
-            senders.push(Process::start(sender, next_process, draw.word(), &feed)?);
+            senders.push(Player::start(sender, next_process, draw.word(), &feed)?);
             next_process += 1;
         }
         Ok(Self {
@@ -278,14 +278,14 @@ impl Stage {
             }
             Fault::StopSender => {
                 let index = self.draw.of(0..self.senders.len() as u64) as usize;
-                self.senders[index].stop()?;
+                self.senders[index].process.stop()?;
                 self.pause(50..1500);
-                self.senders[index].resume()?;
+                self.senders[index].process.resume()?;
             }
             Fault::StopHub => {
-                self.hub.stop()?;
+                self.hub.process.stop()?;
                 self.pause(50..1000);
-                self.hub.resume()?;
+                self.hub.process.resume()?;
             }
             Fault::CutLink => {
                 self.network.cut()?;
@@ -303,15 +303,17 @@ impl Stage {
             Fault::StallConnection => return Ok(self.harm(Harm::Stall)),
             Fault::Descriptors => {
                 self.await_hub()?;
-                self.hub.starve()?;
+                self.hub.process.starve()?;
                 self.pause(50..800);
-                self.hub.relieve()?;
+                self.hub.process.relieve()?;
             }
             Fault::MemoryFiles => {
                 let index = self.draw.of(0..self.senders.len() as u64 + 1) as usize;
-                self.of_all(index).limit(Resource::Fsize, Some(4096))?;
+                self.of_all(index)
+                    .process
+                    .limit(Resource::Fsize, Some(4096))?;
                 self.pause(50..800);
-                self.of_all(index).limit(Resource::Fsize, None)?;
+                self.of_all(index).process.limit(Resource::Fsize, None)?;
             }
             Fault::LockedMemory => {
                 let mut recipe = self.senders[0].recipe();
@@ -340,7 +342,7 @@ impl Stage {
     fn await_hub(&mut self) -> io::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while let Err(error) = TcpStream::connect_timeout(&self.network.address, PATIENCE) {
-            self.hub.check()?;
+            self.hub.process.check()?;
             if Instant::now() > deadline {
                 let why = format!(
                     "the hub does not listen at {}: {error}",
@@ -354,7 +356,7 @@ impl Stage {
     }
 
     /// Returns a sender, or the hub for the index behind them.
-    fn of_all(&self, index: usize) -> &Process {
+    fn of_all(&self, index: usize) -> &Player {
         self.senders.get(index).unwrap_or(&self.hub)
     }
 
@@ -372,7 +374,7 @@ impl Stage {
     }
 
     /// Starts a process with many connections at once, each for a few messages.
-    fn start_crowd(&mut self) -> io::Result<Process> {
+    fn start_crowd(&mut self) -> io::Result<Player> {
         let mut recipe = self.senders[0].recipe();
         let count = match self.carrier {
             Carrier::Shm | Carrier::Tcp => 1000,
@@ -384,10 +386,10 @@ impl Stage {
         self.start(recipe)
     }
 
-    fn start(&mut self, recipe: Recipe) -> io::Result<Process> {
+    fn start(&mut self, recipe: Recipe) -> io::Result<Player> {
         let number = self.next_process;
         self.next_process += 1;
-        Process::start(recipe, number, self.draw.word(), &self.feed)
+        Player::start(recipe, number, self.draw.word(), &self.feed)
     }
 
     fn pause(&mut self, millis: std::ops::Range<u64>) {
@@ -396,9 +398,13 @@ impl Stage {
 
     /// Returns an error if a process has ended by itself.
     fn check(&mut self) -> io::Result<()> {
-        self.hub.check()?;
-        self.probers.iter_mut().try_for_each(Process::check)?;
-        self.senders.iter_mut().try_for_each(Process::check)
+        self.hub.process.check()?;
+        self.probers
+            .iter_mut()
+            .try_for_each(|player| player.process.check())?;
+        self.senders
+            .iter_mut()
+            .try_for_each(|player| player.process.check())
     }
 
     /// Ends everything in order. Returns the failures.
@@ -409,8 +415,12 @@ impl Stage {
             hub,
             ..
         } = self;
-        probers.iter_mut().for_each(Process::ask_to_end);
-        senders.iter_mut().for_each(Process::ask_to_end);
+        probers
+            .iter_mut()
+            .for_each(|player| player.process.close_stdin());
+        senders
+            .iter_mut()
+            .for_each(|player| player.process.close_stdin());
         senders.extend(probers);
         // The hub ends last, since it waits for connected processes.
         let all = senders.into_iter().chain([hub]);

@@ -1,10 +1,27 @@
 //! The ground floor of ibex's transport: every other crate knows it, and it knows none of them.
 //!
+//! - [`BackOff`]: pauses between attempts that fail.
 //! - [`fork`]: whether this process is a fork of the one that made the nodes.
+//! - [`random`]: random bytes from the kernel.
 //! - [`sync`]: atomics and locks that are std's, or loom's in a model; an asymmetric barrier,
 //!   and what is built on it alone.
+//! - [`threads`]: threads that the library makes.
+//! - [`Escaped`]: text that a peer chose, for logs and errors.
+//! - [`Counted`] and [`Rounded`]: counts and times, as logs and errors tell them.
+//! - [`call_foreign`]: calls of a program's code on threads of ibex.
 //! - [`debug_as_display`](crate::debug_as_display!): errors whose `Debug` is their `Display`.
 
+mod back_off;
 mod debug_as_display;
+mod escaped;
+mod foreign;
 pub mod fork;
+mod quantity;
+pub mod random;
 pub mod sync;
+pub mod threads;
+
+pub use back_off::BackOff;
+pub use escaped::Escaped;
+pub use foreign::call_foreign;
+pub use quantity::{Counted, Rounded};

@@ -12,6 +12,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
+mod grants;
 mod progress;
 mod receive;
 mod receive_channel;
@@ -38,10 +39,7 @@ use super::{
     },
     framing::Carriage,
     id_map::IdMap,
-    transfer::{
-        eager_write::{Landed, LandingId, Landings},
-        rendezvous::{RemoteMemory, Way},
-    },
+    transfer::eager_write::Landings,
 };
 use receive_channel::ReceiveChannel;
 use resume::Stage;
@@ -111,6 +109,8 @@ pub struct Session {
     /// The number of times that bytes of the peer's were damaged on their way.
     damaged: u64,
     goodbye: Goodbye,
+    /// The program's reason to end this session alone, which the goodbye carries.
+    reason: Option<Arc<str>>,
     /// The peer has said goodbye.
     heard_goodbye: bool,
     /// The peer is told that this node drains, and whether it has.
@@ -210,6 +210,7 @@ impl Session {
             answers: 0,
             damaged: 0,
             goodbye: Goodbye::NotDue,
+            reason: None,
             heard_goodbye: false,
             draining: None,
             heard_draining: None,
@@ -373,43 +374,6 @@ impl Session {
         true
     }
 
-    /// Notes that a large message is to be published as announcement `sequence`. Call this before
-    /// [`mark_ready`](Self::mark_ready) shows the record. If this returns a block, the announcement
-    /// names it.
-    pub fn announce_large(&mut self, end: u32, sequence: u64, length: u64) -> Option<LandingId> {
-        self.sender_mut(end)?.announce(sequence, length)
-    }
-
-    /// Returns whether bytes of large message `sequence` may still be wanted for a frame.
-    #[must_use]
-    pub fn sends_large(&self, end: u32, sequence: u64) -> bool {
-        match self.ends.get(end).map(|end| &end.state) {
-            Some(EndState::Sender(channel)) => channel.sends_large(sequence),
-            _ => false,
-        }
-    }
-
-    /// Gives the peer its blocks back, because sending end `end` rests.
-    pub fn return_landings(&mut self, end: u32) {
-        // After a close, the peer gets its memory back without a message.
-        let Some(End {
-            state: EndState::Sender(sender),
-            close_is_out: false,
-            ..
-        }) = self.ends.get_mut(end)
-        else {
-            return;
-        };
-        let released = sender.counters.released;
-        for landing in sender.landings.give_up(released) {
-            self.has_errands = true;
-            self.control.push_back(Control::ReturnLanding {
-                channel: end,
-                landing,
-            });
-        }
-    }
-
     /// Asks for the counters that a sending end waits for. One question goes out for all of them:
     /// see [`Questions`](super::format::control::Questions).
     pub fn ask(&mut self, end: u32, ask: Ask) {
@@ -539,104 +503,12 @@ impl Session {
         }
     }
 
-    /// Notes that the next large message of receiving end `end` has to wait for messages to be
-    /// released.
-    pub fn grant_waits(&mut self, end: u32) {
-        if let Some(channel) = self.receiver_mut(end) {
-            channel.grant_waits();
-            self.queue_news(end);
-        }
-    }
-
-    /// Grants memory for the first `bytes` of large message `sequence` of receiving end `end`: more
-    /// than the last time, and in the end for all bytes.
-    pub fn grant(&mut self, end: u32, sequence: u64, bytes: u64) {
-        self.grant_by(end, sequence, Way::Chunks, bytes);
-    }
-
-    /// Like [`grant`](Self::grant), for memory that the peer's device writes to. The memory is the
-    /// peer's until [the message is written](Arrival::Written), the peer's end was closed, or
-    /// nothing of the peer can come any more.
-    pub fn grant_memory(&mut self, end: u32, sequence: u64, memory: RemoteMemory) {
-        debug_assert!(self.config.writes);
-        self.grant_by(end, sequence, Way::Memory(memory), memory.bytes());
-    }
-
-    fn grant_by(&mut self, end: u32, sequence: u64, way: Way, bytes: u64) {
-        let Some(entry) = self.ends.get_mut(end) else {
-            return;
-        };
-        let channel = entry.peer.unwrap_or_default();
-        if let EndState::Receiver(Some(receiver)) = &mut entry.state
-            && receiver.large.grant(sequence, way, bytes).is_some()
-        {
-            self.has_errands = true;
-            self.say(match way {
-                Way::Chunks => Control::Grant {
-                    channel,
-                    sequence,
-                    bytes,
-                },
-                Way::Memory(memory) => Control::GrantMemory {
-                    channel,
-                    sequence,
-                    memory,
-                },
-            });
-        }
-    }
-
-    /// Grants the sender of receiving end `end` a block for later messages, which is that memory.
-    /// Returns the block's index, or `None` if no more blocks may be granted. The block is the
-    /// peer's until it is [returned](Event::LandingReturned), the peer's end was closed, or nothing
-    /// of the peer can come any more. From when a message [landed](Self::poll_landed) there until
-    /// its release, the block is not the peer's.
-    pub fn grant_landing(&mut self, end: u32, memory: RemoteMemory) -> Option<u16> {
-        debug_assert!(self.config.writes);
-        let entry = self.ends.get(end).filter(|_| self.stage.is_live())?;
-        let channel = entry.peer.filter(|_| !entry.closed_there)?;
-        let landing = self.landings.grant(end)?;
-        self.has_errands = true;
-        self.control.push_back(Control::GrantLanding {
-            channel,
-            landing,
-            memory,
-        });
-        Some(landing.index)
-    }
-
-    /// The next message that lies whole in a block. Drain it behind
-    /// [`handle_frame`](Self::handle_frame), when its records are placed.
-    #[inline]
-    #[must_use]
-    pub fn poll_landed(&mut self) -> Option<Landed> {
-        self.landings.landed.pop_front()
-    }
-
-    /// The end whose block the peer may have written to now.
-    pub fn landing_of(&self, landing: LandingId) -> Result<u32, PeerMisbehaved> {
-        let end = self.landings.granted_to(landing);
-        end.ok_or(PeerMisbehaved::WrongLanding { id: landing })
-    }
-
-    /// Blocks that the peer has, or that have a message.
-    #[must_use]
-    pub fn landings(&self) -> usize {
-        self.landings.count()
-    }
-
-    /// Notes that this many pieces, the oldest ones, have come to the peer's memory.
-    pub fn writes_are_done(&mut self, writes: u32) {
-        self.writes_under_way -= writes;
-        while let Some(end) = self.awaiting_writes.pop() {
-            self.mark_ready(end);
-        }
-    }
-
-    /// Says goodbye once everything published is on its way.
-    pub fn say_goodbye(&mut self) {
+    /// Says goodbye once everything published is on its way. The goodbye carries the `reason` for
+    /// which the program ends this session alone, if it does; the first call decides.
+    pub fn say_goodbye(&mut self, reason: Option<Arc<str>>) {
         if self.goodbye == Goodbye::NotDue {
             self.goodbye = Goodbye::Due;
+            self.reason = reason;
             self.has_errands = true;
         }
     }

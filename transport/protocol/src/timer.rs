@@ -32,9 +32,11 @@ pub enum Timer {
     Alarm,
     /// A session's wires are as old as its node allows then.
     Age,
+    /// A peer whose news is waited for is asked then.
+    News,
 }
 
-const TIMERS: [Timer; 12] = [
+const TIMERS: [Timer; 13] = [
     Timer::Linger,
     Timer::Leave,
     Timer::Drain,
@@ -47,6 +49,7 @@ const TIMERS: [Timer; 12] = [
     Timer::Verdict,
     Timer::Alarm,
     Timer::Age,
+    Timer::News,
 ];
 
 /// The deadlines of one session.

@@ -24,17 +24,20 @@
 //!    guard, which is one value; a final state is its last word.
 //! 3. Final -> Empty: the holder of the advance lock. A Detached cell is not
 //!    final: its message may still be acknowledged, so it stays.
-//! 4. After its last store a guard only reads `asked` and the bell. By then the
-//!    block may serve another channel; that costs one spurious ring.
+//! 4. After its last store a guard only reads `asked`, the bell and the orphan. By then the
+//!    block may serve another channel; that costs one spurious ring, or one look at an orphan.
+//! 5. `asked` becomes ORPHANED when the receiver's handle goes while messages are out, and stays so
+//!    until the lease ends: no peer is told any more. From then on each guard looks, after its last
+//!    store, whether it was the last, and the last one frees the memory that the guards read.
 
 use std::fmt;
 use std::ops::Deref;
 use std::ptr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 
 use ibex_base::{
     fork,
-    sync::{Asymmetry, AtomicPtr, AtomicU32, Ordering},
+    sync::{Arc, Asymmetry, AtomicPtr, AtomicU32, Mutex, Ordering, lock},
 };
 
 use super::{
@@ -56,14 +59,28 @@ pub struct CellBlock {
     bell: AtomicPtr<Bell>,
     /// Their number is a power of two.
     cells: Pages<AtomicU32>,
+    /// The memory that guards read, once the receiver's handle is gone.
+    orphan: Mutex<Option<Arc<dyn Orphan>>>,
 }
 
+/// The memory of a receiver whose handle is gone while messages are out.
+///
+/// A guard is `'static` and has no reference count, so its bytes are kept for it. Dropping the value
+/// frees all of them, and gives up the lease of the cells.
+pub trait Orphan: Send + Sync {
+    /// Frees the memory of released messages. Returns whether all messages have settled.
+    fn is_settled(&self) -> bool;
+}
+
+// States of `asked`. A guard has something to do from `ASKED` on.
 /// No sender waits.
 const ASKED_NOT: u32 = 0;
-/// The next settled cell must ring.
-const ASKED: u32 = 1;
 /// A settled cell rang; the engine has not looked yet.
-const ASKED_RUNG: u32 = 2;
+const ASKED_RUNG: u32 = 1;
+/// The next settled cell must ring.
+const ASKED: u32 = 2;
+/// The receiver's handle is gone: each settled cell may be the last.
+const ORPHANED: u32 = 3;
 
 /// The state of a message, as its cell has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -142,8 +159,9 @@ impl CellBlock {
         // ASK, pairs with `ask`: either we see the question here or the thread that
         // asked sees our cell. From here on the block may be another
         // channel's (rule 4). Model: loom_settled_while_asked.
+        // It is the same with the orphan. Model: loom_a_guard_goes_beside_the_handle.
         self.asymmetry.light();
-        if self.asked.load(Ordering::Relaxed) == ASKED {
+        if self.asked.load(Ordering::Relaxed) >= ASKED {
             self.answer();
         }
     }
@@ -193,6 +211,36 @@ impl CellBlock {
         self.asked.load(Ordering::Relaxed) == ASKED_RUNG
     }
 
+    /// Leaves memory that guards read in their care: the last guard frees it, or this call does if
+    /// the last is gone by now.
+    ///
+    /// The receiver's handle calls this when it is dropped. Nothing is handed out any more, and no
+    /// engine asks.
+    pub fn leave_to_guards(&self, orphan: Arc<dyn Orphan>) {
+        *lock(&self.orphan) = Some(orphan);
+        // ASK, pairs with `settle`, as in `ask`: either a guard sees that it has to look, or its
+        // cell is seen here. A guard that sees it finds the orphan, which was put there before.
+        self.asked.store(ORPHANED, Ordering::Relaxed);
+        self.asymmetry.heavy_here();
+        self.look_at_orphan();
+    }
+
+    /// Frees the orphan if all of its messages have settled.
+    ///
+    /// The lock is not held while the orphan is looked at or dropped, because both run code of
+    /// other modules.
+    fn look_at_orphan(&self) {
+        let orphan = lock(&self.orphan).clone();
+        // Of two guards that settle at the same time, the one that comes here later sees both
+        // cells. As long as either has the orphan, the block is leased to it and has no other.
+        if let Some(orphan) = orphan
+            && orphan.is_settled()
+        {
+            let kept = lock(&self.orphan).take();
+            drop(kept);
+        }
+    }
+
     /// The bell that guards ring.
     #[must_use]
     pub fn bell(&self) -> &'static Bell {
@@ -218,6 +266,13 @@ impl CellBlock {
 
     #[cold]
     fn answer(&self) {
+        if self.asked.load(Ordering::Relaxed) == ORPHANED {
+            // A fork of the process frees nothing.
+            if !fork::is_child() {
+                self.look_at_orphan();
+            }
+            return;
+        }
         // Each question gets one ring: the first guard that answers makes it, and the engine that
         // asked sums all cells.
         let first =
@@ -240,6 +295,7 @@ impl CellBlock {
             asymmetry: Asymmetry::of_process(),
             bell: AtomicPtr::new(ptr::null_mut()),
             cells,
+            orphan: Mutex::new(None),
         })))
     }
 }
@@ -248,8 +304,9 @@ impl fmt::Debug for CellBlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let asked = match self.asked.load(Ordering::Relaxed) {
             ASKED_NOT => "no",
+            ASKED_RUNG => "rung",
             ASKED => "yes",
-            _ => "rung",
+            _ => "orphaned",
         };
         f.debug_struct("CellBlock")
             .field("capacity", &self.cells.len())
@@ -276,8 +333,8 @@ impl CellState {
 ///
 /// Dropped while messages are held or detached, it does not give the block
 /// back: their guards would settle cells of another channel. The block is lost
-/// then, so code that ends a channel early keeps the lease until
-/// [`is_settled`](Self::is_settled).
+/// then, so code that ends a channel early
+/// [leaves the lease to the guards](CellBlock::leave_to_guards).
 #[derive(Debug)]
 pub struct CellLease {
     block: &'static CellBlock,
@@ -343,8 +400,8 @@ pub const fn size_units(size: usize) -> u32 {
 
 /// Free blocks, by the binary logarithm of their size.
 fn slab() -> MutexGuard<'static, [Vec<&'static CellBlock>; CLASSES]> {
-    static SLAB: Mutex<[Vec<&'static CellBlock>; CLASSES]> =
-        Mutex::new([const { Vec::new() }; CLASSES]);
+    static SLAB: std::sync::Mutex<[Vec<&'static CellBlock>; CLASSES]> =
+        std::sync::Mutex::new([const { Vec::new() }; CLASSES]);
     // No code panics between taking a block from the list and owning it.
     SLAB.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -370,3 +427,111 @@ const _: () = assert!(
     crate::producer::MAX_CAPACITY / SIZE_UNIT <= (u32::MAX >> SIZE_SHIFT) as usize,
     "the size of every record fits its cell"
 );
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::release::Advance;
+    use ibex_base::sync::{UnsafeCell, thread};
+
+    /// Bytes that guards read.
+    struct Bytes(UnsafeCell<()>);
+
+    // SAFETY: loom fails if two threads access the cell at the same time.
+    unsafe impl Send for Bytes {}
+    // SAFETY: as above.
+    unsafe impl Sync for Bytes {}
+
+    /// An end whose handle is gone, and the bytes that its guards read.
+    struct End {
+        advance: Advance,
+        cells: CellLease,
+        bytes: Arc<Bytes>,
+        freed: std::sync::Arc<std::sync::atomic::AtomicU32>,
+    }
+
+    impl Orphan for End {
+        fn is_settled(&self) -> bool {
+            self.advance.run(self.cells.block(), |_| ());
+            self.advance.is_settled(2)
+        }
+    }
+
+    impl Drop for End {
+        fn drop(&mut self) {
+            // loom fails if a guard may still read the bytes.
+            self.bytes.0.with_mut(|_| ());
+            self.freed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Two cells, the bytes that the guards of their messages read, and the count of frees.
+    struct Channel {
+        cells: &'static CellBlock,
+        bytes: Arc<Bytes>,
+        freed: std::sync::Arc<std::sync::atomic::AtomicU32>,
+    }
+
+    impl Channel {
+        /// Hands out two messages. Returns the end without its handle.
+        fn begin() -> (Self, Arc<dyn Orphan>) {
+            let bell = Bell::lease().unwrap();
+            let lease = CellBlock::lease(2, bell.bell()).expect("memory");
+            let channel = Self {
+                cells: lease.block(),
+                bytes: Arc::new(Bytes(UnsafeCell::new(()))),
+                freed: std::sync::Arc::default(),
+            };
+            channel.cells.hold(1, 8);
+            channel.cells.hold(2, 8);
+            let end = End {
+                advance: Advance::default(),
+                cells: lease,
+                bytes: channel.bytes.clone(),
+                freed: channel.freed.clone(),
+            };
+            (channel, Arc::from_std(std::sync::Arc::new(end)))
+        }
+
+        /// Starts a thread that reads a message and drops its guard.
+        fn guard(&self, sequence: u32, state: CellState) -> thread::JoinHandle<()> {
+            let (bytes, cells) = (self.bytes.clone(), self.cells);
+            thread::spawn(move || {
+                bytes.0.with(|_| ());
+                drop(bytes);
+                cells.settle(sequence, 1, state);
+            })
+        }
+
+        fn assert_freed(&self) {
+            assert_eq!(self.freed.load(Ordering::Relaxed), 1, "nobody frees it");
+        }
+    }
+
+    /// Mutants: light_missing, heavy_missing, orphan_unlooked.
+    #[test]
+    fn loom_a_guard_goes_beside_the_handle() {
+        loom::model(|| {
+            let (channel, end) = Channel::begin();
+            channel.cells.settle(1, 1, CellState::Acknowledged);
+            let guard = channel.guard(2, CellState::Dropped);
+            channel.cells.leave_to_guards(end);
+            guard.join().unwrap();
+            channel.assert_freed();
+        });
+    }
+
+    /// Mutants: settle_relaxed, sum_relaxed.
+    #[test]
+    fn loom_the_last_guard_frees_the_orphan() {
+        loom::model(|| {
+            let (channel, end) = Channel::begin();
+            channel.cells.leave_to_guards(end);
+            let first = channel.guard(1, CellState::Dropped);
+            let second = channel.guard(2, CellState::Acknowledged);
+            first.join().unwrap();
+            second.join().unwrap();
+            channel.assert_freed();
+        });
+    }
+}

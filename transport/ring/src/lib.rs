@@ -34,7 +34,7 @@ pub mod ring_memory;
 mod model_memory;
 
 pub use arrivals::{ArrivalReader, ArrivalRetirer, ArrivalWriter, arrival_ring};
-pub use cells::{CellBlock, CellLease, CellState};
+pub use cells::{CellBlock, CellLease, CellState, Orphan};
 pub use consumer::{Consumer, Malformed, Record, Run};
 pub use doorbell::{Arm, Doorbell};
 pub use producer::{Misbehaved, Producer, Released};

@@ -39,6 +39,9 @@ pub struct Producer<M> {
     /// A slot was given out since the last publish.
     slot_is_out: bool,
 
+    /// Memory backs the ring up to this position; [`u64::MAX`] if it backs all of it.
+    backed_until: u64,
+
     // Space that came back, as of the last refresh.
     released: Released,
     /// The last position at which the next header word may lie (rule 2).
@@ -48,7 +51,7 @@ pub struct Producer<M> {
 }
 
 impl<M: RingMemory> Producer<M> {
-    /// A producer of a new channel over memory of any content.
+    /// A producer of a new channel over memory of any content, all of it backed.
     ///
     /// `window_messages` bounds the messages that are published and not yet
     /// released.
@@ -94,8 +97,9 @@ impl<M: RingMemory> Producer<M> {
             sequence: released.messages,
             clean_until: position + layout.step() as u64,
             slot_is_out: false,
+            backed_until: u64::MAX,
             released,
-            last_position: last_position(released, capacity),
+            last_position: last_position(released, capacity, u64::MAX),
             last_sequence: released.messages.saturating_add(window_messages),
         }
     }
@@ -119,6 +123,21 @@ impl<M: RingMemory> Producer<M> {
         length <= MAX_LENGTH as usize
             && self.sequence < self.last_sequence
             && self.position + self.layout.size(length) as u64 <= self.last_position
+    }
+
+    /// Returns the position that the ring must be [backed](Self::back_until) up to for a payload of
+    /// `length` bytes.
+    #[must_use]
+    pub fn end_of(&self, length: usize) -> u64 {
+        self.position + (self.layout.size(length) + HEADER_BYTES) as u64
+    }
+
+    /// Notes that memory backs the ring up to `position` and no further, or all of it if that is
+    /// [`u64::MAX`]. No record goes beyond: [`fits`](Self::fits) counts that space as not free.
+    pub fn back_until(&mut self, position: u64) {
+        debug_assert!(position >= self.end_of(0), "the next header has a word");
+        self.backed_until = position;
+        self.last_position = last_position(self.released, self.capacity, position);
     }
 
     /// Returns whether the window has no message left, whether or not bytes are free.
@@ -156,7 +175,7 @@ impl<M: RingMemory> Producer<M> {
             return Err(self.misbehaved(released));
         }
         self.released = released;
-        self.last_position = last_position(released, self.capacity);
+        self.last_position = last_position(released, self.capacity, self.backed_until);
         self.last_sequence = released.messages.saturating_add(self.window_messages);
         Ok(())
     }
@@ -324,9 +343,11 @@ impl<M: RingBytes> Producer<M> {
     }
 }
 
-/// The last place for a header word when so much has been released.
-fn last_position(released: Released, capacity: usize) -> u64 {
-    released.position + (capacity - HEADER_BYTES) as u64
+/// The last place for a header word when so much has been released and is backed.
+#[inline]
+fn last_position(released: Released, capacity: usize, backed_until: u64) -> u64 {
+    let lap = released.position + capacity as u64;
+    lap.min(backed_until) - HEADER_BYTES as u64
 }
 
 /// The progress of a consumer's releases: cumulative, so late news is harmless.
@@ -417,6 +438,33 @@ mod tests {
         producer.refresh(one).unwrap();
         assert!(producer.fits(8));
         assert!(!producer.is_drained());
+    }
+
+    #[test]
+    fn no_word_is_written_beyond_what_is_backed() {
+        for layout in [Layout::packed(8), Layout::in_lines(8)] {
+            let memory = Words::new(4096);
+            // Every word but the first was used before.
+            memory.write(8, &[7; 511]);
+            let mut producer = Producer::new(memory.clone(), layout, u64::MAX);
+            let backed = 1024;
+            producer.back_until(producer.position() + backed);
+            let end = producer.position() + backed;
+            while producer.fits(8) {
+                producer.publish(RecordKind::Data, 8);
+            }
+            assert!(producer.position() < end && producer.end_of(8) > end);
+            assert!(memory.read(end as usize, 256).iter().all(|word| *word == 7));
+
+            let all = Released {
+                messages: producer.sequence(),
+                position: producer.position(),
+            };
+            producer.refresh(all).unwrap();
+            assert!(!producer.fits(8), "what is released is not more memory");
+            producer.back_until(u64::MAX);
+            assert!(producer.fits(producer.largest()));
+        }
     }
 
     #[test]

@@ -159,6 +159,15 @@ impl Advance {
         settled + cells.capacity()
     }
 
+    /// Returns whether all of the `handed_out` messages were settled at the last sum, so that no
+    /// guard reads anything any more.
+    #[must_use]
+    pub fn is_settled(&self, handed_out: u64) -> bool {
+        // EMPTIED, as in `last_cell`: the guards have read their last bytes, whichever thread
+        // summed their cells.
+        self.settled.load(Ordering::Acquire) == handed_out
+    }
+
     /// The contiguous prefix of messages whose space is free at present.
     #[inline]
     #[must_use]
@@ -220,7 +229,7 @@ impl Advance {
         // ENDED, pairs with `prefix`.
         self.acknowledgement_ended
             .store(prefix.acknowledgement_ended.into(), Ordering::Release);
-        // EMPTIED, pairs with `last_cell`.
+        // EMPTIED, pairs with `last_cell` and `is_settled`.
         self.settled.store(settled, Ordering::Release);
         (prefix != before).then_some(prefix)
     }

@@ -21,12 +21,12 @@ pub use crate::endpoint::error::{
     SendFailure, StayedFull, WaitAckedError,
 };
 pub use group::{
-    GroupFailure, GroupMessage, LossReason, MemberCounts, Parted, QuorumFailure, SendGroup, Votes,
-    WhenFull,
+    GroupFailure, GroupMessage, InTheWay, LossReason, MemberCounts, Parted, QuorumFailure,
+    SendGroup, Votes, WhenFull,
 };
 pub use message::RawMessage;
+pub use promptness::Promptness;
 pub use receive_handle::ReceiveHandle;
 pub use reservation::RawReservation;
 pub use send_handle::{Abort, SendHandle};
 pub use several::{Awaited, Ends, FOUND_PER_TURN, OfAnyPeer, Several};
-pub use task::{GatheringWait, TaskWait};

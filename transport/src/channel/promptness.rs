@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// The promptness of one place where tasks wait. Waking an idle processor takes longer than a
 /// prompt answer.
 #[derive(Debug, Default)]
-pub(super) struct Promptness {
+pub struct Promptness {
     /// The time at which a task began to wait.
     since: Option<Instant>,
     /// Messages in a row that came soon.
@@ -20,9 +20,14 @@ impl Promptness {
         self.since.get_or_insert_with(Instant::now);
     }
 
+    /// Returns whether a task waits.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.since.is_some()
+    }
+
     /// Notes that a message has come that a task waited for.
     #[inline]
-    pub(super) fn came(&mut self) {
+    pub fn came(&mut self) {
         if let Some(since) = self.since.take() {
             self.came_after(since.elapsed());
         }

@@ -2,7 +2,9 @@
 //!
 //! The path of a message is [`SendHandle::send`] down to `Entered::publish`: no fence, no locked
 //! instruction, no system call, no allocation. The rest of this file handles a channel that is not
-//! open or is over, a full ring, and a message too long for it.
+//! open or is over, and a full ring. `large.rs` sends messages that are too long for a ring.
+
+mod large;
 
 use std::sync::atomic::Ordering;
 use std::{
@@ -13,17 +15,11 @@ use std::{
 };
 
 use ibex_base::fork;
-use ibex_protocol::{
-    format::{
-        control::{Ask, CloseReason},
-        record::{LargeAnnouncement, RecordKind},
-    },
-    transfer::{eager_write::LANDINGS_UNDER_WAY, rendezvous::LARGE_PER_CHANNEL},
+use ibex_protocol::format::{
+    control::{Ask, CloseReason},
+    record::{LargeAnnouncement, RecordKind},
 };
-use ibex_ring::{
-    memory::class_bytes,
-    parking::{Condition, Patience, TimedOut},
-};
+use ibex_ring::parking::{Condition, Patience, TimedOut};
 
 use super::{reservation::RawReservation, task::SendWaits};
 use crate::{
@@ -31,13 +27,12 @@ use crate::{
         channel_end::ChannelEnd,
         error::{Full, MessageTooLong, SendError, SendFailure, WaitAckedError},
         send_end::{SendEnd, Writing},
-        send_producer::{LargePlace, SendProducer},
-        send_wait::Room,
+        send_producer::SendProducer,
+        send_wait::{Registration, Room},
         state::End,
     },
     node::SessionShared,
     session::{Counts, EndCause, Interface},
-    shared_memory::MESSAGE_SLOTS,
 };
 
 /// Why an encoder stopped.
@@ -593,131 +588,6 @@ impl SendEnd {
         }
     }
 
-    /// Sends a message that does not fit the ring. The message gets separate memory, and the ring
-    /// carries its announcement, which keeps the order.
-    fn send_large(
-        &self,
-        producer: &mut SendProducer,
-        size: Option<usize>,
-        patience: Patience,
-        encode: &mut Encoder<'_>,
-    ) -> Result<u64, SendFailure> {
-        let limit = usize::try_from(producer.max_message_bytes).unwrap_or(usize::MAX);
-        let mut room = size.unwrap_or(producer.largest * 2).min(limit);
-        loop {
-            let mut place = self.large_place(producer, room, patience)?;
-            match encode(&mut place.bytes(&mut producer.segments)[..room]) {
-                Ok(length) => {
-                    self.wait_room(producer, LargeAnnouncement::MAX_BYTES, patience)?;
-                    return Ok(self.publish_large(producer, place, length));
-                }
-                Err(Abort::Failed(error)) => return Err(SendError::Encode(error).into()),
-                Err(Abort::Overflow) if room == limit => return Err(self.too_long(None).into()),
-                Err(Abort::Overflow) => room = room.saturating_mul(2).min(limit),
-            }
-        }
-    }
-
-    /// Returns memory for a large message. Waits while the allowed number of large messages is
-    /// under way.
-    fn large_place(
-        &self,
-        producer: &mut SendProducer,
-        bytes: usize,
-        patience: Patience,
-    ) -> Result<LargePlace, SendFailure> {
-        let shares_memory = self.ours.get().is_some();
-        let under_way = if shares_memory {
-            MESSAGE_SLOTS
-        } else if self.session.may_land(bytes) {
-            LANDINGS_UNDER_WAY
-        } else {
-            // A session that resumes keeps a message until the peer has confirmed its arrival.
-            LARGE_PER_CHANNEL + usize::from(self.session.resumes)
-        };
-        // Over a wire, the memory is free when the local engine has sent the message or knows that
-        // it has arrived; the peer need not be asked. Where the peer reads the memory in place, it
-        // is free when the peer's application has released the message.
-        let all_out = if shares_memory {
-            Full::Slots
-        } else {
-            Full::Memory
-        };
-        let all_out = |_: &SendProducer| all_out;
-        self.wait_until(producer, patience, (Ask::default(), all_out), |producer| {
-            producer.retire_large(self, shares_memory);
-            producer.large.len() < under_way
-        })?;
-        let full = |_: &SendProducer| Full::Unreleased;
-        self.wait_until(producer, patience, (FOR_RELEASE, full), |producer| {
-            producer.retire_large(self, shares_memory);
-            producer.admits(bytes)
-        })?;
-        if shares_memory {
-            let most = producer.out.most_in_segments();
-            if let Ok(more) = class_bytes(bytes)
-                && let emptied @ 1.. = producer.segments.make_room(bytes, more, most)
-            {
-                self.session.pass_forget(self.id, emptied);
-            }
-            let slot = producer.segments.take(bytes).map_err(SendError::Memory)?;
-            let slot = slot.expect("fewer messages are under way than there are slots");
-            Ok(LargePlace::Slot(slot.index()))
-        } else {
-            let session = &self.session;
-            let lease = session.lease_large(bytes).map_err(SendError::Memory)?;
-            Ok(LargePlace::Lease(lease))
-        }
-    }
-
-    /// Publishes the announcement of the message in `place`. The caller has made sure that the ring
-    /// has room for it.
-    #[cold]
-    fn publish_large(&self, producer: &mut SendProducer, place: LargePlace, length: usize) -> u64 {
-        let sequence = producer.ring.sequence() + 1;
-        // The engine must know of the bytes before any reader can see the announcement.
-        let (slot, announcement) = match place {
-            LargePlace::Lease(lease) => {
-                let session = &self.session;
-                let landing = session.send_large(self.id, sequence, length, lease);
-                let announcement = match landing {
-                    None => LargeAnnouncement::in_chunks(length),
-                    Some(landing) => LargeAnnouncement::in_landing(length, landing),
-                };
-                (0, announcement)
-            }
-            LargePlace::Slot(slot) => {
-                let place = producer.segments.slot(slot);
-                let (capacity, fd) = (place.capacity(), place.announce());
-                let is_new = fd.is_some();
-                if is_new {
-                    let session = &self.session;
-                    session.pass_large(self.id, sequence, slot, length, capacity, fd);
-                }
-                (slot, LargeAnnouncement::in_segment(length, slot, is_new))
-            }
-        };
-        for (to, from) in producer.ring.slot().iter_mut().zip(announcement.bytes()) {
-            to.write(*from);
-        }
-        producer.large.push_back((sequence, slot));
-        if producer.goes_out(sequence, length) && self.ours.get().is_none() {
-            // The sender will soon wait for releases. Asking now brings the answer by then.
-            let released = producer.ring.released().messages + 1;
-            let ask = Ask {
-                released,
-                ..Ask::default()
-            };
-            self.session.ask(self.id, ask);
-        }
-        self.large_messages.add(1);
-        self.large_bytes.add(length as u64);
-        // The message's bytes count as untransmitted. So the announcement goes out at once, and the
-        // answer comes while the application prepares the next message.
-        producer.untransmitted += length;
-        self.publish(producer, RecordKind::Large, announcement.bytes().len())
-    }
-
     // ---- Waiting ---------------------------------------------------------------------
 
     pub(super) fn wait_room(
@@ -726,6 +596,7 @@ impl SendEnd {
         length: usize,
         patience: Patience,
     ) -> Result<(), SendFailure> {
+        producer.back(length).map_err(SendError::Memory)?;
         let full = SendProducer::full_window;
         self.wait_until(producer, patience, (FOR_RELEASE, full), |producer| {
             producer.takes(length)
@@ -743,21 +614,23 @@ impl SendEnd {
         mut enough: impl FnMut(&mut SendProducer) -> bool,
     ) -> Result<(), SendFailure> {
         let (end, session) = (self, &self.session);
-        // True once the first look has failed. Only the first round looks before it waits; each
-        // wait begins with a new question.
-        let mut is_waiting = false;
+        // What was released when the first look failed. Only the first round looks before it waits;
+        // each wait begins with a new question.
+        let mut released = None;
         let answer = loop {
             let mut room = Room {
                 end,
                 producer: &mut *producer,
                 ask,
-                asked: None,
+                registration: Registration::default(),
                 enough: &mut enough,
             };
-            if !is_waiting && let Some(answer) = room.look() {
+            if released.is_none()
+                && let Some(answer) = room.look()
+            {
                 break answer;
             }
-            is_waiting = true;
+            let released = *released.get_or_insert_with(|| end.counts().released);
             end.no_room(room.producer, ask);
             let Patience::Until(deadline) = patience else {
                 // The peer may have released messages that the local engine has not noticed yet.
@@ -771,10 +644,10 @@ impl SendEnd {
                 .into_iter()
                 .flatten()
                 .min();
-            match session.wait_for(&end.waiters, until, room) {
+            match session.wait_for(until, room) {
                 Ok(answer) => break answer,
                 Err(TimedOut) if until == deadline => {
-                    return Err(end.stayed_full(Some(full(producer))));
+                    return Err(end.stayed_full(Some(full(producer)), released));
                 }
                 Err(TimedOut) => {}
             }

@@ -1,22 +1,20 @@
 //! Waiting at several ends at once for the first event.
 //!
-//! A thread waits in one place. Each end has a waiting place, and all peers of a node together have
-//! another. When the thread is about to sleep, it leaves a waker at each of these places. Each
-//! waker leads to the thread's own place, and the thread takes them back when it is awake. Nothing
-//! is polled meanwhile, and no other thread takes part.
+//! Each end has a waiting place, and all peers of a node together have another. When the thread is
+//! about to sleep, it leaves its waker at each of these places, and takes all back when it is awake.
+//! Nothing is polled meanwhile, and no other thread takes part.
 
-use std::{
-    fmt,
-    sync::Arc,
-    task::{Wake, Waker},
-};
+use std::{fmt, sync::Arc, task::Waker};
 
 use ibex_base::fork;
 use ibex_protocol::format::control::Ask;
-use ibex_ring::parking::{Condition, Patience, TimedOut, WaitSlot};
+use ibex_ring::parking::{Condition, Patience, TimedOut};
 
-use super::{ReceiveHandle, SendHandle, TaskWait};
-use crate::runtime::{Driver, EventLoop, Gathering, Looks, wait_for_any};
+use super::{ReceiveHandle, SendHandle};
+use crate::{
+    endpoint::send_wait::Registration,
+    runtime::{Driver, EventLoop, Gathering, Looks, wait_for_any},
+};
 
 /// Where callers turn the engine, one of this many calls that find an event at once runs a turn. So
 /// an end that always has an event does not keep other ends from getting theirs.
@@ -50,8 +48,10 @@ pub trait OfAnyPeer: fmt::Debug {
     /// Returns whether there is an event, which stays until it is taken. If the caller is
     /// `about_to_sleep`, peers without events keep their wakers.
     fn is_there(&mut self, about_to_sleep: bool) -> bool;
-    /// Leaves a waker at every peer. A look follows.
-    fn leave_alone(&mut self);
+    /// Leaves a waker for events of every peer. A look follows.
+    fn register(&mut self, waker: &Waker);
+    /// Takes back the waker.
+    fn leave(&mut self);
     /// Gives peers the news that costs no frame; see [`Condition::keep_nothing_back`].
     fn keep_nothing_back(&mut self);
 }
@@ -94,7 +94,7 @@ impl Awaited<'_> {
 
     /// Asks the peer to report the event, if the peer is asked through shared memory and
     /// `in_memory` is true, or over a wire and it is false.
-    fn ask(&self, wait: &mut TaskWait, in_memory: bool) {
+    fn ask(&self, wait: &mut Registration, in_memory: bool) {
         if let Self::Acknowledgement(handle, sequence) = self
             && handle.shares_memory() == in_memory
         {
@@ -111,68 +111,38 @@ impl Awaited<'_> {
     }
 
     /// Leaves a waker. A look follows.
-    fn register(&mut self, wait: &mut TaskWait, waker: &Waker) {
+    fn register(&mut self, wait: &mut Registration, waker: &Waker) {
         match self {
             Self::Message(handle) => handle.register(waker),
             Self::Acknowledgement(handle, _) => handle.end().register(wait, waker),
-            Self::OfAnyPeer(peers) => {
-                peers.gathering().register(wait, waker);
-                peers.leave_alone();
-            }
+            Self::OfAnyPeer(peers) => peers.register(waker),
         }
     }
 
-    fn leave(&mut self, wait: &mut TaskWait) {
+    fn leave(&mut self, wait: &mut Registration) {
         match self {
             Self::Message(handle) => handle.leave(),
             Self::Acknowledgement(handle, _) => _ = handle.end().leave(wait),
-            Self::OfAnyPeer(peers) => peers.gathering().deregister(wait),
+            Self::OfAnyPeer(peers) => peers.leave(),
         }
     }
 }
 
 /// A wait for events of several ends, which looks at them round-robin.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Several {
-    place: Arc<Place>,
-    waker: Waker,
-    waits: Vec<TaskWait>,
+    waits: Vec<Registration>,
     /// The end to look at first.
     next: usize,
     /// Number of calls that found an event at once.
     found: u32,
 }
 
-/// The waiting place of a thread.
-#[derive(Debug, Default)]
-pub(super) struct Place {
-    pub(super) slot: WaitSlot,
-}
-
-impl Wake for Place {
-    fn wake(self: Arc<Self>) {
-        self.slot.wake_all();
-    }
-}
-
-/// Makes a waiting place, and the waker that wakes it.
-pub(super) fn place() -> (Arc<Place>, Waker) {
-    let place = Arc::<Place>::default();
-    (place.clone(), place.into())
-}
-
 impl Several {
     /// Makes a wait that looks at the first end first.
     #[must_use]
     pub fn new() -> Self {
-        let (place, waker) = place();
-        Self {
-            place,
-            waker,
-            waits: Vec::new(),
-            next: 0,
-            found: 0,
-        }
+        Self::default()
     }
 
     /// Returns the number of an end that has an event. If several have one, the next in the round
@@ -214,17 +184,17 @@ impl Several {
             event_loop.poll_in_passing();
             return self.look(ends, false).ok_or(TimedOut);
         };
-        self.waits.resize_with(count, TaskWait::default);
+        self.waits.resize_with(count, Registration::default);
         // Over a wire, a look is useless before the peer's engine has got the question.
         self.ask(ends, false);
-        let (place, others) = (self.place.clone(), others(&event_loop, ends));
+        let others = others(&event_loop, ends);
         let ready = Ready {
             several: self,
             ends,
             about_to_sleep: false,
         };
         let engines = (&event_loop, &others[..]);
-        wait_for_any(engines, &place.slot, deadline, looks, ready)
+        wait_for_any(engines, deadline, looks, ready)
     }
 
     fn look(&mut self, ends: &mut dyn Ends, about_to_sleep: bool) -> Option<usize> {
@@ -257,12 +227,6 @@ fn others(first: &Arc<EventLoop>, ends: &mut dyn Ends) -> Vec<Arc<EventLoop>> {
     others
 }
 
-impl Default for Several {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// The condition "one of the ends has an event".
 struct Ready<'a> {
     several: &'a mut Several,
@@ -288,15 +252,14 @@ impl Condition for Ready<'_> {
         self.several.ask(self.ends, true);
     }
 
-    fn arm(&mut self) {
+    fn register(&mut self, waker: &Waker) {
         self.about_to_sleep = true;
-        let Several { waits, waker, .. } = self.several;
-        for (number, wait) in waits.iter_mut().enumerate() {
+        for (number, wait) in self.several.waits.iter_mut().enumerate() {
             self.ends.end(number).register(wait, waker);
         }
     }
 
-    fn disarm(&mut self) {
+    fn leave(&mut self) {
         self.about_to_sleep = false;
         for (number, wait) in self.several.waits.iter_mut().enumerate() {
             self.ends.end(number).leave(wait);

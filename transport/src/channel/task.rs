@@ -27,7 +27,7 @@ use std::{
 
 use ibex_base::fork;
 use ibex_protocol::format::{control::Ask, record::LargeAnnouncement};
-use ibex_ring::parking::{Condition, Patience, Ticket};
+use ibex_ring::parking::{self, Condition, Patience, Ticket};
 
 use super::{
     Abort, RawMessage, RawReservation, ReceiveHandle, RecvError, RecvFailure, SendError,
@@ -36,58 +36,21 @@ use super::{
     send_handle::{Entered, Reserved},
 };
 use crate::{
-    endpoint::send_end::{SendEnd, Wish},
-    runtime::{Driver, Gathering, Runtime},
+    endpoint::send_wait::Registration,
+    runtime::{Driver, Gathering},
 };
-
-/// A task's waker and question at one place where it waits.
-#[derive(Debug, Default)]
-pub struct TaskWait {
-    /// Ticket of the task's waker.
-    ticket: Option<Ticket>,
-    /// The question that the peer was asked through shared memory.
-    pub(super) asked: Option<Wish>,
-}
-
-/// A task's wait for all peers of a node.
-#[derive(Debug, Default)]
-pub struct GatheringWait {
-    left: TaskWait,
-    /// A record of how soon awaited events came here.
-    promptness: Promptness,
-}
-
-impl GatheringWait {
-    /// Notes that the awaited event has come, for a caller that found it without a poll here.
-    #[inline]
-    pub fn came(&mut self) {
-        self.promptness.came();
-    }
-}
-
-impl TaskWait {
-    /// Returns whether a waker was left and not taken back. The waker may have been used.
-    pub(super) fn has_waker(&self) -> bool {
-        self.ticket.is_some()
-    }
-
-    /// Returns whether there is anything to take back.
-    fn is_left(&self) -> bool {
-        self.has_waker() || self.asked.is_some()
-    }
-}
 
 /// Wakers and questions of tasks at a sender's handle, one for each kind of wait.
 #[derive(Debug, Default)]
 pub(super) struct SendWaits {
     /// The wait for room, or for the peer to open its end.
-    pub(super) room: TaskWait,
+    pub(super) room: Registration,
     /// Ticket of a task's waker at the turnstile, while another handle may have the producer.
     turn: Option<Ticket>,
     /// The wait for the peer's engine to hold a message.
-    pub(super) received: TaskWait,
+    pub(super) received: Registration,
     /// The wait for the peer's application to acknowledge a message.
-    pub(super) acked: TaskWait,
+    pub(super) acked: Registration,
 }
 
 impl ReceiveHandle {
@@ -205,6 +168,33 @@ impl ReceiveHandle {
                 if self.end().session.runtime().driver() == Driver::Tasks {
                     self.promptness.waits();
                 }
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Waits until the peer has opened its end, for a task.
+    pub fn poll_opened(&mut self, waker: &Waker) -> Poll<Result<(), RecvError>> {
+        if fork::is_child() {
+            return Poll::Ready(Err(self.used_after_fork()));
+        }
+        let settled = |opened| match opened {
+            Ok(()) => Some(Ok(())),
+            Err(RecvFailure::Failed(error)) => Some(Err(error)),
+            Err(_) => None,
+        };
+        let mut opened = settled(self.opened(Patience::None));
+        if opened.is_none() {
+            self.register(waker);
+            opened = settled(self.opened(Patience::Glance));
+        }
+        match opened {
+            Some(opened) => {
+                self.leave();
+                Poll::Ready(opened)
+            }
+            None => {
+                self.end().watch_open();
                 Poll::Pending
             }
         }
@@ -391,7 +381,7 @@ impl SendHandle {
             return false;
         }
         let was_there = end.leave(&mut waits.room);
-        end.leave_turn(&mut waits.turn);
+        end.turnstile.waiters.leave(&mut waits.turn);
         was_there
     }
 
@@ -410,63 +400,6 @@ impl SendHandle {
         self.leave_room();
         self.leave_received();
         self.leave_acked();
-    }
-}
-
-/// The end's part in the waits of tasks.
-impl SendEnd {
-    fn poll_news(
-        &self,
-        wait: &mut TaskWait,
-        waker: &Waker,
-        ask: Ask,
-    ) -> Poll<Result<(), WaitAckedError>> {
-        if fork::is_child() {
-            return Poll::Ready(Err(self.used_after_fork().into()));
-        }
-        if ask == Ask::default() {
-            self.leave(wait);
-            return Poll::Ready(self.check_opened());
-        }
-        let mut answer = self.look_for(&ask);
-        if answer.is_none() {
-            self.register(wait, waker);
-            self.ask_for(&ask, &mut wait.asked);
-            // Where callers turn the engine, this turn may bring the answer at once.
-            self.session.poll();
-            answer = self.look_for(&ask);
-        }
-        match answer {
-            Some(answer) => {
-                self.leave(wait);
-                Poll::Ready(answer)
-            }
-            None => Poll::Pending,
-        }
-    }
-
-    /// Leaves a waker for any news from the peer or the engine. A look follows.
-    pub(super) fn register(&self, wait: &mut TaskWait, waker: &Waker) {
-        self.waiters.renew(&mut wait.ticket, waker);
-    }
-
-    /// Takes back the waker of a task that no longer waits. Returns whether the waker was still
-    /// there, unused.
-    pub(super) fn leave(&self, wait: &mut TaskWait) -> bool {
-        let mut left = mem::take(wait);
-        // In a fork of the process no thread will use the waker.
-        if !left.is_left() || fork::is_child() {
-            return false;
-        }
-        self.take_back_question(&mut left.asked);
-        self.waiters.leave(&mut left.ticket)
-    }
-
-    fn leave_turn(&self, turn: &mut Option<Ticket>) {
-        let mut left = turn.take();
-        if !fork::is_child() {
-            self.turnstile.waiters.leave(&mut left);
-        }
     }
 }
 
@@ -499,102 +432,39 @@ fn settled_send<T>(sent: Result<T, SendFailure>) -> Option<Result<T, SendError>>
     }
 }
 
-impl Runtime {
-    /// Returns the next session that a peer dialed, for a task; `None` when the node is closed.
-    pub fn poll_accept(
-        &self,
-        wait: &mut TaskWait,
-        waker: &Waker,
-    ) -> Poll<Option<std::sync::Arc<crate::node::SessionShared>>> {
-        self.leave_accept(wait);
-        let look = || match self.try_accept() {
-            Some(session) => Poll::Ready(Some(session)),
-            None if self.accepts_no_more() => Poll::Ready(None),
-            None => Poll::Pending,
-        };
-        let found = look();
-        if found.is_ready() {
-            return found;
-        }
-        self.accept_waiters.renew(&mut wait.ticket, waker);
-        let found = look();
-        if found.is_ready() {
-            self.leave_accept(wait);
-        }
-        found
-    }
-
-    /// Takes back the waker of a task that no longer waits.
-    pub fn leave_accept(&self, wait: &mut TaskWait) {
-        if fork::is_child() {
-            // In a fork of the process no thread will use the waker.
-            return *wait = TaskWait::default();
-        }
-        self.accept_waiters.leave(&mut wait.ticket);
-    }
-}
-
 impl Gathering {
-    /// Polls `condition`. Pending until the condition holds after an event of a member, a session
-    /// or the node. Where callers turn the engine, a poll that finds nothing runs a turn.
+    /// Polls `condition`, which leaves its waker by [`register`](Self::register). Pending until the
+    /// condition holds after an event of a member, a session or the node. Where callers turn the
+    /// engine, a poll that finds nothing runs a turn.
     ///
-    /// A task may look for a moment first, if its events come soon. `in_memory` is as for
-    /// [`wait`](Self::wait).
+    /// A task whose events come soon looks for a moment first, if `may_look` says so. `in_memory` is
+    /// as for [`wait`](Self::wait).
     pub fn poll_until<C: Condition>(
         &self,
-        wait: &mut GatheringWait,
+        promptness: &mut Promptness,
         waker: &Waker,
         (may_look, in_memory): (bool, bool),
         mut condition: C,
     ) -> Poll<C::Output> {
-        let first = !wait.left.has_waker();
-        self.leave(wait);
-        if let Some(found) = condition.look() {
-            wait.promptness.came();
-            return Poll::Ready(found);
-        }
-        if may_look && first && in_memory && wait.promptness.is_worth_a_look() {
+        let mut found = condition.look();
+        let looks_first = may_look && in_memory && !promptness.is_waiting();
+        if found.is_none() && looks_first && promptness.is_worth_a_look() {
             let looks = Self::looks(in_memory);
-            let look = promptness::LOOK;
-            if let Some(found) = self.runtime().first().look_for(look, looks, &mut condition) {
-                wait.promptness.came();
-                return Poll::Ready(found);
-            }
+            let event_loop = self.runtime().first();
+            found = event_loop.look_for(promptness::LOOK, looks, &mut condition);
         }
-        self.register(&mut wait.left, waker);
-        self.poll();
-        condition.arm();
-        match condition.look() {
+        let polled = match found {
             Some(found) => {
-                self.leave(wait);
-                wait.promptness.came();
+                condition.leave();
                 Poll::Ready(found)
             }
-            None => {
-                if self.runtime().driver() == Driver::Tasks {
-                    wait.promptness.waits();
-                }
-                Poll::Pending
-            }
+            None => parking::poll(condition, waker, || self.poll()),
+        };
+        if polled.is_ready() {
+            promptness.came();
+        } else if self.runtime().driver() == Driver::Tasks {
+            promptness.waits();
         }
-    }
-
-    /// Leaves a waker for events of members, sessions and the node. A look follows.
-    pub(super) fn register(&self, wait: &mut TaskWait, waker: &Waker) {
-        self.slot().renew(&mut wait.ticket, waker);
-    }
-
-    /// Takes back the waker of a task that no longer waits.
-    pub fn leave(&self, wait: &mut GatheringWait) {
-        self.deregister(&mut wait.left);
-    }
-
-    /// Takes back the waker that [`register`](Self::register) left.
-    pub(super) fn deregister(&self, wait: &mut TaskWait) {
-        if fork::is_child() {
-            // In a fork of the process no thread will use the waker.
-            return *wait = TaskWait::default();
-        }
-        self.slot().leave(&mut wait.ticket);
+        polled
     }
 }

@@ -5,7 +5,7 @@ use std::{any::Any, sync::Arc};
 use ibex_ring::parking::{Bell, Wakers};
 
 use crate::{
-    connection::{MemoryWanted, Redialing},
+    connection::MemoryWanted,
     node::{NodeState, SessionShared},
     rdma::RdmaPort,
 };
@@ -36,8 +36,6 @@ pub(crate) struct Context<'a> {
     pub(crate) wanted: Vec<MemoryWanted>,
     /// RDMA ports whose devices may be gone; asking the kernel takes long.
     pub(crate) unsure_ports: Vec<Arc<RdmaPort>>,
-    /// Sessions whose peers are to be dialed again.
-    pub(crate) redialings: Vec<Redialing>,
     /// Memory that is given back; unmapping takes long.
     pub(crate) leftovers: Vec<Box<dyn Any>>,
 }
@@ -49,7 +47,6 @@ impl<'a> Context<'a> {
             wakers: Wakers::new(),
             wanted: Vec::new(),
             unsure_ports: Vec::new(),
-            redialings: Vec::new(),
             leftovers: Vec::new(),
         }
     }
@@ -66,14 +63,9 @@ impl<'a> Context<'a> {
             wakers,
             wanted,
             unsure_ports,
-            redialings,
             leftovers,
         } = self;
-        wakers.is_empty()
-            && wanted.is_empty()
-            && unsure_ports.is_empty()
-            && redialings.is_empty()
-            && leftovers.is_empty()
+        wakers.is_empty() && wanted.is_empty() && unsure_ports.is_empty() && leftovers.is_empty()
     }
 
     /// Returns whether no work was ever collected, as in nearly every turn.
@@ -82,7 +74,6 @@ impl<'a> Context<'a> {
         self.wakers.is_untouched()
             && self.wanted.capacity() == 0
             && self.unsure_ports.capacity() == 0
-            && self.redialings.capacity() == 0
             && self.leftovers.capacity() == 0
     }
 }

@@ -1,7 +1,7 @@
 //! The core of a connection: the session, the ends of its channels and its life cycle, apart from
 //! the wire that carries its frames.
 
-use std::{any::Any, net::SocketAddr, sync::Arc, time::Instant};
+use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use ibex_protocol::{
     credit::{broker::CreditAction, session::CreditReport},
@@ -15,8 +15,8 @@ use super::{
     receivers::ReceiveLink, reconnect::Reconnect, retained::Retained, shared_memory::SharedMemory,
 };
 use crate::{
-    node::SessionShared,
-    session::{EndCause, PeerDescription},
+    node::{SessionShared, Undelivered},
+    session::{EndCause, HeldPlace, PeerDescription},
 };
 
 /// The parts of a session that all of its objects use.
@@ -51,6 +51,8 @@ pub(crate) struct Core {
     pub(crate) alarms: Alarms,
 
     // The end of the session.
+    /// The cause of an end in order, once either end has said goodbye. The first one counts.
+    pub(super) parting: Option<EndCause>,
     /// The session did not end in order, so messages that the peer did not take are lost.
     pub(super) is_lost: bool,
     /// The session does not continue over another wire, because the peer broke the protocol or has
@@ -60,7 +62,7 @@ pub(crate) struct Core {
     /// arrived is read.
     pub(super) broken: Option<EndCause>,
     /// The session's place in its node, dropped when the session is over.
-    pub(super) place: Option<Box<dyn Any + Send>>,
+    pub(super) place: Option<Box<dyn HeldPlace>>,
 }
 
 /// The phases of a session's life.
@@ -114,6 +116,12 @@ impl Common {
     /// Returns the part of the session that its handles share.
     pub(crate) fn shared(&self) -> Arc<SessionShared> {
         self.shared.clone()
+    }
+
+    /// Returns the channels with messages that were not delivered by the end of the session.
+    pub(crate) fn undelivered(&self) -> Vec<Undelivered> {
+        let report = self.shared.close_report();
+        report.map_or_else(Vec::new, |report| report.undelivered)
     }
 
     /// Returns the description of the peer.

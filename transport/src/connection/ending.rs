@@ -1,12 +1,12 @@
 //! The end of a session: in order, by a goodbye from either side, or broken.
 
 use std::mem;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 use std::time::{Duration, Instant};
 
 use ibex_base::sync::Asymmetry;
 use ibex_protocol::{
-    format::control::{Ask, CloseReason},
+    format::control::{Ask, CloseReason, heard_reason},
     timer::Timer,
 };
 
@@ -89,35 +89,43 @@ impl Senders {
 }
 
 impl Core {
-    /// Closes every end, in order unless it was broken off, and says goodbye. If there is a
-    /// `deadline`, the session is over by then in any case.
-    pub(crate) fn begin_close(&mut self, deadline: Option<Instant>, context: &mut Context<'_>) {
+    /// Closes every end, in order unless it was broken off, and says goodbye, with the `reason` for
+    /// which the program ends this session alone. If there is a `deadline`, the session is over by
+    /// then in any case. If this is called again, the earliest deadline counts.
+    pub(crate) fn begin_close(
+        &mut self,
+        reason: Option<&str>,
+        deadline: Option<Instant>,
+        context: &mut Context<'_>,
+    ) {
+        if let (Phase::Up | Phase::Closing, Some(deadline)) = (self.common.phase, deadline) {
+            self.common.timers.set_sooner(Timer::Linger, deadline);
+        }
         if self.common.phase != Phase::Up {
             return;
         }
         self.common.phase = Phase::Closing;
-        if let Some(deadline) = deadline {
-            self.common.timers.set(Timer::Linger, deadline);
-        }
+        let reason = reason.map(heard_reason);
+        let cause = self.parting.insert(EndCause::of_close(reason)).clone();
         for sender in self.ends.senders.ends.values_mut() {
             // OVER: from here on no handle can enter.
-            sender.end.state.end(End::Cause(EndCause::NodeClosed));
+            sender.end.state.end(End::Cause(cause.clone()));
             sender.end.waiters.take(&mut context.wakers);
             sender.is_ending = true;
         }
         for receiver in self.ends.receivers.ends.values() {
-            receiver.end.state.end(End::Cause(EndCause::NodeClosed));
+            receiver.end.state.end(End::Cause(cause.clone()));
             receiver.end.waiters.take(&mut context.wakers);
         }
         self.ends.senders.leaving_until = Some(clock::now() + LEAVING_TIMEOUT);
         self.ends.senders.end(&mut self.common);
         // The goodbye is sent after the closes of all senders.
-        self.common.session.say_goodbye();
+        self.common.session.say_goodbye(reason.map(Arc::from));
     }
 
-    /// Handles the peer's goodbye, its last frame: it will not read anything that this end could
-    /// send.
-    pub(super) fn peer_said_goodbye(&mut self, context: &mut Context<'_>) {
+    /// Handles the peer's goodbye, its last frame, which gives this `cause`. The peer will not read
+    /// anything that this end could send.
+    pub(super) fn peer_said_goodbye(&mut self, cause: EndCause, context: &mut Context<'_>) {
         match self.common.phase {
             Phase::Up => {
                 self.receive_passed(PASSED_PER_TURN, context);
@@ -130,11 +138,15 @@ impl Core {
                 {
                     // The goodbye is handled later; the peer waits for this end's goodbye until
                     // then.
-                    shared_memory.has_goodbye = true;
+                    shared_memory.goodbye = Some(cause);
                     return;
                 }
                 self.common.phase = Phase::PeerClosed;
-                self.ends.end_all(&EndCause::Goodbye, &mut context.wakers);
+                if let EndCause::EndedByPeer { .. } = &cause {
+                    self.log_end(&cause);
+                }
+                self.ends.end_all(&cause, &mut context.wakers);
+                self.parting = Some(cause);
                 for (id, sender) in self.ends.senders.ends.iter_mut() {
                     sender.is_closed = true;
                     let last = sender.end.sent.load(Ordering::Acquire);
@@ -142,7 +154,7 @@ impl Core {
                         .session
                         .close_sender(id, last, CloseReason::Dropped);
                 }
-                self.common.session.say_goodbye();
+                self.common.session.say_goodbye(None);
                 self.common
                     .timers
                     .set(Timer::Linger, clock::now() + GOODBYE_TIMEOUT);
@@ -182,12 +194,20 @@ impl Core {
         // A peer that has said goodbye has taken over the messages in shared memory. The last frame
         // to it may still be unwritten when it closes the connection.
         self.is_lost = self.common.phase != Phase::PeerClosed;
-        let cause = match self.common.phase {
-            Phase::Closing => EndCause::NodeClosed,
-            // The peer said goodbye before.
-            Phase::PeerClosed => EndCause::Goodbye,
-            Phase::Up | Phase::Gone => cause,
-        };
+        // After a goodbye, the break of the wire is not what ends the session.
+        let cause = self.parting.clone().unwrap_or(cause);
+        self.finish(&cause, context);
+    }
+
+    /// Ends a session that closes, because no time is left. Data that has arrived is taken in.
+    pub(super) fn close_now(&mut self, context: &mut Context<'_>) {
+        self.receive_passed(MOST_PASSED, context);
+        self.finish_in_order(context);
+    }
+
+    /// Ends the session after a goodbye of either end.
+    pub(super) fn finish_in_order(&mut self, context: &mut Context<'_>) {
+        let cause = self.parting.clone().unwrap_or(EndCause::Goodbye);
         self.finish(&cause, context);
     }
 
@@ -197,20 +217,36 @@ impl Core {
         // If the wire broke, it is unknown whether this end's goodbye has arrived.
         let is_whole = self.broken.is_none();
         if self.common.phase == Phase::PeerClosed && is_said && is_whole {
-            self.finish(&EndCause::Goodbye, context);
+            self.finish_in_order(context);
         }
     }
 
     pub(super) fn finish(&mut self, cause: &EndCause, context: &mut Context<'_>) {
         self.ends.senders.end_now(&mut self.common);
         self.common.phase = Phase::Gone;
+        self.common.shared.suspension.set(None);
+        self.common.shared.silence.set(None);
         stop_waiting(&mut self.common.timers);
+        if let Some(reconnect) = &mut self.reconnect {
+            reconnect.dialing = None;
+        }
         // The place is given up first, because a listener may connect again at once.
         if self.place.take().is_some() {
+            if let EndCause::EndedHere { .. } = cause {
+                self.log_end(cause);
+            }
+            let undelivered = self.undelivered();
+            self.common.shared.ending.report(undelivered);
             let cause = cause.clone();
             self.common.tell(What::Gone { cause }, context);
         }
         self.ends.end_all(cause, &mut context.wakers);
+    }
+
+    /// Logs the end of a session that a program has ended, while its node goes on.
+    fn log_end(&self, cause: &EndCause) {
+        let peer = self.common.shared.peer_in_log();
+        tracing::info!(%peer, why = %cause, "session over");
     }
 
     /// Returns the channels with messages that the peer's engine is not known to hold.
@@ -243,9 +279,9 @@ impl Core {
     }
 }
 
-/// Time for which a closing node waits for a thread in the middle of a send.
+/// Time for which a closing session waits for a thread in the middle of a send.
 const LEAVING_TIMEOUT: Duration = Duration::from_secs(1);
-/// Interval at which the closing node looks whether that thread has left.
+/// Interval at which the closing session looks whether that thread has left.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// Time that the answer to a goodbye may take.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);

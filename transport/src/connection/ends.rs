@@ -8,7 +8,12 @@ use ibex_ring::parking::Wakers;
 use super::{context::Context, core::Common, receivers::Receivers, senders::Senders, stalls};
 use crate::{
     clock,
-    endpoint::{channel_end::ChannelEnd, receive_end::ReceiveEnd, state::End, stats::ChannelStats},
+    endpoint::{
+        channel_end::ChannelEnd,
+        receive_end::ReceiveEnd,
+        state::End,
+        stats::{ChannelStats, ChannelTotals},
+    },
     session::{EndCause, Interface},
 };
 
@@ -71,6 +76,13 @@ impl Ends {
         let mut channels: Vec<_> = senders.chain(receivers).collect();
         channels.sort_by(|a, b| (&a.name, a.end).cmp(&(&b.name, b.end)));
         channels
+    }
+
+    /// Returns the counts of the ends that are gone.
+    pub(super) fn gone(&self) -> ChannelTotals {
+        let mut gone = self.senders.gone;
+        gone += self.receivers.gone;
+        gone
     }
 
     // ---- Ends that the peer does not open --------------------------------------------

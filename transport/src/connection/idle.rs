@@ -4,20 +4,26 @@
 //! The engine looks about once a second, as long as there is memory that may be given back. An end
 //! that has not moved between two looks is silent, so no clock is read for a message; a resting
 //! session is not looked at. If messages are unreleased, the engine asks the peer once to report
-//! their release, which leads to further looks.
+//! their release, which leads to further looks, and looks some more times whether the peer answers
+//! at all.
 
-use std::{mem, sync::atomic::Ordering};
+use std::{
+    mem,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use ibex_base::sync::Asymmetry;
-use ibex_protocol::format::control::Ask;
+use ibex_protocol::{format::control::Ask, timer::Timer};
 
 use super::{
-    core::{Common, Core},
+    core::{Common, Core, Phase},
     receivers::Receivers,
     senders::{AttachedRing, Senders},
     shared_memory::SharedMemory,
 };
 use crate::{
+    clock,
     connection::Context,
     endpoint::send_end::{Claim, SendEnd, Wish},
     wire::{AnyWire, Wire},
@@ -31,6 +37,8 @@ pub(super) struct SenderSilence {
     /// The peer was asked to report the release of all messages or, after the last of their frames,
     /// was asked any question.
     is_asked: bool,
+    /// Looks since the last message was sent.
+    looks: u32,
     /// Number of a frame that no frame of these messages follows, set once all messages are
     /// released.
     last_frame: Option<u64>,
@@ -60,10 +68,12 @@ impl SenderSilence {
         let sent = end.sent.load(Ordering::Acquire);
         if self.sent.replace(sent) != Some(sent) {
             self.is_asked = false;
+            self.looks = 0;
             self.last_frame = None;
             end.take_back_question(&mut self.wish);
             return Finding::Used;
         }
+        self.looks = self.looks.saturating_add(1);
         if end.counts().released == sent {
             let last_frame = *self.last_frame.get_or_insert_with(|| {
                 // An earlier question may have been sent before that frame.
@@ -80,6 +90,29 @@ impl SenderSilence {
 }
 
 impl Senders {
+    /// Returns whether news of the peer is missed: messages were sent not long ago and are
+    /// unreleased, or a thread or task waits for their acknowledgement. The messages or the news
+    /// may be lost; later, the peer's program holds the messages.
+    pub(super) fn miss_news(&self) -> bool {
+        self.ends.values().any(|sender| {
+            let is_recent = |silence: &SenderSilence| (1..LOOKS).contains(&silence.looks);
+            let is_missed = || {
+                let counts = sender.end.counts();
+                let is_awaited = counts.acknowledged < counts.sent;
+                counts.released < counts.sent || is_awaited && sender.end.waiters.is_waiting()
+            };
+            sender.silence.as_ref().is_some_and(is_recent) && is_missed()
+        })
+    }
+
+    /// Returns whether a thread or task waits for what the peer has not acknowledged yet.
+    fn are_waited_for(&self) -> bool {
+        self.ends.values().any(|sender| {
+            let counts = sender.end.counts();
+            counts.acknowledged < counts.sent && sender.end.waiters.is_waiting()
+        })
+    }
+
     /// Gives back rings that were not used since the last look. Returns whether another look is
     /// worthwhile even if nothing moves.
     pub(super) fn look_for_silence(
@@ -174,6 +207,28 @@ impl Receivers {
 }
 
 impl Core {
+    /// Has the peer asked later, if calls wait for its news longer than looks miss them. Its program
+    /// may take long before it acknowledges, and that news may be lost.
+    pub(super) fn watch_waiters(&mut self) {
+        let timers = &mut self.common.timers;
+        let is_stream = !self.common.shares_memory && !self.common.shared.carrier.has_device();
+        if is_stream && !timers.is_set(Timer::News) && self.ends.senders.are_waited_for() {
+            timers.set(Timer::News, clock::now() + BETWEEN_QUESTIONS);
+        }
+    }
+
+    /// Asks the peer for any answer, and again later, for as long as calls wait for its news. The
+    /// answer shows whether bytes before it are lost.
+    pub(super) fn ask_for_waiters(&mut self, now: Instant) {
+        if self.common.phase != Phase::Up || !self.ends.senders.are_waited_for() {
+            return;
+        }
+        self.common.timers.set(Timer::News, now + BETWEEN_QUESTIONS);
+        if !self.is_broken_off() {
+            self.common.session.query(1);
+        }
+    }
+
     /// Frees the spare capacity of lists whose entries come and go, while nothing moves.
     pub(super) fn rest(&mut self) {
         self.common.session.rest();
@@ -184,3 +239,11 @@ impl Core {
         self.retained.rest();
     }
 }
+
+/// Looks after which news of messages is asked for more seldom, and only for calls that wait.
+const LOOKS: u32 = 8;
+/// Time between two questions for calls that wait for long. Their node rests in between.
+const BETWEEN_QUESTIONS: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests;

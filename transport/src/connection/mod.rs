@@ -21,6 +21,7 @@ mod idle;
 mod large_in;
 mod memory_request;
 mod new_wire;
+mod newer_run;
 mod outage;
 mod outages;
 mod peer_process;
@@ -38,7 +39,7 @@ mod stalls;
 mod stats;
 mod turn;
 
-use std::{any::Any, io, os::fd::OwnedFd, sync::Arc};
+use std::{io, os::fd::OwnedFd, sync::Arc};
 
 use ibex_protocol::{
     format::record::Layout,
@@ -53,17 +54,16 @@ use ibex_ring::{
 
 pub(crate) use self::core::Core;
 pub(crate) use context::{Context, Surroundings};
-pub(crate) use dialer::Redialing;
-pub use dialer::{Attempt, Redial, RedialError};
+pub use dialer::{Attempt, Redial, RedialError, Redialed};
 pub(crate) use memory_request::{MemoryWanted, Purpose};
 pub use new_wire::NewWire;
 pub use reconnect_terms::ReconnectTerms;
-pub use stats::LinkStats;
+pub use stats::{LinkStats, SessionTotals};
 
 use self::core::{Common, Phase};
 use crate::{
     node::SessionShared,
-    session::EndCause,
+    session::{EndCause, HeldPlace},
     shared_memory::UnixWires,
     wire::{AnyWire, Tools, Wire, WireParts, WireSocket, WireStart},
 };
@@ -102,8 +102,8 @@ pub(crate) struct Handover {
     pub(crate) max_channels: usize,
     /// The terms for getting other wires, if both ends can continue over them.
     pub(crate) reconnect: Option<ReconnectTerms>,
-    /// A value to drop when the session is over.
-    pub(crate) place: Box<dyn Any + Send>,
+    /// The session's place in its node, dropped when the session is over.
+    pub(crate) place: Box<dyn HeldPlace>,
 }
 
 impl Connection {
@@ -122,10 +122,7 @@ impl Connection {
         } = handover;
         let resumes = reconnect.is_some();
         let speaks_first = parts.speaks_first();
-        let add = |unix| {
-            let (peer, asymmetry) = (shared.peer(), shared.asymmetry());
-            SharedMemory::new(unix, shared.id, peer, asymmetry, &tools.epoll)
-        };
+        let add = |unix| SharedMemory::new(unix, &shared, max_channels, &tools.epoll);
         let shared_memory = match unix.map(add).transpose() {
             Ok(shared_memory) => shared_memory,
             Err(refused) => {
@@ -171,6 +168,7 @@ impl Connection {
                 grants: Default::default(),
                 reconnect: reconnect.map(|terms| Box::new(Reconnect::new(terms, fabric))),
                 alarms: Default::default(),
+                parting: None,
                 is_lost: false,
                 ends_with_wire: false,
                 broken: None,
@@ -293,9 +291,9 @@ impl Connection {
         }
     }
 
-    /// Ends a session that cannot go on, at once.
-    pub(crate) fn fail_at_once(&mut self, why: &str, tools: &mut Tools, context: &mut Context<'_>) {
-        self.core.fail(why, context);
+    /// Ends a session that closes, at once, because no time is left.
+    pub(crate) fn close_now(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
+        self.core.close_now(context);
         self.follow(tools, context);
     }
 }

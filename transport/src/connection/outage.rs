@@ -1,15 +1,12 @@
 //! An outage: the time for which a session has no wire, and the attempts to get another.
 
-use std::{
-    collections::hash_map::RandomState,
-    hash::{BuildHasher, Hasher},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
+use ibex_base::BackOff;
 use ibex_protocol::session::Progress;
 
 use super::peer_process::PeerProcess;
-use crate::session::EndCause;
+use crate::session::{EndCause, Suspension};
 
 /// The state of a break of the wire, until both ends continue over another.
 #[derive(Debug)]
@@ -22,6 +19,8 @@ pub(super) struct Outage {
     pub(super) attempts: u32,
     /// The failure of the last attempt.
     pub(super) failure: Option<String>,
+    /// The first of the latest attempts in a row that the peer's host has refused.
+    refused_since: Option<Instant>,
     pub(super) process: PeerProcess,
     /// Consecutive breaks, this one included, between which nothing got through.
     pub(super) breaks: u32,
@@ -60,6 +59,7 @@ impl Outage {
             is_told: false,
             attempts: 0,
             failure: None,
+            refused_since: None,
             process,
             breaks: 1,
             stuck_since: since,
@@ -81,6 +81,40 @@ impl Outage {
             self.is_stuck = true;
         }
         continues
+    }
+
+    /// Notes that an attempt failed. Returns for how long the peer's host has refused every attempt
+    /// since, if it refused this one.
+    pub(super) fn attempt_failed(
+        &mut self,
+        why: String,
+        is_refusal: bool,
+        now: Instant,
+    ) -> Option<Duration> {
+        self.failure = Some(why);
+        let since = is_refusal.then(|| self.refused_since.unwrap_or(now));
+        self.refused_since = since;
+        since.map(|since| now.saturating_duration_since(since))
+    }
+
+    /// Returns the account of the outage for all who report what it holds up.
+    pub(super) fn account(
+        &self,
+        peer: String,
+        dials: bool,
+        session_timeout: Duration,
+    ) -> Suspension {
+        Suspension {
+            peer,
+            since: self.since,
+            cause: self.cause.clone(),
+            dials,
+            // The next attempt is counted already.
+            attempts: self.attempts.saturating_sub(1),
+            last_failure: self.failure.clone(),
+            until: self.stuck_since.checked_add(session_timeout),
+            is_silence: false,
+        }
     }
 
     /// Returns the part to keep when the session continues: `None`, unless some data of the session
@@ -112,25 +146,12 @@ impl Outage {
 
     /// Returns the pause before the next attempt. There is none before the first.
     pub(super) fn pause(&self) -> Duration {
-        self.attempts
-            .checked_sub(1)
-            .map_or(Duration::ZERO, back_off)
+        BACK_OFF.pause(self.attempts)
     }
 }
 
-/// Returns the pause after an attempt: twice the previous one, varied at random by up to a half, so
-/// that sessions that broke together do not all come back at the same moment.
-fn back_off(attempts: u32) -> Duration {
-    let pause = FIRST_PAUSE
-        .saturating_mul(1 << attempts.min(16))
-        .min(LONGEST_PAUSE);
-    let random = RandomState::new().build_hasher().finish();
-    pause / 2 + pause.mul_f64((random % 1024) as f64 / 1024.0)
-}
-
 /// Pauses between attempts to dial.
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const BACK_OFF: BackOff = BackOff::new(Duration::from_millis(5), Duration::from_secs(1));
 
 #[cfg(test)]
 mod tests {
@@ -190,7 +211,7 @@ mod tests {
             assert!(continues && next.is_stuck);
             stuck = next;
         }
-        assert!(stuck.pause() >= LONGEST_PAUSE / 2);
+        assert!(stuck.pause() >= Duration::from_millis(500));
     }
 
     #[test]
@@ -200,7 +221,7 @@ mod tests {
         before.is_stuck = true;
         before.attempts = 7;
         let mut body = Vec::new();
-        Control::Goodbye.encode(&mut body);
+        Control::Goodbye { reason: None }.encode(&mut body);
         let header = FrameHeader {
             length: (HEADER_BYTES + body.len()) as u32,
             channel: 0,
@@ -231,19 +252,16 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_to_a_bound() {
+    fn refusals_count_from_the_first_in_a_row() {
         let mut outage = outage(Instant::now(), &session());
-        assert_eq!(outage.pause(), Duration::ZERO);
-        for before in 0..40 {
-            outage.attempts = before + 1;
-            let whole = FIRST_PAUSE
-                .saturating_mul(1 << before.min(16))
-                .min(LONGEST_PAUSE);
-            let pause = outage.pause();
-            assert!(
-                whole / 2 <= pause && pause <= whole * 3 / 2,
-                "{before}: {pause:?}"
-            );
-        }
+        let start = outage.since;
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let times = [at(1), at(2), at(3), at(4), at(9)];
+        let mut fails = |is_refusal, now| outage.attempt_failed(String::new(), is_refusal, now);
+        assert_eq!(fails(true, times[0]), Some(Duration::ZERO));
+        assert_eq!(fails(true, times[1]), Some(Duration::from_secs(1)));
+        assert_eq!(fails(false, times[2]), None, "something else answers");
+        assert_eq!(fails(true, times[3]), Some(Duration::ZERO));
+        assert_eq!(fails(true, times[4]), Some(Duration::from_secs(5)));
     }
 }

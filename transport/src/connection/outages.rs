@@ -5,13 +5,16 @@
 //! 1. A broken connection proves nothing about the peer. The end that dialed dials again, with
 //!    growing pauses; the other end waits to be dialed.
 //! 2. The session is over when the peer is known to be gone: its process has ended, it answers that
-//!    it has no such session, or it was restarted. Otherwise the session is over when
-//!    `session_timeout` has passed, and a peer that comes later is refused.
+//!    it has no such session, or it was restarted. The session is also over when the peer's host
+//!    has refused every dial for `peer_gone_after`, because no process listens there. Otherwise it
+//!    is over when `session_timeout` has passed. A peer that comes later is refused.
 //! 3. A wire over which nothing gets through does not end an outage, even if the peer answers, for
 //!    example if bytes are damaged every time. The pauses keep growing, and `session_timeout`
 //!    counts from the first break since which nothing got through.
 //! 4. Wires have growing numbers, *epochs*. Data of an older epoch is ignored.
-//! 5. Listeners to events are not told of a break that is over within [`GRACE`], unless the session
+//! 5. A session may be without a connection for as long, in all, as it had one. After that it still
+//!    waits, but another session of its node may take its place ([`HeldPlace`]).
+//! 6. Listeners to events are not told of a break that is over within [`GRACE`], unless the session
 //!    continues: most such breaks come from the end of a process.
 
 use std::{
@@ -19,6 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_base::Counted;
 use ibex_protocol::{
     format::frame_check::DamagedFrame,
     timer::{Timer, TimerTable},
@@ -27,12 +31,18 @@ use ibex_protocol::{
 use super::{
     context::Context,
     core::{Common, Core, Phase},
-    dialer::{Attempt, Redialing},
+    dialer::Attempt,
+    newer_run::NewerRun,
     outage::Outage,
     peer_process::PeerProcess,
     reconnect::Reconnect,
 };
-use crate::{clock, node::What, session::EndCause, wire::Fault};
+use crate::{
+    clock,
+    node::{Warning, What, warn_of},
+    session::{EndCause, HeldPlace},
+    wire::Fault,
+};
 
 impl Core {
     /// Returns whether the wire broke and the session has not continued yet.
@@ -74,18 +84,15 @@ impl Core {
         let found_damage = mem::take(&mut reconnect.found_damage);
         if let Some(outage) = &mut reconnect.outage {
             outage.is_stuck |= found_damage;
-            outage.failure = Some(cause.to_string());
+            outage.attempt_failed(cause.why().to_string(), false, now);
             reconnect.dial_later(now, &mut self.common.timers);
+            reconnect.show_outage(&self.common);
             return true;
         }
         self.common.shared.counters.suspensions.add(1);
-        tracing::info!(
-            peer = %self.common.shared.peer_in_log(), why = %cause,
-            "a session has lost its connection"
-        );
         let process = PeerProcess::find(reconnect.terms.process);
         let has_ended = matches!(process, PeerProcess::Ended);
-        let runs_anew = reconnect.peer_runs_anew;
+        let runs_anew = reconnect.newer_run.is_some();
         let timeout = context.node().session_timeout();
         let mut outage = Outage::new(now, cause, process, progress);
         let past = reconnect.past.take();
@@ -98,6 +105,11 @@ impl Core {
         outage.is_stuck |= found_damage | is_under_way;
         let verdict = outage.stuck_since.checked_add(timeout);
         reconnect.outage = Some(outage);
+        reconnect.lead += now.duration_since(reconnect.connected_since);
+        let keeps_until = now.checked_add(reconnect.lead);
+        if let (Some(place), Some(keeps_until)) = (&self.place, keeps_until) {
+            place.suspended(keeps_until);
+        }
         if has_ended {
             self.is_certainly_gone(PROCESS_HAS_ENDED, context);
             return false;
@@ -112,17 +124,20 @@ impl Core {
         }
         if let Some(reconnect) = &mut self.reconnect {
             reconnect.dial_later(now, &mut self.common.timers);
+            reconnect.show_outage(&self.common);
         }
         true
     }
 
     /// Notes that the peer has come as another process. A working session continues all the same,
-    /// because two running processes may have been given the same identity.
-    pub(crate) fn peer_runs_anew(&mut self, context: &mut Context<'_>) {
+    /// because two running processes may have been given the same identity. `newest` is the peer in
+    /// its newest run.
+    pub(crate) fn peer_runs_anew(&mut self, newest: &str, context: &mut Context<'_>) {
         if self.is_broken_off() {
             self.is_certainly_gone(RUNS_ANEW, context);
         } else if let Some(reconnect) = &mut self.reconnect {
-            reconnect.peer_runs_anew = true;
+            let newest = || NewerRun::new(newest.to_owned());
+            reconnect.newer_run.get_or_insert_with(newest);
         }
     }
 
@@ -136,6 +151,15 @@ impl Core {
             _ => GIVEN_UP.to_owned(),
         };
         EndCause::PeerGone { why, certain: true }
+    }
+
+    /// Ends the session, because another session of this node has its place now. Does nothing if the
+    /// peer has come back meanwhile.
+    pub(crate) fn lost_place(&mut self, context: &mut Context<'_>) {
+        if let Some(outage) = self.outage() {
+            let why = format!("{}, and {LOST_PLACE}", outage.cause.why());
+            self.end_broken(EndCause::lost(why), context);
+        }
     }
 
     /// Ends the session, because its peer cannot come back.
@@ -152,6 +176,21 @@ impl Core {
             _ => format!("{why}{advice}"),
         };
         self.end_broken(EndCause::PeerGone { why, certain: true }, context);
+    }
+
+    /// Ends the session, because the peer's host has refused every dial for this long.
+    pub(super) fn is_refused_for(&mut self, refused: Duration, context: &mut Context<'_>) {
+        let Some(outage) = self.outage() else {
+            return;
+        };
+        let before = outage.cause.why();
+        let failure = outage.last_failure();
+        let limit = context.node().peer_gone_after();
+        let why = format!(
+            "{before}, and its host has refused connections for {refused:.1?}, longer than \
+             peer_gone_after ({limit:?}): no process listens there{failure}"
+        );
+        self.end_broken(EndCause::lost(why), context);
     }
 
     /// Counts a frame that was damaged on the way. No later data of this wire can be trusted; the
@@ -209,10 +248,7 @@ impl Core {
         let Some(outage) = self.outage() else {
             return;
         };
-        let before = match &outage.cause {
-            EndCause::PeerGone { why, .. } => why.clone(),
-            cause => cause.to_string(),
-        };
+        let before = outage.cause.why();
         let failure = outage.last_failure();
         let why = match outage.breaks {
             1 => format!("{before}, and it did not come back within {timeout:?}{failure}"),
@@ -245,8 +281,8 @@ impl Reconnect {
         self.terms.session == *session
     }
 
-    /// Requests a dial of the peer, outside the turn.
-    pub(super) fn redial(&mut self, session: u64, context: &mut Context<'_>) {
+    /// Begins a dial of the peer.
+    pub(super) fn redial(&mut self, session: u64) {
         if let Some(outage) = &self.outage
             && let Some(redial) = self.terms.redial.clone()
         {
@@ -257,11 +293,7 @@ impl Reconnect {
                 epoch: self.dialed,
                 fabric: self.terms.ways.wanted(broken_for, is_first, self.fabric),
             };
-            context.redialings.push(Redialing {
-                session,
-                attempt,
-                redial,
-            });
+            self.dialing = Some(redial.redial(session, attempt));
         }
     }
 
@@ -278,12 +310,40 @@ impl Reconnect {
         }
     }
 
-    /// Reports that the session is suspended, because [`GRACE`] has passed.
-    pub(super) fn tell_of_break(&mut self, common: &Common, context: &mut Context<'_>) {
+    /// Shows to all who report what the outage holds up since when it lasts, why, and what this
+    /// end does about it.
+    pub(super) fn show_outage(&self, common: &Common) {
+        let shared = &common.shared;
+        let timeout = shared.node.session_timeout();
+        let account = |outage: &Outage| outage.account(shared.peer_name(), self.dials(), timeout);
+        shared.suspension.set(self.outage.as_ref().map(account));
+    }
+
+    /// Reports that the session is suspended, because [`GRACE`] has passed or the session goes on.
+    /// Only a break that lasts is a warning.
+    pub(super) fn tell_of_break(
+        &mut self,
+        lasts: bool,
+        common: &Common,
+        context: &mut Context<'_>,
+    ) {
         let Some(outage) = &mut self.outage else {
             return;
         };
         if !mem::replace(&mut outage.is_told, true) {
+            let shared = &common.shared;
+            let peer = shared.peer_in_log();
+            match shared.suspension() {
+                Some(account) if lasts => warn_of!(
+                    shared.node.warnings,
+                    Warning::Suspended,
+                    account,
+                    %peer, %account, "a session is suspended"
+                ),
+                _ => tracing::info!(
+                    %peer, why = %outage.cause.why(), "a session has lost its connection"
+                ),
+            }
             let what = What::Suspended {
                 cause: outage.cause.clone(),
                 since: outage.since,
@@ -313,6 +373,7 @@ impl Reconnect {
             outage.add_to_cause(&format!(
                 "; it found bytes damaged that this end had sent (times so far: {times})"
             ));
+            self.show_outage(common);
         }
     }
 
@@ -320,24 +381,32 @@ impl Reconnect {
     pub(super) fn goes_on(
         &mut self,
         replayed: u64,
+        place: Option<&dyn HeldPlace>,
         common: &mut Common,
         context: &mut Context<'_>,
     ) {
-        self.tell_of_break(common, context);
+        self.tell_of_break(false, common, context);
         let now = clock::now();
         let outage = self.outage.take();
+        self.dialing = None;
+        self.show_outage(common);
         self.past = outage.as_ref().and_then(|outage| outage.past(now));
+        self.connected_since = now;
+        if let Some(place) = place {
+            place.resumed();
+        }
         stop_waiting(&mut common.timers);
         let (suspended, cause) = match outage {
             Some(outage) => {
                 let failure = outage.last_failure();
                 (
                     now.duration_since(outage.since),
-                    format!("{}{failure}", outage.cause),
+                    format!("{}{failure}", outage.cause.why()),
                 )
             }
             None => (Duration::ZERO, String::new()),
         };
+        self.lead = self.lead.saturating_sub(suspended);
         common.shared.counters.resumes.add(1);
         common.shared.counters.replayed.add(replayed);
         tracing::info!(
@@ -380,10 +449,11 @@ fn advice(outage: &Outage, common: &Common) -> String {
         None => format!("on the way to {peer}"),
     };
     let damage = match (here, there) {
-        (0, 0) => format!(" (the last: {})", outage.cause),
+        (0, 0) => format!(" (the last: {})", outage.cause.why()),
         _ => format!(
-            ", and bytes were damaged, {here} times on their way here and {there} times on \
-             their way to the peer"
+            ", and bytes were damaged, {} on their way here and {} on their way to the peer",
+            Counted(here, "time"),
+            Counted(there, "time")
         ),
     };
     format!(
@@ -404,6 +474,10 @@ pub(super) fn stop_waiting(timers: &mut TimerTable) {
 const PROCESS_HAS_ENDED: &str = "its process has ended";
 /// Reason why a peer cannot come back if it has come as another process.
 const RUNS_ANEW: &str = "it runs anew";
+/// Reason why a session does not wait for its peer any more.
+const LOST_PLACE: &str = "a session of another peer has taken its place: the node has as many \
+                          sessions as its max_node_sessions allows, and this one was without a \
+                          connection for longer than it had one";
 /// Reason why a peer does not come back if it has said so.
 pub(super) const GIVEN_UP: &str = "it has given the session up";
 /// Time within which a break is likely to come from the end of a process.

@@ -128,7 +128,9 @@ impl Core {
                         shared_memory.forget_words(end);
                     }
                 }
-                Event::Goodbye => self.peer_said_goodbye(context),
+                Event::Goodbye { reason } => {
+                    self.peer_said_goodbye(EndCause::of_goodbye(reason.as_deref()), context);
+                }
                 Event::Abandoned => {
                     self.is_certainly_gone(GIVEN_UP, context);
                 }
@@ -154,11 +156,14 @@ impl Core {
                 }
                 Event::Resumed { replayed } => {
                     if let Some(reconnect) = &mut self.reconnect {
-                        reconnect.goes_on(replayed, &mut self.common, context);
+                        let place = self.place.as_deref();
+                        reconnect.goes_on(replayed, place, &mut self.common, context);
                     }
                 }
             }
         }
+        // The peer waits for the words of a receiving end that it has just been paired with.
+        self.flush_passed(context);
     }
 
     /// Handles that both ends are open: gives this end's handle all that it needs, once that is
@@ -172,10 +177,7 @@ impl Core {
         if let Some(shared_memory) = &mut self.shared_memory {
             // The peer's words come over the Unix socket, before or after this.
             shared_memory.opened(end, role, peer_end, agreed);
-            let opened = shared_memory.open_channels(&mut self.common, &mut self.ends, context);
-            if let Err(cause) = opened {
-                self.finish_broken(cause, context);
-            }
+            shared_memory.open_channels(&mut self.common, &mut self.ends, context);
             return;
         }
         if let Some(sender) = self.ends.senders.ends.get(end) {

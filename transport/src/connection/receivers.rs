@@ -16,7 +16,10 @@ use ibex_ring::{
 
 use super::{compaction::Compact, large_in::LargeIn, stalls::ReceiverStall};
 use crate::{
-    endpoint::receive_end::{Frame, ReceiveEnd},
+    endpoint::{
+        receive_end::{Frame, ReceiveEnd},
+        stats::ChannelTotals,
+    },
     session::SessionCounters,
     wire::{Arrived, Fault, FrameMemory, Tools},
 };
@@ -25,6 +28,8 @@ use crate::{
 #[derive(Default)]
 pub(crate) struct Receivers {
     pub(super) ends: IdMap<ReceiveLink>,
+    /// The counts of the ends that are gone.
+    pub(super) gone: ChannelTotals,
 }
 
 /// A receiving end in the engine.

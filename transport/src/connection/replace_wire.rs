@@ -7,10 +7,13 @@ use std::{
 
 use ibex_protocol::session::is_newer_epoch;
 
-use super::{Connection, context::Context, core::Phase, new_wire::NewWire, senders::SendLink};
+use super::{
+    Connection, Core, RedialError, context::Context, core::Phase, new_wire::NewWire,
+    senders::SendLink,
+};
 use crate::{
     clock,
-    session::EndCause,
+    session::{EndCause, Suspension},
     wire::{Shut, Tools, Wire, WireSocket, WireStart},
 };
 
@@ -47,10 +50,11 @@ impl Connection {
         if self.wire.is_down() {
             return false;
         }
+        let unanswered = self.note_answers();
         let Some(reconnect) = &mut self.core.reconnect else {
             return false;
         };
-        let Some(unanswered) = self.socket.unanswered_for() else {
+        let Some(unanswered) = unanswered else {
             reconnect.unanswered_since = None;
             return false;
         };
@@ -67,6 +71,22 @@ impl Connection {
             self.wire_broke(EndCause::lost(why), tools, context);
         }
         true
+    }
+
+    /// Shows to all who report a wait whether the peer's kernel is overdue with an answer. Returns
+    /// for how long the peer's kernel has been silent, if it has to answer.
+    pub(crate) fn note_answers(&self) -> Option<Duration> {
+        let reconnect = self.core.reconnect.as_ref()?;
+        let unanswered = match self.wire.is_down() {
+            true => None,
+            false => self.socket.unanswered(),
+        };
+        let shared = &self.core.common.shared;
+        let silence = unanswered.filter(|unanswered| unanswered.is_overdue);
+        shared.silence.set(silence.map(|silence| {
+            Suspension::of_silence(shared.peer_name(), silence.silent_for, reconnect.dials())
+        }));
+        unanswered.map(|unanswered| unanswered.silent_for)
     }
 
     /// Gives up the wire and waits for another.
@@ -96,20 +116,49 @@ impl Connection {
         }
     }
 
+    /// Notes that a dial gave no wire: dials again later, or ends the session.
+    pub(crate) fn redial_ended(
+        &mut self,
+        epoch: u64,
+        error: RedialError,
+        context: &mut Context<'_>,
+    ) {
+        match error {
+            RedialError::NotYet(why) => drop(self.attempt_failed(epoch, why, false)),
+            RedialError::NoSession(why) => self.core.is_certainly_gone(&why, context),
+            RedialError::Refused(why) => {
+                let refused = self.attempt_failed(epoch, why, true);
+                if let Some(refused) = refused
+                    && refused >= context.node().peer_gone_after()
+                {
+                    self.core.is_refused_for(refused, context);
+                }
+            }
+        }
+    }
+
     /// Notes that a dial failed, and dials again later.
     pub(crate) fn redial_failed(&mut self, epoch: u64, why: &str) {
-        let shared = self.core.common.shared.clone();
+        self.attempt_failed(epoch, why.to_owned(), false);
+    }
+
+    /// Notes that a dial failed, and dials again later. Returns for how long the peer's host has
+    /// refused every attempt, if it refused this one.
+    fn attempt_failed(&mut self, epoch: u64, why: String, is_refusal: bool) -> Option<Duration> {
         let is_down = self.wire.is_down();
-        if let Some(reconnect) = &mut self.core.reconnect
-            && let Some(outage) = &mut reconnect.outage
-            && is_down
-            && reconnect.dialed == epoch
-        {
-            let peer = shared.peer_in_log();
-            tracing::debug!(%peer, why, attempts = outage.attempts, "no new connection yet");
-            outage.failure = Some(why.to_owned());
-            reconnect.dial_later(clock::now(), &mut self.core.common.timers);
-        }
+        let Core {
+            common, reconnect, ..
+        } = &mut self.core;
+        let reconnect = reconnect.as_mut()?;
+        let is_current = is_down && reconnect.dialed == epoch;
+        let outage = reconnect.outage.as_mut().filter(|_| is_current)?;
+        let (peer, now) = (common.shared.peer_in_log(), clock::now());
+        tracing::debug!(%peer, why, attempts = outage.attempts, "no new connection yet");
+        let refused = outage.attempt_failed(why, is_refusal, now);
+        reconnect.dialing = None;
+        reconnect.dial_later(now, &mut common.timers);
+        reconnect.show_outage(common);
+        refused
     }
 
     // ---- Another wire ----------------------------------------------------------------
@@ -133,7 +182,7 @@ impl Connection {
             return Ok(false);
         }
         // The peer knows the session's secret, so it is the process that has the session.
-        reconnect.peer_runs_anew = false;
+        reconnect.newer_run = None;
         if !self.wire.is_down() {
             // The peer has noticed the break first. It sends again what was in flight to this end.
             let cause = EndCause::lost("it has lost the connection, and made another");
@@ -255,10 +304,10 @@ impl Connection {
                 self.suspend(cause, tools, context);
             }
             // This end's goodbye cannot be delivered any more.
-            _ if core.common.phase == Phase::PeerClosed => core.finish(&EndCause::Goodbye, context),
+            _ if core.common.phase == Phase::PeerClosed => core.finish_in_order(context),
             Some(cause) if ends_here => core.end_broken(cause, context),
             Some(cause) => self.wire_broke(cause, tools, context),
-            None => core.finish(&EndCause::Goodbye, context),
+            None => core.finish_in_order(context),
         }
     }
 }

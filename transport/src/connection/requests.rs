@@ -100,11 +100,11 @@ impl Core {
         shared_memory
             .map(|one| one.lease_block(segments))
             .transpose()
-            .map_err(refused)
     }
 
     pub(crate) fn close_receiver(&mut self, end: u32, counters: &Counters, reason: CloseReason) {
         if let Some(mut receiver) = self.ends.receivers.ends.remove(end) {
+            self.ends.receivers.gone += &receiver.end.stats();
             if !receiver.large.is_empty() {
                 // Other messages of the session may have waited for these.
                 self.common.timers.set_sooner(Timer::Memory, clock::now());

@@ -17,7 +17,7 @@ use ibex_ring::{
 
 use super::{core::Common, idle::SenderSilence, retained::Retained};
 use crate::{
-    endpoint::send_end::SendEnd,
+    endpoint::{send_end::SendEnd, stats::ChannelTotals},
     node::SessionShared,
     wire::{AnyWire, MessageMemory, RingMemory, Wire},
 };
@@ -26,6 +26,8 @@ use crate::{
 #[derive(Default)]
 pub(crate) struct Senders {
     pub(super) ends: IdMap<SendLink>,
+    /// The counts of the ends that are gone.
+    pub(super) gone: ChannelTotals,
     /// Ends whose ring is looked at in every turn.
     pub(super) hot: Vec<u32>,
     /// The time until which a session that closes waits for handles that are inside.
@@ -371,6 +373,7 @@ impl Senders {
     pub(super) fn forget(&mut self, end: u32, retained: &mut Retained) {
         self.hot.retain(|&hot| hot != end);
         if let Some(sender) = self.ends.remove(end) {
+            self.gone += &sender.end.stats();
             retained.keep_sender(sender);
         }
     }

@@ -7,6 +7,7 @@
 //! again. No clock is read for a sender that makes progress.
 
 use std::{
+    mem,
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
@@ -35,6 +36,30 @@ pub(super) struct ReceiverStall {
     is_told: bool,
     /// The wait was reported as one for room within `memory_limit`.
     lacked_room: bool,
+    /// The last look found nobody waiting, and the sender has not asked since.
+    is_unwanted: bool,
+}
+
+impl ReceiverStall {
+    fn new(since: Instant, released: u64) -> Self {
+        Self {
+            since,
+            released,
+            is_told: false,
+            lacked_room: false,
+            is_unwanted: false,
+        }
+    }
+
+    /// Returns whether the wait goes on, for a look that finds `released` messages and a sender that
+    /// waits, if `is_wanted`.
+    ///
+    /// A sender that waits in several calls, one after the other, waits for nothing in between. So
+    /// the wait is over only when two looks in a row find nobody, or when something was released.
+    fn goes_on(&mut self, released: u64, is_wanted: bool) -> bool {
+        let was_unwanted = mem::replace(&mut self.is_unwanted, !is_wanted);
+        released == self.released && (is_wanted || !was_unwanted)
+    }
 }
 
 impl ReceiveLink {
@@ -48,13 +73,9 @@ impl ReceiveLink {
         let released = self.end.prefix.prefix().released;
         // A reported wait is kept until its end is reported.
         let goes_on = |stall: ReceiverStall| stall.is_told || stall.released == released;
-        if !self.stall.is_some_and(goes_on) {
-            self.stall = Some(ReceiverStall {
-                since: now,
-                released,
-                is_told: false,
-                lacked_room: false,
-            });
+        match &mut self.stall {
+            Some(stall) if goes_on(*stall) => stall.is_unwanted = false,
+            stall => *stall = Some(ReceiverStall::new(now, released)),
         }
     }
 }
@@ -108,7 +129,7 @@ pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: 
             };
         let released = end.prefix.prefix().released;
         let handed_out = end.handed_out.load(Ordering::Relaxed);
-        if !is_wanted || released != stall.released {
+        if !stall.goes_on(released, is_wanted) {
             // A sender that has given up waiting has not continued.
             let goes_on = released != stall.released || stall.lacked_room;
             if stall.is_told && goes_on {
@@ -122,7 +143,7 @@ pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: 
             continue;
         }
         let due = stall.since + NOTICE;
-        if due <= now && !stall.is_told {
+        if due <= now && is_wanted && !stall.is_told {
             (stall.is_told, stall.lacked_room) = (true, lacks_room);
             told.push(What::Stalled(Stalled {
                 channel: end.name.to_string(),
@@ -131,9 +152,11 @@ pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: 
                 oldest: released + 1,
                 held: Some(handed_out.saturating_sub(released)),
                 lacks_room,
+                suspended: None,
             }));
         }
-        let look = if stall.is_told { now + TICK } else { due };
+        let looks_again = stall.is_told || due <= now;
+        let look = if looks_again { now + TICK } else { due };
         next = Some(next.map_or(look, |next| next.min(look)));
     }
     for sender in ends.senders.ends.values() {
@@ -161,5 +184,32 @@ pub(super) fn wants_room(theirs: &SenderWords) -> bool {
     theirs.wants_room.load(Ordering::Relaxed) != 0
 }
 
-/// Greatest delay of the report of a stall's end, if no guard rings for it.
+/// Greatest delay of the report of a stall's end, if no guard rings for it, and the time to another
+/// look at a sender that was not found waiting.
 const TICK: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stall() -> ReceiverStall {
+        ReceiverStall::new(clock::start(), 7)
+    }
+
+    #[test]
+    fn a_wait_is_not_over_because_one_look_finds_nobody() {
+        let mut stall = stall();
+        for _ in 0..3 {
+            assert!(stall.goes_on(7, true));
+            assert!(stall.goes_on(7, false), "between two calls of the sender");
+        }
+        assert!(!stall.goes_on(7, false), "nobody waits");
+    }
+
+    #[test]
+    fn a_release_ends_a_wait_at_once() {
+        for is_wanted in [true, false] {
+            assert!(!stall().goes_on(8, is_wanted));
+        }
+    }
+}

@@ -5,10 +5,12 @@ use std::{mem, slice, time::Instant};
 use ibex_protocol::{format::record, timer::Timer};
 
 use super::{Connection, context::Context, core::Phase, frames::CoreInTurn, stalls};
+#[cfg(any(test, feature = "verbs"))]
+use crate::wire::{Heard, Stray, WireNews};
 use crate::{
     clock,
     session::EndCause,
-    wire::{Fault, Heard, Received, Stray, Tools, Wire, WireNews},
+    wire::{Fault, Received, Tools, Wire},
 };
 
 impl Connection {
@@ -237,6 +239,7 @@ impl Connection {
 
     /// Lets the wire take in news that did not come over its socket, and handles the consequences.
     /// Returns whether more may follow: output, or a credit report.
+    #[cfg(any(test, feature = "verbs"))]
     #[inline(always)]
     pub(crate) fn hear(
         &mut self,
@@ -287,7 +290,7 @@ impl Connection {
             any = true;
             let core = &mut self.core;
             match timer {
-                Timer::Linger => core.finish(&EndCause::Goodbye, context),
+                Timer::Linger => core.close_now(context),
                 Timer::Leave => core.ends.senders.end(&mut core.common),
                 Timer::Drain => {
                     self.look_at_teardown(now, tools, context);
@@ -301,14 +304,14 @@ impl Connection {
                 }
                 Timer::Notice => {
                     if let Some(reconnect) = &mut core.reconnect {
-                        reconnect.tell_of_break(&core.common, context);
+                        reconnect.tell_of_break(true, &core.common, context);
                     }
                 }
                 Timer::Redial => {
                     if let Some(reconnect) = &mut core.reconnect
                         && self.wire.is_down()
                     {
-                        reconnect.redial(core.common.shared.id, context);
+                        reconnect.redial(core.common.shared.id);
                     }
                 }
                 Timer::Verdict => core.give_up(context),
@@ -316,6 +319,7 @@ impl Connection {
                     let timers = &mut core.common.timers;
                     core.alarms.sound(now, timers, &mut context.wakers);
                 }
+                Timer::News => core.ask_for_waiters(now),
                 Timer::Age => {
                     if let Some(cause) = core.age_of_wire_is_over()
                         && !self.wire.is_down()
@@ -340,6 +344,7 @@ impl Connection {
         if self.core.broken.is_some() {
             return false;
         }
+        let mut is_awaited = false;
         let mut goes_on = match self.core.common.phase {
             Phase::Up => {
                 let core = &mut self.core;
@@ -347,7 +352,12 @@ impl Connection {
                 let senders = &mut core.ends.senders;
                 let common = &mut core.common;
                 let goes_on = senders.look_for_silence(&self.wire, common, shared_memory, context);
+                is_awaited = !common.shares_memory && senders.miss_news();
+                if !is_awaited {
+                    core.watch_waiters();
+                }
                 let goes_on = goes_on | core.ends.receivers.look_for_silence();
+                self.core.look_at_newer_run(context);
                 goes_on | self.wire.rest(&self.core.common.shared.counters)
             }
             // A closing session ends as a whole; it is only looked at in case the peer's host stops
@@ -356,7 +366,7 @@ impl Connection {
             Phase::PeerClosed | Phase::Gone => return false,
         };
         let counters = &self.core.common.shared.counters;
-        if let Some(questions) = self.wire.look_for_cut_frame(counters) {
+        if let Some(questions) = self.wire.look_for_lost_bytes(counters, is_awaited) {
             goes_on = true;
             if questions > 0 {
                 self.core.common.session.query(questions);

@@ -11,7 +11,7 @@ use ibex_base::sync::AtomicBool;
 
 use ibex_base::fork::{self, UsedAfterFork};
 use ibex_protocol::format::control::{ChannelSpec, Role};
-use ibex_ring::parking::{Patience, WaitSlot};
+use ibex_ring::parking::{AtSlot, Patience, WaitSlot};
 
 use super::{
     error::{NotOpened, RecvError, RecvFailure, SchemaMismatch, SendError, SendFailure},
@@ -20,7 +20,7 @@ use super::{
 use crate::{
     clock,
     node::{SessionShared, What},
-    session::{Counts, Disconnected, EndCause, Interface},
+    session::{Counts, Disconnected, EndCause, Interface, Suspension},
 };
 
 /// The part of an end that does not depend on the direction.
@@ -152,6 +152,18 @@ impl ChannelEnd {
         }))
     }
 
+    /// Returns the account of the session's suspension or of the peer's silence, if that is what
+    /// this end's calls wait for.
+    /// Every error and warning about a wait asks here.
+    #[cold]
+    pub(crate) fn cut_off(&self) -> Option<Arc<Suspension>> {
+        match self.state.is_pending() {
+            // The peer opens its end by a frame, over shared memory as well.
+            true => self.session.no_answer(),
+            false => self.session.cut_off(),
+        }
+    }
+
     /// Returns the error of calls in a fork of the process.
     #[cold]
     pub(crate) fn used_after_fork(&self) -> UsedAfterFork {
@@ -187,17 +199,17 @@ impl ChannelEnd {
         // A deadline that the clock cannot represent means waiting without a limit.
         let give_up = now.checked_add(self.open_timeout);
         let until = [deadline, give_up].into_iter().flatten().min();
-        self.session
-            .wait(&self.waiters, until, look)
-            .unwrap_or_else(|_| {
-                Err(if until == give_up {
-                    self.has_waited_in_vain.store(true, Ordering::Relaxed);
-                    Unopened::Failed(Unusable::NotOpened(self.not_opened(self.open_timeout)))
-                } else {
-                    let waited = until.map_or(Duration::ZERO, |until| until - now);
-                    Unopened::TimedOut(self.not_opened(waited))
-                })
+        let mut held = None;
+        let opened = AtSlot::new(&self.waiters, &mut held, look);
+        self.session.wait(until, opened).unwrap_or_else(|_| {
+            Err(if until == give_up {
+                self.has_waited_in_vain.store(true, Ordering::Relaxed);
+                Unopened::Failed(Unusable::NotOpened(self.not_opened(self.open_timeout)))
+            } else {
+                let waited = until.map_or(Duration::ZERO, |until| until - now);
+                Unopened::TimedOut(self.not_opened(waited))
             })
+        })
     }
 
     /// Returns the reason why the channel never opened, if it is certain that it did not: the
@@ -233,6 +245,7 @@ impl ChannelEnd {
             other_names: other_names.take(MOST_NAMES).collect(),
             waited,
             open_timeout: self.open_timeout,
+            suspended: self.cut_off(),
             interface: self.interface(),
         })
     }

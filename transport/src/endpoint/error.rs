@@ -3,9 +3,9 @@
 //! Each message names the channel and its state, what happened, the consequence and what to do. The
 //! error that ends a channel has a file of its own: [`Disconnected`].
 
-use std::{cmp::Ordering, error::Error, fmt};
+use std::{cmp::Ordering, error::Error, fmt, sync::Arc, time::Duration};
 
-use ibex_base::fork::UsedAfterFork;
+use ibex_base::{Rounded, fork::UsedAfterFork};
 use ibex_protocol::format::control::ChannelSpec;
 use ibex_ring::memory::MemoryError;
 
@@ -13,7 +13,10 @@ pub use crate::session::{
     NotOpened,
     disconnected::{Counts, Disconnected, EndCause},
 };
-use crate::{session::Interface, shared_memory::MESSAGE_SLOTS};
+use crate::{
+    session::{Interface, Suspension},
+    shared_memory::MESSAGE_SLOTS,
+};
 
 /// The two ends of a channel have no version of the message type in common.
 #[derive(Clone)]
@@ -89,6 +92,14 @@ pub struct StayedFull {
     /// Another clone of this sender had the turn: it holds a reservation, or is in a call that
     /// sends. There may have been room.
     pub is_behind_clone: bool,
+    /// Messages that the receiver released while the call waited. If there are none, the program
+    /// there takes no messages, or keeps those that it took.
+    pub released_meanwhile: u64,
+    /// The time for which the channel had been full without a release when the call gave up. It may
+    /// be longer than the call. `None` if another clone had the turn.
+    pub stalled_for: Option<Duration>,
+    /// The suspension of the session, if it has no connection.
+    pub suspended: Option<Arc<Suspension>>,
     /// The limit that was reached, unless another clone had the turn.
     pub(crate) full: Option<Full>,
     pub(crate) interface: Interface,
@@ -108,6 +119,14 @@ impl StayedFull {
             Full::Memory => "memory_limit",
             Full::Slots => return None,
         })
+    }
+
+    /// Returns for how long nothing was released, in words.
+    pub(crate) fn for_how_long(&self) -> String {
+        match self.stalled_for {
+            Some(time) => format!("for {}", Rounded(time)),
+            None => "in that time".to_owned(),
+        }
     }
 }
 
@@ -136,6 +155,9 @@ impl fmt::Display for StayedFull {
             peer,
             counts,
             is_behind_clone,
+            released_meanwhile,
+            stalled_for: _,
+            suspended,
             full,
             interface,
         } = self;
@@ -143,7 +165,13 @@ impl fmt::Display for StayedFull {
             return interface.stayed_full(self, f);
         }
         write!(f, "channel \"{channel}\": not sent within the time-out, ")?;
-        if *is_behind_clone {
+        if let Some(suspended) = suspended {
+            write!(
+                f,
+                "as {} ({counts}): {suspended}; what was sent is kept, and a later call may succeed",
+                state_of(suspended)
+            )
+        } else if *is_behind_clone {
             write!(
                 f,
                 "another clone of this sender had the turn to send to {peer}, in a reservation or \
@@ -152,23 +180,38 @@ impl fmt::Display for StayedFull {
             )
         } else {
             write!(f, "the channel to {peer} stayed full ({counts}")?;
-            match (full, self.setting()) {
-                (Some(Full::Memory), _) => f.write_str(
-                    "); a later call may succeed; the receiving node gives no memory for the long \
-                     messages before this one, or its connection is slow: see that the program \
-                     there takes messages and drops them, or raise its memory_limit",
-                ),
-                (_, None) => write!(
+            if *full == Some(Full::Slots) {
+                write!(
                     f,
                     "; of messages longer than half of window_bytes {MESSAGE_SLOTS} may be \
-                     unreleased over shared memory); a later call may succeed; see that the \
-                     program there takes messages and drops them"
-                ),
-                (_, Some(setting)) => write!(
+                     unreleased over shared memory"
+                )?;
+            }
+            match released_meanwhile {
+                0 => write!(
                     f,
-                    "); a later call may succeed; see that the program there takes messages and \
-                     drops them, or raise {setting} at both ends"
+                    "); a later call may succeed; the receiver released nothing {}: {}",
+                    self.for_how_long(),
+                    interface.see_that_it_runs()
+                )?,
+                released => write!(
+                    f,
+                    "); a later call may succeed; the receiver released {released} in that time, \
+                     so it works, and is slower than this sender: wait longer, or send less"
+                )?,
+            }
+            match (full, self.setting()) {
+                (Some(Full::Memory), _) => f.write_str(
+                    ", or raise the memory_limit of its node, which has to give memory for the \
+                     long messages before this one",
                 ),
+                (_, None) => Ok(()),
+                (_, Some(setting)) if *released_meanwhile == 0 => write!(
+                    f,
+                    "; a greater {setting} at both ends helps only if that program keeps messages \
+                     on purpose"
+                ),
+                (_, Some(setting)) => write!(f, ", or raise {setting} at both ends"),
             }
         }
     }
@@ -238,6 +281,8 @@ pub struct NoMessage {
     pub received: u64,
     /// A message has arrived, or begun to, and waits for room within this node's `memory_limit`.
     pub lacks_room: bool,
+    /// The suspension of the session, if it has no connection.
+    pub suspended: Option<Arc<Suspension>>,
     pub(crate) interface: Interface,
 }
 
@@ -248,19 +293,26 @@ impl fmt::Display for NoMessage {
             peer,
             received,
             lacks_room,
+            suspended,
             interface,
         } = self;
         if *interface != Interface::Channel {
             return interface.no_message(self, f);
         }
         write!(f, "channel \"{channel}\": ")?;
-        match lacks_room {
-            false => write!(
+        match (lacks_room, suspended) {
+            (false, Some(suspended)) => write!(
+                f,
+                "no message came within the time-out, behind {received} that this end was handed, \
+                 as {}: {suspended}; a later call goes on",
+                state_of(suspended)
+            ),
+            (false, None) => write!(
                 f,
                 "no message came from {peer} within the time-out, behind {received} that this end \
                  was handed; a later call goes on"
             ),
-            true => write!(
+            (true, _) => write!(
                 f,
                 "message {} from {peer} waits for memory: what this process holds of long messages \
                  leaves it no room within the node's memory_limit; it is not lost, and a later \
@@ -365,8 +417,8 @@ pub enum WaitAckedError {
     /// opened its end.
     #[error(
         "channel \"{channel}\": {peer} is not done with message {sequence} within the time-out \
-         ({counts}); what was sent stays sent, and a later call may succeed; see that the program \
-         there opens its end and takes messages, and acknowledges them where that is waited for"
+         ({counts}); what was sent stays sent, and a later call may succeed; {}",
+        not_done(*.meanwhile, .suspended.as_deref())
     )]
     #[non_exhaustive]
     Timeout {
@@ -378,10 +430,37 @@ pub enum WaitAckedError {
         sequence: u64,
         /// Progress of the channel.
         counts: Counts,
+        /// Messages that the receiver acknowledged while the call waited, or that its node got if
+        /// the call waited for that alone.
+        meanwhile: u64,
+        /// The suspension of the session, if it has no connection.
+        suspended: Option<Arc<Suspension>>,
     },
     /// The channel failed before the answer came.
     #[error(transparent)]
     Failed(#[from] SendError),
+}
+
+/// Returns the state of a session in which waits are in vain.
+fn state_of(suspended: &Suspension) -> &'static str {
+    match suspended.is_silence {
+        true => "the peer's host does not answer",
+        false => "the session is suspended",
+    }
+}
+
+/// Returns what keeps the receiver from being done, and what to do about it.
+fn not_done(meanwhile: u64, suspended: Option<&Suspension>) -> String {
+    match (suspended, meanwhile) {
+        (Some(suspended), _) => suspended.to_string(),
+        (None, 0) => "nothing moved in that time: see that the process there runs, opens its end \
+                      and takes messages, and acknowledges them where that is waited for"
+            .to_owned(),
+        (None, moved) => format!(
+            "the receiver came on by {moved} in that time, so it works, and is slower than this \
+             sender: wait longer, or send less"
+        ),
+    }
 }
 
 /// No message came.

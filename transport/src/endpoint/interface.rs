@@ -57,24 +57,39 @@ impl Interface {
     }
 
     pub(crate) fn stayed_full(self, error: &StayedFull, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}: nothing was sent within the time-out: there is no room behind what was sent \
-             before; a later {} may succeed; see that the program there {}",
-            self.subject(&error.channel, &error.peer),
-            self.attempt(),
-            self.until_taken()
-        )
+        let subject = self.subject(&error.channel, &error.peer);
+        write!(f, "{subject}: nothing was sent within the time-out: ")?;
+        let attempt = self.attempt();
+        match (&error.suspended, error.released_meanwhile) {
+            (Some(suspended), _) => write!(f, "{suspended}; a later {attempt} may succeed"),
+            (None, 0) => write!(
+                f,
+                "there is no room behind what was sent before, and nothing of it was taken {}; a \
+                 later {attempt} may succeed; {}",
+                error.for_how_long(),
+                self.see_that_it_runs()
+            ),
+            (None, _) => write!(
+                f,
+                "there is no room behind what was sent before, of which some was taken in that \
+                 time: the program there works, and is slower than this one; a later {attempt} \
+                 may succeed"
+            ),
+        }
     }
 
     pub(crate) fn no_message(self, error: &NoMessage, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let subject = self.subject(&error.channel, &error.peer);
-        match error.lacks_room {
-            false => write!(
+        match (error.lacks_room, &error.suspended) {
+            (false, Some(suspended)) => write!(
+                f,
+                "{subject}: nothing came within the time-out: {suspended}; a later read goes on"
+            ),
+            (false, None) => write!(
                 f,
                 "{subject}: nothing came within the time-out; a later read goes on"
             ),
-            true => write!(
+            (true, _) => write!(
                 f,
                 "{subject}: what has come waits for memory: what this process holds of long \
                  messages leaves it no room within the node's memory_limit; it is not lost, and a \
@@ -144,6 +159,8 @@ mod tests {
         let mut causes = reasons.map(EndCause::PeerClosed).to_vec();
         causes.extend([
             EndCause::Goodbye,
+            EndCause::EndedByPeer { reason: text() },
+            EndCause::EndedHere { reason: text() },
             EndCause::lost(text()),
             EndCause::DeviceLost { why: text() },
             EndCause::Refused { why: text() },
@@ -229,6 +246,7 @@ mod tests {
                     other_names,
                     waited: open_timeout,
                     open_timeout,
+                    suspended: None,
                     interface,
                 };
                 check(&error.to_string(), advice);
@@ -259,10 +277,14 @@ mod tests {
                 peer,
                 counts: Counts::default(),
                 is_behind_clone: false,
+                released_meanwhile: 0,
+                stalled_for: Some(Duration::from_secs(3)),
+                suspended: None,
                 full: None,
                 interface,
             };
-            check(&error.to_string(), "see that the program there");
+            check(&error.to_string(), "taken for 3s; ");
+            check(&error.to_string(), "see that the process there runs");
             for (lacks_room, advice) in [(false, "a later read goes on"), (true, "memory_limit")] {
                 let (channel, peer) = who();
                 let error = NoMessage {
@@ -270,6 +292,7 @@ mod tests {
                     peer,
                     received: 3,
                     lacks_room,
+                    suspended: None,
                     interface,
                 };
                 check(&error.to_string(), advice);

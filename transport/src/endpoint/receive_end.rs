@@ -19,16 +19,16 @@ use ibex_base::{
 };
 use ibex_protocol::format::{counters::Counters, record::first_position};
 use ibex_ring::{
-    Advance, ArrivalReader, ArrivalRetirer, CellLease, Prefix,
+    Advance, ArrivalReader, ArrivalRetirer, CellLease, Orphan, Prefix,
     end_status::{ReceiverWords, SenderWords, Words},
-    memory::{LargeLease, MemoryClaim, orphans::Orphan},
+    memory::{LargeLease, MemoryClaim},
 };
 
 use super::{channel_end::ChannelEnd, error::RecvError};
 use crate::{
     counter::Counter,
     session::Counts,
-    shared_memory::{MessageSegment, MessageSlots, PassedFd, RingSegment},
+    shared_memory::{MessageSegment, MessageSlots, PassedFd, PassedSegment, RingSegment},
     wire::{FrameMemory, GrantedBlock},
 };
 
@@ -137,8 +137,8 @@ pub(crate) enum LargePlace {
         slot: u32,
         /// The segment's length.
         capacity: u64,
-        /// The segment's memory, unless it is mapped already.
-        fd: Option<PassedFd>,
+        /// The segment's memory, unless the slot has it already.
+        passed: Option<PassedSegment>,
     },
 }
 
@@ -440,13 +440,11 @@ impl ReceiveEnd {
     }
 }
 
-/// An end whose handle is gone while guards are out. It stays until the last guard is dropped.
-pub(crate) struct OrphanedEnd(pub(crate) Arc<ReceiveEnd>);
-
-impl Orphan for OrphanedEnd {
+/// An end whose handle is gone while messages are out. Its cells keep it for their guards.
+impl Orphan for ReceiveEnd {
     fn is_settled(&self) -> bool {
-        self.0.advance(false);
-        self.0.prefix.prefix().released == self.0.handed_out.load(Ordering::Relaxed)
-            && self.0.cells.is_settled()
+        self.prefix.run(&self.cells, |prefix| self.passed(prefix));
+        let handed_out = self.handed_out.load(Ordering::Relaxed);
+        self.prefix.is_settled(handed_out)
     }
 }

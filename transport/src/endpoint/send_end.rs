@@ -300,6 +300,7 @@ impl SendEnd {
         let Patience::Until(deadline) = patience else {
             return Err(SendFailure::Full);
         };
+        let released = self.counts().released;
         for _ in 0..SPINS {
             if self.turnstile.try_enter().is_ok() {
                 return Ok(());
@@ -325,7 +326,7 @@ impl SendEnd {
                 return Err(self.error().into());
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Err(self.stayed_full(None));
+                return Err(self.stayed_full(None, released));
             }
         }
     }

@@ -13,7 +13,7 @@ use ibex_protocol::{format::record::Layout, session::Agreed};
 use ibex_ring::{
     Doorbell, Mapped, Misbehaved, Producer, Released, RingMemory,
     end_status::{ReceiverWords, Words},
-    memory::{LargeLease, MemoryError, RingLease},
+    memory::{Backing, LargeLease, MemoryError, MirroredMapping, RingLease},
 };
 
 use super::{error::Full, send_end::SendEnd};
@@ -27,7 +27,9 @@ pub(crate) struct SendProducer {
     pub(crate) asymmetry: Asymmetry,
     pub(crate) theirs: Words<ReceiverWords>,
     /// The owner that keeps the ring mapped.
-    _memory: RingOwner,
+    memory: RingOwner,
+    /// The part of the ring that has memory.
+    backing: Backing,
     /// Room that earlier messages needed; encoding is not tried with less.
     pub(crate) typical: usize,
     pub(crate) largest: usize,
@@ -47,10 +49,18 @@ pub(crate) struct SendProducer {
 }
 
 #[derive(Debug)]
-#[allow(dead_code, reason = "held for its drop")]
 enum RingOwner {
     Lease(Arc<RingLease>),
     Segment(RingSegment),
+}
+
+impl RingOwner {
+    fn mapping(&self) -> &MirroredMapping {
+        match self {
+            Self::Lease(lease) => lease.memory(),
+            Self::Segment(segment) => segment.mapping(),
+        }
+    }
 }
 
 /// Memory of its own for a large message.
@@ -102,30 +112,29 @@ impl SendProducer {
         let capacity = agreed.window.bytes as usize;
         let shares_memory = end.ours.get().is_some();
         let alignment = agreed.alignment as usize;
-        let (base, layout, memory) = if shares_memory {
+        let (layout, memory, fd) = if shares_memory {
             let (segment, fd) = RingSegment::create(capacity)?;
-            end.session.pass_ring(end.id, capacity, fd);
-            (
-                segment.memory().0,
-                Layout::in_lines(alignment),
-                RingOwner::Segment(segment),
-            )
+            let layout = Layout::in_lines(alignment);
+            (layout, RingOwner::Segment(segment), Some(fd))
         } else {
             let lease = Arc::new(end.session.lease_ring(capacity)?);
-            (
-                lease.base(),
-                Layout::packed(alignment),
-                RingOwner::Lease(lease),
-            )
+            let layout = Layout::packed(alignment);
+            (layout, RingOwner::Lease(lease), None)
         };
+        let from = before.map_or(layout.first_position(), |before| before.position);
+        let backing = Backing::begin(memory.mapping(), from)?;
+        if let Some(fd) = fd {
+            end.session.pass_ring(end.id, capacity, fd);
+        }
         // SAFETY: both kinds of rings are double mappings of `capacity` bytes that this end writes;
-        // `_memory` keeps them mapped as long as the producer lives.
-        let mapped = unsafe { Mapped::new(base, capacity) };
+        // `memory` keeps them mapped as long as the producer lives.
+        let mapped = unsafe { Mapped::new(memory.mapping().base(), capacity) };
         let window = agreed.window.messages;
-        let ring = match before {
+        let mut ring = match before {
             None => Producer::new(mapped, layout, window),
             Some(before) => Producer::resume(mapped, layout, window, before),
         };
+        ring.back_until(backing.until());
         if let RingOwner::Lease(lease) = &memory {
             let from = ring.released();
             end.session.attach_ring(end.id, lease.clone(), layout, from);
@@ -140,7 +149,8 @@ impl SendProducer {
             doorbell: Doorbell::new(),
             asymmetry: end.session.asymmetry(),
             theirs: theirs.clone(),
-            _memory: memory,
+            memory,
+            backing,
             typical: 0,
             largest,
             max_message_bytes: agreed.max_message_bytes,
@@ -152,6 +162,17 @@ impl SendProducer {
             out: OutsideRing::new(agreed),
             reserved_large: None,
         })
+    }
+
+    /// Gets memory for the part of the ring that a payload of `length` bytes will take, if the ring
+    /// holds such a payload. Whether the receiver has released that part is another question.
+    pub(crate) fn back(&mut self, length: usize) -> Result<(), MemoryError> {
+        let end = self.ring.end_of(length.min(self.largest));
+        if end > self.backing.until() {
+            self.backing.reach(self.memory.mapping(), end)?;
+            self.ring.back_until(self.backing.until());
+        }
+        Ok(())
     }
 
     /// Reads how much the receiver has released, and checks its numbers before using them.

@@ -1,12 +1,17 @@
 //! The waits of a sender: for the peer's open, for room in the ring, for counters.
 
-use std::{sync::atomic::Ordering, time::Instant};
+use std::{
+    mem,
+    sync::atomic::Ordering,
+    task::{Poll, Waker},
+    time::Instant,
+};
 
 use ibex_base::fork;
 use ibex_protocol::format::control::{Ask, CloseReason, Role};
 use ibex_ring::{
     end_status::SenderWords,
-    parking::{Condition, Patience, TimedOut},
+    parking::{self, Condition, Patience, Ticket, TimedOut},
 };
 
 use crate::{
@@ -17,6 +22,7 @@ use crate::{
         stall::Recovered,
     },
     node::{Stalled, What},
+    session::Counts,
 };
 
 impl SendEnd {
@@ -42,28 +48,61 @@ impl SendEnd {
                     None => Err(error.into()),
                 };
             }
-            Err(_) => return Err(self.late(ask)),
+            Err(_) => return Err(self.late(ask, Counts::default())),
         }
         let deadline = match patience {
             Patience::None | Patience::Glance => Some(Instant::now()),
             Patience::Until(deadline) => deadline,
         };
-        let mut news = News {
-            end: self,
-            ask,
-            asked: None,
-            has_told: false,
-        };
+        let mut registration = Registration::default();
+        let mut news = News::new(self, ask, &mut registration);
         if let Some(answer) = news.look() {
             return answer;
         }
+        let before = self.counts();
         if self.ours.get().is_none() {
             // Looking is useless before the peer's engine has heard the question.
             news.ask();
         }
         self.session
-            .wait(&self.waiters, deadline, news)
-            .unwrap_or_else(|TimedOut| Err(self.late(ask)))
+            .wait(deadline, news)
+            .unwrap_or_else(|TimedOut| Err(self.late(ask, before)))
+    }
+
+    /// Waits for counters, for a task. While it is pending, `registration` holds its waker.
+    pub(crate) fn poll_news(
+        &self,
+        registration: &mut Registration,
+        waker: &Waker,
+        ask: Ask,
+    ) -> Poll<Result<(), WaitAckedError>> {
+        if fork::is_child() {
+            return Poll::Ready(Err(self.used_after_fork().into()));
+        }
+        if ask == Ask::default() {
+            self.leave(registration);
+            return Poll::Ready(self.check_opened());
+        }
+        // Where callers turn the engine, the turn may bring the answer at once.
+        let news = News::new(self, ask, registration);
+        parking::poll(news, waker, || self.session.poll())
+    }
+
+    /// Leaves a waker for any news from the peer or the engine. A look follows.
+    pub(crate) fn register(&self, registration: &mut Registration, waker: &Waker) {
+        self.waiters.renew(&mut registration.ticket, waker);
+    }
+
+    /// Takes back the waker and the question of a waiter that no longer waits. Returns whether the
+    /// waker was still there, unused.
+    pub(crate) fn leave(&self, registration: &mut Registration) -> bool {
+        let mut left = mem::take(registration);
+        // In a fork of the process no thread will use the waker.
+        if !left.is_left() || fork::is_child() {
+            return false;
+        }
+        self.take_back_question(&mut left.asked);
+        self.waiters.leave(&mut left.ticket)
     }
 
     /// Returns the answer to a wait when no message was sent: no acknowledgement is missing, but a
@@ -164,24 +203,35 @@ impl SendEnd {
 
     /// Returns the error of a wait whose deadline passed before the counters answered.
     #[cold]
-    fn late(&self, ask: Ask) -> WaitAckedError {
+    fn late(&self, ask: Ask, before: Counts) -> WaitAckedError {
+        let counts = self.counts();
+        let meanwhile = match ask.acknowledged {
+            0 => counts.received.saturating_sub(before.received),
+            _ => counts.acknowledged.saturating_sub(before.acknowledged),
+        };
         WaitAckedError::Timeout {
             channel: self.name.to_string(),
             peer: self.session.peer_name(),
             sequence: ask.received.max(ask.acknowledged),
-            counts: self.counts(),
+            counts,
+            meanwhile,
+            suspended: self.cut_off(),
         }
     }
 
     /// Returns the error of a send whose deadline passed while there was no room, or while another
-    /// clone had the turn.
+    /// clone had the turn. `released` messages were released when the wait began.
     #[cold]
-    pub(crate) fn stayed_full(&self, full: Option<Full>) -> SendFailure {
+    pub(crate) fn stayed_full(&self, full: Option<Full>, released: u64) -> SendFailure {
+        let counts = self.counts();
         SendFailure::TimedOut(Box::new(StayedFull {
             channel: self.name.to_string(),
             peer: self.session.peer_name(),
-            counts: self.counts(),
+            counts,
             is_behind_clone: full.is_none(),
+            released_meanwhile: counts.released.saturating_sub(released),
+            stalled_for: full.and_then(|_| self.stall.lasts()),
+            suspended: self.cut_off(),
             full,
             interface: self.interface(),
         }))
@@ -210,12 +260,32 @@ impl SendEnd {
     }
 }
 
+/// A waiter's waker at a sending end, and its question to the peer.
+#[derive(Debug, Default)]
+pub(crate) struct Registration {
+    ticket: Option<Ticket>,
+    /// The question that stands in shared memory, if the peer reads this end's words.
+    pub(crate) asked: Option<Wish>,
+}
+
+impl Registration {
+    /// Returns whether a waker was left and not taken back. The waker may have been used.
+    pub(crate) fn has_waker(&self) -> bool {
+        self.ticket.is_some()
+    }
+
+    /// Returns whether there is anything to take back.
+    pub(crate) fn is_left(&self) -> bool {
+        self.has_waker() || self.asked.is_some()
+    }
+}
+
 /// The condition "enough room".
 pub(crate) struct Room<'a, F> {
     pub(crate) end: &'a SendEnd,
     pub(crate) producer: &'a mut SendProducer,
     pub(crate) ask: Ask,
-    pub(crate) asked: Option<Wish>,
+    pub(crate) registration: Registration,
     pub(crate) enough: F,
 }
 
@@ -250,6 +320,7 @@ impl SendEnd {
             oldest: self.counts().released + 1,
             held: None,
             lacks_room: false,
+            suspended: self.cut_off(),
         }))
     }
 
@@ -290,7 +361,9 @@ impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
 
     fn ask(&mut self) {
         match self.end.ours.get() {
-            Some(ours) => ask_in_memory(self.end, ours, Wish::Room, &mut self.asked),
+            Some(ours) => {
+                ask_in_memory(self.end, ours, Wish::Room, &mut self.registration.asked);
+            }
             // The sender waits for its own engine, so the peer is not asked.
             None if self.ask == Ask::default() => {}
             None => {
@@ -304,10 +377,12 @@ impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
         }
     }
 
-    fn disarm(&mut self) {
-        if let Some(ours) = self.end.ours.get() {
-            self.end.asking.give_up(ours, &mut self.asked);
-        }
+    fn register(&mut self, waker: &Waker) {
+        self.end.register(&mut self.registration, waker);
+    }
+
+    fn leave(&mut self) {
+        self.end.leave(&mut self.registration);
     }
 }
 
@@ -321,10 +396,20 @@ fn ask_in_memory(end: &SendEnd, ours: &SenderWords, wish: Wish, asked: &mut Opti
 struct News<'a> {
     end: &'a SendEnd,
     ask: Ask,
-    /// The question that stands in shared memory, if the peer reads this end's words.
-    asked: Option<Wish>,
+    registration: &'a mut Registration,
     /// The question was asked, over the wire or in shared memory.
     has_told: bool,
+}
+
+impl<'a> News<'a> {
+    fn new(end: &'a SendEnd, ask: Ask, registration: &'a mut Registration) -> Self {
+        Self {
+            end,
+            ask,
+            registration,
+            has_told: false,
+        }
+    }
 }
 
 impl Condition for News<'_> {
@@ -339,13 +424,15 @@ impl Condition for News<'_> {
         // The engine keeps the question until the peer has answered it.
         if end.ours.get().is_some() || !self.has_told {
             self.has_told = true;
-            end.ask_for(&self.ask, &mut self.asked);
+            end.ask_for(&self.ask, &mut self.registration.asked);
         }
     }
 
-    fn disarm(&mut self) {
-        if let Some(ours) = self.end.ours.get() {
-            self.end.asking.give_up(ours, &mut self.asked);
-        }
+    fn register(&mut self, waker: &Waker) {
+        self.end.register(self.registration, waker);
+    }
+
+    fn leave(&mut self) {
+        self.end.leave(self.registration);
     }
 }

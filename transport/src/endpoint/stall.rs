@@ -45,6 +45,12 @@ impl Stall {
         self.since.load(Ordering::Relaxed) != 0 && self.progress.load(Ordering::Relaxed) == progress
     }
 
+    /// Returns for how long the present wait lasts.
+    pub(crate) fn lasts(&self) -> Option<Duration> {
+        let since = self.since.load(Ordering::Relaxed);
+        (since != 0).then(|| clock::now().saturating_duration_since(instant(since)))
+    }
+
     /// Begins a wait for room at the given `progress`.
     pub(crate) fn begin(&self, progress: u64) {
         self.progress.store(progress, Ordering::Relaxed);
@@ -128,11 +134,16 @@ mod tests {
         let running = stall.stalls();
         assert_eq!(running.count, 1);
         assert_eq!(running.total, Duration::from_millis(2));
+        assert_eq!(stall.lasts(), Some(running.total));
         assert_eq!(stall.end(), None, "nobody was told of it");
         let ended = stall.stalls();
         assert_eq!(ended.total, running.total);
         clock.advance(Duration::from_millis(2));
-        assert_eq!(stall.stalls(), ended, "nobody waits");
+        assert_eq!(
+            (stall.stalls(), stall.lasts()),
+            (ended, None),
+            "nobody waits"
+        );
         assert_eq!(stall.end(), None);
     }
 

@@ -1,7 +1,7 @@
 //! The counters of a channel's end, for monitoring.
 #![forbid(unsafe_code)]
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{ops::AddAssign, sync::atomic::Ordering, time::Duration};
 
 use ibex_protocol::format::{control::Role, counters::Counters, record};
 
@@ -57,6 +57,39 @@ pub struct ChannelStats {
     pub large_messages: u64,
     /// Bytes of those messages.
     pub large_bytes: u64,
+}
+
+/// The counts of several ends together, which only rise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelTotals {
+    /// Messages that sending ends have sent.
+    pub sent: u64,
+    /// Messages that receiving ends have handed out.
+    pub received: u64,
+    /// Times that a sender found no room.
+    pub stalls: u64,
+    /// Total time for which senders have waited.
+    pub stalled: Duration,
+}
+
+impl AddAssign<&ChannelStats> for ChannelTotals {
+    fn add_assign(&mut self, end: &ChannelStats) {
+        match end.end {
+            Role::Sender => self.sent += end.sent,
+            Role::Receiver => self.received += end.received,
+        }
+        self.stalls += end.stalls;
+        self.stalled += end.stalled;
+    }
+}
+
+impl AddAssign for ChannelTotals {
+    fn add_assign(&mut self, other: Self) {
+        self.sent += other.sent;
+        self.received += other.received;
+        self.stalls += other.stalls;
+        self.stalled += other.stalled;
+    }
 }
 
 /// The state of an end.

@@ -1,11 +1,9 @@
 //! Admission: a finished handshake hands its session to the engine.
 #![forbid(unsafe_code)]
 
-use std::any::Any;
-
 use crate::{
     connection::ReconnectTerms,
-    session::{EngineId, PeerDescription},
+    session::{EngineId, HeldPlace, PeerDescription},
     shared_memory::UnixWires,
     wire::WireParts,
 };
@@ -29,8 +27,8 @@ pub struct Admission {
     /// The engine that turns the session; `None` lets the node choose. A session over a queue pair
     /// belongs to the engine of its RDMA port.
     pub engine: Option<EngineId>,
-    /// A value to drop when the session is over, such as its place on an engine.
-    pub place: Box<dyn Any + Send>,
+    /// The session's place in its node, dropped when the session is over.
+    pub place: Box<dyn HeldPlace>,
 }
 
 impl Admission {

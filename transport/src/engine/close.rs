@@ -1,4 +1,5 @@
-//! The close of a node: its sessions end in order, or when their time is up.
+//! The close of a node, which closes each of its sessions: they end in order, or when their time is
+//! up.
 //!
 //! Until then they go on, over other connections if theirs break. So the listener stays until the
 //! last session has ended.
@@ -10,7 +11,7 @@ use ibex_protocol::format::control::CloseReason;
 use super::Engine;
 use crate::{
     connection::{Connection, Context},
-    node::Undelivered,
+    node::{CloseReport, Undelivered},
 };
 
 /// The state of the node's close.
@@ -38,13 +39,6 @@ impl Engine {
             .for_each(|link| link.core.ends.senders.break_off(reason));
     }
 
-    /// Refuses new sessions of peers that dial.
-    pub(crate) fn stop_accepting(&mut self) {
-        if let Some(control) = &mut self.control {
-            control.close();
-        }
-    }
-
     /// Begins to end every session in order. At `deadline` they end in any case; without one they
     /// may take for ever. If this is called again, the earliest deadline counts.
     pub(crate) fn begin_close(&mut self, deadline: Option<Instant>, context: &mut Context<'_>) {
@@ -55,11 +49,11 @@ impl Engine {
             }
         };
         // The listener itself stays: a session whose connection breaks during the close can resume.
-        self.stop_accepting();
+        self.begin_no_more(context);
         self.on_every_link(context, |link, context| {
-            link.core.begin_close(deadline, context);
+            link.core.begin_close(None, deadline, context);
         });
-        self.stop_listening_if_over();
+        self.stop_listening_if_over(context);
     }
 
     /// Calls `act` with every session.
@@ -80,11 +74,10 @@ impl Engine {
         links.flat_map(|link| link.core.undelivered()).collect()
     }
 
-    /// Drops the source of sessions, once every session of a closing node has ended.
-    pub(super) fn stop_listening_if_over(&mut self) {
+    /// Drops the sources of sessions, once every session of a closing node has ended.
+    pub(super) fn stop_listening_if_over(&mut self, context: &mut Context<'_>) {
         if self.is_finished() {
-            self.control = None;
-            self.control_deadline = None;
+            self.drop_sources(context);
         }
     }
 
@@ -92,30 +85,32 @@ impl Engine {
     /// up. Otherwise returns the deadline of the close.
     pub(crate) fn closing_ends(&self, now: Instant) -> Option<Option<Instant>> {
         let deadline = self.closing.deadline();
-        let is_over = self.links.is_empty() || deadline.is_some_and(|deadline| deadline <= now);
+        let is_done = self.links.is_empty() && self.controls.are_quiet();
+        let is_over = is_done || deadline.is_some_and(|deadline| deadline <= now);
         (!is_over).then_some(deadline)
     }
 
     /// Returns whether the I/O thread has nothing more to do: the node is closing, and none of its
     /// engines has a session that might come back here.
     pub(crate) fn is_finished(&self) -> bool {
-        self.closing != Closing::No && self.links.is_empty() && self.sessions.are_over()
+        self.closing != Closing::No
+            && self.links.is_empty()
+            && self.sessions.are_over()
+            && self.controls.are_quiet()
     }
 
-    /// Ends the sessions that are left. Returns the channels whose messages were not delivered.
-    pub(crate) fn finish_close(&mut self, context: &mut Context<'_>) -> Vec<Undelivered> {
-        let mut undelivered = mem::take(&mut self.undelivered);
+    /// Ends the sessions that are left. Returns the report of what was not delivered.
+    pub(crate) fn finish_close(&mut self, context: &mut Context<'_>) -> CloseReport {
+        let mut report = mem::take(&mut self.close_report);
         for mut link in mem::take(&mut self.links).into_values() {
-            undelivered.extend(link.core.undelivered());
-            let why = "this node was closed before the peer answered";
-            link.fail_at_once(why, &mut self.tools, context);
+            link.close_now(&mut self.tools, context);
+            report.undelivered.extend(link.core.common.undelivered());
             link.unregister(&self.tools.epoll);
         }
-        self.control = None;
-        self.control_deadline = None;
+        self.drop_sources(context);
         self.hot.clear();
         self.timed.clear();
         self.close_ports();
-        undelivered
+        report
     }
 }

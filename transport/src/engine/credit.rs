@@ -18,7 +18,7 @@ use ibex_protocol::{
     framing::Carriage,
 };
 
-use super::{Engine, port_poller::PortPoller};
+use super::{Engine, rdma_ports::PortPoller};
 use crate::{connection::Context, node::RuntimeConfig};
 
 impl Engine {
@@ -59,7 +59,7 @@ impl Engine {
                 report,
             );
             if link.is_finished() {
-                self.remove(session);
+                self.remove(session, context);
             }
         }
     }
@@ -183,23 +183,13 @@ const MAX_SESSIONS: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::node::{Driver, Wait};
+    use crate::node::Driver;
 
     fn config(engines: usize) -> RuntimeConfig {
         RuntimeConfig {
-            driver: Driver::Threads,
             engines,
-            wait: Wait::Event,
-            wait_engine: Wait::Event,
-            cores: Vec::new(),
-            session_credit_bytes: 1 << 20,
-            node_credit_bytes: 16 << 20,
-            memory_limit: 1 << 30,
-            notice_timeout: Duration::from_secs(3),
-            session_timeout: Duration::from_secs(30),
+            ..RuntimeConfig::of_test(Driver::Threads)
         }
     }
 

@@ -8,7 +8,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use super::{Admission, Engine};
 use crate::{
-    connection::{Context, NewWire},
+    connection::{Context, NewWire, Redialed},
     node::{Host, NodeState, Warning, session::PeerInLog, warn_of},
     session::{EngineId, PeerDescription},
 };
@@ -37,6 +37,10 @@ pub(crate) enum Mail {
     },
     /// Another connection for a session that no earlier engine has.
     Wires(Box<NewWire>),
+    /// The name of a session that no earlier engine has, and that has lost its place.
+    Displaced([u8; 16]),
+    /// The outcome of a redial for a session of the receiving engine.
+    Redialed(Box<Redialed>),
     /// A run of a peer with which the sending engine has a session.
     Run {
         peer: Box<PeerDescription>,
@@ -54,6 +58,8 @@ impl Engine {
                     accepted_on,
                 } => self.begin_session(*admission, accepted_on, context),
                 Mail::Wires(wires) => self.resume(*wires, context),
+                Mail::Displaced(session) => self.displace(session, context),
+                Mail::Redialed(redialed) => self.redialed(*redialed, context),
                 Mail::Run { peer, met_by } => self.hear_of_run(&peer, met_by, context),
             }
         }
@@ -103,14 +109,23 @@ impl Engine {
         }
     }
 
-    /// Passes on the new connection of a session that this engine does not have. After the last
-    /// engine, it is dropped: no engine has the session.
-    pub(super) fn pass_on(&self, wires: NewWire) {
+    /// Passes on mail about a session that this engine does not have. After the last engine, it is
+    /// dropped: no engine has the session.
+    pub(super) fn pass_on(&self, mail: Mail) {
         let next = self.id.index() + 1;
         if let Some(exchange) = self.exchange()
             && next < exchange.engines()
         {
-            exchange.post(EngineId::new(next), Mail::Wires(Box::new(wires)));
+            exchange.post(EngineId::new(next), mail);
+        }
+    }
+
+    /// Passes on the outcome of a redial to the engine of its session.
+    pub(super) fn pass_on_redialed(&self, engine: EngineId, redialed: Redialed) {
+        if let Some(exchange) = self.exchange()
+            && engine.index() < exchange.engines()
+        {
+            exchange.post(engine, Mail::Redialed(Box::new(redialed)));
         }
     }
 
@@ -130,9 +145,8 @@ impl Engine {
     fn hear_of_run(&mut self, peer: &PeerDescription, met_by: EngineId, context: &mut Context<'_>) {
         self.runs_anew(peer, context);
         let peers = self.links.values().map(|link| link.core.common.peer());
-        let others = peers.filter(|other| {
-            other.identity == peer.identity && other.incarnation != peer.incarnation
-        });
+        let others =
+            peers.filter(|other| other.is_of_node(peer) && other.incarnation != peer.incarnation);
         let newest = others.max_by_key(|other| other.began);
         if let Some(newest) = newest.filter(|newest| newest.began > peer.began)
             && let Some(exchange) = self.exchange()

@@ -25,7 +25,12 @@ mod idle;
 mod listener;
 mod mail;
 mod poll;
+#[cfg(any(test, feature = "verbs"))]
 mod port_poller;
+#[cfg(any(test, feature = "verbs"))]
+mod rdma_ports;
+#[cfg(not(any(test, feature = "verbs")))]
+#[path = "absent_ports.rs"]
 mod rdma_ports;
 mod resume;
 mod sessions;
@@ -41,8 +46,8 @@ pub(crate) use mail::{Exchange, Mail};
 pub(crate) use poll::{Ready, sleep};
 
 use crate::{
-    connection::{Connection, LinkStats, compaction::compact_pool},
-    node::{Driving, Mark, RuntimeConfig, Sessions, Undelivered, Warnings},
+    connection::{Connection, LinkStats, SessionTotals, compaction::compact_pool},
+    node::{CloseReport, Driving, Mark, RuntimeConfig, Sessions, Warnings},
     session::EngineId,
     wire::{Tools, stream::outbound::Lists},
 };
@@ -51,9 +56,9 @@ use close::Closing;
 use credit::{Credit, report_credit};
 use errands::Errands;
 use idle::Watch;
-use poll::{TOKEN_ALARM, TOKEN_BELL, TOKEN_CONTROL};
-use port_poller::PortPoller;
-use rdma_ports::PortLooks;
+use listener::ControlSources;
+use poll::{TOKEN_ALARM, TOKEN_BELL};
+use rdma_ports::{PortLooks, PortPoller};
 
 /// Sessions of a node, and the tools with which they are turned.
 pub(crate) struct Engine {
@@ -74,6 +79,8 @@ pub(crate) struct Engine {
 
     /// Sessions that may become idle.
     watch: Watch,
+    /// The counts of sessions that are over and forgotten.
+    ended: SessionTotals,
 
     /// RDMA device ports that sessions go over.
     rdma_ports: Vec<PortPoller>,
@@ -94,16 +101,16 @@ pub(crate) struct Engine {
     is_watched: bool,
     driving: Driving,
 
-    // The source of sessions.
-    control: Option<Box<dyn ControlSource>>,
-    control_deadline: Option<Instant>,
+    /// The listener and the dialer, if the engine has them.
+    controls: ControlSources,
 
     // The turn.
     turns: u64,
     /// A list that is empty between turns, and kept for its memory.
     pub(crate) marks: Vec<Mark>,
     closing: Closing,
-    undelivered: Vec<Undelivered>,
+    /// What the sessions that are gone have not delivered.
+    close_report: CloseReport,
     warnings: Arc<Warnings>,
 }
 
@@ -154,6 +161,7 @@ impl Engine {
             hot: Vec::new(),
             timed: Vec::new(),
             watch: Watch::default(),
+            ended: SessionTotals::default(),
             rdma_ports: Vec::new(),
             port_looks: PortLooks::default(),
             asymmetry: driving.asymmetry(),
@@ -164,12 +172,11 @@ impl Engine {
             is_watched: false,
             driving,
             credit: Credit::new(config, credit),
-            control: None,
-            control_deadline: None,
+            controls: ControlSources::default(),
             turns: 0,
             marks: Vec::new(),
             closing: Closing::No,
-            undelivered: Vec::new(),
+            close_report: CloseReport::default(),
             warnings,
         })
     }
@@ -195,35 +202,18 @@ impl Engine {
         self.tools.epoll.clone()
     }
 
-    /// Returns the number of turns so far, and the counts of the sessions.
-    pub(crate) fn stats(&self) -> (u64, Vec<LinkStats>) {
+    /// Returns the number of turns so far, the counts of the sessions, and those of the sessions
+    /// that are forgotten.
+    pub(crate) fn stats(&self) -> (u64, Vec<LinkStats>, SessionTotals) {
         let mut stats: Vec<_> = self.links.values().map(|link| link.core.stats()).collect();
         stats.sort_by_key(|link| link.session.id);
-        (self.turns, stats)
-    }
-
-    /// Returns whether the session does not exist any more, or is over.
-    pub(crate) fn is_over(&self, session: u64) -> bool {
-        self.links
-            .get(session)
-            .is_none_or(|link| link.core.common.is_over())
+        (self.turns, stats, self.ended)
     }
 
     /// Returns the number of sessions that every turn looks at.
     #[cfg(test)]
     pub(crate) fn hot_sessions(&self) -> usize {
         self.hot.len()
-    }
-
-    pub(crate) fn set_control_source(&mut self, source: Box<dyn ControlSource>) -> io::Result<()> {
-        epoll::add(
-            &self.tools.epoll,
-            source.fd(),
-            EventData::new_u64(TOKEN_CONTROL),
-            EventFlags::IN,
-        )?;
-        self.control = Some(source);
-        Ok(())
     }
 }
 

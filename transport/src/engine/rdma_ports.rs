@@ -14,12 +14,9 @@ use std::{
 use ibex_verbs::{AsyncEvent, PortEvent, PostError};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
+pub(super) use super::port_poller::PortPoller;
 use super::{
-    Engine,
-    credit::report_credit,
-    heat_link, note_deadline,
-    poll::PORT_WIRE,
-    port_poller::{PortPoller, lost},
+    Engine, credit::report_credit, heat_link, note_deadline, poll::PORT_WIRE, port_poller::lost,
 };
 use crate::{
     clock,

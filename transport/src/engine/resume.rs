@@ -3,7 +3,7 @@
 
 use std::io;
 
-use super::Engine;
+use super::{Engine, mail::Mail};
 use crate::{
     connection::{Connection, Context, NewWire},
     rdma::PreparedPair,
@@ -21,7 +21,24 @@ impl Engine {
         let named = self.links.values().find(|link| is_meant(link));
         match named.map(|link| link.id()) {
             Some(session) => self.resume_session(session, wires, context),
-            None => self.pass_on(wires),
+            None => self.pass_on(Mail::Wires(Box::new(wires))),
+        }
+    }
+
+    /// Ends the session with this name, whose place another session has taken.
+    pub(super) fn displace(&mut self, session: [u8; 16], context: &mut Context<'_>) {
+        let is_meant = |link: &Connection| {
+            let reconnect = link.core.reconnect.as_ref();
+            reconnect.is_some_and(|one| one.is_named(&session))
+        };
+        let named = self.links.values().find(|link| is_meant(link));
+        match named.map(|link| link.id()) {
+            Some(session) => {
+                self.on_link(session, context, |link, context| {
+                    link.core.lost_place(context);
+                });
+            }
+            None => self.pass_on(Mail::Displaced(session)),
         }
     }
 
@@ -102,7 +119,7 @@ impl Engine {
             .get(session)
             .is_some_and(|link| link.is_finished())
         {
-            self.remove(session);
+            self.remove(session, context);
         }
     }
 
@@ -115,7 +132,7 @@ impl Engine {
     pub(super) fn runs_anew(&mut self, peer: &PeerDescription, context: &mut Context<'_>) {
         let of_peer = || {
             let links = self.links.values();
-            links.filter(|link| link.core.common.peer().identity == peer.identity)
+            links.filter(|link| link.core.common.peer().is_of_node(peer))
         };
         let is_same_run =
             |link: &Connection| link.core.common.peer().incarnation == peer.incarnation;
@@ -125,11 +142,14 @@ impl Engine {
             true => has_newer,
             false => link.core.common.peer().began < peer.began,
         };
+        let runs = of_peer().map(|link| link.core.common.peer()).chain([peer]);
+        let newest = runs.max_by_key(|run| run.began);
+        let newest = newest.map_or_else(String::new, ToString::to_string);
         let links = of_peer().filter(|link| is_over(link));
         let sessions: Vec<u64> = links.map(|link| link.id()).collect();
         for session in sessions {
             self.on_link(session, context, |link, context| {
-                link.core.peer_runs_anew(context);
+                link.core.peer_runs_anew(&newest, context);
             });
         }
     }

@@ -98,6 +98,13 @@ impl Engine {
             .collect()
     }
 
+    /// Updates a session's account of a peer whose host is silent.
+    pub(crate) fn note_answers(&self, session: u64) {
+        if let Some(link) = self.links.get(session) {
+            link.note_answers();
+        }
+    }
+
     /// Calls `act` with one session, and transmits the resulting frames at once.
     pub(crate) fn on_link<T>(
         &mut self,
@@ -120,7 +127,7 @@ impl Engine {
         if link.has_left_device {
             self.left_port(session, context);
         } else if link.is_finished() {
-            self.remove(session);
+            self.remove(session, context);
         }
         self.share_credit(context);
         Some(result)
@@ -133,20 +140,27 @@ impl Engine {
         }
     }
 
-    pub(super) fn remove(&mut self, session: u64) {
+    pub(super) fn remove(&mut self, session: u64, context: &mut Context<'_>) {
         self.leaves_port(session);
         if let Some(mut link) = self.links.remove(session) {
             self.credit.broker.leave(session);
             link.unregister(&self.tools.epoll);
+            self.ended.add(&link.core.stats());
             link.core.common.shared().end();
-            if self.closing != Closing::No {
-                self.undelivered.extend(link.core.undelivered());
+            let undelivered = link.core.common.undelivered();
+            match self.closing {
+                // The channels' names would fill the memory of a node that lives long.
+                Closing::No => {
+                    let missing = undelivered.iter().map(|it| it.sent - it.received);
+                    self.close_report.undelivered_before += missing.sum::<u64>();
+                }
+                Closing::Until(_) => self.close_report.undelivered.extend(undelivered),
             }
         }
         self.hot.retain(|&hot| hot != session);
         self.timed.retain(|&timed| timed != session);
         self.credit.give_back();
         self.watch.forget(session);
-        self.stop_listening_if_over();
+        self.stop_listening_if_over(context);
     }
 }

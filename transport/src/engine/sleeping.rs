@@ -94,7 +94,7 @@ impl Engine {
             .iter()
             .filter_map(|&id| self.links.get(id)?.core.common.deadline());
         deadlines
-            .chain(self.control_deadline)
+            .chain(self.controls.deadline)
             .chain(self.closing.deadline())
             .chain(self.watch.next_look())
             .chain(self.port_looks.next())

@@ -6,10 +6,12 @@ use std::{
 };
 
 use super::{
-    Engine, HOT_TURNS, Incoming, Mail, Mark,
+    Engine, HOT_TURNS, Mail, Mark,
     credit::report_credit,
     heat_link, note_deadline,
-    poll::{self, PORT_WIRE, Readiness, Ready, TOKEN_ALARM, TOKEN_BELL, TOKEN_CONTROL},
+    poll::{
+        self, PORT_WIRE, Readiness, Ready, TOKEN_ALARM, TOKEN_BELL, TOKEN_DIALER, TOKEN_LISTENER,
+    },
 };
 use crate::{
     clock,
@@ -44,9 +46,9 @@ impl Engine {
         }
         // Reading the clock costs a tenth of a system call, so it is read only if there may be a
         // deadline.
-        if self.control_deadline.is_some() || !self.timed.is_empty() {
+        if self.controls.deadline.is_some() || !self.timed.is_empty() {
             let now = clock::now();
-            progress |= self.turn_control(now, context);
+            progress |= self.turn_controls(now, context);
             self.expire(now, context);
         }
         progress
@@ -144,8 +146,7 @@ impl Engine {
                 }
                 self.note_time(clock::now());
             }
-            // The listener is due now.
-            TOKEN_CONTROL => self.control_deadline = Some(clock::now()),
+            TOKEN_LISTENER | TOKEN_DIALER => self.controls.is_ready(clock::now()),
             token if token & PORT_WIRE == PORT_WIRE => self.port_is_ready(token >> 2, context),
             token => {
                 let session = token >> 2;
@@ -229,7 +230,7 @@ impl Engine {
                 self.left_port(session, context);
                 at += 1;
             } else if link.is_finished() {
-                self.remove(session);
+                self.remove(session, context);
             } else if (link.waits_for_completions() || link.heat == 0 && link.is_cold())
                 && link.socket.join(&self.tools.epoll).is_ok()
             {
@@ -240,25 +241,6 @@ impl Engine {
             }
         }
         progress
-    }
-
-    fn turn_control(&mut self, now: Instant, context: &mut Context<'_>) -> bool {
-        if self.control_deadline.is_none_or(|deadline| deadline > now) {
-            return false;
-        }
-        let Some(control) = &mut self.control else {
-            return false;
-        };
-        let incoming = control.turn(now);
-        self.control_deadline = control.next_deadline();
-        let any = !incoming.is_empty();
-        for incoming in incoming {
-            match incoming {
-                Incoming::Session(admission) => self.place_session(*admission, context),
-                Incoming::Wires(wires) => self.resume(*wires, context),
-            }
-        }
-        any
     }
 
     fn expire(&mut self, now: Instant, context: &mut Context<'_>) {
@@ -289,7 +271,7 @@ impl Engine {
                 self.left_port(session, context);
                 at += 1;
             } else if link.is_finished() {
-                self.remove(session);
+                self.remove(session, context);
             } else if link.core.common.deadline().is_none() {
                 self.timed.swap_remove(at);
             } else {

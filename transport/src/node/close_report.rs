@@ -1,15 +1,38 @@
-//! The report of a node that was closed.
+//! The report of a node or a session that was closed.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 
-/// The messages that a closed node could not deliver. Its `Display` is one line, for a log or the
+use ibex_base::Counted;
+
+/// The messages that a closed node, or a closed session, could not deliver. Its `Display` is one line, for a log or the
 /// error of `main`.
 #[must_use = "it says what was not delivered"]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CloseReport {
     /// One entry for each channel with undelivered messages.
     pub undelivered: Vec<Undelivered>,
+    /// The number of messages that sessions which had ended before the node was closed are not
+    /// known to have delivered. It includes what a [`Peer::close`] reported at the time. 0 in the
+    /// report of a session.
+    ///
+    /// [`Peer::close`]: https://docs.rs/ibex/latest/ibex/struct.Peer.html#method.close
+    pub undelivered_before: u64,
+}
+
+impl CloseReport {
+    /// Returns whether all that was sent is delivered.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.undelivered.is_empty() && self.undelivered_before == 0
+    }
+
+    /// Adds the report of another engine.
+    pub(crate) fn add(&mut self, other: CloseReport) {
+        self.undelivered.extend(other.undelivered);
+        self.undelivered_before += other.undelivered_before;
+    }
 }
 
 /// A channel's undelivered messages.
@@ -27,11 +50,20 @@ pub struct Undelivered {
 
 impl fmt::Display for CloseReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some((first, others)) = self.undelivered.split_first() else {
+        if self.is_complete() {
             return f.write_str("all that was sent is delivered");
-        };
-        write!(f, "not all that was sent is delivered: {first}")?;
-        others.iter().try_for_each(|other| write!(f, "; {other}"))
+        }
+        let channels = self.undelivered.iter().map(ToString::to_string);
+        let before = (self.undelivered_before > 0).then(|| {
+            let messages = Counted(self.undelivered_before, "message");
+            format!("{messages} of sessions that had ended before")
+        });
+        let parts: Vec<_> = channels.chain(before).collect();
+        write!(
+            f,
+            "not all that was sent is delivered: {}",
+            parts.join("; ")
+        )
     }
 }
 
@@ -70,6 +102,21 @@ mod tests {
             report.to_string(),
             "not all that was sent is delivered: channel \"wal\" to 10.0.0.2:7000 (9 sent, at \
              least 5 received); channel \"news\" to 10.0.0.2:7000 (7 sent, at least 5 received)"
+        );
+        let before = CloseReport {
+            undelivered_before: 1,
+            ..CloseReport::default()
+        };
+        assert!(!before.is_complete());
+        assert_eq!(
+            before.to_string(),
+            "not all that was sent is delivered: 1 message of sessions that had ended before"
+        );
+        report.add(before);
+        assert!(
+            report
+                .to_string()
+                .ends_with("at least 5 received); 1 message of sessions that had ended before")
         );
     }
 }

@@ -34,6 +34,8 @@ pub struct RuntimeConfig {
     pub notice_timeout: Duration,
     /// Time for which a session without a connection waits for another.
     pub session_timeout: Duration,
+    /// Time for which the peer's host may refuse every dial before the peer counts as gone.
+    pub peer_gone_after: Duration,
 }
 
 impl RuntimeConfig {
@@ -41,6 +43,24 @@ impl RuntimeConfig {
     pub(crate) fn core_of(&self, engine: EngineId) -> Option<usize> {
         let cores = self.cores.len().max(1);
         self.cores.get(engine.index() % cores).copied()
+    }
+
+    /// Returns the settings of a test's node with one engine.
+    #[cfg(test)]
+    pub(crate) fn of_test(driver: Driver) -> Self {
+        Self {
+            driver,
+            engines: 1,
+            wait: Wait::Event,
+            wait_engine: Wait::Event,
+            cores: Vec::new(),
+            session_credit_bytes: 1 << 20,
+            node_credit_bytes: 16 << 20,
+            memory_limit: 1 << 30,
+            notice_timeout: Duration::from_secs(3),
+            session_timeout: Duration::from_secs(30),
+            peer_gone_after: Duration::MAX,
+        }
     }
 }
 

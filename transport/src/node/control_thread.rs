@@ -15,7 +15,10 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use ibex_base::sync::{AtomicBool, Mutex, lock};
+use ibex_base::{
+    sync::{AtomicBool, Mutex, lock},
+    threads,
+};
 
 /// A job to do outside the turn.
 type Job = Box<dyn FnOnce() + Send>;
@@ -90,15 +93,13 @@ impl ControlThread {
 impl State {
     fn start() -> std::io::Result<Self> {
         let (jobs, queue) = channel::<Job>();
-        let thread = thread::Builder::new()
-            .name("ibex-control".to_owned())
-            .spawn(move || {
-                for job in queue {
-                    // A job may run wakers, which are foreign code. The panic hook has reported a
-                    // panic already, and it must not stop the next jobs.
-                    let _ = panic::catch_unwind(AssertUnwindSafe(job));
-                }
-            })?;
+        let thread = threads::spawn("ibex-control", move || {
+            for job in queue {
+                // A job may run wakers, which are foreign code. The panic hook has reported a
+                // panic already, and it must not stop the next jobs.
+                let _ = panic::catch_unwind(AssertUnwindSafe(job));
+            }
+        })?;
         Ok(State::Running { jobs, thread })
     }
 }

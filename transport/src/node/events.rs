@@ -12,16 +12,22 @@ use std::{
     collections::VecDeque,
     fmt,
     net::SocketAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use ibex_base::sync::{Mutex, lock};
+use ibex_base::{
+    Counted, Rounded,
+    sync::{Mutex, lock},
+};
 use ibex_protocol::format::control::Role;
 use ibex_ring::parking::{WaitSlot, Wakers};
 
 use super::SessionShared;
 use super::{Warning, warn_of};
-use crate::session::{EndCause, Fabric, NotOpened, PeerDescription};
+use crate::session::{
+    EndCause, Fabric, Interface, NotOpened, PeerDescription, PeerNames, Suspension,
+};
 
 /// Something that happened, and the peer that it happened with.
 #[derive(Clone, Debug)]
@@ -32,6 +38,8 @@ pub struct Event {
     pub identity: [u8; 16],
     /// The peer's incarnation.
     pub incarnation: u64,
+    /// The peer's names.
+    pub names: PeerNames,
     /// The event.
     pub what: What,
 }
@@ -108,6 +116,8 @@ pub struct Stalled {
     pub held: Option<u64>,
     /// True if, at the receiving end, the next message waits for room within `memory_limit`.
     pub lacks_room: bool,
+    /// At the sending end, the suspension of the session, if it has no connection.
+    pub suspended: Option<Arc<Suspension>>,
 }
 
 /// Describes the stall, without the channel and the peer.
@@ -117,20 +127,28 @@ impl fmt::Display for Stalled {
             Role::Sender => "this sender",
             Role::Receiver => "its sender",
         };
-        let waited = Duration::from_micros(self.since.elapsed().as_micros() as u64);
+        let waited = Rounded(self.since.elapsed());
         if self.lacks_room {
             let (held, oldest) = (self.held.unwrap_or(0), self.oldest);
             return write!(
                 f,
-                "the next message has waited {waited:?} for room within memory_limit here ({held} \
-                 messages of this channel are held, from {oldest} on); drop what is held, on \
-                 whatever channel, or raise memory_limit"
+                "the next message has waited {waited} for room within memory_limit here ({} of this \
+                 channel held, from {oldest} on); drop what is held, on whatever channel, or raise \
+                 memory_limit",
+                Counted(held, "message")
             );
         }
-        write!(f, "{waits} began to wait for room {waited:?} ago; ")?;
+        write!(f, "{waits} began to wait for room {waited} ago; ")?;
+        if let Some(suspended) = &self.suspended {
+            return suspended.fmt(f);
+        }
         let oldest = self.oldest;
         match self.held {
-            None => write!(f, "message {oldest} is not released there"),
+            None => write!(
+                f,
+                "message {oldest} is not released there since: {}",
+                Interface::Channel.see_that_it_runs()
+            ),
             Some(0) => write!(f, "nobody takes message {oldest} here"),
             Some(1) => write!(f, "message {oldest} is held here"),
             Some(held) => write!(f, "{held} messages from {oldest} on are held here"),
@@ -166,6 +184,7 @@ impl EventQueue {
             address: peer.address,
             identity: peer.identity,
             incarnation: peer.incarnation,
+            names: peer.names.clone(),
             what,
         });
         drop(state);
@@ -234,7 +253,7 @@ mod tests {
 
     fn peer() -> PeerDescription {
         PeerDescription {
-            authenticated_as: None,
+            names: PeerNames::default(),
             address: SocketAddr::from(([127, 0, 0, 1], 7000)),
             identity: [1; 16],
             incarnation: 2,
@@ -262,12 +281,14 @@ mod tests {
                 oldest: 5,
                 held,
                 lacks_room: false,
+                suspended: None,
             };
             stalled.to_string()
         };
         let (waits, rest) = (
             " began to wait for room ",
-            "message 5 is not released there",
+            "message 5 is not released there since: see that the process there runs, is not stopped, \
+             and takes messages and drops them; the session does not end for that",
         );
         let here = words(Role::Sender, None);
         assert!(

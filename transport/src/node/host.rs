@@ -9,7 +9,7 @@ use ibex_protocol::format::{
 use ibex_ring::{
     Released,
     memory::RingLease,
-    parking::{Condition, TimedOut, WaitSlot},
+    parking::{Condition, TimedOut},
 };
 
 use super::What;
@@ -34,7 +34,6 @@ pub(crate) trait Host: Send + Sync {
     fn wait(
         &self,
         session: u64,
-        slot: &WaitSlot,
         deadline: Option<Instant>,
         looks: Looks,
         condition: &mut dyn Condition<Output = ()>,
@@ -65,6 +64,9 @@ pub(crate) trait Host: Send + Sync {
 
     /// Returns the names of channels that the peer opened and this node did not.
     fn incoming(&self, session: u64) -> Vec<(String, Role)>;
+
+    /// Updates the session's account of a peer whose host is silent, unless the engine is busy.
+    fn note_answers(&self, session: u64);
 
     /// Has the engine check at `due` whether an end that is waited for is open.
     fn watch_opening(&self, session: u64, due: Instant);

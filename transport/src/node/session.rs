@@ -1,7 +1,9 @@
 //! The state of one session that handles and engine share.
 
 use std::sync::atomic::Ordering;
-use std::{fmt, iter, mem, net::SocketAddr, os::fd::OwnedFd, sync::Arc, time::Instant};
+use std::{
+    fmt, iter, mem, net::SocketAddr, os::fd::OwnedFd, sync::Arc, task::Waker, time::Instant,
+};
 
 use ibex_base::{
     fork::{self, UsedAfterFork},
@@ -20,7 +22,7 @@ use ibex_protocol::{
 use ibex_ring::{
     Released,
     memory::{LargeLease, LargePool, MemoryError, RingArena, RingLease},
-    parking::{Condition, TimedOut, WaitSlot},
+    parking::{Condition, TimedOut},
 };
 
 use super::{
@@ -28,7 +30,10 @@ use super::{
 };
 use crate::{
     rdma::{LandingPlace, PreparedPair, RdmaPort},
-    session::{EngineId, Fabric, PeerDescription, SessionCounters, SessionStats, route::Route},
+    session::{
+        EngineId, Fabric, PeerDescription, SessionCounters, SessionStats, Suspension,
+        SuspensionCell, route::Route,
+    },
     shared_memory::Bells,
     wire::GrantedBlock,
 };
@@ -52,6 +57,10 @@ pub struct SessionShared {
     /// True if either side cannot or will not use membarrier(2), so that both use fences.
     fences: AtomicBool,
     is_over: AtomicBool,
+    /// The account of the present suspension, if the session has no connection.
+    pub(crate) suspension: SuspensionCell,
+    /// The account of a connection over which the peer's host does not answer.
+    pub(crate) silence: SuspensionCell,
     pub(crate) ending: Ending,
     /// The peer's notices about calls that it serves.
     pub(crate) draining: PeerDraining,
@@ -72,7 +81,7 @@ impl fmt::Display for PeerInLog<'_> {
             write!(f, ", accepted on {ours}")?;
         }
         match &self.peer.known_to {
-            Some(node) => write!(f, ", a peer of node {node}"),
+            Some(node) => write!(f, ", via node {node}"),
             None => Ok(()),
         }
     }
@@ -116,6 +125,8 @@ impl SessionShared {
             payload_checksums,
             fences: AtomicBool::new(fences),
             is_over: AtomicBool::new(false),
+            suspension: SuspensionCell::default(),
+            silence: SuspensionCell::default(),
             ending: Ending::default(),
             draining: PeerDraining::default(),
             counters: SessionCounters::default(),
@@ -171,7 +182,7 @@ impl SessionShared {
     #[must_use]
     pub fn stats(&self) -> SessionStats {
         let rdma_port = self.carrier.last_port();
-        let rdma_port = rdma_port.map(|rdma_port| rdma_port.counters.counts());
+        let rdma_port = rdma_port.map(|rdma_port| rdma_port.counts());
         self.counters.snapshot(rdma_port.unwrap_or_default())
     }
 
@@ -347,13 +358,52 @@ impl SessionShared {
         self.carrier.granting_port()
     }
 
-    /// Returns the peer's address for errors, with the name of the local node if it has one.
+    /// Returns the peer's address for errors, with the peer's names and that of the local node, as
+    /// far as there are any.
     #[must_use]
     pub fn peer_name(&self) -> String {
-        match &self.peer.known_to {
-            Some(node) => format!("{} (a peer of node {node})", self.peer.address),
-            None => self.peer.address.to_string(),
+        let PeerDescription {
+            address,
+            names,
+            known_to,
+            ..
+        } = &self.peer;
+        format!("{address}{}", names.text(known_to.as_deref()))
+    }
+
+    /// Returns whether the session has lost its connection and waits for another.
+    #[inline]
+    #[must_use]
+    pub fn is_suspended(&self) -> bool {
+        self.suspension.is_suspended()
+    }
+
+    /// Returns since when the session has had no connection, why, and what this node does about
+    /// it; `None` if the session has a connection or is over.
+    #[must_use]
+    pub fn suspension(&self) -> Option<Arc<Suspension>> {
+        self.suspension.get()
+    }
+
+    /// Returns the account of the present suspension, or of a peer whose host is silent, if that
+    /// holds messages up. Messages in memory that both processes map go on without a connection.
+    #[must_use]
+    #[cold]
+    pub fn cut_off(&self) -> Option<Arc<Suspension>> {
+        match self.shares_memory() {
+            true => None,
+            false => self.no_answer(),
         }
+    }
+
+    /// Returns the account of the present suspension, or of a peer whose host is silent.
+    #[cold]
+    pub(crate) fn no_answer(&self) -> Option<Arc<Suspension>> {
+        let silence = || {
+            self.host.note_answers(self.id);
+            self.silence.get()
+        };
+        self.suspension.get().or_else(silence)
     }
 
     /// Notes that the session is over and its engine has forgotten it. From now on it keeps no
@@ -439,7 +489,6 @@ impl SessionShared {
     /// waits that are not made for each message.
     pub(crate) fn wait<C: Condition>(
         &self,
-        slot: &WaitSlot,
         deadline: Option<Instant>,
         condition: C,
     ) -> Result<C::Output, TimedOut> {
@@ -448,7 +497,7 @@ impl SessionShared {
             output: None,
         };
         let looks = self.looks();
-        self.host.wait(self.id, slot, deadline, looks, &mut kept)?;
+        self.host.wait(self.id, deadline, looks, &mut kept)?;
         kept.output.ok_or(TimedOut)
     }
 
@@ -524,12 +573,12 @@ impl<C: Condition> Condition for Kept<C> {
         self.condition.ask();
     }
 
-    fn arm(&mut self) {
-        self.condition.arm();
+    fn register(&mut self, waker: &Waker) {
+        self.condition.register(waker);
     }
 
-    fn disarm(&mut self) {
-        self.condition.disarm();
+    fn leave(&mut self) {
+        self.condition.leave();
     }
 }
 

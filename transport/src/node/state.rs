@@ -22,7 +22,8 @@ use ibex_ring::{
 
 use super::{
     CloseReport, Driver, Driving, EventQueue, RuntimeConfig, SessionShared, Sessions, Wait,
-    Warnings, control_thread::ControlThread, draining::Draining, service_names::ServiceNames,
+    Warnings, control_thread::ControlThread, draining::Draining, held_tasks::HeldTasks,
+    service_names::ServiceNames,
 };
 use crate::shared_memory::ControlSegments;
 
@@ -30,6 +31,7 @@ use crate::shared_memory::ControlSegments;
 pub struct NodeState {
     pub(crate) config: RuntimeConfig,
     pub(crate) driving: Driving,
+    pub(crate) held_tasks: HeldTasks,
     pub(crate) sessions: Sessions,
 
     // Sessions that peers dialed.
@@ -75,6 +77,7 @@ impl NodeState {
         let memory = MemoryBudget::of_process(config.memory_limit);
         Self {
             driving: Driving::of(&config),
+            held_tasks: HeldTasks::default(),
             sessions,
             accepted: Mutex::default(),
             accept_waiters: WaitSlot::new(),
@@ -105,6 +108,12 @@ impl NodeState {
         self.config.driver
     }
 
+    /// Sets a function that tells whether a blocking call on the calling thread holds up all tasks
+    /// of the runtime that drives the node. A call that does so for long is logged as a warning.
+    pub fn ask_for_held_tasks(&self, ask: fn() -> bool) {
+        self.held_tasks.ask_by(ask);
+    }
+
     #[inline]
     pub(crate) fn spins(&self) -> bool {
         self.config.wait != Wait::Event
@@ -116,6 +125,10 @@ impl NodeState {
 
     pub(crate) fn session_timeout(&self) -> Duration {
         self.config.session_timeout
+    }
+
+    pub(crate) fn peer_gone_after(&self) -> Duration {
+        self.config.peer_gone_after
     }
 
     // ---- Sessions --------------------------------------------------------------------
@@ -168,7 +181,8 @@ impl NodeState {
     }
 
     /// Returns whether the node was closed because its driving task was dropped.
-    pub(crate) fn has_lost_driver(&self) -> bool {
+    #[must_use]
+    pub fn has_lost_driver(&self) -> bool {
         self.lost_driver.load(Ordering::Relaxed)
     }
 

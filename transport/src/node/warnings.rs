@@ -26,6 +26,8 @@ pub(crate) enum Warning {
     SessionEnded(Discriminant<EndCause>),
     /// A peer connected, and its session could not be set up.
     NotSetUp,
+    /// A session has lost its connection, and has no other within a moment.
+    Suspended,
     /// A sender waits for room.
     Stalled,
     /// A call waits for an end that the peer does not open.
@@ -34,6 +36,8 @@ pub(crate) enum Warning {
     MemberDropped,
     /// Segments that a peer passes have to wait for a descriptor.
     NoDescriptor,
+    /// Two running nodes have one identity.
+    OneIdentity,
     /// The epoll set refuses a session's socket.
     NoEpoll,
 }

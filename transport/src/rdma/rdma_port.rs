@@ -31,7 +31,7 @@ pub use opening::PortOpening;
 
 use super::{
     pending_pairs::PendingPairs,
-    port_counters::PortCounters,
+    port_counters::{PortCounters, PortCounts},
     port_error::PortError,
     port_queues::PortQueues,
     port_settings::PortSettings,
@@ -191,6 +191,11 @@ impl RdmaPort {
     #[must_use]
     pub fn engine(&self) -> usize {
         self.settings.engine
+    }
+
+    /// Returns the counts of all of the port's sessions together.
+    pub(crate) fn counts(&self) -> PortCounts {
+        self.counters.counts()
     }
 
     /// Returns the port's number.

@@ -6,7 +6,7 @@ use ibex_ring::memory::MemoryUse;
 
 use super::{Driver, EventLoop};
 use crate::{
-    connection::{Context, MemoryWanted, Purpose, RedialError, Redialing},
+    connection::{Context, MemoryWanted, Purpose},
     rdma::RdmaPort,
 };
 
@@ -33,9 +33,6 @@ impl EventLoop {
         for rdma_port in context.unsure_ports.drain(..) {
             self.look_for_device(rdma_port);
         }
-        for redialing in context.redialings.drain(..) {
-            self.redial(redialing);
-        }
         // The leftovers are dropped with the context.
     }
 
@@ -47,39 +44,6 @@ impl EventLoop {
             Driver::Threads | Driver::Tasks => {
                 self.node.control_thread.run(move || wanted.provide());
             }
-        }
-    }
-
-    /// Dials a session's peer again, on a thread that may block.
-    fn redial(&self, redialing: Redialing) {
-        let Some(event_loop) = self.arc() else {
-            return;
-        };
-        let Redialing {
-            session,
-            attempt,
-            redial,
-        } = redialing;
-        let dialer = redial.clone();
-        let begun = redial.run(Box::new(move || {
-            let is_over = || event_loop.with_engine(|engine, _| engine.is_over(session));
-            let outcome = dialer.redial(attempt, &is_over);
-            event_loop.with_engine(|engine, context| match outcome {
-                Ok(wires) => engine.resume_session(session, wires, context),
-                Err(error) => {
-                    engine.on_link(session, context, |link, context| match error {
-                        RedialError::NotYet(why) => link.redial_failed(attempt.epoch, &why),
-                        RedialError::NoSession(why) => link.core.is_certainly_gone(&why, context),
-                    });
-                }
-            });
-            // The sleeping leader must take up the new wire, or the new deadline.
-            event_loop.bell.wake();
-        }));
-        if let Err(error) = begun {
-            self.on_link(session, |link, _| {
-                link.redial_failed(attempt.epoch, &error.to_string());
-            });
         }
     }
 

@@ -1,4 +1,4 @@
-//! The close of a node, with all of its engines.
+//! The close of a node, with all of its engines, and of one session.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -8,13 +8,13 @@ use std::{
 
 use ibex_base::{fork, sync::lock};
 use ibex_protocol::format::control::CloseReason;
-use ibex_ring::{
-    memory::orphans,
-    parking::{Wakers, thread_waker},
-};
+use ibex_ring::parking::{AtSlot, Wakers, thread_waker};
 
-use super::{Driving, EventLoop, Looks, Runtime};
-use crate::{clock, node::CloseReport};
+use super::{Driving, EventLoop, Runtime};
+use crate::{
+    clock,
+    node::{CloseReport, SessionShared},
+};
 
 impl Runtime {
     /// Breaks off all channels that the program has not closed. They do not end in order, but with
@@ -45,9 +45,8 @@ impl Runtime {
                 self.lead_each(deadline);
             } else {
                 let soon = soon(deadline);
-                let _ = self.wait(&self.accept_waiters, Some(soon), Looks::Socket, || {
-                    until().is_none().then_some(())
-                });
+                let is_over = || until().is_none().then_some(());
+                let _ = self.wait_at(&self.accept_waiters, Some(soon), is_over);
             }
         }
         self.end_close()
@@ -121,7 +120,7 @@ impl Runtime {
                 event_loop.take_news(engine, context);
                 engine.finish_close(context)
             });
-            report.undelivered.extend(of_engine);
+            report.add(of_engine);
         }
         let mut wakers = Wakers::new();
         self.events.close(&mut wakers);
@@ -136,8 +135,41 @@ impl Runtime {
         self.control_thread.stop();
         // No call accepts these sessions any more, and each of them holds this runtime.
         self.forget_accepted();
-        orphans::sweep();
         report
+    }
+}
+
+impl SessionShared {
+    /// Closes this session alone, as [`Runtime::close`] closes each session of a node. The peer
+    /// hears the `reason`. Returns what was not delivered by the end of the session, which comes
+    /// after `timeout` at the latest.
+    ///
+    /// Closing again returns the same report. The earliest deadline counts for all calls.
+    pub fn close(&self, reason: &str, timeout: Duration) -> CloseReport {
+        if fork::is_child() {
+            return CloseReport::default();
+        }
+        self.begin_close(reason, timeout);
+        let over = || {
+            self.close_report()
+                .or_else(|| self.is_over().then(CloseReport::default))
+        };
+        // The engine ends the session when its time is up.
+        let mut held = None;
+        let report = self.wait(None, AtSlot::new(&self.ending.waiters, &mut held, over));
+        report.unwrap_or_default()
+    }
+
+    /// Begins to close this session, and does not wait for the end.
+    pub fn begin_close(&self, reason: &str, timeout: Duration) {
+        if fork::is_child() {
+            return;
+        }
+        // A time that the clock cannot express means no limit.
+        let deadline = clock::now().checked_add(timeout);
+        self.on_link(|link, context| link.core.begin_close(Some(reason), deadline, context));
+        // The thread that sleeps in the epoll set must take up the new deadline.
+        self.event_loop().bell().wake();
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use ibex_base::fork;
 
-use super::{EventLoop, Looks, Runtime};
+use super::{EventLoop, Runtime};
 use crate::node::Undelivered;
 
 impl Runtime {
@@ -65,12 +65,12 @@ impl Runtime {
     /// [`wake_drain`](crate::node::NodeState::wake_drain).
     pub fn wait_in_drain(&self, deadline: Option<Instant>, is_done: impl Fn() -> bool) {
         let look = || (self.is_closed() || is_done()).then_some(());
-        let _ = self.wait(&self.draining.waiters, deadline, Looks::Socket, look);
+        let _ = self.wait_at(&self.draining.waiters, deadline, look);
     }
 
     /// Waits until `until`, or until the node is closed.
     pub fn go_on_until(&self, until: Instant) {
         let look = || self.is_closed().then_some(());
-        let _ = self.wait(&self.draining.waiters, Some(until), Looks::Socket, look);
+        let _ = self.wait_at(&self.draining.waiters, Some(until), look);
     }
 }

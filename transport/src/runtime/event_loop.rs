@@ -24,12 +24,18 @@ use std::{
 use ibex_base::{
     fork,
     sync::{AtomicBool, AtomicU32, Mutex, lock},
+    threads,
 };
 use ibex_ring::parking::{Bell, BellLease, Drive, Leadership, Wakers};
 
 use super::{
-    Driver, Driving, NodeState, Runtime, gathering::Gatherings, keeper, own_thread::OwnThread,
-    task::Flushing, yielding::Yielding,
+    Driver, Driving, NodeState, Runtime,
+    gathering::Gatherings,
+    keeper,
+    own_thread::OwnThread,
+    task::Flushing,
+    unpolled::{self, Unpolled},
+    yielding::Yielding,
 };
 use crate::{
     clock,
@@ -55,9 +61,6 @@ pub struct EventLoop {
     pub(crate) presence: AtomicU32,
     /// True if the last spinning thread found that other threads wanted its core.
     pub(crate) shares_cores: AtomicBool,
-    /// Number of threads that wait for several engines, including this one. Its I/O thread leads
-    /// meanwhile.
-    pub(crate) spanned: AtomicU32,
     /// Tells waits to sleep at once while a yield takes long.
     pub(crate) yielding: Yielding,
     /// Wakes the I/O thread, once there is one.
@@ -82,6 +85,8 @@ pub struct EventLoop {
 struct News {
     marks: Vec<Mark>,
     mail: Vec<Mail>,
+    /// Messages that `marks` tell of, where only calls take the marks.
+    unpolled: Unpolled,
 }
 
 impl EventLoop {
@@ -102,7 +107,6 @@ impl EventLoop {
             bell,
             presence: AtomicU32::new(0),
             shares_cores: AtomicBool::new(false),
-            spanned: AtomicU32::new(0),
             yielding: Yielding::default(),
             keeper: OnceLock::new(),
             news: Mutex::default(),
@@ -130,9 +134,7 @@ impl EventLoop {
                 1 => "ibex-io".to_owned(),
                 _ => format!("ibex-io-{}", self.id),
             };
-            let thread = thread::Builder::new()
-                .name(name)
-                .spawn(move || keeper::run(&weak, core))?;
+            let thread = threads::spawn(name, move || keeper::run(&weak, core))?;
             *lock(&self.io_thread) = Some(thread);
         }
         Ok(())
@@ -354,6 +356,10 @@ impl EventLoop {
     /// Calls `act` with the engine, and then runs the resulting wakers and deferred work.
     pub(crate) fn with_engine<T>(&self, act: impl FnOnce(&mut Engine, &mut Context<'_>) -> T) -> T {
         let mut engine = self.engine.lock();
+        if self.engine.is_marked() {
+            let unpolled = lock(&self.news).unpolled.take_notice();
+            unpolled::warn(unpolled);
+        }
         let mut context = Context::new(self);
         let result = act(&mut engine, &mut context);
         let is_overslept = self.engine.has_sleeper() && engine.is_overslept();
@@ -390,7 +396,13 @@ impl EventLoop {
         if !news.marks.contains(&mark) {
             news.marks.push(mark);
         }
+        let mut unpolled = None;
+        if self.node.driving == Driving::Callers && matches!(mark, Mark::Ready { .. }) {
+            unpolled = news.unpolled.take_notice();
+            news.unpolled.message_waits();
+        }
         drop(news);
+        unpolled::warn(unpolled);
         self.engine.mark();
         if quiet {
             return;
@@ -419,7 +431,9 @@ impl EventLoop {
         let mut news = lock(&self.news);
         marks.append(&mut news.marks);
         let mail = mem::take(&mut news.mail);
+        let unpolled = news.unpolled.turn_comes();
         drop(news);
+        unpolled::warn(unpolled);
         let any = engine.take_news(&mut marks, mail, context);
         engine.marks = marks;
         any

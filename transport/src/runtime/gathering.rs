@@ -14,7 +14,7 @@ use ibex_base::{
     fork,
     sync::{AtomicBool, Mutex, lock},
 };
-use ibex_ring::parking::{Condition, TimedOut, WaitSlot, Wakers};
+use ibex_ring::parking::{Condition, Ticket, TimedOut, WaitSlot, Wakers};
 
 use super::{Looks, Runtime};
 use crate::node::{SessionShared, push_live};
@@ -106,11 +106,6 @@ impl Gathering {
         }
     }
 
-    /// Returns the slot where threads and tasks wait for news.
-    pub(crate) fn slot(&self) -> &WaitSlot {
-        &self.told.slot
-    }
-
     /// Returns whether news has come since the last [`take`](Self::take).
     #[inline]
     #[must_use]
@@ -146,8 +141,18 @@ impl Gathering {
         self.runtime.look_around();
     }
 
-    /// Waits until `condition` holds. Checks it again when a member's waker is called or a session
-    /// comes. `in_memory` says that every member's peer writes this process's memory.
+    /// Leaves a waker, under `held`, for events of members, sessions and the node. A look follows.
+    pub fn register(&self, held: &mut Option<Ticket>, waker: &Waker) {
+        self.told.slot.renew(held, waker);
+    }
+
+    /// Takes back the waker that [`register`](Self::register) left.
+    pub fn leave(&self, held: &mut Option<Ticket>) {
+        self.told.slot.leave(held);
+    }
+
+    /// Waits until `condition` holds, which leaves its waker by [`register`](Self::register).
+    /// `in_memory` says that every member's peer writes this process's memory.
     pub fn wait<C: Condition>(
         &self,
         deadline: Option<Instant>,
@@ -155,8 +160,7 @@ impl Gathering {
         condition: C,
     ) -> Result<C::Output, TimedOut> {
         let looks = Self::looks(in_memory);
-        self.runtime
-            .wait_for_messages(&self.told.slot, deadline, looks, condition)
+        self.runtime.wait(deadline, looks, condition)
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_base::fork;
 use ibex_protocol::{
     format::{
         control::{Ask, CloseReason, Role},
@@ -18,7 +19,7 @@ use ibex_protocol::{
 use ibex_ring::{
     Released,
     memory::{LargeLease, RingLease},
-    parking::{Condition, TimedOut, WaitSlot},
+    parking::{Condition, TimedOut},
 };
 
 use super::{Driver, EventLoop, Looks, Runtime};
@@ -49,13 +50,11 @@ impl Host for Runtime {
     fn wait(
         &self,
         session: u64,
-        slot: &WaitSlot,
         deadline: Option<Instant>,
         looks: Looks,
         condition: &mut dyn Condition<Output = ()>,
     ) -> Result<(), TimedOut> {
-        let engine = self.loop_of(session);
-        engine.wait(slot, deadline, looks, Pointed(condition))
+        self.loop_of(session).wait(deadline, looks, condition)
     }
 
     fn attach_ring(
@@ -106,6 +105,14 @@ impl Host for Runtime {
             .unwrap_or_default()
     }
 
+    fn note_answers(&self, session: u64) {
+        // The engine itself may ask, on behalf of a task.
+        let engine = self.loop_of(session).engine.try_lock();
+        if let Some(engine) = engine.filter(|_| !fork::is_child()) {
+            engine.note_answers(session);
+        }
+    }
+
     fn watch_opening(&self, session: u64, due: Instant) {
         self.watch_link(session, |link| link.core.common.watch_opening(due));
     }
@@ -131,37 +138,6 @@ impl Runtime {
     }
 }
 
-/// A condition behind a reference.
-struct Pointed<'a>(&'a mut dyn Condition<Output = ()>);
-
-impl Condition for Pointed<'_> {
-    type Output = ();
-
-    fn look(&mut self) -> Option<()> {
-        self.0.look()
-    }
-
-    fn glance(&mut self) -> bool {
-        self.0.glance()
-    }
-
-    fn keep_nothing_back(&mut self) {
-        self.0.keep_nothing_back();
-    }
-
-    fn ask(&mut self) {
-        self.0.ask();
-    }
-
-    fn arm(&mut self) {
-        self.0.arm();
-    }
-
-    fn disarm(&mut self) {
-        self.0.disarm();
-    }
-}
-
 impl SessionShared {
     /// Returns the runtime of the session's node.
     #[must_use]
@@ -183,17 +159,14 @@ impl SessionShared {
         self.event_loop().on_link(self.id, act)
     }
 
-    /// Waits until `condition` holds, for calls that wait for each message. Checks the condition
-    /// again when `slot` is woken, and when a waker is called that `condition` got from
-    /// [`thread_waker`](ibex_ring::parking::thread_waker) in its `arm`.
+    /// Waits until `condition` holds, for calls that wait for each message.
     pub fn wait_for<C: Condition>(
         &self,
-        slot: &WaitSlot,
         deadline: Option<Instant>,
         condition: C,
     ) -> Result<C::Output, TimedOut> {
         let looks = self.looks();
-        self.event_loop().wait(slot, deadline, looks, condition)
+        self.event_loop().wait(deadline, looks, condition)
     }
 
     /// Checks `condition` for at most `moment`, where tasks drive the node and its calls look
@@ -241,13 +214,6 @@ impl SessionShared {
     pub fn is_gone(&self) -> bool {
         self.on_link(|link, _| link.core.common.is_over())
             .unwrap_or(true)
-    }
-
-    /// Returns whether the session has lost its connection and waits for another.
-    #[must_use]
-    pub fn is_suspended(&self) -> bool {
-        self.on_link(|link, _| link.core.is_broken_off())
-            .unwrap_or(false)
     }
 
     pub(crate) fn send_large(

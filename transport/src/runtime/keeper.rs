@@ -26,12 +26,12 @@ use std::{
 
 use ibex_ring::parking::{Parker, Wakers, thread_waker};
 
-use super::EventLoop;
+use super::{EventLoop, own_thread};
 
 /// Runs until the node is closed or gone.
 pub(crate) fn run(event_loop: &Weak<EventLoop>, core: Option<usize>) {
     if let Some(core) = core
-        && !core_affinity::set_for_current(core_affinity::CoreId { id: core })
+        && !own_thread::keep_to(core)
     {
         tracing::warn!(
             core,
@@ -89,7 +89,7 @@ impl EventLoop {
             leads,
             looks: self.presence.load(Ordering::Relaxed),
             is_crowded: self.shares_cores.load(Ordering::Relaxed),
-            is_wanted: self.spanned.load(Ordering::SeqCst) > 0,
+            is_wanted: self.engine.is_spanned(),
         }
     }
 

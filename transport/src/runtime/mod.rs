@@ -24,13 +24,14 @@ mod reminder;
 )]
 mod runtime;
 mod task;
+mod unpolled;
 pub(crate) mod waiting;
 mod yielding;
 
 pub use event_loop::EventLoop;
 pub use gathering::Gathering;
 pub use runtime::{EngineStats, Runtime};
-pub use task::{CloseWait, Step};
+pub use task::Step;
 pub(crate) use waiting::wait_for_any;
 
 pub use crate::node::{Driver, RuntimeConfig};

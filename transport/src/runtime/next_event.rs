@@ -1,9 +1,11 @@
 //! Waiting for a node's events.
 
-use ibex_base::fork;
-use ibex_ring::parking::Patience;
+use std::task::{Poll, Waker};
 
-use super::{Looks, Runtime};
+use ibex_base::fork;
+use ibex_ring::parking::{Patience, Ticket};
+
+use super::Runtime;
 use crate::node::Event;
 
 impl Runtime {
@@ -20,10 +22,22 @@ impl Runtime {
             }
             Patience::Until(deadline) => deadline,
         };
-        let look = || self.events.look();
-        self.wait(&self.events.waiters, deadline, Looks::Socket, look)
-            .ok()
-            .flatten()
+        let found = self.wait_at(&self.events.waiters, deadline, || self.events.look());
+        found.ok().flatten()
+    }
+
+    /// Returns the next event, for a task; `None` if the node was closed and no event will come.
+    /// While it is pending, `waker` is left under `held`.
+    pub fn poll_event(&self, held: &mut Option<Ticket>, waker: &Waker) -> Poll<Option<Event>> {
+        if fork::is_child() {
+            return Poll::Ready(None);
+        }
+        self.poll_at(&self.events.waiters, held, waker, || self.events.look())
+    }
+
+    /// Takes back the waker that [`poll_event`](Self::poll_event) left.
+    pub fn leave_events(&self, held: &mut Option<Ticket>) {
+        self.events.waiters.leave(held);
     }
 
     /// Returns the number of events that were dropped because the program did not take them.

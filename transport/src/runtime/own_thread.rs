@@ -109,6 +109,15 @@ impl EventLoop {
     }
 }
 
+/// Restricts the calling thread to this core. Returns whether the kernel agreed.
+pub(super) fn keep_to(core: usize) -> bool {
+    let mut only = CpuSet::new();
+    if core < CpuSet::MAX_CPU {
+        only.set(core);
+    }
+    sched_setaffinity(None, &only).is_ok()
+}
+
 /// Restricts the calling thread to those of its cores that are in `near`. Returns whether it has
 /// fewer cores now. Its cores stay as they are if none or all of them are in `near`.
 fn stay_near(near: &[usize]) -> bool {

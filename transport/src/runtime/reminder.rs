@@ -1,21 +1,39 @@
 //! Waits for other things than messages: a time, and conditions of the program.
 
-use std::time::Instant;
+use std::{
+    task::{Poll, Waker},
+    time::Instant,
+};
 
 use ibex_base::fork;
-use ibex_ring::parking::{Condition, TimedOut, WaitSlot};
+use ibex_ring::parking::{self, AtSlot, Ticket, TimedOut, WaitSlot};
 
 use super::{Driver, Looks, Runtime};
 
 impl Runtime {
-    /// Waits until `condition` holds. Checks it again when `slot` is woken.
-    pub fn wait_at<C: Condition>(
+    /// Waits until `look` finds something. Looks again when `slot` is woken.
+    pub fn wait_at<T>(
         &self,
         slot: &WaitSlot,
         deadline: Option<Instant>,
-        condition: C,
-    ) -> Result<C::Output, TimedOut> {
-        self.wait(slot, deadline, Looks::Socket, condition)
+        look: impl FnMut() -> Option<T>,
+    ) -> Result<T, TimedOut> {
+        let mut held = None;
+        let condition = AtSlot::new(slot, &mut held, look);
+        self.first().wait(deadline, Looks::Socket, condition)
+    }
+
+    /// Waits as [`wait_at`](Self::wait_at) does, for a task. While it is pending, the waker is left
+    /// at `slot` under `held`.
+    pub fn poll_at<T>(
+        &self,
+        slot: &WaitSlot,
+        held: &mut Option<Ticket>,
+        waker: &Waker,
+        look: impl FnMut() -> Option<T>,
+    ) -> Poll<T> {
+        let condition = AtSlot::new(slot, held, look);
+        parking::poll(condition, waker, || self.turn_for_caller())
     }
 
     /// Wakes the threads that wait at `slot`, and a program that sleeps on the epoll set.

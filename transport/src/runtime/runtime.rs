@@ -5,18 +5,16 @@ use std::{
     ops::Deref,
     os::fd::BorrowedFd,
     sync::{Arc, atomic::Ordering},
+    task::{Poll, Waker},
     time::{Duration, Instant},
 };
 
 use ibex_base::{fork, sync::LentLimit};
-use ibex_ring::{
-    memory::orphans,
-    parking::{Bell, BellLease, Condition, TimedOut, WaitSlot},
-};
+use ibex_ring::parking::{self, AtSlot, Bell, BellLease, Condition, Ticket, TimedOut};
 
 use super::{EventLoop, Looks, NodeState, gathering::Told, waiting};
 use crate::{
-    connection::{Connection, Context, LinkStats},
+    connection::{Connection, Context, LinkStats, SessionTotals},
     engine::{Admission, ControlSource, Engine, Exchange, Mail, lendable_credit},
     node::{Host, RuntimeConfig, SessionShared, Sessions, Warnings},
     rdma::RdmaPort,
@@ -41,7 +39,6 @@ impl Runtime {
     /// Starts a runtime, with I/O threads if the driver has some.
     pub fn start(config: RuntimeConfig) -> io::Result<Arc<Self>> {
         fork::claim().map_err(io::Error::other)?;
-        orphans::sweep();
         let bells = (0..config.engines).map(|_| Bell::lease());
         let bells = bells.collect::<io::Result<Vec<_>>>()?;
         let sessions = Sessions::new(bells.iter().map(BellLease::bell).collect());
@@ -115,10 +112,16 @@ impl Runtime {
 
     // ---- Sessions and channels -------------------------------------------------------
 
-    /// Puts the source of incoming sessions into the first engine's care.
-    pub fn set_control_source(&self, source: Box<dyn ControlSource>) -> io::Result<()> {
+    /// Puts the node's listener into the first engine's care.
+    pub fn set_listener(&self, source: Box<dyn ControlSource>) -> io::Result<()> {
         self.first()
-            .with_engine(|engine, _| engine.set_control_source(source))
+            .with_engine(|engine, _| engine.set_listener(source))
+    }
+
+    /// Puts the node's dialer into the first engine's care.
+    pub fn set_dialer(&self, source: Box<dyn ControlSource>) -> io::Result<()> {
+        self.first()
+            .with_engine(|engine, _| engine.set_dialer(source))
     }
 
     /// Takes an open device port into the care of its engine before it has a session. From now on
@@ -173,11 +176,12 @@ impl Runtime {
             return Vec::new();
         }
         let stats = |event_loop: &Arc<EventLoop>| {
-            let (turns, links) = event_loop.with_engine(|engine, _| engine.stats());
+            let (turns, links, ended) = event_loop.with_engine(|engine, _| engine.stats());
             EngineStats {
                 engine: event_loop.id(),
                 turns,
                 links,
+                ended,
             }
         };
         self.event_loops.iter().map(stats).collect()
@@ -188,12 +192,34 @@ impl Runtime {
         &self,
         deadline: Option<Instant>,
     ) -> Result<Option<Arc<SessionShared>>, TimedOut> {
-        self.wait(&self.accept_waiters, deadline, Looks::Socket, || {
-            if let Some(session) = self.take_accepted() {
-                return Some(Some(session));
-            }
-            self.accepts_no_more().then_some(None)
-        })
+        self.wait_at(&self.accept_waiters, deadline, || self.next_accepted())
+    }
+
+    /// Waits as [`accept`](Self::accept) does, for a task; `None` when the node is closed. While it
+    /// is pending, the waker is left under `held`.
+    pub fn poll_accept(
+        &self,
+        held: &mut Option<Ticket>,
+        waker: &Waker,
+    ) -> Poll<Option<Arc<SessionShared>>> {
+        parking::poll(
+            AtSlot::new(&self.accept_waiters, held, || self.next_accepted()),
+            waker,
+            || self.look_around(),
+        )
+    }
+
+    /// Takes back the waker that [`poll_accept`](Self::poll_accept) left.
+    pub fn leave_accept(&self, held: &mut Option<Ticket>) {
+        self.accept_waiters.leave(held);
+    }
+
+    /// Returns the next session that a peer dialed, or `None` within if none will come.
+    fn next_accepted(&self) -> Option<Option<Arc<SessionShared>>> {
+        match self.take_accepted() {
+            Some(session) => Some(Some(session)),
+            None => self.accepts_no_more().then_some(None),
+        }
     }
 
     /// Refuses peers that dial from now on, or leaves them to other processes that share the
@@ -202,7 +228,7 @@ impl Runtime {
     pub fn stop_accepting(&self) {
         self.accepts_no_more.store(true, Ordering::Release);
         self.first().with_engine(|engine, context| {
-            engine.stop_accepting();
+            engine.stop_accepting(context);
             self.accept_waiters.take(&mut context.wakers);
         });
         self.first().bell.wake();
@@ -256,29 +282,15 @@ impl Runtime {
         event_loops.for_each(|event_loop| event_loop.look_around());
     }
 
-    /// Waits until `condition` holds, through events of any engine. Where waiting threads turn
-    /// engines, this turns only the first. Events of another engine may then be delayed by a nap of
-    /// its I/O thread.
+    /// Waits until `condition` holds, through events of any engine. Each engine is led meanwhile.
     pub(crate) fn wait<C: Condition>(
         &self,
-        slot: &WaitSlot,
-        deadline: Option<Instant>,
-        looks: Looks,
-        condition: C,
-    ) -> Result<C::Output, TimedOut> {
-        self.first().wait(slot, deadline, looks, condition)
-    }
-
-    /// Like [`wait`](Self::wait), for messages: each engine is led meanwhile.
-    pub(crate) fn wait_for_messages<C: Condition>(
-        &self,
-        slot: &WaitSlot,
         deadline: Option<Instant>,
         looks: Looks,
         condition: C,
     ) -> Result<C::Output, TimedOut> {
         let others = &self.event_loops[1..];
-        waiting::wait_for_any((self.first(), others), slot, deadline, looks, condition)
+        waiting::wait_for_any((self.first(), others), deadline, looks, condition)
     }
 }
 
@@ -320,6 +332,8 @@ pub struct EngineStats {
     pub turns: u64,
     /// Sessions, the oldest first.
     pub links: Vec<LinkStats>,
+    /// The counts of sessions that are over and forgotten.
+    pub ended: SessionTotals,
 }
 
 /// Steps by which tests drive a node that has one engine.
@@ -343,6 +357,12 @@ impl Runtime {
     pub(crate) fn resume(&self, wires: crate::connection::NewWire) {
         self.first()
             .with_engine(|engine, context| engine.resume(wires, context));
+    }
+
+    /// Delivers the outcome of a redial.
+    pub(crate) fn redialed(&self, redialed: crate::connection::Redialed) {
+        self.first()
+            .with_engine(|engine, context| engine.redialed(redialed, context));
     }
 
     /// Returns the number of sessions that every turn looks at.

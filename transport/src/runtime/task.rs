@@ -9,6 +9,9 @@
 //! that awaits something of the node sends everything itself. A second publisher rings the node's
 //! bell, which wakes the driving task.
 //!
+//! The flushing task lets the tasks that are ready run before it flushes. Of 64 tasks that are woken
+//! by one frame of answers, each publishes its next request, and the requests leave as one frame.
+//!
 //! ```text
 //!   driving task                                thread that turns the engine meanwhile
 //!   unpark; ask epoll                           turn
@@ -23,11 +26,8 @@ use std::{
     time::Duration,
 };
 
-use ibex_base::{
-    fork,
-    sync::{AtomicBool, Mutex, lock},
-};
-use ibex_ring::parking::Ticket;
+use ibex_base::sync::{AtomicBool, Mutex, lock};
+use ibex_ring::parking::{self, AtSlot, Ticket};
 
 use super::{Driving, EventLoop, Runtime};
 use crate::{
@@ -46,10 +46,6 @@ pub enum Step {
     /// The node is closed, and nothing is left to be driven.
     Over,
 }
-
-/// Place of a task that waits for the end of a close.
-#[derive(Debug, Default)]
-pub struct CloseWait(pub(crate) Option<Ticket>);
 
 /// The task that sends what other tasks have published and left.
 #[derive(Debug, Default)]
@@ -126,17 +122,27 @@ impl EventLoop {
         Step::Moved
     }
 
-    /// Sends messages that other tasks have published, for the flushing task, which is woken when
-    /// there are more. Ready when the node is closed.
-    pub fn poll_flushing(&self, waker: &Waker) -> Poll<()> {
+    /// Waits for the flushing task until other tasks have published messages. Returns false when
+    /// the node is closed.
+    ///
+    /// Before the task calls [`flush`](Self::flush), it lets the other tasks run that are ready.
+    /// What they publish then leaves with the same turn, in one frame for each channel.
+    pub fn poll_published(&self, waker: &Waker) -> Poll<bool> {
         self.flushing.register(waker);
+        if self.flushing.is_owed() {
+            return Poll::Ready(true);
+        }
+        match self.node.is_closed() {
+            true => Poll::Ready(false),
+            false => Poll::Pending,
+        }
+    }
+
+    /// Sends messages that other tasks have published, unless another turn has sent them meanwhile.
+    pub fn flush(&self) {
         if self.flushing.is_owed() {
             let moved = self.turn(self.engine.lock(), &Ready::NOTHING);
             self.settle_turn(moved);
-        }
-        match self.node.is_closed() {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
         }
     }
 
@@ -153,24 +159,16 @@ impl EventLoop {
 }
 
 impl Runtime {
-    /// Returns the report of the close that was begun, for a task. Pending until there is one.
-    pub fn poll_closed(&self, wait: &mut CloseWait, waker: &Waker) -> Poll<CloseReport> {
-        self.close_waiters.renew(&mut wait.0, waker);
-        let report = lock(&self.close_report).clone();
-        match report {
-            Some(report) => {
-                self.leave_closed(wait);
-                Poll::Ready(report)
-            }
-            None => Poll::Pending,
-        }
+    /// Returns the report of the close that was begun, for a task. Pending until there is one, with
+    /// `waker` left under `held`.
+    pub fn poll_closed(&self, held: &mut Option<Ticket>, waker: &Waker) -> Poll<CloseReport> {
+        let look = || lock(&self.close_report).clone();
+        parking::poll(AtSlot::new(&self.close_waiters, held, look), waker, || ())
     }
 
     /// Takes back the waker that [`poll_closed`](Self::poll_closed) left.
-    pub fn leave_closed(&self, wait: &mut CloseWait) {
-        if !fork::is_child() {
-            self.close_waiters.leave(&mut wait.0);
-        }
+    pub fn leave_closed(&self, held: &mut Option<Ticket>) {
+        self.close_waiters.leave(held);
     }
 
     /// Closes the node because its driving task was dropped. Waits for up to `linger` until sent
@@ -189,20 +187,11 @@ mod tests {
 
     use super::super::{Driver, RuntimeConfig};
     use super::*;
-    use crate::node::Wait;
 
     fn runtime() -> Arc<Runtime> {
         Runtime::start(RuntimeConfig {
-            driver: Driver::Tasks,
-            engines: 1,
-            wait: Wait::Event,
-            wait_engine: Wait::Event,
-            cores: Vec::new(),
-            session_credit_bytes: 1 << 20,
             node_credit_bytes: 1 << 20,
-            memory_limit: 1 << 30,
-            notice_timeout: Duration::from_secs(3),
-            session_timeout: Duration::from_secs(30),
+            ..RuntimeConfig::of_test(Driver::Tasks)
         })
         .expect("a runtime")
     }
@@ -218,7 +207,9 @@ mod tests {
         runtime.poll_in_passing();
         assert!(runtime.flushing.is_owed());
         drop(engine);
-        assert!(runtime.poll_flushing(Waker::noop()).is_pending());
+        assert_eq!(runtime.poll_published(Waker::noop()), Poll::Ready(true));
+        runtime.flush();
         assert!(!runtime.flushing.is_owed());
+        assert!(runtime.poll_published(Waker::noop()).is_pending());
     }
 }

@@ -13,11 +13,12 @@ use std::{
 };
 
 use ibex_base::fork;
-use ibex_ring::parking::{Condition, Parker, TimedOut, WaitSlot, Wakers, thread_waker};
+use ibex_ring::parking::{Condition, Parker, TimedOut, Wakers, thread_waker};
 
 use super::{Driving, EventLoop, Looks, yielding::KEPT};
 use crate::{
     connection::Context,
+    endpoint::stall::NOTICE,
     engine::{self, Engine, Ready},
     node::Wait,
 };
@@ -29,20 +30,19 @@ use crate::{
 /// alone.
 pub(crate) fn wait_for_any<C: Condition>(
     (first, others): (&Arc<EventLoop>, &[Arc<EventLoop>]),
-    slot: &WaitSlot,
     deadline: Option<Instant>,
     looks: Looks,
     condition: C,
 ) -> Result<C::Output, TimedOut> {
     if others.is_empty() {
-        return first.wait(slot, deadline, looks, condition);
+        return first.wait(deadline, looks, condition);
     }
     let _spanning = [slice::from_ref(first), others].map(Spanning::over);
     let driving = match first.node.driving {
         Driving::Waiters => Driving::Thread,
         other => other,
     };
-    first.wait_as(driving, (slot, deadline, looks), condition)
+    first.wait_as(driving, (deadline, looks), condition)
 }
 
 /// Keeps the I/O threads of several engines at work, until dropped.
@@ -51,8 +51,7 @@ struct Spanning<'a>(&'a [Arc<EventLoop>]);
 impl<'a> Spanning<'a> {
     fn over(event_loops: &'a [Arc<EventLoop>]) -> Self {
         for event_loop in event_loops {
-            event_loop.spanned.fetch_add(1, Ordering::SeqCst);
-            event_loop.summon_if_spanned();
+            event_loop.engine.span(|| event_loop.summon_keeper());
         }
         Self(event_loops)
     }
@@ -61,7 +60,7 @@ impl<'a> Spanning<'a> {
 impl Drop for Spanning<'_> {
     fn drop(&mut self) {
         for event_loop in self.0 {
-            event_loop.spanned.fetch_sub(1, Ordering::Relaxed);
+            event_loop.engine.unspan();
         }
     }
 }
@@ -70,12 +69,11 @@ impl EventLoop {
     /// Waits until `condition` holds, spinning first as configured.
     pub(crate) fn wait<C: Condition>(
         &self,
-        slot: &WaitSlot,
         deadline: Option<Instant>,
         looks: Looks,
         condition: C,
     ) -> Result<C::Output, TimedOut> {
-        self.wait_as(self.node.driving, (slot, deadline, looks), condition)
+        self.wait_as(self.node.driving, (deadline, looks), condition)
     }
 
     /// Waits as a thread of a node does that is driven by `driving`.
@@ -83,7 +81,7 @@ impl EventLoop {
     fn wait_as<C: Condition>(
         &self,
         driving: Driving,
-        (slot, deadline, looks): (&WaitSlot, Option<Instant>, Looks),
+        (deadline, looks): (Option<Instant>, Looks),
         mut condition: C,
     ) -> Result<C::Output, TimedOut> {
         #[cfg(record_writes)]
@@ -103,9 +101,9 @@ impl EventLoop {
         let turns = driving != Driving::Thread;
         let spun = self.spin((wait, turns), deadline, looks, &mut condition);
         let found = if matches!(spun, Ok(None)) {
-            self.sleep_until((slot, driving), deadline, &mut condition)
+            self.sleep_until(driving, deadline, &mut condition)
         } else {
-            condition.disarm();
+            condition.leave();
             spun.map(|found| found.expect("the spin ended with something"))
         };
         if turns {
@@ -138,7 +136,7 @@ impl EventLoop {
             return None;
         }
         let found = self.spin((wait, true), None, looks, condition);
-        condition.disarm();
+        condition.leave();
         self.settle_turn(true);
         found.ok().flatten()
     }
@@ -245,25 +243,27 @@ impl EventLoop {
 
     fn sleep_until<C: Condition>(
         &self,
-        (slot, driving): (&WaitSlot, Driving),
+        driving: Driving,
         deadline: Option<Instant>,
         condition: &mut C,
     ) -> Result<C::Output, TimedOut> {
         Wakers::prepare();
+        // A call that holds up tasks wakes up once more, to report that.
+        let holds_up = self.node.held_tasks.are_held_up();
+        let mut notice_at = holds_up.then(|| Instant::now() + NOTICE);
         loop {
             let (waker, parker) = thread_waker();
-            let ticket = slot.register(&waker);
+            condition.register(&waker);
             condition.ask();
-            condition.arm();
             let found = match condition.look() {
                 Some(output) => Some(output),
                 None => {
-                    self.sleep(driving, (&waker, &parker), deadline);
+                    let until = [deadline, notice_at].into_iter().flatten().min();
+                    self.sleep(driving, (&waker, &parker), until);
                     None
                 }
             };
-            condition.disarm();
-            slot.deregister(ticket);
+            condition.leave();
             if let Some(output) = found.or_else(|| condition.look()) {
                 self.leave();
                 return Ok(output);
@@ -272,29 +272,23 @@ impl EventLoop {
                 self.leave();
                 return Err(TimedOut);
             }
+            if notice_at.is_some_and(|notice_at| Instant::now() >= notice_at) {
+                notice_at = None;
+                self.node.held_tasks.warn(NOTICE);
+            }
         }
     }
 
     /// Claims the seat of the I/O thread, unless a thread waits for several engines.
     #[inline]
     fn claim(&self) {
-        self.engine.claim(
-            || self.spanned.load(Ordering::Relaxed) == 0,
-            || self.bell.wake(),
-        );
+        self.engine
+            .claim(|| !self.engine.is_spanned(), || self.bell.wake());
     }
 
     /// Leaves the seat to another thread that wants it.
     fn leave(&self) {
-        self.engine.pass_on();
-        self.summon_if_spanned();
-    }
-
-    /// Makes the I/O thread lead, if no thread does and a thread waits for several engines.
-    fn summon_if_spanned(&self) {
-        if self.spanned.load(Ordering::Relaxed) > 0 && self.engine.is_vacant() {
-            self.summon_keeper();
-        }
+        self.engine.pass_on(|| self.summon_keeper());
     }
 
     /// Sleeps until woken, until the deadline, or until the seat is vacant.

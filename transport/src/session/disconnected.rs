@@ -8,6 +8,7 @@
 
 use std::{error::Error, fmt};
 
+use ibex_base::Escaped;
 use ibex_protocol::format::control::{CloseReason, Role};
 
 use super::interface::Interface;
@@ -51,8 +52,19 @@ impl fmt::Display for Counts {
 pub enum EndCause {
     /// The peer closed its end of the channel.
     PeerClosed(CloseReason),
-    /// The peer closed the whole session in order.
+    /// The peer closed its whole node, in order.
     Goodbye,
+    /// The peer's program ended this session, in order and for certain; its node goes on.
+    EndedByPeer {
+        /// The reason that the peer's program gave, with unprintable characters escaped; it may be
+        /// empty.
+        reason: String,
+    },
+    /// This program ended this session, in order; its node goes on.
+    EndedHere {
+        /// The reason that the program gave; it may be empty.
+        reason: String,
+    },
     /// The peer's process has ended, the peer broke the protocol, or the connection broke and no
     /// other came in time. In a `Suspended` event: the connection broke.
     PeerGone {
@@ -89,8 +101,24 @@ impl fmt::Display for EndCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             EndCause::PeerClosed(reason) => write!(f, "the peer {reason}"),
-            EndCause::Goodbye => f.write_str("the peer closed the session"),
-            EndCause::PeerGone { why, .. } => write!(f, "the peer is gone: {why}"),
+            EndCause::Goodbye => f.write_str("the peer closed its node"),
+            EndCause::EndedByPeer { reason } if reason.is_empty() => {
+                f.write_str("the peer ended the session, and gave no reason")
+            }
+            EndCause::EndedByPeer { reason } => {
+                write!(f, "the peer ended the session: \"{reason}\"")
+            }
+            EndCause::EndedHere { reason } if reason.is_empty() => {
+                f.write_str("this program ended the session")
+            }
+            EndCause::EndedHere { reason } => {
+                write!(f, "this program ended the session: \"{reason}\"")
+            }
+            EndCause::PeerGone { why, certain: true } => write!(f, "the peer is gone: {why}"),
+            EndCause::PeerGone {
+                why,
+                certain: false,
+            } => write!(f, "the connection to the peer was lost: {why}"),
             EndCause::DeviceLost { why } => write!(f, "this end lost its RDMA device: {why}"),
             EndCause::Refused { why } => {
                 write!(f, "this process was refused what the session needs: {why}")
@@ -113,6 +141,37 @@ impl EndCause {
         EndCause::PeerGone {
             why: why.into(),
             certain: false,
+        }
+    }
+
+    /// Returns the cause for a peer that said goodbye, of its whole node or with the `reason` for
+    /// which its program ended this session.
+    pub(crate) fn of_goodbye(reason: Option<&str>) -> Self {
+        match reason {
+            Some(reason) => EndCause::EndedByPeer {
+                reason: Escaped(reason).to_string(),
+            },
+            None => EndCause::Goodbye,
+        }
+    }
+
+    /// Returns the cause for what this program closes: its whole node, or one session, for `reason`.
+    pub(crate) fn of_close(reason: Option<&str>) -> Self {
+        match reason {
+            Some(reason) => EndCause::EndedHere {
+                reason: Escaped(reason).to_string(),
+            },
+            None => EndCause::NodeClosed,
+        }
+    }
+
+    /// Returns the reason in words, without the statement that the peer is gone. The reason of a
+    /// [suspension](super::Suspension) reads so, because its session has not ended.
+    #[must_use]
+    pub fn why(&self) -> &dyn fmt::Display {
+        match self {
+            EndCause::PeerGone { why, .. } => why,
+            cause => cause,
         }
     }
 
@@ -240,15 +299,32 @@ mod tests {
         let gone = || EndCause::lost("connection reset");
         assert_eq!(
             disconnected(Role::Sender, gone()),
-            "channel \"wal\" with 10.0.0.2:7000 has ended: the peer is gone: connection reset \
-             (9 sent, at least 7 received, 5 released and 4 acknowledged); \
+            "channel \"wal\" with 10.0.0.2:7000 has ended: the connection to the peer was lost: \
+             connection reset (9 sent, at least 7 received, 5 released and 4 acknowledged); \
              connect again and send what was not acknowledged"
         );
         assert_eq!(
             disconnected(Role::Receiver, gone()),
-            "channel \"wal\" with 10.0.0.2:7000 has ended: the peer is gone: connection reset \
-             (7 received, 5 released, 4 acknowledged); \
+            "channel \"wal\" with 10.0.0.2:7000 has ended: the connection to the peer was lost: \
+             connection reset (7 received, 5 released, 4 acknowledged); \
              connect or accept again; the sender may send again what was not acknowledged"
+        );
+    }
+
+    /// The cause in a `Suspended` event is one of these.
+    #[test]
+    fn only_a_peer_that_is_known_to_have_ended_is_called_gone() {
+        let cause = |certain| EndCause::PeerGone {
+            why: "connection reset".to_owned(),
+            certain,
+        };
+        assert_eq!(
+            cause(false).to_string(),
+            "the connection to the peer was lost: connection reset"
+        );
+        assert_eq!(
+            cause(true).to_string(),
+            "the peer is gone: connection reset"
         );
     }
 
@@ -283,6 +359,12 @@ mod tests {
             EndCause::PeerClosed(CloseReason::SlotLeaked),
             EndCause::PeerClosed(CloseReason::Aborted),
             EndCause::Goodbye,
+            EndCause::EndedByPeer {
+                reason: "done".to_owned(),
+            },
+            EndCause::EndedHere {
+                reason: String::new(),
+            },
             EndCause::NodeClosed,
             EndCause::Memory("no memory".to_owned()),
         ];

@@ -28,6 +28,16 @@ pub enum Interface {
     Listener,
 }
 
+/// Suffix of a channel of replies. The channel of a service's requests has the service's name, and
+/// that of its replies has this behind it. So two nodes can each call a service of one name of the
+/// other.
+pub const REPLIES: &str = "/replies";
+
+/// Returns the name of the service that a channel belongs to.
+fn service_of(channel: &str) -> &str {
+    channel.strip_suffix(REPLIES).unwrap_or(channel)
+}
+
 impl fmt::Display for Interface {
     /// Writes the interface as the error for a taken name calls it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -46,8 +56,8 @@ impl Interface {
     pub fn subject(self, name: &str, peer: &str) -> String {
         match self {
             Self::Channel => format!("channel \"{name}\" with {peer}"),
-            Self::Caller => format!("service \"{name}\" of {peer}"),
-            Self::Service => format!("service \"{name}\" for {peer}"),
+            Self::Caller => format!("service \"{}\" of {peer}", service_of(name)),
+            Self::Service => format!("service \"{}\" for {peer}", service_of(name)),
             Self::Stream => {
                 // The name ends with the listener's name, the stream's number and the direction of
                 // the bytes.
@@ -67,6 +77,16 @@ impl Interface {
             Self::Stream => "reads",
             Self::Listener => "accepts",
         }
+    }
+
+    /// Returns what to look for if the peer is there and takes nothing. A stopped process keeps its
+    /// connections, so no time-out of the session applies.
+    pub(crate) fn see_that_it_runs(self) -> String {
+        format!(
+            "see that the process there runs, is not stopped, and {}; the session does not end \
+             for that",
+            self.until_taken()
+        )
     }
 
     pub(crate) fn attempt(self) -> &'static str {

@@ -1,10 +1,11 @@
 //! The peer did not open its end of a channel.
 
-use std::{error::Error, fmt, time::Duration};
+use std::{error::Error, fmt, sync::Arc, time::Duration};
 
+use ibex_base::Rounded;
 use ibex_protocol::format::control::Role;
 
-use super::Interface;
+use super::{Interface, Suspension};
 
 /// The peer did not open its end of a channel in time.
 #[derive(Clone, PartialEq, Eq)]
@@ -26,6 +27,9 @@ pub struct NotOpened {
     pub waited: Duration,
     /// Time for which the call would have waited without a deadline of the caller.
     pub open_timeout: Duration,
+    /// The suspension of the session, if it has no connection. The peer may have opened its end,
+    /// and cannot say so.
+    pub suspended: Option<Arc<Suspension>>,
     pub(crate) interface: Interface,
 }
 
@@ -39,11 +43,21 @@ impl fmt::Display for NotOpened {
             other_names,
             waited,
             open_timeout,
+            suspended,
             interface,
         } = self;
-        let time = rounded(*waited);
+        // Converting a time-out to a deadline and back loses a little.
+        let time = Rounded(*waited);
+        if let Some(suspended) = suspended {
+            let subject = interface.subject(channel, peer);
+            return write!(
+                f,
+                "{subject}: it is not known whether the peer opened its end, after {time}: \
+                 {suspended}; a later call goes on"
+            );
+        }
         if *interface != Interface::Channel {
-            f.write_str(&interface.not_opened(self, format_args!("{time:?}")))?;
+            f.write_str(&interface.not_opened(self, format_args!("{time}")))?;
             return match is_same_there {
                 true => Ok(()),
                 false => write_longer(f, *waited, *open_timeout),
@@ -52,7 +66,7 @@ impl fmt::Display for NotOpened {
         write!(
             f,
             "channel \"{channel}\": {peer} did not open a {missing} of this name within \
-             {time:?}; "
+             {time}; "
         )?;
         if *is_same_there {
             let same = missing.opposite();
@@ -93,13 +107,6 @@ fn write_longer(
     } else {
         f.write_str("or raise open_timeout")
     }
-}
-
-/// Rounds a time-out, because converting it to a deadline and back loses a little.
-pub(crate) fn rounded(time: Duration) -> Duration {
-    let unit = if time.as_millis() < 10 { 100 } else { 1000 };
-    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    Duration::from_micros(micros.div_ceil(unit).saturating_mul(unit))
 }
 
 impl Error for NotOpened {}

@@ -101,3 +101,35 @@ pub struct SessionStats {
     /// Messages that were sent again after a break, because they had not arrived.
     pub replayed: u64,
 }
+
+/// Lists every count but `credit_stalled`: those of the session itself, and those that the sessions
+/// of a device port share.
+macro_rules! numbers {
+    ($($own:ident)*; $($of_port:ident)*) => {
+        impl SessionStats {
+            /// Returns all counts by their names, without `credit_stalled`, which is a time.
+            pub fn numbers(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                // Every field is named, so that none can be forgotten.
+                let &Self { $($own,)* $($of_port,)* credit_stalled: _ } = self;
+                let own = [$((stringify!($own), $own)),*];
+                own.into_iter().chain([$((stringify!($of_port), $of_port)),*])
+            }
+
+            /// Adds the counts of another session, but for those of a device port, which its
+            /// sessions share: a sum over sessions would have them several times.
+            pub(crate) fn add_own(&mut self, other: &SessionStats) {
+                $(self.$own += other.$own;)*
+                self.credit_stalled += other.credit_stalled;
+            }
+        }
+    };
+}
+
+numbers! {
+    frames_sent frames_received bytes_sent bytes_sealed bytes_received control_bytes_sent
+    control_bytes_received bytes_copied writes reads empty_reads credit_stalls queue_stalls
+    inline_sends eager_sends rdma_writes rdma_bytes landings_sent landed rendezvous_sent
+    rendezvous_received work_requests signaled doorbells completions bells checksum_errors
+    checksum_errors_at_peer suspensions resumes replayed;
+    polls empty_polls device_events ignored_events stray_completions
+}

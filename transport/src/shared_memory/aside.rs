@@ -11,13 +11,16 @@
 //!    costs no more than unmapping it.
 //! 2. A Unix socket is closed here only if it is empty and nothing can arrive in it any more.
 //! 3. Separate threads close everything else; they exist as long as there is something to close.
-//!    Memory files have threads of their own, because closing one always ends.
-//! 4. Threads that hang in a close are not replaced. When many descriptors wait for them, no new
-//!    session over shared memory begins ([`is_held_up`]).
+//!    Memory files have threads of their own, because closing one always ends. A socket does not
+//!    linger there, nor does one that lies unreceived in a Unix socket: its SO_LINGER time is set
+//!    to zero first.
+//! 4. Threads that hang in a close, as of a file of a FUSE file system, are not replaced. When many
+//!    descriptors wait for them, no new session over shared memory begins ([`is_held_up`]).
 #![forbid(unsafe_code)]
 
 use std::{
     collections::VecDeque,
+    io::IoSliceMut,
     mem,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Mutex, MutexGuard},
@@ -34,7 +37,7 @@ use rustix::{
     },
 };
 
-use super::sealed;
+use super::{lingering::stop_lingering, sealed};
 
 /// A descriptor that a peer passed. Dropping it never waits, whatever the peer made of it.
 #[derive(Debug)]
@@ -136,7 +139,7 @@ pub(super) enum Peeked {
 /// has no room for.
 pub(super) fn peek(socket: impl AsFd, buffer: &mut [u8]) -> rustix::io::Result<Peeked> {
     let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
-    let mut parts = [rustix::io::IoSliceMut::new(buffer)];
+    let mut parts = [IoSliceMut::new(buffer)];
     let mut nothing = RecvAncillaryBuffer::default();
     match retry_on_intr(|| recvmsg(&socket, &mut parts, &mut nothing, flags)) {
         Ok(message) if message.flags.contains(ReturnFlags::CTRUNC) => Ok(Peeked::Descriptors),
@@ -239,6 +242,7 @@ impl Closers {
                 return;
             };
             drop(state);
+            stop_lingering(&fd);
             drop(fd);
         }
     }
@@ -342,7 +346,7 @@ pub(super) mod tests {
     }
 
     /// Counts the descriptors of this process that refer to that file.
-    fn open_descriptors_of(file: u64) -> usize {
+    pub(in crate::shared_memory) fn open_descriptors_of(file: u64) -> usize {
         std::fs::read_dir("/proc/self/fd")
             .unwrap()
             .filter_map(|entry| std::fs::metadata(entry.ok()?.path()).ok())
@@ -370,7 +374,7 @@ pub(super) mod tests {
         }
     }
 
-    fn send_with_nothing(socket: &OwnedFd, bytes: &[u8]) {
+    pub(in crate::shared_memory) fn send_with_nothing(socket: &OwnedFd, bytes: &[u8]) {
         rustix::net::send(socket, bytes, SendFlags::NOSIGNAL).unwrap();
     }
 
@@ -430,5 +434,5 @@ pub(super) mod tests {
     }
 
     /// Far longer than any step of these tests takes.
-    const WATCHDOG: Duration = Duration::from_secs(120);
+    pub(in crate::shared_memory) const WATCHDOG: Duration = Duration::from_secs(120);
 }

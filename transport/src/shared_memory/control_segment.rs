@@ -24,55 +24,68 @@ use rustix::io::fcntl_dupfd_cloexec;
 use super::sealed::{self, SegmentRefused};
 
 /// Returns the bytes of a session's control segment number `index`. The first is short, because
-/// most sessions have few channels; each is twice as long as the one before, up to [`MOST_BYTES`].
+/// most sessions have few channels; each is twice as long as the one before, up to 64 KiB.
 #[must_use]
 pub fn segment_bytes(index: u32) -> usize {
     MOST_BYTES.min(LEAST_BYTES << index.min(u32::BITS))
 }
 
+/// Returns the most control segments that either side of a session needs which may have `ends` ends
+/// open. Of those that sessions share (see `ControlSegments`), each has one block for it at least.
+#[must_use]
+pub fn most_segments(ends: usize) -> usize {
+    SHARED + (ends + MOST_KEPT).div_ceil(MOST_BYTES / BLOCK_BYTES)
+}
+
 /// Bytes of the longest control segment.
-pub const MOST_BYTES: usize = 64 << 10;
+pub(super) const MOST_BYTES: usize = 64 << 10;
 /// Bytes of the shortest control segment.
 const LEAST_BYTES: usize = 4 << 10;
+/// Number of a session's segments that are shorter than the longest.
+const SHARED: usize = (MOST_BYTES / LEAST_BYTES).ilog2() as usize;
+/// Number of a session's ends that may be over while a program keeps messages of theirs.
+const MOST_KEPT: usize = 1024;
 
 /// A control segment of this side, for all sessions with the process that may read it.
 #[derive(Debug)]
 pub struct ControlSegment {
     memory: Mapping,
-    fd: OwnedFd,
+    /// A descriptor for further sessions, if the segment is shared.
+    kept: Option<OwnedFd>,
     /// Number of blocks, counted from the first, that were given to sessions. None is given again,
     /// because the peer may still read it as that session's.
     given: AtomicU32,
 }
 
 impl ControlSegment {
-    /// Makes a segment of free blocks.
+    /// Makes a segment of free blocks. Returns its descriptor, to pass to the peer and then close.
     ///
     /// # Errors
     /// [`MemoryError`] if there is not enough memory.
-    pub fn create(bytes: usize) -> Result<Arc<Self>, MemoryError> {
+    pub fn create(bytes: usize, is_shared: bool) -> Result<(Arc<Self>, OwnedFd), MemoryError> {
         let what = MemoryUse::ControlBlocks;
         let fd = create_memfd(what, bytes)?;
         let memory = Mapping::of_file(what, fd.as_fd(), bytes, Access::ReadWrite)?;
         sealed::seal(&fd, what, bytes)?;
+        let kept = is_shared.then(|| duplicate(&fd, bytes)).transpose()?;
         let given = AtomicU32::new(0);
-        Ok(Arc::new(Self { memory, fd, given }))
+        let segment = Self {
+            memory,
+            kept,
+            given,
+        };
+        Ok((Arc::new(segment), fd))
     }
 
-    /// Returns a descriptor to pass to the peer and then close.
+    /// Returns a descriptor to pass to the peer of another session, and then close; `None` if the
+    /// segment is not shared.
     ///
     /// # Errors
     /// [`MemoryError`] if the process may open no more descriptors.
-    pub fn to_pass(&self) -> Result<OwnedFd, MemoryError> {
-        let (what, bytes) = (MemoryUse::ControlBlocks, self.memory.bytes());
-        fcntl_dupfd_cloexec(&self.fd, 0)
-            .map_err(|errno| MemoryError::new(what, bytes, "F_DUPFD_CLOEXEC", errno))
-    }
-
-    /// Returns whether no block is left that could be given to a session.
-    #[must_use]
-    pub fn is_full(&self) -> bool {
-        self.given.load(Ordering::Relaxed) >= blocks_in(self.memory.bytes())
+    pub fn to_pass(&self) -> Result<Option<OwnedFd>, MemoryError> {
+        let kept = self.kept.as_ref();
+        kept.map(|fd| duplicate(fd, self.memory.bytes()))
+            .transpose()
     }
 
     fn give_block(&self) -> Option<u32> {
@@ -97,6 +110,12 @@ impl SegmentShare {
     pub fn new(segment: Arc<ControlSegment>) -> Arc<Self> {
         let free = Mutex::default();
         Arc::new(Self { segment, free })
+    }
+
+    /// Returns whether both are shares of one segment.
+    #[cfg(test)]
+    pub(super) fn is_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.segment, &other.segment)
     }
 
     /// Returns a zeroed block, or `None` if all are leased and another segment is needed.
@@ -171,7 +190,7 @@ impl PeerControlSegment {
     /// Checks the segment that the peer passed, and maps it read-only.
     ///
     /// # Errors
-    /// [`SegmentRefused`] if the segment is not as [`ControlSegment::create`] makes it, or if there
+    /// [`SegmentRefused`] if the segment is not as `ControlSegment::create` makes it, or if there
     /// is no room for the mapping.
     pub fn accept(fd: impl AsFd, bytes: usize) -> Result<Arc<Self>, SegmentRefused> {
         sealed::check(fd.as_fd(), bytes as u64)?;
@@ -203,6 +222,12 @@ impl PeerControlSegment {
     }
 }
 
+fn duplicate(fd: &OwnedFd, bytes: usize) -> Result<OwnedFd, MemoryError> {
+    fcntl_dupfd_cloexec(fd, 0).map_err(|errno| {
+        MemoryError::new(MemoryUse::ControlBlocks, bytes, "F_DUPFD_CLOEXEC", errno)
+    })
+}
+
 /// Returns the number of blocks in a segment of `bytes` bytes.
 fn blocks_in(bytes: usize) -> u32 {
     (bytes / BLOCK_BYTES) as u32
@@ -225,8 +250,7 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     fn share_of(bytes: usize) -> (Arc<SegmentShare>, OwnedFd) {
-        let segment = ControlSegment::create(bytes).unwrap();
-        let fd = segment.to_pass().unwrap();
+        let (segment, fd) = ControlSegment::create(bytes, false).unwrap();
         (SegmentShare::new(segment), fd)
     }
 
@@ -297,6 +321,15 @@ mod tests {
         let blocks: Vec<_> = std::iter::from_fn(|| segment.lease_block()).collect();
         assert_eq!(blocks.len(), 16);
         assert!(theirs.sender_words(15).is_some() && theirs.sender_words(16).is_none());
+    }
+
+    #[test]
+    fn few_segments_have_room_for_all_ends() {
+        assert_eq!(most_segments(1), 9);
+        assert_eq!(most_segments(1024), 12);
+        assert_eq!(most_segments(16384), 72);
+        assert_eq!(segment_bytes(SHARED as u32), MOST_BYTES);
+        assert!(segment_bytes(SHARED as u32 - 1) < MOST_BYTES);
     }
 
     #[test]

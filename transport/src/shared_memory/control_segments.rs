@@ -1,16 +1,20 @@
 //! The control segments of a node, shared by its sessions with one process: a page has blocks for
-//! 16 channel ends, and most sessions have one or two.
+//! 16 channel ends, and most sessions have one or two. A session that needs one of the longest has
+//! it alone, so that the number of its segments follows from the number of its ends.
 //!
 //! Sharing reveals nothing: that process may map each segment read-only anyway, and finds in it
 //! only words of its own sessions.
 #![forbid(unsafe_code)]
 
-use std::sync::{Arc, Mutex, Weak};
+use std::{
+    os::fd::OwnedFd,
+    sync::{Arc, Mutex, Weak},
+};
 
 use ibex_base::sync::lock;
 use ibex_ring::memory::MemoryError;
 
-use super::control_segment::ControlSegment;
+use super::control_segment::{ControlBlock, ControlSegment, MOST_BYTES, SegmentShare};
 
 /// The segments from which sessions may still get blocks.
 #[derive(Debug, Default)]
@@ -34,42 +38,66 @@ struct Shared {
 }
 
 impl ControlSegments {
-    /// Returns a segment of `bytes` bytes with a free block, and makes one if there is none. An
-    /// unknown reader gets a segment of its own.
+    /// Provides a block in a segment of `bytes` bytes. Makes a segment if none has a free block. An
+    /// unknown reader gets a segment of its own, and so does the only session with its process: no
+    /// descriptor is kept for that.
     ///
     /// # Errors
     /// [`MemoryError`] if there is not enough memory.
-    pub fn provide(
-        &self,
-        reader: Option<Reader>,
-        bytes: usize,
-    ) -> Result<Arc<ControlSegment>, MemoryError> {
-        let Some(reader) = reader else {
-            return ControlSegment::create(bytes);
+    pub fn provide(&self, reader: Option<Reader>, bytes: usize) -> Result<Provided, MemoryError> {
+        let Some(reader) = reader.filter(|_| bytes < MOST_BYTES) else {
+            return Ok(Provided::new(ControlSegment::create(bytes, false)?));
         };
+        // Locked to the end: a session of another engine could take the last block otherwise.
         let mut all = lock(&self.0);
         let is_meant = |shared: &&Shared| shared.reader == reader && shared.bytes == bytes;
         let found = all
             .iter()
             .find(is_meant)
             .and_then(|one| one.segment.upgrade());
-        if let Some(segment) = found.filter(|segment| !segment.is_full()) {
-            return Ok(segment);
+        if let Some(segment) = &found
+            && let Some(fd) = segment.to_pass()?
+        {
+            let share = SegmentShare::new(segment.clone());
+            if let Some(block) = share.lease_block() {
+                return Ok(Provided { share, block, fd });
+            }
         }
-        let segment = ControlSegment::create(bytes)?;
+        let (segment, fd) = ControlSegment::create(bytes, found.is_some())?;
         all.retain(|shared| !is_meant(&shared) && shared.segment.strong_count() > 0);
         all.push(Shared {
             reader,
             bytes,
             segment: Arc::downgrade(&segment),
         });
-        Ok(segment)
+        Ok(Provided::new((segment, fd)))
+    }
+}
+
+/// A session's share in a segment that is new to it.
+#[derive(Debug)]
+pub struct Provided {
+    /// The share.
+    pub share: Arc<SegmentShare>,
+    /// The first block.
+    pub block: ControlBlock,
+    /// A descriptor to pass to the peer and then close.
+    pub fd: OwnedFd,
+}
+
+impl Provided {
+    fn new((segment, fd): (Arc<ControlSegment>, OwnedFd)) -> Self {
+        let share = SegmentShare::new(segment);
+        let block = share.lease_block().expect("all of its blocks are free");
+        Self { share, block, fd }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::control_segment::SegmentShare, *};
+    use ibex_ring::memory::probe::inode;
+
+    use super::{super::aside::tests::open_descriptors_of, *};
 
     const READER: Reader = Reader {
         pid: 1,
@@ -80,20 +108,43 @@ mod tests {
     #[test]
     fn sessions_with_one_process_share_a_segment_until_it_is_full() {
         let all = ControlSegments::default();
-        let first = all.provide(Some(READER), BYTES).unwrap();
-        let second = all.provide(Some(READER), BYTES).unwrap();
-        assert!(Arc::ptr_eq(&first, &second));
-        let shares = [first.clone(), second].map(SegmentShare::new);
-        let blocks: Vec<_> = (0..16).map(|turn| shares[turn % 2].lease_block()).collect();
+        let provide = || all.provide(Some(READER), BYTES).unwrap();
+        let alone = provide();
+        let [first, second] = [provide(), provide()];
+        assert!(!first.share.is_of(&alone.share) && second.share.is_of(&first.share));
+        let shares = [&first.share, &second.share];
+        let blocks: Vec<_> = (0..14).map(|turn| shares[turn % 2].lease_block()).collect();
         assert!(blocks.iter().all(Option::is_some));
         assert!(shares[0].lease_block().is_none());
-        let third = all.provide(Some(READER), BYTES).unwrap();
-        assert!(!Arc::ptr_eq(&first, &third));
+        let third = provide();
+        assert!(!third.share.is_of(&first.share));
+        assert_eq!(inode(&first.fd), inode(&second.fd));
+    }
+
+    #[test]
+    fn no_descriptor_is_kept_for_a_session_that_shares_nothing() {
+        let all = ControlSegments::default();
+        let provide = |reader, bytes| all.provide(reader, bytes).unwrap();
+        for (reader, bytes, kept) in [
+            (None, BYTES, 0),
+            (Some(READER), BYTES, 0),
+            (Some(READER), 2 * BYTES, 0),
+            (Some(READER), MOST_BYTES, 0),
+            (Some(READER), BYTES, 1),
+        ] {
+            let Provided { share, block, fd } = provide(reader, bytes);
+            let file = inode(&fd);
+            drop(fd);
+            assert_eq!(open_descriptors_of(file), kept);
+            // The sessions go on.
+            std::mem::forget((share, block));
+        }
     }
 
     #[test]
     fn no_other_process_nor_an_unknown_one_gets_it() {
         let all = ControlSegments::default();
+        let _alone = all.provide(Some(READER), BYTES).unwrap();
         let ours = all.provide(Some(READER), BYTES).unwrap();
         let later = Reader {
             incarnation: 3,
@@ -103,9 +154,10 @@ mod tests {
             (Some(later), BYTES),
             (None, BYTES),
             (Some(READER), 2 * BYTES),
+            (Some(READER), MOST_BYTES),
         ] {
             let other = all.provide(reader, bytes).unwrap();
-            assert!(!Arc::ptr_eq(&ours, &other));
+            assert!(!ours.share.is_of(&other.share));
         }
     }
 

@@ -222,6 +222,7 @@ pub enum FdSocketError {
 
 #[cfg(test)]
 mod tests {
+    use super::super::aside::tests::open_descriptors_of;
     use super::*;
     use ibex_ring::memory::{MemoryUse, create_memfd};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -252,15 +253,6 @@ mod tests {
 
     fn inode(fd: impl AsFd) -> u64 {
         ibex_ring::memory::probe::inode(fd)
-    }
-
-    /// Returns the number of this process's descriptors that refer to that file.
-    fn open_descriptors_of(file: u64) -> usize {
-        std::fs::read_dir("/proc/self/fd")
-            .unwrap()
-            .filter_map(|entry| std::fs::metadata(entry.ok()?.path()).ok())
-            .filter(|metadata| std::os::unix::fs::MetadataExt::ino(metadata) == file)
-            .count()
     }
 
     /// Attaches any number of descriptors, as a hostile peer may.

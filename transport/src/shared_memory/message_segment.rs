@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use ibex_ring::memory::{Access, Mapping, MemoryError, MemoryUse, class_bytes, create_memfd};
 
+use super::aside::PassedFd;
 use super::sealed::{self, SegmentRefused};
 
 /// Most slots of one channel, that is, most unreleased messages that are longer than its ring. The
@@ -313,6 +314,39 @@ impl<'pool> MessageSlot<'pool> {
     }
 }
 
+/// The memory of a message segment that the peer passed, until the message's turn comes.
+#[derive(Debug)]
+pub enum PassedSegment {
+    /// A descriptor, to be mapped by the thread that receives the message.
+    Fd(PassedFd),
+    /// A mapping, which needs no descriptor.
+    Mapped(Arc<MessageSegment>),
+}
+
+impl PassedSegment {
+    /// Maps the segment now, so that it takes none of the descriptors that this process may open. If
+    /// the kernel has no room, the descriptor stays, and `map` tries again. The caller
+    /// has bounded `capacity`.
+    ///
+    /// # Errors
+    /// [`SegmentRefused`] if the segment does not pass the checks.
+    pub fn mapped(fd: PassedFd, capacity: u64) -> Result<Self, SegmentRefused> {
+        match MessageSegment::accept(fd.as_fd(), capacity) {
+            Ok(segment) => Ok(Self::Mapped(Arc::new(segment))),
+            Err(SegmentRefused::Memory(_)) => Ok(Self::Fd(fd)),
+            Err(refused) => Err(refused),
+        }
+    }
+
+    /// Returns the mapping, which is made now if there is none.
+    fn map(&self, capacity: u64) -> Result<Arc<MessageSegment>, SegmentRefused> {
+        match self {
+            Self::Fd(fd) => MessageSegment::accept(fd.as_fd(), capacity).map(Arc::new),
+            Self::Mapped(segment) => Ok(segment.clone()),
+        }
+    }
+}
+
 /// The receiver's mappings of one channel's slots.
 #[derive(Debug, Default)]
 pub struct MessageSlots {
@@ -338,7 +372,7 @@ impl MessageSlots {
         &mut self,
         slot: u32,
         capacity: u64,
-        fd: BorrowedFd<'_>,
+        passed: &PassedSegment,
     ) -> Result<(), SegmentRefused> {
         let index = slot as usize;
         if index >= MESSAGE_SLOTS {
@@ -354,7 +388,7 @@ impl MessageSlots {
         let kept = &mut self.slots[index];
         // The old segment goes first, because there may be no room for both at once.
         *kept = None;
-        *kept = Some(Arc::new(MessageSegment::accept(fd, capacity)?));
+        *kept = Some(passed.map(capacity)?);
         Ok(())
     }
 
@@ -396,6 +430,7 @@ impl MessageSlots {
 
 #[cfg(test)]
 mod tests {
+    use super::super::aside::tests::open_descriptors_of;
     use super::*;
     use ibex_ring::memory::probe;
     use rustix::fs::ftruncate;
@@ -409,10 +444,11 @@ mod tests {
             slot: u32,
             length: u64,
             capacity: u64,
-            fd: Option<BorrowedFd<'_>>,
+            fd: Option<OwnedFd>,
         ) -> Result<Arc<MessageSegment>, SegmentRefused> {
             if let Some(fd) = fd {
-                self.map(slot, capacity, fd)?;
+                let passed = PassedSegment::Fd(PassedFd::new(fd));
+                self.map(slot, capacity, &passed)?;
             }
             self.of_message(slot, length)
         }
@@ -437,9 +473,7 @@ mod tests {
             assert_eq!(index as usize, round as usize % ROUND_SLOTS);
             assert_eq!(fd.is_some(), (round as usize) < ROUND_SLOTS);
 
-            let segment = slots
-                .accept(index, 100_000, capacity, fd.as_ref().map(AsFd::as_fd))
-                .unwrap();
+            let segment = slots.accept(index, 100_000, capacity, fd).unwrap();
             assert_eq!(first_byte(&segment), round);
             assert!(pool.release(index));
         }
@@ -470,14 +504,7 @@ mod tests {
         for bytes in [64 << 10, 128 << 10, 256 << 10, 512 << 10] {
             let slot = pool.take(bytes).unwrap().unwrap();
             let (index, capacity) = (slot.index(), slot.capacity() as u64);
-            slots
-                .accept(
-                    index,
-                    1,
-                    capacity,
-                    slot.announce().as_ref().map(AsFd::as_fd),
-                )
-                .unwrap();
+            slots.accept(index, 1, capacity, slot.announce()).unwrap();
         }
         for index in 0..4 {
             pool.release(index);
@@ -486,14 +513,7 @@ mod tests {
 
         let slot = pool.take(1 << 20).unwrap().unwrap();
         assert_eq!(slot.index(), 0);
-        let segment = slots
-            .accept(
-                0,
-                1 << 20,
-                1 << 20,
-                slot.announce().as_ref().map(AsFd::as_fd),
-            )
-            .unwrap();
+        let segment = slots.accept(0, 1 << 20, 1 << 20, slot.announce()).unwrap();
         assert_eq!(segment.memory().1, 1 << 20);
         assert_eq!(
             first_byte(&held),
@@ -531,8 +551,9 @@ mod tests {
 
         let mut slots = MessageSlots::new();
         let (_segment, fd) = MessageSegment::create(64 << 10).unwrap();
-        slots.map(63, 64 << 10, fd.as_fd()).unwrap();
-        assert!(slots.map(64, 64 << 10, fd.as_fd()).is_err());
+        let passed = PassedSegment::Fd(PassedFd::new(fd));
+        slots.map(63, 64 << 10, &passed).unwrap();
+        assert!(slots.map(64, 64 << 10, &passed).is_err());
         assert_eq!(slots.bytes(), 64 << 10);
         slots.forget(63);
         slots.forget(64);
@@ -570,7 +591,7 @@ mod tests {
 
         let (_segment, fd) = MessageSegment::create(64 << 10).unwrap();
         let too_long = slots
-            .accept(0, (64 << 10) + 1, 64 << 10, Some(fd.as_fd()))
+            .accept(0, (64 << 10) + 1, 64 << 10, Some(fd))
             .unwrap_err();
         assert!(matches!(
             too_long,
@@ -582,7 +603,7 @@ mod tests {
 
         for capacity in [0, 1, (64 << 10) + 1, u64::MAX] {
             let (_segment, fd) = MessageSegment::create(64 << 10).unwrap();
-            let refused = slots.accept(0, 1, capacity, Some(fd.as_fd())).unwrap_err();
+            let refused = slots.accept(0, 1, capacity, Some(fd)).unwrap_err();
             assert!(
                 matches!(refused, SegmentRefused::Impossible { .. }),
                 "{refused}"
@@ -599,5 +620,38 @@ mod tests {
         assert_eq!(probe::mappings_of(file), 2);
         drop((sender, receiver));
         assert_eq!(probe::mappings_of(file), 0);
+    }
+
+    #[test]
+    fn a_segment_that_is_mapped_before_its_turn_takes_no_descriptor() {
+        let (_sender, fd) = MessageSegment::create(64 << 10).unwrap();
+        let file = probe::inode(&fd);
+        let passed = PassedSegment::mapped(PassedFd::new(fd), 64 << 10).unwrap();
+        assert_eq!(open_descriptors_of(file), 0);
+        let mut slots = MessageSlots::new();
+        slots.map(0, 64 << 10, &passed).unwrap();
+        drop(passed);
+        assert_eq!(slots.of_message(0, 64 << 10).unwrap().memory().1, 64 << 10);
+    }
+
+    #[test]
+    fn nothing_but_a_sealed_memory_file_is_mapped() {
+        let path = std::env::temp_dir().join(format!("ibex-segment-{}", std::process::id()));
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let file = OwnedFd::from(std::fs::File::open(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        let pipe = OwnedFd::from(std::io::pipe().unwrap().0);
+        for fd in [file, pipe] {
+            let inode = probe::inode(&fd);
+            let refused = PassedSegment::mapped(PassedFd::new(fd), 4096).unwrap_err();
+            assert!(
+                matches!(
+                    refused,
+                    SegmentRefused::NotAMemoryFile { .. } | SegmentRefused::NotSealed { .. }
+                ),
+                "{refused}"
+            );
+            assert_eq!(probe::mappings_of(inode), 0);
+        }
     }
 }

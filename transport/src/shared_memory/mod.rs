@@ -12,6 +12,7 @@ mod bells;
 mod control_segment;
 mod control_segments;
 mod fd_socket;
+mod lingering;
 mod message_segment;
 mod ring_segment;
 mod sealed;
@@ -20,14 +21,24 @@ mod unix_wires;
 pub use aside::{PassedFd, UnixSocket, close_unix, is_held_up};
 pub use bells::{Bells, Heard};
 pub use control_segment::{
-    ControlBlock, ControlSegment, MOST_BYTES, PeerControlSegment, SegmentShare, segment_bytes,
+    ControlBlock, PeerControlSegment, SegmentShare, most_segments, segment_bytes,
 };
-pub use control_segments::{ControlSegments, Reader};
+pub use control_segments::{ControlSegments, Provided, Reader};
 pub use fd_socket::{FdSocket, FdSocketError, Incoming, MAX_MESSAGE_BYTES, Outgoing, Received};
 pub use message_segment::{
-    MESSAGE_SLOTS, MessageSegment, MessageSegmentPool, MessageSlot, MessageSlots,
+    MESSAGE_SLOTS, MessageSegment, MessageSegmentPool, MessageSlot, MessageSlots, PassedSegment,
 };
 pub use ring_segment::RingSegment;
 pub use sealed::SegmentRefused;
 pub(super) use sealed::check_kind;
 pub use unix_wires::UnixWires;
+
+use ibex_ring::memory::MemoryError;
+
+/// Makes a memory file by every step that sessions over shared memory take, and drops it.
+///
+/// # Errors
+/// [`MemoryError`] with the step that the kernel or a sandbox refused.
+pub fn probe() -> Result<(), MemoryError> {
+    control_segment::ControlSegment::create(rustix::param::page_size(), false).map(drop)
+}

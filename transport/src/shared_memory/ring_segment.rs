@@ -7,11 +7,14 @@
 //!    ever, so it never carries bytes of another session.
 //! 3. A channel may have several rings, one after the other: a silent sender unmaps its ring when
 //!    all messages are released, tells the receiver, and makes another with its next message.
+//! 4. The file has holes until the sender's producer populates them ahead of its records. A receiver
+//!    that the peer's lies lead into a hole gets a page of zeros there, out of its own memory: at
+//!    most one window, which it has agreed to.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use ibex_ring::memory::{Access, MemoryError, MemoryUse, MirroredMapping, create_memfd};
+use ibex_ring::memory::{Access, MemoryError, MemoryUse, MirroredMapping, create_ring_memfd};
 
 use super::sealed::{self, SegmentRefused};
 
@@ -22,14 +25,14 @@ pub struct RingSegment {
 }
 
 impl RingSegment {
-    /// Makes the sender's side: a zeroed ring, and the descriptor to pass to the peer and then
+    /// Makes the sender's side: a ring without memory yet, and the descriptor to pass to the peer and then
     /// close.
     ///
     /// # Errors
     /// [`MemoryError`] if `capacity` is no power of two of at least a page, or if there is not
     /// enough memory.
     pub fn create(capacity: usize) -> Result<(Self, OwnedFd), MemoryError> {
-        let fd = create_memfd(MemoryUse::Ring, capacity)?;
+        let fd = create_ring_memfd(capacity)?;
         let memory = MirroredMapping::map(fd.as_fd(), capacity, Access::ReadWrite)?;
         // The seal comes after the mapping: it leaves existing writable windows alone and refuses
         // new ones.
@@ -53,7 +56,7 @@ impl RingSegment {
         else {
             return Err(impossible);
         };
-        sealed::check(fd, capacity)?;
+        sealed::check_with_holes(fd, capacity)?;
         let memory = MirroredMapping::map(fd, bytes, Access::ReadOnly)?;
         Ok(Self { memory })
     }
@@ -67,6 +70,12 @@ impl RingSegment {
         // SAFETY: the receiver never writes. It reads header words, which another process may
         // change at any time anyway, and payloads, none of which is held.
         unsafe { self.memory.vacate() }
+    }
+
+    /// Returns the memory that the ring maps.
+    #[must_use]
+    pub fn mapping(&self) -> &MirroredMapping {
+        &self.memory
     }
 
     /// Returns the first byte and the length of the first window. The second window follows it.

@@ -1,6 +1,7 @@
 //! Sealed memory files, which one side writes and whose size and backing the other may rely on.
 //!
-//! The owner sizes the file, backs all of it (`fallocate`), maps it writable and then seals it.
+//! The owner sizes the file, backs all of it (`fallocate`; a ring has holes, see `ring_segment`),
+//! maps it writable and then seals it.
 //! From then on no process can shrink it (so no SIGBUS), grow it, write it, map it writable or
 //! punch holes into it, except through the mappings that existed before the seals. Only then is the
 //! descriptor passed. The peer checks all of that before it maps the file, so that neither side
@@ -36,6 +37,19 @@ pub(super) fn seal(fd: impl AsFd, what: MemoryUse, bytes: usize) -> Result<(), M
 /// Checks that a peer's memory file is sealed, has exactly `bytes` and is fully backed. Seals
 /// cannot be removed, so the result holds for ever.
 pub(super) fn check(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), SegmentRefused> {
+    let backed = check_with_holes(fd, bytes)?;
+    // This process's first access would fill a hole, out of its own memory.
+    if backed < bytes {
+        return Err(SegmentRefused::NotBacked {
+            backed,
+            announced: bytes,
+        });
+    }
+    Ok(())
+}
+
+/// Like [`check`], but memory need not back all of the file. Returns the bytes that it backs.
+pub(super) fn check_with_holes(fd: BorrowedFd<'_>, bytes: u64) -> Result<u64, SegmentRefused> {
     check_kind(fd)?;
     let stat = fstat(fd).map_err(|errno| SegmentRefused::NotAMemoryFile {
         source: errno.into(),
@@ -47,17 +61,10 @@ pub(super) fn check(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), SegmentRefused
             announced: bytes,
         });
     }
-    // st_blocks counts units of 512 bytes on every file system (stat(2)). This process's first
-    // access would fill a hole, out of its own memory.
+    // st_blocks counts units of 512 bytes on every file system (stat(2)).
     let backed = u64::try_from(stat.st_blocks)
         .unwrap_or(0)
         .saturating_mul(512);
-    if backed < bytes {
-        return Err(SegmentRefused::NotBacked {
-            backed,
-            announced: bytes,
-        });
-    }
     // The last process to unmap the file frees all of its memory, including memory beyond the
     // file's end.
     if backed > bytes.next_multiple_of(HUGE_PAGE_BYTES) {
@@ -66,7 +73,7 @@ pub(super) fn check(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), SegmentRefused
             announced: bytes,
         });
     }
-    Ok(())
+    Ok(backed)
 }
 
 /// Checks that a peer's descriptor refers to a sealed memory file. Never waits, whatever the
@@ -224,6 +231,8 @@ mod tests {
             matches!(refused, SegmentRefused::NotBacked { .. }),
             "{refused}"
         );
+        let backed = check_with_holes(fd.as_fd(), BYTES as u64).unwrap();
+        assert_eq!(backed, BYTES as u64 / 2);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "pipe")]
 use std::sync::atomic::Ordering;
-use std::{io, sync::Arc, time::Instant};
+use std::{io, time::Instant};
 
 use ibex_protocol::session::{Session, WireTerms};
 use ibex_ring::memory::MemoryError;
@@ -10,15 +10,13 @@ use ibex_ring::memory::MemoryError;
 #[cfg(feature = "pipe")]
 use super::pipe::{CARRIES_TCP, PipeWire};
 use super::{
-    Frames, Heard, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireNews, WireParts,
-    WireSocket, WireStart,
-    queue_pair::QueuePairWire,
+    Frames, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireParts, WireSocket,
+    WireStart,
     stream::{Layer, StreamWire},
 };
-use crate::{
-    rdma::RdmaPort,
-    session::{EndCause, SessionCounters},
-};
+#[cfg(any(test, feature = "verbs"))]
+use super::{Heard, WireNews, queue_pair::QueuePairWire};
+use crate::session::{EndCause, SessionCounters};
 
 /// The wire of a session, or none.
 #[derive(Default)]
@@ -31,6 +29,7 @@ pub(crate) enum AnyWire {
     Stream(StreamWire),
     /// Frames are sent over a queue pair; the connection only shows that the peer lives, or does
     /// not come back.
+    #[cfg(any(test, feature = "verbs"))]
     QueuePair(Box<QueuePairWire>),
     /// Frames go through memory of this process, in tests.
     #[cfg(feature = "pipe")]
@@ -67,6 +66,7 @@ impl AnyWire {
                 let stream = StreamWire::new(layer, leftover, carries_data, payload_checksums);
                 (AnyWire::Stream(stream), WireTerms::STREAM)
             }
+            #[cfg(any(test, feature = "verbs"))]
             Some(pair) => {
                 let terms = QueuePairWire::terms(&pair)?;
                 let wire = QueuePairWire::new(pair, Layer::new(tls), &leftover);
@@ -81,21 +81,6 @@ impl AnyWire {
     pub(crate) fn is_down(&self) -> bool {
         matches!(self, AnyWire::Down)
     }
-
-    /// Returns the device port of the queue pair, and the queue pair's number.
-    pub(crate) fn pair_at(&self) -> Option<(&Arc<RdmaPort>, u32)> {
-        match self {
-            AnyWire::QueuePair(pair) => Some(pair.place()),
-            _ => None,
-        }
-    }
-
-    /// Notes a fault of the queue pair's port, or that it has none any more.
-    pub(crate) fn doubt_port(&mut self, doubt: Option<Arc<str>>) {
-        if let AnyWire::QueuePair(pair) = self {
-            pair.doubt_port(doubt);
-        }
-    }
 }
 
 /// Calls a method of the wire, or evaluates to `$down` if there is no wire.
@@ -103,6 +88,7 @@ macro_rules! forward {
     ($self:ident, $wire:ident => $call:expr, $down:expr) => {
         match $self {
             AnyWire::Stream($wire) => $call,
+            #[cfg(any(test, feature = "verbs"))]
             AnyWire::QueuePair($wire) => $call,
             #[cfg(feature = "pipe")]
             AnyWire::Pipe($wire) => $call,
@@ -142,6 +128,7 @@ impl Wire for AnyWire {
         forward!(self, wire => wire.receive(socket, frames, tools), Received::Nothing)
     }
 
+    #[cfg(any(test, feature = "verbs"))]
     #[inline(always)]
     fn hear<F: Frames>(&mut self, news: WireNews<'_>, frames: &mut F, tools: &mut Tools) -> Heard {
         forward!(self, wire => wire.hear(news, frames, tools), news.turn_away())
@@ -204,8 +191,8 @@ impl Wire for AnyWire {
         forward!(self, wire => wire.rest(counters), false)
     }
 
-    fn look_for_cut_frame(&mut self, counters: &SessionCounters) -> Option<u32> {
-        forward!(self, wire => wire.look_for_cut_frame(counters), None)
+    fn look_for_lost_bytes(&mut self, counters: &SessionCounters, is_awaited: bool) -> Option<u32> {
+        forward!(self, wire => wire.look_for_lost_bytes(counters, is_awaited), None)
     }
 
     fn shut(&mut self, now: Instant, session: u64) -> Option<Instant> {

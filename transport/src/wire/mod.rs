@@ -10,14 +10,18 @@ mod any;
 mod arrival;
 mod epoll_token;
 mod granted_block;
+#[cfg(any(test, feature = "verbs"))]
 mod news;
 mod parts;
 #[cfg(feature = "pipe")]
 pub mod pipe;
+#[cfg(any(test, feature = "verbs"))]
 pub(crate) mod queue_pair;
 mod send_memory;
 mod socket;
 pub(crate) mod stream;
+#[cfg(test)]
+pub(crate) mod tests;
 mod tools;
 mod turn_share;
 
@@ -33,11 +37,11 @@ pub(crate) use any::AnyWire;
 pub(crate) use arrival::{Arrived, Fault, FrameMemory};
 pub(crate) use epoll_token::EpollToken;
 pub(crate) use granted_block::GrantedBlock;
+#[cfg(any(test, feature = "verbs"))]
 pub(crate) use news::{Heard, Stray, WireNews};
 pub use parts::WireParts;
 pub(crate) use parts::WireStart;
-pub(crate) use queue_pair::register_with;
-pub(crate) use send_memory::{MessageMemory, RingMemory};
+pub(crate) use send_memory::{MessageMemory, RingMemory, register_with};
 pub(crate) use socket::WireSocket;
 pub(crate) use tools::Tools;
 pub(crate) use turn_share::PASSED_PER_TURN;
@@ -78,6 +82,7 @@ pub(crate) trait Wire {
     ) -> Received;
 
     /// Takes in news that did not come over the socket, and hands on the frames in it.
+    #[cfg(any(test, feature = "verbs"))]
     fn hear<F: Frames>(
         &mut self,
         news: WireNews<'_>,
@@ -156,9 +161,13 @@ pub(crate) trait Wire {
         false
     }
 
-    /// Returns how many questions to ask the peer because one of its frames stays incomplete;
-    /// `None` if no frame is incomplete.
-    fn look_for_cut_frame(&mut self, _counters: &SessionCounters) -> Option<u32> {
+    /// Returns how many questions to ask the peer because one of its frames stays incomplete, or
+    /// because news of it is awaited and no byte comes; `None` if neither is so.
+    fn look_for_lost_bytes(
+        &mut self,
+        _counters: &SessionCounters,
+        _is_awaited: bool,
+    ) -> Option<u32> {
         None
     }
 

@@ -101,3 +101,15 @@ impl MessageMemory {
         self.registered.as_deref()
     }
 }
+
+/// Registers memory to send from with a device, unless it is registered already.
+pub(crate) fn register_with<'a>(
+    rdma_port: &RdmaPort,
+    ring: Option<&mut RingMemory>,
+    mut messages: impl Iterator<Item = &'a mut MessageMemory>,
+) -> Result<(), MemoryError> {
+    if let Some(ring) = ring {
+        ring.register(rdma_port)?;
+    }
+    messages.try_for_each(|message| message.register(rdma_port))
+}

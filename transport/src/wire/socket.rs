@@ -14,12 +14,14 @@ use std::{
     io,
     net::{Shutdown, TcpStream},
     os::fd::OwnedFd,
-    time::Duration,
 };
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::{EpollToken, stream::unanswered_for};
+use super::{
+    EpollToken,
+    stream::{Unanswered, unanswered},
+};
 
 /// The membership of a socket in the epoll set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +67,9 @@ impl WireSocket {
         &self.stream
     }
 
-    /// Returns the time for which the peer's kernel has not answered; `None` if it owes no answer.
-    pub(crate) fn unanswered_for(&self) -> Option<Duration> {
-        unanswered_for(&self.stream)
+    /// Returns for how long the peer's kernel has not answered; `None` if it owes no answer.
+    pub(crate) fn unanswered(&self) -> Option<Unanswered> {
+        unanswered(&self.stream)
     }
 
     /// Ends both directions.

@@ -6,7 +6,9 @@
 //!    may hold one frame or sixty thousand, so counting reads would bound neither.
 //! 2. A session that has used up its share leaves the rest where it arrived. The next turn
 //!    continues with the rest before it reads anything, and no thread sleeps meanwhile.
-//! 3. After a share was used up, the engine asks epoll, so that sessions which no turn looked at
+//! 3. Inside TLS a turn opens as many records as it takes in frames, since a peer may put each byte
+//!    into a record of its own.
+//! 4. After a share was used up, the engine asks epoll, so that sessions which no turn looked at
 //!    lately come before the next share of the same session.
 //!
 //! Over a queue pair a turn takes 32 completions of all sessions together, with a frame each, in

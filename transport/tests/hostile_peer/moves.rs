@@ -216,14 +216,16 @@ impl Move {
                 Frame {
                     extension,
                     body: Vec::new(),
-                    ..Frame::control(&Control::Goodbye)
+                    ..Frame::control(&Control::Goodbye { reason: None })
                 }
             }
             Move::Noise(body) => Frame {
                 body,
-                ..Frame::control(&Control::Goodbye)
+                ..Frame::control(&Control::Goodbye { reason: None })
             },
-            Move::Goodbye | Move::Release | Move::Transmit => Frame::control(&Control::Goodbye),
+            Move::Goodbye | Move::Release | Move::Transmit => {
+                Frame::control(&Control::Goodbye { reason: None })
+            }
         }
     }
 }

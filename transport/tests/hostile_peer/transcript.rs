@@ -123,7 +123,7 @@ pub(crate) fn transcript() -> Vec<Vec<u8>> {
     peer.close_receiver(1, &released, CloseReason::Dropped);
     peer.close_sender(2, 6, CloseReason::Dropped);
     peer.close_sender(3, 0, CloseReason::SlotLeaked);
-    peer.say_goodbye();
+    peer.say_goodbye(None);
     send(&mut peer, &mut ring);
     // The peer's opens went out first, and the victim has received them already.
     frames.split_off(ENDS.len())

@@ -187,7 +187,7 @@ impl Victim {
                     self.session
                         .close_receiver(end, counters, CloseReason::Dropped);
                 }
-                Event::Goodbye => self.has_heard_goodbye = true,
+                Event::Goodbye { .. } => self.has_heard_goodbye = true,
                 _ => {}
             }
         }

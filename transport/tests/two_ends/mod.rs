@@ -68,6 +68,7 @@ impl Default for Like {
 /// A queue pair and all that it needs.
 pub(crate) struct End {
     pub(crate) device: Device,
+    pub(crate) domain: ProtectionDomain,
     choice: Choice,
     pub(crate) completions: CompletionWait,
     pub(crate) shared: Option<ReceiveQueue>,
@@ -88,7 +89,11 @@ impl End {
         let mut builder = QueuePairBuilder::new(&domain, completions.queue())
             .send_requests(32)
             .receives(32, 1)
-            .remote_access(RegionAccess::REMOTE_WRITE);
+            .remote_access(
+                RegionAccess::REMOTE_WRITE
+                    .and(RegionAccess::REMOTE_READ)
+                    .and(RegionAccess::REMOTE_ATOMIC),
+            );
         let shared = match like.shared {
             true => Some(ReceiveQueue::shared(&domain, 64, 1)?),
             false => None,
@@ -104,6 +109,7 @@ impl End {
             shared,
             completions,
             device,
+            domain,
         })
     }
 
@@ -176,6 +182,7 @@ pub(crate) fn id(slot: u32) -> WorkId {
 pub(crate) fn tear_down(end: End) {
     let End {
         device,
+        domain: _until_the_end,
         mut completions,
         pair,
         ..

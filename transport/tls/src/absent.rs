@@ -1,7 +1,8 @@
 //! The types of a build without TLS: they have no values, so none of this is ever called.
 
 use std::fmt;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use crate::{AuthenticatedAs, Encryption, Method, SecurityStats, TlsError};
 
@@ -45,12 +46,17 @@ impl Credentials {
     }
 
     /// Never called.
+    pub fn warnings(&self, _: SystemTime) -> Vec<String> {
+        match *self {}
+    }
+
+    /// Never called.
     pub fn note_other_mode(&self) {
         match *self {}
     }
 
     /// Never called.
-    pub fn dialer(&self) -> Result<Tls, TlsError> {
+    pub fn dialer(&self, _: Option<Arc<str>>) -> Result<Tls, TlsError> {
         match *self {}
     }
 
@@ -92,7 +98,21 @@ impl Tls {
     }
 
     /// Never called.
+    pub fn process_records(
+        &mut self,
+        _: usize,
+        _: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, TlsError> {
+        match *self {}
+    }
+
+    /// Never called.
     pub fn has_unread(&self) -> bool {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn part_bytes(&self) -> usize {
         match *self {}
     }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use ibex_base::Escaped;
+
 /// The identity that a peer has proven.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -37,12 +39,45 @@ impl AuthenticatedAs {
     }
 }
 
-/// Shows the URI or else the first DNS name; `member` for a holder of the shared secret.
+/// Shows the URI or else the first DNS name, escaped for logs and errors; `member` for a holder of
+/// the shared secret.
 impl fmt::Display for AuthenticatedAs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self
             .uri()
             .or_else(|| self.dns_names().first().map(String::as_str));
-        f.write_str(name.unwrap_or("member"))
+        Escaped(name.unwrap_or("member")).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AuthenticationError, Cause, Method, RefusedBy};
+
+    #[test]
+    fn names_of_a_certificate_are_escaped_in_texts() {
+        let planted = "spiffe://a/\nb\u{202e}\u{2028}\x1b[2J";
+        let escaped = r"spiffe://a/\nb\u{202e}\u{2028}\u{1b}[2J";
+        let identity = AuthenticatedAs::Certificate {
+            uri: Some(planted.to_owned()),
+            dns_names: Vec::new(),
+        };
+        assert_eq!(identity.to_string(), escaped);
+        assert_eq!(identity.uri(), Some(planted));
+        for cause in [Cause::NotAuthorized, Cause::Unusable(planted.to_owned())] {
+            let refused = AuthenticationError {
+                by: RefusedBy::ThisNode,
+                method: Method::Certificates,
+                name: Some(planted.to_owned()),
+                cause,
+            };
+            let text = refused.to_string();
+            assert!(text.contains(escaped), "{text}");
+            assert!(
+                !text.contains(['\n', '\u{202e}', '\u{2028}', '\x1b']),
+                "{text}"
+            );
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use ibex_base::Escaped;
+
 use crate::Method;
 use crate::utc::Utc;
 
@@ -37,8 +39,12 @@ pub enum RefusedBy {
 pub enum Cause {
     /// The two ends have different secrets.
     WrongSecret,
-    /// The certificate is of an authority that the other end does not trust.
+    /// The certificate is of an authority that the end that refuses does not trust.
     UnknownIssuer,
+    /// The certificate names a trusted authority, and another key has signed it: that of another
+    /// authority of this name. The end that is refused cannot tell this from
+    /// [`UnknownIssuer`](Self::UnknownIssuer).
+    OtherAuthority,
     /// The certificate is past its time. The end that is refused cannot tell this from
     /// [`NotYetValid`](Self::NotYetValid).
     Expired {
@@ -56,6 +62,21 @@ pub enum Cause {
     UnknownRevocation,
     /// The certificate is good, and the program does not want its holder.
     NotAuthorized,
+    /// The certificate is good, and the program expects another peer at the address.
+    NotExpected {
+        /// The name of the peer that is expected there.
+        expected: Box<str>,
+    },
+    /// The certificate is good, and the program's `authorize` panicked.
+    AuthorizePanicked {
+        /// The text of the panic.
+        panic: Box<str>,
+    },
+    /// The certificate is good, and the program's `expect` panicked.
+    ExpectPanicked {
+        /// The text of the panic.
+        panic: Box<str>,
+    },
     /// The certificate has no name, or several URIs.
     Nameless {
         /// The number of URIs.
@@ -72,7 +93,7 @@ impl AuthenticationError {
             RefusedBy::OtherNode => "this node's",
         };
         match &self.name {
-            Some(name) => format!("{whose} certificate ({name})"),
+            Some(name) => format!("{whose} certificate ({})", Escaped(name)),
             None => format!("{whose} certificate"),
         }
     }
@@ -88,17 +109,39 @@ impl AuthenticationError {
 impl fmt::Display for AuthenticationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whose, says) = (self.whose(), self.verdict());
+        let panicked = |f: &mut fmt::Formatter<'_>, function, panic| {
+            write!(
+                f,
+                "{whose} is valid, and this program's `{function}` panicked ({panic}), so the peer \
+                 is refused; mend the function"
+            )
+        };
         match &self.cause {
             Cause::WrongSecret => write!(
                 f,
                 "the peer has another shared secret than this node{says}; give both the same \
                  secret file"
             ),
-            Cause::UnknownIssuer => write!(
+            Cause::UnknownIssuer => match self.by {
+                RefusedBy::ThisNode => write!(
+                    f,
+                    "{whose} is of an authority that this node does not trust; add the authority's \
+                     certificate to the authorities of this node, or have the peer's issued by one \
+                     of these"
+                ),
+                RefusedBy::OtherNode => write!(
+                    f,
+                    "{whose} is of an authority that the peer does not trust{says}; add the \
+                     authority's certificate to the authorities of the peer, or have this node's \
+                     issued by one of these"
+                ),
+            },
+            Cause::OtherAuthority => write!(
                 f,
-                "{whose} is of an authority that the other end does not trust{says}; have it \
-                 issued by a trusted one, or add its authority's certificate to the other end's \
-                 trusted ones"
+                "{whose} names an authority that this node trusts, and the signature is not by that \
+                 authority's key: there are two authorities of one name. Add the other one's \
+                 certificate to the authorities of this node, or give each authority a name of its \
+                 own"
             ),
             Cause::Expired { since: Some(since) } => write!(
                 f,
@@ -126,11 +169,25 @@ impl fmt::Display for AuthenticationError {
                 "{whose} is of an authority that no revocation list covers; add that authority's \
                  list"
             ),
-            Cause::NotAuthorized => write!(
+            Cause::NotAuthorized => match self.by {
+                RefusedBy::ThisNode => write!(
+                    f,
+                    "{whose} is valid, and this node's `authorize` does not allow that name"
+                ),
+                RefusedBy::OtherNode => write!(
+                    f,
+                    "{whose} is valid, and the peer does not authorize that name{says}; check \
+                     `authorize` and `expect` there"
+                ),
+            },
+            Cause::NotExpected { expected } => write!(
                 f,
-                "{whose} is valid, and the other end does not authorize that name{says}; check \
-                 what `authorize` allows there"
+                "{whose} is valid, and this node's `expect` names another peer for the address: {}; \
+                 check the address, and what `expect` returns for it",
+                Escaped(expected)
             ),
+            Cause::AuthorizePanicked { panic } => panicked(f, "authorize", panic),
+            Cause::ExpectPanicked { panic } => panicked(f, "expect", panic),
             Cause::Nameless { uris: 0 } => write!(
                 f,
                 "{whose} has neither a URI nor a DNS name among its subject alternative names; \
@@ -140,11 +197,14 @@ impl fmt::Display for AuthenticationError {
                 f,
                 "{whose} has {uris} URIs among its subject alternative names, and may have one"
             ),
-            Cause::Unusable(why) => write!(
-                f,
-                "{whose} cannot be used{says}: {why}; issue it for both client and server \
-                 authentication, with a key that TLS 1.3 can use"
-            ),
+            Cause::Unusable(why) => match self.by {
+                RefusedBy::ThisNode => write!(f, "{whose} cannot be used: {}", Escaped(why)),
+                RefusedBy::OtherNode => write!(
+                    f,
+                    "{whose} cannot be used{says}: {}; the peer's log has the reason",
+                    Escaped(why)
+                ),
+            },
         }
     }
 }

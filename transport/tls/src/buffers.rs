@@ -30,8 +30,26 @@ impl Incoming {
         debug_assert!(self.end <= self.bytes.len());
     }
 
-    pub(crate) fn filled(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.end]
+    /// Returns the first `bytes` bytes that are here, or all if there are fewer.
+    pub(crate) fn first(&mut self, bytes: usize) -> &mut [u8] {
+        let end = self.end.min(self.start.saturating_add(bytes));
+        &mut self.bytes[self.start..end]
+    }
+
+    /// Counts the records that are here whole, up to `most`. Returns their number and their length
+    /// in bytes.
+    pub(crate) fn whole_records(&self, most: usize) -> (usize, usize) {
+        let mut rest = &self.bytes[self.start..self.end];
+        let mut records = 0;
+        while records < most
+            && let [_, _, _, high, low, ..] = *rest
+            && let length = RECORD_HEADER_BYTES + usize::from(u16::from_be_bytes([high, low]))
+            && let Some(behind) = rest.get(length..)
+        {
+            rest = behind;
+            records += 1;
+        }
+        (records, self.len() - rest.len())
     }
 
     pub(crate) fn discard(&mut self, bytes: usize) {
@@ -88,6 +106,10 @@ impl Outgoing {
         Ok(())
     }
 }
+
+/// Length of a record's header: [RFC 8446, section
+/// 5.1](https://www.rfc-editor.org/rfc/rfc8446#section-5.1).
+const RECORD_HEADER_BYTES: usize = 5;
 
 /// The room that was missing, or none where no room helps.
 pub(crate) struct Short(Option<usize>);

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ibex_base::call_foreign;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
@@ -24,7 +25,10 @@ use zeroize::Zeroizing;
 
 use crate::identity_slot::IdentitySlot;
 use crate::own_key::OwnKey;
-use crate::{AuthenticatedAs, AuthenticationError, Cause, Method, RefusedBy, SecurityError};
+use crate::{
+    AuthenticatedAs, AuthenticationError, Cause, Method, RefusedBy, SecurityError, exposure,
+    own_certificate,
+};
 
 /// The files of a node's certificates.
 #[derive(Clone, Debug)]
@@ -37,9 +41,21 @@ pub(crate) struct CertificateFiles {
 /// The program's own decision about a peer whose certificate is good.
 pub(crate) type Authorize = Arc<dyn Fn(&AuthenticatedAs) -> bool + Send + Sync>;
 
+/// The name that the program expects at an address, if it expects one.
+pub(crate) type Expect = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// The program's part in the verdict on a peer whose certificate is good.
+pub(crate) struct Judge {
+    pub(crate) authorize: Option<Authorize>,
+    /// The function that names the expected peer, and the address that was dialed.
+    pub(crate) expect: Option<(Expect, Arc<str>)>,
+}
+
 /// The content of the files when they were read last.
 pub(crate) struct Certificates {
     pub(crate) own: OwnKey,
+    /// The warning about the key's file, if others can read it.
+    pub(crate) exposed: Option<String>,
     dialed: Arc<WebPkiServerVerifier>,
     dialers: Arc<dyn ClientCertVerifier>,
 }
@@ -59,6 +75,24 @@ impl CertificateFiles {
         Ok(())
     }
 
+    /// Reads the certificate and the key.
+    fn own(&self, provider: &CryptoProvider) -> Result<CertifiedKey, SecurityError> {
+        let chain: Vec<CertificateDer<'static>> = all_of(&self.chain, "certificate")?;
+        let key = provider.key_provider.load_private_key(self.private_key()?);
+        let key = key.map_err(|r#source| SecurityError::Key {
+            path: self.key.clone(),
+            r#source,
+        })?;
+        let own = CertifiedKey::new(chain, key);
+        match own.keys_match() {
+            Ok(()) | Err(Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => Ok(own),
+            Err(_) => Err(SecurityError::KeyOfAnother {
+                chain: self.chain.clone(),
+                key: self.key.clone(),
+            }),
+        }
+    }
+
     fn private_key(&self) -> Result<PrivateKeyDer<'static>, SecurityError> {
         let bytes = Zeroizing::new(read(&self.key)?);
         PrivateKeyDer::from_pem_slice(&bytes)
@@ -71,22 +105,13 @@ impl CertificateFiles {
         revocation_lists: &[PathBuf],
         provider: &Arc<CryptoProvider>,
     ) -> Result<Certificates, SecurityError> {
-        let chain: Vec<CertificateDer<'static>> = all_of(&self.chain, "certificate")?;
-        let key = provider.key_provider.load_private_key(self.private_key()?);
-        let key = key.map_err(|r#source| SecurityError::Key {
-            path: self.key.clone(),
-            r#source,
-        })?;
-        let own = CertifiedKey::new(chain, key);
-        match own.keys_match() {
-            Ok(()) | Err(Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
-            Err(_) => {
-                return Err(SecurityError::KeyOfAnother {
-                    chain: self.chain.clone(),
-                    key: self.key.clone(),
-                });
-            }
-        }
+        let own = self.own(provider)?;
+        own_certificate::check(own.cert.first().expect("`all_of` returns no empty list")).map_err(
+            |why| SecurityError::Certificate {
+                path: self.chain.clone(),
+                why,
+            },
+        )?;
         let unusable = |why: &dyn fmt::Display| SecurityError::Authorities {
             path: self.authorities.clone(),
             why: why.to_string(),
@@ -114,23 +139,42 @@ impl CertificateFiles {
         let is_raw = false;
         Ok(Certificates {
             own: OwnKey { key, is_raw },
+            exposed: exposure::warning(&self.key, "private key"),
             dialed,
             dialers,
         })
     }
 }
 
+#[cfg(test)]
+impl CertificateFiles {
+    /// Reads the certificate and the key, whatever they say.
+    pub(crate) fn unchecked(&self, provider: &CryptoProvider) -> OwnKey {
+        let key = Arc::new(self.own(provider).unwrap());
+        OwnKey { key, is_raw: false }
+    }
+}
+
+#[cfg(test)]
+impl Certificates {
+    /// The same, with another certificate of the node's own.
+    pub(crate) fn presenting(&self, own: OwnKey) -> Certificates {
+        Certificates {
+            own,
+            exposed: None,
+            dialed: self.dialed.clone(),
+            dialers: self.dialers.clone(),
+        }
+    }
+}
+
 impl Certificates {
     /// A verifier for one connection.
-    pub(crate) fn verifier(
-        &self,
-        authorize: Option<Authorize>,
-        slot: Arc<IdentitySlot>,
-    ) -> CertificateVerifier {
+    pub(crate) fn verifier(&self, judge: Judge, slot: Arc<IdentitySlot>) -> CertificateVerifier {
         CertificateVerifier {
             dialed: self.dialed.clone(),
             dialers: self.dialers.clone(),
-            authorize,
+            judge,
             slot,
         }
     }
@@ -139,12 +183,12 @@ impl Certificates {
 /// Judges a peer by its certificate, at either end.
 ///
 /// rustls checks authorities, times, purposes and revocation. A peer is identified by the identity
-/// that it proves and not by its host name. So the dialer lets any name pass there, and the
-/// program's `authorize` decides at both ends.
+/// that it proves and not by its host name. So the dialer lets any name pass there. The program's
+/// `authorize` decides at both ends, and at the dialer its `expect` as well.
 pub(crate) struct CertificateVerifier {
     dialed: Arc<WebPkiServerVerifier>,
     dialers: Arc<dyn ClientCertVerifier>,
-    authorize: Option<Authorize>,
+    judge: Judge,
     slot: Arc<IdentitySlot>,
 }
 
@@ -164,10 +208,16 @@ impl CertificateVerifier {
         let names = names_of(certificate);
         let name = names.as_ref().ok().map(ToString::to_string);
         let judged = match (found, names) {
-            (Err(error), _) => Err((cause_of(&error), error)),
-            (Ok(()), Ok(peer)) => match &self.authorize {
-                Some(authorize) if !authorize(&peer) => Err((Cause::NotAuthorized, refused())),
-                _ => Ok(peer),
+            (Err(error), _) => match cause_of(&error) {
+                // Named as what it is: by its own alert, the peer would look for damaged bytes.
+                cause @ Cause::OtherAuthority => {
+                    Err((cause, CertificateError::UnknownIssuer.into()))
+                }
+                cause => Err((cause, error)),
+            },
+            (Ok(()), Ok(peer)) => match self.judge.verdict(&peer) {
+                Ok(()) => Ok(peer),
+                Err(cause) => Err((cause, refused())),
             },
             (Ok(()), Err(cause)) => Err((cause, refused())),
         };
@@ -185,6 +235,33 @@ impl CertificateVerifier {
         };
         self.slot.set(outcome);
         answer
+    }
+}
+
+impl Judge {
+    /// Asks the program's functions. This may be the thread of an engine, which has other sessions.
+    fn verdict(&self, peer: &AuthenticatedAs) -> Result<(), Cause> {
+        if let Some((expect, address)) = &self.expect {
+            let expected = call_foreign(|| expect(address)).map_err(|panic| {
+                let panic = panic.into();
+                Cause::ExpectPanicked { panic }
+            })?;
+            if let Some(expected) = expected.filter(|expected| !is_named(peer, expected)) {
+                let expected = expected.into();
+                return Err(Cause::NotExpected { expected });
+            }
+        }
+        match &self.authorize {
+            Some(authorize) => match call_foreign(|| authorize(peer)) {
+                Ok(true) => Ok(()),
+                Ok(false) => Err(Cause::NotAuthorized),
+                Err(panic) => {
+                    let panic = panic.into();
+                    Err(Cause::AuthorizePanicked { panic })
+                }
+            },
+            None => Ok(()),
+        }
     }
 }
 
@@ -286,7 +363,7 @@ impl ClientCertVerifier for CertificateVerifier {
 
 /// The names in a certificate: at most one URI, as SPIFFE requires (X509-SVID, section 2), and at
 /// least one name.
-fn names_of(certificate: &CertificateDer<'_>) -> Result<AuthenticatedAs, Cause> {
+pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Result<AuthenticatedAs, Cause> {
     let certificate =
         EndEntityCert::try_from(certificate).map_err(|error| Cause::Unusable(error.to_string()))?;
     let mut uris: Vec<String> = certificate.valid_uri_names().map(str::to_owned).collect();
@@ -300,6 +377,12 @@ fn names_of(certificate: &CertificateDer<'_>) -> Result<AuthenticatedAs, Cause> 
     }
 }
 
+/// Returns whether the peer has this name. Upper and lower case are alike in a DNS name (RFC 4343).
+fn is_named(peer: &AuthenticatedAs, name: &str) -> bool {
+    let mut dns_names = peer.dns_names().iter();
+    peer.uri() == Some(name) || dns_names.any(|dns_name| dns_name.eq_ignore_ascii_case(name))
+}
+
 fn refused() -> Error {
     CertificateError::ApplicationVerificationFailure.into()
 }
@@ -310,6 +393,13 @@ fn cause_of(error: &Error) -> Cause {
     };
     match error {
         CertificateError::UnknownIssuer => Cause::UnknownIssuer,
+        // Authorities are found by their names: the key of the one that was found did not sign.
+        CertificateError::BadSignature => Cause::OtherAuthority,
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            Cause::Unusable(format!(
+                "{error}; have it issued for both client and server authentication"
+            ))
+        }
         CertificateError::ExpiredContext { not_after, .. } => Cause::Expired {
             since: Some(not_after.as_secs()),
         },

@@ -54,10 +54,13 @@ impl Kind {
         };
         match refusal.cause {
             Cause::WrongSecret => Kind::WrongSecret,
-            Cause::UnknownIssuer => Kind::UnknownIssuer,
+            Cause::UnknownIssuer | Cause::OtherAuthority => Kind::UnknownIssuer,
             Cause::Expired { .. } | Cause::NotYetValid { .. } => Kind::Expired,
             Cause::Revoked | Cause::UnknownRevocation => Kind::Revoked,
-            Cause::NotAuthorized => Kind::NotAuthorized,
+            Cause::NotAuthorized
+            | Cause::NotExpected { .. }
+            | Cause::AuthorizePanicked { .. }
+            | Cause::ExpectPanicked { .. } => Kind::NotAuthorized,
             Cause::Nameless { .. } | Cause::Unusable(_) => Kind::Other,
         }
     }

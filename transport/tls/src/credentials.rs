@@ -10,14 +10,15 @@ use rustls::server::NoServerSessionStorage;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ServerConfig};
 
-use crate::certificates::Certificates;
+use crate::certificates::{Certificates, Judge};
 use crate::counts::{Counts, Kind};
 use crate::identity_slot::IdentitySlot;
+use crate::own_certificate::Validity;
 use crate::own_key::OwnKey;
 use crate::pinned::Pinned;
 use crate::security::{Security, Source};
 use crate::shared_secret::RoleKeys;
-use crate::{Encryption, Method, SecurityError, SecurityStats, Tls, TlsError, provider, validity};
+use crate::{Encryption, Method, SecurityError, SecurityStats, Tls, TlsError, provider};
 
 /// A node's keys, certificates and trusted authorities, ready for connections.
 ///
@@ -62,7 +63,7 @@ impl Credentials {
             counts: Arc::default(),
         };
         // A feature that the provider lacks is reported now, and not when the first peer connects.
-        credentials.dialer().map_err(provider_error)?;
+        credentials.dialer(None).map_err(provider_error)?;
         credentials.acceptor().map_err(provider_error)?;
         Ok(credentials)
     }
@@ -97,7 +98,8 @@ impl Credentials {
     /// Returns the counts of the node's handshakes so far.
     #[must_use]
     pub fn stats(&self) -> SecurityStats {
-        let since_1970 = self.expires().map(Duration::from_secs);
+        let validity = self.validity();
+        let since_1970 = validity.map(|validity| Duration::from_secs(validity.not_after));
         let expires = since_1970.and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since));
         self.counts.snapshot(expires)
     }
@@ -107,12 +109,30 @@ impl Credentials {
         self.counts.note(Kind::OtherMode);
     }
 
-    /// Returns when this node's certificate expires, in seconds since 1970; `None` with a shared
-    /// secret, which does not.
-    fn expires(&self) -> Option<u64> {
+    /// Returns what the program's operator should know at the time `now`: a certificate that expires
+    /// soon, a file that other users can read.
+    #[must_use]
+    pub fn warnings(&self, now: SystemTime) -> Vec<String> {
+        let now = now.duration_since(SystemTime::UNIX_EPOCH);
+        let now = now.unwrap_or_default().as_secs();
+        let expiry = self.validity().and_then(|validity| validity.warning(now));
+        let exposed = match &**self.lock() {
+            Material::Certificates(certificates) => certificates.exposed.clone(),
+            Material::Secret(_) => None,
+        };
+        let of_secret = match &self.security.source {
+            Source::Secret(secret) => secret.exposed().map(str::to_owned),
+            Source::Files(_) => None,
+        };
+        [expiry, exposed, of_secret].into_iter().flatten().collect()
+    }
+
+    /// Returns when this node's certificate is valid; `None` with a shared secret, which does not
+    /// expire.
+    fn validity(&self) -> Option<Validity> {
         match &**self.lock() {
             Material::Certificates(certificates) => {
-                validity::not_after(certificates.own.key.cert.first()?)
+                Validity::of(certificates.own.key.cert.first()?)
             }
             Material::Secret(_) => None,
         }
@@ -133,11 +153,12 @@ impl Credentials {
         self.material.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a connection at the end that dialed.
+    /// Begins a connection at the end that dialed. With the address that was `dialed`, the program
+    /// is asked whom it expects there.
     ///
     /// # Errors
     /// [`TlsError::Incompatible`]: TLS 1.3 cannot be had with the provider.
-    pub fn dialer(&self) -> Result<Tls, TlsError> {
+    pub fn dialer(&self, dialed: Option<Arc<str>>) -> Result<Tls, TlsError> {
         let slot = Arc::<IdentitySlot>::default();
         let material = self.lock().clone();
         let builder = ClientConfig::builder_with_provider(self.provider.clone())
@@ -146,7 +167,12 @@ impl Credentials {
             .dangerous();
         let mut config = match &*material {
             Material::Certificates(certificates) => {
-                let verifier = certificates.verifier(self.security.authorize.clone(), slot.clone());
+                let expect = self.security.expect.clone();
+                let judge = Judge {
+                    authorize: self.security.authorize.clone(),
+                    expect: expect.zip(dialed),
+                };
+                let verifier = certificates.verifier(judge, slot.clone());
                 builder
                     .with_custom_certificate_verifier(Arc::new(verifier))
                     .with_client_cert_resolver(Arc::new(certificates.own.clone()))
@@ -179,7 +205,11 @@ impl Credentials {
             .map_err(incompatible)?;
         let mut config = match &*material {
             Material::Certificates(certificates) => {
-                let verifier = certificates.verifier(self.security.authorize.clone(), slot.clone());
+                let judge = Judge {
+                    authorize: self.security.authorize.clone(),
+                    expect: None,
+                };
+                let verifier = certificates.verifier(judge, slot.clone());
                 builder
                     .with_client_cert_verifier(Arc::new(verifier))
                     .with_cert_resolver(Arc::new(certificates.own.clone()))
@@ -204,6 +234,29 @@ impl Credentials {
     }
 }
 
+#[cfg(test)]
+impl Credentials {
+    /// Presents another certificate, without a check that peers can accept it.
+    pub(crate) fn presenting(self, own: OwnKey) -> Credentials {
+        let mut material = self.lock();
+        let given = match &**material {
+            Material::Certificates(certificates) => certificates.presenting(own),
+            Material::Secret(_) => panic!("a secret has no certificates"),
+        };
+        *material = Arc::new(Material::Certificates(given));
+        drop(material);
+        self
+    }
+
+    /// Returns the node's own certificate.
+    pub(crate) fn certificate(&self) -> Vec<u8> {
+        match &**self.lock() {
+            Material::Certificates(certificates) => certificates.own.key.cert[0].to_vec(),
+            Material::Secret(_) => panic!("a secret has no certificates"),
+        }
+    }
+}
+
 impl Material {
     fn of(security: &Security, provider: &Arc<CryptoProvider>) -> Result<Material, SecurityError> {
         match &security.source {
@@ -211,12 +264,15 @@ impl Material {
                 .read(&security.revocation_lists, provider)
                 .map(Material::Certificates),
             Source::Secret(secret) => {
-                let setting = match (&security.authorize, security.revocation_lists.is_empty()) {
-                    (Some(_), _) => "`authorize`",
-                    (None, false) => "`revocation_list`",
-                    (None, true) => return secret.keys(provider).map(Material::Secret),
-                };
-                Err(SecurityError::NeedsCertificates { setting })
+                let settings = [
+                    ("`authorize`", security.authorize.is_some()),
+                    ("`expect`", security.expect.is_some()),
+                    ("`revocation_list`", !security.revocation_lists.is_empty()),
+                ];
+                match settings.into_iter().find(|(_, is_set)| *is_set) {
+                    Some((setting, _)) => Err(SecurityError::NeedsCertificates { setting }),
+                    None => secret.keys(provider).map(Material::Secret),
+                }
             }
         }
     }

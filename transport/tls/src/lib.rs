@@ -13,6 +13,7 @@
 //! The cryptography is that of rustls and its providers, and all of it is behind the feature
 //! `rustls`. Without the feature, [`Credentials`] and [`Tls`] are types without values, so that
 //! other crates need no conditions.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod authenticated_as;
@@ -37,7 +38,11 @@ mod counts;
 #[cfg(feature = "rustls")]
 mod credentials;
 #[cfg(feature = "rustls")]
+mod exposure;
+#[cfg(feature = "rustls")]
 mod identity_slot;
+#[cfg(feature = "rustls")]
+mod own_certificate;
 #[cfg(feature = "rustls")]
 mod own_key;
 #[cfg(feature = "rustls")]
@@ -52,8 +57,6 @@ mod security_error;
 mod shared_secret;
 #[cfg(feature = "rustls")]
 mod tls;
-#[cfg(feature = "rustls")]
-mod validity;
 
 #[cfg(feature = "rustls")]
 pub use {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustls::crypto::CryptoProvider;
 
-use crate::certificates::{Authorize, CertificateFiles};
+use crate::certificates::{Authorize, CertificateFiles, Expect};
 use crate::{AuthenticatedAs, Credentials, Encryption, SecurityError, SharedSecret};
 
 /// Security settings of a node: its own keys, and the peers that it accepts.
@@ -22,6 +22,7 @@ pub struct Security {
     pub(crate) revocation_lists: Vec<PathBuf>,
     pub(crate) provider: Option<Arc<CryptoProvider>>,
     pub(crate) authorize: Option<Authorize>,
+    pub(crate) expect: Option<Expect>,
     pub(crate) encryption: Encryption,
     pub(crate) trusts_authenticated: bool,
     pub(crate) max_session_age: Option<Duration>,
@@ -41,10 +42,12 @@ impl Security {
     ///
     /// A node both dials and listens, so its certificate must be valid for client and server
     /// authentication. It must name the node by one URI or by DNS names, which are not compared
-    /// with the address that was dialed. Every holder of a certificate of these authorities is a
+    /// with the address that was dialed unless [`expect`](Self::expect) says so. Every holder of a certificate of these authorities is a
     /// peer, unless [`authorize`](Self::authorize) refuses it.
     ///
-    /// The files are read again when the node is made, and by `Node::reload_certificates`.
+    /// The files are read again when the node is made, and by `Node::reload_certificates`. Both refuse
+    /// a certificate that no peer could accept, and warn in the log of one that expires soon and of
+    /// a private key that every user of the host can read.
     ///
     /// # Errors
     /// A file cannot be read, or lacks in PEM what it must have.
@@ -74,6 +77,7 @@ impl Security {
             revocation_lists: Vec::new(),
             provider: None,
             authorize: None,
+            expect: None,
             encryption: Encryption::default(),
             trusts_authenticated: false,
             max_session_age: None,
@@ -84,12 +88,40 @@ impl Security {
     /// accepted.
     ///
     /// The function is called in the middle of a handshake, on the thread that turns the node's
-    /// engine, so it must not block. A peer that it refuses is told so.
+    /// engine, so it must not block. A peer that it refuses is told so. A peer for which it panics is
+    /// refused as well.
     pub fn authorize(
         mut self,
         authorize: impl Fn(&AuthenticatedAs) -> bool + Send + Sync + 'static,
     ) -> Security {
         self.authorize = Some(Arc::new(authorize));
+        self
+    }
+
+    /// Sets a function that names the peer that this node expects at an address. Default: any peer
+    /// that [`authorize`](Self::authorize) accepts may answer at any address.
+    ///
+    /// The function gets each address that the node dials for a new session, as the program or its
+    /// discovery gave it. It returns the URI of the peer's certificate, or one of its DNS names, or
+    /// `None` for an address where any peer may answer. A peer of another name is refused before
+    /// this node has told it anything of itself, and the error has both names. The function is
+    /// called as `authorize` is: it must not block, and if it panics, the peer is refused. A session
+    /// resumes only with the peer that it began with, so the function is not asked again.
+    ///
+    /// ```no_run
+    /// # use ibex_tls as ibex;
+    /// # fn main() -> Result<(), ibex::SecurityError> {
+    /// // A DNS name of the certificate has to be the host name that is dialed.
+    /// let security = ibex::Security::certificates("node.pem", "node.key", "ca.pem")?
+    ///     .expect(|address| address.rsplit_once(':').map(|(host, _)| host.to_owned()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn expect(
+        mut self,
+        expect: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+    ) -> Security {
+        self.expect = Some(Arc::new(expect));
         self
     }
 
@@ -149,6 +181,7 @@ impl fmt::Debug for Security {
         f.debug_struct("Security")
             .field("source", &self.source)
             .field("authorize", &self.authorize.is_some())
+            .field("expect", &self.expect.is_some())
             .field("encryption", &self.encryption)
             .field("trusts_authenticated", &self.trusts_authenticated)
             .field("max_session_age", &self.max_session_age)

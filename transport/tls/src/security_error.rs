@@ -56,6 +56,18 @@ pub enum SecurityError {
         /// The file of the key.
         key: PathBuf,
     },
+    /// No peer would accept the node's own certificate.
+    #[error(
+        "the first certificate in {} cannot be a node's: {why}; have it issued with one URI or with \
+         DNS names as subject alternative names, for both client and server authentication",
+        path.display()
+    )]
+    Certificate {
+        /// The file.
+        path: PathBuf,
+        /// The defect, in words.
+        why: String,
+    },
     /// The trusted authorities, or the revocation lists, cannot be used.
     #[error("the authorities in {} cannot be used: {why}", path.display())]
     Authorities {

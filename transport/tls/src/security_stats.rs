@@ -20,7 +20,7 @@ pub struct SecurityStats {
     pub expired: u64,
     /// Certificates, of either end, that are revoked, or whose authority no revocation list covers.
     pub revoked: u64,
-    /// Peers that `authorize` refused, at either end.
+    /// Peers that `authorize` or `expect` refused, at either end.
     pub not_authorized: u64,
     /// Handshakes that failed otherwise: certificates that cannot be used, no cipher in common,
     /// bytes that are not TLS, or not those that were sent.

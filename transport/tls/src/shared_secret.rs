@@ -4,24 +4,27 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use hmac::{Hmac, KeyInit, Mac};
+use hmac_sha256::HKDF;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{
     CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer,
 };
 use rustls::sign::CertifiedKey;
-use sha2::Sha256;
 use zeroize::Zeroizing;
 
 use crate::own_key::OwnKey;
-use crate::{SecurityError, certificates};
+use crate::{SecurityError, certificates, exposure};
 
 /// 32 random bytes that only the nodes of a cluster have.
 ///
 /// The bytes are overwritten when the last copy is dropped, and are never printed. Make a file
 /// of them with `openssl rand -out cluster.key 32`, readable for its owner alone.
 #[derive(Clone)]
-pub struct SharedSecret(Arc<Zeroizing<[u8; 32]>>);
+pub struct SharedSecret {
+    bytes: Arc<Zeroizing<[u8; 32]>>,
+    /// The warning about its file, if others can read it.
+    exposed: Option<String>,
+}
 
 impl SharedSecret {
     /// Takes 32 bytes that were drawn from a good random source.
@@ -30,8 +33,11 @@ impl SharedSecret {
     /// The bytes do not look random: they are text, or a few bytes repeated. Any host that connects
     /// to a node can then test guesses offline, so a passphrase is no secret here.
     pub fn from_bytes(bytes: [u8; 32]) -> Result<SharedSecret, SecurityError> {
-        let secret = SharedSecret(Arc::new(Zeroizing::new(bytes)));
-        let bytes = &**secret.0;
+        let secret = SharedSecret {
+            bytes: Arc::new(Zeroizing::new(bytes)),
+            exposed: None,
+        };
+        let bytes = &**secret.bytes;
         let is_text = bytes.iter().all(|byte| (b' '..=b'~').contains(byte));
         let mut seen = [false; 256];
         bytes
@@ -49,24 +55,30 @@ impl SharedSecret {
     ///
     /// # Errors
     /// The file cannot be read, has another length, or its bytes do not look random.
+    ///
+    /// If every user of the host can read the file, nodes made with it warn in the log.
     pub fn from_file(path: impl AsRef<Path>) -> Result<SharedSecret, SecurityError> {
         let path = path.as_ref();
         let read = Zeroizing::new(certificates::read(path)?);
-        if let Ok(bytes) = <[u8; 32]>::try_from(&read[..]) {
-            return SharedSecret::from_bytes(bytes);
-        }
-        match from_hex(read.trim_ascii_end()) {
-            Some(bytes) => SharedSecret::from_bytes(bytes),
-            None => Err(SecurityError::SecretLength {
-                path: path.to_owned(),
-                bytes: read.len(),
-            }),
-        }
+        let bytes = <[u8; 32]>::try_from(&read[..]).ok();
+        let bytes = bytes.or_else(|| from_hex(read.trim_ascii_end()));
+        let bytes = bytes.ok_or_else(|| SecurityError::SecretLength {
+            path: path.to_owned(),
+            bytes: read.len(),
+        })?;
+        let mut secret = SharedSecret::from_bytes(bytes)?;
+        secret.exposed = exposure::warning(path, "shared secret");
+        Ok(secret)
+    }
+
+    /// Returns the warning about its file, if others can read it.
+    pub(crate) fn exposed(&self) -> Option<&str> {
+        self.exposed.as_deref()
     }
 
     /// Derives the keys of both roles by HKDF (RFC 5869) with SHA-256.
     pub(crate) fn keys(&self, provider: &CryptoProvider) -> Result<RoleKeys, SecurityError> {
-        let random = hmac(LABEL, &[&**self.0]);
+        let random = Zeroizing::new(HKDF::extract(LABEL, self.bytes.as_slice()));
         Ok(RoleKeys {
             dialer: role_key(&random, b"dialer", provider)?,
             acceptor: role_key(&random, b"acceptor", provider)?,
@@ -88,13 +100,13 @@ pub(crate) struct RoleKeys {
     pub(crate) acceptor: OwnKey,
 }
 
-/// HKDF-Expand for one block, and the Ed25519 key with that seed.
+/// Returns the Ed25519 key of a role.
 fn role_key(
     random: &[u8; 32],
     role: &[u8],
     provider: &CryptoProvider,
 ) -> Result<OwnKey, SecurityError> {
-    let seed = hmac(random, &[role, &[1]]);
+    let seed = seed(random, role);
     let mut encoded = Zeroizing::new(PKCS8_ED25519.to_vec());
     encoded.extend_from_slice(&*seed);
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(&encoded[..]));
@@ -109,11 +121,10 @@ fn role_key(
     })
 }
 
-fn hmac(key: &[u8], parts: &[&[u8]]) -> Zeroizing<[u8; 32]> {
-    let mac = Hmac::new_from_slice(key);
-    let mut mac: Hmac<Sha256> = mac.expect("HMAC takes keys of any length");
-    parts.iter().for_each(|part| mac.update(part));
-    Zeroizing::new(mac.finalize().into_bytes().into())
+fn seed(random: &[u8; 32], role: &[u8]) -> Zeroizing<[u8; 32]> {
+    let mut seed = Zeroizing::new([0; 32]);
+    HKDF::expand(&mut *seed, random, role);
+    seed
 }
 
 fn from_hex(text: &[u8]) -> Option<[u8; 32]> {
@@ -179,7 +190,7 @@ mod tests {
             format!("{hex}\n").into(),
         ] {
             fs::write(&path, content).unwrap();
-            assert_eq!(**SharedSecret::from_file(&path).unwrap().0, random());
+            assert_eq!(**SharedSecret::from_file(&path).unwrap().bytes, random());
         }
         for content in ["a passphrase", "", &hex[2..], &hex.replace('0', "g")] {
             fs::write(&path, content).unwrap();
@@ -192,6 +203,48 @@ mod tests {
         fs::remove_dir_all(&folder).unwrap();
         let missing = SharedSecret::from_file(&path).unwrap_err().to_string();
         assert!(missing.contains("cluster.key"), "{missing}");
+    }
+
+    /// Nodes of all releases have to derive the same keys. The values are Python's: HMAC by its
+    /// module `hmac`, as in RFC 5869, sections 2.2 and 2.3.
+    #[test]
+    fn the_keys_of_a_secret_stay_the_same() {
+        let random = HKDF::extract(LABEL, random());
+        let hex = |role| -> String {
+            let seed = seed(&random, role);
+            seed.iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        assert_eq!(
+            hex(b"dialer"),
+            "23fe12ec14da3a41425a415bcd356ecf0ecf9cc7c6fabf62b0dd7d5318ce267b"
+        );
+        assert_eq!(
+            hex(b"acceptor"),
+            "710f32439585c2c3b2895c1b50f8491465041d6b63a9e0ab960aa78635323dab"
+        );
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_warned_of() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let path = std::env::temp_dir().join(format!("ibex-mode-{}.key", std::process::id()));
+        fs::write(&path, random()).unwrap();
+        for (mode, is_exposed) in [(0o400, false), (0o640, false), (0o644, true), (0o602, true)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let secret = SharedSecret::from_file(&path).unwrap();
+            let credentials = crate::Security::shared_secret(secret).open().unwrap();
+            let warnings = credentials.warnings(std::time::SystemTime::now());
+            assert_eq!(!warnings.is_empty(), is_exposed, "{mode:o}: {warnings:?}");
+            if let [warning] = &warnings[..] {
+                let text = format!("the mode {mode:04o}, so other users of this host");
+                assert!(
+                    warning.contains(&text) && warning.contains("chmod 600"),
+                    "{warning}"
+                );
+            }
+        }
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]

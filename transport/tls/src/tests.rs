@@ -11,6 +11,8 @@ use rustls::{CipherSuiteCommon, SupportedCipherSuite, Tls13CipherSuite};
 
 use super::*;
 
+mod certificates;
+
 /// A folder that is removed after its test.
 struct Folder(PathBuf);
 
@@ -49,7 +51,7 @@ const ACCEPTOR: usize = 1;
 impl Meeting {
     fn new(dialer: &Credentials, acceptor: &Credentials) -> Meeting {
         Meeting {
-            ends: [dialer.dialer().unwrap(), acceptor.acceptor().unwrap()],
+            ends: [dialer.dialer(None).unwrap(), acceptor.acceptor().unwrap()],
             received: [Vec::new(), Vec::new()],
             errors: [None, None],
         }
@@ -264,15 +266,63 @@ fn the_program_decides_by_name() {
     assert!(meet(&choosy, &choosy).1.is_ok());
 }
 
+/// The function runs on an engine's thread, which has other sessions.
 #[test]
-fn a_certificate_names_one_node() {
+fn a_panic_of_the_program_refuses_the_peer_that_it_was_asked_about() {
     let folder = Folder::new();
     let authority = folder.authority("ca");
-    let good = files(&authority.issue(&Request::new("good", &[A])).unwrap());
-    for (file, uris) in [("two", &[A, B][..]), ("none", &[])] {
-        let nameless = files(&authority.issue(&Request::new(file, uris)).unwrap());
-        let (_, acceptor) = refused(nameless, good.clone());
-        assert_eq!(acceptor.cause, Cause::Nameless { uris: uris.len() });
+    let a = files(&authority.issue(&Request::new("a", &[A])).unwrap());
+    let b = files(&authority.issue(&Request::new("b", &[B])).unwrap());
+    let panics = b.authorize(|peer| match peer.uri() {
+        Some(A) => panic!("no rule for {A}"),
+        _ => true,
+    });
+    let (dialer, acceptor) = refused(a, panics.clone());
+    assert_eq!(dialer.cause, Cause::NotAuthorized);
+    let panic = format!("no rule for {A}").into();
+    assert_eq!(acceptor.cause, Cause::AuthorizePanicked { panic });
+    let panics = panics.open().unwrap();
+    assert!(meet(&panics, &panics).1.is_ok(), "others are served");
+}
+
+/// The listener is refused before it has the dialer's certificate.
+#[test]
+fn a_dialer_names_whom_it_expects_at_an_address() {
+    const HOST: &str = "b.example.com";
+    let folder = Folder::new();
+    let authority = folder.authority("ca");
+    let a = files(&authority.issue(&Request::new("a", &[A])).unwrap());
+    let mut of_b = Request::new("b", &[B]);
+    of_b.dns_names = &[HOST];
+    let b = files(&authority.issue(&of_b).unwrap());
+    let dialer = a.expect(|address| match address {
+        "b:1" => Some(B.to_owned()),
+        "host:1" => Some("B.Example.com".to_owned()),
+        "a:1" => Some(A.to_owned()),
+        "broken:1" => panic!("no entry"),
+        _ => None,
+    });
+    let (dialer, acceptor) = (dialer.open().unwrap(), b.open().unwrap());
+    let dial = |address: &str| {
+        let mut meeting = Meeting::new(&dialer, &acceptor);
+        meeting.ends[DIALER] = dialer.dialer(Some(address.into())).unwrap();
+        meeting.run();
+        let of_dialer = meeting.ends[ACCEPTOR].authenticated_as();
+        (meeting.end(DIALER), of_dialer)
+    };
+    for address in ["b:1", "host:1", "any:1"] {
+        let (found, of_dialer) = dial(address);
+        assert_eq!(found.unwrap().uri(), Some(B), "{address}");
+        assert_eq!(of_dialer.unwrap().uri(), Some(A));
+    }
+    for (address, parts) in [
+        ("a:1", [A, B, "`expect` names another peer"]),
+        ("broken:1", [B, "`expect` panicked", "no entry"]),
+    ] {
+        let (found, of_dialer) = dial(address);
+        let error = found.unwrap_err().to_string();
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        assert_eq!(of_dialer, None);
     }
 }
 
@@ -308,6 +358,9 @@ fn names_need_certificates() {
     let by_name = Security::shared_secret(secret.clone()).authorize(|_| true);
     let error = by_name.open().unwrap_err().to_string();
     assert!(error.contains("`authorize` needs certificates"), "{error}");
+    let expecting = Security::shared_secret(secret.clone()).expect(|_| None);
+    let error = expecting.open().unwrap_err().to_string();
+    assert!(error.contains("`expect` needs certificates"), "{error}");
     let revoking = Security::shared_secret(secret).revocation_list("list.pem");
     let error = revoking.open().unwrap_err().to_string();
     assert!(

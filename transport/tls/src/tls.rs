@@ -137,13 +137,36 @@ impl Tls {
     /// # Errors
     /// The errors of [`receive`](Self::receive).
     pub fn process(&mut self, sink: &mut dyn FnMut(&[u8])) -> Result<(), TlsError> {
-        self.advance(sink, None)
+        self.advance(sink, None, usize::MAX)
+    }
+
+    /// Opens up to `most` of the records that are here whole, and gives their plaintext to `sink`.
+    /// Returns the number of records opened; if it is `most`, others may be here.
+    ///
+    /// # Errors
+    /// The errors of [`receive`](Self::receive).
+    pub fn process_records(
+        &mut self,
+        most: usize,
+        sink: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize, TlsError> {
+        let (records, bytes) = self.incoming.whole_records(most);
+        // Below the limit, the beginning of a record is looked at too: its header may be wrong.
+        let bytes = if records < most { usize::MAX } else { bytes };
+        self.advance(sink, None, bytes)?;
+        Ok(records)
     }
 
     /// Tells whether bytes are here that belong to a record whose end is missing.
     #[must_use]
     pub fn has_unread(&self) -> bool {
         self.incoming.len() > 0
+    }
+
+    /// Returns the number of bytes that are here of a record whose end is missing.
+    #[must_use]
+    pub fn part_bytes(&self) -> usize {
+        self.incoming.len()
     }
 
     /// Returns the error that has ended the connection, if one has.
@@ -168,7 +191,7 @@ impl Tls {
     pub fn seal(&mut self, plaintext: &[u8]) -> Result<(), TlsError> {
         debug_assert!(!self.is_handshaking);
         for record in plaintext.chunks(MAX_RECORD_BYTES) {
-            self.advance(&mut |_| debug_assert!(false, "all was read"), Some(record))?;
+            self.advance(&mut |_| {}, Some(record), 0)?;
         }
         Ok(())
     }
@@ -178,7 +201,7 @@ impl Tls {
     /// # Errors
     /// The reason why the connection has ended.
     pub fn end(&mut self) -> Result<(), TlsError> {
-        self.advance(&mut |_| {}, Some(&[]))
+        self.advance(&mut |_| {}, Some(&[]), 0)
     }
 
     /// Returns the sealed bytes that are to be sent.
@@ -202,11 +225,13 @@ impl Tls {
         }
     }
 
-    /// Goes on until rustls wants more bytes; seals `record` then, or the end if that is empty.
+    /// Goes on until rustls wants more than the first `readable` bytes of those that are here;
+    /// seals `record` then, or the end if that is empty.
     fn advance(
         &mut self,
         sink: &mut dyn FnMut(&[u8]),
         record: Option<&[u8]>,
+        readable: usize,
     ) -> Result<(), TlsError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -217,6 +242,7 @@ impl Tls {
             is_ended: &mut self.is_ended,
             sink,
             record,
+            readable,
         };
         let outcome = match &mut self.connection {
             Connection::Dialer(connection) => pump.run(&mut **connection),
@@ -343,13 +369,16 @@ struct Pump<'a> {
     is_ended: &'a mut bool,
     sink: &'a mut dyn FnMut(&[u8]),
     record: Option<&'a [u8]>,
+    /// Number of bytes of `incoming` that are to be read.
+    readable: usize,
 }
 
 impl Pump<'_> {
     /// Returns whether the handshake is over.
     fn run<R: Records>(mut self, records: &mut R) -> Result<bool, Error> {
         loop {
-            let UnbufferedStatus { discard, state } = records.process(self.incoming.filled());
+            let UnbufferedStatus { discard, state } =
+                records.process(self.incoming.first(self.readable));
             let is_done = match state {
                 Ok(ConnectionState::ReadTraffic(mut traffic)) => {
                     while let Some(record) = traffic.next_record() {
@@ -393,6 +422,7 @@ impl Pump<'_> {
                 }
             };
             self.incoming.discard(discard);
+            self.readable = self.readable.saturating_sub(discard);
             if let Some(is_over) = is_done {
                 return Ok(is_over);
             }
@@ -403,7 +433,7 @@ impl Pump<'_> {
     /// first, and its alert last. Asked once more, it would meet the same bytes again.
     fn collect_alert<R: Records>(&mut self, records: &mut R) {
         loop {
-            match records.process(self.incoming.filled()).state {
+            match records.process(self.incoming.first(self.readable)).state {
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {
                     let before = self.outgoing.unsent().len();
                     let appended = self.outgoing.append(|into| data.encode(into));

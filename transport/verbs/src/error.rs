@@ -243,6 +243,21 @@ pub enum VerbsError {
         /// The keys in the port's table.
         present: Vec<PartitionKey>,
     },
+    /// The port's table of partition keys has no such place.
+    #[error(
+        "RDMA device {device} port {port}: its table of partition keys has {keys} places, and \
+         {index} is asked for; name one by `Device::partition`"
+    )]
+    NoSuchPartitionIndex {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The place that is asked for, from 0.
+        index: u16,
+        /// The number of places.
+        keys: u16,
+    },
     /// The two ends' ports take no packets of each other's partition.
     #[error("{}", different_partitions(*ours, *theirs))]
     DifferentPartitions {
@@ -262,6 +277,19 @@ pub enum VerbsError {
         ours: Gid,
         /// The peer's port's.
         theirs: Gid,
+    },
+    /// A datagram cannot be answered.
+    #[error(
+        "a datagram at port {port} of RDMA device {device} tells no way back: {reason}; have the \
+         sender tell its address in the datagram"
+    )]
+    NoReturnAddress {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// What is missing.
+        reason: &'static str,
     },
     /// The limit on locked memory is too small.
     #[error(
@@ -347,6 +375,20 @@ pub enum VerbsError {
     /// [`AnonymousMemory`](crate::AnonymousMemory) it is an [`io::Error`](std::io::Error).
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),
+    /// The device, its driver or the library does not have a verb.
+    #[error("RDMA device {device} has no {what}: {call} failed: {source}; {instead}")]
+    Unsupported {
+        /// The device.
+        device: String,
+        /// The ability that the device lacks.
+        what: &'static str,
+        /// The verb.
+        call: &'static str,
+        /// The library's error.
+        r#source: Errno,
+        /// The next step, without the verb.
+        instead: &'static str,
+    },
     /// A verb failed in another way.
     #[error("RDMA device {device}: {call} failed: {source}; {consequence}")]
     Call {

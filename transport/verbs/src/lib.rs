@@ -1,4 +1,4 @@
-//! RDMA verbs: reliable connections over InfiniBand and RoCE.
+//! RDMA verbs over InfiniBand and RoCE: connections, datagrams, and all else that the manual has.
 //!
 //! This is the layer between the verbs and code that moves messages by them. The crate uses the
 //! terms of the verbs, one per file, and enforces the rules that a type can express:
@@ -13,10 +13,11 @@
 //!   failures are reported as a diagnosis ([`error`]).
 //!
 //! ```text
-//! Device ── ProtectionDomain ── MemoryRegion
+//! Device ── ProtectionDomain ── MemoryRegion, ForeignRegion ── MemoryWindow
 //!   │              ├── ReceiveQueue (shared) ──┐
 //!   ├── CompletionQueue (CompletionChannel) ───┴── QueuePair ── Teardown
 //!   │         └── CompletionWait
+//!   ├── OnDeviceMemory
 //!   └── AsyncEvents
 //! ```
 //!
@@ -38,8 +39,31 @@
 //!
 //! Everything can be dropped in any order.
 //!
-//! The example `rc_pingpong` takes these steps over the fake device (`cargo run -p ibex-verbs
-//! --features fake --example rc_pingpong`). The addresses of a port are a [`LocalPort`], the
+//! # Kinds of queue pairs
+//!
+//! Each kind is a type, which has the operations of that kind alone:
+//!
+//! | kind | type | sends | a message without a receive |
+//! |---|---|---|---|
+//! | RC | [`QueuePair`] | everything | is sent again |
+//! | UC | [`UnreliableQueuePair`] | sends and writes | is lost |
+//! | UD | [`DatagramQueuePair`] | messages of one packet, each to an [`AddressHandle`] or a [`MulticastGroup`] | is lost |
+//! | XRC | [`XrcSendQueuePair`] | everything, each to an [`XrcReceiveQueue`] by number | is sent again |
+//! | XRC | [`XrcReceiveQueuePair`] | nothing | |
+//!
+//! # Beyond messages
+//!
+//! A batch also takes [reads](ReadRequest) of the peer's memory and [atomics](AtomicRequest) on it. A
+//! [`MemoryWindow`] lets the peer into a part of a region for one exchange, after which either end
+//! takes the key back ([`memory::window`]). A [`ForeignRegion`] is memory of another driver or of the
+//! device. What not every device has is refused by [`VerbsError::Unsupported`], with what to do
+//! without it. The README has a table of verbs, methods and tests.
+//!
+//! # Examples
+//!
+//! `rc_pingpong` takes the steps above over the fake device (`cargo run -p ibex-verbs --features fake
+//! --example rc_pingpong`), and there is one like it for each kind. The addresses of a port are a
+//! [`LocalPort`], the
 //! time-outs and retries of a pair its [`ConnectionSettings`], and a [`WorkId`] names a request in
 //! its completion. The bytes of a [`RemoteEndpoint`] are the program's to encode. Reading and
 //! writing the bytes of a [`MemoryRegion`] is `unsafe`: only the program knows when the device does
@@ -59,12 +83,15 @@
 //! Below the objects is a [table of calls](provider), filled by the system's library (feature
 //! `libibverbs`), which is looked for when the program starts, or by a device made of memory
 //! (feature `fake`). The fake moves bytes between its queue pairs, so that tests run on machines
-//! without any device. The fake can refuse each of its calls with any errno, lack what a device may
-//! lack, hold requests back, fail or flush them, raise every asynchronous event, lose events, be
-//! removed, and tell which objects are alive and which requests were posted. It checks less than a
-//! device: it ignores retry counts (a send without a receive waits for ever), first sequences, the
-//! protection domain of a region and the number of a port, and a completion queue that overflows
-//! drops completions with an event alone.
+//! without any device. It does every operation of the README's table, and maps a memory file that is
+//! registered as a dma-buf. The fake can refuse each of its calls with any errno, and lack what a
+//! device may lack. It holds requests back, fails or flushes them, raises every asynchronous event,
+//! loses events, and can be removed. It tells which objects are alive and which requests were posted.
+//!
+//! The fake checks less than a device. It ignores retry counts (a send without a receive waits for
+//! ever), first sequences, the protection domain of a region and the number of a port. A completion
+//! queue that overflows drops completions with an event alone.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod abi;
 mod completion;
@@ -72,18 +99,26 @@ mod connect_error;
 pub mod device;
 pub mod discovery;
 pub mod error;
+mod library_names;
 mod locked_memory;
 pub mod memory;
 mod probe;
 pub mod provider;
 mod queue_pair;
+#[cfg(feature = "rdma-sys")]
+#[cfg_attr(docsrs, doc(cfg(feature = "rdma-sys")))]
+pub mod raw;
 
 pub use abi::gid::{Gid, GidEntry, GidScope, GidType};
 pub use abi::partition::{Partition, PartitionKey};
-pub use abi::port::{LinkLayer, Mtu, PortAttributes, PortState};
-pub use abi::queue_pair_state::QueuePairState;
+pub use abi::port::{
+    LinkLayer, LinkSpeed, LinkWidth, Mtu, PhysicalState, PortAttributes, PortState,
+};
+pub use abi::queue_pair_kind::QueuePairKind;
+pub use abi::queue_pair_state::{AddressVector, GlobalRoute, MigrationState, QueuePairState};
 pub use abi::work_id::{Operation, WorkId};
-pub use completion::channel::CompletionChannel;
+pub use completion::channel::{CompletionChannel, SharedChannel};
+pub use completion::details::{CompletionDetails, CompletionFields};
 pub use completion::queue::CompletionQueue;
 pub use completion::wait::CompletionWait;
 pub use completion::work_completion::{
@@ -97,15 +132,41 @@ pub use error::VerbsError;
 #[doc(no_inline)]
 pub use ibex_base::fork;
 pub use memory::anonymous::AnonymousMemory;
+pub use memory::foreign::{ForeignRegion, OnDeviceMemory};
+pub use memory::on_demand::Prefetch;
 pub use memory::protection_domain::ProtectionDomain;
-pub use memory::region::{DeviceMemory, MemoryRegion, RegionAccess, RemoteAddress, ScatterEntry};
+pub use memory::region::{
+    DeviceMemory, MemoryRegion, RegionAccess, RemoteAddress, RemoteKey, ScatterEntry, TargetEntry,
+};
+pub use memory::window::{BindRequest, MemoryWindow, WindowError, WindowState};
 pub use probe::immediate::carries_immediate;
 pub use probe::polling::{CompletionPolling, PollingChoice, PollingWish, ProbeFailure};
+#[doc(no_inline)]
+pub use provider::{
+    AtomicSupport, DeviceAttributes, NodeType, QueriedPair, SharedReceiveAttributes, WindowKind,
+};
+pub use queue_pair::address::AddressHandle;
+pub use queue_pair::atomic::{AtomicRequest, AtomicResult, AtomicResults};
 pub use queue_pair::connection::{ConnectionSettings, FirstSequence, LocalPort, RemoteEndpoint};
+pub use queue_pair::datagram::{
+    DatagramBatch, DatagramDestination, DatagramQueuePair, DatagramReceives, MulticastGroup, QKey,
+};
+pub use queue_pair::datagram_buffer::{DatagramBuffer, DatagramEntry, DatagramSource};
+pub use queue_pair::global_header::{GlobalHeader, HeaderRoute};
+pub use queue_pair::read::{ReadLimits, ReadRequest};
 pub use queue_pair::receive_queue::{PostError, RECEIVE_BATCH, ReceiveBatch, ReceiveQueue};
 pub use queue_pair::teardown::{DEFAULT_DRAIN_TIMEOUT, Teardown, Verdict};
+pub use queue_pair::unreliable::{UnreliableBatch, UnreliableQueuePair};
 pub use queue_pair::work_request::{PushError, ReceiveRequest, SendRequest};
+pub use queue_pair::xrc::{
+    XrcBatch, XrcDomain, XrcOpening, XrcReceiveQueue, XrcReceiveQueuePair, XrcSendQueuePair,
+};
 pub use queue_pair::{QueuePair, QueuePairBuilder, SendBatch};
+
+#[cfg(feature = "rdma-sys")]
+#[cfg_attr(docsrs, doc(cfg(feature = "rdma-sys")))]
+#[doc(no_inline)]
+pub use rdma_sys;
 
 #[cfg(test)]
 mod tests;

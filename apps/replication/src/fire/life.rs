@@ -5,7 +5,7 @@ use std::{
     io::{self, BufRead, BufReader, Write},
     net::SocketAddr,
     ops::Range,
-    process::{Child, ChildStdin, ChildStdout, Stdio},
+    process::{ChildStdin, ChildStdout, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -14,8 +14,7 @@ use std::{
     time::Duration,
 };
 
-use ibex_harness::{Error, draw::Draw};
-use rustix::process::{Resource, Signal};
+use ibex_harness::{Error, draw::Draw, process::Process};
 
 use super::{
     ledger::payload,
@@ -23,12 +22,12 @@ use super::{
 };
 use crate::{
     log::Tip,
-    processes::{Role, limit, relieve, signal, spawn_with, starve},
+    processes::{Role, start_with},
 };
 
 /// A running primary process.
 pub(super) struct Life {
-    child: Child,
+    pub(super) process: Process,
     /// The address at which it listens.
     pub(super) address: SocketAddr,
     /// Number of the first record that this process is given.
@@ -63,15 +62,14 @@ pub(super) struct Heard {
 impl Life {
     /// Starts a primary, and a writer that gives it the records from `first` on.
     pub(super) fn start(serve: &Serve, first: u64, draw: Draw) -> Result<Life, Error> {
-        let mut child = spawn_with(&Role::Primary(serve.clone()), |command| {
+        let mut process = start_with(&Role::Primary(serve.clone()), |command| {
             command.stdin(Stdio::piped());
             if let Some(device) = &serve.device {
                 command.env("IBEX_RDMA_DEVICE", device);
             }
         })?;
-        let piped = "it was asked for as a pipe";
-        let input = child.stdin.take().expect(piped);
-        let mut output = BufReader::new(child.stdout.take().expect(piped));
+        let input = process.stdin();
+        let mut output = BufReader::new(process.stdout());
         let is_over = Arc::new(AtomicBool::new(false));
         let acknowledged = Arc::new(AtomicU64::new(0));
         let mut line = String::new();
@@ -93,7 +91,7 @@ impl Life {
             thread::spawn(move || listen(output, records, &acknowledged))
         };
         Ok(Life {
-            child,
+            process,
             address,
             first,
             is_over,
@@ -103,65 +101,25 @@ impl Life {
         })
     }
 
-    /// Stops the process, until [`resume`](Self::resume).
-    pub(super) fn stop(&self) -> Result<(), Error> {
-        signal(&self.child, Signal::STOP)
-    }
-
-    /// Continues the process.
-    pub(super) fn resume(&self) -> Result<(), Error> {
-        signal(&self.child, Signal::CONT)
-    }
-
-    /// Denies the process further files and sockets, until [`relieve`](Self::relieve).
-    pub(super) fn starve(&self) -> Result<(), Error> {
-        starve(&self.child)
-    }
-
-    /// Limits a resource of the process to `most`, or resets the limit to this process's own.
-    pub(super) fn limit(&self, resource: Resource, most: Option<u64>) -> Result<(), Error> {
-        limit(&self.child, resource, most)
-    }
-
-    /// Lets the process open files and sockets again.
-    pub(super) fn relieve(&self) -> Result<(), Error> {
-        relieve(&self.child)
-    }
-
     /// Returns the number of records that it has acknowledged so far.
     pub(super) fn acknowledged(&self) -> u64 {
         self.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Returns an error if the process has ended.
-    pub(super) fn check(&mut self) -> Result<(), Error> {
-        match self.child.try_wait() {
-            Ok(None) => Ok(()),
-            Ok(Some(status)) => Err(Error::PeerEnded {
-                pid: self.child.id(),
-                status: status.to_string(),
-            }),
-            Err(error) => Err(Error::io("looking at a primary")(error)),
-        }
-    }
-
     /// Kills the process as `kill -9` does.
     pub(super) fn kill(mut self) -> Result<Past, Error> {
-        self.child.kill().map_err(Error::io("killing a primary"))?;
+        let killed = self.process.kill();
+        killed.map_err(Error::io("killing a primary"))?;
         self.past()
     }
 
     /// Ends the input, and waits until every replica has all records.
     pub(super) fn complete(mut self) -> Result<Past, Error> {
         let past = self.past()?;
-        let pid = self.child.id();
-        let status = self
-            .child
-            .wait()
-            .map_err(Error::io("waiting for a primary"))?;
-        if past.heard.complete.is_none() || !status.success() {
-            let status = status.to_string();
-            return Err(Error::PeerEnded { pid, status });
+        let finished = self.process.finish();
+        finished.map_err(Error::io("waiting for a primary"))?;
+        if past.heard.complete.is_none() {
+            return Err(Error::subject("a primary ended before it had completed"));
         }
         Ok(past)
     }
@@ -178,14 +136,6 @@ impl Life {
             acknowledged: self.first..self.first + heard.acknowledged,
             heard,
         })
-    }
-}
-
-impl Drop for Life {
-    fn drop(&mut self) {
-        // Both calls fail only if the process was already waited for.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

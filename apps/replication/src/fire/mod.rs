@@ -18,6 +18,7 @@ use ibex_harness::{
     Error,
     draw::Draw,
     network::{self, DISTURBANCES, Medium, Network},
+    process::Process,
     proxy::{HARMS, Harm, Proxy},
     resources,
 };
@@ -32,7 +33,7 @@ pub(crate) use self::{ledger::SMALLEST_RECORD, serve::Serve};
 use crate::{
     log::{Log, Tip},
     options::{Options, TransportName},
-    processes::{Processes, Role},
+    processes::{LIMITING, Processes, Role},
     replica::{Report, Task, Transport},
     run::{Directories, log_settings},
     transport::ibex,
@@ -254,7 +255,7 @@ impl Stage {
     /// Returns an error if a process has ended.
     fn check(&mut self) -> Result<(), Error> {
         self.replicas.check()?;
-        self.primary.as_mut().map_or(Ok(()), Life::check)
+        self.at_primary(Process::check)
     }
 
     fn inject(&mut self, fault: Fault) -> Result<(), Error> {
@@ -262,15 +263,15 @@ impl Stage {
         match fault {
             Fault::KillReplica => self.replicas.kill_and_start(replica)?,
             Fault::StopReplica => {
-                self.replicas.stop(replica)?;
+                self.at_replica(replica, |process| process.stop())?;
                 self.pause(50..300);
-                self.replicas.resume(replica)?;
+                self.at_replica(replica, |process| process.resume())?;
             }
             Fault::KillPrimary => self.kill_primary(None)?,
             Fault::StopPrimary => {
-                self.primary.as_ref().map_or(Ok(()), Life::stop)?;
+                self.at_primary(|process| process.stop())?;
                 self.pause(50..300);
-                self.primary.as_ref().map_or(Ok(()), Life::resume)?;
+                self.at_primary(|process| process.resume())?;
             }
             Fault::ResetConnection => return self.harm(Harm::Reset),
             Fault::CutConnection => return self.harm(Harm::Cut),
@@ -278,12 +279,12 @@ impl Stage {
             Fault::StarveReplica => {
                 self.replicas.starve(replica)?;
                 self.pause(50..300);
-                self.replicas.relieve(replica)?;
+                self.at_replica(replica, |process| process.relieve())?;
             }
             Fault::StarvePrimary => {
-                self.primary.as_ref().map_or(Ok(()), Life::starve)?;
+                self.at_primary(|process| process.starve())?;
                 self.pause(50..300);
-                self.primary.as_ref().map_or(Ok(()), Life::relieve)?;
+                self.at_primary(|process| process.relieve())?;
             }
             Fault::MemoryFiles => {
                 let most = self.serve.log.segment_bytes as u64;
@@ -327,12 +328,33 @@ impl Stage {
         self.pause(100..400);
         self.limit_replicas(resource, None)?;
         self.pause(100..400);
-        let primary = self.primary.as_ref();
-        primary.map_or(Ok(()), |primary| primary.limit(resource, None))
+        self.at_primary(|process| process.limit(resource, None))
     }
 
-    fn limit_replicas(&self, resource: Resource, most: Option<u64>) -> Result<(), Error> {
-        (0..self.tasks.len()).try_for_each(|replica| self.replicas.limit(replica, resource, most))
+    fn limit_replicas(&mut self, resource: Resource, most: Option<u64>) -> Result<(), Error> {
+        (0..self.tasks.len()).try_for_each(|replica| {
+            self.at_replica(replica, |process| process.limit(resource, most))
+        })
+    }
+
+    /// Does something to the primary's process, if there is one.
+    fn at_primary(
+        &mut self,
+        act: impl FnOnce(&mut Process) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        let primary = self.primary.as_mut();
+        let done = primary.map_or(Ok(()), |primary| act(&mut primary.process));
+        done.map_err(Error::io("watching or disturbing the primary's process"))
+    }
+
+    /// Does something to a replica's process.
+    fn at_replica(
+        &mut self,
+        replica: usize,
+        act: impl FnOnce(&mut Process) -> io::Result<()>,
+    ) -> Result<(), Error> {
+        let done = act(self.replicas.process(replica));
+        done.map_err(Error::io("disturbing a replica's process"))
     }
 
     /// Kills the primary and starts it again. A `limit`, if given, holds before replicas find the
@@ -346,7 +368,8 @@ impl Stage {
         let draw = Draw::new(self.draw.word());
         let primary = Life::start(&self.serve, first, draw)?;
         if let Some((resource, most)) = limit {
-            primary.limit(resource, Some(most))?;
+            let limited = primary.process.limit(resource, Some(most));
+            limited.map_err(Error::io(LIMITING))?;
         }
         self.proxy.set_target(primary.address);
         self.primary = Some(primary);

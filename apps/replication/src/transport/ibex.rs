@@ -87,6 +87,10 @@ impl Setup {
     }
 }
 
+/// The identity of a primary's node. A replica on another host learns by it, as soon as the next
+/// primary answers, that the one before is gone.
+const PRIMARY: [u8; 16] = *b"primary of a log";
+
 /// The primary's node.
 pub(crate) struct IbexEndpoint {
     node: Rc<Node>,
@@ -102,7 +106,8 @@ impl IbexEndpoint {
     /// Listens at any port of `address`. Strangers must not be able to reach `address`, unless
     /// nodes authenticate each other.
     pub(crate) fn listen(setup: Setup, address: IpAddr) -> Result<IbexEndpoint, Error> {
-        let mut builder = setup.builder()?.listen((address, 0));
+        let builder = setup.builder()?.identity(PRIMARY);
+        let mut builder = builder.listen((address, 0));
         if !address.is_loopback() && setup.keys.is_none() {
             builder = builder.insecure_network();
         }

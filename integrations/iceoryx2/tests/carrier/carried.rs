@@ -3,6 +3,7 @@
 use std::{iter, sync::Arc, time::Duration};
 
 use ibex::{Driver, Node, NodeBuilder, Raw};
+use ibex_harness::draw::Draw;
 use ibex_iceoryx2::{ChannelError, IbexCarrier, IbexChannel, Monitor, StartError};
 use ibex_integrations_testing::Over;
 use iceoryx2_bb_testing::libtest_mimic::Trial;
@@ -165,17 +166,11 @@ fn strange_words_stop_nobody(builder: NodeBuilder) {
     let stream = at_a.channel("iceoryx2-link/1").codec::<Raw>();
     let stream = stream.max_message_bytes(4 << 10).sender::<[u8]>();
     let mut stream = stream.expect("a stream");
-    // Xorshift: the words are the same each time.
-    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut draw = |below: u64| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random % below
-    };
+    // The words are the same each time.
+    let mut draw = Draw::new(1);
     for _ in 0..2000 {
-        let length = draw(64);
-        let word: Vec<u8> = (0..length).map(|_| draw(8) as u8).collect();
+        let length = draw.below(64);
+        let word: Vec<u8> = (0..length).map(|_| draw.below(8) as u8).collect();
         stream.send(&word).expect("it is read");
     }
     stream.close().expect("all have arrived");

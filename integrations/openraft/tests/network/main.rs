@@ -265,7 +265,7 @@ fn a_snapshot_that_is_too_long_is_refused_before_it_is_read() {
         let site = Site::start(1, fabric, Log::default()).await;
         let narrow = node(fabric, true);
         let server = ibex_openraft::Server::new(site.raft.clone()).max_snapshot_bytes(1000);
-        let serving = tokio::spawn(server.run_on(narrow.clone()));
+        let serving = tokio::spawn(server.run(narrow.clone()));
         let address = narrow.local_addr().expect("it listens").to_string();
         let mut sending = client(fabric, 1, &address).await;
         let never = std::future::pending::<ReplicationClosed>();

@@ -45,7 +45,7 @@ impl Site {
         let (network, machine) = (NetworkFactory::over(node.clone()), Machine::default());
         let raft = Raft::new(number, config, network, log, machine.clone());
         let raft = raft.await.expect("a raft node");
-        let serving = tokio::spawn(Server::new(raft.clone()).run_on(node.clone()));
+        let serving = tokio::spawn(Server::new(raft.clone()).run(node.clone()));
         Site {
             node,
             raft,

@@ -7,7 +7,7 @@ mod proof;
 
 use std::{
     io::{self, BufRead, BufReader},
-    process::{Child, Command, Stdio},
+    process::Stdio,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -18,10 +18,9 @@ use std::{
 pub(crate) use ledger::Verdict;
 pub(crate) use proof::prove;
 
-use crate::{
-    fact::{Fact, Feed},
-    processes,
-};
+use ibex_harness::process::{self, Process};
+
+use crate::fact::{Fact, Feed};
 use ledger::Ledger;
 
 /// Runs the checker's process: reads until all writers are gone, and prints the verdict. Meanwhile
@@ -40,7 +39,7 @@ pub(crate) fn run() -> io::Result<()> {
 
 /// A running checker.
 pub(crate) struct Checker {
-    child: Child,
+    process: Process,
     /// Resumptions reported so far.
     resumes: Arc<AtomicU64>,
     /// The last line of its output.
@@ -56,13 +55,13 @@ impl Checker {
         let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         // This is the largest size without privileges; a smaller pipe is only slower.
         let _ = rustix::pipe::fcntl_setpipe_size(&writer, 1 << 20);
-        let mut command = Command::new(processes::program()?);
+        let mut command = process::again()?;
         command
             .arg("checker")
             .stdin(Stdio::from(reader))
             .stdout(Stdio::piped());
-        let mut child = command.spawn()?;
-        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let mut process = Process::start("the checker", &mut command)?;
+        let lines = BufReader::new(process.stdout()).lines();
         let resumes = Arc::<AtomicU64>::default();
         let counter = resumes.clone();
         let said = thread::spawn(move || {
@@ -74,7 +73,7 @@ impl Checker {
             Ok(last)
         });
         let checker = Self {
-            child,
+            process,
             resumes,
             said,
         };
@@ -89,10 +88,7 @@ impl Checker {
     /// Returns the verdict, once no process is left that could add facts.
     pub(crate) fn verdict(mut self) -> io::Result<Verdict> {
         let said = self.said.join().expect("no panics")?;
-        let status = self.child.wait()?;
-        if !status.success() {
-            return Err(io::Error::other(format!("the checker: {status}")));
-        }
+        self.process.finish()?;
         serde_json::from_str(&said).map_err(io::Error::other)
     }
 }

@@ -65,6 +65,11 @@ impl<Q: EventQueue> ArmedQueue<Q> {
         &self.queue
     }
 
+    /// Returns the queue, to change it. Polling and arming it are this type's.
+    pub fn queue_mut(&mut self) -> &mut Q {
+        &mut self.queue
+    }
+
     /// Takes the entries that are there, as far as they fit. Returns how many.
     ///
     /// # Errors

@@ -140,7 +140,11 @@ pub enum Control {
         landing: LandingId,
     },
     /// The peer closes the session; nothing follows.
-    Goodbye,
+    Goodbye {
+        /// The words of the peer's program, if it ended this session alone; `None` if its whole node
+        /// closes.
+        reason: Option<Arc<str>>,
+    },
     /// The peer has no such session any more, no matter what was under way.
     Abandoned,
     /// The peer no longer begins calls that it serves.
@@ -195,6 +199,8 @@ pub enum Control {
 pub const MAX_NAME_BYTES: usize = 255;
 /// Longest schema text that travels.
 pub const MAX_SCHEMA_BYTES: usize = 1024;
+/// The longest reason for which a program ends a session.
+pub const MAX_REASON_BYTES: usize = 255;
 /// The longest description of an older version's structure.
 pub const MAX_OLDER_SCHEMA_BYTES: usize = 512;
 
@@ -231,6 +237,7 @@ const ABANDONED: u8 = 14;
 const QUERY: u8 = 15;
 const DAMAGED: u8 = 16;
 const DRAINING: u8 = 17;
+const ENDED: u8 = 18;
 
 impl Control {
     /// Appends the message to `out`.
@@ -325,7 +332,13 @@ impl Control {
                 out.extend_from_slice(&channel.to_le_bytes());
                 out.extend_from_slice(&landing.to_word().to_le_bytes());
             }
-            Control::Goodbye => out.push(GOODBYE),
+            Control::Goodbye { reason: None } => out.push(GOODBYE),
+            Control::Goodbye {
+                reason: Some(reason),
+            } => {
+                out.push(ENDED);
+                put_text(out, reason, MAX_REASON_BYTES);
+            }
             Control::Abandoned => out.push(ABANDONED),
             Control::Query => out.push(QUERY),
             Control::Draining { is_done } => out.extend([DRAINING, u8::from(*is_done)]),
@@ -433,7 +446,10 @@ impl Control {
                 channel: reader.end()?,
                 landing: LandingId::from_word(reader.u32()?),
             },
-            GOODBYE => Control::Goodbye,
+            GOODBYE => Control::Goodbye { reason: None },
+            ENDED => Control::Goodbye {
+                reason: Some(reader.text(MAX_REASON_BYTES)?.into()),
+            },
             QUERY => Control::Query,
             DAMAGED => Control::Damaged {
                 times: reader.u64()?,
@@ -519,11 +535,21 @@ fn put_version(out: &mut Vec<u8>, version: &MessageVersion, schema_limit: usize)
     out.extend_from_slice(&version.alignment.to_le_bytes());
 }
 
-fn put_text(out: &mut Vec<u8>, text: &str, limit: usize) {
-    // The text is cut to whole characters that fit.
+/// Returns the part of a program's reason to end a session that the peer hears.
+#[must_use]
+pub fn heard_reason(reason: &str) -> &str {
+    cut(reason, MAX_REASON_BYTES)
+}
+
+/// Returns as many whole characters of `text` as fit.
+fn cut(text: &str, limit: usize) -> &str {
     let mut fits = (0..=limit.min(text.len())).rev();
     let end = fits.find(|&at| text.is_char_boundary(at));
-    let text = &text[..end.unwrap_or(0)];
+    &text[..end.unwrap_or(0)]
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str, limit: usize) {
+    let text = cut(text, limit);
     out.extend_from_slice(&(text.len() as u16).to_le_bytes());
     out.extend_from_slice(text.as_bytes());
 }

@@ -14,6 +14,8 @@
 
 use std::fmt;
 
+use ibex_base::Escaped;
+
 use super::control::ChannelSpec;
 
 /// A message type with its codec.
@@ -39,7 +41,8 @@ impl MessageVersion {
 
 impl fmt::Display for MessageVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} [", self.schema)?;
+        // The peer's description is what the peer says.
+        write!(f, "{} [", Escaped(&self.schema))?;
         let start = &self.fingerprint[..4];
         start.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
         f.write_str("]")

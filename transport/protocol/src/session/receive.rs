@@ -370,10 +370,10 @@ impl Session {
                 memory,
             } => self.handle_granted_landing(channel, landing, memory),
             Control::ReturnLanding { channel, landing } => self.handle_returned(channel, landing),
-            Control::Goodbye => {
+            Control::Goodbye { reason } => {
                 // The peer may repeat this over new wires.
                 if !std::mem::replace(&mut self.heard_goodbye, true) {
-                    self.events.push_back(Event::Goodbye);
+                    self.events.push_back(Event::Goodbye { reason });
                 }
                 Ok(())
             }

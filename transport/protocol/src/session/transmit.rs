@@ -158,7 +158,8 @@ impl Session {
             }
             // The goodbye carries the rest of the news.
             self.goodbye = Goodbye::Said;
-            self.build_control(Some(&Control::Goodbye), landing, head);
+            let reason = self.reason.clone();
+            self.build_control(Some(&Control::Goodbye { reason }), landing, head);
             return Some(Body::Inline);
         }
         // A channel that gets here cannot use the credit that it has.

@@ -250,7 +250,11 @@ pub enum Event {
         end: u32,
     },
     /// The peer closes the session.
-    Goodbye,
+    Goodbye {
+        /// The words of the peer's program, if it ended this session alone; `None` if its whole node
+        /// closes.
+        reason: Option<Arc<str>>,
+    },
     /// The peer has ended the session, and takes nothing more.
     Abandoned,
     /// The peer no longer begins calls that it serves.

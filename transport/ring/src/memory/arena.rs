@@ -1,8 +1,8 @@
 //! The arena of a node's rings for channels over a network.
 //!
 //! A ring exists while a channel is used: it is leased at the first send and comes back when the
-//! lease is dropped. The arena keeps a bounded number of rings per size class, populated, so that a
-//! channel that pauses and goes on maps nothing; and with each ring what fabrics have
+//! lease is dropped. The arena keeps a bounded number of rings per size class, with their memory, so
+//! that a channel that pauses and goes on maps nothing; and with each ring what fabrics have
 //! [attached](Attachments) to it. A ring that is not leased for a while goes back to the system.
 
 use std::mem;
@@ -32,8 +32,8 @@ impl RingArena {
         Self::default()
     }
 
-    /// A ring of at least `min_bytes`: the smallest class that holds them, all
-    /// of it populated.
+    /// A ring of at least `min_bytes`: the smallest class that holds them. Its producer populates
+    /// it ([`Backing`](super::Backing)), as far as no earlier one has.
     ///
     /// The ring's bytes are left from the last channel. No consumer reads them: a producer zeroes
     /// the word where its first record will begin, and each publish the one where the next will.

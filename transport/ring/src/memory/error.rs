@@ -50,6 +50,18 @@ impl MemoryError {
         self.step == BEYOND_LIMIT
     }
 
+    /// Returns whether the kernel or a sandbox does not allow the step at all, however much memory
+    /// there is.
+    pub fn is_denied(&self) -> bool {
+        let errno = self.source.raw_os_error().map(Errno::from_raw_os_error);
+        let is_of_files = ["memfd_create", "fallocate", "F_ADD_SEALS"].contains(&self.step);
+        match errno {
+            Some(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => true,
+            Some(Errno::INVAL | Errno::OPNOTSUPP) => is_of_files,
+            _ => false,
+        }
+    }
+
     /// Returns what an operator can do about it.
     fn next_step(&self) -> String {
         match self.source.raw_os_error().map(Errno::from_raw_os_error) {
@@ -67,6 +79,10 @@ impl MemoryError {
             ),
             Some(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => format!(
                 "let the sandbox (seccomp, vm.memfd_noexec) allow {}, or choose another fabric",
+                self.step
+            ),
+            _ if self.is_denied() => format!(
+                "this kernel or sandbox has no {} for memory files: choose another fabric",
                 self.step
             ),
             Some(Errno::INVAL) => {
@@ -173,5 +189,26 @@ mod tests {
         assert!(text(Errno::FBIG).ends_with("a file's size (ulimit -f)"));
         assert!(text(Errno::NOSYS).contains("allow memfd_create"));
         assert!(text(Errno::IO).ends_with("send shorter messages"));
+    }
+
+    #[test]
+    fn a_kernel_without_seals_is_not_told_to_lower_sizes() {
+        for (step, errno) in [
+            ("memfd_create", Errno::INVAL),
+            ("fallocate", Errno::OPNOTSUPP),
+            ("F_ADD_SEALS", Errno::INVAL),
+        ] {
+            let error = MemoryError::new(MemoryUse::ControlBlocks, 4096, step, errno);
+            assert!(error.is_denied(), "{error}");
+            let next = format!("has no {step} for memory files: choose another fabric");
+            assert!(error.to_string().ends_with(&next), "{error}");
+        }
+        let size = MemoryError::new(MemoryUse::Ring, 100, "mmap", Errno::INVAL);
+        assert!(
+            size.to_string().contains("power of two") && !size.is_denied(),
+            "{size}"
+        );
+        let shortage = MemoryError::new(MemoryUse::Ring, 100, "fallocate", Errno::NOMEM);
+        assert!(!shortage.is_denied(), "{shortage}");
     }
 }

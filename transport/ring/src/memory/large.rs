@@ -382,10 +382,9 @@ impl Stock {
 /// [`MemoryError`] if `bytes` is more than any address space has.
 pub fn class_bytes(bytes: usize) -> Result<usize, MemoryError> {
     const SMALLEST: usize = 64 << 10;
-    const LARGEST: usize = 1 << 46;
     match bytes {
         0..=SMALLEST => Ok(SMALLEST),
-        _ if bytes <= LARGEST => {
+        _ if bytes <= LARGEST_CLASS => {
             let above = bytes.next_power_of_two();
             let between = above / 4 * 3;
             let class = if bytes <= between { between } else { above };
@@ -400,9 +399,14 @@ pub fn class_bytes(bytes: usize) -> Result<usize, MemoryError> {
     }
 }
 
+/// The length of the largest buffer.
+const LARGEST_CLASS: usize = 1 << 46;
+
 /// The longest message whose buffer has at most `bytes`; 0 if there is none.
 #[must_use]
 pub fn longest_of_class(bytes: u64) -> u64 {
+    // A process without any limit may have more than the largest buffer.
+    let bytes = bytes.min(LARGEST_CLASS as u64);
     let fits = |class: &u64| {
         let class = usize::try_from(*class).ok();
         let buffer = class.and_then(|class| class_bytes(class).ok());
@@ -505,6 +509,7 @@ mod tests {
         assert_eq!(longest_of_class(1 << 30), 1 << 30);
         assert_eq!(longest_of_class(100 << 20), 96 << 20);
         assert_eq!(longest_of_class((64 << 10) - 1), 0);
+        assert_eq!(longest_of_class(u64::MAX), 1 << 46);
     }
 
     #[test]

@@ -10,10 +10,13 @@
 use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
 
 use ibex_base::fork;
 use rustix::io::{Errno, retry_on_intr};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap,
+};
 use rustix::param::page_size;
 
 use super::{MemoryError, MemoryUse, huge_pages::HUGE_PAGE_BYTES};
@@ -193,6 +196,25 @@ impl Mapping {
         Ok(())
     }
 
+    /// Maps new memory over the first half of this range, and the same memory over the second half.
+    pub(super) fn place_twice(&mut self) -> Result<(), Errno> {
+        let half = self.bytes / 2;
+        let first = self.base.as_ptr();
+        // SAFETY: as in `place`. For a shared mapping, mremap(2) of no bytes makes a second mapping
+        // of the same pages, and leaves the first one as it is.
+        unsafe {
+            mmap_anonymous(
+                first.cast(),
+                half,
+                Access::ReadWrite.protection(),
+                MapFlags::SHARED | MapFlags::FIXED,
+            )?;
+            let second = first.add(half).cast();
+            mremap_fixed(first.cast(), 0, half, MremapFlags::MAYMOVE, second)?;
+        }
+        Ok(())
+    }
+
     /// Leaves a hole here in a fork of this process. So a child cannot write what a peer reads, and
     /// a page that a device writes to stays ours. Before Linux 5.12 the kernel gave the child the
     /// page that the device has, and this process a copy at the next store.
@@ -205,8 +227,8 @@ impl Mapping {
     /// Fills the page tables of the first `bytes`, so that touching them faults no more.
     ///
     /// Before Linux 5.14 the kernel cannot do this (EINVAL) and pages are faulted in one by one as
-    /// they are touched. This costs time but not safety: memory files are backed in full before
-    /// they are mapped.
+    /// they are touched. This costs time but not safety: there, memory files are backed in full
+    /// before they are mapped.
     ///
     /// # Errors
     /// [`MemoryError`] if there is not enough memory.
@@ -341,6 +363,14 @@ impl Access {
             Self::ReadOnly => ProtFlags::READ,
         }
     }
+}
+
+/// Returns whether the kernel can populate memory: Linux 5.14 and later can.
+pub(super) fn can_populate() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    // SAFETY: no memory is advised; madvise(2) only tells whether it knows the advice.
+    let asked = || unsafe { madvise(ptr::null_mut(), 0, Advice::LinuxPopulateWrite) };
+    *CAN.get_or_init(|| asked().is_ok())
 }
 
 /// A successful mmap without MAP_FIXED never gives address 0 (`vm.mmap_min_addr`

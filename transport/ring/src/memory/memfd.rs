@@ -7,7 +7,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create}
 use rustix::io::Errno;
 use rustix::system::sysinfo;
 
-use super::{MemoryError, MemoryUse};
+use super::{MemoryError, MemoryUse, mapping::can_populate};
 
 /// Makes a sealable memfd ([`memfd_create(2)`](https://man7.org/linux/man-pages/man2/memfd_create.2.html))
 /// of exactly `bytes`, all of it backed by memory.
@@ -23,6 +23,27 @@ use super::{MemoryError, MemoryUse};
 /// # Errors
 /// [`MemoryError`] with the step that the kernel refused.
 pub fn create_memfd(what: MemoryUse, bytes: usize) -> Result<OwnedFd, MemoryError> {
+    let fd = without_memory(what, bytes)?;
+    back(&fd, what, bytes)?;
+    Ok(fd)
+}
+
+/// Makes the memfd of a ring, which memory backs as [`Backing`](super::Backing) populates it.
+///
+/// Kernels before Linux 5.14 cannot populate. There, memory backs all of the file from the start,
+/// as in [`create_memfd`].
+///
+/// # Errors
+/// [`MemoryError`] with the step that the kernel refused.
+pub fn create_ring_memfd(capacity: usize) -> Result<OwnedFd, MemoryError> {
+    let fd = without_memory(MemoryUse::Ring, capacity)?;
+    if !can_populate() {
+        back(&fd, MemoryUse::Ring, capacity)?;
+    }
+    Ok(fd)
+}
+
+fn without_memory(what: MemoryUse, bytes: usize) -> Result<OwnedFd, MemoryError> {
     let refused = |step| move |errno: Errno| MemoryError::new(what, bytes, step, errno);
 
     let machine = sysinfo();
@@ -44,9 +65,12 @@ pub fn create_memfd(what: MemoryUse, bytes: usize) -> Result<OwnedFd, MemoryErro
     .map_err(refused("memfd_create"))?;
 
     ftruncate(&fd, bytes as u64).map_err(refused("ftruncate"))?;
-    rustix::io::retry_on_intr(|| fallocate(&fd, FallocateFlags::empty(), 0, bytes as u64))
-        .map_err(refused("fallocate"))?;
     Ok(fd)
+}
+
+fn back(fd: &OwnedFd, what: MemoryUse, bytes: usize) -> Result<(), MemoryError> {
+    rustix::io::retry_on_intr(|| fallocate(fd, FallocateFlags::empty(), 0, bytes as u64))
+        .map_err(|errno| MemoryError::new(what, bytes, "fallocate", errno))
 }
 
 #[cfg(test)]

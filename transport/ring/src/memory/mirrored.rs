@@ -9,13 +9,18 @@
 //! byte through both windows has an ordering in between, as a ring does that
 //! publishes with Release and takes with Acquire; plain accesses alone may be
 //! reordered.
+//!
+//! A new ring has no memory yet: its producer populates it, in steps ([`Backing`](super::Backing)).
+//! Only the first window is populated. The second one shows the same pages, and the kernel enters
+//! each in its page table when a record over the end first touches it.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 
-use super::{Access, Mapping, MemoryError, MemoryUse, create_memfd};
+use super::{Access, Mapping, MemoryError, MemoryUse, create_ring_memfd, mapping::can_populate};
 
 /// A ring's memory: `2 * capacity` addresses over `capacity` bytes.
 #[derive(Debug)]
@@ -23,22 +28,36 @@ pub struct MirroredMapping {
     /// Both windows, in one range, so that one `munmap` takes both.
     windows: Mapping,
     capacity: usize,
+    /// All of the ring has been populated, or the kernel cannot populate.
+    is_populated: AtomicBool,
 }
 
 impl MirroredMapping {
     /// Creates a ring that only this process maps. The memory file is closed again, and the mapping
-    /// alone keeps it.
+    /// alone keeps it. Where the kernel or a sandbox denies memory files, there is none.
     ///
     /// # Errors
     /// [`MemoryError`] if there is not enough memory.
     pub fn create_private(capacity: usize) -> Result<Self, MemoryError> {
         check_capacity(capacity)?;
-        let fd = create_memfd(MemoryUse::Ring, capacity)?;
-        Self::map(fd.as_fd(), capacity, Access::ReadWrite)
+        match create_ring_memfd(capacity) {
+            Ok(fd) => Self::map(fd.as_fd(), capacity, Access::ReadWrite),
+            Err(error) if error.is_denied() => Self::without_file(capacity),
+            Err(error) => Err(error),
+        }
     }
 
-    /// Maps both windows of a memory file of `capacity` bytes, with their page
-    /// tables filled. `capacity` is a power of two and at least a page.
+    /// Creates a ring of memory without a descriptor. On a kernel before Linux 5.14, which cannot
+    /// populate, memory backs each page when it is touched.
+    fn without_file(capacity: usize) -> Result<Self, MemoryError> {
+        let mut windows = Mapping::reserve(MemoryUse::Ring, 2 * capacity)?;
+        windows
+            .place_twice()
+            .map_err(|errno| MemoryError::new(MemoryUse::Ring, capacity, "mremap", errno))?;
+        Ok(Self::of(windows, capacity))
+    }
+
+    /// Maps both windows of a memory file of `capacity` bytes, a power of two and at least a page.
     ///
     /// # Errors
     /// [`MemoryError`] if `capacity` is neither, or there is not enough memory.
@@ -53,9 +72,38 @@ impl MirroredMapping {
         windows
             .place(capacity, fd, capacity, access)
             .map_err(refused)?;
+        Ok(Self::of(windows, capacity))
+    }
+
+    fn of(windows: Mapping, capacity: usize) -> Self {
         windows.keep_from_children();
-        windows.populate(MemoryUse::Ring, 2 * capacity, access)?;
-        Ok(Self { windows, capacity })
+        Self {
+            windows,
+            capacity,
+            is_populated: AtomicBool::new(!can_populate()),
+        }
+    }
+
+    /// Populates `bytes` of the ring from `offset` on, at most one lap: what lies beyond the ring's
+    /// end is its beginning.
+    pub(super) fn populate(&self, offset: usize, bytes: usize) -> Result<(), MemoryError> {
+        let first = bytes.min(self.capacity - offset);
+        for (from, to) in [(offset, offset + first), (0, bytes - first)] {
+            if from < to {
+                self.windows.populate_more(MemoryUse::Ring, from, to)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether touching the ring needs no further populating.
+    pub(super) fn is_populated(&self) -> bool {
+        self.is_populated.load(Ordering::Relaxed)
+    }
+
+    /// Notes that all of the ring has been populated.
+    pub(super) fn note_populated(&self) {
+        self.is_populated.store(true, Ordering::Relaxed);
     }
 
     /// Frees the memory in place: from now on every byte reads as zero, and may not be written. The
@@ -116,35 +164,50 @@ mod tests {
 
     const CAPACITY: usize = 64 << 10;
 
+    /// The two ways to a private ring.
+    const CREATE: [fn(usize) -> Result<MirroredMapping, MemoryError>; 2] = [
+        MirroredMapping::create_private,
+        MirroredMapping::without_file,
+    ];
+
     #[test]
     fn a_write_over_the_seam_shows_at_the_beginning() {
-        let ring = MirroredMapping::create_private(CAPACITY).unwrap();
-        let base = ring.base().as_ptr();
-        let text = *b"over the seam";
-        // SAFETY: all ranges lie inside the two windows; one thread has the ring,
-        // and no reference into it exists.
-        unsafe {
-            base.add(CAPACITY - 5).copy_from(text.as_ptr(), text.len());
-            fence(SeqCst);
-            let mut head = [0; 8];
-            base.copy_to(head.as_mut_ptr(), head.len());
-            assert_eq!(&head, b"the seam");
-            base.add(3).write(b'!');
-            fence(SeqCst);
-            assert_eq!(base.add(CAPACITY + 3).read(), b'!');
+        for create in CREATE {
+            let ring = create(CAPACITY).unwrap();
+            let base = ring.base().as_ptr();
+            let text = *b"over the seam";
+            // SAFETY: all ranges lie inside the two windows; one thread has the ring,
+            // and no reference into it exists.
+            unsafe {
+                base.add(CAPACITY - 5).copy_from(text.as_ptr(), text.len());
+                fence(SeqCst);
+                let mut head = [0; 8];
+                base.copy_to(head.as_mut_ptr(), head.len());
+                assert_eq!(&head, b"the seam");
+                base.add(3).write(b'!');
+                fence(SeqCst);
+                assert_eq!(base.add(CAPACITY + 3).read(), b'!');
+            }
         }
     }
 
     #[test]
-    fn both_windows_are_resident_from_the_start() {
-        let ring = MirroredMapping::create_private(CAPACITY).unwrap();
-        let pages = 2 * CAPACITY / rustix::param::page_size();
-        assert_eq!(probe::resident_pages(ring.base(), 2 * CAPACITY), pages);
+    fn only_what_is_populated_is_resident() {
+        let page = rustix::param::page_size();
+        for create in CREATE {
+            let ring = create(CAPACITY).unwrap();
+            assert_eq!(probe::resident_pages(ring.base(), 2 * CAPACITY), 0);
+            ring.populate(CAPACITY - page, 2 * page).unwrap();
+            assert_eq!(probe::resident_pages(ring.base(), 2 * CAPACITY), 2);
+            ring.populate(0, CAPACITY).unwrap();
+            let resident = probe::resident_pages(ring.base(), 2 * CAPACITY);
+            assert_eq!(resident, CAPACITY / page);
+        }
     }
 
     #[test]
     fn nothing_is_left_after_drop() {
-        let fd = create_memfd(MemoryUse::Ring, CAPACITY).unwrap();
+        let fd = create_ring_memfd(CAPACITY).unwrap();
         let file = probe::inode(&fd);
         let ring = MirroredMapping::map(fd.as_fd(), CAPACITY, Access::ReadWrite).unwrap();
         assert_eq!(probe::mappings_of(file), 2);

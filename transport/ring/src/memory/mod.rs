@@ -4,9 +4,9 @@
 //! writes a ring while another reads it. Only the ring algorithms know which thread owns which
 //! bytes when, and only they may turn an address into a reference. Three rules hold for all of it:
 //!
-//! 1. Memory that the data path will touch is populated when it is made, so that a lack of memory
-//!    shows there, where a call can fail, and not as SIGBUS or a page fault in the middle of a
-//!    send. A refusal of the kernel is a [`MemoryError`]; where a container has run into its limit,
+//! 1. Memory that the data path will touch is populated when it is made, a ring in steps before its
+//!    writer gets there. So a lack of memory shows where a call can fail, and not as SIGBUS or a
+//!    page fault in the middle of a send. A refusal of the kernel is a [`MemoryError`]; where a container has run into its limit,
 //!    the kernel prefers its OOM killer to an error, and the killer strikes there. The exceptions
 //!    are the arrival [`Block`] and the entries that ends have for each message of a window, whose
 //!    untouched pages must cost nothing.
@@ -18,6 +18,7 @@
 
 mod arena;
 mod attachments;
+mod backing;
 mod block;
 mod budget;
 mod buffer_slab;
@@ -27,11 +28,11 @@ mod large;
 mod mapping;
 mod memfd;
 mod mirrored;
-pub mod orphans;
 mod process_limit;
 
 pub use arena::{LARGEST_RING_BYTES, Ring, RingArena, RingLease, SMALLEST_RING_BYTES};
 pub use attachments::Attachments;
+pub use backing::Backing;
 pub use block::{Block, BlockLease, BlockPool, DEFAULT_BLOCK_BYTES, DEFAULT_KEPT_BLOCKS};
 pub use budget::{MemoryAccount, MemoryBudget, MemoryClaim};
 pub use buffer_slab::{BufferLease, BufferSlab, FreeBuffers, OwnedBuffer};
@@ -42,7 +43,7 @@ pub use large::{
     longest_of_class,
 };
 pub use mapping::{Access, Mapping};
-pub use memfd::create_memfd;
+pub use memfd::{create_memfd, create_ring_memfd};
 pub use mirrored::MirroredMapping;
 pub use process_limit::process_memory_limit;
 

@@ -6,24 +6,31 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::process::{Resource, getrlimit};
+use rustix::{
+    process::{Resource, getrlimit},
+    system::sysinfo,
+};
 
 /// Returns the most bytes that the process may have: those of the machine, of its [control
 /// groups](https://docs.kernel.org/admin-guide/cgroup-v2.html#memory), or of its own limits
 /// (`RLIMIT_AS` and `RLIMIT_DATA`,
 /// [getrlimit(2)](https://man7.org/linux/man-pages/man2/getrlimit.2.html)), whichever are least.
-/// `None` if nothing limits it.
 #[must_use]
-pub fn process_memory_limit() -> Option<u64> {
+pub fn process_memory_limit() -> u64 {
     let limits = [Resource::As, Resource::Data].map(|resource| getrlimit(resource).current);
     let own = limits.into_iter().flatten().min();
-    [physical(Path::new("/proc")), of_groups(Path::new("/")), own]
-        .into_iter()
-        .flatten()
-        .min()
+    let machine = physical(Path::new("/proc")).unwrap_or_else(machine_bytes);
+    let others = [of_groups(Path::new("/")), own].into_iter().flatten();
+    others.fold(machine, u64::min)
 }
 
-/// Memory of the machine.
+/// Returns the memory of the machine as the kernel tells it without `/proc`.
+fn machine_bytes() -> u64 {
+    let machine = sysinfo();
+    (machine.totalram as u64).saturating_mul(u64::from(machine.mem_unit))
+}
+
+/// Memory of the machine; a container may see less of it here than the kernel has.
 fn physical(proc: &Path) -> Option<u64> {
     let text = fs::read_to_string(proc.join("meminfo")).ok()?;
     let line = text
@@ -66,7 +73,8 @@ mod tests {
 
     #[test]
     fn this_process_may_have_something() {
-        assert!(process_memory_limit().is_some_and(|bytes| bytes > 1 << 20));
+        assert!(process_memory_limit() > 1 << 20);
+        assert!(machine_bytes() > 1 << 20);
     }
 
     #[test]

@@ -49,6 +49,10 @@
 //! 9. A task that drives the engine *parks*: its executor sleeps for it, and no thread leads. The
 //!    task parks as the leader falls asleep, behind a fence and with a look (rule 1). Model:
 //!    loom_marked_or_unparked.
+//! 10. SPAN: a thread that waits for several engines leads none of them, so the keeper must. That
+//!     thread counts itself before it looks whether the seat is vacant, behind a fence. A thread that
+//!     waited and goes away leaves the seat before it looks at that count, behind a fence. So one of
+//!     the two summons the keeper. Model: loom_a_vacant_seat_is_kept_for_who_spans.
 //!
 //! News costs one fence and one load for the thread that has it. Nothing here is per message.
 
@@ -81,6 +85,8 @@ pub struct Leadership<E> {
     followers: WaitSlot,
     /// The keeper, while it stands by.
     standby: WaitSlot,
+    /// Number of threads that wait for several engines, and so want the keeper to lead this one.
+    spanning: AtomicU32,
 }
 
 /// The seat is free.
@@ -103,6 +109,7 @@ impl<E> Leadership<E> {
             marked: AtomicBool::new(false),
             followers: WaitSlot::with_capacity(4),
             standby: WaitSlot::with_capacity(1),
+            spanning: AtomicU32::new(0),
         }
     }
 
@@ -275,10 +282,38 @@ impl<E> Leadership<E> {
     }
 
     /// Wakes a thread that may want the seat, if it is free; for a follower that does not lead.
-    pub fn pass_on(&self) {
-        if self.seat.load(Ordering::Relaxed) == VACANT {
+    /// Summons the keeper if a thread waits for several engines.
+    pub fn pass_on(&self, summon: impl FnOnce()) {
+        if self.is_vacant() {
             self.wake_next();
         }
+        // SPAN, pairs with `span`: the seat was left before.
+        fence(Ordering::SeqCst);
+        if self.is_spanned() && self.is_vacant() {
+            summon();
+        }
+    }
+
+    /// Notes that a thread waits for several engines, until [`unspan`](Self::unspan). Summons the
+    /// keeper if no thread leads.
+    pub fn span(&self, summon: impl FnOnce()) {
+        self.spanning.fetch_add(1, Ordering::Relaxed);
+        // SPAN, pairs with `pass_on`.
+        fence(Ordering::SeqCst);
+        if self.is_vacant() {
+            summon();
+        }
+    }
+
+    /// Takes a [`span`](Self::span) back.
+    pub fn unspan(&self) {
+        self.spanning.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Returns whether a thread waits for several engines. For the keeper, after it was summoned,
+    /// and as a hint for others.
+    pub fn is_spanned(&self) -> bool {
+        self.spanning.load(Ordering::Relaxed) > 0
     }
 
     fn wake_next(&self) {
@@ -452,14 +487,32 @@ mod tests {
             leadership.followers.register(&wakers[0]),
             leadership.followers.register(&wakers[1]),
         ];
-        leadership.pass_on();
+        leadership.pass_on(|| ());
         assert_eq!(counts(), [0, 0, 0]);
         drop(lead);
         assert_eq!(counts(), [1, 0, 0]);
-        leadership.pass_on();
+        leadership.pass_on(|| ());
         assert_eq!(counts(), [1, 1, 0]);
-        leadership.pass_on();
+        leadership.pass_on(|| ());
         assert_eq!(counts(), [1, 1, 1]);
+    }
+
+    #[test]
+    fn the_keeper_is_summoned_to_a_vacant_seat_while_a_thread_spans_engines() {
+        let leadership = Leadership::new(());
+        let summoned = Cell::new(0);
+        let summon = || summoned.set(summoned.get() + 1);
+        leadership.pass_on(|| panic!("nobody wants the keeper"));
+        leadership.span(summon);
+        let lead = leadership.try_lead();
+        leadership.span(|| panic!("somebody leads"));
+        leadership.pass_on(|| panic!("somebody leads"));
+        drop(lead);
+        leadership.unspan();
+        leadership.pass_on(summon);
+        assert_eq!(summoned.get(), 2);
+        leadership.unspan();
+        leadership.pass_on(|| panic!("nobody wants the keeper"));
     }
 
     #[test]

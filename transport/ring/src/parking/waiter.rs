@@ -26,6 +26,7 @@ use std::sync::PoisonError;
 use std::task::Waker;
 use std::{mem, num::NonZeroU64};
 
+use ibex_base::fork;
 use ibex_base::sync::{Asymmetry, AtomicU32, Mutex, MutexGuard, Ordering};
 
 use super::wakers::{self, Wakers};
@@ -129,9 +130,11 @@ impl WaitSlot {
     }
 
     /// Takes back the waker that the ticket `held` stands for, if there is a ticket. Returns
-    /// whether the waker was still there.
+    /// whether the waker was still there. In a fork of the process nobody uses the waker, and the
+    /// list may be locked for ever, so the ticket is only dropped.
     pub fn leave(&self, held: &mut Option<Ticket>) -> bool {
-        held.take().is_some_and(|ticket| self.deregister(ticket))
+        let ticket = held.take();
+        ticket.is_some_and(|ticket| !fork::is_child() && self.deregister(ticket))
     }
 
     /// Registers in the place of the entry that the ticket `held` stands for, if there is a ticket.

@@ -6,12 +6,12 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    any::Any,
     cell::Cell,
     mem::{self, ManuallyDrop},
-    panic::{self, AssertUnwindSafe},
     task::Waker,
 };
+
+use ibex_base::call_foreign;
 
 /// Wakers to be called. Wakers that were not called are dropped with the list.
 #[derive(Debug, Default)]
@@ -71,21 +71,9 @@ impl Wakers {
 /// Calls a waker, which is foreign code. A panic is logged and has no other effect: the thread that
 /// wakes has other waiters to wake, and is not to blame.
 pub(super) fn call(waker: Waker) {
-    if let Err(cause) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-        report(cause);
+    if let Err(panic) = call_foreign(|| waker.wake()) {
+        tracing::error!(panic, "a waker panicked; its task may not be polled again");
     }
-}
-
-#[cold]
-fn report(cause: Box<dyn Any + Send>) {
-    let text = cause.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| cause.downcast_ref::<String>().map(String::as_str));
-    tracing::error!(
-        panic = text.unwrap_or("of another type than text"),
-        "a waker panicked; its task may not be polled again"
-    );
-    // The drop of the cause is foreign code as well, and may panic in turn.
-    mem::forget(cause);
 }
 
 impl Drop for Wakers {

@@ -153,18 +153,14 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(failure);
             }
-            let (runtime, place) = (self.group.runtime.clone(), self.group.place.clone());
+            let runtime = self.group.runtime.clone();
             let until = self.look_again_at(&failure, deadline);
             let looks = self.group.looks();
-            match runtime.wait_for_messages(
-                &place.slot,
-                until,
-                looks,
-                Placed {
-                    building: self,
-                    is_armed: false,
-                },
-            ) {
+            let placed = Placed {
+                building: self,
+                waker: None,
+            };
+            match runtime.wait(until, looks, placed) {
                 Ok(settled) => return settled,
                 Err(TimedOut) => match self.attempt() {
                     Err(again) if again.is_transient() => failure = again,
@@ -235,16 +231,16 @@ impl<P: Clone, M> Drop for Building<'_, P, M> {
 /// The condition "every member has a place, and the message is sent".
 struct Placed<'b, 'g, P: Clone, M> {
     building: &'b mut Building<'g, P, M>,
-    is_armed: bool,
+    /// The waker of a waiter that is about to sleep.
+    waker: Option<Waker>,
 }
 
 impl<P: Clone, M: GroupMessage> Condition for Placed<'_, '_, P, M> {
     type Output = Result<u64, GroupFailure<P>>;
 
     fn look(&mut self) -> Option<Self::Output> {
-        if self.is_armed {
-            let waker = self.building.group.waker.clone();
-            return self.building.attempt_watched(&waker);
+        if let Some(waker) = &self.waker {
+            return self.building.attempt_watched(waker);
         }
         match self.building.attempt() {
             Err(failure) if failure.is_transient() => None,
@@ -261,18 +257,17 @@ impl<P: Clone, M: GroupMessage> Condition for Placed<'_, '_, P, M> {
         }
     }
 
-    fn arm(&mut self) {
-        self.is_armed = true;
-        // The members were asked just before (`ask`).
-        let group = &mut *self.building.group;
-        for member in group.members.iter_mut().filter(|member| member.is_lacking) {
+    fn register(&mut self, waker: &Waker) {
+        self.waker = Some(waker.clone());
+        let members = self.building.group.members.iter_mut();
+        for member in members.filter(|member| member.is_lacking) {
             let SendHandle { end, waits, .. } = &mut member.handle;
-            end.register(&mut waits.room, &group.waker);
+            end.register(&mut waits.room, waker);
         }
     }
 
-    fn disarm(&mut self) {
-        self.is_armed = false;
+    fn leave(&mut self) {
+        self.waker = None;
         self.building.group.leave_waits();
     }
 }

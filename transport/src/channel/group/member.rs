@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -12,7 +13,7 @@ use super::{GroupFailure, WhenFull};
 use crate::{
     channel::{NotOpened, SchemaMismatch, SendError, SendFailure, SendHandle},
     endpoint::channel_end::Unusable,
-    session::{Counts, Disconnected},
+    session::{Counts, Disconnected, Suspension},
 };
 
 /// A sending end in a group.
@@ -68,11 +69,21 @@ pub struct Parted<P> {
     pub counts: Counts,
 }
 
+/// A member that a call of the group waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InTheWay<P> {
+    /// The member's peer.
+    pub peer: P,
+    /// The suspension of its session, if it has no connection.
+    pub suspended: Option<Arc<Suspension>>,
+}
+
 /// Why a group dropped a member.
 #[derive(Clone, Debug)]
 pub enum LossReason {
-    /// The member's window was full for this time.
-    Full(Duration),
+    /// The member's window was full for this time, because its receiver falls behind, or because
+    /// of this suspension.
+    Full(Duration, Option<Arc<Suspension>>),
     /// The peer did not open its end within `open_timeout`.
     NotOpened(Box<NotOpened>),
     /// The peer's end has another message type.
@@ -193,15 +204,15 @@ impl<P: Clone> Member<P> {
                     let end = self.handle.end();
                     Lack::Ended(LossReason::NotOpened(end.not_opened(end.open_timeout)))
                 }
-                _ => Lack::Transient(GroupFailure::NotOpen(self.peer.clone())),
+                _ => Lack::Transient(GroupFailure::NotOpen(self.in_the_way())),
             },
             SendFailure::Full | SendFailure::TimedOut(_) => {
                 let full = now - *self.full_since.get_or_insert(now);
                 match when_full {
                     WhenFull::DropAfter(patience) if full >= patience => {
-                        Lack::Ended(LossReason::Full(full))
+                        Lack::Ended(LossReason::Full(full, self.handle.end().cut_off()))
                     }
-                    _ => Lack::Transient(GroupFailure::Full(self.peer.clone())),
+                    _ => Lack::Transient(GroupFailure::Full(self.in_the_way())),
                 }
             }
         }
@@ -215,6 +226,14 @@ impl<P: Clone> Member<P> {
         };
         let notice_at = self.handle.end().stall.notice_at();
         [drop_at, notice_at].into_iter().flatten().min()
+    }
+
+    /// Returns the member as what a call of the group waited for.
+    pub(super) fn in_the_way(&self) -> InTheWay<P> {
+        InTheWay {
+            peer: self.peer.clone(),
+            suspended: self.handle.end().cut_off(),
+        }
     }
 
     // ---- The member's end ------------------------------------------------------------
@@ -258,11 +277,12 @@ impl<P: Clone> Parted<P> {
 impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LossReason::Full(time) => {
-                write!(
-                    f,
-                    "its window was full for {time:?}: its receiver falls behind"
-                )
+            LossReason::Full(time, suspended) => {
+                write!(f, "its window was full for {time:?}: ")?;
+                match suspended {
+                    Some(suspended) => suspended.fmt(f),
+                    None => f.write_str("its receiver falls behind"),
+                }
             }
             LossReason::NotOpened(error) => error.fmt(f),
             LossReason::Mismatch(error) => error.fmt(f),

@@ -26,13 +26,10 @@ use self::{
     member::{Lack, Member},
 };
 pub use self::{
-    member::{LossReason, MemberCounts, Parted},
+    member::{InTheWay, LossReason, MemberCounts, Parted},
     quorum::{QuorumFailure, Votes},
 };
-use super::{
-    Abort, SendError, SendFailure, SendHandle, WaitAckedError,
-    several::{Place, place},
-};
+use super::{Abort, SendError, SendFailure, SendHandle, WaitAckedError};
 use crate::{
     node::{Warning, warn_of},
     runtime::{Looks, Runtime},
@@ -73,10 +70,6 @@ pub struct SendGroup<P> {
     sequence: u64,
     /// Room that the last message in a ring needed.
     typical: usize,
-
-    // The waiting place of a thread that waits for members.
-    place: Arc<Place>,
-    waker: Waker,
 }
 
 /// A message for a group, which is encoded once.
@@ -98,9 +91,9 @@ pub enum GroupFailure<P> {
     /// The group has no members.
     NoMembers,
     /// A member's window is full.
-    Full(P),
+    Full(InTheWay<P>),
     /// A member has not opened its end.
-    NotOpen(P),
+    NotOpen(InTheWay<P>),
     /// The message cannot be sent, or memory is lacking.
     Failed(P, SendError),
     /// The process is a fork of the one that made the group.
@@ -117,7 +110,6 @@ impl<P: Clone> SendGroup<P> {
     /// Makes a group of ends of this runtime's node, without members.
     #[must_use]
     pub fn new(runtime: &Arc<Runtime>) -> Self {
-        let (place, waker) = place();
         Self {
             runtime: runtime.clone(),
             when_full: WhenFull::default(),
@@ -127,8 +119,6 @@ impl<P: Clone> SendGroup<P> {
             lost: VecDeque::new(),
             sequence: 0,
             typical: 0,
-            place,
-            waker,
         }
     }
 
@@ -206,7 +196,7 @@ impl<P: Clone> SendGroup<P> {
     /// Drops a member that cannot be sent to any more.
     fn lose(&mut self, index: usize, reason: LossReason) {
         let mut member = self.take_out(index);
-        if let LossReason::Full(_) | LossReason::NotOpened(_) = reason {
+        if let LossReason::Full(..) | LossReason::NotOpened(_) = reason {
             // The member's receiver must not take the end of the channel for the end of the
             // messages.
             member.handle.break_off(CloseReason::NoRoom);
@@ -272,7 +262,7 @@ impl<P: Clone> SendGroup<P> {
 
     /// Waits until every member's engine holds everything that was sent. Drops members whose
     /// channels end before. The error is a member whose engine does not within `patience`.
-    pub fn flush(&mut self, patience: Patience) -> Result<(), P> {
+    pub fn flush(&mut self, patience: Patience) -> Result<(), InTheWay<P>> {
         let mut index = 0;
         while let Some(member) = self.members.get(index) {
             let last = member.handle.last_sequence();
@@ -283,7 +273,7 @@ impl<P: Clone> SendGroup<P> {
     }
 
     /// Flushes from a task. Pending while a member's engine does not hold everything.
-    pub fn poll_flush(&mut self, waker: &Waker) -> Poll<Result<(), P>> {
+    pub fn poll_flush(&mut self, waker: &Waker) -> Poll<Result<(), InTheWay<P>>> {
         let mut index = 0;
         let mut flushed = Poll::Ready(Ok(()));
         while let Some(member) = self.members.get_mut(index) {
@@ -301,12 +291,12 @@ impl<P: Clone> SendGroup<P> {
 
     /// Handles a member's answer to a flush. If the member has everything, `index` moves to the
     /// next one. If it failed, it is dropped, and the next one takes its index. If its time was up,
-    /// its peer is the error.
+    /// it is the error.
     fn take_flushed(
         &mut self,
         index: &mut usize,
         answer: Result<(), WaitAckedError>,
-    ) -> Result<(), P> {
+    ) -> Result<(), InTheWay<P>> {
         let member = &self.members[*index];
         match answer {
             Ok(()) => *index += 1,
@@ -314,7 +304,7 @@ impl<P: Clone> SendGroup<P> {
                 let reason = member.failed(error);
                 self.lose(*index, reason);
             }
-            Err(_) => return Err(member.peer.clone()),
+            Err(_) => return Err(member.in_the_way()),
         }
         Ok(())
     }

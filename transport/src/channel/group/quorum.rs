@@ -4,17 +4,20 @@
 //! states that an application was done with the message, and the end of the member does not change
 //! that. A member that joined later has acknowledged no message that was sent before.
 
-use std::task::{Poll, Waker};
+use std::{
+    sync::Arc,
+    task::{Poll, Waker},
+};
 
 use ibex_base::fork::UsedAfterFork;
 use ibex_protocol::format::control::Ask;
-use ibex_ring::parking::{Condition, Patience, TimedOut};
+use ibex_ring::parking::{self, Condition, Patience, TimedOut};
 
 use super::{
     SendGroup, check_fork,
     member::{Member, Parted},
 };
-use crate::channel::SendHandle;
+use crate::{channel::SendHandle, session::Suspension};
 
 /// The failure to get as many acknowledgements of a message as were asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +43,8 @@ pub struct Votes<P> {
     pub unable: Vec<P>,
     /// Peers that were sent the message and left without an acknowledgement.
     pub gone: Vec<P>,
+    /// The suspensions of those of `able` to which there is no connection.
+    pub suspended: Vec<Arc<Suspension>>,
 }
 
 /// A member's state with regard to a message.
@@ -106,13 +111,13 @@ impl<P: Clone> SendGroup<P> {
         };
         // Over a wire, a look is useless before the peer's engine has got the question.
         self.ask_for(sequence, |member| !member.handle.shares_memory());
-        let (runtime, place, looks) = (self.runtime.clone(), self.place.clone(), self.looks());
+        let (runtime, looks) = (self.runtime.clone(), self.looks());
         let reached = Reached {
             group: self,
             sequence,
             quorum,
         };
-        match runtime.wait_for_messages(&place.slot, deadline, looks, reached) {
+        match runtime.wait(deadline, looks, reached) {
             Ok(answer) => answer,
             Err(TimedOut) => Err(QuorumFailure::TimedOut(self.votes(sequence))),
         }
@@ -127,22 +132,21 @@ impl<P: Clone> SendGroup<P> {
     ) -> Poll<Result<(), QuorumFailure<P>>> {
         check_fork().map_err(QuorumFailure::UsedAfterFork)?;
         self.leave_waits();
-        if let Some(answer) = self.answer(sequence, quorum) {
+        let runtime = self.runtime.clone();
+        let mut reached = Reached {
+            group: self,
+            sequence,
+            quorum,
+        };
+        if let Some(answer) = reached.look() {
             return Poll::Ready(answer);
         }
-        self.watch_for(sequence, waker);
-        self.ask_for(sequence, |_| true);
+        // Over a wire, the peer's engine keeps the question until it is answered.
+        reached
+            .group
+            .ask_for(sequence, |member| !member.handle.shares_memory());
         // Where callers turn the engine, this turn may bring the answer at once.
-        if let Some(member) = self.members.first() {
-            member.handle.session().poll();
-        }
-        match self.answer(sequence, quorum) {
-            Some(answer) => {
-                self.leave_waits();
-                Poll::Ready(answer)
-            }
-            None => Poll::Pending,
-        }
+        parking::poll(reached, waker, || runtime.poll_in_passing())
     }
 
     /// Returns the answer of the quorum, if it is known by now.
@@ -188,10 +192,14 @@ impl<P: Clone> SendGroup<P> {
     fn votes(&self, sequence: u64) -> Votes<P> {
         let mut acknowledged = Vec::new();
         let (mut able, mut unable, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+        let mut suspended = Vec::new();
         for member in &self.members {
             let whose = match member.standing(sequence) {
                 Standing::Has => &mut acknowledged,
-                Standing::May => &mut able,
+                Standing::May => {
+                    suspended.extend(member.handle.end().cut_off());
+                    &mut able
+                }
                 Standing::Never => &mut unable,
             };
             whose.push(member.peer.clone());
@@ -208,6 +216,7 @@ impl<P: Clone> SendGroup<P> {
             able,
             unable,
             gone,
+            suspended,
         }
     }
 
@@ -258,12 +267,11 @@ impl<P: Clone> Condition for Reached<'_, P> {
             .ask_for(self.sequence, |member| member.handle.shares_memory());
     }
 
-    fn arm(&mut self) {
-        let waker = self.group.waker.clone();
-        self.group.watch_for(self.sequence, &waker);
+    fn register(&mut self, waker: &Waker) {
+        self.group.watch_for(self.sequence, waker);
     }
 
-    fn disarm(&mut self) {
+    fn leave(&mut self) {
         self.group.leave_waits();
     }
 }

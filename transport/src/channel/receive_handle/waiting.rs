@@ -1,7 +1,7 @@
 //! The waiting of a receiver's handle: it spins on the next header for a moment, and then waits by
 //! its node's rules.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{sync::atomic::Ordering, task::Waker, time::Duration};
 
 use ibex_base::fork;
 use ibex_ring::parking::{Condition, Patience, TimedOut};
@@ -104,8 +104,7 @@ impl ReceiveHandle {
                 Err(error) => Err(error.into()),
             };
         };
-        // A waiting thread arms and disarms the word by which a task would be woken, so a task's
-        // waker is taken back first.
+        // The handle has one waker. That of a task that waited before is taken back.
         self.leave();
         if self.end.session.carrier.has_device() {
             // Published messages go out before the wait is prepared, because this wait may be for
@@ -125,13 +124,14 @@ impl ReceiveHandle {
             handle: self,
             found: &mut found,
         };
-        match session.wait_for(&end.waiters, deadline, incoming) {
+        match session.wait_for(deadline, incoming) {
             Ok(()) => found,
             Err(TimedOut) => Err(RecvFailure::TimedOut(Box::new(NoMessage {
                 channel: end.name.to_string(),
                 peer: session.peer_name(),
                 received: end.handed_out.load(Ordering::Relaxed),
                 lacks_room: end.lacks_room.load(Ordering::Relaxed),
+                suspended: end.cut_off(),
                 interface: end.interface(),
             }))),
         }
@@ -246,11 +246,11 @@ impl Condition for Incoming<'_> {
         }
     }
 
-    fn arm(&mut self) {
-        self.handle.arm();
+    fn register(&mut self, waker: &Waker) {
+        self.handle.register(waker);
     }
 
-    fn disarm(&mut self) {
-        self.handle.disarm();
+    fn leave(&mut self) {
+        self.handle.leave();
     }
 }

@@ -21,10 +21,10 @@ use crate::{
     node::{Warning, warn_of},
     session::EndCause,
     shared_memory::{
-        FdSocketError, Incoming, MESSAGE_SLOTS, PassedFd, PeerControlSegment, SegmentRefused,
-        check_kind,
+        FdSocketError, Incoming, MESSAGE_SLOTS, PassedFd, PassedSegment, PeerControlSegment,
+        SegmentRefused, check_kind,
         message::{self, Message},
-        segment_bytes,
+        most_segments, segment_bytes,
     },
 };
 
@@ -95,7 +95,8 @@ impl SharedMemory {
                     common.shared.use_fences();
                 }
                 self.greeted = true;
-                self.open_channels(common, ends, context)
+                self.open_channels(common, ends, context);
+                Ok(())
             }
             (Message::Control { index }, Some(fd)) => self.take_control_segment(index, fd),
             (
@@ -108,7 +109,7 @@ impl SharedMemory {
                 _,
             ) => {
                 let announced: usize = self.blocks.iter().map(IdMap::len).sum();
-                if announced >= MAX_SEGMENTS as usize * 256 {
+                if announced >= MOST_ANNOUNCED {
                     return Err(broke("too many channel ends are announced"));
                 }
                 let role = match role {
@@ -116,16 +117,23 @@ impl SharedMemory {
                     message::Role::Receiver => Role::Receiver,
                 };
                 self.blocks[role as usize].insert(end, (segment, block));
-                self.open_channels(common, ends, context)
+                self.open_channels(common, ends, context);
+                Ok(())
             }
-            (message, fd) => self.handle_for_receiver(message, fd, common, ends, context),
+            (message, fd) => Self::handle_for_receiver(message, fd, common, ends, context),
         }
     }
 
     fn take_control_segment(&mut self, index: u32, fd: PassedFd) -> Result<(), EndCause> {
-        if index as usize != self.peer_segments.len() || index >= MAX_SEGMENTS {
+        if index as usize != self.peer_segments.len() {
             return Err(broke(format_args!(
                 "control segment {index} is out of turn"
+            )));
+        }
+        let (limit, most) = (self.max_channels, most_segments(self.max_channels));
+        if self.peer_segments.len() >= most {
+            return Err(broke(format_args!(
+                "{limit} channel ends need at most {most} control segments, and more came"
             )));
         }
         let accepted = PeerControlSegment::accept(fd, segment_bytes(index));
@@ -141,7 +149,6 @@ impl SharedMemory {
 
     /// Handles a message of the peer's sending end to this node's receiving end.
     fn handle_for_receiver(
-        &mut self,
         message: Message,
         fd: Option<PassedFd>,
         common: &Common,
@@ -155,10 +162,8 @@ impl SharedMemory {
         else {
             return Err(broke("a descriptor is missing"));
         };
-        let receiver = match receiver_of(end, &common.session, &mut ends.receivers) {
-            Counterpart::Here(receiver) => receiver,
-            Counterpart::Gone => return Ok(()),
-            Counterpart::NotYet => return self.keep_for_later(message, fd),
+        let Some(receiver) = receiver_of(end, &common.session, &mut ends.receivers)? else {
+            return Ok(());
         };
         match (message, fd) {
             (Message::Ring { capacity, .. }, Some(fd)) => take_ring(receiver, capacity, fd)?,
@@ -185,13 +190,8 @@ impl SharedMemory {
                 },
                 fd,
             ) => {
-                let arrival = LargeArrival {
-                    sequence,
-                    length: length as usize,
-                    time: 0,
-                    place: LargePlace::Segment { slot, capacity, fd },
-                };
-                take_large(receiver, arrival, capacity)?;
+                let named = (sequence, length, slot);
+                take_large(receiver, named, capacity, fd)?;
             }
             _ => return Err(broke("a descriptor is missing")),
         }
@@ -199,26 +199,15 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Keeps a message that came before its channel's open, because the two sockets are not
-    /// ordered.
-    fn keep_for_later(&mut self, message: Message, fd: Option<PassedFd>) -> Result<(), EndCause> {
-        if self.early.len() >= MAX_EARLY {
-            return Err(broke("too much came for channels that are not open"));
-        }
-        self.early.push_back((message, fd));
-        Ok(())
-    }
-
-    /// Opens channels of which everything has arrived, and takes in the messages that had come
-    /// early for them.
+    /// Opens channels of which everything has arrived.
     pub(in crate::connection) fn open_channels(
         &mut self,
         common: &mut Common,
         ends: &mut Ends,
         context: &mut Context<'_>,
-    ) -> Result<(), EndCause> {
+    ) {
         if !self.greeted {
-            return Ok(());
+            return;
         }
         let mut opened = false;
         let mut at = 0;
@@ -263,37 +252,34 @@ impl SharedMemory {
             }
         }
         if !opened {
-            return Ok(());
+            return;
         }
-        let early = mem::take(&mut self.early);
         ends.forget_openings(common);
         // A peer that opened earlier may have asked, and rung, before this end could see its words.
         ends.receivers.answer_asks(common, &mut context.wakers);
-        for (message, fd) in early {
-            self.handle(message, fd, common, ends, context)?;
-        }
-        Ok(())
     }
 }
 
-/// Finds the receiving end of this node that is paired with the peer's sending end.
+/// Returns the receiving end of this node that is paired with the peer's sending end, or `None` if
+/// its handle was dropped.
+///
+/// # Errors
+/// The channel is not open yet. The peer passes nothing before this node has told it where the
+/// receiving end's words are, which is when the channel is paired; and the peer has told of its own
+/// words on this socket before.
 fn receiver_of<'a>(
     peer_end: u32,
     session: &Session,
     receivers: &'a mut Receivers,
-) -> Counterpart<'a> {
-    let Some(end) = session.paired(Role::Sender, peer_end) else {
-        // A sending end that this node knows of and that is in no pair is over: the peer passes
-        // nothing before it has heard of this node's end, which existed before.
-        return match session.has_heard_of(peer_end) {
-            true => Counterpart::Gone,
-            false => Counterpart::NotYet,
-        };
+) -> Result<Option<&'a mut ReceiveLink>, EndCause> {
+    let receiver = match session.paired(Role::Sender, peer_end) {
+        Some(end) => receivers.ends.get_mut(end),
+        None if session.has_heard_of(peer_end) => None,
+        None => return Err(broke(NOT_OPEN)),
     };
-    match receivers.ends.get_mut(end) {
-        Some(receiver) if receiver.end.state.is_pending() => Counterpart::NotYet,
-        Some(receiver) => Counterpart::Here(receiver),
-        None => Counterpart::Gone,
+    match receiver {
+        Some(receiver) if receiver.end.state.is_pending() => Err(broke(NOT_OPEN)),
+        receiver => Ok(receiver),
     }
 }
 
@@ -310,14 +296,19 @@ fn take_ring(receiver: &mut ReceiveLink, capacity: u64, fd: PassedFd) -> Result<
     Ok(())
 }
 
+/// Takes in a long message of this sequence and length, in the segment of this slot.
+///
+/// The thread that receives the message maps its segment. Those of messages that wait behind another
+/// are mapped here: unread messages of a peer take one descriptor for each channel that the program
+/// has opened, and leave the others to other peers.
 fn take_large(
     receiver: &ReceiveLink,
-    arrival: LargeArrival,
+    (sequence, length, slot): (u64, u64, u32),
     capacity: u64,
+    fd: Option<PassedFd>,
 ) -> Result<(), EndCause> {
     let agreed = receiver.end.state.agreed();
     let limit = agreed.map_or(0, |agreed| agreed.max_message_bytes);
-    let length = arrival.length as u64;
     let longest = usize::try_from(limit).ok().map(class_bytes);
     let longest = longest.and_then(Result::ok).unwrap_or(0) as u64;
     if length > limit || capacity > longest {
@@ -329,7 +320,21 @@ fn take_large(
     if large.len() > MESSAGE_SLOTS {
         return Err(broke("too many large messages are announced"));
     }
-    large.push_back(arrival);
+    let passed = match fd {
+        Some(fd) if large.is_empty() => Some(PassedSegment::Fd(fd)),
+        Some(fd) => Some(PassedSegment::mapped(fd, capacity).map_err(broke)?),
+        None => None,
+    };
+    large.push_back(LargeArrival {
+        sequence,
+        length: length as usize,
+        time: 0,
+        place: LargePlace::Segment {
+            slot,
+            capacity,
+            passed,
+        },
+    });
     Ok(())
 }
 
@@ -347,25 +352,16 @@ fn cause_of(error: &FdSocketError) -> EndCause {
     }
 }
 
-/// A receiving end as seen from the peer's sending end.
-enum Counterpart<'a> {
-    Here(&'a mut ReceiveLink),
-    /// The end's open has not come over the connection.
-    NotYet,
-    /// The end's handle was dropped.
-    Gone,
-}
-
 /// The time until ibex repeats a send for which the kernel had no memory or room, or the receipt of
 /// a descriptor that this process could not open.
 pub(super) const PASS_AGAIN: Duration = Duration::from_millis(20);
 /// Most messages that are taken in as a session ends: as many as a socket holds at the largest
 /// buffer size that the kernel allows. ibex does not wait for a peer that keeps passing messages.
 pub(in crate::connection) const MOST_PASSED: usize = 1 << 13;
-/// Descriptors that may wait for their channel's open.
-const MAX_EARLY: usize = 1024;
-/// Most control segments that a peer may pass, each for up to 256 channel ends.
-const MAX_SEGMENTS: u32 = 68;
+/// What a peer did that passes memory of a channel too early.
+const NOT_OPEN: &str = "memory came for a channel that is not open";
+/// Most channel ends whose words are known before their channels are open.
+const MOST_ANNOUNCED: usize = 17 << 10;
 
 #[cfg(test)]
 mod tests {

@@ -2,7 +2,9 @@
 //! bells that the peer rings. Data never passes through them.
 //!
 //! A channel is open once both its `Open` came over the connection and the peer's block
-//! of words over the Unix socket, in whatever order.
+//! of words over the Unix socket, in whatever order. A sending end tells of its words when it is
+//! made, a receiving end once it knows of its sender. So what a sender passes finds its receiver
+//! open, and no descriptor is kept for a channel that the peer may never open.
 
 mod arriving;
 mod bell;
@@ -19,7 +21,7 @@ use ibex_base::sync::Asymmetry;
 use ibex_protocol::{
     format::control::{CloseReason, Role},
     id_map::IdMap,
-    session::Agreed,
+    session::{Agreed, CannotOpen},
 };
 use ibex_ring::{
     end_status::{ReceiverWords, SenderWords, Words},
@@ -30,12 +32,13 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 pub(super) use arriving::MOST_PASSED;
 
 use crate::{
-    session::PeerDescription,
+    node::SessionShared,
+    session::EndCause,
     shared_memory::{
-        Bells, ControlBlock, ControlSegments, FdSocket, PassedFd, PeerControlSegment, Reader,
+        Bells, ControlBlock, ControlSegments, FdSocket, PeerControlSegment, Provided, Reader,
         SegmentShare, UnixWires,
         message::{self, Message},
-        segment_bytes,
+        most_segments, segment_bytes,
     },
     wire::EpollToken,
 };
@@ -49,9 +52,13 @@ pub(crate) struct SharedMemory {
     pub(in crate::connection) outbox: VecDeque<(Message, Option<OwnedFd>)>,
 
     // Words of channel ends.
+    /// The number of ends that each side may have open.
+    max_channels: usize,
     /// The peer's process, if it is known.
     reader: Option<Reader>,
     shares: Vec<Arc<SegmentShare>>,
+    /// The blocks of receiving ends whose senders are not known yet.
+    untold: IdMap<(u32, u32)>,
     /// The words of closed receiving ends, which their senders may still read.
     closed: IdMap<Words<ReceiverWords>>,
     pub(in crate::connection) peer_segments: Vec<Arc<PeerControlSegment>>,
@@ -59,8 +66,6 @@ pub(crate) struct SharedMemory {
     pub(in crate::connection) blocks: [IdMap<(u32, u32)>; 2],
     /// Channels that both ends have opened and whose peer's block has not come.
     pub(in crate::connection) opening: Vec<Opening>,
-    /// Rings and large messages of channels whose open is still on the connection.
-    pub(in crate::connection) early: VecDeque<(Message, Option<PassedFd>)>,
     pub(in crate::connection) greeted: bool,
     /// The next message needs a descriptor that this process may not open now.
     pub(in crate::connection) lacks_descriptor: bool,
@@ -69,7 +74,7 @@ pub(crate) struct SharedMemory {
     /// Ends that the peer has closed, not in order, after messages that this end has not taken yet.
     pub(in crate::connection) closed_behind: Vec<(u32, CloseReason)>,
     /// The peer has said goodbye after messages that this end has not taken yet.
-    pub(in crate::connection) has_goodbye: bool,
+    pub(in crate::connection) goodbye: Option<EndCause>,
 }
 
 /// A channel that both ends have opened.
@@ -86,14 +91,13 @@ impl SharedMemory {
     /// control segments of several lengths.
     pub(in crate::connection) fn new(
         wires: UnixWires,
-        session: u64,
-        peer: &PeerDescription,
-        asymmetry: Asymmetry,
+        shared: &SessionShared,
+        max_channels: usize,
         epoll: &OwnedFd,
     ) -> io::Result<Self> {
         let UnixWires { socket, bells } = wires;
         let add = |fd: BorrowedFd<'_>, wire: EpollToken, flags| {
-            epoll::add(epoll, fd, EventData::new_u64(wire.token(session)), flags)
+            epoll::add(epoll, fd, EventData::new_u64(wire.token(shared.id)), flags)
         };
         bells
             .with_fd(|fd| add(fd, EpollToken::Bell, EventFlags::IN))
@@ -105,26 +109,28 @@ impl SharedMemory {
             EpollToken::Unix,
             EventFlags::IN | EventFlags::ET,
         )?;
-        let asymmetry = asymmetry == Asymmetry::Membarrier;
+        let peer = shared.peer();
+        let asymmetry = shared.asymmetry() == Asymmetry::Membarrier;
         Ok(Self {
             socket,
             bells,
             outbox: VecDeque::from([(Message::Hello { asymmetry }, None)]),
+            max_channels,
             reader: peer.pid.map(|pid| Reader {
                 pid,
                 incarnation: peer.incarnation,
             }),
             shares: Vec::new(),
+            untold: IdMap::new(),
             closed: IdMap::new(),
             peer_segments: Vec::new(),
             blocks: Default::default(),
             opening: Vec::new(),
-            early: VecDeque::new(),
             greeted: false,
             lacks_descriptor: false,
             has_more: false,
             closed_behind: Vec::new(),
-            has_goodbye: false,
+            goodbye: None,
         })
     }
 
@@ -155,7 +161,7 @@ impl SharedMemory {
     pub(in crate::connection) fn rest(&mut self) {
         self.outbox.shrink_to_fit();
         self.opening.shrink_to_fit();
-        self.early.shrink_to_fit();
+        self.untold.shrink_to_fit();
         self.closed_behind.shrink_to_fit();
         self.closed.shrink_to_fit();
         self.blocks.iter_mut().for_each(IdMap::shrink_to_fit);
@@ -163,27 +169,34 @@ impl SharedMemory {
 
     /// Returns a block for an end of this node, in a new segment if all are full. Dropping the
     /// block frees it.
+    ///
+    /// # Errors
+    /// There is not enough memory, or ends that are over take all blocks, since the program keeps
+    /// messages of theirs.
     pub(in crate::connection) fn lease_block(
         &mut self,
         segments: &ControlSegments,
-    ) -> Result<LeasedBlock, MemoryError> {
+    ) -> Result<LeasedBlock, CannotOpen> {
         let mut shares = self.shares.iter().enumerate();
         let free = shares.find_map(|(segment, share)| Some((segment, share.lease_block()?)));
         let (segment, block) = match free {
             Some(found) => found,
             None => {
                 let index = self.shares.len();
-                let segment = segments.provide(self.reader, segment_bytes(index as u32))?;
-                let fd = segment.to_pass()?;
-                let share = SegmentShare::new(segment);
-                let block = share
-                    .lease_block()
-                    .expect("a segment is provided with a free block");
+                let limit = self.max_channels;
+                if index >= most_segments(limit) {
+                    return Err(CannotOpen::TooMany { limit });
+                }
+                let refused = |error: MemoryError| CannotOpen::Memory(error.to_string());
+                let bytes = segment_bytes(index as u32);
+                let provided = segments.provide(self.reader, bytes);
+                let Provided { share, block, fd } = provided.map_err(refused)?;
                 self.shares.push(share);
-                let index = index as u32;
-                self.outbox
-                    .push_back((Message::Control { index }, Some(fd)));
-                (index as usize, block)
+                let message = Message::Control {
+                    index: index as u32,
+                };
+                self.outbox.push_back((message, Some(fd)));
+                (index, block)
             }
         };
         let segment = segment as u32;
@@ -196,20 +209,22 @@ impl SharedMemory {
         end: u32,
         leased: LeasedBlock,
     ) -> Words<SenderWords> {
-        self.tell_block(end, message::Role::Sender, &leased);
-        leased.block.into_sender_words()
+        let LeasedBlock { segment, block } = leased;
+        self.tell_block(end, message::Role::Sender, (segment, block.index()));
+        block.into_sender_words()
     }
 
-    /// Tells the peer where the words of receiving end `end` are, whose ring begins at
-    /// `first_position`.
+    /// Makes the words of receiving end `end`, whose ring begins at `first_position`. The peer is
+    /// told of them when the channel is [`opened`](Self::opened).
     pub(in crate::connection) fn give_to_receiver(
         &mut self,
         end: u32,
         first_position: u64,
         leased: LeasedBlock,
     ) -> Words<ReceiverWords> {
-        self.tell_block(end, message::Role::Receiver, &leased);
-        leased.block.into_receiver_words(first_position)
+        let LeasedBlock { segment, block } = leased;
+        self.untold.insert(end, (segment, block.index()));
+        block.into_receiver_words(first_position)
     }
 
     /// Keeps the words of receiving end `end`, which is closed and whose peer does not know it yet.
@@ -220,15 +235,15 @@ impl SharedMemory {
     /// Drops the words of `end`, whose counterpart at the peer is gone too.
     pub(in crate::connection) fn forget_words(&mut self, end: u32) {
         self.closed.remove(end);
+        self.untold.remove(end);
     }
 
-    fn tell_block(&mut self, end: u32, role: message::Role, leased: &LeasedBlock) {
-        let LeasedBlock { segment, block } = leased;
+    fn tell_block(&mut self, end: u32, role: message::Role, (segment, block): (u32, u32)) {
         let message = Message::End {
             end,
             role,
-            segment: *segment,
-            block: block.index(),
+            segment,
+            block,
         };
         self.outbox.push_back((message, None));
     }
@@ -241,6 +256,9 @@ impl SharedMemory {
         peer_end: u32,
         agreed: Agreed,
     ) {
+        if let Some(place) = self.untold.remove(end) {
+            self.tell_block(end, message::Role::Receiver, place);
+        }
         self.opening.push(Opening {
             end,
             role,

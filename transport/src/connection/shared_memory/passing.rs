@@ -42,11 +42,10 @@ impl Core {
         self.receive_passed(PASSED_PER_TURN, context);
         self.flush_passed(context);
         if let Some(shared_memory) = &mut self.shared_memory
-            && shared_memory.has_goodbye
             && !shared_memory.is_behind()
+            && let Some(cause) = shared_memory.goodbye.take()
         {
-            shared_memory.has_goodbye = false;
-            self.peer_said_goodbye(context);
+            self.peer_said_goodbye(cause, context);
         }
     }
 

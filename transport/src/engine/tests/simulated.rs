@@ -14,14 +14,14 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Wake, Waker},
+    task::{Poll, Wake, Waker},
     time::{Duration, Instant},
 };
 
+use ibex_harness::draw::Draw;
 use ibex_protocol::format::{
     channel_window::{ChannelWindow, HALF_WINDOW},
     control::ChannelSpec,
-    message_version::MessageVersion,
 };
 use ibex_ring::parking::Patience;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,10 +29,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::{
     channel::{ReceiveHandle, SendFailure, SendHandle},
     engine::{Admission, lendable_credit},
-    node::{SessionShared, Wait},
+    node::SessionShared,
     runtime::{Driver, EventLoop, Runtime, RuntimeConfig, Step},
-    session::{EngineId, Fabric, PeerDescription},
-    wire::WireParts,
+    session::{EngineId, Fabric, PeerDescription, PeerNames},
+    wire::{WireParts, tests::by_hand::spec_of_bytes},
 };
 
 /// The two tasks of an engine, and their state in the executor.
@@ -87,8 +87,10 @@ impl Tasks {
     }
 
     fn run(&mut self) {
-        if self.flushing.0.swap(false, Ordering::SeqCst) {
-            let _ = self.event_loop.poll_flushing(&self.waker);
+        if self.flushing.0.swap(false, Ordering::SeqCst)
+            && self.event_loop.poll_published(&self.waker) == Poll::Ready(true)
+        {
+            self.event_loop.flush();
         }
         if !self.is_parked || self.is_readable() {
             let step = self.event_loop.step();
@@ -118,7 +120,7 @@ struct Channel {
 
 /// A node that dials, a node that listens, and the executor of both.
 struct Stage {
-    random: Random,
+    draw: Draw,
     step: u64,
     /// The node that dials, and the one that listens.
     nodes: [Arc<Runtime>; 2],
@@ -133,17 +135,12 @@ const LISTENER: usize = 1;
 
 fn config() -> RuntimeConfig {
     RuntimeConfig {
-        driver: Driver::Tasks,
         engines: ENGINES,
-        wait: Wait::Event,
-        wait_engine: Wait::Event,
-        cores: Vec::new(),
         // Four sessions can hold all of the node's credit, so engines lend and recall it.
-        session_credit_bytes: 1 << 20,
         node_credit_bytes: 4 << 20,
-        memory_limit: 1 << 30,
         notice_timeout: Duration::from_secs(300),
         session_timeout: Duration::from_secs(300),
+        ..RuntimeConfig::of_test(Driver::Tasks)
     }
 }
 
@@ -152,7 +149,7 @@ impl Stage {
         let nodes = [(); 2].map(|()| Runtime::start(config()).expect("a runtime"));
         let loops = nodes.iter().flat_map(|node| node.event_loops());
         Self {
-            random: Random(seed),
+            draw: Draw::new(seed),
             step: 0,
             tasks: loops.map(Tasks::of).collect(),
             nodes,
@@ -164,17 +161,17 @@ impl Stage {
     /// Runs one step of the executor or of a program, as the seed decides.
     fn step(&mut self) {
         self.step += 1;
-        match self.random.below(16) {
+        match self.draw.index(16) {
             0 if self.sessions.len() < MOST_SESSIONS && !self.is_closing => self.dial(),
             1 => self.open_a_channel(),
             2 | 3 => self.send_some(),
             4 | 5 => self.receive_some(),
-            6 if self.random.below(8) == 0 => self.cut_a_connection(),
-            7 if self.random.below(4) == 0 => {
-                let task = self.random.below(self.tasks.len());
-                self.tasks[task].lags_until = self.step + self.random.below(60) as u64;
+            6 if self.draw.index(8) == 0 => self.cut_a_connection(),
+            7 if self.draw.index(4) == 0 => {
+                let task = self.draw.index(self.tasks.len());
+                self.tasks[task].lags_until = self.step + self.draw.index(60) as u64;
             }
-            8 if self.random.below(40) == 0 => self.nodes[LISTENER].stop_accepting(),
+            8 if self.draw.index(40) == 0 => self.nodes[LISTENER].stop_accepting(),
             _ => {
                 self.run_a_task();
             }
@@ -190,7 +187,7 @@ impl Stage {
         if woken.is_empty() {
             return false;
         }
-        let chosen = self.random.below(woken.len());
+        let chosen = self.draw.index(woken.len());
         woken[chosen].run();
         true
     }
@@ -205,7 +202,7 @@ impl Stage {
         let kept = dialed.try_clone().expect("a descriptor");
         let mut ends = [dialed, accepted].map(|stream| admission(stream, number));
         for end in &mut ends {
-            let wish = self.random.below(3 * ENGINES);
+            let wish = self.draw.index(3 * ENGINES);
             end.engine = (wish < ENGINES).then(|| EngineId::new(wish));
         }
         let [ours, theirs] = ends;
@@ -279,12 +276,12 @@ impl Stage {
     fn a_channel(&mut self) -> Option<&mut Session> {
         let open = self.sessions.values_mut();
         let mut open: Vec<_> = open.filter(|session| session.channel.is_some()).collect();
-        let chosen = self.random.below(open.len().max(1));
+        let chosen = self.draw.index(open.len().max(1));
         (!open.is_empty()).then(|| open.swap_remove(chosen))
     }
 
     fn send_some(&mut self) {
-        let bytes = 8 + self.random.below(30_000);
+        let bytes = 8 + self.draw.index(30_000);
         let is_closing = self.is_closing;
         let Some(session) = self.a_channel() else {
             return;
@@ -421,7 +418,7 @@ fn admission(stream: TcpStream, number: u8) -> Admission {
     Admission {
         reconnect: None,
         peer: PeerDescription {
-            authenticated_as: None,
+            names: PeerNames::default(),
             address: stream.peer_addr().expect("it is connected"),
             identity: [number; 16],
             incarnation: 0,
@@ -446,32 +443,13 @@ fn admission(stream: TcpStream, number: u8) -> Admission {
 }
 
 fn spec() -> ChannelSpec {
+    let window = ChannelWindow {
+        messages: 64,
+        bytes: 1 << 20,
+    };
     ChannelSpec {
-        newest: MessageVersion {
-            fingerprint: [1; 16],
-            schema: "bytes".to_owned(),
-            alignment: 8,
-        },
-        older: Vec::new(),
-        window: ChannelWindow {
-            messages: 64,
-            bytes: 1 << 20,
-        },
-        max_message_bytes: 64 << 10,
         max_unreleased_bytes: 16 << 20,
-    }
-}
-
-/// The SplitMix64 generator.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) as usize % limit
+        ..spec_of_bytes(window, 64 << 10)
     }
 }
 

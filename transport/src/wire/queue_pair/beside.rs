@@ -38,6 +38,7 @@ impl Beside {
     /// Reads the bytes that have arrived over the connection, and returns their meaning.
     pub(super) fn listen(&mut self, stream: &TcpStream) -> Received {
         let word = last_word(0);
+        self.layer.begin_turn();
         let received = loop {
             if self.heard.starts_with(&word) {
                 break Received::Abandoned;

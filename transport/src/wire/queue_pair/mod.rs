@@ -37,8 +37,8 @@ use ibex_verbs::{
 };
 
 use super::{
-    Frames, Heard, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireNews, WireSocket,
-    stream::Layer,
+    AnyWire, Frames, Heard, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireNews,
+    WireSocket, register_with, stream::Layer,
 };
 use crate::{
     rdma::{ArrivalBuffers, DrainGuard, PreparedPair, RdmaPort, SessionPermit},
@@ -262,6 +262,23 @@ fn refused_request(request: &str, event: &AsyncEvent) -> Heard {
 
 // ---- The wire -----------------------------------------------------------------------------------
 
+impl AnyWire {
+    /// Returns the device port of the queue pair, and the queue pair's number.
+    pub(crate) fn pair_at(&self) -> Option<(&Arc<RdmaPort>, u32)> {
+        match self {
+            AnyWire::QueuePair(pair) => Some(pair.place()),
+            _ => None,
+        }
+    }
+
+    /// Notes a fault of the queue pair's port, or that it has none any more.
+    pub(crate) fn doubt_port(&mut self, doubt: Option<Arc<str>>) {
+        if let AnyWire::QueuePair(pair) = self {
+            pair.doubt_port(doubt);
+        }
+    }
+}
+
 impl Wire for QueuePairWire {
     #[inline(always)]
     fn send_lone(
@@ -402,18 +419,6 @@ impl Wire for QueuePairWire {
     fn is_gone(&self) -> bool {
         matches!(self.state, PairState::Gone)
     }
-}
-
-/// Registers memory to send from with a device, unless it is registered already.
-pub(crate) fn register_with<'a>(
-    rdma_port: &RdmaPort,
-    ring: Option<&mut RingMemory>,
-    mut messages: impl Iterator<Item = &'a mut MessageMemory>,
-) -> Result<(), MemoryError> {
-    if let Some(ring) = ring {
-        ring.register(rdma_port)?;
-    }
-    messages.try_for_each(|message| message.register(rdma_port))
 }
 
 /// Returns the cause that ends a wire whose device refuses requests.

@@ -80,6 +80,28 @@ impl RecordLayer for Layer {
         }
     }
 
+    #[inline]
+    fn begin_turn(&mut self) {
+        if let Self::Sealed(sealed) = self {
+            sealed.begin_turn();
+        }
+    }
+
+    #[inline]
+    fn is_share_spent(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Sealed(sealed) => sealed.is_share_spent(),
+        }
+    }
+
+    fn part_bytes(&self) -> usize {
+        match self {
+            Self::Plain(_) => 0,
+            Self::Sealed(sealed) => sealed.part_bytes(),
+        }
+    }
+
     fn rest(&mut self) {
         if let Self::Sealed(sealed) = self {
             sealed.rest();

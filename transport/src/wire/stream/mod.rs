@@ -5,9 +5,9 @@
 //! read into blocks, where the receiver reads them in place. The [`RecordLayer`] between frames and
 //! socket is plain, or TLS.
 
-mod cut_frame;
 pub(crate) mod inbound;
 mod layer;
+mod lost_bytes;
 pub(crate) mod outbound;
 mod receive;
 mod record_layer;
@@ -24,14 +24,16 @@ use ibex_protocol::{
 
 use super::{Frames, Received, Tools, Wire, WireSocket};
 use crate::session::{EndCause, SessionCounters};
-use cut_frame::{CutFrame, Finding};
 use inbound::Inbound;
+use lost_bytes::{Finding, LostBytes};
 use outbound::Outbound;
 
 pub(crate) use layer::Layer;
 pub(crate) use record_layer::{Plain, RecordLayer};
 pub(crate) use sealed::Sealed;
-pub(crate) use unanswered::unanswered_for;
+#[cfg(test)]
+pub(crate) use sealed::tests::tls_ends;
+pub(crate) use unanswered::{Unanswered, unanswered};
 
 /// The number of every frame in flight, because a batch is sent as a whole.
 const WHOLE_BATCH: u64 = 1;
@@ -53,8 +55,8 @@ pub(crate) struct StreamWire {
     behind_handshake: Box<[u8]>,
     /// Frames are due and wait for credit, and the wait was counted.
     waits_for_credit: bool,
-    /// The looks at a frame that stays incomplete.
-    cut_frame: CutFrame,
+    /// The looks at bytes that may be lost.
+    lost_bytes: LostBytes,
     /// Bytes received and sent by the last look.
     silence: Option<(u64, u64)>,
 }
@@ -74,7 +76,7 @@ impl StreamWire {
             // The boxed slice drops the spare capacity of the handshake's buffer.
             behind_handshake: leftover.into_boxed_slice(),
             waits_for_credit: false,
-            cut_frame: CutFrame::default(),
+            lost_bytes: LostBytes::default(),
             silence: None,
         }
     }
@@ -185,12 +187,17 @@ impl Wire for StreamWire {
         false
     }
 
-    fn look_for_cut_frame(&mut self, counters: &SessionCounters) -> Option<u32> {
-        let (bytes, frames) = (counters.bytes_received.get(), self.inbound.frames);
-        let is_in_frame = !self.has_leftover && self.inbound.is_in_frame();
-        match self.cut_frame.look(is_in_frame, bytes, frames) {
-            Finding::Whole => None,
-            Finding::Cut => Some(0),
+    fn look_for_lost_bytes(&mut self, counters: &SessionCounters, is_awaited: bool) -> Option<u32> {
+        let part = self.layer.part_bytes();
+        let bytes = counters.bytes_received.get() + counters.control_bytes_received.get();
+        let (bytes, frames) = (bytes + part as u64, self.inbound.frames);
+        let is_cut = self.inbound.is_in_frame() || part > 0;
+        let is_missed = !self.has_leftover && (is_cut || is_awaited);
+        match self.lost_bytes.look(is_missed, bytes, frames) {
+            Finding::Nothing => None,
+            // The socket has no room for a question either.
+            Finding::Ask(_) if !self.is_written() => Some(0),
+            Finding::Wait => Some(0),
             Finding::Ask(times) => Some(times),
         }
     }

@@ -48,6 +48,7 @@ impl StreamWire {
             return Ok(Received::Nothing);
         }
         let mut share = TurnShare::new();
+        self.layer.begin_turn();
         let mut any =
             mem::take(&mut self.has_leftover) && self.parse_leftover(&mut share, frames, tools)?;
         if frames.is_over() {
@@ -73,6 +74,10 @@ impl StreamWire {
                         if share.is_spent() {
                             break;
                         }
+                    }
+                    Ok(None) if self.layer.is_share_spent() => {
+                        self.leave_rest(tools);
+                        break;
                     }
                     Ok(None) => {
                         socket.readable = false;

@@ -35,6 +35,19 @@ pub(crate) trait RecordLayer {
         false
     }
 
+    /// Begins a turn, which may open a share of records.
+    fn begin_turn(&mut self) {}
+
+    /// Returns whether this turn may open no more records.
+    fn is_share_spent(&self) -> bool {
+        false
+    }
+
+    /// Returns the number of bytes that have arrived of a record whose end is missing.
+    fn part_bytes(&self) -> usize {
+        0
+    }
+
     /// Gives back memory that is not in use.
     fn rest(&mut self) {}
 }

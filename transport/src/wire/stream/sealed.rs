@@ -9,7 +9,9 @@
 //!    report it, but [`has_unread`](RecordLayer::has_unread) does.
 //! 3. The next read returns an error that follows good bytes, whether or not more arrives:
 //!    `has_unread` is true in that case too.
-//! 4. A read that brings no plaintext, but a key update or a part of a record, reads on. The end of
+//! 4. A turn opens [`RECORDS_PER_TURN`] records at most, since opening one takes a processor as long
+//!    as a frame, however short it is. `has_unread` is true while others are left.
+//! 5. A read that brings no plaintext, but a key update or a part of a record, reads on. The end of
 //!    the stream is valid only if the peer's TLS has announced it.
 
 use std::{
@@ -25,6 +27,7 @@ use rustix::{
 };
 
 use super::RecordLayer;
+use crate::wire::turn_share::FRAMES_PER_TURN;
 
 /// A TLS connection whose peer is authenticated.
 #[derive(Debug)]
@@ -35,6 +38,10 @@ pub(crate) struct Sealed {
     /// Plaintext for which the reader had no room (rule 2), from `unread_from` on.
     unread: Vec<u8>,
     unread_from: usize,
+    /// Records that this turn may still open (rule 4).
+    records_left: usize,
+    /// True if records may be here whole that no turn has opened.
+    is_cut_short: bool,
 }
 
 impl Sealed {
@@ -46,6 +53,8 @@ impl Sealed {
             scratch: Vec::new(),
             unread: Vec::new(),
             unread_from: 0,
+            records_left: RECORDS_PER_TURN,
+            is_cut_short: false,
         }
     }
 
@@ -105,14 +114,18 @@ impl Sealed {
     fn open(&mut self, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let mut space = Space::new(into);
         let unread = &mut self.unread;
-        let opened = self.tls.process(&mut |plain| {
+        let opened = self.tls.process_records(self.records_left, &mut |plain| {
             let rest = space.take(plain);
             unread.extend_from_slice(rest);
         });
         let filled = space.filled;
         match opened {
+            Ok(records) => {
+                self.records_left -= records;
+                self.is_cut_short = self.records_left == 0;
+                Ok(filled)
+            }
             // The bytes before the error were valid, and the next read returns the error (rule 3).
-            Ok(()) => Ok(filled),
             Err(_) if filled > 0 => Ok(filled),
             Err(error) => Err(io::Error::other(error)),
         }
@@ -134,9 +147,18 @@ impl RecordLayer for Sealed {
             if self.unread_from < self.unread.len() {
                 return Ok(self.take_unread(into));
             }
-            return self.open(into);
+            let opened = self.open(into)?;
+            if opened > 0 {
+                return Ok(opened);
+            }
+            if self.tls.is_ended() {
+                return Ok(0);
+            }
         }
         for _ in 0..READS {
+            if self.is_share_spent() {
+                break;
+            }
             let room = self.tls.room(READ_BYTES);
             let read = retry_on_intr(|| recv(socket.as_fd(), &mut *room, RecvFlags::DONTWAIT));
             let (_, arrived) = read?;
@@ -157,7 +179,7 @@ impl RecordLayer for Sealed {
                 return Ok(0);
             }
         }
-        // The socket is still readable, and epoll reports it again.
+        // The socket is still readable and epoll reports it again, or the turn's share is spent.
         Err(ErrorKind::WouldBlock.into())
     }
 
@@ -178,7 +200,20 @@ impl RecordLayer for Sealed {
     }
 
     fn has_unread(&self) -> bool {
-        self.unread_from < self.unread.len() || self.tls.failed().is_some()
+        let is_kept = self.unread_from < self.unread.len();
+        is_kept || self.is_cut_short || self.tls.failed().is_some()
+    }
+
+    fn begin_turn(&mut self) {
+        self.records_left = RECORDS_PER_TURN;
+    }
+
+    fn is_share_spent(&self) -> bool {
+        self.records_left == 0
+    }
+
+    fn part_bytes(&self) -> usize {
+        self.tls.part_bytes()
     }
 
     fn rest(&mut self) {
@@ -220,6 +255,8 @@ impl<'a, 'b> Space<'a, 'b> {
     }
 }
 
+/// Most records that one turn opens: as many as a turn takes in frames.
+const RECORDS_PER_TURN: usize = FRAMES_PER_TURN;
 /// Plaintext of one record: [RFC 8446, section
 /// 5.1](https://www.rfc-editor.org/rfc/rfc8446#section-5.1).
 const RECORD_BYTES: usize = 16 << 10;
@@ -231,4 +268,4 @@ const READ_BYTES: usize = 64 << 10;
 const READS: usize = 8;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -3,33 +3,30 @@
 
 use std::{
     io::{ErrorKind, Write as _},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     sync::Arc,
-    time::{Duration, Instant},
 };
 
 use ibex_protocol::format::{
-    channel_window::{ChannelWindow, HALF_WINDOW},
-    control::ChannelSpec,
     frame::{FrameHeader, FrameKind, HEADER_BYTES},
     frame_check::{CHECK_BYTES, CHECKED_HEADER_BYTES, Coverage, write_checks},
-    message_version::MessageVersion,
 };
 use ibex_ring::parking::Patience;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 
 use super::*;
 use crate::{
-    channel::{ReceiveHandle, RecvFailure, SendHandle},
-    engine::Admission,
-    node::{SessionShared, Wait},
-    runtime::{Driver, Runtime, RuntimeConfig},
-    session::{Fabric, PeerDescription},
+    channel::RecvFailure,
+    node::SessionShared,
+    runtime::{Driver, Runtime},
     shared_memory::{
         FdSocket, Outgoing, UnixWires,
         message::{Message, Role},
     },
-    wire::WireParts,
+    wire::{
+        stream::tls_ends,
+        tests::by_hand::{admit, admit_sealed, channel, connection, runtime, settle},
+    },
 };
 
 /// Returns an empty control frame that follows `number` others.
@@ -46,61 +43,6 @@ fn empty_frame(number: u64) -> Vec<u8> {
     header.append_to(None, &mut bytes);
     write_checks(number, &mut bytes, None, Coverage::Whole);
     bytes
-}
-
-fn runtime(driver: Driver) -> Arc<Runtime> {
-    Runtime::start(RuntimeConfig {
-        driver,
-        engines: 1,
-        wait: Wait::Event,
-        wait_engine: Wait::Event,
-        cores: Vec::new(),
-        session_credit_bytes: 4 << 20,
-        node_credit_bytes: 64 << 20,
-        memory_limit: 1 << 30,
-        notice_timeout: Duration::from_secs(3),
-        session_timeout: Duration::from_secs(30),
-    })
-    .unwrap()
-}
-
-fn connection() -> [TcpStream; 2] {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let dialed = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    [dialed, listener.accept().unwrap().0]
-}
-
-fn admit(runtime: &Arc<Runtime>, stream: TcpStream, unix: Option<UnixWires>) -> Arc<SessionShared> {
-    let fabric = match unix {
-        Some(_) => Fabric::Shm,
-        None => Fabric::Tcp,
-    };
-    let admission = Admission {
-        reconnect: None,
-        peer: PeerDescription {
-            authenticated_as: None,
-            address: stream.peer_addr().unwrap(),
-            identity: [0; 16],
-            incarnation: 0,
-            began: Instant::now(),
-            pid: None,
-            fabric,
-            reason: "the test says so".to_owned(),
-            known_to: None,
-        },
-        parts: WireParts {
-            stream,
-            leftover: Vec::new(),
-            tls: None,
-            rdma: None,
-        },
-        unix,
-        payload_checksums: false,
-        max_channels: 64,
-        engine: None,
-        place: Box::new(()),
-    };
-    runtime.admit(admission).unwrap()
 }
 
 /// Makes a session whose peer is the test, which has sent as many empty frames as the kernel
@@ -120,35 +62,6 @@ fn flood(runtime: &Arc<Runtime>) -> (Arc<SessionShared>, TcpStream, usize) {
         }
     }
     (session, peer, bytes / CHECKED_HEADER_BYTES)
-}
-
-/// Opens a channel from the first session to the second.
-fn channel(
-    from: (&Arc<Runtime>, &Arc<SessionShared>),
-    to: (&Arc<Runtime>, &Arc<SessionShared>),
-) -> (SendHandle, ReceiveHandle) {
-    let spec = ChannelSpec {
-        newest: MessageVersion {
-            fingerprint: [1; 16],
-            schema: "bytes".to_owned(),
-            alignment: 8,
-        },
-        older: Vec::new(),
-        window: ChannelWindow {
-            messages: 1 << 14,
-            bytes: 1 << 20,
-        },
-        max_message_bytes: 1 << 20,
-        max_unreleased_bytes: u64::MAX,
-    };
-    let timeout = Duration::from_secs(60);
-    let sender = from.0.open_sender(from.1, "log", spec.clone(), timeout);
-    let receiver = to.0.open_receiver(to.1, "log", spec, timeout, HALF_WINDOW);
-    (sender.unwrap(), receiver.unwrap())
-}
-
-fn settle(nodes: [&Arc<Runtime>; 2]) {
-    while nodes.map(|node| node.poll_ready()) != [false; 2] {}
 }
 
 #[test]
@@ -221,6 +134,28 @@ fn frames_left_over_by_a_turns_share_are_read_without_sleep() {
     while (flooding.stats().frames_received as usize) < frames {
         std::thread::yield_now();
     }
+}
+
+/// A peer that puts each byte into a TLS record of its own makes the engine open many records for a
+/// frame.
+#[test]
+fn records_left_over_by_a_turns_share_are_opened_without_sleep() {
+    let node = runtime(Driver::Threads);
+    let [stream, mut peer] = connection();
+    let [mut theirs, ours] = tls_ends();
+    let session = admit_sealed(&node, stream, None, Some(ours));
+    const FRAMES: u64 = 200;
+    let sending = std::thread::spawn(move || {
+        for byte in (0..FRAMES).flat_map(empty_frame) {
+            theirs.seal(&[byte]).unwrap();
+        }
+        peer.write_all(theirs.outgoing()).unwrap();
+        peer
+    });
+    while session.stats().frames_received < FRAMES {
+        std::thread::yield_now();
+    }
+    sending.join().unwrap();
 }
 
 /// Messages on the socket beside shared memory are counted as well.

@@ -125,6 +125,8 @@ impl fmt::Display for GidType {
 
 /// An occupied slot of a port's GID table. Slots move when addresses come and go, so an index
 /// is looked up for every connection and never kept.
+///
+/// See [`ibv_query_gid_table(3)`](https://man7.org/linux/man-pages/man3/ibv_query_gid_table.3.html).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
     /// The slot's place in the table.

@@ -15,6 +15,8 @@ use std::fmt;
 pub struct PartitionKey(u16);
 
 /// A port's place in a partition.
+///
+/// See [`ibv_query_pkey(3)`](https://man7.org/linux/man-pages/man3/ibv_query_pkey.3.html).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partition {
     /// The place of its key in the port's table, where queue pairs find it.

@@ -3,7 +3,8 @@
 
 use std::fmt;
 
-/// `ibv_port_attr`, as far as it is used.
+/// `ibv_port_attr`
+/// ([`ibv_query_port(3)`](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAttributes {
     /// The port's state.
@@ -26,6 +27,148 @@ pub struct PortAttributes {
     pub link_layer: LinkLayer,
     /// Packets need a global route header (`IBV_QPF_GRH_REQUIRED`, and always on Ethernet).
     pub needs_global_route: bool,
+    /// The state of the link below the port's own.
+    pub physical_state: PhysicalState,
+    /// The number of lanes of the link.
+    pub width: LinkWidth,
+    /// The speed of one lane.
+    pub speed: LinkSpeed,
+    /// The number of low bits of a LID that count as paths to the same port (LMC).
+    pub lid_mask_bits: u8,
+    /// The LID of the subnet manager.
+    pub manager_lid: u16,
+    /// The service level by which the subnet manager is reached.
+    pub manager_service_level: u8,
+    /// The code of the time that a packet takes through the subnet, at most.
+    pub subnet_timeout_code: u8,
+    /// The initialization that the subnet manager did when the port came up.
+    pub init_type_reply: u8,
+    /// The code of the largest number of virtual lanes (1, 2, 4, 8 and 15 as 1 to 5).
+    pub virtual_lanes_code: u8,
+    /// Bits of `enum ibv_port_cap_flags`.
+    pub capabilities: u32,
+    /// Bits of `enum ibv_port_cap_flags2`.
+    pub capabilities2: u16,
+    /// Packets that were dropped for a partition key that the port does not have.
+    pub bad_pkeys: u32,
+    /// Datagrams that were dropped for a wrong queue key.
+    pub qkey_violations: u32,
+    /// Bits of `IBV_QPF_*`.
+    pub flags: u8,
+}
+
+/// The state of a link below the port's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PhysicalState {
+    /// The link does nothing.
+    Sleep,
+    /// The link looks for another end.
+    Polling,
+    /// The link is switched off.
+    Disabled,
+    /// The two ends set up the link.
+    Training,
+    /// The link is there.
+    LinkUp,
+    /// The link recovers from errors.
+    Recovery,
+    /// The link is under test.
+    Test,
+    /// A number that this version does not know; some drivers report 0.
+    Unknown(u8),
+}
+
+impl PhysicalState {
+    /// Translates the number.
+    #[must_use]
+    pub fn from_raw(raw: u8) -> Self {
+        match raw {
+            1 => Self::Sleep,
+            2 => Self::Polling,
+            3 => Self::Disabled,
+            4 => Self::Training,
+            5 => Self::LinkUp,
+            6 => Self::Recovery,
+            7 => Self::Test,
+            other => Self::Unknown(other),
+        }
+    }
+}
+
+impl fmt::Display for PhysicalState {
+    /// The names of `ibv_devinfo`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sleep => "SLEEP",
+            Self::Polling => "POLLING",
+            Self::Disabled => "DISABLED",
+            Self::Training => "PORT_CONFIGURATION TRAINNING",
+            Self::LinkUp => "LINK_UP",
+            Self::Recovery => "LINK_ERROR_RECOVERY",
+            Self::Test => "PHYTEST",
+            Self::Unknown(_) => "invalid physical state",
+        })
+    }
+}
+
+/// The number of lanes of a link, as the code of `active_width`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkWidth(pub u8);
+
+impl LinkWidth {
+    /// Returns the number of lanes, if the code is known.
+    #[must_use]
+    pub fn lanes(self) -> Option<u32> {
+        match self.0 {
+            1 => Some(1),
+            2 => Some(4),
+            4 => Some(8),
+            8 => Some(12),
+            16 => Some(2),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for LinkWidth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.lanes() {
+            Some(lanes) => write!(f, "{lanes}X"),
+            None => f.write_str("invalid width"),
+        }
+    }
+}
+
+/// The speed of one lane, as the code of `active_speed`, or of `active_speed_ex` where the link is
+/// faster than that can say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkSpeed(pub u32);
+
+impl LinkSpeed {
+    /// Returns the speed in megabits a second, if the code is known.
+    #[must_use]
+    pub fn megabits(self) -> Option<u32> {
+        match self.0 {
+            1 => Some(2_500),
+            2 => Some(5_000),
+            4 | 8 => Some(10_000),
+            16 => Some(14_000),
+            32 => Some(25_000),
+            64 => Some(50_000),
+            128 => Some(100_000),
+            256 => Some(200_000),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for LinkSpeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.megabits() {
+            Some(megabits) => write!(f, "{:.1} Gbps", f64::from(megabits) / 1000.0),
+            None => f.write_str("invalid speed"),
+        }
+    }
 }
 
 /// `enum ibv_port_state`.
@@ -204,5 +347,20 @@ mod tests {
         assert_eq!(PortState::from_raw(77), PortState::Unknown(77));
         assert_eq!(PortState::from_raw(77).to_string(), "unknown state 77");
         assert_eq!(LinkLayer::from_raw(9), LinkLayer::Unknown(9));
+        assert_eq!(PhysicalState::from_raw(0), PhysicalState::Unknown(0));
+        assert_eq!(
+            (LinkWidth(3).lanes(), LinkSpeed(3).megabits()),
+            (None, None)
+        );
+        assert_eq!(LinkSpeed(u32::MAX).to_string(), "invalid speed");
+    }
+
+    #[test]
+    fn a_link_is_told_as_devinfo_tells_it() {
+        let texts = [LinkWidth(1), LinkWidth(2), LinkWidth(16)].map(|width| width.to_string());
+        assert_eq!(texts, ["1X", "4X", "2X"]);
+        assert_eq!(LinkSpeed(1).to_string(), "2.5 Gbps");
+        assert_eq!(LinkSpeed(128).to_string(), "100.0 Gbps");
+        assert_eq!(PhysicalState::from_raw(5).to_string(), "LINK_UP");
     }
 }

@@ -94,6 +94,12 @@ pub enum Operation {
     Write,
     /// The last request of a queue that is being drained.
     Drain,
+    /// An RDMA read.
+    Read,
+    /// A compare and swap, or a fetch and add.
+    Atomic,
+    /// A memory window that is bound or invalidated.
+    Window,
     /// An operation that this crate does not know.
     Unknown(u8),
 }
@@ -106,6 +112,9 @@ impl Operation {
             Self::Receive => 2,
             Self::Write => 3,
             Self::Drain => 4,
+            Self::Read => 5,
+            Self::Atomic => 6,
+            Self::Window => 7,
             Self::Unknown(raw) => raw,
         }
     }
@@ -116,6 +125,9 @@ impl Operation {
             2 => Self::Receive,
             3 => Self::Write,
             4 => Self::Drain,
+            5 => Self::Read,
+            6 => Self::Atomic,
+            7 => Self::Window,
             other => Self::Unknown(other),
         }
     }
@@ -128,6 +140,9 @@ impl fmt::Display for Operation {
             Self::Receive => f.write_str("receive"),
             Self::Write => f.write_str("write"),
             Self::Drain => f.write_str("drain"),
+            Self::Read => f.write_str("read"),
+            Self::Atomic => f.write_str("atomic"),
+            Self::Window => f.write_str("window"),
             Self::Unknown(raw) => write!(f, "operation {raw}"),
         }
     }
@@ -146,6 +161,9 @@ mod tests {
                 Operation::Receive,
                 Operation::Write,
                 Operation::Drain,
+                Operation::Read,
+                Operation::Atomic,
+                Operation::Window,
             ] {
                 let id = WorkId::from_raw(WorkId::new(operation, slot, generation).to_raw());
                 prop_assert_eq!(id.operation(), operation);

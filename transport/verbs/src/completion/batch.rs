@@ -15,11 +15,11 @@ use std::hint;
 
 use rustix::io::Errno;
 
-use super::work_completion::WorkCompletion;
+use super::{details::CompletionDetails, work_completion::WorkCompletion};
 use crate::{
     abi::{PollAttributes, Wc, wc_flags, wc_opcode},
     device::clock::DeviceClock,
-    provider::{BatchCalls, CompletionHandle},
+    provider::{BatchCalls, CompletionHandle, DetailCalls},
 };
 
 /// The calls and fields by which an extended completion queue is polled.
@@ -41,6 +41,9 @@ pub(crate) type PollFailure = (&'static str, c_int);
 /// The number of starts in a row that may find the queue busy before it counts as lost. A queue
 /// is busy for as long as the kernel writes its clock.
 const BUSY_STARTS: u32 = 1 << 16;
+
+/// The flags that say that there is immediate data, or an invalidated key in its place.
+const WITH_DATA: u32 = wc_flags::WITH_IMM | wc_flags::WITH_INV | wc_flags::IP_CSUM_OK;
 
 const EMPTY: c_int = Errno::NOENT.raw_os_error();
 const BUSY: c_int = Errno::BUSY.raw_os_error();
@@ -65,14 +68,15 @@ impl BatchPolling {
         self.clock.is_some()
     }
 
-    /// Takes the completions that are there, as far as they fit. Returns how many, or the call that
+    /// Takes the completions that are there, as far as they fit, each by `read`. Returns how many, or the call that
     /// failed.
     ///
     /// # Safety
     /// The queue is alive.
-    pub(crate) unsafe fn poll(
+    pub(crate) unsafe fn poll<T>(
         &mut self,
-        into: &mut [WorkCompletion],
+        into: &mut [T],
+        read: impl Fn(&mut Batch<'_>, &mut T),
     ) -> Result<usize, PollFailure> {
         if let Some(failed) = self.failed.take() {
             return Err(failed);
@@ -84,7 +88,7 @@ impl BatchPolling {
                 break;
             };
             let room = (into.len() - found).min(batch.polling.most);
-            let (taken, ended) = batch.take(&mut into[found..found + room]);
+            let (taken, ended) = batch.take(&mut into[found..found + room], &read);
             drop(batch);
             found += taken;
             match ended {
@@ -120,17 +124,21 @@ impl BatchPolling {
 }
 
 /// A batch that has begun, standing at a completion. Dropping it ends it.
-struct Batch<'queue> {
+pub(crate) struct Batch<'queue> {
     polling: &'queue mut BatchPolling,
 }
 
 impl Batch<'_> {
     /// Takes completions until none is left, and then returns `false`, or until there is no room.
     /// There must be room for one.
-    fn take(&mut self, into: &mut [WorkCompletion]) -> (usize, Result<bool, c_int>) {
+    fn take<T>(
+        &mut self,
+        into: &mut [T],
+        read: &impl Fn(&mut Self, &mut T),
+    ) -> (usize, Result<bool, c_int>) {
         let mut taken = 0;
         loop {
-            self.read(&mut into[taken].0);
+            read(self, &mut into[taken]);
             taken += 1;
             if taken == into.len() {
                 return (taken, Ok(true));
@@ -150,7 +158,7 @@ impl Batch<'_> {
 
     /// Copies the completion that the batch stands at.
     #[inline]
-    fn read(&mut self, into: &mut Wc) {
+    pub(crate) fn read(&mut self, into: &mut Wc) {
         let (calls, queue) = (&self.polling.calls, self.polling.handle.as_ptr());
         // SAFETY: the batch stands at a completion (rule 1); rule 4 says which fields are read.
         unsafe {
@@ -168,7 +176,7 @@ impl Batch<'_> {
             }
             into.byte_len = (calls.byte_len)(queue);
             into.wc_flags = (calls.flags)(queue);
-            if into.wc_flags & wc_flags::WITH_IMM != 0 {
+            if into.wc_flags & WITH_DATA != 0 {
                 into.imm_data = (calls.imm_data)(queue);
             }
         }
@@ -178,6 +186,41 @@ impl Batch<'_> {
             WorkCompletion::set_time(into, clock.nanoseconds(ticks));
         }
     }
+}
+
+/// Copies the completion that the batch stands at, with the fields that the queue was made with.
+/// The sender's place goes into the usual completion too, as a plain queue has it.
+pub(crate) fn read_details(batch: &mut Batch<'_>, into: &mut CompletionDetails) {
+    let wc = &mut into.completion.0;
+    batch.read(wc);
+    let (calls, queue) = (&batch.polling.calls.details, batch.polling.handle.as_ptr());
+    // A failed completion has none of them, and only a receive has more than the time.
+    let has_time = wc.status == 0;
+    let none = DetailCalls::default();
+    let received = match has_time && wc.opcode & wc_opcode::RECV != 0 {
+        true => calls,
+        false => &none,
+    };
+    // SAFETY: the batch stands at a completion (rule 1), and the provider gives the calls of the
+    // fields that the queue was made with alone (rule 4).
+    unsafe {
+        into.source_queue_pair = received.source_queue_pair.map(|read| read(queue));
+        into.source_lid = received.source_lid.map(|read| read(queue));
+        into.service_level = received.service_level.map(|read| read(queue));
+        into.path_bits = received.path_bits.map(|read| read(queue));
+        into.vlan = received.vlan.map(|read| read(queue));
+        into.flow_tag = received.flow_tag.map(|read| read(queue));
+        into.wall_clock = calls
+            .wall_clock
+            .filter(|_| has_time)
+            .map(|read| read(queue));
+    }
+    wc.src_qp = into.source_queue_pair.unwrap_or(0);
+    // A LID has 16 bits.
+    wc.slid = into.source_lid.unwrap_or(0) as u16;
+    wc.sl = into.service_level.unwrap_or(0);
+    wc.dlid_path_bits = into.path_bits.unwrap_or(0);
+    wc.pkey_index = 0;
 }
 
 impl Drop for Batch<'_> {

@@ -3,6 +3,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod channel;
+pub(crate) mod details;
 pub(crate) mod drain_lock;
 pub(crate) mod queue;
 pub(crate) mod wait;

@@ -19,14 +19,17 @@ use ibex_base::fork;
 use rustix::io::Errno;
 
 use super::{
-    batch::BatchPolling, channel::CompletionChannel, drain_lock::DrainLock,
+    batch::{Batch, BatchPolling, PollFailure, read_details},
+    channel::{ChannelOfMany, CompletionChannel, SharedChannel},
+    details::{CompletionDetails, CompletionFields},
+    drain_lock::DrainLock,
     work_completion::WorkCompletion,
 };
 use crate::{
     device::{Asked, Context, Device, clock::DeviceClock, new_tag},
     error::VerbsError,
     probe::polling::CompletionPolling,
-    provider::{CompletionHandle, ExtendedInit, PollQueue, RequestNotify},
+    provider::{ChannelHandle, CompletionHandle, ExtendedInit, PollQueue, RequestNotify},
 };
 
 /// The owner's end of a completion queue.
@@ -35,6 +38,9 @@ pub struct CompletionQueue {
     inner: Arc<Completions>,
     polling: Polling,
     notify: RequestNotify,
+    entries: u32,
+    /// A sleeper wakes for solicited completions only.
+    pub(super) solicited_only: bool,
 }
 
 /// The calls by which the queue is polled.
@@ -42,21 +48,42 @@ pub struct CompletionQueue {
 enum Polling {
     Plain(PollQueue),
     Batches(Box<BatchPolling>),
+    /// In batches, by a queue that was made with further fields.
+    Details(Box<BatchPolling>),
 }
 
 /// The part of a completion queue that queue pairs keep alive.
 #[derive(Debug)]
 pub(crate) struct Completions {
     pub(crate) handle: CompletionHandle,
-    entries: u32,
     tag: u64,
     /// Events taken from the channel and not acknowledged yet. Written by the owner
     /// alone; atomic because `drop` may run elsewhere.
     unacknowledged: AtomicU32,
-    channel: Option<CompletionChannel>,
+    channel: Channel,
     /// The lock of a queue whose library takes none.
     drain_lock: Option<DrainLock>,
+    /// Completions of datagrams name the sender.
+    pub(crate) names_senders: bool,
     pub(crate) context: Arc<Context>,
+}
+
+/// The channel that a completion queue wakes.
+#[derive(Debug)]
+pub(crate) enum Channel {
+    None,
+    Own(CompletionChannel),
+    Shared(Arc<ChannelOfMany>),
+}
+
+impl Channel {
+    fn handle(&self) -> Option<ChannelHandle> {
+        match self {
+            Self::None => None,
+            Self::Own(channel) => Some(channel.handle),
+            Self::Shared(shared) => Some(shared.channel().handle),
+        }
+    }
 }
 
 /// The number of events that are acknowledged at once, because acknowledging takes a lock.
@@ -65,10 +92,13 @@ const ACKNOWLEDGE_EVERY: u32 = 64;
 impl CompletionQueue {
     /// A plain queue that can only be polled.
     ///
+    /// See [`ibv_create_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq.3.html).
+    ///
     /// # Errors
     /// [`VerbsError`], with the device's limit where that is what stops it.
     pub fn polled(device: &Device, entries: u32) -> Result<Self, VerbsError> {
-        Self::create(device, entries, None, 0, CompletionPolling::Plain, false)
+        let channel = Channel::None;
+        Self::create(device, entries, channel, 0, CompletionPolling::Plain, false)
     }
 
     /// A plain queue that can be slept on too.
@@ -82,6 +112,8 @@ impl CompletionQueue {
     /// A queue that can be slept on, whose interrupts are those of a completion vector of the
     /// device, polled like this, and with the time of each completion if `times` are wanted.
     ///
+    /// See [`ibv_create_cq_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html).
+    ///
     /// # Errors
     /// The errors of [`CompletionQueue::polled`], and if the device has no such queue.
     pub fn of_kind(
@@ -91,34 +123,104 @@ impl CompletionQueue {
         kind: CompletionPolling,
         times: bool,
     ) -> Result<Self, VerbsError> {
-        let channel = CompletionChannel::new(device.context())?;
-        Self::create(device, entries, Some(channel), vector, kind, times)
+        let channel = Channel::Own(CompletionChannel::new(device.context())?);
+        Self::create(device, entries, channel, vector, kind, times)
+    }
+
+    /// An extended queue that can be slept on and tells further fields of its completions, which
+    /// [`poll_details`](Self::poll_details) reads. `kind` is the result of
+    /// [`PollingChoice::make`](crate::PollingChoice::make).
+    ///
+    /// See [`ibv_create_cq_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html).
+    ///
+    /// # Errors
+    /// The errors of [`CompletionQueue::polled`]. [`VerbsError::Unsupported`] if the device does not
+    /// tell one of the fields, or `kind` is [`Plain`](CompletionPolling::Plain) and a field is wanted.
+    pub fn with_fields(
+        device: &Device,
+        entries: u32,
+        kind: CompletionPolling,
+        fields: CompletionFields,
+    ) -> Result<Self, VerbsError> {
+        let context = device.context();
+        if kind == CompletionPolling::Plain && fields != CompletionFields::default() {
+            return Err(lacks_fields(context, Errno::OPNOTSUPP));
+        }
+        let channel = Channel::Own(CompletionChannel::new(context)?);
+        let init = ExtendedInit {
+            entries,
+            channel: channel.handle(),
+            vector: 0,
+            tag: new_tag(),
+            times: false,
+            fields,
+        };
+        Self::of_init(device, &init, channel, kind)
+    }
+
+    /// A queue like that of [`of_kind`](Self::of_kind), which wakes a channel that other queues wake
+    /// too. Its events are taken from the channel: [`drain_events`](Self::drain_events) and
+    /// [`channel_fd`](Self::channel_fd) are of queues with a channel of their own.
+    ///
+    /// # Errors
+    /// The errors of [`of_kind`](Self::of_kind), and [`VerbsError::OtherDevice`].
+    pub fn on_channel(
+        device: &Device,
+        entries: u32,
+        channel: &SharedChannel,
+        kind: CompletionPolling,
+        times: bool,
+    ) -> Result<Self, VerbsError> {
+        let shared = channel.inner();
+        if !Arc::ptr_eq(shared.context(), device.context()) {
+            return Err(VerbsError::OtherDevice {
+                object: "completion channel",
+                device: device.name().to_owned(),
+                other: shared.context().name().to_owned(),
+            });
+        }
+        let queue = Channel::Shared(Arc::clone(shared));
+        Self::create(device, entries, queue, 0, kind, times)
     }
 
     pub(crate) fn create(
         device: &Device,
         entries: u32,
-        channel: Option<CompletionChannel>,
+        channel: Channel,
         vector: u32,
         kind: CompletionPolling,
         times: bool,
     ) -> Result<Self, VerbsError> {
-        let context = device.context();
-        let tag = new_tag();
         let init = ExtendedInit {
             entries,
-            channel: channel.as_ref().map(|channel| channel.handle),
+            channel: channel.handle(),
             vector,
-            tag,
+            tag: new_tag(),
             times,
+            fields: CompletionFields::default(),
         };
+        Self::of_init(device, &init, channel, kind)
+    }
+
+    fn of_init(
+        device: &Device,
+        init: &ExtendedInit,
+        channel: Channel,
+        kind: CompletionPolling,
+    ) -> Result<Self, VerbsError> {
+        let context = device.context();
+        let (entries, tag) = (init.entries, init.tag);
         let made = match kind {
-            CompletionPolling::Plain => plain(context, &init),
+            CompletionPolling::Plain => plain(context, init),
             CompletionPolling::Extended | CompletionPolling::ExtendedOneByOne => {
-                extended(device, &init, kind)
+                extended(device, init, kind)
             }
         };
         let (handle, entries, polling) = made.map_err(|(call, errno)| {
+            let is_absent = matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS);
+            if is_absent && init.fields != CompletionFields::default() {
+                return lacks_fields(context, errno);
+            }
             let limit = context.attributes().max_completions;
             context.refused(
                 call,
@@ -131,18 +233,87 @@ impl CompletionQueue {
                 )],
             )
         })?;
+        if let Channel::Shared(shared) = &channel {
+            shared.add(tag);
+        }
         Ok(Self {
             inner: Arc::new(Completions {
                 handle,
-                entries,
                 tag,
                 unacknowledged: AtomicU32::new(0),
                 channel,
-                drain_lock: matches!(polling, Polling::Batches(_)).then(DrainLock::default),
+                drain_lock: (!matches!(polling, Polling::Plain(_))).then(DrainLock::default),
+                names_senders: kind == CompletionPolling::Plain || init.fields.name_senders(),
                 context: Arc::clone(context),
             }),
             polling,
             notify: context.opened().hot.request_notify,
+            entries,
+            solicited_only: false,
+        })
+    }
+
+    /// Changes the number of completions that the queue holds
+    /// ([`ibv_resize_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_resize_cq.3.html)). Returns
+    /// what it holds now, at least what was requested. Completions in the queue stay there.
+    ///
+    /// # Errors
+    /// [`VerbsError::Limit`] beyond the limit of the device, [`VerbsError::Unsupported`] if it cannot
+    /// change a queue, and its refusal of fewer than wait in the queue. The queue is as it was.
+    pub fn resize(&mut self, entries: u32) -> Result<u32, VerbsError> {
+        let context = &self.inner.context;
+        let what = "a completion queue";
+        let limit = context.attributes().max_completions;
+        context.check_limit(&Asked::new(what, entries, limit, "its size"))?;
+        // SAFETY: the queue is alive, and only `self` polls it.
+        let resize = || unsafe {
+            let provider = context.provider();
+            provider.resize_completion_queue(self.inner.handle, entries)
+        };
+        let resized = self.inner.while_undrained(resize);
+        self.entries = resized.map_err(|errno| {
+            let instead = "the queue is as it was; make a new one with the size that is needed";
+            context.lacks(
+                "ibv_resize_cq",
+                errno,
+                "queues that can be resized",
+                instead,
+            )
+        })?;
+        Ok(self.entries)
+    }
+
+    /// Has the device wake a sleeper when `count` completions have come, or `micros` microseconds
+    /// after the first, whichever is earlier
+    /// ([`ibv_modify_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_cq.3.html)). That spares
+    /// interrupts and costs latency. Zero and zero is a wake-up for each, as at first.
+    ///
+    /// # Errors
+    /// [`VerbsError::Unsupported`] if the device cannot, and its refusal of more than it can
+    /// (`max_moderation_count`, `max_moderation_micros` of
+    /// [`ExtendedAttributes`](crate::provider::ExtendedAttributes)).
+    pub fn moderate(&mut self, count: u16, micros: u16) -> Result<(), VerbsError> {
+        let context = &self.inner.context;
+        let extended = &context.attributes().extended;
+        let (most, longest) = (
+            extended.max_moderation_count,
+            extended.max_moderation_micros,
+        );
+        if most > 0 {
+            let asked = |what, asked: u16, limit: u16| {
+                context.check_limit(&Asked::new(what, asked.into(), limit.into(), "it"))
+            };
+            asked("a wake-up after that many completions", count, most)?;
+            asked("a wake-up after that many microseconds", micros, longest)?;
+        }
+        // SAFETY: the queue is alive.
+        let set = unsafe {
+            let provider = context.provider();
+            provider.moderate_completions(self.inner.handle, count, micros)
+        };
+        set.map_err(|errno| {
+            let instead = "each completion wakes a sleeper that has asked";
+            context.lacks("ibv_modify_cq", errno, "moderation of completions", instead)
         })
     }
 
@@ -152,14 +323,14 @@ impl CompletionQueue {
     pub fn has_times(&self) -> bool {
         match &self.polling {
             Polling::Plain(_) => false,
-            Polling::Batches(polling) => polling.has_times(),
+            Polling::Batches(polling) | Polling::Details(polling) => polling.has_times(),
         }
     }
 
     /// Returns how many completions the queue holds; at least what was requested.
     #[must_use]
     pub fn entries(&self) -> u32 {
-        self.inner.entries
+        self.entries
     }
 
     /// The number by which asynchronous events name it.
@@ -171,6 +342,8 @@ impl CompletionQueue {
 
     /// Takes what is there, as far as it fits, oldest first. Allocates nothing.
     ///
+    /// See [`ibv_poll_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html).
+    ///
     /// # Errors
     /// [`VerbsError`] if the queue is lost, by overflow or with its device.
     #[inline]
@@ -180,7 +353,7 @@ impl CompletionQueue {
     ) -> Result<&'array [WorkCompletion], VerbsError> {
         let poll = match &mut self.polling {
             Polling::Plain(poll) => *poll,
-            Polling::Batches(_) => return self.poll_batches(into),
+            Polling::Batches(_) | Polling::Details(_) => return self.poll_batches(into),
         };
         let room = c_int::try_from(into.len()).unwrap_or(c_int::MAX);
         // SAFETY:
@@ -198,14 +371,58 @@ impl CompletionQueue {
         &mut self,
         into: &'array mut [WorkCompletion],
     ) -> Result<&'array [WorkCompletion], VerbsError> {
-        let Polling::Batches(polling) = &mut self.polling else {
-            return Ok(&[]);
+        let polled = match &mut self.polling {
+            Polling::Plain(_) => return Ok(&[]),
+            Polling::Batches(polling) => self.inner.while_draining(|| {
+                // SAFETY: the queue is alive while `inner` is.
+                unsafe { polling.poll(into, |batch, one| batch.read(&mut one.0)) }
+            }),
+            Polling::Details(polling) => self.inner.while_draining(|| {
+                let read = |batch: &mut Batch<'_>, one: &mut WorkCompletion| {
+                    let mut details = CompletionDetails::default();
+                    read_details(batch, &mut details);
+                    *one = details.completion;
+                };
+                // SAFETY: as above.
+                unsafe { polling.poll(into, read) }
+            }),
         };
-        // SAFETY: the queue is alive while `inner` is.
-        let mut poll = || unsafe { polling.poll(into) };
-        let polled = match &self.inner.drain_lock {
-            Some(lock) => lock.while_draining(poll),
-            None => poll(),
+        match polled {
+            Ok(found) => Ok(&into[..found]),
+            Err((call, errno)) => Err(self.lost(call, errno)),
+        }
+    }
+
+    /// Takes what is there, as [`poll`](Self::poll) does, with the fields that the queue was made
+    /// with ([`with_fields`](Self::with_fields)). Allocates nothing.
+    ///
+    /// # Errors
+    /// The errors of [`poll`](Self::poll).
+    pub fn poll_details<'array>(
+        &mut self,
+        into: &'array mut [CompletionDetails],
+    ) -> Result<&'array [CompletionDetails], VerbsError> {
+        let polled = match &mut self.polling {
+            Polling::Batches(polling) | Polling::Details(polling) => {
+                // SAFETY: the queue is alive while `inner` is.
+                let poll = || unsafe { polling.poll(into, read_details) };
+                self.inner.while_draining(poll)
+            }
+            Polling::Plain(_) => {
+                let mut found = 0;
+                for place in &mut *into {
+                    let mut one = [WorkCompletion::EMPTY];
+                    let [completion] = *self.poll(&mut one)? else {
+                        break;
+                    };
+                    *place = CompletionDetails {
+                        completion,
+                        ..CompletionDetails::default()
+                    };
+                    found += 1;
+                }
+                Ok(found)
+            }
         };
         match polled {
             Ok(found) => Ok(&into[..found]),
@@ -215,6 +432,8 @@ impl CompletionQueue {
 
     /// Asks for one event when the next completion comes, or, with `solicited_only`, the
     /// next one whose sender wanted to wake us (a failed one always does).
+    ///
+    /// See [`ibv_req_notify_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_req_notify_cq.3.html).
     ///
     /// Completions that are in the queue already make no event: poll once more after arming.
     ///
@@ -237,19 +456,21 @@ impl CompletionQueue {
 
     /// Empties the channel after a wake-up. Returns the number of events, which may be 0.
     ///
+    /// See [`ibv_get_cq_event(3)`](https://man7.org/linux/man-pages/man3/ibv_get_cq_event.3.html).
+    ///
     /// # Errors
     /// [`VerbsError`] if the channel cannot be read.
     ///
     /// # Panics
-    /// If the queue was made without a channel.
+    /// If the queue was made without a channel of its own.
     pub fn drain_events(&mut self) -> Result<u32, VerbsError> {
         let channel = self.channel();
         let mut events = 0;
         let mut outcome = Ok(());
         loop {
             match channel.take_event() {
-                Ok(true) => events += 1,
-                Ok(false) => break,
+                Ok(Some(_)) => events += 1,
+                Ok(None) => break,
                 Err(error) => {
                     outcome = Err(error);
                     break;
@@ -269,17 +490,22 @@ impl CompletionQueue {
     /// Returns the descriptor to sleep on.
     ///
     /// # Panics
-    /// If the queue was made without a channel.
+    /// If the queue was made without a channel of its own.
     #[must_use]
     pub fn channel_fd(&self) -> BorrowedFd<'_> {
         self.channel().as_fd()
     }
 
+    #[cfg(feature = "rdma-sys")]
+    pub(crate) fn is_extended(&self) -> bool {
+        !matches!(self.polling, Polling::Plain(_))
+    }
+
     fn channel(&self) -> &CompletionChannel {
-        self.inner
-            .channel
-            .as_ref()
-            .expect("the queue was made with a channel")
+        match &self.inner.channel {
+            Channel::Own(channel) => channel,
+            _ => panic!("the queue was made with a channel of its own"),
+        }
     }
     #[inline]
     pub(crate) fn inner(&self) -> &Arc<Completions> {
@@ -341,20 +567,43 @@ fn extended(device: &Device, init: &ExtendedInit, kind: CompletionPolling) -> Ma
     let made = made.map_err(|errno| ("ibv_create_cq_ex", errno))?;
     let most = (kind == CompletionPolling::ExtendedOneByOne).then_some(1);
     let polling = BatchPolling::new(made.handle, made.calls, most, clock);
-    Ok((
-        made.handle,
-        made.entries,
-        Polling::Batches(Box::new(polling)),
-    ))
+    let polling = Box::new(polling);
+    let polling = match init.fields == CompletionFields::default() {
+        true => Polling::Batches(polling),
+        false => Polling::Details(polling),
+    };
+    Ok((made.handle, made.entries, polling))
+}
+
+fn lacks_fields(context: &Context, errno: Errno) -> VerbsError {
+    let what = "completion queue that tells these fields";
+    let instead = "ask for fewer fields, or poll without them";
+    context.lacks("ibv_create_cq_ex", errno, what, instead)
 }
 
 impl Completions {
+    /// Runs `poll`, during which nothing changes the queue from outside.
+    fn while_draining(
+        &self,
+        poll: impl FnOnce() -> Result<usize, PollFailure>,
+    ) -> Result<usize, PollFailure> {
+        match &self.drain_lock {
+            Some(lock) => lock.while_draining(poll),
+            None => poll(),
+        }
+    }
+
     /// Runs `act`, which changes the queue from outside, as destroying a queue pair does.
     pub(crate) fn while_undrained<T>(&self, act: impl FnOnce() -> T) -> T {
         match &self.drain_lock {
             Some(lock) => lock.while_undrained(act),
             None => act(),
         }
+    }
+
+    #[cfg(feature = "rdma-sys")]
+    pub(crate) fn channel_handle(&self) -> Option<ChannelHandle> {
+        self.channel.handle()
     }
 
     fn acknowledge(&self, events: u32) {
@@ -370,13 +619,18 @@ impl Drop for Completions {
         if fork::is_child() {
             return;
         }
-        self.acknowledge(self.unacknowledged.load(Ordering::Relaxed));
-        // SAFETY: queue pairs on this queue held an `Arc` of it, so all are destroyed;
-        // its channel goes after it, as a field.
-        let destroyed = unsafe {
-            self.context
-                .provider()
-                .destroy_completion_queue(self.handle)
+        let end = |owed| {
+            self.acknowledge(owed);
+            // SAFETY: queue pairs on this queue held an `Arc` of it, so all are destroyed;
+            // its channel goes after it, as a field.
+            unsafe {
+                let provider = self.context.provider();
+                provider.destroy_completion_queue(self.handle)
+            }
+        };
+        let destroyed = match &self.channel {
+            Channel::Shared(shared) => shared.remove(self.tag, end),
+            _ => end(self.unacknowledged.load(Ordering::Relaxed)),
         };
         if let Err(errno) = destroyed {
             self.context.undestroyed("ibv_destroy_cq", errno);

@@ -54,6 +54,29 @@ impl CompletionWait {
         self.armed.queue()
     }
 
+    /// Wakes the sleeper for completions that their senders have marked
+    /// ([`SendRequest::solicited`](crate::SendRequest::solicited)) and for failed ones only, from the
+    /// next arming on. Others wait in the queue until then. At first all wake it.
+    pub fn wake_for_solicited_only(&mut self, only: bool) {
+        self.armed.queue_mut().solicited_only = only;
+    }
+
+    /// Changes the number of completions that the queue holds ([`CompletionQueue::resize`]).
+    ///
+    /// # Errors
+    /// The errors of [`CompletionQueue::resize`].
+    pub fn resize(&mut self, entries: u32) -> Result<u32, VerbsError> {
+        self.armed.queue_mut().resize(entries)
+    }
+
+    /// Has the device wake a sleeper less often ([`CompletionQueue::moderate`]).
+    ///
+    /// # Errors
+    /// The errors of [`CompletionQueue::moderate`].
+    pub fn moderate(&mut self, count: u16, micros: u16) -> Result<(), VerbsError> {
+        self.armed.queue_mut().moderate(count, micros)
+    }
+
     /// Takes the completions that are there, as far as they fit, oldest first. Allocates nothing.
     ///
     /// # Errors
@@ -139,7 +162,7 @@ impl EventQueue for CompletionQueue {
     }
     #[inline]
     fn arm(&mut self) -> Result<(), VerbsError> {
-        CompletionQueue::arm(self, false)
+        CompletionQueue::arm(self, self.solicited_only)
     }
 
     fn drain_events(&mut self) -> Result<u32, VerbsError> {

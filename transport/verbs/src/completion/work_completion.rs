@@ -8,9 +8,12 @@
 
 use std::fmt;
 
-use crate::abi::{
-    Wc, wc_flags, wc_opcode,
-    work_id::{Operation, WorkId},
+use crate::{
+    abi::{
+        Wc, wc_flags, wc_opcode,
+        work_id::{Operation, WorkId},
+    },
+    memory::region::RemoteKey,
 };
 
 /// An entry of a completion queue.
@@ -75,6 +78,19 @@ impl WorkCompletion {
         wc.slid = (nanoseconds >> 48) as u16;
     }
 
+    /// Returns the key of this end that the message has invalidated
+    /// ([`MemoryWindow::note_invalidated`](crate::MemoryWindow::note_invalidated)), if the request was
+    /// a receive of a reliable connection and succeeded; for datagrams the value means nothing.
+    #[must_use]
+    pub fn invalidated(&self) -> Option<RemoteKey> {
+        let flags = self.0.wc_flags;
+        // Soft-RoCE sets the other bit, which connections have no use for.
+        let is_marked = flags & (wc_flags::WITH_INV | wc_flags::IP_CSUM_OK) != 0;
+        let is_receive = self.0.status == 0 && self.0.opcode == wc_opcode::RECV;
+        (is_receive && is_marked && flags & wc_flags::WITH_IMM == 0)
+            .then_some(RemoteKey(self.0.imm_data))
+    }
+
     /// Returns the outcome of the request.
     ///
     /// # Errors
@@ -116,6 +132,16 @@ pub enum CompletionKind {
     Send,
     /// An RDMA write of this end: the peer's device has the bytes.
     Write,
+    /// An RDMA read of this end: the bytes are in its memory.
+    Read,
+    /// A compare and swap of this end: the value before it is in its memory.
+    CompareAndSwap,
+    /// A fetch and add of this end: the value before it is in its memory.
+    FetchAndAdd,
+    /// A memory window of this end is bound.
+    BindWindow,
+    /// A key of this end is invalid.
+    LocalInvalidate,
     /// A message arrived.
     Receive,
     /// An RDMA write with immediate data arrived; the bytes are where the peer put them.
@@ -130,6 +156,11 @@ impl CompletionKind {
         match raw {
             wc_opcode::SEND => Self::Send,
             wc_opcode::RDMA_WRITE => Self::Write,
+            wc_opcode::RDMA_READ => Self::Read,
+            wc_opcode::COMPARE_AND_SWAP => Self::CompareAndSwap,
+            wc_opcode::FETCH_AND_ADD => Self::FetchAndAdd,
+            wc_opcode::BIND_WINDOW => Self::BindWindow,
+            wc_opcode::LOCAL_INVALIDATE => Self::LocalInvalidate,
             wc_opcode::RECV => Self::Receive,
             wc_opcode::RECV_RDMA_WITH_IMM => Self::ReceiveWrite,
             other => Self::Unknown(other),

@@ -95,11 +95,13 @@ pub enum QueuePairEvent {
     AccessViolation,
     /// The peer's first packet has come.
     Established,
-    /// The queue pair's send queue is empty.
+    /// The requests that the queue pair had begun are finished
+    /// ([`pause_sends`](crate::QueuePair::pause_sends)).
     SendQueueDrained,
     /// The queue pair is dead and takes no more from the shared receive queue.
     LastRequestReached,
-    /// The queue pair changed to its alternate path. Queue pairs of this crate have none.
+    /// The queue pair changed to its alternate path
+    /// ([`set_alternate_path`](crate::QueuePair::set_alternate_path)).
     PathMigrated,
     /// The queue pair could not change to its alternate path.
     PathMigrationFailed,

@@ -8,6 +8,8 @@ use std::{env, fmt, sync::Arc};
 use crate::provider::Provider;
 
 /// The answer of `ibv_is_fork_initialized` about this process.
+///
+/// See [`ibv_is_fork_initialized(3)`](https://man7.org/linux/man-pages/man3/ibv_is_fork_initialized.3.html).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForkStatus {
     /// A fork may leave a registered page to the child and give the parent a copy that the
@@ -115,38 +117,19 @@ impl fmt::Display for ForkReport {
 mod tests {
     use std::sync::Mutex;
 
-    use tracing::{Event, Level, Metadata, Subscriber, span, subscriber};
+    use ibex_harness::events::Each;
+    use tracing::{Event, Level, subscriber};
 
     use super::*;
     use crate::provider::fake::{FakeDevice, FakeProvider};
 
-    /// A subscriber that keeps the level of each event.
-    #[derive(Clone, Default)]
-    struct Levels(Arc<Mutex<Vec<Level>>>);
-
-    impl Subscriber for Levels {
-        fn enabled(&self, _: &Metadata<'_>) -> bool {
-            true
-        }
-
-        fn event(&self, event: &Event<'_>) {
-            self.0.lock().unwrap().push(*event.metadata().level());
-        }
-
-        // Nothing here opens spans.
-        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-            span::Id::from_u64(1)
-        }
-        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-        fn enter(&self, _: &span::Id) {}
-        fn exit(&self, _: &span::Id) {}
-    }
-
     #[test]
     fn a_fork_that_is_not_known_to_be_safe_is_a_warning() {
-        let levels = Levels::default();
-        subscriber::with_default(levels.clone(), || {
+        let levels = Arc::<Mutex<Vec<Level>>>::default();
+        let kept = levels.clone();
+        let log =
+            Each(move |event: &Event<'_>| kept.lock().unwrap().push(*event.metadata().level()));
+        subscriber::with_default(log, || {
             for raw in 0..4 {
                 let status = ForkStatus::from_raw(raw);
                 let report = ForkReport {
@@ -159,7 +142,7 @@ mod tests {
         });
         // The levels for: disabled, enabled, unneeded, unknown.
         let expected = [Level::WARN, Level::INFO, Level::INFO, Level::WARN];
-        assert_eq!(*levels.0.lock().unwrap(), expected);
+        assert_eq!(*levels.lock().unwrap(), expected);
     }
 
     #[test]

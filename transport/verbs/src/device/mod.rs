@@ -8,6 +8,7 @@ pub(crate) mod async_event;
 pub(crate) mod clock;
 pub(crate) mod fork_report;
 
+use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,6 +53,8 @@ pub(crate) struct Context {
 impl Device {
     /// Opens a device by name.
     ///
+    /// See [`ibv_open_device(3)`](https://man7.org/linux/man-pages/man3/ibv_open_device.3.html).
+    ///
     /// # Errors
     /// [`VerbsError`]: there are none, none of that name, it may not be opened, or it
     /// speaks another protocol.
@@ -88,6 +91,27 @@ impl Device {
         })
     }
 
+    /// Opens a device by its node's 64-bit identifier, which stays when the device is renamed.
+    ///
+    /// See [`ibv_get_device_guid(3)`](https://man7.org/linux/man-pages/man3/ibv_get_device_guid.3.html).
+    ///
+    /// # Errors
+    /// [`VerbsError::NoSuchDevice`] if no device of the list has it, and the errors of
+    /// [`open`](Self::open).
+    pub fn open_by_guid(provider: &Arc<dyn Provider>, guid: u64) -> Result<Self, VerbsError> {
+        let present = provider.devices()?;
+        match present.iter().find(|entry| entry.guid == guid) {
+            Some(entry) => Self::open(provider, &entry.name),
+            None => Err(VerbsError::NoSuchDevice {
+                name: format!("with GUID {}", Guid(guid)),
+                present: present
+                    .iter()
+                    .map(|entry| format!("{} with GUID {}", entry.name, Guid(entry.guid)))
+                    .collect(),
+            }),
+        }
+    }
+
     /// Returns the device's name, as in `/sys/class/infiniband`.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -105,6 +129,8 @@ impl Device {
     /// longer listed, and goes when all programs have closed it. It need not raise an event
     /// (soft-RoCE does not). The call takes long, so make it on another thread than the one that
     /// turns the engine.
+    ///
+    /// See [`ibv_get_device_list(3)`](https://man7.org/linux/man-pages/man3/ibv_get_device_list.3.html).
     #[must_use]
     pub fn is_listed(&self) -> bool {
         match self.provider().devices() {
@@ -115,12 +141,16 @@ impl Device {
     }
 
     /// Returns the device's limits and capabilities.
+    ///
+    /// See [`ibv_query_device_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device_ex.3.html).
     #[must_use]
     pub fn attributes(&self) -> &DeviceAttributes {
         &self.context.attributes
     }
 
     /// Queries the present state of a port.
+    ///
+    /// See [`ibv_query_port(3)`](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html).
     ///
     /// # Errors
     /// [`VerbsError`] if there is no such port, or the device is gone.
@@ -151,6 +181,8 @@ impl Device {
 
     /// Queries a slot of a port's GID table; `None` if it is empty.
     ///
+    /// See [`ibv_query_gid(3)`](https://man7.org/linux/man-pages/man3/ibv_query_gid.3.html).
+    ///
     /// # Errors
     /// [`VerbsError`] if there is no such port, or the device is gone.
     pub fn query_gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>, VerbsError> {
@@ -169,6 +201,8 @@ impl Device {
     /// Returns the occupied slots of a port's GID table, as they are now, as far as a connection
     /// can name them.
     ///
+    /// See [`ibv_query_gid_table(3)`](https://man7.org/linux/man-pages/man3/ibv_query_gid_table.3.html).
+    ///
     /// # Errors
     /// The errors of [`Device::query_gid`].
     pub fn gids(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
@@ -181,6 +215,8 @@ impl Device {
     }
 
     /// Returns a port's partition keys.
+    ///
+    /// See [`ibv_query_pkey(3)`](https://man7.org/linux/man-pages/man3/ibv_query_pkey.3.html).
     ///
     /// # Errors
     /// The errors of [`Device::query_port`].
@@ -216,6 +252,8 @@ impl Device {
 
     /// Queries one partition key of a port.
     ///
+    /// See [`ibv_query_pkey(3)`](https://man7.org/linux/man-pages/man3/ibv_query_pkey.3.html).
+    ///
     /// # Errors
     /// [`VerbsError`] if there is no such port, the device is gone, or no key is at that index.
     pub fn pkey(&self, port: u8, index: u16) -> Result<u16, VerbsError> {
@@ -229,6 +267,31 @@ impl Device {
             self.context
                 .failed("ibv_query_pkey", errno, "the partition cannot be used")
         })
+    }
+
+    /// Refuses a place behind the end of a port's table of partition keys. The first place needs no
+    /// look at the table: each has one.
+    pub(crate) fn check_pkey_index(&self, port: u8, index: u16) -> Result<(), VerbsError> {
+        if index == 0 {
+            return Ok(());
+        }
+        let keys = self.query_port(port)?.pkey_table_len;
+        match index < keys {
+            true => Ok(()),
+            false => Err(VerbsError::NoSuchPartitionIndex {
+                device: self.name().to_owned(),
+                port,
+                index,
+                keys,
+            }),
+        }
+    }
+
+    /// Returns an open device that another object keeps open.
+    pub(crate) fn of(context: &Arc<Context>) -> Self {
+        Self {
+            context: Arc::clone(context),
+        }
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -292,6 +355,22 @@ impl Context {
         })
     }
 
+    /// Checks that an object is of this open device, like the protection domain.
+    pub(crate) fn check_same(
+        self: &Arc<Self>,
+        object: &'static str,
+        other: &Arc<Self>,
+    ) -> Result<(), VerbsError> {
+        if Arc::ptr_eq(self, other) {
+            return Ok(());
+        }
+        Err(VerbsError::OtherDevice {
+            object,
+            device: self.name.clone(),
+            other: other.name.clone(),
+        })
+    }
+
     pub(crate) fn failed(
         &self,
         call: &'static str,
@@ -306,6 +385,45 @@ impl Context {
         }
     }
 
+    /// Makes the error of a verb that not every device has.
+    pub(crate) fn lacks(
+        &self,
+        call: &'static str,
+        source: Errno,
+        what: &'static str,
+        instead: &'static str,
+    ) -> VerbsError {
+        let is_absent = matches!(source, Errno::OPNOTSUPP | Errno::NOSYS);
+        match is_absent {
+            true => VerbsError::Unsupported {
+                device: self.name.clone(),
+                what,
+                call,
+                source,
+                instead,
+            },
+            false => self.failed(call, source, instead),
+        }
+    }
+
+    /// Refuses a size that is beyond the device's limit.
+    pub(crate) fn check_limit(&self, asked: &Asked) -> Result<(), VerbsError> {
+        match asked.asked <= asked.limit {
+            true => Ok(()),
+            false => Err(self.beyond(asked)),
+        }
+    }
+
+    fn beyond(&self, asked: &Asked) -> VerbsError {
+        VerbsError::Limit {
+            device: self.name.clone(),
+            what: asked.what,
+            asked: asked.asked,
+            limit: asked.limit,
+            setting: asked.setting,
+        }
+    }
+
     /// Makes the error of a refused creation, which names a limit if the request was beyond one.
     pub(crate) fn refused(
         &self,
@@ -315,13 +433,7 @@ impl Context {
     ) -> VerbsError {
         let beyond = limits.iter().find(|asked| asked.asked > asked.limit);
         match beyond {
-            Some(asked) => VerbsError::Limit {
-                device: self.name.clone(),
-                what: asked.what,
-                asked: asked.asked,
-                limit: asked.limit,
-                setting: asked.setting,
-            },
+            Some(asked) => self.beyond(asked),
             None => VerbsError::creation(&self.name, call, LockedMemory::now(), source),
         }
     }
@@ -347,6 +459,30 @@ impl Drop for Context {
         if let Err(errno) = unsafe { self.provider.close(self.opened.handle) } {
             self.undestroyed("ibv_close_device", errno);
         }
+    }
+}
+
+/// A 64-bit identifier in the form of `ibv_devinfo`.
+pub(crate) struct Guid(pub(crate) u64);
+
+impl Guid {
+    /// Reads a device's name of the form `guid:0002:c903:0000:0001`; `None` for another name.
+    pub(crate) fn of_name(name: &str) -> Option<Self> {
+        let words: Vec<_> = name.strip_prefix("guid:")?.split(':').collect();
+        let is_word =
+            |word: &&str| word.len() == 4 && word.bytes().all(|one| one.is_ascii_hexdigit());
+        match words.len() == 4 && words.iter().all(is_word) {
+            true => u64::from_str_radix(&words.concat(), 16).ok().map(Self),
+            false => None,
+        }
+    }
+}
+
+impl fmt::Display for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = |place: u32| self.0 >> (16 * place) & 0xffff;
+        let [a, b, c, d] = [3, 2, 1, 0].map(word);
+        write!(f, "{a:04x}:{b:04x}:{c:04x}:{d:04x}")
     }
 }
 

@@ -14,6 +14,7 @@ use crate::{
         partition::PartitionKey,
         port::{LinkLayer, Mtu},
     },
+    device::Guid,
     error::VerbsError,
 };
 
@@ -24,9 +25,10 @@ pub enum Wish {
     Address(IpAddr),
     /// The device of this network interface, or of an interface that it stands on.
     Netdev(String),
-    /// A device by name, with its first active port and best GID, unless they are named too.
+    /// A device by its name, or by its node's identifier in the form `guid:0002:c903:0000:0001`, with
+    /// its first active port and best GID, unless they are named too.
     Device {
-        /// The name of the device.
+        /// The name or the GUID of the device.
         name: String,
         /// The number of the port.
         port: Option<u8>,
@@ -266,11 +268,22 @@ impl Inventory {
         port: Option<u8>,
         gid_index: Option<u32>,
     ) -> Result<Choice, VerbsError> {
-        let device = self.devices.iter().find(|device| device.name == name);
+        let guid = Guid::of_name(name);
+        let device = self.devices.iter().find(|device| match &guid {
+            Some(guid) => device.guid == guid.0,
+            None => device.name == name,
+        });
         let Some(device) = device else {
             return Err(VerbsError::NoSuchDevice {
                 name: name.to_owned(),
-                present: self.devices.iter().map(|one| one.name.clone()).collect(),
+                present: match guid {
+                    Some(_) => {
+                        let each = self.devices.iter();
+                        each.map(|one| format!("{} with guid:{}", one.name, Guid(one.guid)))
+                            .collect()
+                    }
+                    None => self.devices.iter().map(|one| one.name.clone()).collect(),
+                },
             });
         };
         if let Err(obstacle) = &device.details {
@@ -287,14 +300,14 @@ impl Inventory {
         };
         let Some(found) = found else {
             return Err(VerbsError::NoSuchPort {
-                device: name.to_owned(),
+                device: device.name.clone(),
                 port: port.unwrap_or(1),
                 ports: count,
             });
         };
         if !found.is_active() {
             return Err(VerbsError::PortNotActive {
-                device: name.to_owned(),
+                device: device.name.clone(),
                 port: found.number,
                 state: found.attributes.state,
             });
@@ -317,7 +330,7 @@ impl Inventory {
                 Ok(one.choice(format!("{name} was asked for")))
             }
             (None, Some(index)) => Err(VerbsError::NoSuchGid {
-                device: name.to_owned(),
+                device: device.name.clone(),
                 port: found.number,
                 index,
                 present: entries(found),

@@ -18,9 +18,9 @@ use super::{
         gid::GidEntry,
         port::{PortAttributes, PortState},
     },
-    device::Device,
+    device::{Device, Guid},
     error::VerbsError,
-    provider::{DeviceAttributes, Provider, Transport},
+    provider::{AtomicSupport, DeviceAttributes, Provider, Transport},
 };
 
 pub use choice::{Choice, Wish};
@@ -41,6 +41,8 @@ pub struct Inventory {
 pub struct DeviceInfo {
     /// The device's name, as in `/sys/class/infiniband`.
     pub name: String,
+    /// The node's 64-bit identifier, which stays when the device is renamed; 0 if it has none.
+    pub guid: u64,
     /// The kind of network that the device speaks.
     pub transport: Transport,
     /// The kind of the device: hardware or software.
@@ -122,6 +124,7 @@ pub fn discover(provider: &Arc<dyn Provider>, sysfs: &Sysfs) -> Result<Inventory
                 numa_node: sysfs.numa_node(&entry.name),
                 near_cores: sysfs.near_cores(&entry.name),
                 details,
+                guid: entry.guid,
                 transport: entry.transport,
                 name: entry.name,
             }
@@ -216,6 +219,9 @@ impl fmt::Display for DeviceInfo {
             DeviceKind::Unknown => "unknown whether hardware (/sys is hidden)",
         };
         write!(f, "{}: {kind}, {}", self.name, self.transport)?;
+        if self.guid != 0 {
+            write!(f, ", GUID {}", Guid(self.guid))?;
+        }
         if let Some(node) = self.numa_node {
             write!(f, ", NUMA node {node}")?;
         }
@@ -247,6 +253,18 @@ impl fmt::Display for DeviceInfo {
                 can.max_shared_receive_requests
             )?,
         }
+        writeln!(
+            f,
+            "  up to {} memory windows, {} reads or atomics at once from a queue pair, {}",
+            can.max_windows,
+            can.max_initiator_depth,
+            match can.atomics {
+                AtomicSupport::None => "no atomics",
+                AtomicSupport::Device => "atomics among the device's own",
+                AtomicSupport::Global => "atomics also with the processor's",
+                AtomicSupport::Unknown(_) => "atomics of an unknown kind",
+            }
+        )?;
         details
             .ports
             .iter()
@@ -264,6 +282,9 @@ impl fmt::Display for PortInfo {
         )?;
         if port.lid != 0 {
             write!(f, ", LID {}", port.lid)?;
+        }
+        if let (Some(lanes), Some(megabits)) = (port.width.lanes(), port.speed.megabits()) {
+            write!(f, ", {} Gbps", f64::from(lanes * megabits) / 1000.0)?;
         }
         if !self.netdevs.is_empty() {
             write!(f, ", on {}", self.netdevs.join(", "))?;

@@ -1,5 +1,9 @@
 //! Memory that a device may touch, and the domain that it belongs to.
 
 pub(crate) mod anonymous;
+pub mod foreign;
+pub(crate) mod on_demand;
 pub(crate) mod protection_domain;
 pub mod region;
+mod reregister;
+pub mod window;

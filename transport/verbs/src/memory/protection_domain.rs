@@ -13,6 +13,8 @@ use crate::{
 };
 
 /// A protection domain of an open device. Clones are the same domain.
+///
+/// See [`ibv_alloc_pd(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html).
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
     inner: Arc<Domain>,

@@ -17,18 +17,21 @@
 //! 4. A [`ScatterEntry`] borrows what it points to, so it is mapped when it is posted;
 //!    what happens afterwards is rule 1.
 
+use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ibex_base::{fork, sync::lock};
+use rustix::io::Errno;
 
 use super::protection_domain::{Domain, ProtectionDomain};
 use crate::{
     abi::{Sge, access_flags},
-    device::new_tag,
+    device::{Context, new_tag},
     error::VerbsError,
     locked_memory::LockedMemory,
     provider::RegionHandle,
@@ -72,6 +75,10 @@ impl RegionAccess {
     pub const RECEIVE: Self = Self(access_flags::LOCAL_WRITE);
     /// A peer that has the key writes into the memory by RDMA.
     pub const REMOTE_WRITE: Self = Self(access_flags::LOCAL_WRITE | access_flags::REMOTE_WRITE);
+    /// A peer that has the key reads the memory by RDMA.
+    pub const REMOTE_READ: Self = Self(access_flags::REMOTE_READ);
+    /// A peer that has the key does atomics in the memory.
+    pub const REMOTE_ATOMIC: Self = Self(access_flags::LOCAL_WRITE | access_flags::REMOTE_ATOMIC);
 
     /// Lets the device's writes overtake each other on the PCIe bus. A completion still makes all
     /// bytes before it visible
@@ -82,10 +89,38 @@ impl RegionAccess {
         Self(self.0 | access_flags::RELAXED_ORDERING)
     }
 
+    /// Memory windows can be bound to the memory.
+    pub const WINDOWS: Self = Self(access_flags::WINDOW_BIND);
+
+    /// The device asks for the memory's pages when it needs them, in place of pinning all at once:
+    /// registering takes no time and no locked memory, and the first access of each page takes long.
+    /// [`MemoryRegion::prefetch`] asks beforehand.
+    pub const ON_DEMAND: Self = Self(access_flags::ON_DEMAND);
+
+    /// Returns whether these rights contain all of `other`.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
     /// Combines the rights of both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
+    }
+
+    /// Refuses rights that the device does not have.
+    fn check(self, context: &Context) -> Result<(), VerbsError> {
+        let on_demand = &context.attributes().extended.on_demand;
+        match self.contains(Self::ON_DEMAND) && !on_demand.is_there() {
+            false => Ok(()),
+            true => Err(context.lacks(
+                "ibv_reg_mr",
+                Errno::OPNOTSUPP,
+                "on-demand paging",
+                "register the memory without `RegionAccess::ON_DEMAND`, which pins it",
+            )),
+        }
     }
 
     /// Returns the rights as `ibv_reg_mr` takes them.
@@ -98,12 +133,15 @@ impl RegionAccess {
 /// Memory that is registered.
 #[derive(Debug)]
 pub struct MemoryRegion<M: DeviceMemory> {
-    memory: ManuallyDrop<M>,
-    registration: Arc<Registration>,
-    base: NonNull<u8>,
-    bytes: usize,
-    lkey: u32,
-    rkey: u32,
+    pub(super) memory: ManuallyDrop<M>,
+    /// Memory that the device may know in place of `memory`, since a change has failed.
+    pub(super) doubtful: ManuallyDrop<Option<M>>,
+    pub(crate) registration: Arc<Registration>,
+    pub(super) base: NonNull<u8>,
+    pub(super) bytes: usize,
+    pub(super) lkey: u32,
+    pub(super) rkey: u32,
+    pub(super) access: RegionAccess,
 }
 
 /// The device's knowledge of a region, until it is ended: by the region, or before that by the
@@ -112,18 +150,26 @@ pub struct MemoryRegion<M: DeviceMemory> {
 pub(crate) struct Registration {
     /// The number of the registration in its domain.
     number: u64,
-    /// The addresses that are registered, which are mapped while the state is `Held`.
-    range: Range<usize>,
     state: Mutex<RegistrationState>,
 }
 
 #[derive(Debug)]
 enum RegistrationState {
-    Held(RegionHandle, Arc<Domain>),
+    Held(Held),
     /// The device is done with the memory.
     Ended,
     /// The registration could not be ended, so the memory belongs to the device for ever.
     Stuck,
+}
+
+/// A registration that the device knows.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) handle: RegionHandle,
+    pub(super) domain: Arc<Domain>,
+    /// The addresses of this process that are registered, which are mapped while this value exists;
+    /// empty for memory without such.
+    pub(super) range: Range<usize>,
 }
 
 // SAFETY: `base` is an address of `memory`, which is Send; the rest is Send by itself.
@@ -146,6 +192,7 @@ impl<M: DeviceMemory> MemoryRegion<M> {
         let domain = domain.inner();
         let context = &domain.context;
         let (base, bytes) = (memory.base(), memory.bytes());
+        access.check(context)?;
         let access = match domain.relaxed_ordering {
             true => access.relaxed_ordering(),
             false => access,
@@ -163,33 +210,40 @@ impl<M: DeviceMemory> MemoryRegion<M> {
             unsafe { fork::keep_from_children(range.clone()) };
             VerbsError::registration(context.name(), bytes as u64, LockedMemory::now(), errno)
         })?;
-        let number = new_tag();
-        let held = RegistrationState::Held(registered.handle, Arc::clone(domain));
+        let handle = registered.handle;
+        let (registration, is_noted) = Registration::new(handle, domain, range);
         let region = Self {
             memory: ManuallyDrop::new(memory),
-            registration: Arc::new(Registration {
-                number,
-                range,
-                state: Mutex::new(held),
-            }),
+            doubtful: ManuallyDrop::new(None),
+            registration,
             base,
             bytes,
             lkey: registered.lkey,
             rkey: registered.rkey,
+            access,
         };
-        if domain.note(number, &region.registration) {
-            Ok(region)
-        } else {
-            Err(VerbsError::Closed {
+        match is_noted {
+            true => Ok(region),
+            false => Err(VerbsError::Closed {
                 device: context.name().to_owned(),
-            })
+            }),
         }
     }
 
     /// Returns whether the device still knows the region.
     #[must_use]
     pub fn is_registered(&self) -> bool {
-        matches!(*self.registration.state(), RegistrationState::Held(..))
+        self.registration.is_held()
+    }
+
+    /// Runs `act` with the domain and the provider's region, while the device knows the region;
+    /// `None` if it no longer does.
+    pub(crate) fn while_registered<T>(
+        &self,
+        act: impl FnOnce(&Arc<Domain>, *mut c_void) -> T,
+    ) -> Option<T> {
+        self.registration
+            .while_held(|held| act(&held.domain, held.handle.as_ptr()))
     }
 
     /// The memory itself.
@@ -229,6 +283,27 @@ impl<M: DeviceMemory> MemoryRegion<M> {
         }
     }
 
+    /// Returns the rights that the region was registered with.
+    #[inline]
+    #[must_use]
+    pub fn access(&self) -> RegionAccess {
+        self.access
+    }
+
+    /// Returns a piece of the region that the device may write, for a [read](crate::ReadRequest).
+    ///
+    /// # Panics
+    /// If the range leaves the region, is longer than 4 GiB, or the region was registered without
+    /// [`RegionAccess::RECEIVE`], so that the device would refuse the write.
+    #[must_use]
+    pub fn target(&self, range: Range<usize>) -> TargetEntry<'_> {
+        assert!(
+            self.access.contains(RegionAccess::RECEIVE),
+            "the device may not write to this region: register it with `RegionAccess::RECEIVE`"
+        );
+        TargetEntry(self.entry(range))
+    }
+
     /// Returns a piece of the region, to post.
     ///
     /// # Panics
@@ -261,29 +336,78 @@ impl<M: DeviceMemory> Drop for MemoryRegion<M> {
         }
         if self.registration.end() {
             // SAFETY: the device is done with the memory (rule 3 of `Provider`), and
-            // `self.memory` is not touched after this.
-            unsafe { ManuallyDrop::drop(&mut self.memory) };
+            // neither value is touched after this.
+            unsafe {
+                ManuallyDrop::drop(&mut self.memory);
+                ManuallyDrop::drop(&mut self.doubtful);
+            }
         }
     }
 }
 
 impl Registration {
+    /// Keeps the registration of a range of this process, or of other memory if it is empty. Returns
+    /// whether the domain takes it.
+    pub(super) fn new(
+        handle: RegionHandle,
+        domain: &Arc<Domain>,
+        range: Range<usize>,
+    ) -> (Arc<Self>, bool) {
+        let number = new_tag();
+        let held = Held {
+            handle,
+            domain: Arc::clone(domain),
+            range,
+        };
+        let registration = Arc::new(Self {
+            number,
+            state: Mutex::new(RegistrationState::Held(held)),
+        });
+        let is_noted = domain.note(number, &registration);
+        (registration, is_noted)
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        matches!(*self.state(), RegistrationState::Held(_))
+    }
+
+    /// Runs `act` while the device knows the region; `None` if it no longer does. The lock keeps the
+    /// registration from being ended meanwhile.
+    pub(crate) fn while_held<T>(&self, act: impl FnOnce(&mut Held) -> T) -> Option<T> {
+        match &mut *self.state() {
+            RegistrationState::Held(held) => Some(act(held)),
+            _ => None,
+        }
+    }
+
+    /// Notes the registration in another domain. Returns whether that takes it.
+    pub(super) fn move_to(self: &Arc<Self>, from: &Domain, to: &Domain) -> bool {
+        from.forget(self.number);
+        to.note(self.number, self)
+    }
+
     /// Ends the registration, if that was not done before. Returns whether the device is done with
     /// the memory.
     pub(crate) fn end(&self) -> bool {
         let mut state = self.state();
-        if let RegistrationState::Held(handle, domain) = &*state {
+        if let RegistrationState::Held(held) = &*state {
+            let Held {
+                handle,
+                domain,
+                range,
+            } = held;
             domain.forget(self.number);
             let context = &domain.context;
             // SAFETY: the region is registered, and `state`, which is locked, no longer has its
             // handle after this.
             let ended = unsafe { context.provider().deregister(*handle) };
             *state = match ended {
+                Ok(()) if range.is_empty() => RegistrationState::Ended,
                 Ok(()) => {
                     // SAFETY: the region's memory is mapped: the region drops it after it has
                     // called this method, and finds `state` locked until then. The memory is kept
                     // from children (`DeviceMemory`).
-                    unsafe { fork::keep_from_children(self.range.clone()) };
+                    unsafe { fork::keep_from_children(range.clone()) };
                     RegistrationState::Ended
                 }
                 Err(errno) => {
@@ -305,8 +429,44 @@ impl Registration {
 pub struct RemoteAddress {
     /// The address there.
     pub address: u64,
-    /// The key that permits this end to write there.
+    /// The key that permits this end to read or write there.
     pub rkey: u32,
+}
+
+impl RemoteAddress {
+    /// Returns the key alone.
+    #[must_use]
+    pub fn key(self) -> RemoteKey {
+        RemoteKey(self.rkey)
+    }
+
+    /// Returns the place this many bytes behind. The addresses of a peer are numbers here, so they
+    /// wrap.
+    #[must_use]
+    pub fn plus(self, bytes: u64) -> Self {
+        Self {
+            address: self.address.wrapping_add(bytes),
+            ..self
+        }
+    }
+}
+
+/// The key of a memory region or of a memory window, by which a peer reaches it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteKey(pub(crate) u32);
+
+impl RemoteKey {
+    /// Takes the number that a peer has told.
+    #[must_use]
+    pub fn from_raw(raw: u32) -> Self {
+        Self(raw)
+    }
+
+    /// Returns the number, to be told to a peer.
+    #[must_use]
+    pub fn to_raw(self) -> u32 {
+        self.0
+    }
 }
 
 /// A piece of memory of a work request.
@@ -318,6 +478,15 @@ pub struct ScatterEntry<'memory> {
 }
 
 impl<'memory> ScatterEntry<'memory> {
+    /// A piece of registered memory, which exists while `'memory` lasts.
+    pub(super) fn registered(sge: Sge) -> Self {
+        Self {
+            sge,
+            registered: true,
+            memory: PhantomData,
+        }
+    }
+
     /// An entry without bytes, with which arrays of entries are made before they are filled.
     pub const EMPTY: Self = Self {
         sge: Sge {
@@ -353,5 +522,24 @@ impl<'memory> ScatterEntry<'memory> {
     #[must_use]
     pub fn bytes(&self) -> u32 {
         self.sge.length
+    }
+}
+
+/// A piece of memory of a work request that the device writes
+/// ([`MemoryRegion::target`]).
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct TargetEntry<'memory>(pub(crate) ScatterEntry<'memory>);
+
+impl<'memory> TargetEntry<'memory> {
+    pub(crate) fn as_entries<'list>(list: &'list [Self]) -> &'list [ScatterEntry<'memory>] {
+        // SAFETY: the same pieces, since the type is transparent.
+        unsafe { slice::from_raw_parts(list.as_ptr().cast(), list.len()) }
+    }
+
+    /// Returns the piece's length.
+    #[must_use]
+    pub fn bytes(&self) -> u32 {
+        self.0.bytes()
     }
 }

@@ -19,29 +19,38 @@
 //! 3. After `deregister` has returned `Ok`, the device reads and writes no byte of the
 //!    region any more.
 
+mod attributes;
+pub(crate) mod datagram;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 #[cfg(feature = "libibverbs")]
 mod libibverbs;
+pub(crate) mod xrc;
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
 
 use super::{
     abi::{
-        PollAttributes, RecvWr, SendWr, Wc,
+        BindInfo, PollAttributes, RecvWr, SendWr, Sge, Wc,
         gid::GidEntry,
         port::PortAttributes,
+        queue_pair_kind::QueuePairKind,
         queue_pair_state::{AttributeMask, QueuePairAttributes},
     },
+    completion::details::CompletionFields,
     device::fork_report::ForkStatus,
     error::VerbsError,
 };
 
+pub use attributes::{
+    AtomicSupport, DeviceAttributes, ExtendedAttributes, OnDemandSupport, PacketPacing, PciAtomics,
+    ReceiveHashing, Segmentation, TagMatching,
+};
 #[cfg(feature = "libibverbs")]
 pub use libibverbs::Libibverbs;
 
@@ -86,6 +95,11 @@ pub type ReadField = unsafe extern "C" fn(*mut c_void) -> u32;
 /// `ibv_wc_read_completion_ts`.
 pub type ReadTime = unsafe extern "C" fn(*mut c_void) -> u64;
 
+/// `ibv_wc_read_sl` and its like.
+pub type ReadByte = unsafe extern "C" fn(*mut c_void) -> u8;
+/// `ibv_wc_read_cvlan`.
+pub type ReadVlan = unsafe extern "C" fn(*mut c_void) -> u16;
+
 /// The calls of one extended completion queue, and the places where it shows the completion that it
 /// stands at. A provider sets them when it makes the queue and never again.
 #[derive(Clone, Copy)]
@@ -114,6 +128,33 @@ pub struct BatchCalls {
     pub qp_num: ReadField,
     /// The completion's time by the device's clock; only where it was requested.
     pub time: Option<ReadTime>,
+    /// The calls of the fields that were requested beyond these.
+    pub details: DetailCalls,
+}
+
+/// The calls that read further fields of a completion; each only where it was requested.
+#[derive(Clone, Copy, Default)]
+pub struct DetailCalls {
+    /// The sender's queue pair.
+    pub source_queue_pair: Option<ReadField>,
+    /// The sender's LID.
+    pub source_lid: Option<ReadField>,
+    /// The service level.
+    pub service_level: Option<ReadByte>,
+    /// The path bits of the port's LID.
+    pub path_bits: Option<ReadByte>,
+    /// The customer's VLAN.
+    pub vlan: Option<ReadVlan>,
+    /// The tag of the flow rule.
+    pub flow_tag: Option<ReadField>,
+    /// The completion's time by the system's clock, in nanoseconds.
+    pub wall_clock: Option<ReadTime>,
+}
+
+impl fmt::Debug for DetailCalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DetailCalls")
+    }
 }
 
 // SAFETY: functions, and places that the queue's one owner reads between them (rule 2).
@@ -140,6 +181,8 @@ pub struct ExtendedInit {
     pub tag: u64,
     /// True if each completion has a time.
     pub times: bool,
+    /// The further fields that each completion has.
+    pub fields: CompletionFields,
 }
 
 /// An extended completion queue.
@@ -195,6 +238,10 @@ handles! {
     DomainHandle;
     /// A memory region.
     RegionHandle;
+    /// A memory window.
+    WindowHandle;
+    /// Memory of a device.
+    BufferHandle;
     /// A completion channel.
     ChannelHandle;
     /// A completion queue.
@@ -203,6 +250,10 @@ handles! {
     SharedReceiveHandle;
     /// A queue pair.
     PairHandle;
+    /// An address handle.
+    AddressObject;
+    /// A domain of extended connections.
+    XrcDomainHandle;
 }
 
 /// An entry of the list of devices.
@@ -214,6 +265,64 @@ pub struct DeviceEntry {
     pub file: String,
     /// The kind of network that the device speaks.
     pub transport: Transport,
+    /// The node's 64-bit identifier (`ibv_get_device_guid`); 0 if `/sys` does not tell it.
+    pub guid: u64,
+    /// The kind of node that the device is.
+    pub node_type: NodeType,
+}
+
+/// `enum ibv_node_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeType {
+    /// A channel adapter, of InfiniBand or RoCE.
+    ChannelAdapter,
+    /// A switch of InfiniBand.
+    Switch,
+    /// A router of InfiniBand.
+    Router,
+    /// An adapter of iWARP.
+    Rnic,
+    /// An adapter of usNIC.
+    UsNic,
+    /// An adapter of usNIC over UDP.
+    UsNicUdp,
+    /// An adapter of a network of the vendor's own.
+    Unspecified,
+    /// A number that this version does not know.
+    Unknown(i32),
+}
+
+impl NodeType {
+    /// Translates the C enumeration.
+    #[must_use]
+    pub fn from_raw(raw: i32) -> Self {
+        match raw {
+            1 => Self::ChannelAdapter,
+            2 => Self::Switch,
+            3 => Self::Router,
+            4 => Self::Rnic,
+            5 => Self::UsNic,
+            6 => Self::UsNicUdp,
+            7 => Self::Unspecified,
+            other => Self::Unknown(other),
+        }
+    }
+}
+
+impl fmt::Display for NodeType {
+    /// The names of `ibv_node_type_str`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ChannelAdapter => "InfiniBand channel adapter",
+            Self::Switch => "InfiniBand switch",
+            Self::Router => "InfiniBand router",
+            Self::Rnic => "iWARP NIC",
+            Self::UsNic => "usNIC",
+            Self::UsNicUdp => "usNIC UDP",
+            Self::Unspecified => "unspecified",
+            Self::Unknown(raw) => return write!(f, "unknown ({raw})"),
+        })
+    }
 }
 
 /// `enum ibv_transport_type`.
@@ -268,46 +377,19 @@ pub struct OpenedContext {
     pub async_fd: RawFd,
 }
 
-/// `ibv_device_attr`, as far as it is used.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DeviceAttributes {
-    /// Firmware, by the vendor's numbering.
-    pub firmware: String,
-    /// The node's 64-bit identifier.
-    pub node_guid: u64,
-    /// PCI vendor, or all ones for a software device.
-    pub vendor_id: u32,
-    /// The vendor's number of the part.
-    pub vendor_part_id: u32,
-    /// The largest number of queue pairs.
-    pub max_queue_pairs: u32,
-    /// The largest number of requests in one send or receive queue.
-    pub max_queue_pair_requests: u32,
-    /// The largest number of scatter entries in one request.
-    pub max_entries: u32,
-    /// The largest number of completion queues.
-    pub max_completion_queues: u32,
-    /// The largest number of completions in one completion queue.
-    pub max_completions: u32,
-    /// Completion vectors, that is interrupts which can serve completion channels
-    /// (`ibv_context::num_comp_vectors`).
-    pub completion_vectors: u32,
-    /// The largest number of memory regions.
-    pub max_memory_regions: u32,
-    /// The longest memory region.
-    pub max_memory_region_bytes: u64,
-    /// The largest number of shared receive queues; 0 where there are none.
-    pub max_shared_receive_queues: u32,
-    /// The largest number of requests in one shared receive queue.
-    pub max_shared_receive_requests: u32,
-    /// The largest number of scatter entries in a request of a shared receive queue.
-    pub max_shared_receive_entries: u32,
-    /// The largest number of reads and atomics of a peer that one queue pair serves at a time.
-    pub max_responder_resources: u32,
-    /// The largest number of reads and atomics that one queue pair has outstanding.
-    pub max_initiator_depth: u32,
-    /// Physical ports, numbered from 1.
-    pub ports: u8,
+/// `enum ibv_mw_type`: how a memory window is bound and invalidated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WindowKind {
+    /// Type 1: bound and unbound by a call, reached through every queue pair of its domain.
+    One,
+    /// Type 2: bound by a work request, reached through that queue pair alone, and invalidated by
+    /// either end.
+    Two,
+}
+
+/// Returns the key that a window gets with its next binding (`ibv_inc_rkey`).
+pub(crate) fn next_key(key: u32) -> u32 {
+    key & !0xff | key.wrapping_add(1) & 0xff
 }
 
 /// A registered region's keys.
@@ -319,6 +401,26 @@ pub struct RegisteredRegion {
     pub lkey: u32,
     /// The key for the peer's requests.
     pub rkey: u32,
+}
+
+/// The change of a registration; what is `None` stays.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reregistration {
+    /// The new protection domain.
+    pub domain: Option<DomainHandle>,
+    /// The new memory: its first byte, and its length.
+    pub memory: Option<(NonNull<u8>, usize)>,
+    /// The new rights.
+    pub access: Option<u32>,
+}
+
+/// The result of a change of a registration that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReregisterFailure {
+    /// The registration is as it was.
+    Unchanged(Errno),
+    /// The registration cannot be used, but has to be ended.
+    Unusable(Errno),
 }
 
 /// Sizes of a queue pair, as asked for and as given.
@@ -336,9 +438,33 @@ pub struct QueuePairSizes {
     pub inline_bytes: u32,
 }
 
+/// A queue pair as its device describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueriedPair {
+    /// The attributes, with the state that the queue pair is in.
+    pub attributes: QueuePairAttributes,
+    /// Sizes of its queues.
+    pub sizes: QueuePairSizes,
+    /// The send queue is being drained: some requests that were begun are not finished.
+    pub is_draining: bool,
+}
+
+/// `ibv_srq_attr`: a shared receive queue as its device describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedReceiveAttributes {
+    /// Requests that it holds.
+    pub requests: u32,
+    /// Scatter entries of one request.
+    pub entries: u32,
+    /// The number of receives below which the event is raised; 0 when it is not armed.
+    pub limit: u32,
+}
+
 /// The description of a new queue pair.
 #[derive(Clone, Copy, Debug)]
 pub struct QueuePairInit {
+    /// The kind of the queue pair.
+    pub kind: QueuePairKind,
     /// The queue for completions of sends.
     pub send_queue: CompletionHandle,
     /// The queue for completions of receives.
@@ -386,9 +512,15 @@ mod sealed {
     reason = "one contract for all methods, stated on the trait"
 )]
 #[allow(clippy::missing_errors_doc, reason = "the errno of the verb behind it")]
-pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
+pub trait Provider:
+    datagram::DatagramProvider + xrc::XrcProvider + sealed::Sealed + Send + Sync + fmt::Debug
+{
     /// `ibv_get_device_list`, or the reason why there is no list.
     fn devices(&self) -> Result<Vec<DeviceEntry>, VerbsError>;
+    /// Returns whether handles are pointers of libibverbs.
+    fn is_libibverbs(&self) -> bool {
+        false
+    }
     /// `ibv_is_fork_initialized`.
     fn fork_status(&self) -> ForkStatus;
     /// `ibv_open_device`, for a device in the list, which is taken again. The error tells which of
@@ -429,6 +561,89 @@ pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
     /// `ibv_dereg_mr`.
     unsafe fn deregister(&self, region: RegionHandle) -> Result<(), Errno>;
 
+    /// [`ibv_rereg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_rereg_mr.3.html); returns the
+    /// region's keys. A new range is mapped, and stays so until `deregister` is done. After this the
+    /// device touches no byte of an old range.
+    unsafe fn reregister(
+        &self,
+        region: RegionHandle,
+        change: &Reregistration,
+    ) -> Result<(u32, u32), ReregisterFailure>;
+    /// `ibv_reg_dmabuf_mr`, on the page of
+    /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html). The region's
+    /// addresses begin at `offset`.
+    unsafe fn register_dmabuf(
+        &self,
+        domain: DomainHandle,
+        buffer: BorrowedFd<'_>,
+        offset: u64,
+        bytes: usize,
+        access: u32,
+    ) -> Result<RegisteredRegion, Errno>;
+    /// [`ibv_advise_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_advise_mr.3.html).
+    unsafe fn advise(
+        &self,
+        domain: DomainHandle,
+        advice: u32,
+        flags: u32,
+        piece: Sge,
+    ) -> Result<(), Errno>;
+    /// [`ibv_alloc_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html), aligned to
+    /// this power of two.
+    unsafe fn create_buffer(
+        &self,
+        context: ContextHandle,
+        bytes: usize,
+        align_log: u32,
+    ) -> Result<BufferHandle, Errno>;
+    /// `ibv_free_dm`.
+    unsafe fn destroy_buffer(&self, buffer: BufferHandle) -> Result<(), Errno>;
+    /// `ibv_memcpy_to_dm`. The bytes are within the buffer.
+    unsafe fn write_buffer(
+        &self,
+        buffer: BufferHandle,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<(), Errno>;
+    /// `ibv_memcpy_from_dm`. The bytes are within the buffer.
+    unsafe fn read_buffer(
+        &self,
+        buffer: BufferHandle,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), Errno>;
+    /// `ibv_reg_dm_mr`. The region's addresses begin at 0.
+    unsafe fn register_buffer(
+        &self,
+        domain: DomainHandle,
+        buffer: BufferHandle,
+        offset: u64,
+        bytes: usize,
+        access: u32,
+    ) -> Result<RegisteredRegion, Errno>;
+
+    /// [`ibv_alloc_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html); returns the
+    /// window's key too.
+    unsafe fn create_window(
+        &self,
+        domain: DomainHandle,
+        kind: WindowKind,
+    ) -> Result<(WindowHandle, u32), Errno>;
+    /// `ibv_dealloc_mw`, which also unbinds the window.
+    unsafe fn destroy_window(&self, window: WindowHandle) -> Result<(), Errno>;
+    /// [`ibv_bind_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_bind_mw.3.html), for a window of
+    /// type 1; returns the key that it gets. The region in `info` exists, or is null.
+    unsafe fn bind_window(
+        &self,
+        pair: PairHandle,
+        window: WindowHandle,
+        wr_id: u64,
+        flags: u32,
+        info: &BindInfo,
+    ) -> Result<u32, Errno>;
+    /// Notes the key that a window of type 2 has got, from which the driver knows its next one.
+    unsafe fn set_window_key(&self, window: WindowHandle, key: u32);
+
     /// `ibv_create_comp_channel`; returns its descriptor too.
     unsafe fn create_channel(
         &self,
@@ -436,8 +651,9 @@ pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
     ) -> Result<(ChannelHandle, RawFd), Errno>;
     /// `ibv_destroy_comp_channel`.
     unsafe fn destroy_channel(&self, channel: ChannelHandle) -> Result<(), Errno>;
-    /// `ibv_get_cq_event`; returns whether there was an event. The caller has to acknowledge it.
-    unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<bool, Errno>;
+    /// `ibv_get_cq_event`; returns the tag of the queue, or `None` without an event. The caller has to
+    /// acknowledge it.
+    unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<Option<u64>, Errno>;
     /// `ibv_create_cq` on a completion vector; returns the size of the queue.
     unsafe fn create_completion_queue(
         &self,
@@ -458,6 +674,21 @@ pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
     unsafe fn query_clock(&self, context: ContextHandle) -> Result<Option<ClockAttributes>, Errno>;
     /// `ibv_query_rt_values_ex`: the clock, now.
     unsafe fn read_clock(&self, context: ContextHandle) -> Result<u64, Errno>;
+    /// [`ibv_resize_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_resize_cq.3.html); returns the
+    /// size of the queue. No thread polls it during the call.
+    unsafe fn resize_completion_queue(
+        &self,
+        queue: CompletionHandle,
+        entries: u32,
+    ) -> Result<u32, Errno>;
+    /// [`ibv_modify_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_cq.3.html): an event
+    /// after so many completions or microseconds.
+    unsafe fn moderate_completions(
+        &self,
+        queue: CompletionHandle,
+        count: u16,
+        micros: u16,
+    ) -> Result<(), Errno>;
     /// `ibv_ack_cq_events`.
     unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32);
     /// `ibv_destroy_cq`.
@@ -477,10 +708,22 @@ pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
         queue: SharedReceiveHandle,
         limit: u32,
     ) -> Result<(), Errno>;
+    /// `ibv_modify_srq` with `IBV_SRQ_MAX_WR`; the size of the queue is then queried. No thread posts
+    /// to it during the call.
+    unsafe fn resize_shared_receive(
+        &self,
+        queue: SharedReceiveHandle,
+        requests: u32,
+    ) -> Result<(), Errno>;
+    /// [`ibv_query_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_query_srq.3.html).
+    unsafe fn query_shared_receive(
+        &self,
+        queue: SharedReceiveHandle,
+    ) -> Result<SharedReceiveAttributes, Errno>;
     /// `ibv_destroy_srq`.
     unsafe fn destroy_shared_receive(&self, queue: SharedReceiveHandle) -> Result<(), Errno>;
 
-    /// `ibv_create_qp` of type RC, signaling nothing by itself.
+    /// `ibv_create_qp`, signaling nothing by itself.
     unsafe fn create_pair(
         &self,
         domain: DomainHandle,
@@ -493,6 +736,8 @@ pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
         attributes: &QueuePairAttributes,
         mask: AttributeMask,
     ) -> Result<(), Errno>;
+    /// [`ibv_query_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html).
+    unsafe fn query_pair(&self, pair: PairHandle) -> Result<QueriedPair, Errno>;
     /// `ibv_destroy_qp`.
     unsafe fn destroy_pair(&self, pair: PairHandle) -> Result<(), Errno>;
 }

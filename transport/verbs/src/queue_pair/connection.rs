@@ -16,9 +16,13 @@ use crate::{
     },
     device::Device,
     error::VerbsError,
+    provider::DeviceAttributes,
+    queue_pair::read::ReadLimits,
 };
 
 /// The settings of a reliable connection.
+///
+/// See [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html).
 ///
 /// With the defaults, the loss of a peer is noticed after 7 × 67 ms ≈ 0.5 s at the earliest;
 /// devices may wait up to four times their time-out, so after 2 s at the latest.
@@ -31,6 +35,7 @@ pub struct ConnectionSettings {
     rnr_timer_code: u8,
     service_level: u8,
     traffic_class: u8,
+    reads: ReadLimits,
 }
 
 impl Default for ConnectionSettings {
@@ -45,6 +50,11 @@ impl Default for ConnectionSettings {
             rnr_timer_code: 14,
             service_level: 0,
             traffic_class: 0,
+            // The least that devices agree on. It limits neither sends nor writes.
+            reads: ReadLimits {
+                depth: 1,
+                resources: 1,
+            },
         }
     }
 }
@@ -146,6 +156,32 @@ impl ConnectionSettings {
         self
     }
 
+    /// Sets the number of reads and atomics that this end has outstanding; more wait in the send
+    /// queue. Default: 1. With 0 the connection carries none of this end. At most what the device
+    /// has (`max_initiator_depth`) and the peer serves are used.
+    #[must_use]
+    pub fn read_depth(mut self, reads: u8) -> Self {
+        self.reads.depth = reads;
+        self
+    }
+
+    /// Sets the number of the peer's reads and atomics that this end serves at a time. Default: 1.
+    /// Each takes memory of the device. With 0 the connection carries none of the peer. At most what
+    /// the device has (`max_responder_resources`) and the peer does are used.
+    #[must_use]
+    pub fn read_resources(mut self, reads: u8) -> Self {
+        self.reads.resources = reads;
+        self
+    }
+
+    /// Returns the numbers of reads and atomics that the device allows of those that are set.
+    pub(crate) fn read_limits(&self, device: &DeviceAttributes) -> ReadLimits {
+        ReadLimits {
+            depth: at_most(self.reads.depth, device.max_initiator_depth),
+            resources: at_most(self.reads.resources, device.max_responder_resources),
+        }
+    }
+
     /// Returns the exact time-out that the device uses.
     #[must_use]
     pub fn actual_timeout(&self) -> Duration {
@@ -188,32 +224,42 @@ impl ConnectionSettings {
         (attributes, mask)
     }
 
-    pub(crate) fn to_receive(
-        self,
-        local: &LocalPort,
-        remote: &RemoteEndpoint,
-        mtu: Mtu,
-        most_resources: u32,
-    ) -> (QueuePairAttributes, AttributeMask) {
-        let lid = remote.lid_from(local);
+    /// Returns the way from a port of this end to the peer.
+    pub(crate) fn address(&self, local: &LocalPort, remote: &RemoteEndpoint) -> AddressVector {
         let route = local.needs_global_route(remote).then_some(GlobalRoute {
             destination: remote.gid,
             // Entries beyond 8 bits are never chosen (`GidEntry::preference`).
             source_index: local.gid.index as u8,
             hop_limit: HOP_LIMIT,
             traffic_class: self.traffic_class,
+            flow_label: 0,
         });
+        AddressVector {
+            lid: remote.lid_from(local),
+            route,
+            service_level: self.service_level,
+            path_bits: 0,
+            port: local.number,
+        }
+    }
+
+    pub(crate) fn timeout_code(&self) -> u8 {
+        self.timeout_code
+    }
+
+    pub(crate) fn to_receive(
+        self,
+        local: &LocalPort,
+        remote: &RemoteEndpoint,
+        mtu: Mtu,
+        resources: u8,
+    ) -> (QueuePairAttributes, AttributeMask) {
         let attributes = QueuePairAttributes {
-            address: AddressVector {
-                lid,
-                route,
-                service_level: self.service_level,
-                port: local.number,
-            },
+            address: self.address(local, remote),
             path_mtu: mtu,
             destination: remote.queue_pair,
             receive_sequence: remote.first_sequence.get(),
-            responder_resources: at_most(READ_DEPTH, most_resources),
+            responder_resources: resources,
             min_rnr_timer: self.rnr_timer_code,
             ..QueuePairAttributes::to(QueuePairState::ReadyToReceive)
         };
@@ -229,14 +275,14 @@ impl ConnectionSettings {
     pub(crate) fn to_send(
         self,
         first: FirstSequence,
-        most_depth: u32,
+        depth: u8,
     ) -> (QueuePairAttributes, AttributeMask) {
         let attributes = QueuePairAttributes {
             send_sequence: first.get(),
             timeout: self.timeout_code,
             retry_count: self.retry_count,
             rnr_retry: self.rnr_retry,
-            initiator_depth: at_most(READ_DEPTH, most_depth),
+            initiator_depth: depth,
             ..QueuePairAttributes::to(QueuePairState::ReadyToSend)
         };
         let mask = AttributeMask::SEND_SEQUENCE
@@ -252,9 +298,6 @@ impl ConnectionSettings {
 /// place (`ib_resolve_unicast_gid_dmac`,
 /// [drivers/infiniband/core/verbs.c](https://github.com/torvalds/linux/blob/master/drivers/infiniband/core/verbs.c)).
 const HOP_LIMIT: u8 = 64;
-/// RDMA reads and atomics outstanding, and served at a time: the least that devices agree on,
-/// because ibex uses neither; it limits neither sends nor writes.
-const READ_DEPTH: u8 = 1;
 
 fn at_most(wanted: u8, most: u32) -> u8 {
     wanted.min(u8::try_from(most).unwrap_or(u8::MAX))

@@ -1,5 +1,8 @@
 //! A queue pair: one end of a reliable connection.
 //!
+//! Other kinds are types of their own, each of which has a [`QueuePair`] inside: unreliable
+//! connections ([`unreliable`]), datagrams ([`datagram`]) and extended connections ([`xrc`]).
+//!
 //! A queue pair is made with its completion queues and its receive queue, and keeps them alive. It
 //! is brought up in steps, so that receives are posted before anything can arrive: `build` (INIT) →
 //! post receives → `connect` (RTR, RTS) → post sends. Posting takes `&mut`, so two threads cannot
@@ -10,16 +13,29 @@
 //! and all before it are done. One place more than callers see is kept for the last request
 //! of all, by which the queue is [drained](crate::Teardown).
 
+pub(crate) mod address;
+pub(crate) mod atomic;
+mod change;
 pub(crate) mod connection;
+pub(crate) mod datagram;
+pub(crate) mod datagram_buffer;
+mod delegates;
+pub(crate) mod global_header;
+pub(crate) mod read;
 pub(crate) mod receive_queue;
 pub(crate) mod teardown;
+pub(crate) mod unreliable;
+mod window;
 pub(crate) mod work_request;
+pub(crate) mod xrc;
 
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use connection::{ConnectionSettings, FirstSequence, LocalPort, RemoteEndpoint};
+use datagram::Datagrams;
 use ibex_base::fork;
+use read::ReadLimits;
 use receive_queue::{PostError, ReceiveQueue, SharedReceives};
 use work_request::{PushError, ReceiveRequest, RequestTable, SendRequest};
 
@@ -27,18 +43,19 @@ use super::{
     abi::{
         SendWr,
         port::Mtu,
-        queue_pair_state::{AttributeMask, QueuePairAttributes, QueuePairState, check_transition},
+        queue_pair_kind::QueuePairKind,
+        queue_pair_state::{AttributeMask, QueuePairAttributes, QueuePairState},
         work_id::{Operation, WorkId},
     },
     completion::queue::{CompletionQueue, Completions},
     connect_error::{ConnectCause, ConnectError},
-    device::Asked,
+    device::{Asked, Device},
     error::VerbsError,
     memory::{
         protection_domain::{Domain, ProtectionDomain},
         region::RegionAccess,
     },
-    provider::{PairHandle, PostSend, QueuePairInit, QueuePairSizes},
+    provider::{AtomicSupport, PairHandle, PostSend, QueriedPair, QueuePairInit, QueuePairSizes},
 };
 
 /// The description of a queue pair; ends in [`build`](QueuePairBuilder::build).
@@ -153,11 +170,39 @@ impl QueuePairBuilder {
     ///
     /// # Errors
     /// [`VerbsError::OtherDevice`] if the protection domain and the queues are not of one open
-    /// device. Otherwise the refusal of the device, with its limit if a limit is the cause.
+    /// device, [`VerbsError::NoSuchPartitionIndex`] if the port has no such partition. Otherwise the refusal of the device, with its limit if a limit is the cause.
     pub fn build(self, port: u8, settings: ConnectionSettings) -> Result<QueuePair, VerbsError> {
+        self.build_connected(QueuePairKind::Reliable, port, settings)
+    }
+
+    /// Makes a queue pair of a kind that is connected, and brings it to INIT.
+    fn build_connected(
+        self,
+        kind: QueuePairKind,
+        port: u8,
+        settings: ConnectionSettings,
+    ) -> Result<QueuePair, VerbsError> {
+        self.check_partition(port)?;
+        let (attributes, mask) = settings.to_init(port, self.pkey_index, self.access.bits());
+        let mut pair = self.create(kind, settings)?;
+        pair.modify(&attributes, mask)?;
+        Ok(pair)
+    }
+
+    fn check_partition(&self, port: u8) -> Result<(), VerbsError> {
+        Device::of(&self.domain.context).check_pkey_index(port, self.pkey_index)
+    }
+
+    /// Makes a queue pair, which is at RESET.
+    fn create(
+        self,
+        kind: QueuePairKind,
+        settings: ConnectionSettings,
+    ) -> Result<QueuePair, VerbsError> {
         let context = &self.domain.context;
         self.check_devices()?;
         let mut init = QueuePairInit {
+            kind,
             send_queue: self.send_completions.handle,
             receive_queue: self.receive_completions.handle,
             shared: self.shared.as_ref().map(|shared| shared.handle),
@@ -168,7 +213,8 @@ impl QueuePairBuilder {
                 ..self.sizes
             },
         };
-        if init.shared.is_some() {
+        let has_own = init.shared.is_none() && kind != QueuePairKind::XrcSend;
+        if !has_own {
             // mlx5 checks these sizes against its limits even when they have no effect.
             init.sizes.receive_requests = 0;
             init.sizes.receive_entries = 0;
@@ -219,30 +265,30 @@ impl QueuePairBuilder {
             receive_completions: self.receive_completions,
             domain: self.domain,
         });
-        let receives = inner.shared.is_none().then(|| {
+        let receives = has_own.then(|| {
             ReceiveQueue::of_pair(
                 &inner,
                 created.sizes.receive_requests.saturating_sub(1),
                 created.sizes.receive_entries,
             )
         });
-        let mut pair = QueuePair {
+        Ok(QueuePair {
+            kind,
             number: created.number,
             state: QueuePairState::Reset,
             sizes: created.sizes,
             settings,
             local: None,
             remote: None,
+            reads: settings.read_limits(inner.domain.context.attributes()),
             post: inner.domain.context.opened().hot.post_send,
             table: RequestTable::new(self.batch, created.sizes.send_entries as usize),
             capacity: created.sizes.send_requests.saturating_sub(1),
             outstanding: 0,
             receives,
             inner,
-        };
-        let (attributes, mask) = settings.to_init(port, self.pkey_index, self.access.bits());
-        pair.modify(&attributes, mask)?;
-        Ok(pair)
+            datagrams: None,
+        })
     }
 
     /// Checks that domain and queues are of one context, as `ibv_create_qp` takes for granted.
@@ -263,13 +309,8 @@ impl QueuePairBuilder {
             ),
         ];
         for (object, context) in parts {
-            let Some(context) = context else { continue };
-            if !Arc::ptr_eq(context, &self.domain.context) {
-                return Err(VerbsError::OtherDevice {
-                    object,
-                    device: self.domain.context.name().to_owned(),
-                    other: context.name().to_owned(),
-                });
+            if let Some(context) = context {
+                self.domain.context.check_same(object, context)?;
             }
         }
         Ok(())
@@ -287,6 +328,7 @@ pub(crate) enum Queue {
 #[derive(Debug)]
 pub struct QueuePair {
     inner: Arc<Pair>,
+    kind: QueuePairKind,
     number: u32,
     sizes: QueuePairSizes,
 
@@ -295,6 +337,8 @@ pub struct QueuePair {
     settings: ConnectionSettings,
     local: Option<LocalPort>,
     remote: Option<RemoteEndpoint>,
+    /// Reads and atomics at a time, as the two ends allow.
+    reads: ReadLimits,
 
     // Sending.
     post: PostSend,
@@ -305,6 +349,9 @@ pub struct QueuePair {
 
     // Receiving.
     receives: Option<ReceiveQueue>,
+
+    /// Behind all else that keeps `inner` alive, since address handles go after the queue pair.
+    datagrams: Option<Box<Datagrams>>,
 }
 
 /// The object itself, which an own receive queue keeps alive too.
@@ -359,6 +406,11 @@ impl QueuePair {
         self.receives.as_mut()
     }
 
+    /// Returns whether it takes receives at all, of its own queue or of a shared one.
+    pub(crate) fn receives(&self) -> bool {
+        self.kind != QueuePairKind::XrcSend
+    }
+
     /// Returns whether it takes from a shared receive queue.
     #[inline]
     #[must_use]
@@ -370,6 +422,19 @@ impl QueuePair {
     #[must_use]
     pub fn endpoint(&self, first: FirstSequence, local: &LocalPort) -> RemoteEndpoint {
         RemoteEndpoint::of(self.number, first, local)
+    }
+
+    /// Returns how many reads and atomics this end does and serves at a time, to be told to the peer
+    /// if either end uses them.
+    #[must_use]
+    pub fn read_limits(&self) -> ReadLimits {
+        self.reads
+    }
+
+    /// Takes over what the peer has told of its [`read_limits`](Self::read_limits), before
+    /// [`connect`](Self::connect). Without it, this end takes the peer's for its own.
+    pub fn set_peer_read_limits(&mut self, peer: ReadLimits) {
+        self.reads = self.reads.with_peer(peer);
     }
 
     /// Connects the queue pair: INIT → RTR → RTS. Returns the path MTU.
@@ -392,13 +457,28 @@ impl QueuePair {
             .mtu_between(local.attributes.active_mtu, remote.mtu)?;
         self.local = Some(local);
         self.remote = Some(remote);
-        let limits = self.inner.domain.context.attributes();
-        let (resources, depth) = (limits.max_responder_resources, limits.max_initiator_depth);
+        let ReadLimits { depth, resources } = self.reads;
         let (attributes, mask) = self.settings.to_receive(&local, &remote, mtu, resources);
-        self.modify(&attributes, mask)?;
+        self.modify(&attributes, self.kind.attributes_of(mask))?;
         let (attributes, mask) = self.settings.to_send(first, depth);
-        self.modify(&attributes, mask)?;
+        self.modify(&attributes, self.kind.attributes_of(mask))?;
         Ok(mtu)
+    }
+
+    /// Queries the queue pair
+    /// ([`ibv_query_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html)). Takes a
+    /// system call. Its state is the device's: unlike [`state`](Self::state) it also is ERR after an
+    /// error.
+    ///
+    /// # Errors
+    /// [`VerbsError`] if the device is gone.
+    pub fn query(&self) -> Result<QueriedPair, VerbsError> {
+        let context = &self.inner.domain.context;
+        // SAFETY: the queue pair is alive while `inner` is.
+        unsafe { context.provider().query_pair(self.inner.handle) }.map_err(|errno| {
+            let consequence = "what the device knows of the queue pair stays unknown";
+            context.failed("ibv_query_qp", errno, consequence)
+        })
     }
 
     /// Moves the queue pair to ERR: everything outstanding is flushed, and nothing goes out any
@@ -451,9 +531,20 @@ impl QueuePair {
         }
     }
 
+    #[cfg(feature = "rdma-sys")]
+    pub(crate) fn handle(&self) -> PairHandle {
+        self.inner.handle
+    }
+
+    #[cfg(feature = "rdma-sys")]
+    pub(crate) fn context(&self) -> &crate::device::Context {
+        &self.inner.domain.context
+    }
+
     /// Posts the last requests of all, into the places kept for them: with the queue pair
-    /// in ERR they are flushed after everything before them.
-    pub(crate) fn post_drain(&mut self, generation: u32) -> Result<(), PostError> {
+    /// in ERR they are flushed after everything before them. Returns whether there is one of the
+    /// send queue: a datagram needs an address, and where none was ever sent, nothing is to drain.
+    pub(crate) fn post_drain(&mut self, generation: u32) -> Result<bool, PostError> {
         let id = self.drain_id(Queue::Receive, generation);
         if let Some(receives) = &mut self.receives {
             receives.post_beyond_capacity(&ReceiveRequest::new(id, &[]))?;
@@ -463,7 +554,14 @@ impl QueuePair {
         self.table
             .push_send(&SendRequest::send(id, &[]).signaled(), 0)
             .expect("an empty request fits into an empty table");
-        self.post_table().map(|_| ())
+        if let Some(datagrams) = &self.datagrams {
+            let Some(address) = &datagrams.last else {
+                return Ok(false);
+            };
+            let last = self.table.last_mut().expect("it was just pushed");
+            last.set_datagram(address.handle.as_ptr(), self.number, 0);
+        }
+        self.post_table().map(|_| true)
     }
 
     /// Returns the identity of the last request of one of its queues. A number has 24 bits, so
@@ -504,7 +602,10 @@ impl QueuePair {
         mask: AttributeMask,
     ) -> Result<(), VerbsError> {
         let mask = mask | AttributeMask::STATE;
-        let cause = match check_transition(self.state, attributes.state, mask) {
+        let cause = match self
+            .kind
+            .check_transition(self.state, attributes.state, mask)
+        {
             Err(illegal) => ConnectCause::Illegal(illegal),
             Ok(()) => {
                 let provider = self.inner.domain.context.provider();
@@ -599,6 +700,27 @@ impl<'memory> SendBatch<'_, 'memory> {
         self.pair
             .table
             .push_send(request, self.pair.sizes.inline_bytes)
+    }
+
+    /// Returns the table for a read or an atomic, if the queue has room for one and the connection
+    /// carries some.
+    fn table_of_reads(&mut self) -> Result<&mut RequestTable<SendWr>, PushError> {
+        if self.pair.reads.depth == 0 {
+            return Err(PushError::NoReads);
+        }
+        self.table_with_room()
+    }
+
+    fn table_with_room(&mut self) -> Result<&mut RequestTable<SendWr>, PushError> {
+        let capacity = self.pair.capacity;
+        match self.pair.send_room() > self.pair.table.len() as u32 {
+            true => Ok(&mut self.pair.table),
+            false => Err(PushError::QueueFull { capacity }),
+        }
+    }
+
+    fn atomics(&self) -> AtomicSupport {
+        self.pair.inner.domain.context.attributes().atomics
     }
 
     /// Returns the number of requests in the batch.

@@ -14,13 +14,15 @@ use rustix::io::Errno;
 use super::{
     Pair,
     work_request::{PushError, ReceiveRequest, RequestTable},
+    xrc::{OpenXrcDomain, XrcDomain},
 };
 use crate::{
     abi::RecvWr,
+    completion::queue::{CompletionQueue, Completions},
     device::{Asked, Context, new_tag},
     error::VerbsError,
     memory::protection_domain::{Domain, ProtectionDomain},
-    provider::{PostReceive, SharedReceiveHandle},
+    provider::{PostReceive, SharedReceiveAttributes, SharedReceiveHandle, xrc::XrcReceivesInit},
 };
 
 /// A queue of receives, shared by queue pairs or of one alone.
@@ -46,6 +48,8 @@ pub(crate) struct SharedReceives {
     pub(crate) handle: SharedReceiveHandle,
     tag: u64,
     domain: Arc<Domain>,
+    /// What a queue of extended connections was made with.
+    _xrc: Option<(Arc<Completions>, Arc<OpenXrcDomain>)>,
 }
 
 impl SharedReceives {
@@ -106,12 +110,67 @@ impl ReceiveQueue {
                 handle,
                 tag,
                 domain,
+                _xrc: None,
             })),
             post: context.opened().hot.post_shared_receive,
             table: RequestTable::new(RECEIVE_BATCH, entries as usize),
             capacity,
             outstanding: 0,
         })
+    }
+
+    /// Makes a queue of extended connections; returns its number too.
+    pub(super) fn of_xrc(
+        domain: &ProtectionDomain,
+        xrc: &XrcDomain,
+        completions: &CompletionQueue,
+        requests: u32,
+        entries: u32,
+    ) -> Result<(Self, u32), VerbsError> {
+        let domain = Arc::clone(domain.inner());
+        let (xrc, completions) = (Arc::clone(xrc.inner()), Arc::clone(completions.inner()));
+        let context = Arc::clone(&domain.context);
+        context.check_same("XRC domain", xrc.context())?;
+        context.check_same("completion queue of receives", &completions.context)?;
+        let limits = context.attributes();
+        let limits = [
+            Asked::new(
+                "a shared receive queue of that depth",
+                requests,
+                limits.max_shared_receive_requests,
+                "its depth",
+            ),
+            Asked::new(
+                "a shared receive queue with that many scatter entries",
+                entries,
+                limits.max_shared_receive_entries,
+                "the entries of one receive",
+            ),
+        ];
+        let tag = new_tag();
+        let init = XrcReceivesInit {
+            xrc_domain: xrc.handle,
+            completions: completions.handle,
+            requests,
+            entries,
+            tag,
+        };
+        // SAFETY: both domains and the completion queue are alive, and of one context.
+        let made = unsafe { context.provider().create_xrc_receives(domain.handle, &init) };
+        let made = made.map_err(|errno| context.refused("ibv_create_srq_ex", errno, &limits))?;
+        let queue = Self {
+            target: Target::Shared(Arc::new(SharedReceives {
+                handle: made.handle,
+                tag,
+                domain,
+                _xrc: Some((completions, xrc)),
+            })),
+            post: context.opened().hot.post_shared_receive,
+            table: RequestTable::new(RECEIVE_BATCH, made.entries as usize),
+            capacity: made.requests,
+            outstanding: 0,
+        };
+        Ok((queue, made.number))
     }
 
     /// Makes the own queue of a queue pair.
@@ -232,6 +291,61 @@ impl ReceiveQueue {
                 "running out of receives is not announced",
             )
         })
+    }
+
+    /// Queries a shared queue
+    /// ([`ibv_query_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_query_srq.3.html)).
+    ///
+    /// # Errors
+    /// [`VerbsError`] if the device refuses.
+    ///
+    /// # Panics
+    /// If it is a queue pair's own queue: query the queue pair.
+    pub fn query(&self) -> Result<SharedReceiveAttributes, VerbsError> {
+        let shared = self.shared_inner().expect("a shared receive queue");
+        let context = shared.context();
+        // SAFETY: the queue is alive.
+        let queried = unsafe { context.provider().query_shared_receive(shared.handle) };
+        queried.map_err(|errno| {
+            let consequence = "what the device knows of the queue stays unknown";
+            context.failed("ibv_query_srq", errno, consequence)
+        })
+    }
+
+    /// Changes the number of receives that a shared queue holds
+    /// ([`ibv_modify_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_srq.3.html),
+    /// `IBV_SRQ_MAX_WR`). Returns what it holds now. Posted receives stay posted.
+    ///
+    /// # Errors
+    /// [`VerbsError::Setting`] if more receives are outstanding, [`VerbsError::Limit`] beyond the
+    /// limit of the device, [`VerbsError::Unsupported`] if the device cannot. The queue is as it was.
+    ///
+    /// # Panics
+    /// If it is a queue pair's own queue, which has the size that it was made with.
+    pub fn resize(&mut self, requests: u32) -> Result<u32, VerbsError> {
+        let shared = self.shared_inner().expect("a shared receive queue");
+        let context = shared.context();
+        if requests < self.outstanding.max(1) {
+            return Err(VerbsError::Setting {
+                setting: "the size of the shared receive queue",
+                given: requests.to_string(),
+                allowed: format!("{} or more, as are outstanding", self.outstanding.max(1)),
+            });
+        }
+        let limit = context.attributes().max_shared_receive_requests;
+        let what = "a shared receive queue of that depth";
+        context.check_limit(&Asked::new(what, requests, limit, "its depth"))?;
+        // SAFETY: the queue is alive, and only `self` posts to it.
+        let resized = unsafe {
+            let provider = context.provider();
+            provider.resize_shared_receive(shared.handle, requests)
+        };
+        resized.map_err(|errno| {
+            let what = "shared receive queues that can be resized";
+            context.lacks("ibv_modify_srq", errno, what, "the queue is as it was")
+        })?;
+        self.capacity = self.query()?.requests.max(requests);
+        Ok(self.capacity)
     }
 
     /// Returns the number by which asynchronous events name it; `None` for a queue pair's own.

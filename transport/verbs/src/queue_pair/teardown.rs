@@ -63,25 +63,35 @@ pub enum Verdict {
 impl Teardown {
     /// Moves a queue pair to ERR, so that its requests are flushed.
     ///
+    /// See [`ibv_modify_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html).
+    ///
     /// `generation` tells this teardown's last requests from those of an earlier queue
     /// pair with the same number.
     #[must_use]
     pub fn begin(mut pair: QueuePair, generation: u32, now: Instant, timeout: Duration) -> Self {
         let generation = generation & WorkId::GENERATION_MASK;
-        let mut blind = pair.fail().err().map(|error| error.to_string());
-        if blind.is_none() {
-            blind = pair
-                .post_drain(generation)
-                .err()
-                .map(|error| error.to_string());
-        }
+        let begun = pair
+            .fail()
+            .map_err(|error| error.to_string())
+            .and_then(|()| {
+                let posted = pair.post_drain(generation);
+                posted.map_err(|error| error.to_string())
+            });
+        let (blind, sends_drained) = match begun {
+            Ok(is_awaited) => (None, !is_awaited),
+            Err(reason) => (Some(reason), false),
+        };
+        let receives = match pair.receives() {
+            true => ReceivesDrained::No,
+            false => ReceivesDrained::Yes,
+        };
         Self {
             pair,
             generation,
             deadline: now + timeout,
             blind,
-            sends_drained: false,
-            receives: ReceivesDrained::No,
+            sends_drained,
+            receives,
         }
     }
 

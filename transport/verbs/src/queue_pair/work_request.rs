@@ -12,11 +12,15 @@
 use std::ffi::c_int;
 
 use crate::{
-    abi::{RecvWr, SendWr, Sge, send_flags, work_id::WorkId, wr_opcode},
-    memory::region::{RemoteAddress, ScatterEntry},
+    abi::{
+        RecvWr, SendWr, Sge, queue_pair_kind::QueuePairKind, send_flags, work_id::WorkId, wr_opcode,
+    },
+    memory::region::{RemoteAddress, RemoteKey, ScatterEntry, TargetEntry},
 };
 
 /// A request to a send queue.
+///
+/// See [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest<'entries, 'memory> {
     id: WorkId,
@@ -61,13 +65,40 @@ impl<'entries, 'memory> SendRequest<'entries, 'memory> {
         }
     }
 
+    /// Sends the bytes of `entries` like [`send`](Self::send), and invalidates a key that the peer
+    /// has told: that of a memory window of its own, bound to this connection. The peer's completion
+    /// names the key.
+    ///
+    /// A key that is not valid at the peer breaks the connection.
+    #[inline]
+    #[must_use]
+    pub fn send_with_invalidate(
+        id: WorkId,
+        entries: &'entries [ScatterEntry<'memory>],
+        key: RemoteKey,
+    ) -> Self {
+        Self {
+            opcode: wr_opcode::SEND_WITH_INVALIDATE,
+            immediate: key.to_raw(),
+            ..Self::send(id, entries)
+        }
+    }
+
     /// Adds 32 bits for the peer's completion; a write then takes one of its receives.
+    ///
+    /// # Panics
+    /// If the request invalidates a key: the message has one place for both.
     #[inline]
     #[must_use]
     pub fn with_immediate(mut self, immediate: u32) -> Self {
         // The opcode with immediate data is one above that of either operation.
         if matches!(self.opcode, wr_opcode::SEND | wr_opcode::RDMA_WRITE) {
             self.opcode += 1;
+        } else {
+            assert!(
+                self.opcode != wr_opcode::SEND_WITH_INVALIDATE,
+                "a message that invalidates a key carries no immediate data"
+            );
         }
         self.immediate = immediate.to_be();
         self
@@ -99,7 +130,7 @@ impl<'entries, 'memory> SendRequest<'entries, 'memory> {
         self
     }
 
-    /// Waits for earlier RDMA reads of this queue pair.
+    /// Waits for earlier RDMA reads and atomics of this queue pair.
     #[inline]
     #[must_use]
     pub fn fenced(mut self) -> Self {
@@ -124,6 +155,21 @@ impl<'entries, 'memory> SendRequest<'entries, 'memory> {
             .sum()
     }
 
+    /// Checks that queue pairs of a kind do what the request asks for.
+    pub(crate) fn check_kind(&self, kind: QueuePairKind) -> Result<(), PushError> {
+        let refused = |operation| Err(PushError::OtherKind { operation, kind });
+        if !kind.does(self.opcode) {
+            return refused(match self.opcode {
+                wr_opcode::SEND_WITH_INVALIDATE => "invalidation",
+                _ => "RDMA write",
+            });
+        }
+        match self.flags & send_flags::FENCE {
+            0 => Ok(()),
+            _ => refused("fence"),
+        }
+    }
+
     #[inline(always)]
     fn check(&self, max_entries: usize, max_inline: u32) -> Result<(), PushError> {
         check_entries(self.entries, max_entries)?;
@@ -141,7 +187,28 @@ impl<'entries, 'memory> SendRequest<'entries, 'memory> {
     }
 }
 
+/// Flags that all requests to a send queue can have (`enum ibv_send_flags`).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Flags(u32);
+
+impl Flags {
+    /// Returns the bits, as the verbs take them.
+    pub(crate) fn bits(self) -> u32 {
+        self.0
+    }
+
+    pub(crate) fn signaled(self) -> Self {
+        Self(self.0 | send_flags::SIGNALED)
+    }
+
+    pub(crate) fn fenced(self) -> Self {
+        Self(self.0 | send_flags::FENCE)
+    }
+}
+
 /// A request to a receive queue: memory for one message.
+///
+/// See [`ibv_post_recv(3)`](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html).
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiveRequest<'entries, 'memory> {
     id: WorkId,
@@ -223,6 +290,54 @@ pub enum PushError {
          an inline send may have other memory"
     )]
     NotRegistered,
+    /// A read or an atomic on a connection that has none.
+    #[error(
+        "the connection carries no reads and atomics: at least one end allows none \
+         (`ConnectionSettings::read_depth` and `read_resources`)"
+    )]
+    NoReads,
+    /// A request that queue pairs of this kind do not do.
+    #[error("a queue pair of the kind {kind} has no {operation}")]
+    OtherKind {
+        /// What the request asks for.
+        operation: &'static str,
+        /// The kind of the queue pair.
+        kind: QueuePairKind,
+    },
+    /// A datagram that does not fit into one packet.
+    #[error(
+        "a datagram of {bytes} bytes, where a packet of the port carries {limit} (0 before \
+         `DatagramQueuePair::start`)"
+    )]
+    DatagramTooLong {
+        /// The number of bytes that were given.
+        bytes: u64,
+        /// The largest number.
+        limit: u32,
+    },
+    /// An address handle of another protection domain.
+    #[error(
+        "the address handle is of another protection domain than the queue pair: make it of the \
+         queue pair's"
+    )]
+    OtherDomain,
+    /// A remote address that is no multiple of 8.
+    #[error("an atomic at {address:#x}, where the address has to be a multiple of 8")]
+    Unaligned {
+        /// The address at the peer.
+        address: u64,
+    },
+    /// The device has no atomics.
+    #[error("the device has no atomics (`DeviceAttributes::atomics`)")]
+    NoAtomics,
+    /// The place for an atomic's result waits for another one.
+    #[error(
+        "the place of the result still waits for {id}: take its result with the completion first"
+    )]
+    ResultOutstanding {
+        /// The request that will write to the place.
+        id: WorkId,
+    },
 }
 
 ibex_base::debug_as_display!(PushError);
@@ -308,6 +423,11 @@ impl<W: Linked> RequestTable<W> {
         Ok(request)
     }
 
+    /// Returns the request that was pushed last.
+    pub(crate) fn last_mut(&mut self) -> Option<&mut W> {
+        self.requests[..self.used].last_mut()
+    }
+
     /// Links the batch into a list and returns its head. There must be at least one request.
     #[inline]
     pub(crate) fn link(&mut self) -> *mut W {
@@ -357,6 +477,26 @@ impl RequestTable<SendWr> {
         place.remote_addr = request.remote.address;
         place.rkey = request.remote.rkey;
         Ok(())
+    }
+}
+
+impl RequestTable<SendWr> {
+    /// Adds a request of a kind that does not send bytes of this end, and returns it to be
+    /// completed. Its entries are checked by their type.
+    pub(crate) fn push_other(
+        &mut self,
+        id: WorkId,
+        flags: Flags,
+        entries: &[TargetEntry<'_>],
+    ) -> Result<&mut SendWr, PushError> {
+        let entries = TargetEntry::as_entries(entries);
+        check_entries(entries, self.stride)?;
+        let place = self.next(entries)?;
+        place.wr_id = id.to_raw();
+        place.num_sge = entries.len() as c_int;
+        place.send_flags = flags.bits();
+        place.imm_data = 0;
+        Ok(place)
     }
 }
 

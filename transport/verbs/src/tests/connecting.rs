@@ -40,7 +40,7 @@ fn each_step_sets_the_attributes_of_the_table_and_the_agreed_values() {
     );
     let init = &steps[0].attributes;
     assert_eq!((init.port, init.pkey_index), (1, 0));
-    assert_eq!(init.access_flags, RegionAccess::REMOTE_WRITE.bits());
+    assert_eq!(init.access_flags, EVERYTHING.bits());
     let receive = &steps[1].attributes;
     assert_eq!(receive.destination, 0x77);
     assert_eq!(receive.receive_sequence, 0x2222);
@@ -54,6 +54,31 @@ fn each_step_sets_the_attributes_of_the_table_and_the_agreed_values() {
     assert_eq!(send.send_sequence, 0x00cd_ef01);
     assert_eq!((send.timeout, send.retry_count, send.rnr_retry), (14, 6, 7));
     assert_eq!((send.initiator_depth, receive.responder_resources), (1, 1));
+}
+
+#[test]
+fn a_partition_key_outside_the_table_is_refused_before_the_device() {
+    let fake = one_device();
+    fake.change(DEVICE, |device| {
+        device.ports[0].pkeys = vec![0xffff, 0x8001];
+        device.ports[0].attributes.pkey_table_len = 2;
+    });
+    let end = End::new(&fake.provider(), USUAL);
+    let asked = fake.modifications().len();
+    let at = |index| QueuePairBuilder::new(&end.domain, &end.completions).pkey_index(index);
+    let settings = ConnectionSettings::default();
+    for refused in [
+        at(2).build(1, settings).unwrap_err(),
+        at(2).build_datagram(1, crate::QKey(1)).unwrap_err(),
+    ] {
+        assert_eq!(
+            refused.to_string(),
+            "RDMA device rxe0 port 1: its table of partition keys has 2 places, and 2 is asked \
+             for; name one by `Device::partition`"
+        );
+    }
+    assert_eq!(fake.modifications().len(), asked);
+    assert!(at(1).build(1, settings).is_ok());
 }
 
 #[test]

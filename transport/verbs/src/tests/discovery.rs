@@ -68,18 +68,20 @@ fn an_inventory_shows_everything_and_leaves_no_device_open() {
     assert!(fake.alive().is_empty());
     assert_eq!(
         inventory.to_string(),
-        "mlx5_0: hardware, InfiniBand/RoCE, NUMA node 1, firmware 0.0.0, vendor 0x02c9 part 0
+        "mlx5_0: hardware, InfiniBand/RoCE, GUID 0002:c903:0000:0001, NUMA node 1, firmware 0.0.0, vendor 0x02c9 part 0
   up to 1024 queue pairs of 4096 requests, 32 scatter entries; 32767 completions per queue, 2 completion vectors
   up to 1024 shared receive queues of 4096 requests
-  port 1: ACTIVE, Ethernet, MTU 1024 of 4096, on eth0, P_Keys 0xffff
+  up to 4096 memory windows, 128 reads or atomics at once from a queue pair, atomics among the device's own
+  port 1: ACTIVE, Ethernet, MTU 1024 of 4096, 2.5 Gbps, on eth0, P_Keys 0xffff
     GID [0] fe80::1 (RoCE v2) on eth0
     GID [1] ::ffff:198.51.100.1 (RoCE v2) on eth0
     GID [2] ::ffff:198.51.100.1 (RoCE v1) on eth0
     GID [3] ::ffff:203.0.113.9 (RoCE v2) on eth0.100
-rxe0: software, InfiniBand/RoCE, firmware 0.0.0, vendor 0xffffff part 0
+rxe0: software, InfiniBand/RoCE, GUID 0002:c903:0000:0001, firmware 0.0.0, vendor 0xffffff part 0
   up to 1024 queue pairs of 4096 requests, 32 scatter entries; 32767 completions per queue, 2 completion vectors
   up to 1024 shared receive queues of 4096 requests
-  port 1: ACTIVE, Ethernet, MTU 1024 of 4096, on v0, P_Keys 0xffff
+  up to 4096 memory windows, 128 reads or atomics at once from a queue pair, atomics among the device's own
+  port 1: ACTIVE, Ethernet, MTU 1024 of 4096, 2.5 Gbps, on v0, P_Keys 0xffff
     GID [0] fe80::1 (RoCE v2) on v0
     GID [1] ::ffff:192.0.2.1 (RoCE v2) on v0
 "
@@ -246,6 +248,28 @@ fn by_name_with_port_and_gid_or_the_best_of_them() {
         text(&wish),
         "there is no RDMA device \"mlx4_0\"; there are: mlx5_0, rxe0"
     );
+    fake.change("mlx5_0", |device| device.guid = 0x0011_aabb_2233_0004);
+    let inventory = discover(&fake.provider(), &tree.sysfs()).unwrap();
+    let by_guid = |name: &str| {
+        let wish = Wish::Device {
+            name: name.to_owned(),
+            port: None,
+            gid_index: None,
+        };
+        inventory.choose_among(&wish, &[])
+    };
+    for name in ["guid:0011:aabb:2233:0004", "guid:0011:AABB:2233:0004"] {
+        assert_eq!(by_guid(name).unwrap().device, "mlx5_0");
+    }
+    assert_eq!(
+        by_guid("guid:0:0:0:1").unwrap_err().to_string(),
+        "there is no RDMA device \"guid:0:0:0:1\"; there are: mlx5_0, rxe0"
+    );
+    assert_eq!(
+        by_guid("guid:0000:0000:0000:0001").unwrap_err().to_string(),
+        "there is no RDMA device \"guid:0000:0000:0000:0001\"; there are: mlx5_0 with \
+         guid:0011:aabb:2233:0004, rxe0 with guid:0002:c903:0000:0001"
+    );
 }
 
 #[test]
@@ -331,11 +355,11 @@ fn a_device_that_cannot_be_used_is_listed_with_its_reason() {
     fake.refuse(Call::Open, Errno::ACCESS);
     let text = inventory(&fake, &tree).to_string();
     assert!(
-        text.contains("mlx5_0: hardware, InfiniBand/RoCE, NUMA node 1\n  cannot be used: RDMA"),
+        text.contains("mlx5_0: hardware, InfiniBand/RoCE, GUID 0002:c903:0000:0001, NUMA node 1\n  cannot be used: RDMA"),
         "{text}"
     );
     assert!(
-        text.contains("rxe0: software, iWARP\n  cannot be used: RDMA"),
+        text.contains("rxe0: software, iWARP, GUID 0002:c903:0000:0001\n  cannot be used: RDMA"),
         "{text}"
     );
 }

@@ -13,6 +13,7 @@ fn handles_dropped_first_stay_alive_below_the_queue_pair() {
     let fake = one_device();
     let End {
         device,
+        domain,
         completions,
         shared,
         sends,
@@ -20,7 +21,7 @@ fn handles_dropped_first_stay_alive_below_the_queue_pair() {
         pair,
     } = End::new(&fake.provider(), USUAL);
     // Drops from the root up, which is the reverse of the order that the verbs require.
-    drop(device);
+    drop((device, domain));
     drop(completions);
     drop(shared);
     drop((sends, receives));

@@ -3,15 +3,23 @@
 
 mod completions;
 mod connecting;
+mod datagrams;
 mod discovery;
 mod errors;
 mod extended;
 mod forks;
 mod lifetimes;
+mod memory;
+mod operations;
 mod posting;
+mod queries;
 mod sleeping;
 mod sysfs_tree;
 mod teardown;
+mod unreliable;
+mod verbs_table;
+mod windows;
+mod xrc;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -71,6 +79,7 @@ fn get(region: &MemoryRegion<AnonymousMemory>, offset: usize, length: usize) -> 
 /// An end that is not connected: everything that a queue pair needs.
 struct End {
     device: Device,
+    domain: ProtectionDomain,
     completions: CompletionQueue,
     shared: Option<ReceiveQueue>,
     sends: MemoryRegion<AnonymousMemory>,
@@ -86,6 +95,11 @@ struct Shape {
     send_requests: u32,
     completions: u32,
 }
+
+/// All rights of a peer.
+const EVERYTHING: RegionAccess = RegionAccess::REMOTE_WRITE
+    .and(RegionAccess::REMOTE_READ)
+    .and(RegionAccess::REMOTE_ATOMIC);
 
 const USUAL: Shape = Shape {
     shared: true,
@@ -109,18 +123,18 @@ impl End {
         let mut builder = QueuePairBuilder::new(&domain, &completions)
             .send_requests(shape.send_requests)
             .receives(14, 2)
-            .remote_access(RegionAccess::REMOTE_WRITE);
+            .remote_access(EVERYTHING);
         if let Some(shared) = &shared {
             builder = builder.shared_receive_queue(shared);
         }
         Self {
             pair: builder.build(1, ConnectionSettings::default()).unwrap(),
             sends: MemoryRegion::register(&domain, memory(), RegionAccess::SEND).unwrap(),
-            receives: MemoryRegion::register(&domain, memory(), RegionAccess::REMOTE_WRITE)
-                .unwrap(),
+            receives: MemoryRegion::register(&domain, memory(), EVERYTHING).unwrap(),
             shared,
             completions,
             device,
+            domain,
         }
     }
 

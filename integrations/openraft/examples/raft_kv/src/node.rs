@@ -4,9 +4,9 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use clap::{Args, ValueEnum};
 use ibex::{Driver, Fabric, Policy};
+use ibex_harness::process::stay_with_parent;
 use ibex_openraft::{NetworkFactory, Server};
 use openraft::{Config, Raft, SnapshotPolicy, async_runtime::WatchReceiver};
-use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::net::TcpListener;
 
 use crate::{
@@ -62,7 +62,7 @@ pub enum Wire {
 /// The store cannot be opened, an address not be listened on, or the disk has failed.
 pub async fn run(options: NodeOptions) -> Result<(), Failure> {
     if options.with_parent {
-        set_parent_process_death_signal(Some(Signal::KILL))?;
+        stay_with_parent()?;
     }
     let space = Space::default();
     let (log, machine) = store::open(&options.directory, &space)?;
@@ -82,7 +82,7 @@ pub async fn run(options: NodeOptions) -> Result<(), Failure> {
             let node = Arc::new(ibex_node(wire, &options.listen)?);
             let network = Via::new(NetworkFactory::over(node.clone()), via);
             let raft = Raft::new(id, config, network, log, machine.clone()).await?;
-            tokio::spawn(Server::new(raft.clone()).run_on(node));
+            tokio::spawn(Server::new(raft.clone()).run(node));
             raft
         }
     };

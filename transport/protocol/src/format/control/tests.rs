@@ -110,7 +110,13 @@ fn every_message_survives_the_wire_and_no_prefix_does() {
             channel: 4,
             landing: LandingId::from_word(0x0003_ffff),
         },
-        Control::Goodbye,
+        Control::Goodbye { reason: None },
+        Control::Goodbye {
+            reason: Some("".into()),
+        },
+        Control::Goodbye {
+            reason: Some("the job is done".into()),
+        },
         Control::Want { granted: 1 << 40 },
         Control::Recall {
             credit: u64::MAX,

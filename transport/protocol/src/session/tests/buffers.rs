@@ -200,7 +200,7 @@ fn talk_is_answered_and_then_there_may_be_more() {
 fn reserved_buffers_are_for_credit_alone() {
     let mut session = over_buffers();
     let mut goodbye = Vec::new();
-    Control::Goodbye.encode(&mut goodbye);
+    Control::Goodbye { reason: None }.encode(&mut goodbye);
     let frame = frame(FrameKind::Control, 0, u64::from(TALK), None, &goodbye);
     assert_eq!(deliver(&mut session, &frame), Err(PeerMisbehaved::NoTalk));
 }

@@ -219,7 +219,7 @@ fn a_goodbye_waits_for_the_records_that_were_published() {
     let mut ring = Ring::default();
     ring.0.push_back(16);
     session.mark_ready(1);
-    session.say_goodbye();
+    session.say_goodbye(None);
     session.close_sender(1, 1, CloseReason::Dropped);
     let mut bodies = Vec::new();
     let mut head = Vec::new();
@@ -241,13 +241,13 @@ fn a_goodbye_waits_for_the_records_that_were_published() {
             ..
         })
     ));
-    assert_eq!(control_of(goodbye), Some(Control::Goodbye));
+    assert_eq!(control_of(goodbye), Some(Control::Goodbye { reason: None }));
     assert!(session.said_goodbye());
     assert_eq!(
-        deliver(&mut session, &control(&Control::Goodbye)),
+        deliver(&mut session, &control(&Control::Goodbye { reason: None })),
         Ok(Arrival::Nothing)
     );
-    assert_eq!(drain(&mut session).0, [Event::Goodbye]);
+    assert_eq!(drain(&mut session).0, [Event::Goodbye { reason: None }]);
 }
 
 /// A node that closes at the same time as its peer can ask nothing more: what has arrived here is
@@ -265,7 +265,7 @@ fn everything_that_arrived_is_told_before_the_goodbye() {
     let message = frame(FrameKind::Records, PEER + 1, 1, None, &record(1, b"one"));
     deliver(&mut session, &message).unwrap();
     assert_eq!(told(&mut session), None, "nobody asked");
-    session.say_goodbye();
+    session.say_goodbye(None);
     let (events, sent) = drain(&mut session);
     let told = events.into_iter().map(|event| match event {
         Event::Told { end, counters } => (end, counters.received),
@@ -274,7 +274,7 @@ fn everything_that_arrived_is_told_before_the_goodbye() {
     let mut told: Vec<_> = told.collect();
     told.sort_unstable();
     assert_eq!(told, [(1, 2), (2, 1)]);
-    assert_eq!(sent, [Control::Goodbye]);
+    assert_eq!(sent, [Control::Goodbye { reason: None }]);
     assert!(session.said_goodbye());
 }
 

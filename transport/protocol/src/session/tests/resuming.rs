@@ -155,14 +155,17 @@ fn only_the_known_list_goes_out_before_the_peer_is_heard() {
     break_wires(&mut session);
     session.ask(1, Ask::received(3));
     session.close_sender(1, 3, CloseReason::Dropped);
-    session.say_goodbye();
+    session.say_goodbye(None);
     session.mark_ready(1);
     assert_eq!(drain(&mut session).1, []);
     deliver(&mut session, &known(1, false, Some(receiver(3, 0)))).unwrap();
     deliver(&mut session, &resumed(1)).unwrap();
     let (_, said) = drain(&mut session);
     assert!(
-        matches!(said[..], [Control::Close { .. }, Control::Goodbye]),
+        matches!(
+            said[..],
+            [Control::Close { .. }, Control::Goodbye { reason: None }]
+        ),
         "what was asked is answered: {said:?}"
     );
 }
@@ -337,16 +340,16 @@ fn a_large_message_that_was_sent_whole_is_kept_until_it_is_received() {
 #[test]
 fn a_goodbye_is_sent_again_after_a_break_and_heard_once() {
     let mut session = Session::new(config());
-    session.say_goodbye();
-    assert_eq!(drain(&mut session).1, [Control::Goodbye]);
-    deliver(&mut session, &control(&Control::Goodbye)).unwrap();
-    assert_eq!(drain(&mut session).0, [Event::Goodbye]);
+    session.say_goodbye(None);
+    assert_eq!(drain(&mut session).1, [Control::Goodbye { reason: None }]);
+    deliver(&mut session, &control(&Control::Goodbye { reason: None })).unwrap();
+    assert_eq!(drain(&mut session).0, [Event::Goodbye { reason: None }]);
     break_wires(&mut session);
     deliver(&mut session, &resumed(0)).unwrap();
-    deliver(&mut session, &control(&Control::Goodbye)).unwrap();
+    deliver(&mut session, &control(&Control::Goodbye { reason: None })).unwrap();
     let (events, said) = drain(&mut session);
     assert_eq!(events, [Event::Resumed { replayed: 0 }]);
-    assert_eq!(said, [Control::Goodbye]);
+    assert_eq!(said, [Control::Goodbye { reason: None }]);
 }
 
 #[test]

@@ -408,7 +408,7 @@ fn loom_a_follower_may_give_up() {
             thread::spawn(move || {
                 let waker = std::sync::Arc::new(Nothing).into();
                 leadership.follow(&waker, || (), thread::yield_now);
-                leadership.pass_on();
+                leadership.pass_on(|| ());
                 stays.leave();
             })
         };
@@ -486,5 +486,28 @@ fn loom_the_seat_is_claimed() {
         drop(kept);
         mine.leave();
         claims.join().unwrap();
+    });
+}
+
+/// A thread that waited goes away while another begins to wait for several engines.
+///
+/// The fence of the thread that goes away has no mutant: here the barrier of `wake_one` stands in for
+/// it, which is none on machines with `membarrier`.
+///
+/// Mutant: span_fence_missing.
+#[test]
+fn loom_a_vacant_seat_is_kept_for_who_spans() {
+    loom::model(|| {
+        let leadership = Arc::new(Leadership::new(()));
+        let summoned = Arc::new(AtomicBool::new(false));
+        let lead = leadership.try_lead().unwrap();
+        let spans = {
+            let (leadership, summoned) = (leadership.clone(), summoned.clone());
+            thread::spawn(move || leadership.span(|| summoned.store(true, Ordering::Relaxed)))
+        };
+        drop(lead);
+        leadership.pass_on(|| summoned.store(true, Ordering::Relaxed));
+        spans.join().unwrap();
+        assert!(summoned.load(Ordering::Relaxed));
     });
 }

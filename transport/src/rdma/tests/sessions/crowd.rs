@@ -92,17 +92,7 @@ impl Crowd {
         };
         let (ours, tcp) = admit(dials);
         let (theirs, _) = admit(&self.runtime);
-        let spec = ChannelSpec {
-            newest: MessageVersion {
-                fingerprint: [1; 16],
-                schema: "bytes".to_owned(),
-                alignment: 8,
-            },
-            older: Vec::new(),
-            window: MESSAGES_OPEN,
-            max_message_bytes: MESSAGE_BYTES as u64,
-            max_unreleased_bytes: u64::MAX,
-        };
+        let spec = spec_of_bytes(MESSAGES_OPEN, MESSAGE_BYTES as u64);
         let timeout = Duration::from_secs(10);
         self.talkers.push(Talker {
             sender: dials
@@ -420,17 +410,7 @@ fn dialed_and_accepted_sessions_share_a_port() {
         assert!(rdma_port.prepare(false).is_err(), "two and one are taken");
     }
     let settle = || while runtimes.each_ref().map(|one| one.poll_ready()) != [false; 2] {};
-    let spec = ChannelSpec {
-        newest: MessageVersion {
-            fingerprint: [1; 16],
-            schema: "bytes".to_owned(),
-            alignment: 8,
-        },
-        older: Vec::new(),
-        window: MESSAGES_OPEN,
-        max_message_bytes: MESSAGE_BYTES as u64,
-        max_unreleased_bytes: u64::MAX,
-    };
+    let spec = spec_of_bytes(MESSAGES_OPEN, MESSAGE_BYTES as u64);
     // Channels in both directions over both sessions.
     let timeout = Duration::from_secs(1);
     let mut channels = Vec::new();

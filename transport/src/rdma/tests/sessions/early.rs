@@ -33,17 +33,7 @@ impl OneSided {
 }
 
 fn spec() -> ChannelSpec {
-    ChannelSpec {
-        newest: MessageVersion {
-            fingerprint: [1; 16],
-            schema: "bytes".to_owned(),
-            alignment: 8,
-        },
-        older: Vec::new(),
-        window: WINDOW,
-        max_message_bytes: 64 << 20,
-        max_unreleased_bytes: u64::MAX,
-    }
+    spec_of_bytes(WINDOW, 64 << 20)
 }
 
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);

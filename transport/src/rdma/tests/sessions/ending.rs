@@ -434,6 +434,5 @@ fn messages_outlive_their_session_port_and_node() {
     drop(stage);
     assert_eq!(message.bytes(), payload(9, 2000));
     drop(message);
-    ibex_ring::memory::orphans::sweep();
     assert!(fake.alive().is_empty(), "{:?}", fake.alive());
 }

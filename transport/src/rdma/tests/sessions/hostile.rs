@@ -2,6 +2,7 @@
 
 use std::net::Shutdown;
 
+use ibex_harness::draw::Draw;
 use ibex_protocol::format::frame::{FrameHeader, FrameKind, HEADER_BYTES, TALK};
 use ibex_verbs::{Operation, RemoteAddress, ScatterEntry, SendRequest, WorkId, provider::RawEvent};
 
@@ -132,17 +133,7 @@ fn bytes_that_are_no_frame_end_the_session() {
 /// Returns the error of a channel of the victim after `attack`.
 fn cause(attack: impl FnOnce(&mut Victim)) -> String {
     let mut victim = Victim::new();
-    let spec = ChannelSpec {
-        newest: MessageVersion {
-            fingerprint: [1; 16],
-            schema: "bytes".to_owned(),
-            alignment: 8,
-        },
-        older: Vec::new(),
-        window: WINDOW,
-        max_message_bytes: 1 << 20,
-        max_unreleased_bytes: u64::MAX,
-    };
+    let spec = spec_of_bytes(WINDOW, 1 << 20);
     let timeout = std::time::Duration::from_secs(1);
     let mut receiver = victim
         .runtime
@@ -255,25 +246,20 @@ fn a_write_that_takes_a_buffer_and_fills_nothing_is_no_frame() {
 
 #[test]
 fn any_bytes_are_survived() {
-    // A linear congruential generator makes the bytes. Each round attacks a victim as long as its
-    // session lives.
-    let mut state = 0x9e37_79b9_u64;
-    let mut next = move || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (state >> 33) as u32
-    };
+    let mut draw = Draw::new(1);
+    // Each round attacks a victim as long as its session lives.
     for _ in 0..60 {
         let mut victim = Victim::new();
         for _ in 0..20 {
-            let length = next() as usize % 200;
-            let mut bytes: Vec<u8> = (0..length).map(|_| next() as u8).collect();
+            let length = draw.index(200);
+            let mut bytes = vec![0; length];
+            draw.fill(&mut bytes);
             // Most of the bytes look like a frame.
-            if length >= HEADER_BYTES && next() % 4 > 0 {
+            if length >= HEADER_BYTES && !draw.once_in(4) {
                 let kind = [FrameKind::Records, FrameKind::Chunk, FrameKind::Control];
-                let mut head = header(kind[next() as usize % 3], next() % 3, length as u32);
-                head.extension = next() % 2 == 0 && length >= 64;
+                let channel = draw.below(3) as u32;
+                let mut head = header(draw.pick(&kind), channel, length as u32);
+                head.extension = draw.once_in(2) && length >= 64;
                 bytes[..HEADER_BYTES].copy_from_slice(&head.to_bytes());
             }
             victim.take(&bytes);

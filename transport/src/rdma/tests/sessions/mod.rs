@@ -22,14 +22,13 @@ mod resuming;
 mod undrained;
 mod waiting;
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::{array, mem::MaybeUninit, ptr};
 
 use ibex_protocol::format::{
     channel_window::{ChannelWindow, HALF_WINDOW},
     control::ChannelSpec,
-    message_version::MessageVersion,
 };
 use ibex_ring::parking::Patience;
 use ibex_verbs::{VerbsError, discovery::DeviceKind, provider::fake::FakeProvider};
@@ -38,11 +37,14 @@ use super::{DEVICE, choice, one_device, soft_roce};
 use crate::{
     channel::{RawMessage, ReceiveHandle, RecvError, SendFailure, SendHandle},
     engine::Admission,
-    node::{SessionShared, Wait},
+    node::SessionShared,
     rdma::{PortSettings, PreparedPair, RdmaPort},
     runtime::{Driver, Runtime, RuntimeConfig},
-    session::{Fabric, PeerDescription, SessionStats},
-    wire::WireParts,
+    session::{Fabric, PeerDescription, PeerNames, SessionStats},
+    wire::{
+        WireParts,
+        tests::by_hand::{connection, spec_of_bytes},
+    },
 };
 
 /// Two nodes and a session between them. Everything happens in [`settle`](Self::settle).
@@ -80,25 +82,11 @@ fn open_port(fake: &FakeProvider, settings: PortSettings) -> Arc<RdmaPort> {
 
 fn runtime(driver: Driver) -> Arc<Runtime> {
     Runtime::start(RuntimeConfig {
-        driver,
-        engines: 1,
-        wait: Wait::Event,
-        wait_engine: Wait::Event,
-        cores: Vec::new(),
-        session_credit_bytes: 1 << 20,
         node_credit_bytes: 64 << 20,
         memory_limit: 4 << 30,
-        notice_timeout: std::time::Duration::from_secs(3),
-        session_timeout: std::time::Duration::from_secs(30),
+        ..RuntimeConfig::of_test(driver)
     })
     .unwrap()
-}
-
-/// Returns both ends of a connection.
-fn connection() -> [TcpStream; 2] {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let dialed = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    [dialed, listener.accept().unwrap().0]
 }
 
 /// Prepares and connects both ends.
@@ -113,7 +101,7 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
     Admission {
         reconnect: None,
         peer: PeerDescription {
-            authenticated_as: None,
+            names: PeerNames::default(),
             address: stream.peer_addr().unwrap(),
             identity: [0; 16],
             incarnation: 0,
@@ -233,15 +221,8 @@ impl Stage {
     ) -> (SendHandle, ReceiveHandle) {
         let (from, to) = (&self.nodes[from], &self.nodes[1 - from]);
         let spec = ChannelSpec {
-            newest: MessageVersion {
-                fingerprint: [1; 16],
-                schema: "bytes".to_owned(),
-                alignment: 8,
-            },
-            older: Vec::new(),
-            window,
-            max_message_bytes: longest,
             max_unreleased_bytes: window.bytes + (2 * longest).max(16 << 20),
+            ..spec_of_bytes(window, longest)
         };
         let timeout = std::time::Duration::from_secs(1);
         let (one, other) = (spec.clone(), spec);

@@ -4,7 +4,8 @@ mod over_tcp;
 mod over_verbs;
 
 use std::{
-    io::{self, Write},
+    any::Any,
+    io::Write,
     net::Shutdown,
     sync::Mutex,
     time::{Duration, Instant},
@@ -15,7 +16,7 @@ use ibex_verbs::provider::RawEvent;
 use super::*;
 use crate::{
     clock::{self, StoppedClock},
-    connection::{Attempt, NewWire, ReconnectTerms, Redial, RedialError},
+    connection::{Attempt, NewWire, ReconnectTerms, Redial, RedialError, Redialed},
     session::FailoverPolicy,
     wire::WireParts,
 };
@@ -32,6 +33,8 @@ struct Way {
     /// Wires that the second node has not got yet.
     arriving: Mutex<Vec<NewWire>>,
     is_cut: Mutex<bool>,
+    /// Redials of the first node that have no outcome yet.
+    begun: Mutex<Vec<(u64, Attempt)>>,
     /// The second node says that it has no such session.
     is_forgotten: Mutex<bool>,
     /// The RDMA ports on which queue pairs are made, if any can be made.
@@ -76,8 +79,8 @@ impl Way {
     }
 }
 
-impl Redial for Way {
-    fn redial(&self, attempt: Attempt, _: &dyn Fn() -> bool) -> Result<NewWire, RedialError> {
+impl Way {
+    fn reach(&self, attempt: Attempt) -> Result<NewWire, RedialError> {
         if *self.is_cut.lock().unwrap() {
             return Err(RedialError::NotYet("it is cut".to_owned()));
         }
@@ -94,10 +97,12 @@ impl Redial for Way {
         self.arriving.lock().unwrap().push(there);
         Ok(here)
     }
+}
 
-    fn run(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()> {
-        job();
-        Ok(())
+impl Redial for Way {
+    fn redial(&self, session: u64, attempt: Attempt) -> Box<dyn Any + Send> {
+        self.begun.lock().unwrap().push((session, attempt));
+        Box::new(())
     }
 }
 
@@ -244,9 +249,23 @@ impl Resuming {
         for turn in 0..turns {
             self.stage.nodes[turn % 2].runtime.poll_ready();
         }
+        self.end_attempts();
         let arriving = std::mem::take(&mut *self.way.arriving.lock().unwrap());
         for wires in arriving {
             self.stage.nodes[1].runtime.resume(wires);
+        }
+    }
+
+    /// Gives the first node the outcome of each attempt that it has begun. The second node does not
+    /// know of a new connection yet.
+    pub(super) fn end_attempts(&self) {
+        let begun = std::mem::take(&mut *self.way.begun.lock().unwrap());
+        for (session, attempt) in begun {
+            self.stage.nodes[0].runtime.redialed(Redialed {
+                session,
+                epoch: attempt.epoch,
+                outcome: self.way.reach(attempt),
+            });
         }
     }
 

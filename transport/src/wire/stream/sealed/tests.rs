@@ -14,11 +14,11 @@ fn credentials() -> Credentials {
     Security::shared_secret(secret).open().unwrap()
 }
 
-/// Returns both ends of a connection after its handshake.
-fn ends() -> [Sealed; 2] {
+/// Returns both ends of a TLS connection after its handshake.
+pub(crate) fn tls_ends() -> [Box<Tls>; 2] {
     let credentials = credentials();
     let mut ends = [
-        credentials.dialer().unwrap(),
+        credentials.dialer(None).unwrap(),
         credentials.acceptor().unwrap(),
     ];
     let nothing = &mut |_: &[u8]| {};
@@ -30,7 +30,11 @@ fn ends() -> [Sealed; 2] {
             ends[1 - from].receive(&flight, nothing).unwrap();
         }
     }
-    ends.map(|tls| Sealed::new(Box::new(tls)))
+    ends.map(Box::new)
+}
+
+fn ends() -> [Sealed; 2] {
+    tls_ends().map(Sealed::new)
 }
 
 /// Returns both ends of a connection over loopback.
@@ -125,6 +129,7 @@ impl Heard {
     fn read(&mut self, sealed: &mut Sealed, socket: &TcpStream, piece: usize) {
         let mut buffer = vec![0; piece];
         loop {
+            sealed.begin_turn();
             let socket_has = ioctl_fionread(socket).unwrap() > 0;
             let outcome = sealed.read(socket, &mut [IoSliceMut::new(&mut buffer)]);
             match outcome {
@@ -241,4 +246,36 @@ fn long_writes_are_taken_in_part_while_the_socket_is_full() {
         }
     }
     assert!(was_full && heard.plain == frame && heard.error.is_none());
+}
+
+#[test]
+fn a_turn_opens_a_share_of_records_however_short_they_are() {
+    const RECORDS: usize = 3 * RECORDS_PER_TURN + 1;
+    let [mut writer, mut reader] = ends();
+    let [near, far] = connection();
+    let plain: Vec<u8> = (0..RECORDS).map(|at| at as u8).collect();
+    for byte in &plain {
+        let taken = writer.write(&near, &[IoSlice::new(&[*byte])]).unwrap();
+        assert_eq!(taken, 1);
+    }
+    let mut heard = Vec::new();
+    for turn in 1.. {
+        reader.begin_turn();
+        let mut buffer = [0; 64];
+        loop {
+            match reader.read(&far, &mut [IoSliceMut::new(&mut buffer)]) {
+                Ok(read) => heard.extend_from_slice(&buffer[..read]),
+                Err(error) => break assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+        }
+        assert!(heard.len() <= turn * RECORDS_PER_TURN, "in turn {turn}");
+        if heard.len() == RECORDS {
+            break;
+        }
+        // The rest has left the socket, so epoll does not report it.
+        assert!(reader.is_share_spent() && reader.has_unread());
+        // A turn also writes, and that opens nothing.
+        reader.write(&far, &[IoSlice::new(&[7])]).unwrap();
+    }
+    assert!(heard == plain && !reader.has_unread());
 }

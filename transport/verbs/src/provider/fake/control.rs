@@ -5,7 +5,7 @@
 //! contract adds that its handle is not used again.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
@@ -17,23 +17,27 @@ use super::{
     handle::{id_of, take_back},
     hot::HOT,
     world::{
-        Batch, FakeChannel, FakeCompletions, FakeContext, FakePair, FakeReceives, FakeRegion,
-        Maker, State, bell, unring,
+        Batch, FakeChannel, FakeContext, FakePair, FakeReceives, FakeRegion, Maker, bell, unring,
     },
 };
 use crate::{
     abi::{
+        BindInfo, SendWr, Sge,
         gid::GidEntry,
         port::PortAttributes,
-        queue_pair_state::{AttributeMask, QueuePairAttributes, QueuePairState, check_transition},
+        queue_pair_kind::QueuePairKind,
+        queue_pair_state::{AttributeMask, QueuePairAttributes},
+        wr_opcode,
     },
+    completion::details::CompletionFields,
     device::fork_report::ForkStatus,
     error::VerbsError,
     provider::{
-        ChannelHandle, ClockAttributes, CompletionHandle, ContextHandle, CreatedPair,
-        DeviceAttributes, DeviceEntry, DomainHandle, ExtendedInit, ExtendedQueue, OpenedContext,
-        PairHandle, Provider, QueuePairInit, RawEvent, RegionHandle, RegisteredRegion,
-        SharedReceiveHandle, sealed,
+        BufferHandle, ChannelHandle, ClockAttributes, CompletionHandle, ContextHandle, CreatedPair,
+        DeviceAttributes, DeviceEntry, DomainHandle, ExtendedInit, ExtendedQueue, NodeType,
+        OpenedContext, PairHandle, Provider, QueriedPair, QueuePairInit, RawEvent, RegionHandle,
+        RegisteredRegion, ReregisterFailure, Reregistration, SharedReceiveAttributes,
+        SharedReceiveHandle, WindowHandle, WindowKind, sealed,
     },
 };
 
@@ -51,6 +55,8 @@ impl Provider for FakeProvider {
             name: device.name.clone(),
             file: device.file.clone(),
             transport: device.transport,
+            guid: device.guid,
+            node_type: NodeType::ChannelAdapter,
         };
         let listed = state.devices.iter().filter(|device| device.is_listed);
         Ok(listed.map(entry).collect())
@@ -101,8 +107,13 @@ impl Provider for FakeProvider {
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(context.as_ptr()) };
         let busy = state.domains.values().any(|of| *of == id)
+            || state.buffers.values().any(|buffer| buffer.context == id)
             || state.completions.values().any(|queue| queue.context == id)
-            || state.channels.values().any(|channel| channel.context == id);
+            || state.channels.values().any(|channel| channel.context == id)
+            || state
+                .xrc_domains
+                .values()
+                .any(|domain| domain.context == id);
         refuse_if(busy)?;
         state.contexts.remove(&id);
         // SAFETY: the trait's contract.
@@ -192,6 +203,8 @@ impl Provider for FakeProvider {
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(domain.as_ptr()) };
         let busy = state.regions.values().any(|region| region.domain == id)
+            || state.windows.values().any(|window| window.domain == id)
+            || state.addresses.values().any(|address| address.domain == id)
             || state.shared.values().any(|queue| queue.domain == id)
             || state.pairs.values().any(|pair| pair.domain == id);
         refuse_if(busy)?;
@@ -226,6 +239,7 @@ impl Provider for FakeProvider {
                 bytes: bytes as u64,
                 access,
                 maker: Maker::calls(),
+                foreign: None,
             },
         );
         Ok(RegisteredRegion {
@@ -239,13 +253,157 @@ impl Provider for FakeProvider {
         let mut state = self.world.lock();
         state.grant(Call::Deregister)?;
         // SAFETY: the trait's contract.
-        let id = unsafe { id_of(region.as_ptr()) };
-        if let Some(ended) = state.regions.remove(&id) {
+        let id = state.region_of(unsafe { id_of(region.as_ptr()) });
+        let mut bound = state.windows.values().filter_map(|window| window.bound);
+        refuse_if(bound.any(|bound| bound.region == id))?;
+        if let Some(ended) = state.regions.remove(&id)
+            && ended.foreign.is_none()
+        {
             state.advise_fork(ended.base, ended.bytes, Advice::LinuxDoFork);
         }
         // SAFETY: the trait's contract.
         unsafe { take_back(region.as_ptr()) };
         Ok(())
+    }
+
+    unsafe fn reregister(
+        &self,
+        region: RegionHandle,
+        change: &Reregistration,
+    ) -> Result<(u32, u32), ReregisterFailure> {
+        let mut state = self.world.lock();
+        // SAFETY: the trait's contract.
+        let id = state.region_of(unsafe { id_of(region.as_ptr()) });
+        // SAFETY: the trait's contract.
+        let domain = change.domain.map(|one| unsafe { id_of(one.as_ptr()) });
+        state.change_region(id, domain, change)
+    }
+
+    unsafe fn register_dmabuf(
+        &self,
+        domain: DomainHandle,
+        buffer: BorrowedFd<'_>,
+        offset: u64,
+        bytes: usize,
+        access: u32,
+    ) -> Result<RegisteredRegion, Errno> {
+        // SAFETY: the trait's contract.
+        let domain = unsafe { id_of(domain.as_ptr()) };
+        self.register_mapped(domain, buffer, offset, bytes, access)
+    }
+
+    unsafe fn advise(
+        &self,
+        _domain: DomainHandle,
+        advice: u32,
+        flags: u32,
+        piece: Sge,
+    ) -> Result<(), Errno> {
+        self.world.lock().advise(advice, flags, piece)
+    }
+
+    unsafe fn create_buffer(
+        &self,
+        context: ContextHandle,
+        bytes: usize,
+        _align_log: u32,
+    ) -> Result<BufferHandle, Errno> {
+        // SAFETY: the trait's contract.
+        self.new_buffer(unsafe { id_of(context.as_ptr()) }, bytes)
+    }
+
+    unsafe fn destroy_buffer(&self, buffer: BufferHandle) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(buffer.as_ptr()) };
+        self.world.lock().end_buffer(id)?;
+        // SAFETY: the trait's contract.
+        unsafe { take_back(buffer.as_ptr()) };
+        Ok(())
+    }
+
+    unsafe fn write_buffer(
+        &self,
+        buffer: BufferHandle,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        // SAFETY: the trait's contract: the bytes are within the buffer.
+        unsafe {
+            let place = state.place_in_buffer(id_of(buffer.as_ptr()), offset)?;
+            place.copy_from(from.as_ptr(), from.len());
+        }
+        Ok(())
+    }
+
+    unsafe fn read_buffer(
+        &self,
+        buffer: BufferHandle,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        // SAFETY: the trait's contract: the bytes are within the buffer.
+        unsafe {
+            let place = state.place_in_buffer(id_of(buffer.as_ptr()), offset)?;
+            place.copy_to(into.as_mut_ptr(), into.len());
+        }
+        Ok(())
+    }
+
+    unsafe fn register_buffer(
+        &self,
+        domain: DomainHandle,
+        buffer: BufferHandle,
+        offset: u64,
+        bytes: usize,
+        access: u32,
+    ) -> Result<RegisteredRegion, Errno> {
+        // SAFETY: the trait's contract.
+        let (domain, buffer) = unsafe { (id_of(domain.as_ptr()), id_of(buffer.as_ptr())) };
+        self.register_in_buffer(domain, buffer, offset, bytes, access)
+    }
+
+    unsafe fn create_window(
+        &self,
+        domain: DomainHandle,
+        kind: WindowKind,
+    ) -> Result<(WindowHandle, u32), Errno> {
+        // SAFETY: the trait's contract.
+        self.new_window(unsafe { id_of(domain.as_ptr()) }, kind)
+    }
+
+    unsafe fn destroy_window(&self, window: WindowHandle) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        self.end_window(unsafe { id_of(window.as_ptr()) })?;
+        // SAFETY: the trait's contract.
+        unsafe { take_back(window.as_ptr()) };
+        Ok(())
+    }
+
+    unsafe fn bind_window(
+        &self,
+        pair: PairHandle,
+        window: WindowHandle,
+        wr_id: u64,
+        flags: u32,
+        info: &BindInfo,
+    ) -> Result<u32, Errno> {
+        let mut request = SendWr {
+            wr_id,
+            opcode: wr_opcode::BIND_WINDOW,
+            send_flags: flags,
+            ..SendWr::EMPTY
+        };
+        request.bind.window = window.as_ptr();
+        request.bind.info = *info;
+        // SAFETY: the trait's contract.
+        let (pair, window) = unsafe { (id_of(pair.as_ptr()), id_of(window.as_ptr())) };
+        self.bind_first(pair, window, request)
+    }
+
+    unsafe fn set_window_key(&self, _window: WindowHandle, _key: u32) {
+        // The key is known since the binding.
     }
 
     unsafe fn create_channel(
@@ -284,20 +442,19 @@ impl Provider for FakeProvider {
         Ok(())
     }
 
-    unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<bool, Errno> {
+    unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<Option<u64>, Errno> {
         let mut state = self.world.lock();
         state.grant(Call::ChannelEvent)?;
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(channel.as_ptr()) };
         let channel = state.channels.get_mut(&id).ok_or(Errno::BADF)?;
         let Some(queue) = channel.events.pop_front() else {
-            return Ok(false);
+            return Ok(None);
         };
         unring(&channel.fd);
-        if let Some(queue) = state.completions.get_mut(&queue) {
-            queue.unacknowledged += 1;
-        }
-        Ok(true)
+        let queue = state.completions.get_mut(&queue).ok_or(Errno::BADF)?;
+        queue.unacknowledged += 1;
+        Ok(Some(queue.tag))
     }
 
     unsafe fn create_completion_queue(
@@ -320,6 +477,7 @@ impl Provider for FakeProvider {
             vector,
             tag,
             times: false,
+            fields: CompletionFields::default(),
         };
         let (id, capacity) = state.new_completions(context, &init, channel, None)?;
         let handle = CompletionHandle::new(self.handle(id)).expect("a box");
@@ -338,15 +496,15 @@ impl Provider for FakeProvider {
         // SAFETY: the trait's contract.
         let channel = init.channel.map(|one| unsafe { id_of(one.as_ptr()) });
         let device = state.device_of(context);
-        let (kind, has_clock) = (device.extended, device.clock.is_some());
-        if kind == FakeExtended::Absent || init.times && !has_clock {
+        let kind = device.extended;
+        if kind == FakeExtended::Absent || !device.has_fields(init) {
             return Err(Errno::OPNOTSUPP);
         }
         let made = state.new_completions(context, init, channel, Some(kind));
         let (id, entries) = made?;
         let handle = self.handle(id);
         // SAFETY: the handle was just made.
-        let calls = unsafe { batch_calls(&*handle, init.times) };
+        let calls = unsafe { batch_calls(&*handle, init) };
         Ok(ExtendedQueue {
             handle: CompletionHandle::new(handle).expect("a box"),
             entries,
@@ -374,6 +532,31 @@ impl Provider for FakeProvider {
         Ok(state.ticks & clock.mask)
     }
 
+    unsafe fn resize_completion_queue(
+        &self,
+        queue: CompletionHandle,
+        entries: u32,
+    ) -> Result<u32, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::ResizeCompletionQueue)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(queue.as_ptr()) };
+        state.resize_completions(id, entries)
+    }
+
+    unsafe fn moderate_completions(
+        &self,
+        queue: CompletionHandle,
+        count: u16,
+        micros: u16,
+    ) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::ModerateCompletions)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(queue.as_ptr()) };
+        state.moderate(id, count, micros)
+    }
+
     unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32) {
         let mut state = self.world.lock();
         // SAFETY: the trait's contract.
@@ -398,8 +581,8 @@ impl Provider for FakeProvider {
             .values()
             .any(|pair| pair.send_completions == id || pair.receive_completions == id);
         // The library would wait for acknowledgements for ever; here the mistake shows at once.
-        refuse_if(busy || state.completions[&id].unacknowledged > 0)?;
-        state.completions.remove(&id);
+        refuse_if(busy || state.completes_xrc(id) || state.completions[&id].unacknowledged > 0)?;
+        state.end_completions(id);
         // SAFETY: the trait's contract.
         unsafe { take_back(queue.as_ptr()) };
         Ok(())
@@ -439,6 +622,7 @@ impl Provider for FakeProvider {
                 limit: 0,
                 posted: VecDeque::new(),
                 maker: Maker::calls(),
+                xrc: None,
             },
         );
         let handle = SharedReceiveHandle::new(self.handle(id)).expect("a box");
@@ -460,12 +644,37 @@ impl Provider for FakeProvider {
         Ok(())
     }
 
+    unsafe fn resize_shared_receive(
+        &self,
+        queue: SharedReceiveHandle,
+        requests: u32,
+    ) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::ResizeSharedReceive)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(queue.as_ptr()) };
+        state.resize_shared(id, requests)
+    }
+
+    unsafe fn query_shared_receive(
+        &self,
+        queue: SharedReceiveHandle,
+    ) -> Result<SharedReceiveAttributes, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::QuerySharedReceive)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(queue.as_ptr()) };
+        state.describe_shared(id)
+    }
+
     unsafe fn destroy_shared_receive(&self, queue: SharedReceiveHandle) -> Result<(), Errno> {
         let mut state = self.world.lock();
         state.grant(Call::DestroySharedReceive)?;
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(queue.as_ptr()) };
-        refuse_if(state.pairs.values().any(|pair| pair.shared == Some(id)))?;
+        // A receiving end of an extended connection only took from it.
+        let mut own = state.pairs.values().filter(|pair| pair.xrc.is_none());
+        refuse_if(own.any(|pair| pair.shared == Some(id)))?;
         state.shared.remove(&id);
         // SAFETY: the trait's contract.
         unsafe { take_back(queue.as_ptr()) };
@@ -502,6 +711,9 @@ impl Provider for FakeProvider {
         if state.pairs.len() >= limits.max_queue_pairs as usize {
             return Err(Errno::NOMEM);
         }
+        if init.kind == QueuePairKind::XrcSend && !device.has_xrc {
+            return Err(Errno::OPNOTSUPP);
+        }
         let (sends, receives) = (sizes.send_requests, sizes.receive_requests);
         sizes.send_requests = device.queue_size(sends);
         if shared.is_none() {
@@ -511,18 +723,12 @@ impl Provider for FakeProvider {
         state.pairs.insert(
             id,
             FakePair {
-                context,
                 domain,
-                state: QueuePairState::Reset,
                 sizes,
                 send_completions,
                 receive_completions,
                 shared,
-                destination: 0,
-                access: 0,
-                sends: VecDeque::new(),
-                silent: 0,
-                receives: VecDeque::new(),
+                ..FakePair::new(init.kind, context)
             },
         );
         Ok(CreatedPair {
@@ -550,12 +756,26 @@ impl Provider for FakeProvider {
         state.modify(id, attributes, mask)
     }
 
+    unsafe fn query_pair(&self, pair: PairHandle) -> Result<QueriedPair, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::QueryPair)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(pair.as_ptr()) };
+        state.describe_pair(id)
+    }
+
     unsafe fn destroy_pair(&self, pair: PairHandle) -> Result<(), Errno> {
         let mut state = self.world.lock();
         state.grant(Call::DestroyPair)?;
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(pair.as_ptr()) };
-        if let Some(pair) = state.pairs.remove(&id) {
+        // A device may keep a queue pair for as long as a window is bound by it, as soft-RoCE does.
+        let bound = state.windows.values().filter_map(|window| window.bound);
+        refuse_if(bound.map(|bound| bound.pair).any(|pair| pair == id))?;
+        refuse_if(state.groups.iter().any(|(_, pair)| *pair == id))?;
+        if state.close_pair(id)
+            && let Some(pair) = state.pairs.remove(&id)
+        {
             // Completions of a destroyed queue pair are taken out of its queues
             // (ibv_destroy_qp(3)).
             for queue in [pair.send_completions, pair.receive_completions] {
@@ -574,105 +794,5 @@ impl Provider for FakeProvider {
         // SAFETY: the trait's contract.
         unsafe { take_back(pair.as_ptr()) };
         Ok(())
-    }
-}
-
-impl State {
-    fn modify(
-        &mut self,
-        id: u64,
-        attributes: &QueuePairAttributes,
-        mask: AttributeMask,
-    ) -> Result<(), Errno> {
-        let pair = &self.pairs[&id];
-        check_transition(pair.state, attributes.state, mask).map_err(|_| Errno::INVAL)?;
-        if let (true, Some(route)) = (
-            mask.contains(AttributeMask::ADDRESS),
-            attributes.address.route,
-        ) {
-            // The kernel does the same when the index has moved.
-            let ports = &self.device_of(pair.context).ports;
-            let port = ports.get(usize::from(attributes.address.port).wrapping_sub(1));
-            let gids = &port.ok_or(Errno::INVAL)?.gids;
-            let index = u32::from(route.source_index);
-            if !gids.iter().any(|gid| gid.index == index) {
-                return Err(Errno::NODATA);
-            }
-        }
-        let pair = self.pairs.get_mut(&id).ok_or(Errno::BADF)?;
-        if mask.contains(AttributeMask::DESTINATION) {
-            pair.destination = attributes.destination.into();
-        }
-        if mask.contains(AttributeMask::ACCESS_FLAGS) {
-            pair.access = attributes.access_flags;
-        }
-        match attributes.state {
-            QueuePairState::Error => self.die(id),
-            QueuePairState::Reset => {
-                pair.state = QueuePairState::Reset;
-                pair.sends.clear();
-                pair.receives.clear();
-                pair.silent = 0;
-            }
-            other => {
-                pair.state = other;
-                self.progress();
-            }
-        }
-        Ok(())
-    }
-}
-
-impl State {
-    /// Takes the list of devices, as `ibv_get_device_list` does, unless a test refuses it.
-    fn list_devices(&mut self) -> Result<(), VerbsError> {
-        self.grant(Call::Devices).map_err(|source| match source {
-            Errno::NOSYS => VerbsError::NoKernelSupport {
-                source,
-                hidden: None,
-            },
-            source => VerbsError::DeviceList { source },
-        })
-    }
-
-    fn new_completions(
-        &mut self,
-        context: u64,
-        init: &ExtendedInit,
-        channel: Option<u64>,
-        extended: Option<FakeExtended>,
-    ) -> Result<(u64, u32), Errno> {
-        let &ExtendedInit {
-            entries,
-            vector,
-            tag,
-            ..
-        } = init;
-        let attributes = &self.device_of(context).attributes;
-        if entries == 0
-            || entries > attributes.max_completions
-            || vector >= attributes.completion_vectors
-        {
-            return Err(Errno::INVAL);
-        }
-        let capacity = self.device_of(context).queue_size(entries);
-        let id = self.new_id();
-        self.completions.insert(
-            id,
-            FakeCompletions {
-                context,
-                tag,
-                vector,
-                capacity: capacity as usize,
-                ready: VecDeque::new(),
-                extended,
-                batch: Batch::None,
-                channel,
-                armed: None,
-                unacknowledged: 0,
-                maker: Maker::calls(),
-            },
-        );
-        Ok((id, capacity))
     }
 }

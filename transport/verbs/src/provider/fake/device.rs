@@ -4,9 +4,9 @@
 use crate::{
     abi::{
         gid::{Gid, GidEntry, GidType},
-        port::{LinkLayer, Mtu, PortAttributes, PortState},
+        port::{LinkLayer, LinkSpeed, LinkWidth, Mtu, PhysicalState, PortAttributes, PortState},
     },
-    provider::{DeviceAttributes, Transport},
+    provider::{AtomicSupport, DeviceAttributes, ExtendedInit, Transport},
 };
 
 /// A device made of memory.
@@ -26,11 +26,23 @@ pub struct FakeDevice {
     pub max_inline_bytes: u32,
     /// The device takes immediate data; else requests with some are `EINVAL`.
     pub has_immediate: bool,
+    /// The device's queues can be resized.
+    pub has_resizing: bool,
+    /// The node's 64-bit identifier, as the list of devices has it.
+    pub guid: u64,
+    /// The device registers dma-bufs.
+    pub has_dmabufs: bool,
+    /// The device has memory windows.
+    pub has_windows: bool,
+    /// The device has extended reliable connections.
+    pub has_xrc: bool,
     /// Set if its queues hold exactly what is asked for; else sizes are rounded up.
     pub has_exact_queues: bool,
     /// The behaviour of its extended completion queues.
     pub extended: FakeExtended,
-    /// The device's clock.
+    /// The tags that messages come with; `None` if the device tells none.
+    pub tags: Option<FakeTags>,
+    /// The device's clock, whose ticks are also the nanoseconds of its wall clock.
     pub clock: Option<FakeClock>,
     /// The device's ports, from number 1.
     pub ports: Vec<FakePort>,
@@ -48,6 +60,15 @@ pub enum FakeExtended {
     DrainsBeyond,
     /// The queues lose completions.
     Loses,
+}
+
+/// The tags that messages come with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FakeTags {
+    /// The customer's VLAN.
+    pub vlan: u16,
+    /// The tag of the flow rule.
+    pub flow: u32,
 }
 
 /// A device's clock.
@@ -70,6 +91,9 @@ pub struct FakePort {
     pub pkeys: Vec<u16>,
 }
 
+/// The capabilities that soft-RoCE tells.
+const SOFT_ROCE: u32 = 0x0122_3c76;
+
 impl FakeDevice {
     /// Returns the size that a queue comes out with. Devices round up, soft-RoCE to one less
     /// than a power of two.
@@ -78,6 +102,13 @@ impl FakeDevice {
             true => asked,
             false => (asked + 1).next_power_of_two() - 1,
         }
+    }
+
+    /// Returns whether its extended completion queues tell the fields that are asked for.
+    pub(super) fn has_fields(&self, init: &ExtendedInit) -> bool {
+        let wants_times = init.times || init.fields.wall_clock;
+        let wants_tags = init.fields.vlan || init.fields.flow_tag;
+        (self.clock.is_some() || !wants_times) && (self.tags.is_some() || !wants_tags)
     }
 
     /// A device like soft-RoCE on a network interface with that index and IPv4 address:
@@ -101,6 +132,20 @@ impl FakeDevice {
                 max_message_bytes: 1 << 31,
                 link_layer: LinkLayer::Ethernet,
                 needs_global_route: true,
+                physical_state: PhysicalState::LinkUp,
+                width: LinkWidth(1),
+                speed: LinkSpeed(1),
+                lid_mask_bits: 0,
+                manager_lid: 0,
+                manager_service_level: 0,
+                subnet_timeout_code: 0,
+                init_type_reply: 0,
+                virtual_lanes_code: 1,
+                capabilities: 0x0001_0000,
+                capabilities2: 0,
+                bad_pkeys: 0,
+                qkey_violations: 0,
+                flags: 0,
             },
             gids: vec![
                 gid(0, [0xfe80, 0, 0, 0, 0, 0, 0, 1].into()),
@@ -131,12 +176,33 @@ impl FakeDevice {
                 max_shared_receive_entries: 27,
                 max_responder_resources: 128,
                 max_initiator_depth: 128,
+                atomics: AtomicSupport::Device,
                 ports: 1,
+                system_image_guid: 0x0002_c903_0000_0001,
+                page_sizes: 0xffff_f000,
+                capabilities: SOFT_ROCE,
+                max_read_entries: 32,
+                max_protection_domains: 1024,
+                max_total_responder_resources: 258_048,
+                max_windows: 4096,
+                max_address_handles: 1024,
+                max_multicast_groups: 8192,
+                max_multicast_pairs: 56,
+                max_total_multicast_pairs: 458_752,
+                max_pkeys: 1,
+                ack_delay_code: 15,
+                ..DeviceAttributes::default()
             },
+            has_resizing: true,
+            guid: 0x0002_c903_0000_0001,
             max_inline_bytes: 512,
             has_immediate: true,
+            has_windows: true,
+            has_xrc: true,
+            has_dmabufs: false,
             has_exact_queues: false,
             extended: FakeExtended::Works,
+            tags: None,
             clock: None,
             ports: vec![port],
         }

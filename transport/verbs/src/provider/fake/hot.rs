@@ -10,12 +10,15 @@ use std::slice;
 use rustix::io::Errno;
 
 use super::{
-    Call, PostedReceive, PostedSend,
+    Call, PostedBind, PostedReceive, PostedSend,
     handle::{Handle, id_of},
     world::State,
 };
 use crate::{
-    abi::{RecvWr, SendWr, Sge, Wc, queue_pair_state::QueuePairState, send_flags, wr_opcode},
+    abi::{
+        BindWr, RecvWr, SendWr, Sge, Wc, queue_pair_kind::QueuePairKind,
+        queue_pair_state::QueuePairState, send_flags, wr_opcode,
+    },
     provider::HotCalls,
 };
 
@@ -51,9 +54,7 @@ unsafe extern "C" fn post_send(
         }
         request = one.next;
     }
-    if state.pairs[&handle.id].state == QueuePairState::Error {
-        state.flush(handle.id);
-    }
+    state.flush_dead(handle.id);
     state.progress();
     status
 }
@@ -160,7 +161,7 @@ unsafe extern "C" fn request_notify(queue: *mut c_void, solicited_only: c_int) -
 }
 
 impl State {
-    fn post_send(&mut self, id: u64, request: &SendWr) -> Result<(), Errno> {
+    pub(super) fn post_send(&mut self, id: u64, request: &SendWr) -> Result<(), Errno> {
         self.grant(Call::PostSend)?;
         let doorbell = self.send_doorbells;
         let context = self.pairs.get(&id).ok_or(Errno::BADF)?.context;
@@ -171,10 +172,25 @@ impl State {
         if with_immediate && !self.device_of(context).has_immediate {
             return Err(Errno::INVAL);
         }
+        let datagram = match self.pairs[&id].kind {
+            QueuePairKind::Datagram => {
+                let (address, queue_pair, q_key) = request.datagram();
+                // SAFETY: the caller's contract: the request names an address handle that exists.
+                let address = unsafe { id_of(address.cast()) };
+                Some(self.posted_datagram(id, (address, queue_pair, q_key))?)
+            }
+            _ => None,
+        };
         let pair = self.pairs.get_mut(&id).ok_or(Errno::BADF)?;
+        if !pair.kind.does(request.opcode) {
+            return Err(Errno::INVAL);
+        }
         if !matches!(
             pair.state,
-            QueuePairState::ReadyToSend | QueuePairState::Error
+            QueuePairState::ReadyToSend
+                | QueuePairState::SendQueueDrained
+                | QueuePairState::SendQueueError
+                | QueuePairState::Error
         ) {
             return Err(Errno::INVAL);
         }
@@ -183,6 +199,19 @@ impl State {
         }
         // SAFETY: the caller's contract, that of ibv_post_send(3).
         let entries = unsafe { entries_of(request.sg_list, request.num_sge) };
+        let is_atomic = matches!(
+            request.opcode,
+            wr_opcode::COMPARE_AND_SWAP | wr_opcode::FETCH_AND_ADD
+        );
+        let has_eight = matches!(entries, [entry] if entry.length == 8);
+        if is_atomic && !(request.remote_addr.is_multiple_of(8) && has_eight) {
+            return Err(Errno::INVAL);
+        }
+        let bind = match request.opcode {
+            // SAFETY: the caller's contract: the objects that a binding names exist.
+            wr_opcode::BIND_WINDOW => Some(unsafe { posted_bind(&request.bind) }),
+            _ => None,
+        };
         let is_inline = request.send_flags & send_flags::INLINE != 0;
         let bytes: u64 = entries.iter().map(|entry| u64::from(entry.length)).sum();
         if entries.len() > pair.sizes.send_entries as usize
@@ -206,14 +235,30 @@ impl State {
             opcode: request.opcode,
             flags: request.send_flags,
             immediate: request.imm_data,
-            remote: (request.remote_addr, request.rkey),
+            remote: match is_atomic {
+                true => (request.remote_addr, request.atomic_rkey()),
+                false => (request.remote_addr, request.rkey),
+            },
+            operands: match is_atomic {
+                true => request.operands(),
+                false => [0; 2],
+            },
+            datagram,
+            receive_queue: request.xrc[0],
+            bind,
             entries: entries.to_vec(),
             inline,
             doorbell,
         };
+        self.append(id, posted);
+        Ok(())
+    }
+
+    /// Adds a request to a send queue.
+    pub(super) fn append(&mut self, pair: u64, posted: PostedSend) {
+        let pair = self.pairs.get_mut(&pair).expect("a queue pair");
         pair.sends.push_back(posted.clone());
         self.posted.push(posted);
-        Ok(())
     }
 
     fn post_receive(&mut self, queue: &mut ReceiveTarget, request: &RecvWr) -> Result<(), Errno> {
@@ -256,6 +301,24 @@ impl State {
 enum ReceiveTarget {
     Shared(u64),
     Pair(u64),
+}
+
+/// Returns the binding that a request asks for.
+///
+/// # Safety
+/// The window and the region, if there is one, are handles that have not been taken back.
+unsafe fn posted_bind(bind: &BindWr) -> PostedBind {
+    let region: *mut Handle = bind.info.region.cast();
+    PostedBind {
+        // SAFETY: the caller's contract.
+        window: unsafe { id_of(bind.window.cast()) },
+        // SAFETY: the caller's contract.
+        region: (!region.is_null()).then(|| unsafe { id_of(region) }),
+        key: bind.rkey,
+        address: bind.info.address,
+        bytes: bind.info.bytes,
+        access: bind.info.access,
+    }
 }
 
 /// Returns the entries that a request's list points to.

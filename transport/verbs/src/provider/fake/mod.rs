@@ -7,16 +7,38 @@
 //! was posted, refuse any call, hold sends back and complete or fail them one by one, and put
 //! completions and events wherever it likes.
 //!
+//! Faults are made by calls of [`FakeProvider`], which the crate's README lists. Here the device
+//! refuses the second of its completion queues:
+//!
+//! ```
+//! use ibex_verbs::provider::fake::{Call, FakeDevice, FakeProvider};
+//! use ibex_verbs::{CompletionQueue, Device};
+//! use rustix::io::Errno;
+//!
+//! let fake = FakeProvider::new(vec![FakeDevice::soft_roce("rxe0", 1, [192, 0, 2, 1])]);
+//! let device = Device::open(&fake.provider(), "rxe0")?;
+//! fake.refuse_after(Call::CreateCompletionQueue, 1, Errno::NOMEM);
+//! let first = CompletionQueue::polled(&device, 64)?;
+//! assert!(CompletionQueue::polled(&device, 64).is_err());
+//! # Ok::<(), ibex_verbs::VerbsError>(())
+//! ```
+//!
 //! Numbers follow what was measured on soft-RoCE where devices differ: a message longer
 //! than its receive is status 2 at the receiver and 11 at the sender.
 
 mod batch;
 mod control;
+mod datagram;
 mod device;
+mod fetch;
 mod handle;
 mod hot;
 mod mask;
+mod memory;
+mod objects;
+mod window;
 mod world;
+mod xrc;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,8 +54,10 @@ use crate::{
     device::fork_report::ForkStatus,
 };
 
-pub use device::{FakeClock, FakeDevice, FakeExtended, FakePort};
+pub use datagram::PostedDatagram;
+pub use device::{FakeClock, FakeDevice, FakeExtended, FakePort, FakeTags};
 pub use mask::Mask;
+pub use window::PostedBind;
 
 pub use world::Maker;
 use world::World;
@@ -63,16 +87,30 @@ pub enum Call {
     DestroyDomain,
     Register,
     Deregister,
+    Reregister,
+    RegisterDmabuf,
+    RegisterBuffer,
+    CreateBuffer,
+    DestroyBuffer,
+    Advise,
+    CreateWindow,
+    DestroyWindow,
+    BindWindow,
     CreateChannel,
     DestroyChannel,
     ChannelEvent,
     CreateCompletionQueue,
     DestroyCompletionQueue,
+    ResizeCompletionQueue,
+    ModerateCompletions,
     CreateSharedReceive,
     ArmSharedReceiveLimit,
+    ResizeSharedReceive,
+    QuerySharedReceive,
     DestroySharedReceive,
     CreatePair,
     ModifyPair,
+    QueryPair,
     DestroyPair,
     PostSend,
     PostReceive,
@@ -81,6 +119,14 @@ pub enum Call {
     NextPoll,
     CreateExtendedQueue,
     ReadClock,
+    CreateAddress,
+    DestroyAddress,
+    AttachMulticast,
+    DetachMulticast,
+    OpenXrcDomain,
+    CloseXrcDomain,
+    CreateXrcReceives,
+    OpenPair,
     RequestNotify,
 }
 
@@ -95,10 +141,18 @@ pub struct PostedSend {
     pub opcode: u32,
     /// `enum ibv_send_flags`.
     pub flags: u32,
-    /// Immediate data, in network byte order.
+    /// Immediate data, in network byte order, or the key to invalidate.
     pub immediate: u32,
     /// The peer's address and key, for RDMA.
     pub remote: (u64, u32),
+    /// The operands of an atomic: the number to compare with or to add, and the number to store.
+    pub operands: [u64; 2],
+    /// The receiver of a datagram.
+    pub datagram: Option<PostedDatagram>,
+    /// The shared receive queue at the peer, of extended connections.
+    pub receive_queue: u32,
+    /// The binding of a memory window.
+    pub bind: Option<PostedBind>,
     /// The pieces of memory.
     pub entries: Vec<Sge>,
     /// The bytes, if it is inline.
@@ -327,6 +381,18 @@ impl FakeProvider {
     #[must_use]
     pub fn modifications(&self) -> Vec<Modification> {
         self.world.lock().modifications.clone()
+    }
+
+    /// Returns the advice on memory that was given: what, its flags and its piece.
+    #[must_use]
+    pub fn advised(&self) -> Vec<(u32, u32, Sge)> {
+        self.world.lock().advised.clone()
+    }
+
+    /// Returns the completions and microseconds of each moderation of a completion queue.
+    #[must_use]
+    pub fn moderations(&self) -> Vec<(u16, u16)> {
+        self.world.lock().moderations.clone()
     }
 
     /// Returns how often a message found no receive.

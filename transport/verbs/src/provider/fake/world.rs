@@ -16,11 +16,20 @@ use rustix::mm::{Advice, madvise};
 use rustix::param::page_size;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use super::{Call, FakeDevice, FakeExtended, Modification, PostedReceive, PostedSend};
+use super::{
+    Call, FakeDevice, FakeExtended, FakeTags, Modification, PostedReceive, PostedSend,
+    datagram::FakeAddress,
+    memory::{FakeBuffer, Foreign},
+    window::FakeWindow,
+    xrc::{FakeXrcDomain, FakeXrcReceives},
+};
 use crate::{
     abi::{
-        Sge, Wc, access_flags, queue_pair_state::QueuePairState, send_flags, wc_flags, wc_opcode,
-        wr_opcode,
+        Sge, Wc, access_flags,
+        gid::Gid,
+        queue_pair_kind::QueuePairKind,
+        queue_pair_state::{QueuePairAttributes, QueuePairState},
+        send_flags, wc_flags, wc_opcode, wr_opcode,
     },
     device::fork_report::ForkStatus,
     provider::{QueuePairSizes, RawEvent},
@@ -71,6 +80,10 @@ pub(super) struct State {
     pub(super) send_doorbells: u64,
     pub(super) receive_doorbells: u64,
     pub(super) modifications: Vec<Modification>,
+    /// Advice on memory, its flags and its piece.
+    pub(super) advised: Vec<(u32, u32, Sge)>,
+    /// Completions and microseconds of each moderation.
+    pub(super) moderations: Vec<(u16, u16)>,
     pub(super) rnr_naks: u64,
     pub(super) acknowledged: u64,
     pub(super) acknowledgements: u64,
@@ -82,10 +95,18 @@ pub(super) struct State {
     pub(super) contexts: HashMap<u64, FakeContext>,
     pub(super) domains: HashMap<u64, u64>,
     pub(super) regions: HashMap<u64, FakeRegion>,
+    /// Numbers that regions got when they were changed, by the numbers before.
+    pub(super) moved: HashMap<u64, u64>,
+    pub(super) buffers: HashMap<u64, FakeBuffer>,
+    pub(super) windows: HashMap<u64, FakeWindow>,
     pub(super) channels: HashMap<u64, FakeChannel>,
     pub(super) completions: HashMap<u64, FakeCompletions>,
     pub(super) shared: HashMap<u64, FakeReceives>,
     pub(super) pairs: HashMap<u64, FakePair>,
+    pub(super) addresses: HashMap<u64, FakeAddress>,
+    pub(super) xrc_domains: HashMap<u64, FakeXrcDomain>,
+    /// Multicast groups and the queue pairs that are attached to them.
+    pub(super) groups: Vec<(Gid, u64)>,
 }
 
 #[derive(Debug)]
@@ -102,6 +123,8 @@ pub(super) struct FakeRegion {
     pub(super) bytes: u64,
     pub(super) access: u32,
     pub(super) maker: Maker,
+    /// The place of a region whose addresses are not those of this process.
+    pub(super) foreign: Option<Foreign>,
 }
 
 #[derive(Debug)]
@@ -154,6 +177,7 @@ impl Maker {
 pub(super) struct Stamped {
     pub(super) completion: Wc,
     pub(super) ticks: u64,
+    pub(super) tags: FakeTags,
 }
 
 /// The state of an extended queue's batch.
@@ -177,31 +201,55 @@ pub(super) struct FakeReceives {
     pub(super) limit: usize,
     pub(super) posted: VecDeque<PostedReceive>,
     pub(super) maker: Maker,
+    pub(super) xrc: Option<FakeXrcReceives>,
 }
 
 #[derive(Debug)]
 pub(super) struct FakePair {
+    pub(super) kind: QueuePairKind,
+    /// The key that datagrams have to carry.
+    pub(super) q_key: u32,
     pub(super) context: u64,
     pub(super) domain: u64,
     pub(super) state: QueuePairState,
+    /// The attributes that were set.
+    pub(super) attributes: QueuePairAttributes,
     pub(super) sizes: QueuePairSizes,
     pub(super) send_completions: u64,
     pub(super) receive_completions: u64,
     pub(super) shared: Option<u64>,
     pub(super) destination: u64,
     pub(super) access: u32,
+    /// The peer's reads and atomics that it serves.
+    pub(super) responder_resources: u8,
     /// Sends that were posted and have not gone out.
     pub(super) sends: VecDeque<PostedSend>,
     /// Sends that went out and wait for a signaled one to free their places.
     pub(super) silent: usize,
     pub(super) receives: VecDeque<PostedReceive>,
+    /// The domain of a receiving end of extended connections.
+    pub(super) xrc: Option<u64>,
+    /// The handles of the queue pair.
+    pub(super) handles: u32,
+}
+
+/// The result of an attempt to do what a request asks for.
+pub(super) enum Attempt {
+    /// The peer is not ready.
+    Waits,
+    /// The request fails with this status.
+    Failed(u32),
+    /// The request is done: what its completion has.
+    Done { opcode: u32, bytes: u32 },
 }
 
 const SUCCESS: u32 = 0;
 const LOCAL_OPERATION: u32 = 2;
-const LOCAL_PROTECTION: u32 = 4;
+pub(super) const LOCAL_PROTECTION: u32 = 4;
 const FLUSHED: u32 = 5;
-const REMOTE_ACCESS: u32 = 10;
+pub(super) const WINDOW_BIND: u32 = 6;
+pub(super) const REMOTE_INVALID_REQUEST: u32 = 9;
+pub(super) const REMOTE_ACCESS: u32 = 10;
 const REMOTE_OPERATION: u32 = 11;
 
 impl State {
@@ -261,10 +309,14 @@ impl State {
             ("contexts", self.contexts.len()),
             ("protection domains", self.domains.len()),
             ("memory regions", self.regions.len()),
+            ("device memory", self.buffers.len()),
+            ("memory windows", self.windows.len()),
             ("completion channels", self.channels.len()),
             ("completion queues", self.completions.len()),
             ("shared receive queues", self.shared.len()),
             ("queue pairs", self.pairs.len()),
+            ("address handles", self.addresses.len()),
+            ("XRC domains", self.xrc_domains.len()),
         ]);
         alive.retain(|_, count| *count > 0);
         alive
@@ -319,18 +371,47 @@ impl State {
         let Some(send) = pair.sends.front().cloned() else {
             return false;
         };
+        match self.attempt(number, peer_id, &send) {
+            Attempt::Waits => false,
+            Attempt::Failed(status) => {
+                self.fail_next(number, status, 0);
+                false
+            }
+            Attempt::Done { opcode, bytes } => {
+                self.succeed(number, &send, opcode, bytes);
+                true
+            }
+        }
+    }
+
+    /// Does what a request asks for.
+    fn attempt(&mut self, number: u32, peer_id: u64, send: &PostedSend) -> Attempt {
+        if let Some(local) = self.attempt_here(number.into(), send) {
+            return local;
+        }
+        if let Some(unreliable) = self.attempt_unreliable(number, send) {
+            return unreliable;
+        }
         let receives = |peer: &FakePair| {
             matches!(
                 peer.state,
-                QueuePairState::ReadyToReceive | QueuePairState::ReadyToSend
+                QueuePairState::ReadyToReceive
+                    | QueuePairState::ReadyToSend
+                    | QueuePairState::SendQueueDrained
             ) && peer.destination == u64::from(number)
         };
         if !self.pairs.get(&peer_id).is_some_and(receives) {
-            return false;
+            return Attempt::Waits;
         }
-        let Some(bytes) = self.gather(&send) else {
-            self.fail_next(number, LOCAL_PROTECTION, 0);
-            return false;
+        if !self.aim(peer_id, send) {
+            self.die(peer_id);
+            return Attempt::Failed(REMOTE_INVALID_REQUEST);
+        }
+        if let Some(fetched) = self.attempt_fetch(peer_id, send) {
+            return fetched;
+        }
+        let Some(bytes) = self.gather(send) else {
+            return Attempt::Failed(LOCAL_PROTECTION);
         };
         let write = matches!(
             send.opcode,
@@ -339,48 +420,51 @@ impl State {
         let takes_receive = send.opcode != wr_opcode::RDMA_WRITE;
         if takes_receive && self.receives_of(peer_id).is_empty() {
             self.rnr_naks += 1;
-            return false;
+            return Attempt::Waits;
         }
-        if write && !self.write_remote(peer_id, &send, &bytes) {
+        if write && !self.write_remote(peer_id, send, &bytes) {
             self.die(peer_id);
-            self.fail_next(number, REMOTE_ACCESS, 0);
-            return false;
+            return Attempt::Failed(REMOTE_ACCESS);
         }
-        if takes_receive && !self.receive(peer_id, &send, &bytes, write) {
-            self.fail_next(number, REMOTE_OPERATION, 0);
-            return false;
+        if takes_receive && let Err(status) = self.receive(peer_id, send, &bytes, write) {
+            return Attempt::Failed(status);
         }
-        let pair = self
-            .pairs
-            .get_mut(&number.into())
-            .expect("it was there above");
+        Attempt::Done {
+            opcode: match write {
+                true => wc_opcode::RDMA_WRITE,
+                false => wc_opcode::SEND,
+            },
+            bytes: 0,
+        }
+    }
+
+    /// Takes the oldest send of a queue pair, which is done, and completes it if it is signaled.
+    fn succeed(&mut self, number: u32, send: &PostedSend, opcode: u32, bytes: u32) {
+        let pair = self.pairs.get_mut(&number.into()).expect("a queue pair");
         pair.sends.pop_front();
         if send.flags & send_flags::SIGNALED == 0 {
             pair.silent += 1;
-            return true;
+            return;
         }
         pair.silent = 0;
         let completions = pair.send_completions;
-        let opcode = if write {
-            wc_opcode::RDMA_WRITE
-        } else {
-            wc_opcode::SEND
-        };
         let done = Wc {
             wr_id: send.wr_id,
             status: SUCCESS,
             opcode,
+            byte_len: bytes,
             qp_num: number,
             ..Wc::default()
         };
         self.complete(completions, done, false);
-        true
     }
 
     /// Fails the oldest send of a queue pair, which dies of it.
     pub(super) fn fail_next(&mut self, number: u32, status: u32, vendor_err: u32) {
         self.fail_one(number, status, vendor_err);
-        self.die(number.into());
+        if !self.keeps_receiving(number) {
+            self.die(number.into());
+        }
     }
 
     /// Fails the oldest sends, each with a status of its own.
@@ -487,9 +571,11 @@ impl State {
     /// Puts a completion into a queue and wakes the threads that asked for that.
     pub(super) fn complete(&mut self, queue_id: u64, completion: Wc, solicited: bool) {
         let ticks = self.ticks;
-        let Some(queue) = self.completions.get_mut(&queue_id) else {
+        let Some(queue) = self.completions.get(&queue_id) else {
             return;
         };
+        let tags = self.device_of(queue.context).tags.unwrap_or_default();
+        let queue = self.completions.get_mut(&queue_id).expect("a queue");
         if queue.ready.len() == queue.capacity {
             let overrun = RawEvent {
                 event_type: 0,
@@ -501,7 +587,11 @@ impl State {
             }
             return;
         }
-        queue.ready.push_back(Stamped { completion, ticks });
+        queue.ready.push_back(Stamped {
+            completion,
+            ticks,
+            tags,
+        });
         let wakes =
             |solicited_only: bool| !solicited_only || solicited || completion.status != SUCCESS;
         if queue.armed.is_some_and(wakes) {
@@ -514,7 +604,7 @@ impl State {
         }
     }
 
-    fn receives_of(&mut self, pair_id: u64) -> &mut VecDeque<PostedReceive> {
+    pub(super) fn receives_of(&mut self, pair_id: u64) -> &mut VecDeque<PostedReceive> {
         let pair = self.pairs.get_mut(&pair_id).expect("a queue pair");
         match pair.shared {
             Some(shared) => {
@@ -526,17 +616,17 @@ impl State {
     }
 
     /// Returns the bytes of a send; `None` if it names memory that is not registered.
-    fn gather(&self, send: &PostedSend) -> Option<Vec<u8>> {
+    pub(super) fn gather(&self, send: &PostedSend) -> Option<Vec<u8>> {
         if let Some(inline) = &send.inline {
             return Some(inline.clone());
         }
         let mut bytes = Vec::new();
         for entry in &send.entries {
-            self.region(entry.lkey, entry.addr, entry.length, 0)?;
+            let place = self.region(entry.lkey, entry.addr, entry.length, 0)?;
             // SAFETY: a registered region covers the range, so it is mapped; the posting
             // side does not write to what it has posted.
             let piece = unsafe {
-                slice::from_raw_parts(entry.addr as usize as *const u8, entry.length as usize)
+                slice::from_raw_parts(place as usize as *const u8, entry.length as usize)
             };
             bytes.extend_from_slice(piece);
         }
@@ -544,19 +634,32 @@ impl State {
     }
 
     /// Puts a message, or the announcement of a write, into the next receive of a queue
-    /// pair; false if it does not fit.
-    fn receive(&mut self, peer_id: u64, send: &PostedSend, bytes: &[u8], write: bool) -> bool {
+    /// pair. The error is the sender's status.
+    pub(super) fn receive(
+        &mut self,
+        peer_id: u64,
+        send: &PostedSend,
+        bytes: &[u8],
+        write: bool,
+    ) -> Result<(), u32> {
         let receive = self.receives_of(peer_id).pop_front().expect("a receive");
         self.announce_limit(peer_id);
         let payload = if write { &[][..] } else { bytes };
-        let fits = self.scatter(&receive.entries, payload);
+        let invalidates = send.opcode == wr_opcode::SEND_WITH_INVALIDATE;
+        let outcome = if !self.scatter(&receive.entries, payload) {
+            Err((LOCAL_OPERATION, REMOTE_OPERATION))
+        } else if invalidates && !self.invalidate(peer_id, send.immediate) {
+            Err((REMOTE_INVALID_REQUEST, REMOTE_INVALID_REQUEST))
+        } else {
+            Ok(())
+        };
         let with_immediate = matches!(
             send.opcode,
             wr_opcode::SEND_WITH_IMM | wr_opcode::RDMA_WRITE_WITH_IMM
         );
         let completion = Wc {
             wr_id: receive.wr_id,
-            status: if fits { SUCCESS } else { LOCAL_OPERATION },
+            status: outcome.map_or_else(|(status, _)| status, |()| SUCCESS),
             opcode: if write {
                 wc_opcode::RECV_RDMA_WITH_IMM
             } else {
@@ -564,10 +667,10 @@ impl State {
             },
             byte_len: bytes.len() as u32,
             imm_data: send.immediate,
-            wc_flags: if with_immediate {
-                wc_flags::WITH_IMM
-            } else {
-                0
+            wc_flags: match (with_immediate, invalidates) {
+                (true, _) => wc_flags::WITH_IMM,
+                (_, true) => wc_flags::WITH_INV,
+                _ => 0,
             },
             qp_num: peer_id as u32,
             ..Wc::default()
@@ -575,10 +678,10 @@ impl State {
         let completions = self.pairs[&peer_id].receive_completions;
         let solicited = send.flags & send_flags::SOLICITED != 0;
         self.complete(completions, completion, solicited);
-        if !fits {
+        outcome.map_err(|(_, status)| {
             self.die(peer_id);
-        }
-        fits
+            status
+        })
     }
 
     /// Makes a queue pair take a receive for a message that never completes.
@@ -588,7 +691,7 @@ impl State {
         }
     }
 
-    fn announce_limit(&mut self, pair_id: u64) {
+    pub(super) fn announce_limit(&mut self, pair_id: u64) {
         let shared = self.pairs[&pair_id].shared;
         let Some(queue) = shared.and_then(|id| self.shared.get_mut(&id)) else {
             return;
@@ -607,7 +710,7 @@ impl State {
     }
 
     /// Writes bytes over the pieces of a receive; false if they do not fit or may not.
-    fn scatter(&self, entries: &[Sge], mut bytes: &[u8]) -> bool {
+    pub(super) fn scatter(&self, entries: &[Sge], mut bytes: &[u8]) -> bool {
         for entry in entries {
             if bytes.is_empty() {
                 break;
@@ -622,23 +725,32 @@ impl State {
         bytes.is_empty()
     }
 
-    fn write_remote(&self, peer_id: u64, send: &PostedSend, bytes: &[u8]) -> bool {
-        let (address, rkey) = send.remote;
-        let granted = self.pairs[&peer_id].access & access_flags::REMOTE_WRITE != 0;
-        bytes.is_empty() || granted && self.store(rkey, address, bytes, access_flags::REMOTE_WRITE)
+    pub(super) fn write_remote(&self, peer_id: u64, send: &PostedSend, bytes: &[u8]) -> bool {
+        let access = access_flags::REMOTE_WRITE;
+        let granted = self.grants(peer_id, send.remote, bytes.len() as u32, access);
+        bytes.is_empty()
+            || granted.is_some_and(|place| {
+                self.put(place, bytes);
+                true
+            })
     }
 
     /// Writes to registered memory; false if the memory is not registered, or not for this access.
-    fn store(&self, key: u32, address: u64, bytes: &[u8], access: u32) -> bool {
-        let Some(()) = self.region(key, address, bytes.len() as u32, access) else {
-            return false;
-        };
+    pub(super) fn store(&self, key: u32, address: u64, bytes: &[u8], access: u32) -> bool {
+        let granted = self.region(key, address, bytes.len() as u32, access);
+        granted.is_some_and(|place| {
+            self.put(place, bytes);
+            true
+        })
+    }
+
+    /// Writes to memory that a key was found for.
+    fn put(&self, address: u64, bytes: &[u8]) {
         // SAFETY: a registered region covers the range, so it is mapped, and the code that
         // registered it for this holds no reference into it (rule 2 of `memory::region`).
         unsafe {
             (address as usize as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
         }
-        true
     }
 
     pub(super) fn lets_in(&self, key: u32, address: u64) -> bool {
@@ -646,12 +758,15 @@ impl State {
         self.region(key, address, 1, access).is_some()
     }
 
-    /// Checks whether a key covers a range with these rights. Local and remote keys are the same.
-    fn region(&self, key: u32, address: u64, length: u32, access: u32) -> Option<()> {
+    /// Returns the place of a range that a key covers with these rights. Local and remote keys are the
+    /// same.
+    pub(super) fn region(&self, key: u32, address: u64, length: u32, access: u32) -> Option<u64> {
         let region = self.regions.get(&key.into())?;
         let offset = address.checked_sub(region.base)?;
         let end = offset.checked_add(length.into())?;
-        (end <= region.bytes && region.access & access == access).then_some(())
+        let is_granted = end <= region.bytes && region.access & access == access;
+        let start = region.foreign.as_ref().map_or(region.base, Foreign::start);
+        is_granted.then_some(start + offset)
     }
 }
 

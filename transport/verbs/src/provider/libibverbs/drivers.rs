@@ -107,7 +107,7 @@ fn loaded_from(library: &CStr, symbol: &CStr) -> Option<PathBuf> {
     let mut found = MaybeUninit::<libc::Dl_info>::uninit();
     // SAFETY: names that end in a zero; `found` is read only if it was written. The linker owns the
     // name in it and keeps the name while the library is loaded. The library stays loaded, because
-    // the bindings hold it.
+    // it is never closed.
     unsafe {
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
         let handle: *mut c_void = libc::dlopen(library.as_ptr(), flags);

@@ -4,13 +4,14 @@ use std::ffi::c_void;
 use std::mem::{transmute, zeroed};
 use std::ptr::{self, NonNull};
 
-use rdma_sys as sys;
 use rustix::io::Errno;
 
+use super::sys::{self, constants};
 use super::{clear_errno, count, last_errno, tag_pointer};
+use crate::CompletionFields;
 use crate::provider::{
-    BatchCalls, ChannelHandle, CompletionHandle, ContextHandle, EndPoll, ExtendedInit,
-    ExtendedQueue, NextPoll, ReadField, ReadTime, StartPoll,
+    BatchCalls, ChannelHandle, CompletionHandle, ContextHandle, DetailCalls, EndPoll, ExtendedInit,
+    ExtendedQueue, NextPoll, ReadByte, ReadField, ReadTime, ReadVlan, StartPoll,
 };
 
 /// # Safety
@@ -19,29 +20,28 @@ pub(super) unsafe fn create(
     context: ContextHandle,
     init: &ExtendedInit,
 ) -> Result<ExtendedQueue, Errno> {
-    type Fields = sys::ibv_create_cq_wc_flags;
-    type Flags = sys::ibv_create_cq_attr_flags;
     // SAFETY: integers and pointers, for which zeros are a value.
     let mut raw: sys::ibv_cq_init_attr_ex = unsafe { zeroed() };
     raw.cqe = init.entries;
     raw.cq_context = tag_pointer(init.tag);
     raw.channel = init.channel.map_or(ptr::null_mut(), ChannelHandle::as_ptr);
     raw.comp_vector = init.vector;
-    let mut fields = Fields::IBV_WC_EX_WITH_BYTE_LEN
-        | Fields::IBV_WC_EX_WITH_IMM
-        | Fields::IBV_WC_EX_WITH_QP_NUM;
+    let mut fields = constants::IBV_WC_EX_WITH_BYTE_LEN
+        | constants::IBV_WC_EX_WITH_IMM
+        | constants::IBV_WC_EX_WITH_QP_NUM;
     if init.times {
-        fields |= Fields::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+        fields |= constants::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
     }
-    raw.wc_flags = fields.0.into();
-    raw.comp_mask = sys::ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0;
-    raw.flags = Flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0;
+    fields |= requested(init.fields);
+    raw.wc_flags = fields;
+    raw.comp_mask = constants::IBV_CQ_INIT_ATTR_MASK_FLAGS;
+    raw.flags = constants::IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
     clear_errno();
     // SAFETY: the caller's contract. The tag is never followed as a pointer.
     let queue = unsafe { sys::ibv_create_cq_ex(context.as_ptr(), &raw mut raw) };
     let handle = CompletionHandle::new(queue).ok_or_else(last_errno)?;
     // SAFETY: the queue exists.
-    let calls = unsafe { batch_calls(queue, init.times) };
+    let calls = unsafe { batch_calls(queue, init) };
     let Some(calls) = calls else {
         // SAFETY: no other code uses it yet.
         unsafe { sys::ibv_destroy_cq(handle.as_ptr()) };
@@ -61,7 +61,7 @@ pub(super) unsafe fn create(
 ///
 /// # Safety
 /// The queue exists.
-unsafe fn batch_calls(queue: *mut sys::ibv_cq_ex, times: bool) -> Option<BatchCalls> {
+unsafe fn batch_calls(queue: *mut sys::ibv_cq_ex, init: &ExtendedInit) -> Option<BatchCalls> {
     // SAFETY: the caller's contract, for the reads; each pair of types is the same C function type:
     // a thin pointer, to a structure of equal layout if the type differs, and a 32-bit integer or
     // enumeration.
@@ -80,12 +80,56 @@ unsafe fn batch_calls(queue: *mut sys::ibv_cq_ex, times: bool) -> Option<BatchCa
             byte_len: field(ops.read_byte_len? as *const c_void),
             imm_data: field(ops.read_imm_data? as *const c_void),
             qp_num: field(ops.read_qp_num? as *const c_void),
-            time: match times {
+            time: match init.times {
                 true => Some(transmute::<*const c_void, ReadTime>(
                     ops.read_completion_ts? as *const c_void,
                 )),
                 false => None,
             },
+            details: detail_calls(ops, init.fields)?,
         })
     }
+}
+
+/// Returns the flags of the fields.
+fn requested(fields: CompletionFields) -> u64 {
+    let flags = [
+        (fields.source_queue_pair, constants::IBV_WC_EX_WITH_SRC_QP),
+        (fields.source_lid, constants::IBV_WC_EX_WITH_SLID),
+        (fields.service_level, constants::IBV_WC_EX_WITH_SL),
+        (fields.path_bits, constants::IBV_WC_EX_WITH_DLID_PATH_BITS),
+        (fields.vlan, constants::IBV_WC_EX_WITH_CVLAN),
+        (fields.flow_tag, constants::IBV_WC_EX_WITH_FLOW_TAG),
+        (
+            fields.wall_clock,
+            constants::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
+        ),
+    ];
+    flags.iter().filter(|one| one.0).map(|one| one.1).sum()
+}
+
+/// Returns the calls of the requested fields; `None` if one of them is missing.
+fn detail_calls(ops: &sys::ibv_cq_ex, fields: CompletionFields) -> Option<DetailCalls> {
+    /// A call under the type of the provider's table, if it was requested.
+    macro_rules! call {
+        ($field:ident, $call:ident, $type:ty) => {
+            match fields.$field {
+                true => {
+                    let call = ops.$call? as *const c_void;
+                    // SAFETY: both are the same C function type: a thin pointer, the same integer.
+                    Some(unsafe { transmute::<*const c_void, $type>(call) })
+                }
+                false => None,
+            }
+        };
+    }
+    Some(DetailCalls {
+        source_queue_pair: call!(source_queue_pair, read_src_qp, ReadField),
+        source_lid: call!(source_lid, read_slid, ReadField),
+        service_level: call!(service_level, read_sl, ReadByte),
+        path_bits: call!(path_bits, read_dlid_path_bits, ReadByte),
+        vlan: call!(vlan, read_cvlan, ReadVlan),
+        flow_tag: call!(flow_tag, read_flow_tag, ReadField),
+        wall_clock: call!(wall_clock, read_completion_wallclock_ns, ReadTime),
+    })
 }

@@ -1,36 +1,43 @@
-//! The system's libibverbs, by way of bindings that look for it when the program starts.
+//! The system's libibverbs, which is looked for when a program first asks for it.
 //!
 //! Each method is one verb. The library's inline functions go through the context's table
 //! of operations; for the data path that table's own entries are handed out, so that a
 //! call costs one indirection less than through a wrapper.
 
+mod datagram;
 mod drivers;
 mod extended_queue;
+mod memory;
+mod pairs;
+mod queries;
+mod sys;
+mod window;
+mod xrc;
 
 use std::ffi::{CStr, c_int, c_void};
 use std::iter;
-use std::mem::{MaybeUninit, offset_of, size_of, transmute, zeroed};
-use std::os::fd::RawFd;
+use std::mem::{MaybeUninit, transmute, zeroed};
+use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::{PoisonError, RwLock};
 
 use ibex_base::fork;
-use rdma_sys as sys;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::{
-    ChannelHandle, ClockAttributes, CompletionHandle, ContextHandle, CreatedPair, DeviceAttributes,
-    DeviceEntry, DomainHandle, ExtendedInit, ExtendedQueue, HotCalls, OpenedContext, PairHandle,
-    Provider, QueuePairInit, QueuePairSizes, RawEvent, RegionHandle, RegisteredRegion,
-    SharedReceiveHandle, Transport, sealed,
+    BufferHandle, ChannelHandle, ClockAttributes, CompletionHandle, ContextHandle, CreatedPair,
+    DeviceAttributes, DeviceEntry, DomainHandle, ExtendedInit, ExtendedQueue, HotCalls, NodeType,
+    OpenedContext, PairHandle, Provider, QueriedPair, QueuePairInit, QueuePairSizes, RawEvent,
+    RegionHandle, RegisteredRegion, ReregisterFailure, Reregistration, SharedReceiveAttributes,
+    SharedReceiveHandle, Transport, WindowHandle, WindowKind, sealed,
 };
 use crate::{
     abi::{
-        PollAttributes, RecvWr, SendWr, Sge, Wc,
-        gid::{Gid, GidEntry, GidType},
-        port::{LinkLayer, Mtu, PortAttributes, PortState},
-        queue_pair_state::{AddressVector, AttributeMask, QueuePairAttributes},
+        BindInfo, RecvWr, Sge,
+        gid::GidEntry,
+        port::PortAttributes,
+        queue_pair_state::{AttributeMask, QueuePairAttributes},
     },
     device::{async_event::EventElement, fork_report::ForkStatus},
     error::VerbsError,
@@ -41,20 +48,17 @@ use crate::{
 pub struct Libibverbs(());
 
 impl Libibverbs {
-    /// Finds the library.
+    /// Loads the library, if no earlier call has. It stays loaded.
     ///
     /// # Errors
-    /// [`VerbsError::NoLibrary`], with what the dynamic linker says;
-    /// [`VerbsError::UsedAfterFork`].
+    /// [`VerbsError::NoLibrary`], with what the dynamic linker says; [`VerbsError::DeviceList`] if
+    /// there are no descriptors to load it; [`VerbsError::UsedAfterFork`].
     pub fn load() -> Result<Self, VerbsError> {
         fork::check(|| "libibverbs, as it is loaded here,".to_owned())?;
-        // SAFETY: the call takes a number and returns a static string, or null if the bindings
-        // found no library to ask.
-        let known = unsafe { sys::ibv_node_type_str(sys::ibv_node_type::IBV_NODE_CA) };
-        if known.is_null() {
-            return Err(VerbsError::NoLibrary {
-                reason: linker_reason(),
-            });
+        if !sys::is_loaded() {
+            // The linker would report a lack of descriptors only as text.
+            has_descriptors_to_spare().map_err(|source| VerbsError::DeviceList { source })?;
+            sys::load().map_err(|reason| VerbsError::NoLibrary { reason })?;
         }
         Ok(Self(()))
     }
@@ -67,6 +71,10 @@ impl Libibverbs {
                 file: device_file(*device),
                 // SAFETY: an entry of a list that exists.
                 transport: Transport::from_raw(unsafe { (**device).transport_type }),
+                // SAFETY: as above.
+                guid: u64::from_be(unsafe { sys::ibv_get_device_guid(*device) }),
+                // SAFETY: as above.
+                node_type: NodeType::from_raw(unsafe { (**device).node_type }),
             };
             devices.iter().map(entry).collect()
         })
@@ -120,10 +128,14 @@ impl Provider for Libibverbs {
         Ok(listed)
     }
 
+    fn is_libibverbs(&self) -> bool {
+        true
+    }
+
     fn fork_status(&self) -> ForkStatus {
         // SAFETY: the call takes nothing and returns a number. A library before rdma-core 35 does
-        // not have it; the bindings then answer that fork support is not initialized.
-        ForkStatus::from_raw(unsafe { sys::ibv_is_fork_initialized() } as u32)
+        // not have it; what stands in for it answers that fork support is not initialized.
+        ForkStatus::from_raw(unsafe { sys::ibv_is_fork_initialized() })
     }
 
     fn open(&self, name: &str) -> Result<OpenedContext, VerbsError> {
@@ -166,60 +178,13 @@ impl Provider for Libibverbs {
     }
 
     unsafe fn query_device(&self, context: ContextHandle) -> Result<DeviceAttributes, Errno> {
-        // SAFETY: integers and byte arrays, for which zeros are a value.
-        let mut raw: sys::ibv_device_attr = unsafe { zeroed() };
-        // SAFETY: the trait's contract; `raw` is written to.
-        status(unsafe { sys::ibv_query_device(context.as_ptr(), &raw mut raw) })?;
-        let firmware: Vec<u8> = raw
-            .fw_ver
-            .iter()
-            .map(|byte| *byte as u8)
-            .take_while(|byte| *byte != 0)
-            .collect();
-        Ok(DeviceAttributes {
-            firmware: String::from_utf8_lossy(&firmware).into_owned(),
-            node_guid: u64::from_be(raw.node_guid),
-            vendor_id: raw.vendor_id,
-            vendor_part_id: raw.vendor_part_id,
-            max_queue_pairs: count(raw.max_qp),
-            max_queue_pair_requests: count(raw.max_qp_wr),
-            max_entries: count(raw.max_sge),
-            max_completion_queues: count(raw.max_cq),
-            max_completions: count(raw.max_cqe),
-            // SAFETY: the context is open (the trait's contract).
-            completion_vectors: count(unsafe {
-                (*context.as_ptr::<sys::ibv_context>()).num_comp_vectors
-            }),
-            max_memory_regions: count(raw.max_mr),
-            max_memory_region_bytes: raw.max_mr_size,
-            max_shared_receive_queues: count(raw.max_srq),
-            max_shared_receive_requests: count(raw.max_srq_wr),
-            max_shared_receive_entries: count(raw.max_srq_sge),
-            max_responder_resources: count(raw.max_qp_rd_atom),
-            max_initiator_depth: count(raw.max_qp_init_rd_atom),
-            ports: raw.phys_port_cnt,
-        })
+        // SAFETY: the trait's contract.
+        unsafe { queries::device(context) }
     }
 
     unsafe fn query_port(&self, context: ContextHandle, port: u8) -> Result<PortAttributes, Errno> {
-        // SAFETY: integers, for which zeros are a value.
-        let mut raw: sys::ibv_port_attr = unsafe { zeroed() };
-        // SAFETY: the trait's contract; `raw` is written to.
-        status(unsafe { sys::ibv_query_port(context.as_ptr(), port, &raw mut raw) })?;
-        let link_layer = LinkLayer::from_raw(raw.link_layer);
-        Ok(PortAttributes {
-            state: PortState::from_raw(raw.state as u32),
-            // A port that is down may have no MTU at all.
-            max_mtu: Mtu::from_raw(raw.max_mtu as u32).unwrap_or(Mtu::Bytes256),
-            active_mtu: Mtu::from_raw(raw.active_mtu as u32).unwrap_or(Mtu::Bytes256),
-            gid_table_len: count(raw.gid_tbl_len),
-            pkey_table_len: raw.pkey_tbl_len,
-            lid: raw.lid,
-            max_message_bytes: raw.max_msg_sz,
-            link_layer,
-            needs_global_route: link_layer != LinkLayer::InfiniBand
-                || raw.flags & GRH_REQUIRED != 0,
-        })
+        // SAFETY: the trait's contract.
+        unsafe { queries::port(context, port) }
     }
 
     unsafe fn query_gid(
@@ -228,30 +193,8 @@ impl Provider for Libibverbs {
         port: u8,
         index: u32,
     ) -> Result<Option<GidEntry>, Errno> {
-        // SAFETY: integers, for which zeros are a value.
-        let mut raw: sys::ibv_gid_entry = unsafe { zeroed() };
-        // SAFETY: the trait's contract; `raw` is written to.
-        let asked =
-            unsafe { sys::ibv_query_gid_ex(context.as_ptr(), port.into(), index, &raw mut raw, 0) };
-        match status(asked) {
-            Ok(()) => {}
-            // The answers of the kernel and of older libraries for an empty slot.
-            Err(Errno::NODATA | Errno::INVAL | Errno::NOENT) => return Ok(None),
-            // The answers of a library or kernel that is older than the call (rdma-core 32).
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                // SAFETY: the trait's contract.
-                return unsafe { query_gid_in_parts(context, port, index) };
-            }
-            Err(errno) => return Err(errno),
-        }
-        // SAFETY: every bit pattern is a value of both fields of the union.
-        let gid = Gid(unsafe { raw.gid.raw });
-        Ok((!gid.is_empty()).then(|| GidEntry {
-            index,
-            gid,
-            gid_type: GidType::from_raw(raw.gid_type),
-            interface_index: raw.ndev_ifindex,
-        }))
+        // SAFETY: the trait's contract.
+        unsafe { queries::gid(context, port, index) }
     }
 
     unsafe fn query_pkey(
@@ -278,13 +221,10 @@ impl Provider for Libibverbs {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(errno) => return Err(errno),
         }
-        // SAFETY:
-        // 1. The kind is read as a number: the bindings declare a Rust enumeration, and a
-        //    kernel may know kinds that it does not.
-        // 2. The kind determines which element is set. The object that it points to exists until
-        //    the event is acknowledged, below.
+        // SAFETY: the kind determines which element is set. The object that it points to exists
+        // until the event is acknowledged, below.
         unsafe {
-            let event_type = (&raw const (*raw.as_ptr()).event_type).cast::<u32>().read();
+            let event_type = (*raw.as_ptr()).event_type;
             let element = &raw const (*raw.as_ptr()).element;
             let element = match EventElement::of(event_type) {
                 EventElement::QueuePair => (*(*element).qp).qp_num.into(),
@@ -319,32 +259,124 @@ impl Provider for Libibverbs {
         bytes: usize,
         access: u32,
     ) -> Result<RegisteredRegion, Errno> {
-        let base: *mut c_void = base.as_ptr().cast();
-        clear_errno();
-        // As in the header's macro, only the call with an I/O address passes the optional flags on.
-        let required = access & !OPTIONAL_ACCESS;
-        let mut raw = ptr::null_mut();
-        if access != required {
-            let address = base.addr() as u64;
-            // SAFETY: the trait's contract.
-            raw = unsafe { sys::ibv_reg_mr_iova2(domain.as_ptr(), base, bytes, address, access) };
-        }
-        // The plain call serves without optional rights, and if the library does not know the call
-        // for them (before rdma-core 28).
-        if raw.is_null() && (access == required || last_errno() == Errno::OPNOTSUPP) {
-            clear_errno();
-            // SAFETY: the trait's contract.
-            raw = unsafe { sys::ibv_reg_mr(domain.as_ptr(), base, bytes, required as c_int) };
-        }
-        let handle = RegionHandle::new(raw).ok_or_else(last_errno)?;
-        // SAFETY: the region exists.
-        let (lkey, rkey) = unsafe { ((*raw).lkey, (*raw).rkey) };
-        Ok(RegisteredRegion { handle, lkey, rkey })
+        // SAFETY: the trait's contract.
+        unsafe { memory::register(domain, base, bytes, access) }
     }
 
     unsafe fn deregister(&self, region: RegionHandle) -> Result<(), Errno> {
         // SAFETY: the trait's contract.
         status(unsafe { sys::ibv_dereg_mr(region.as_ptr()) })
+    }
+
+    unsafe fn reregister(
+        &self,
+        region: RegionHandle,
+        change: &Reregistration,
+    ) -> Result<(u32, u32), ReregisterFailure> {
+        // SAFETY: the trait's contract.
+        unsafe { memory::reregister(region, change) }
+    }
+
+    unsafe fn register_dmabuf(
+        &self,
+        domain: DomainHandle,
+        buffer: BorrowedFd<'_>,
+        offset: u64,
+        bytes: usize,
+        access: u32,
+    ) -> Result<RegisteredRegion, Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { memory::register_dmabuf(domain, buffer, offset, bytes, access) }
+    }
+
+    unsafe fn advise(
+        &self,
+        domain: DomainHandle,
+        advice: u32,
+        flags: u32,
+        mut piece: Sge,
+    ) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        status(unsafe { sys::ibv_advise_mr(domain.as_ptr(), advice, flags, &raw mut piece, 1) })
+    }
+
+    unsafe fn create_buffer(
+        &self,
+        context: ContextHandle,
+        bytes: usize,
+        align_log: u32,
+    ) -> Result<BufferHandle, Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { memory::create_buffer(context, bytes, align_log) }
+    }
+
+    unsafe fn destroy_buffer(&self, buffer: BufferHandle) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        status(unsafe { sys::ibv_free_dm(buffer.as_ptr()) })
+    }
+
+    unsafe fn write_buffer(
+        &self,
+        buffer: BufferHandle,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { memory::write_buffer(buffer, offset, from) }
+    }
+
+    unsafe fn read_buffer(
+        &self,
+        buffer: BufferHandle,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { memory::read_buffer(buffer, offset, into) }
+    }
+
+    unsafe fn register_buffer(
+        &self,
+        domain: DomainHandle,
+        buffer: BufferHandle,
+        offset: u64,
+        bytes: usize,
+        access: u32,
+    ) -> Result<RegisteredRegion, Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { memory::register_buffer(domain, buffer, offset, bytes, access) }
+    }
+
+    unsafe fn create_window(
+        &self,
+        domain: DomainHandle,
+        kind: WindowKind,
+    ) -> Result<(WindowHandle, u32), Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { window::create(domain, kind) }
+    }
+
+    unsafe fn destroy_window(&self, window: WindowHandle) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        status(unsafe { sys::ibv_dealloc_mw(window.as_ptr()) })
+    }
+
+    unsafe fn bind_window(
+        &self,
+        pair: PairHandle,
+        window: WindowHandle,
+        wr_id: u64,
+        flags: u32,
+        info: &BindInfo,
+    ) -> Result<u32, Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { window::bind(pair, window, wr_id, flags, info) }
+    }
+
+    unsafe fn set_window_key(&self, window: WindowHandle, key: u32) {
+        // SAFETY: the trait's contract; the field is the caller's to write (ibv_post_send(3), of a
+        // binding), and its window's owner alone makes calls for it.
+        unsafe { (*window.as_ptr::<sys::ibv_mw>()).rkey = key };
     }
 
     unsafe fn create_channel(
@@ -364,7 +396,7 @@ impl Provider for Libibverbs {
         status(unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) })
     }
 
-    unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<bool, Errno> {
+    unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<Option<u64>, Errno> {
         let mut queue = ptr::null_mut();
         let mut tag = ptr::null_mut();
         clear_errno();
@@ -372,8 +404,8 @@ impl Provider for Libibverbs {
         let asked =
             unsafe { sys::ibv_get_cq_event(channel.as_ptr(), &raw mut queue, &raw mut tag) };
         match minus_one(asked) {
-            Ok(()) => Ok(true),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Ok(()) => Ok(Some(tag.addr() as u64)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
             Err(errno) => Err(errno),
         }
     }
@@ -408,13 +440,11 @@ impl Provider for Libibverbs {
     }
 
     unsafe fn query_clock(&self, context: ContextHandle) -> Result<Option<ClockAttributes>, Errno> {
-        // SAFETY: integers and byte arrays, for which zeros are a value.
-        let mut raw: sys::ibv_device_attr_ex = unsafe { zeroed() };
-        // SAFETY: the trait's contract; `raw` is written to, and the input may be null.
-        status(unsafe { sys::ibv_query_device_ex(context.as_ptr(), ptr::null(), &raw mut raw) })?;
+        // SAFETY: the trait's contract.
+        let extended = unsafe { queries::extended(context) }?;
         let clock = ClockAttributes {
-            kilohertz: raw.hca_core_clock,
-            mask: raw.completion_timestamp_mask,
+            kilohertz: extended.clock_kilohertz,
+            mask: extended.timestamp_mask,
         };
         Ok((clock.kilohertz != 0 && clock.mask != 0).then_some(clock))
     }
@@ -422,14 +452,45 @@ impl Provider for Libibverbs {
     unsafe fn read_clock(&self, context: ContextHandle) -> Result<u64, Errno> {
         // SAFETY: integers, for which zeros are a value.
         let mut raw: sys::ibv_values_ex = unsafe { zeroed() };
-        raw.comp_mask = sys::ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0;
+        raw.comp_mask = sys::constants::IBV_VALUES_MASK_RAW_CLOCK;
         // SAFETY: the trait's contract; `raw` is written to.
         status(unsafe { sys::ibv_query_rt_values_ex(context.as_ptr(), &raw mut raw) })?;
-        if raw.comp_mask & sys::ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0 == 0 {
+        if raw.comp_mask & sys::constants::IBV_VALUES_MASK_RAW_CLOCK == 0 {
             return Err(Errno::OPNOTSUPP);
         }
         // The field holds ticks, despite its name.
         Ok(raw.raw_clock.tv_nsec as u64)
+    }
+
+    unsafe fn resize_completion_queue(
+        &self,
+        queue: CompletionHandle,
+        entries: u32,
+    ) -> Result<u32, Errno> {
+        let entries = c_int::try_from(entries).map_err(|_| Errno::INVAL)?;
+        let raw: *mut sys::ibv_cq = queue.as_ptr();
+        // SAFETY: the trait's contract.
+        unsafe {
+            status(sys::ibv_resize_cq(raw, entries))?;
+            Ok(count((*raw).cqe))
+        }
+    }
+
+    unsafe fn moderate_completions(
+        &self,
+        queue: CompletionHandle,
+        count: u16,
+        micros: u16,
+    ) -> Result<(), Errno> {
+        let mut attributes = sys::ibv_modify_cq_attr {
+            attr_mask: sys::constants::IBV_CQ_ATTR_MODERATE,
+            moderate: sys::ibv_moderate_cq {
+                cq_count: count,
+                cq_period: micros,
+            },
+        };
+        // SAFETY: the trait's contract.
+        status(unsafe { sys::ibv_modify_cq(queue.as_ptr(), &raw mut attributes) })
     }
 
     unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32) {
@@ -466,14 +527,25 @@ impl Provider for Libibverbs {
         queue: SharedReceiveHandle,
         limit: u32,
     ) -> Result<(), Errno> {
-        let mut attributes = sys::ibv_srq_attr {
-            max_wr: 0,
-            max_sge: 0,
-            srq_limit: limit,
-        };
-        let mask = sys::ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 as c_int;
         // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_modify_srq(queue.as_ptr(), &raw mut attributes, mask) })
+        unsafe { queries::modify_shared(queue, 0, limit, sys::constants::IBV_SRQ_LIMIT) }
+    }
+
+    unsafe fn resize_shared_receive(
+        &self,
+        queue: SharedReceiveHandle,
+        requests: u32,
+    ) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { queries::modify_shared(queue, requests, 0, sys::constants::IBV_SRQ_MAX_WR) }
+    }
+
+    unsafe fn query_shared_receive(
+        &self,
+        queue: SharedReceiveHandle,
+    ) -> Result<SharedReceiveAttributes, Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { queries::shared(queue) }
     }
 
     unsafe fn destroy_shared_receive(&self, queue: SharedReceiveHandle) -> Result<(), Errno> {
@@ -498,7 +570,7 @@ impl Provider for Libibverbs {
         raw.cap.max_send_sge = init.sizes.send_entries;
         raw.cap.max_recv_sge = init.sizes.receive_entries;
         raw.cap.max_inline_data = init.sizes.inline_bytes;
-        raw.qp_type = sys::ibv_qp_type::IBV_QPT_RC;
+        raw.qp_type = init.kind.to_raw();
         clear_errno();
         // SAFETY: the trait's contract.
         let pair = unsafe { sys::ibv_create_qp(domain.as_ptr(), &raw mut raw) };
@@ -523,25 +595,14 @@ impl Provider for Libibverbs {
         attributes: &QueuePairAttributes,
         mask: AttributeMask,
     ) -> Result<(), Errno> {
-        // SAFETY: integers, for which zeros are a value.
-        let mut raw: sys::ibv_qp_attr = unsafe { zeroed() };
-        raw.qp_state = attributes.state.to_raw() as _;
-        raw.path_mtu = attributes.path_mtu.to_raw() as _;
-        raw.rq_psn = attributes.receive_sequence;
-        raw.sq_psn = attributes.send_sequence;
-        raw.dest_qp_num = attributes.destination;
-        raw.qp_access_flags = attributes.access_flags;
-        raw.ah_attr = address(&attributes.address);
-        raw.pkey_index = attributes.pkey_index;
-        raw.max_rd_atomic = attributes.initiator_depth;
-        raw.max_dest_rd_atomic = attributes.responder_resources;
-        raw.min_rnr_timer = attributes.min_rnr_timer;
-        raw.port_num = attributes.port;
-        raw.timeout = attributes.timeout;
-        raw.retry_cnt = attributes.retry_count;
-        raw.rnr_retry = attributes.rnr_retry;
+        let mut raw = pairs::attributes(attributes);
         // SAFETY: the trait's contract.
         status(unsafe { sys::ibv_modify_qp(pair.as_ptr(), &raw mut raw, mask.bits() as c_int) })
+    }
+
+    unsafe fn query_pair(&self, pair: PairHandle) -> Result<QueriedPair, Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { pairs::query(pair) }
     }
 
     unsafe fn destroy_pair(&self, pair: PairHandle) -> Result<(), Errno> {
@@ -550,47 +611,9 @@ impl Provider for Libibverbs {
     }
 }
 
-/// `IBV_QPF_GRH_REQUIRED`.
-const GRH_REQUIRED: u8 = 1;
-/// From `IBV_ACCESS_OPTIONAL_FIRST` to the last bit reserved for optional rights.
-const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
-
-/// Reads a slot in the way of libraries before rdma-core 32: the value, then its type. These
-/// libraries do not tell which interface the GID belongs to.
-///
-/// # Safety
-/// The contract of `Provider::query_gid`.
-unsafe fn query_gid_in_parts(
-    context: ContextHandle,
-    port: u8,
-    index: u32,
-) -> Result<Option<GidEntry>, Errno> {
-    let place = c_int::try_from(index).map_err(|_| Errno::INVAL)?;
-    let mut raw = sys::ibv_gid { raw: [0; 16] };
-    clear_errno();
-    // SAFETY: the caller's contract; `raw` is written to.
-    minus_one(unsafe { sys::ibv_query_gid(context.as_ptr(), port, place, &raw mut raw) })?;
-    // SAFETY: every bit pattern is a value of both fields of the union.
-    let gid = Gid(unsafe { raw.raw });
-    let mut version = 0;
-    // SAFETY: the caller's contract; `version` is written to.
-    let asked = unsafe { sys::ibv_query_gid_type(context.as_ptr(), port, index, &raw mut version) };
-    let gid_type = match (asked, version) {
-        (0, sys::IBV_GID_TYPE_SYSFS_ROCE_V2) => GidType::RoceV2,
-        (0, _) => GidType::RoceV1,
-        _ => GidType::Unknown(u32::MAX),
-    };
-    Ok((!gid.is_empty()).then_some(GidEntry {
-        index,
-        gid,
-        gid_type,
-        interface_index: 0,
-    }))
-}
-
 fn hot_calls(ops: &sys::ibv_context_ops) -> Option<HotCalls> {
     // SAFETY: each pair of types is the same C function type: thin pointers to structures
-    // whose layouts are equal (asserted below), and plain integers. A device without
+    // and plain integers. A device without
     // shared receive queues may have no call for them; then it cannot make one either,
     // and the entry is never reached.
     unsafe {
@@ -619,24 +642,6 @@ unsafe extern "C" fn no_shared_receives(
     Errno::OPNOTSUPP.raw_os_error()
 }
 
-fn address(vector: &AddressVector) -> sys::ibv_ah_attr {
-    // SAFETY: integers, for which zeros are a value.
-    let mut raw: sys::ibv_ah_attr = unsafe { zeroed() };
-    raw.dlid = vector.lid;
-    raw.sl = vector.service_level;
-    raw.port_num = vector.port;
-    if let Some(route) = &vector.route {
-        raw.is_global = 1;
-        raw.grh.dgid = sys::ibv_gid {
-            raw: route.destination.0,
-        };
-        raw.grh.sgid_index = route.source_index;
-        raw.grh.hop_limit = route.hop_limit;
-        raw.grh.traffic_class = route.traffic_class;
-    }
-    raw
-}
-
 fn device_name(device: *mut sys::ibv_device) -> String {
     // SAFETY: an entry of a list that exists; its name is a C string inside of it.
     let name = unsafe { CStr::from_ptr(sys::ibv_get_device_name(device)) };
@@ -654,22 +659,6 @@ fn has_descriptors_to_spare() -> Result<(), Errno> {
     let open = || eventfd(0, EventfdFlags::CLOEXEC);
     let spare: Result<Vec<_>, _> = iter::repeat_with(open).take(SPARE_DESCRIPTORS).collect();
     spare.map(drop)
-}
-
-fn linker_reason() -> String {
-    // SAFETY: loads the library that the bindings would have loaded, with the same flags,
-    // to hear why they could not; the text is copied before another call can change it.
-    unsafe {
-        let flags = libc::RTLD_LAZY | libc::RTLD_LOCAL;
-        if !libc::dlopen(c"libibverbs.so.1".as_ptr(), flags).is_null() {
-            return "it was installed after this program started".to_owned();
-        }
-        let reason = libc::dlerror();
-        if reason.is_null() {
-            return "the dynamic linker does not say why".to_owned();
-        }
-        CStr::from_ptr(reason).to_string_lossy().into_owned()
-    }
 }
 
 fn tag_pointer(tag: u64) -> *mut c_void {
@@ -713,55 +702,6 @@ fn last_errno() -> Errno {
         _ => Errno::IO,
     }
 }
-
-macro_rules! same_layout {
-    ($ours:ty, $theirs:ty { $($field:ident = $their_field:ident),* $(,)? }) => {
-        const _: () = {
-            assert!(size_of::<$ours>() == size_of::<$theirs>());
-            assert!(align_of::<$ours>() == align_of::<$theirs>());
-            $(assert!(offset_of!($ours, $field) == offset_of!($theirs, $their_field));)*
-        };
-    };
-}
-
-same_layout!(Sge, sys::ibv_sge { addr = addr, length = length, lkey = lkey });
-same_layout!(SendWr, sys::ibv_send_wr {
-    wr_id = wr_id,
-    next = next,
-    sg_list = sg_list,
-    num_sge = num_sge,
-    opcode = opcode,
-    send_flags = send_flags,
-    imm_data = imm_data_invalidated_rkey_union,
-    remote_addr = wr,
-});
-const _: () = assert!(
-    offset_of!(SendWr, rkey) == offset_of!(sys::ibv_send_wr, wr) + offset_of!(sys::rdma_t, rkey)
-);
-same_layout!(RecvWr, sys::ibv_recv_wr {
-    wr_id = wr_id,
-    next = next,
-    sg_list = sg_list,
-    num_sge = num_sge,
-});
-same_layout!(Wc, sys::ibv_wc {
-    wr_id = wr_id,
-    status = status,
-    opcode = opcode,
-    vendor_err = vendor_err,
-    byte_len = byte_len,
-    imm_data = imm_data_invalidated_rkey_union,
-    qp_num = qp_num,
-    src_qp = src_qp,
-    wc_flags = wc_flags,
-    pkey_index = pkey_index,
-    slid = slid,
-    sl = sl,
-    dlid_path_bits = dlid_path_bits,
-});
-
-same_layout!(PollAttributes, sys::ibv_poll_cq_attr { comp_mask = comp_mask });
-const _: () = assert!(size_of::<sys::ibv_wc_status::Type>() == size_of::<u32>());
 
 /// Read while devices are listed, written while drivers are loaded.
 static LISTS: RwLock<()> = RwLock::new(());

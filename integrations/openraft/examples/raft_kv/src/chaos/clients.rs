@@ -6,13 +6,14 @@ use std::{
     time::Duration,
 };
 
+use ibex_harness::draw::Draw;
 use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
 
 use crate::{
-    harness::{Cluster, Dice},
+    harness::Cluster,
     history::{Begun, History, Value},
     lines::Lines,
     types::Failure,
@@ -38,7 +39,7 @@ pub(super) struct Recorded {
 }
 
 impl Clients {
-    pub(super) fn start(lines: BTreeMap<u64, String>, dice: &mut Dice) -> Clients {
+    pub(super) fn start(lines: BTreeMap<u64, String>, draw: &mut Draw) -> Clients {
         let record = Arc::<Mutex<Recorded>>::default();
         let mut running = JoinSet::new();
         for _ in 0..CLIENTS {
@@ -47,7 +48,7 @@ impl Clients {
                 at: 1,
                 connection: None,
                 record: record.clone(),
-                dice: Dice::new(dice.roll()),
+                draw: draw.fork(),
             };
             running.spawn(client.run());
         }
@@ -134,7 +135,7 @@ struct Client {
     at: u64,
     connection: Option<Lines>,
     record: Arc<Mutex<Recorded>>,
-    dice: Dice,
+    draw: Draw,
 }
 
 enum Work {
@@ -168,7 +169,7 @@ impl Client {
         let number = record.begun;
         let key = format!("register-{}", register_of(number));
         record.begun += 1;
-        Some(match self.dice.below(4) {
+        Some(match self.draw.below(4) {
             0 | 1 => {
                 let begun = record.history.begin_write(&key, number);
                 (format!("put {key} {number}"), Work::Write(begun))

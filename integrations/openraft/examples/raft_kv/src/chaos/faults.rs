@@ -2,14 +2,11 @@
 
 use std::{fmt, time::Duration};
 
+use ibex_harness::draw::Draw;
 use rustix::process::Signal;
 use tokio::time::{sleep, timeout};
 
-use crate::{
-    harness::{Cluster, Dice},
-    node::Wire,
-    types::Failure,
-};
+use crate::{harness::Cluster, node::Wire, types::Failure};
 
 /// A fault of the leading node, or a change that it makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +27,7 @@ pub(super) enum Fault {
 impl Fault {
     /// Returns the faults in a random order, each once. Over shared memory there is no network to
     /// cut.
-    pub(super) fn shuffled(wire: Wire, dice: &mut Dice) -> Vec<Fault> {
+    pub(super) fn shuffled(wire: Wire, draw: &mut Draw) -> Vec<Fault> {
         let all = [
             Fault::Killed,
             Fault::Stopped,
@@ -40,10 +37,7 @@ impl Fault {
         ];
         let mut faults: Vec<_> = all.into();
         faults.retain(|fault| *fault != Fault::CutOff || wire == Wire::Tcp);
-        for end in (1..faults.len()).rev() {
-            let other = dice.below(end as u64 + 1) as usize;
-            faults.swap(end, other);
-        }
+        draw.shuffle(&mut faults);
         faults
     }
 
@@ -52,10 +46,10 @@ impl Fault {
         self,
         cluster: &mut Cluster,
         leader: u64,
-        dice: &mut Dice,
+        draw: &mut Draw,
     ) -> Result<(), Failure> {
         // The fault lasts longer than an election takes.
-        let lasts = Duration::from_millis(1500 + dice.below(1000));
+        let lasts = Duration::from_millis(1500 + draw.below(1000));
         match self {
             Fault::Killed => {
                 cluster.kill(leader)?;

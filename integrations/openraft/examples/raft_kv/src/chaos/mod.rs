@@ -5,11 +5,12 @@ mod faults;
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
+use ibex_harness::draw::Draw;
 use tokio::time::Instant;
 
 use self::{clients::Clients, faults::Fault};
 use crate::{
-    harness::{Cluster, Dice, Launch},
+    harness::{Cluster, Launch},
     node::Wire,
     types::Failure,
 };
@@ -52,7 +53,7 @@ pub struct Outcome {
 ///
 /// The cluster cannot be started, or does not come back from a fault.
 pub async fn run(chaos: Chaos) -> Result<Outcome, Failure> {
-    let mut dice = Dice::new(chaos.seed);
+    let mut draw = Draw::new(chaos.seed);
     let mut cluster = Cluster::start(Launch {
         program: chaos.program,
         directory: chaos.directory,
@@ -60,18 +61,18 @@ pub async fn run(chaos: Chaos) -> Result<Outcome, Failure> {
         has_proxies: chaos.wire == Wire::Tcp,
     })
     .await?;
-    let clients = Clients::start(cluster.lines(), &mut dice);
+    let clients = Clients::start(cluster.lines(), &mut draw);
     let mut faults = BTreeMap::new();
     let start = Instant::now();
     while faults.is_empty() || start.elapsed() < chaos.time {
-        for fault in Fault::shuffled(chaos.wire, &mut dice) {
+        for fault in Fault::shuffled(chaos.wire, &mut draw) {
             let leader = cluster.leader().await?;
             eprintln!(
                 "{:?}, {:.1?}: node {leader} leads; {fault}",
                 chaos.wire,
                 start.elapsed()
             );
-            fault.inflict(&mut cluster, leader, &mut dice).await?;
+            fault.inflict(&mut cluster, leader, &mut draw).await?;
             *faults.entry(fault).or_insert(0) += 1;
         }
     }

@@ -4,13 +4,14 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    process::{self, Child, Command},
+    process,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
 use clap::ValueEnum;
-use rustix::process::{Pid, Signal, kill_process};
+use ibex_harness::process::{Process, ours};
+use rustix::process::Signal;
 use tokio::time::{sleep, timeout};
 
 use super::proxy::{Cut, Proxies};
@@ -42,7 +43,7 @@ pub struct Cluster {
 struct Member {
     listen: String,
     lines: String,
-    child: Option<Child>,
+    process: Option<Process>,
 }
 
 impl Cluster {
@@ -59,13 +60,12 @@ impl Cluster {
         let mut members = BTreeMap::new();
         for id in 1..=3 {
             let [listen, lines] = addresses(number, id);
-            let child = None;
             members.insert(
                 id,
                 Member {
                     listen,
                     lines,
-                    child,
+                    process: None,
                 },
             );
         }
@@ -74,7 +74,7 @@ impl Cluster {
             .map(|(id, member)| (*id, member.listen.clone()))
             .collect();
         let proxies = match launch.has_proxies {
-            true => Some(Proxies::start(&nodes).await?),
+            true => Some(Proxies::start(&nodes)?),
             false => None,
         };
         let mut cluster = Cluster {
@@ -113,7 +113,7 @@ impl Cluster {
             .map(|(to, address)| format!("{to}={address}"))
             .collect();
         let member = self.members.get_mut(&id).ok_or("no such node")?;
-        let mut command = Command::new(&self.launch.program);
+        let mut command = ours(&self.launch.program);
         command
             .args(["node", "--with-parent", "--id", &id.to_string()])
             .args(["--listen", &member.listen, "--lines", &member.lines])
@@ -123,7 +123,7 @@ impl Cluster {
         if !via.is_empty() {
             command.args(["--via", &via.join(",")]);
         }
-        member.child = Some(command.spawn()?);
+        member.process = Some(Process::start(format!("node {id}"), &mut command)?);
         Ok(())
     }
 
@@ -134,9 +134,8 @@ impl Cluster {
     /// The node does not run.
     pub fn kill(&mut self, id: u64) -> Result<(), Failure> {
         let member = self.members.get_mut(&id).ok_or("no such node")?;
-        let mut child = member.child.take().ok_or("it does not run")?;
-        child.kill()?;
-        child.wait()?;
+        let mut process = member.process.take().ok_or("it does not run")?;
+        process.kill()?;
         Ok(())
     }
 
@@ -146,12 +145,9 @@ impl Cluster {
     ///
     /// The node does not run.
     pub fn signal(&self, id: u64, signal: Signal) -> Result<(), Failure> {
-        let child = self
-            .members
-            .get(&id)
-            .and_then(|member| member.child.as_ref());
-        let pid = Pid::from_child(child.ok_or("it does not run")?);
-        Ok(kill_process(pid, signal)?)
+        let member = self.members.get(&id).ok_or("no such node")?;
+        let process = member.process.as_ref().ok_or("it does not run")?;
+        Ok(process.signal(signal)?)
     }
 
     /// Cuts a node off from the others, until the returned value is dropped; `None` without
@@ -168,9 +164,9 @@ impl Cluster {
     /// The node does not end within three minutes, or ends with success.
     pub async fn failed(&mut self, id: u64) -> Result<(), Failure> {
         let member = self.members.get_mut(&id).ok_or("no such node")?;
-        let mut child = member.child.take().ok_or("it does not run")?;
+        let mut process = member.process.take().ok_or("it does not run")?;
         for _ in 0..PATIENCE.as_millis() / PAUSE.as_millis() {
-            if let Some(status) = child.try_wait()? {
+            if let Some(status) = process.ended()? {
                 return match status.success() {
                     true => Err("a node ended well".into()),
                     false => Ok(()),
@@ -178,7 +174,7 @@ impl Cluster {
             }
             sleep(PAUSE).await;
         }
-        member.child = Some(child);
+        member.process = Some(process);
         Err(format!("node {id} did not end").into())
     }
 
@@ -262,13 +258,8 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        for member in self.members.values_mut() {
-            if let Some(mut child) = member.child.take() {
-                // The process may have ended.
-                let _ = child.kill();
-                let _ = child.wait();
-            }
-        }
+        // The processes are gone before their directory.
+        self.members.clear();
         remove(&self.directory);
     }
 }

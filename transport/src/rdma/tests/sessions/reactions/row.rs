@@ -126,7 +126,7 @@ impl Row {
         }
     }
 
-    /// Breaks the queue pair. If the fact concerns the queue pair again, the pair keeps a receive.
+    /// Breaks the queue pair, and lets the first node dial once. If the fact concerns the queue pair again, the pair keeps a receive.
     fn break_off(&mut self, fact: Fact) {
         let stage = &self.test.stage;
         if matches!(fact, Fact::ReceiveFails(_)) && self.situation.state != State::Resuming {
@@ -135,6 +135,8 @@ impl Row {
             stage.fake.swallow_receives(self.pair, 1);
         }
         stage.fake.fail_send(self.pair, FIRST_CAUSE, 0);
+        stage.settle_first();
+        self.test.end_attempts();
         stage.settle_first();
     }
 

@@ -1,0 +1,220 @@
+//! The desk at which other threads leave a dialer its orders.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::mem;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::bell::Bell;
+use crate::local::Local;
+use crate::resumption::Ticket;
+
+/// The way to have a [`Dialer`](crate::Dialer) dial, for any thread. Clones lead to the same
+/// dialer.
+pub struct DialDesk<T>(Arc<Shared<T>>);
+
+struct Shared<T> {
+    state: Mutex<State<T>>,
+    /// Rung when there are orders.
+    bell: Arc<Bell>,
+}
+
+struct State<T> {
+    orders: VecDeque<Order<T>>,
+    next_id: u64,
+    opening: Opening,
+}
+
+/// The orders that are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Opening {
+    All,
+    /// Only sessions are resumed.
+    Resumptions,
+    Nothing,
+}
+
+pub(super) enum Order<T> {
+    Dial(Named<T>, DialRequest),
+    Resume(Named<T>, ResumeRequest),
+    Cancel(u64),
+}
+
+/// The number of an order, and its owner.
+pub(super) struct Named<T> {
+    pub(super) id: u64,
+    pub(super) owner: T,
+    /// Set once the order is over, so that nothing is left to cancel.
+    pub(super) is_over: Arc<AtomicBool>,
+}
+
+/// A new session that is wanted.
+#[derive(Clone, Debug)]
+pub struct DialRequest {
+    /// The peer's address: `host:port`, with a literal IPv6 address in brackets.
+    pub address: String,
+    /// This node, as it presents itself to the peer.
+    pub local: Local,
+    /// The time after which the dial ends without a session.
+    pub timeout: Duration,
+    /// Whether a peer that is not there yet is waited for. Otherwise each address is tried once.
+    pub tries_again: bool,
+}
+
+/// Another connection that is wanted for a session.
+#[derive(Clone, Debug)]
+pub struct ResumeRequest {
+    /// The address of the session's peer.
+    pub address: SocketAddr,
+    /// This node, as it presents itself to the peer.
+    pub local: Local,
+    /// The session, and the epoch that is to begin.
+    pub ticket: Ticket,
+    /// The time after which the attempt ends without a connection.
+    pub timeout: Duration,
+}
+
+/// An order that a dialer has taken. Dropping it cancels the order.
+///
+/// If the peer may have a session already, the dialer still waits for the peer's answer, and hands
+/// the session out by [`poll_unwanted`](crate::Dialer::poll_unwanted).
+#[must_use = "dropping it cancels the order"]
+pub struct Dialing {
+    id: u64,
+    desk: Arc<dyn Cancel>,
+    is_over: Arc<AtomicBool>,
+}
+
+trait Cancel: Send + Sync {
+    fn cancel(&self, id: u64);
+}
+
+impl<T: Send + 'static> DialDesk<T> {
+    pub(super) fn new(bell: Arc<Bell>) -> DialDesk<T> {
+        let state = Mutex::new(State {
+            orders: VecDeque::new(),
+            next_id: 0,
+            opening: Opening::All,
+        });
+        DialDesk(Arc::new(Shared { state, bell }))
+    }
+
+    /// Orders a new session. The dialer returns `owner` with the outcome.
+    ///
+    /// # Errors
+    /// The dialer is closed; `owner` comes back.
+    pub fn dial(&self, owner: T, request: DialRequest) -> Result<Dialing, T> {
+        self.order(owner, Opening::All, |order| Order::Dial(order, request))
+    }
+
+    /// Orders an attempt to resume a session. The dialer returns `owner` with the outcome. The
+    /// caller has suspended the session, and makes further attempts after growing pauses, each with
+    /// the next higher epoch, until the error [`is_gone`](crate::ResumeError::is_gone) or the time
+    /// given to the session has passed.
+    ///
+    /// # Errors
+    /// The dialer has ended; `owner` comes back.
+    pub fn resume(&self, owner: T, request: ResumeRequest) -> Result<Dialing, T> {
+        self.order(owner, Opening::Resumptions, |order| {
+            Order::Resume(order, request)
+        })
+    }
+
+    fn order(
+        &self,
+        owner: T,
+        latest: Opening,
+        make: impl FnOnce(Named<T>) -> Order<T>,
+    ) -> Result<Dialing, T> {
+        let mut state = self.0.state();
+        if state.opening > latest {
+            return Err(owner);
+        }
+        let id = state.next_id;
+        state.next_id += 1;
+        let is_over = Arc::<AtomicBool>::default();
+        state.orders.push_back(make(Named {
+            id,
+            owner,
+            is_over: is_over.clone(),
+        }));
+        drop(state);
+        self.0.bell.ring();
+        Ok(Dialing {
+            id,
+            desk: self.0.clone(),
+            is_over,
+        })
+    }
+
+    pub(super) fn take_orders(&self) -> VecDeque<Order<T>> {
+        mem::take(&mut self.0.state().orders)
+    }
+
+    /// Takes no more orders for new sessions.
+    pub(super) fn close(&self) {
+        let mut state = self.0.state();
+        state.opening = state.opening.max(Opening::Resumptions);
+    }
+}
+
+impl<T> DialDesk<T> {
+    /// Takes no more orders.
+    pub(super) fn end(&self) {
+        let mut state = self.0.state();
+        state.opening = Opening::Nothing;
+        let left = mem::take(&mut state.orders);
+        drop(state);
+        // The drop of an owner is the caller's code, and runs without the lock.
+        drop(left);
+    }
+}
+
+impl Drop for Dialing {
+    fn drop(&mut self) {
+        // The flag only spares the dialer an order that it would ignore, so it needs no partner.
+        if !self.is_over.load(Ordering::Relaxed) {
+            self.desk.cancel(self.id);
+        }
+    }
+}
+
+impl<T: Send> Cancel for Shared<T> {
+    fn cancel(&self, id: u64) {
+        let mut state = self.state();
+        if state.opening != Opening::Nothing {
+            state.orders.push_back(Order::Cancel(id));
+            drop(state);
+            self.bell.ring();
+        }
+    }
+}
+
+impl<T> Shared<T> {
+    fn state(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Clone for DialDesk<T> {
+    fn clone(&self) -> DialDesk<T> {
+        DialDesk(self.0.clone())
+    }
+}
+
+impl<T> std::fmt::Debug for DialDesk<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("DialDesk")
+    }
+}
+
+impl std::fmt::Debug for Dialing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dialing")
+            .field("is_over", &self.is_over)
+            .finish_non_exhaustive()
+    }
+}

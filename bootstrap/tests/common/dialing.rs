@@ -1,0 +1,102 @@
+//! A dialer that the test turns.
+
+use std::time::{Duration, Instant};
+
+use ibex_bootstrap::{
+    DialDesk, DialRequest, Dialer, Dialing, Established, Local, Outcome, ResumeError,
+    ResumeRequest, ResumedConnection, Ticket,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::LONG;
+
+/// A dialer whose orders have numbers.
+pub(crate) struct Turned {
+    pub(crate) dialer: Dialer<u32>,
+    pub(crate) desk: DialDesk<u32>,
+    local: Local,
+}
+
+impl Turned {
+    pub(crate) fn new(local: Local) -> Turned {
+        let dialer = Dialer::new(&local).unwrap();
+        let desk = dialer.desk();
+        Turned {
+            dialer,
+            desk,
+            local,
+        }
+    }
+
+    /// Orders a session, for which the dialer tries again and again.
+    pub(crate) fn dial(&self, number: u32, address: impl ToString) -> Dialing {
+        self.request(number, address, LONG, true)
+    }
+
+    pub(crate) fn request(
+        &self,
+        number: u32,
+        address: impl ToString,
+        timeout: Duration,
+        tries_again: bool,
+    ) -> Dialing {
+        let request = DialRequest {
+            address: address.to_string(),
+            local: self.local.clone(),
+            timeout,
+            tries_again,
+        };
+        self.desk.dial(number, request).expect("the dialer is open")
+    }
+
+    pub(crate) fn resume(&self, number: u32, address: &str, ticket: &Ticket) -> Dialing {
+        let request = ResumeRequest {
+            address: address.parse().unwrap(),
+            local: self.local.clone(),
+            ticket: ticket.clone(),
+            timeout: LONG,
+        };
+        let order = self.desk.resume(number, request);
+        order.expect("the dialer is open")
+    }
+
+    /// Turns the dialer once it has something to do.
+    pub(crate) fn turn(&mut self) {
+        let left = self.dialer.next_deadline().map_or(LONG, |due| {
+            due.saturating_duration_since(Instant::now()).min(LONG)
+        });
+        let timeout = Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let mut fds = [PollFd::from_borrowed_fd(self.dialer.as_fd(), PollFlags::IN)];
+        poll(&mut fds, Some(&timeout)).unwrap();
+        self.dialer.turn(Instant::now());
+    }
+
+    /// Turns until there is an outcome.
+    pub(crate) fn outcome(&mut self) -> (u32, Outcome) {
+        loop {
+            if let Some(outcome) = self.dialer.poll_outcome() {
+                return outcome;
+            }
+            self.turn();
+        }
+    }
+
+    /// Turns until there is a session.
+    pub(crate) fn established(&mut self) -> (u32, Established) {
+        match self.outcome() {
+            (number, Outcome::Dialed(Ok(established))) => (number, *established),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Turns until an attempt to resume has ended.
+    pub(crate) fn resumed(&mut self) -> (u32, Result<Box<ResumedConnection>, ResumeError>) {
+        match self.outcome() {
+            (number, Outcome::Resumed(outcome)) => (number, outcome),
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The measurement of ibex between two processes, which the command `ibex perf` and the benchmark
+//! `pingpong` share. What it is compared to is in `ibex-harness`, which does not know ibex.
+#![forbid(unsafe_code)]
+
+pub mod channels;
+pub mod costs;
+pub mod pairs;
+pub mod protection;
+pub mod session;

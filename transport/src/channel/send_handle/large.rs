@@ -1,0 +1,154 @@
+//! Messages that do not fit the ring: the memory in which they are encoded, and their announcement
+//! in the ring.
+
+use ibex_protocol::{
+    format::{
+        control::Ask,
+        record::{LargeAnnouncement, RecordKind},
+    },
+    transfer::{eager_write::LANDINGS_UNDER_WAY, rendezvous::LARGE_PER_CHANNEL},
+};
+use ibex_ring::{memory::class_bytes, parking::Patience};
+
+use super::{Abort, Encoder, FOR_RELEASE};
+use crate::{
+    endpoint::{
+        error::{Full, SendError, SendFailure},
+        send_end::SendEnd,
+        send_producer::{LargePlace, SendProducer},
+    },
+    shared_memory::MESSAGE_SLOTS,
+};
+
+/// Steps that need the right to the producer.
+impl SendEnd {
+    /// Sends a message that does not fit the ring. The message gets separate memory, and the ring
+    /// carries its announcement, which keeps the order.
+    pub(super) fn send_large(
+        &self,
+        producer: &mut SendProducer,
+        size: Option<usize>,
+        patience: Patience,
+        encode: &mut Encoder<'_>,
+    ) -> Result<u64, SendFailure> {
+        let limit = usize::try_from(producer.max_message_bytes).unwrap_or(usize::MAX);
+        let mut room = size.unwrap_or(producer.largest * 2).min(limit);
+        loop {
+            let mut place = self.large_place(producer, room, patience)?;
+            match encode(&mut place.bytes(&mut producer.segments)[..room]) {
+                Ok(length) => {
+                    self.wait_room(producer, LargeAnnouncement::MAX_BYTES, patience)?;
+                    return Ok(self.publish_large(producer, place, length));
+                }
+                Err(Abort::Failed(error)) => return Err(SendError::Encode(error).into()),
+                Err(Abort::Overflow) if room == limit => return Err(self.too_long(None).into()),
+                Err(Abort::Overflow) => room = room.saturating_mul(2).min(limit),
+            }
+        }
+    }
+
+    /// Returns memory for a large message. Waits while the allowed number of large messages is
+    /// under way.
+    pub(super) fn large_place(
+        &self,
+        producer: &mut SendProducer,
+        bytes: usize,
+        patience: Patience,
+    ) -> Result<LargePlace, SendFailure> {
+        let shares_memory = self.ours.get().is_some();
+        let under_way = if shares_memory {
+            MESSAGE_SLOTS
+        } else if self.session.may_land(bytes) {
+            LANDINGS_UNDER_WAY
+        } else {
+            // A session that resumes keeps a message until the peer has confirmed its arrival.
+            LARGE_PER_CHANNEL + usize::from(self.session.resumes)
+        };
+        // Over a wire, the memory is free when the local engine has sent the message or knows that
+        // it has arrived; the peer need not be asked. Where the peer reads the memory in place, it
+        // is free when the peer's application has released the message.
+        let all_out = if shares_memory {
+            Full::Slots
+        } else {
+            Full::Memory
+        };
+        let all_out = |_: &SendProducer| all_out;
+        self.wait_until(producer, patience, (Ask::default(), all_out), |producer| {
+            producer.retire_large(self, shares_memory);
+            producer.large.len() < under_way
+        })?;
+        let full = |_: &SendProducer| Full::Unreleased;
+        self.wait_until(producer, patience, (FOR_RELEASE, full), |producer| {
+            producer.retire_large(self, shares_memory);
+            producer.admits(bytes)
+        })?;
+        if shares_memory {
+            let most = producer.out.most_in_segments();
+            if let Ok(more) = class_bytes(bytes)
+                && let emptied @ 1.. = producer.segments.make_room(bytes, more, most)
+            {
+                self.session.pass_forget(self.id, emptied);
+            }
+            let slot = producer.segments.take(bytes).map_err(SendError::Memory)?;
+            let slot = slot.expect("fewer messages are under way than there are slots");
+            Ok(LargePlace::Slot(slot.index()))
+        } else {
+            let session = &self.session;
+            let lease = session.lease_large(bytes).map_err(SendError::Memory)?;
+            Ok(LargePlace::Lease(lease))
+        }
+    }
+
+    /// Publishes the announcement of the message in `place`. The caller has made sure that the ring
+    /// has room for it.
+    #[cold]
+    pub(super) fn publish_large(
+        &self,
+        producer: &mut SendProducer,
+        place: LargePlace,
+        length: usize,
+    ) -> u64 {
+        let sequence = producer.ring.sequence() + 1;
+        // The engine must know of the bytes before any reader can see the announcement.
+        let (slot, announcement) = match place {
+            LargePlace::Lease(lease) => {
+                let session = &self.session;
+                let landing = session.send_large(self.id, sequence, length, lease);
+                let announcement = match landing {
+                    None => LargeAnnouncement::in_chunks(length),
+                    Some(landing) => LargeAnnouncement::in_landing(length, landing),
+                };
+                (0, announcement)
+            }
+            LargePlace::Slot(slot) => {
+                let place = producer.segments.slot(slot);
+                let (capacity, fd) = (place.capacity(), place.announce());
+                let is_new = fd.is_some();
+                if is_new {
+                    let session = &self.session;
+                    session.pass_large(self.id, sequence, slot, length, capacity, fd);
+                }
+                (slot, LargeAnnouncement::in_segment(length, slot, is_new))
+            }
+        };
+        for (to, from) in producer.ring.slot().iter_mut().zip(announcement.bytes()) {
+            to.write(*from);
+        }
+        producer.large.push_back((sequence, slot));
+        if producer.goes_out(sequence, length) && self.ours.get().is_none() {
+            // The sender will soon wait for releases. Asking now brings the answer by then.
+            let released = producer.ring.released().messages + 1;
+            let ask = Ask {
+                released,
+                ..Ask::default()
+            };
+            self.session.ask(self.id, ask);
+        }
+        self.large_messages.add(1);
+        self.large_bytes.add(length as u64);
+        // The message's bytes count as untransmitted. So the announcement goes out at once, and the
+        // answer comes while the application prepares the next message.
+        producer.untransmitted += length;
+        self.publish(producer, RecordKind::Large, announcement.bytes().len())
+    }
+}

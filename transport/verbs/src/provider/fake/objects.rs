@@ -1,0 +1,212 @@
+//! How the objects of the fake are made, changed and described.
+
+use std::collections::VecDeque;
+
+use rustix::io::Errno;
+
+use super::{
+    Call, FakeExtended,
+    world::{Batch, FakeCompletions, Maker, State, unring},
+};
+use crate::{
+    abi::queue_pair_state::{AttributeMask, QueuePairAttributes, QueuePairState},
+    error::VerbsError,
+    provider::{ExtendedInit, QueriedPair, RawEvent, SharedReceiveAttributes},
+};
+
+impl State {
+    pub(super) fn modify(
+        &mut self,
+        id: u64,
+        attributes: &QueuePairAttributes,
+        mask: AttributeMask,
+    ) -> Result<(), Errno> {
+        let pair = &self.pairs[&id];
+        let checked = pair
+            .kind
+            .check_transition(pair.state, attributes.state, mask);
+        checked.map_err(|_| Errno::INVAL)?;
+        if let (true, Some(route)) = (
+            mask.contains(AttributeMask::ADDRESS),
+            attributes.address.route,
+        ) {
+            // The kernel does the same when the index has moved.
+            let ports = &self.device_of(pair.context).ports;
+            let port = ports.get(usize::from(attributes.address.port).wrapping_sub(1));
+            let gids = &port.ok_or(Errno::INVAL)?.gids;
+            let index = u32::from(route.source_index);
+            if !gids.iter().any(|gid| gid.index == index) {
+                return Err(Errno::NODATA);
+            }
+        }
+        let pair = self.pairs.get_mut(&id).ok_or(Errno::BADF)?;
+        pair.attributes.set(attributes, mask);
+        if mask.contains(AttributeMask::DESTINATION) {
+            pair.destination = attributes.destination.into();
+        }
+        if mask.contains(AttributeMask::ACCESS_FLAGS) {
+            pair.access = attributes.access_flags;
+        }
+        if mask.contains(AttributeMask::Q_KEY) {
+            pair.q_key = attributes.q_key;
+        }
+        if mask.contains(AttributeMask::RESPONDER_RESOURCES) {
+            pair.responder_resources = attributes.responder_resources;
+        }
+        match attributes.state {
+            QueuePairState::Error => self.die(id),
+            QueuePairState::Reset => {
+                pair.state = QueuePairState::Reset;
+                pair.sends.clear();
+                pair.receives.clear();
+                pair.silent = 0;
+            }
+            other => {
+                pair.state = other;
+                let context = pair.context;
+                if attributes.drain_event && mask.contains(AttributeMask::DRAIN_EVENT) {
+                    // Nothing is half done here, so the queue is drained at once.
+                    let drained = RawEvent {
+                        event_type: 5,
+                        element: id,
+                    };
+                    if let Some(context) = self.contexts.get_mut(&context) {
+                        context.raise(drained);
+                    }
+                }
+                self.progress();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Removes a completion queue, and its events from its channel.
+    pub(super) fn end_completions(&mut self, id: u64) {
+        let queue = self.completions.remove(&id).and_then(|queue| queue.channel);
+        if let Some(channel) = queue.and_then(|channel| self.channels.get_mut(&channel)) {
+            let before = channel.events.len();
+            channel.events.retain(|of| *of != id);
+            (channel.events.len()..before).for_each(|_| unring(&channel.fd));
+        }
+    }
+
+    pub(super) fn resize_completions(&mut self, id: u64, entries: u32) -> Result<u32, Errno> {
+        let queue = self.completions.get(&id).ok_or(Errno::BADF)?;
+        let device = self.device_of(queue.context);
+        if !device.has_resizing {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if entries as usize <= queue.ready.len() {
+            return Err(Errno::INVAL);
+        }
+        let capacity = device.queue_size(entries);
+        self.completions.get_mut(&id).ok_or(Errno::BADF)?.capacity = capacity as usize;
+        Ok(capacity)
+    }
+
+    pub(super) fn moderate(&mut self, id: u64, count: u16, micros: u16) -> Result<(), Errno> {
+        let context = self.completions.get(&id).ok_or(Errno::BADF)?.context;
+        match self
+            .device_of(context)
+            .attributes
+            .extended
+            .max_moderation_count
+        {
+            0 => Err(Errno::OPNOTSUPP),
+            _ => {
+                self.moderations.push((count, micros));
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn resize_shared(&mut self, id: u64, requests: u32) -> Result<(), Errno> {
+        let queue = self.shared.get(&id).ok_or(Errno::BADF)?;
+        let device = self.device_of(queue.context);
+        if !device.has_resizing {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let capacity = device.queue_size(requests) as usize;
+        if capacity < queue.posted.len() {
+            return Err(Errno::INVAL);
+        }
+        self.shared.get_mut(&id).ok_or(Errno::BADF)?.capacity = capacity;
+        Ok(())
+    }
+
+    pub(super) fn describe_shared(&self, id: u64) -> Result<SharedReceiveAttributes, Errno> {
+        let queue = self.shared.get(&id).ok_or(Errno::BADF)?;
+        Ok(SharedReceiveAttributes {
+            requests: queue.capacity as u32,
+            entries: queue.entries as u32,
+            limit: queue.limit as u32,
+        })
+    }
+
+    pub(super) fn describe_pair(&self, id: u64) -> Result<QueriedPair, Errno> {
+        let pair = self.pairs.get(&id).ok_or(Errno::BADF)?;
+        Ok(QueriedPair {
+            attributes: QueuePairAttributes {
+                state: pair.state,
+                current_state: pair.state,
+                ..pair.attributes
+            },
+            sizes: pair.sizes,
+            is_draining: false,
+        })
+    }
+
+    /// Takes the list of devices, as `ibv_get_device_list` does, unless a test refuses it.
+    pub(super) fn list_devices(&mut self) -> Result<(), VerbsError> {
+        self.grant(Call::Devices).map_err(|source| match source {
+            Errno::NOSYS => VerbsError::NoKernelSupport {
+                source,
+                hidden: None,
+            },
+            source => VerbsError::DeviceList { source },
+        })
+    }
+
+    pub(super) fn new_completions(
+        &mut self,
+        context: u64,
+        init: &ExtendedInit,
+        channel: Option<u64>,
+        extended: Option<FakeExtended>,
+    ) -> Result<(u64, u32), Errno> {
+        let &ExtendedInit {
+            entries,
+            vector,
+            tag,
+            ..
+        } = init;
+        let attributes = &self.device_of(context).attributes;
+        if entries == 0
+            || entries > attributes.max_completions
+            || vector >= attributes.completion_vectors
+        {
+            return Err(Errno::INVAL);
+        }
+        let capacity = self.device_of(context).queue_size(entries);
+        let id = self.new_id();
+        self.completions.insert(
+            id,
+            FakeCompletions {
+                context,
+                tag,
+                vector,
+                capacity: capacity as usize,
+                ready: VecDeque::new(),
+                extended,
+                batch: Batch::None,
+                channel,
+                armed: None,
+                unacknowledged: 0,
+                maker: Maker::calls(),
+            },
+        );
+        Ok((id, capacity))
+    }
+}

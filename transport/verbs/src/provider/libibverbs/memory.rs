@@ -1,0 +1,193 @@
+//! Registrations, and memory of devices.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+
+use rustix::io::Errno;
+
+use super::sys::{self, constants};
+use super::{clear_errno, last_errno, status};
+use crate::{
+    abi::access_flags,
+    provider::{
+        BufferHandle, ContextHandle, DomainHandle, RegionHandle, RegisteredRegion,
+        ReregisterFailure, Reregistration,
+    },
+};
+
+/// # Safety
+/// The contract of [`Provider::register`](crate::provider::Provider::register).
+pub(super) unsafe fn register(
+    domain: DomainHandle,
+    base: NonNull<u8>,
+    bytes: usize,
+    access: u32,
+) -> Result<RegisteredRegion, Errno> {
+    let base: *mut c_void = base.as_ptr().cast();
+    clear_errno();
+    // As in the header's macro, only the call with an I/O address passes the optional flags on.
+    let required = access & !OPTIONAL_ACCESS;
+    let mut raw = ptr::null_mut();
+    if access != required {
+        let address = base.addr() as u64;
+        // SAFETY: the caller's contract.
+        raw = unsafe { sys::ibv_reg_mr_iova2(domain.as_ptr(), base, bytes, address, access) };
+    }
+    // The plain call serves without optional rights, and if the library does not know the call
+    // for them (before rdma-core 28).
+    if raw.is_null() && (access == required || last_errno() == Errno::OPNOTSUPP) {
+        clear_errno();
+        // SAFETY: the caller's contract.
+        raw = unsafe { sys::ibv_reg_mr(domain.as_ptr(), base, bytes, required as c_int) };
+    }
+    // SAFETY: as the library has returned it.
+    unsafe { registered(raw) }
+}
+
+/// # Safety
+/// A region of the library, or null.
+unsafe fn registered(raw: *mut sys::ibv_mr) -> Result<RegisteredRegion, Errno> {
+    let handle = RegionHandle::new(raw).ok_or_else(last_errno)?;
+    // SAFETY: the region exists.
+    let (lkey, rkey) = unsafe { ((*raw).lkey, (*raw).rkey) };
+    Ok(RegisteredRegion { handle, lkey, rkey })
+}
+
+/// # Safety
+/// The contract of [`Provider::reregister`](crate::provider::Provider::reregister).
+pub(super) unsafe fn reregister(
+    region: RegionHandle,
+    change: &Reregistration,
+) -> Result<(u32, u32), ReregisterFailure> {
+    let mut flags = 0;
+    let mut domain = ptr::null_mut();
+    let mut access = 0;
+    let (mut base, mut bytes) = (ptr::null_mut::<c_void>(), 0);
+    if let Some(given) = change.domain {
+        flags |= constants::IBV_REREG_MR_CHANGE_PD;
+        domain = given.as_ptr();
+    }
+    if let Some((first, length)) = change.memory {
+        flags |= constants::IBV_REREG_MR_CHANGE_TRANSLATION;
+        (base, bytes) = (first.as_ptr().cast(), length);
+    }
+    if let Some(given) = change.access {
+        flags |= constants::IBV_REREG_MR_CHANGE_ACCESS;
+        // The call knows none of the optional rights.
+        access = given & !OPTIONAL_ACCESS;
+    }
+    let raw: *mut sys::ibv_mr = region.as_ptr();
+    clear_errno();
+    // SAFETY: the caller's contract.
+    let outcome =
+        unsafe { sys::ibv_rereg_mr(raw, flags as c_int, domain, base, bytes, access as c_int) };
+    match outcome {
+        // `IBV_REREG_MR_ERR_DO_FORK_OLD`: the change is made, and children lack the old memory.
+        0 | -3 => {
+            // SAFETY: the region exists.
+            Ok(unsafe { ((*raw).lkey, (*raw).rkey) })
+        }
+        // `IBV_REREG_MR_ERR_INPUT` and `_DONT_FORK_NEW`.
+        -1 | -2 => Err(ReregisterFailure::Unchanged(last_errno())),
+        _ => Err(ReregisterFailure::Unusable(last_errno())),
+    }
+}
+
+/// # Safety
+/// The contract of [`Provider::register_dmabuf`](crate::provider::Provider::register_dmabuf).
+pub(super) unsafe fn register_dmabuf(
+    domain: DomainHandle,
+    buffer: BorrowedFd<'_>,
+    offset: u64,
+    bytes: usize,
+    access: u32,
+) -> Result<RegisteredRegion, Errno> {
+    clear_errno();
+    let (fd, access) = (buffer.as_raw_fd(), access as c_int);
+    // SAFETY: the caller's contract.
+    unsafe {
+        registered(sys::ibv_reg_dmabuf_mr(
+            domain.as_ptr(),
+            offset,
+            bytes,
+            offset,
+            fd,
+            access,
+        ))
+    }
+}
+
+/// # Safety
+/// The contract of [`Provider::create_buffer`](crate::provider::Provider::create_buffer).
+pub(super) unsafe fn create_buffer(
+    context: ContextHandle,
+    bytes: usize,
+    align_log: u32,
+) -> Result<BufferHandle, Errno> {
+    let mut attributes = sys::ibv_alloc_dm_attr {
+        length: bytes,
+        log_align_req: align_log,
+        comp_mask: 0,
+    };
+    clear_errno();
+    // SAFETY: the caller's contract.
+    let raw = unsafe { sys::ibv_alloc_dm(context.as_ptr(), &raw mut attributes) };
+    BufferHandle::new(raw).ok_or_else(last_errno)
+}
+
+/// # Safety
+/// The contract of [`Provider::write_buffer`](crate::provider::Provider::write_buffer).
+pub(super) unsafe fn write_buffer(
+    buffer: BufferHandle,
+    offset: u64,
+    from: &[u8],
+) -> Result<(), Errno> {
+    let raw: *mut sys::ibv_dm = buffer.as_ptr();
+    // SAFETY: the caller's contract.
+    unsafe {
+        let call = (*raw).memcpy_to_dm.ok_or(Errno::OPNOTSUPP)?;
+        status(call(raw, offset, from.as_ptr().cast(), from.len()))
+    }
+}
+
+/// # Safety
+/// The contract of [`Provider::read_buffer`](crate::provider::Provider::read_buffer).
+pub(super) unsafe fn read_buffer(
+    buffer: BufferHandle,
+    offset: u64,
+    into: &mut [u8],
+) -> Result<(), Errno> {
+    let raw: *mut sys::ibv_dm = buffer.as_ptr();
+    // SAFETY: the caller's contract.
+    unsafe {
+        let call = (*raw).memcpy_from_dm.ok_or(Errno::OPNOTSUPP)?;
+        status(call(into.as_mut_ptr().cast(), raw, offset, into.len()))
+    }
+}
+
+/// # Safety
+/// The contract of [`Provider::register_buffer`](crate::provider::Provider::register_buffer).
+pub(super) unsafe fn register_buffer(
+    domain: DomainHandle,
+    buffer: BufferHandle,
+    offset: u64,
+    bytes: usize,
+    access: u32,
+) -> Result<RegisteredRegion, Errno> {
+    let access = access | access_flags::ZERO_BASED;
+    clear_errno();
+    // SAFETY: the caller's contract.
+    unsafe {
+        registered(sys::ibv_reg_dm_mr(
+            domain.as_ptr(),
+            buffer.as_ptr(),
+            offset,
+            bytes,
+            access,
+        ))
+    }
+}
+
+/// From `IBV_ACCESS_OPTIONAL_FIRST` to the last bit reserved for optional rights.
+const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;

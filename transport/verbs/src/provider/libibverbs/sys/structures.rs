@@ -1,0 +1,679 @@
+//! The structures of `infiniband/verbs.h`, with every field in the header's order.
+//!
+//! A call that ibex never makes is a slot of the type [`Unused`].
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use libc::{pthread_cond_t, pthread_mutex_t, timespec};
+
+use crate::abi::{BindInfo, PollAttributes, RecvWr, SendWr, Sge, Wc};
+
+/// Declares structures, and a comparison of each with the one that is generated from the header.
+macro_rules! structures {
+    ($($(#[$attribute:meta])* $name:ident { $($field:ident: $type:ty,)* })*) => {
+        $(
+            $(#[$attribute])*
+            #[repr(C)]
+            #[derive(Clone, Copy)]
+            pub(in super::super) struct $name {
+                $(pub(in super::super) $field: $type,)*
+            }
+        )*
+
+        /// Returns each difference from the structures that `rdma-sys` generates.
+        #[cfg(all(test, feature = "rdma-sys"))]
+        pub(super) fn differences() -> Vec<String> {
+            use std::mem::{align_of, offset_of, size_of};
+
+            use super::compare::{Found, type_of};
+
+            let mut found = Found::default();
+            $({
+                type Theirs = rdma_sys::$name;
+                let name = stringify!($name);
+                found.number(name, "size", size_of::<$name>(), size_of::<Theirs>());
+                found.number(name, "alignment", align_of::<$name>(), align_of::<Theirs>());
+                $(
+                    let field = stringify!($field);
+                    let (ours, theirs) =
+                        (offset_of!($name, $field), offset_of!(Theirs, $field));
+                    found.number(name, field, ours, theirs);
+                    let ours = type_of(|one: &$name| &one.$field);
+                    let theirs = type_of(|one: &Theirs| &one.$field);
+                    found.types(name, field, ours, theirs);
+                )*
+            })*
+            found.differences()
+        }
+    };
+}
+
+/// A slot for a call that ibex never makes.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(in super::super) struct Unused(*const c_void);
+
+/// What `ibv_query_port` writes to: the start of `ibv_port_attr`, up to `link_layer`.
+#[repr(C)]
+pub(in super::super) struct _compat_ibv_port_attr {
+    _unused: [u8; 0],
+}
+
+/// `union ibv_gid`: a GID.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(in super::super) union ibv_gid {
+    pub(in super::super) raw: [u8; 16],
+    pub(in super::super) global: ibv_gid_global_t,
+}
+
+/// The object that an asynchronous event is about.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(in super::super) union ibv_async_event_element_t {
+    pub(in super::super) cq: *mut ibv_cq,
+    pub(in super::super) qp: *mut ibv_qp,
+    pub(in super::super) srq: *mut ibv_srq,
+    pub(in super::super) port_num: c_int,
+}
+
+structures! {
+    /// A device in the list.
+    ibv_device {
+        _ops: _ibv_device_ops,
+        node_type: c_int,
+        transport_type: c_int,
+        name: [c_char; 64],
+        dev_name: [c_char; 64],
+        dev_path: [c_char; 256],
+        ibdev_path: [c_char; 256],
+    }
+
+    /// What an old library kept of a driver.
+    _ibv_device_ops {
+        _dummy1: Unused,
+        _dummy2: Unused,
+    }
+
+    /// The calls of a driver that the header's inline functions reach.
+    ibv_context_ops {
+        _compat_query_device: Unused,
+        _compat_query_port: Unused,
+        _compat_alloc_pd: Unused,
+        _compat_dealloc_pd: Unused,
+        _compat_reg_mr: Unused,
+        _compat_rereg_mr: Unused,
+        _compat_dereg_mr: Unused,
+        alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, c_uint) -> *mut ibv_mw>,
+        bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>,
+        dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
+        _compat_create_cq: Unused,
+        poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut Wc) -> c_int>,
+        req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
+        _compat_cq_event: Unused,
+        _compat_resize_cq: Unused,
+        _compat_destroy_cq: Unused,
+        _compat_create_srq: Unused,
+        _compat_modify_srq: Unused,
+        _compat_query_srq: Unused,
+        _compat_destroy_srq: Unused,
+        post_srq_recv: Option<unsafe extern "C" fn(*mut ibv_srq, *mut RecvWr, *mut *mut RecvWr) -> c_int>,
+        _compat_create_qp: Unused,
+        _compat_query_qp: Unused,
+        _compat_modify_qp: Unused,
+        _compat_destroy_qp: Unused,
+        post_send: Option<unsafe extern "C" fn(*mut ibv_qp, *mut SendWr, *mut *mut SendWr) -> c_int>,
+        post_recv: Option<unsafe extern "C" fn(*mut ibv_qp, *mut RecvWr, *mut *mut RecvWr) -> c_int>,
+        _compat_create_ah: Unused,
+        _compat_destroy_ah: Unused,
+        _compat_attach_mcast: Unused,
+        _compat_detach_mcast: Unused,
+        _compat_async_event: Unused,
+    }
+
+    /// An open device.
+    ibv_context {
+        device: *mut ibv_device,
+        ops: ibv_context_ops,
+        cmd_fd: c_int,
+        async_fd: c_int,
+        num_comp_vectors: c_int,
+        mutex: pthread_mutex_t,
+        abi_compat: *mut c_void,
+    }
+
+    /// What lies before an open device if its library knows extended calls (`verbs_get_ctx`).
+    verbs_context {
+        dm_export_dmabuf_fd: Unused,
+        reg_mr_ex: Unused,
+        dealloc_dmah: Unused,
+        alloc_dmah: Unused,
+        query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr, usize) -> c_int>,
+        advise_mr: Option<unsafe extern "C" fn(*mut ibv_pd, c_uint, u32, *mut Sge, u32) -> c_int>,
+        alloc_null_mr: Unused,
+        read_counters: Unused,
+        attach_counters_point_flow: Unused,
+        create_counters: Unused,
+        destroy_counters: Unused,
+        reg_dm_mr: Option<unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr>,
+        alloc_dm: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm>,
+        free_dm: Option<unsafe extern "C" fn(*mut ibv_dm) -> c_int>,
+        modify_flow_action_esp: Unused,
+        destroy_flow_action: Unused,
+        create_flow_action_esp: Unused,
+        modify_qp_rate_limit: Unused,
+        alloc_parent_domain: Unused,
+        dealloc_td: Unused,
+        alloc_td: Unused,
+        modify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, *mut ibv_modify_cq_attr) -> c_int>,
+        post_srq_ops: Unused,
+        destroy_rwq_ind_table: Unused,
+        create_rwq_ind_table: Unused,
+        destroy_wq: Unused,
+        modify_wq: Unused,
+        create_wq: Unused,
+        query_rt_values: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>,
+        create_cq_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
+        priv_: Unused,
+        query_device_ex: Option<unsafe extern "C" fn(*mut ibv_context, *const ibv_query_device_ex_input, *mut ibv_device_attr_ex, usize) -> c_int>,
+        ibv_destroy_flow: Unused,
+        ABI_placeholder2: Unused,
+        ibv_create_flow: Unused,
+        ABI_placeholder1: Unused,
+        open_qp: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_open_attr) -> *mut ibv_qp>,
+        create_qp_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
+        get_srq_num: Option<unsafe extern "C" fn(*mut ibv_srq, *mut u32) -> c_int>,
+        create_srq_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>,
+        open_xrcd: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd>,
+        close_xrcd: Option<unsafe extern "C" fn(*mut ibv_xrcd) -> c_int>,
+        _ABI_placeholder3: u64,
+        sz: usize,
+        context: ibv_context,
+    }
+
+    /// A protection domain.
+    ibv_pd {
+        context: *mut ibv_context,
+        handle: u32,
+    }
+
+    /// A memory region.
+    ibv_mr {
+        context: *mut ibv_context,
+        pd: *mut ibv_pd,
+        addr: *mut c_void,
+        length: usize,
+        handle: u32,
+        lkey: u32,
+        rkey: u32,
+    }
+
+    /// `struct ibv_alloc_dm_attr`.
+    ibv_alloc_dm_attr {
+        length: usize,
+        log_align_req: u32,
+        comp_mask: u32,
+    }
+
+    /// Memory of a device.
+    ibv_dm {
+        context: *mut ibv_context,
+        memcpy_to_dm: Option<unsafe extern "C" fn(*mut ibv_dm, u64, *const c_void, usize) -> c_int>,
+        memcpy_from_dm: Option<unsafe extern "C" fn(*mut c_void, *mut ibv_dm, u64, usize) -> c_int>,
+        comp_mask: u32,
+        handle: u32,
+    }
+
+    /// A memory window.
+    ibv_mw {
+        context: *mut ibv_context,
+        pd: *mut ibv_pd,
+        rkey: u32,
+        handle: u32,
+        type_: c_uint,
+    }
+
+    /// `struct ibv_mw_bind`.
+    ibv_mw_bind {
+        wr_id: u64,
+        send_flags: c_uint,
+        bind_info: BindInfo,
+    }
+
+    /// A completion channel.
+    ibv_comp_channel {
+        context: *mut ibv_context,
+        fd: c_int,
+        refcnt: c_int,
+    }
+
+    /// A completion queue.
+    ibv_cq {
+        context: *mut ibv_context,
+        channel: *mut ibv_comp_channel,
+        cq_context: *mut c_void,
+        handle: u32,
+        cqe: c_int,
+        mutex: pthread_mutex_t,
+        cond: pthread_cond_t,
+        comp_events_completed: u32,
+        async_events_completed: u32,
+    }
+
+    /// An extended completion queue.
+    ibv_cq_ex {
+        context: *mut ibv_context,
+        channel: *mut ibv_comp_channel,
+        cq_context: *mut c_void,
+        handle: u32,
+        cqe: c_int,
+        mutex: pthread_mutex_t,
+        cond: pthread_cond_t,
+        comp_events_completed: u32,
+        async_events_completed: u32,
+        comp_mask: u32,
+        status: c_uint,
+        wr_id: u64,
+        start_poll: Option<unsafe extern "C" fn(*mut ibv_cq_ex, *mut PollAttributes) -> c_int>,
+        next_poll: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> c_int>,
+        end_poll: Option<unsafe extern "C" fn(*mut ibv_cq_ex)>,
+        read_opcode: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> c_uint>,
+        read_vendor_err: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
+        read_byte_len: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
+        read_imm_data: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
+        read_qp_num: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
+        read_src_qp: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
+        read_wc_flags: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> c_uint>,
+        read_slid: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
+        read_sl: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u8>,
+        read_dlid_path_bits: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u8>,
+        read_completion_ts: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u64>,
+        read_cvlan: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u16>,
+        read_flow_tag: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u32>,
+        read_tm_info: Unused,
+        read_completion_wallclock_ns: Option<unsafe extern "C" fn(*mut ibv_cq_ex) -> u64>,
+    }
+
+    /// A shared receive queue.
+    ibv_srq {
+        context: *mut ibv_context,
+        srq_context: *mut c_void,
+        pd: *mut ibv_pd,
+        handle: u32,
+        mutex: pthread_mutex_t,
+        cond: pthread_cond_t,
+        events_completed: u32,
+    }
+
+    /// A queue pair.
+    ibv_qp {
+        context: *mut ibv_context,
+        qp_context: *mut c_void,
+        pd: *mut ibv_pd,
+        send_cq: *mut ibv_cq,
+        recv_cq: *mut ibv_cq,
+        srq: *mut ibv_srq,
+        handle: u32,
+        qp_num: u32,
+        state: c_uint,
+        qp_type: c_uint,
+        mutex: pthread_mutex_t,
+        cond: pthread_cond_t,
+        events_completed: u32,
+    }
+
+    /// `struct ibv_device_attr`.
+    ibv_device_attr {
+        fw_ver: [c_char; 64],
+        node_guid: u64,
+        sys_image_guid: u64,
+        max_mr_size: u64,
+        page_size_cap: u64,
+        vendor_id: u32,
+        vendor_part_id: u32,
+        hw_ver: u32,
+        max_qp: c_int,
+        max_qp_wr: c_int,
+        device_cap_flags: c_uint,
+        max_sge: c_int,
+        max_sge_rd: c_int,
+        max_cq: c_int,
+        max_cqe: c_int,
+        max_mr: c_int,
+        max_pd: c_int,
+        max_qp_rd_atom: c_int,
+        max_ee_rd_atom: c_int,
+        max_res_rd_atom: c_int,
+        max_qp_init_rd_atom: c_int,
+        max_ee_init_rd_atom: c_int,
+        atomic_cap: c_uint,
+        max_ee: c_int,
+        max_rdd: c_int,
+        max_mw: c_int,
+        max_raw_ipv6_qp: c_int,
+        max_raw_ethy_qp: c_int,
+        max_mcast_grp: c_int,
+        max_mcast_qp_attach: c_int,
+        max_total_mcast_qp_attach: c_int,
+        max_ah: c_int,
+        max_fmr: c_int,
+        max_map_per_fmr: c_int,
+        max_srq: c_int,
+        max_srq_wr: c_int,
+        max_srq_sge: c_int,
+        max_pkeys: u16,
+        local_ca_ack_delay: u8,
+        phys_port_cnt: u8,
+    }
+
+    /// `struct ibv_odp_caps`.
+    ibv_odp_caps {
+        general_caps: u64,
+        per_transport_caps: [u32; 3],
+    }
+
+    /// `struct ibv_tso_caps`.
+    ibv_tso_caps {
+        max_tso: u32,
+        supported_qpts: u32,
+    }
+
+    /// `struct ibv_rss_caps`.
+    ibv_rss_caps {
+        supported_qpts: u32,
+        max_rwq_indirection_tables: u32,
+        max_rwq_indirection_table_size: u32,
+        rx_hash_fields_mask: u64,
+        rx_hash_function: u8,
+    }
+
+    /// `struct ibv_packet_pacing_caps`.
+    ibv_packet_pacing_caps {
+        qp_rate_limit_min: u32,
+        qp_rate_limit_max: u32,
+        supported_qpts: u32,
+    }
+
+    /// `struct ibv_tm_caps`.
+    ibv_tm_caps {
+        max_rndv_hdr_size: u32,
+        max_num_tags: u32,
+        flags: u32,
+        max_ops: u32,
+        max_sge: u32,
+    }
+
+    /// `struct ibv_cq_moderation_caps`.
+    ibv_cq_moderation_caps {
+        max_cq_count: u16,
+        max_cq_period: u16,
+    }
+
+    /// `struct ibv_pci_atomic_caps`.
+    ibv_pci_atomic_caps {
+        fetch_add: u16,
+        swap: u16,
+        compare_swap: u16,
+    }
+
+    /// `struct ibv_device_attr_ex`.
+    ibv_device_attr_ex {
+        orig_attr: ibv_device_attr,
+        comp_mask: u32,
+        odp_caps: ibv_odp_caps,
+        completion_timestamp_mask: u64,
+        hca_core_clock: u64,
+        device_cap_flags_ex: u64,
+        tso_caps: ibv_tso_caps,
+        rss_caps: ibv_rss_caps,
+        max_wq_type_rq: u32,
+        packet_pacing_caps: ibv_packet_pacing_caps,
+        raw_packet_caps: u32,
+        tm_caps: ibv_tm_caps,
+        cq_mod_caps: ibv_cq_moderation_caps,
+        max_dm_size: u64,
+        pci_atomic_caps: ibv_pci_atomic_caps,
+        xrc_odp_caps: u32,
+        phys_port_cnt_ex: u32,
+    }
+
+    /// `struct ibv_query_device_ex_input`.
+    ibv_query_device_ex_input {
+        comp_mask: u32,
+    }
+
+    /// `struct ibv_port_attr`.
+    ibv_port_attr {
+        state: c_uint,
+        max_mtu: c_uint,
+        active_mtu: c_uint,
+        gid_tbl_len: c_int,
+        port_cap_flags: u32,
+        max_msg_sz: u32,
+        bad_pkey_cntr: u32,
+        qkey_viol_cntr: u32,
+        pkey_tbl_len: u16,
+        lid: u16,
+        sm_lid: u16,
+        lmc: u8,
+        max_vl_num: u8,
+        sm_sl: u8,
+        subnet_timeout: u8,
+        init_type_reply: u8,
+        active_width: u8,
+        active_speed: u8,
+        phys_state: u8,
+        link_layer: u8,
+        flags: u8,
+        port_cap_flags2: u16,
+        active_speed_ex: u32,
+    }
+
+    /// `struct ibv_gid_global_t`.
+    ibv_gid_global_t {
+        subnet_prefix: u64,
+        interface_id: u64,
+    }
+
+    /// `struct ibv_gid_entry`.
+    ibv_gid_entry {
+        gid: ibv_gid,
+        gid_index: u32,
+        port_num: u32,
+        gid_type: u32,
+        ndev_ifindex: u32,
+    }
+
+    /// `struct ibv_async_event`.
+    ibv_async_event {
+        element: ibv_async_event_element_t,
+        event_type: c_uint,
+    }
+
+    /// `struct ibv_cq_init_attr_ex`.
+    ibv_cq_init_attr_ex {
+        cqe: u32,
+        cq_context: *mut c_void,
+        channel: *mut ibv_comp_channel,
+        comp_vector: u32,
+        wc_flags: u64,
+        comp_mask: u32,
+        flags: u32,
+        parent_domain: *mut ibv_pd,
+    }
+
+    /// `struct ibv_moderate_cq`.
+    ibv_moderate_cq {
+        cq_count: u16,
+        cq_period: u16,
+    }
+
+    /// `struct ibv_modify_cq_attr`.
+    ibv_modify_cq_attr {
+        attr_mask: u32,
+        moderate: ibv_moderate_cq,
+    }
+
+    /// `struct ibv_values_ex`.
+    ibv_values_ex {
+        comp_mask: u32,
+        raw_clock: timespec,
+    }
+
+    /// `struct ibv_srq_attr`.
+    ibv_srq_attr {
+        max_wr: u32,
+        max_sge: u32,
+        srq_limit: u32,
+    }
+
+    /// `struct ibv_srq_init_attr`.
+    ibv_srq_init_attr {
+        srq_context: *mut c_void,
+        attr: ibv_srq_attr,
+    }
+
+    /// `struct ibv_qp_cap`.
+    ibv_qp_cap {
+        max_send_wr: u32,
+        max_recv_wr: u32,
+        max_send_sge: u32,
+        max_recv_sge: u32,
+        max_inline_data: u32,
+    }
+
+    /// `struct ibv_qp_init_attr`.
+    ibv_qp_init_attr {
+        qp_context: *mut c_void,
+        send_cq: *mut ibv_cq,
+        recv_cq: *mut ibv_cq,
+        srq: *mut ibv_srq,
+        cap: ibv_qp_cap,
+        qp_type: c_uint,
+        sq_sig_all: c_int,
+    }
+
+    /// `struct ibv_global_route`.
+    ibv_global_route {
+        dgid: ibv_gid,
+        flow_label: u32,
+        sgid_index: u8,
+        hop_limit: u8,
+        traffic_class: u8,
+    }
+
+    /// `struct ibv_ah_attr`.
+    ibv_ah_attr {
+        grh: ibv_global_route,
+        dlid: u16,
+        sl: u8,
+        src_path_bits: u8,
+        static_rate: u8,
+        is_global: u8,
+        port_num: u8,
+    }
+
+    /// A domain of extended connections.
+    ibv_xrcd {
+        context: *mut ibv_context,
+    }
+
+    /// `struct ibv_xrcd_init_attr`.
+    ibv_xrcd_init_attr {
+        comp_mask: u32,
+        fd: c_int,
+        oflags: c_int,
+    }
+
+    /// `struct ibv_tm_cap`.
+    ibv_tm_cap {
+        max_num_tags: u32,
+        max_ops: u32,
+    }
+
+    /// `struct ibv_srq_init_attr_ex`.
+    ibv_srq_init_attr_ex {
+        srq_context: *mut c_void,
+        attr: ibv_srq_attr,
+        comp_mask: u32,
+        srq_type: c_uint,
+        pd: *mut ibv_pd,
+        xrcd: *mut ibv_xrcd,
+        cq: *mut ibv_cq,
+        tm_cap: ibv_tm_cap,
+    }
+
+    /// `struct ibv_rx_hash_conf`.
+    ibv_rx_hash_conf {
+        rx_hash_function: u8,
+        rx_hash_key_len: u8,
+        rx_hash_key: *mut u8,
+        rx_hash_fields_mask: u64,
+    }
+
+    /// `struct ibv_qp_init_attr_ex`.
+    ibv_qp_init_attr_ex {
+        qp_context: *mut c_void,
+        send_cq: *mut ibv_cq,
+        recv_cq: *mut ibv_cq,
+        srq: *mut ibv_srq,
+        cap: ibv_qp_cap,
+        qp_type: c_uint,
+        sq_sig_all: c_int,
+        comp_mask: u32,
+        pd: *mut ibv_pd,
+        xrcd: *mut ibv_xrcd,
+        create_flags: u32,
+        max_tso_header: u16,
+        rwq_ind_tbl: Unused,
+        rx_hash_conf: ibv_rx_hash_conf,
+        source_qpn: u32,
+        send_ops_flags: u64,
+    }
+
+    /// `struct ibv_qp_open_attr`.
+    ibv_qp_open_attr {
+        comp_mask: u32,
+        qp_num: u32,
+        xrcd: *mut ibv_xrcd,
+        qp_context: *mut c_void,
+        qp_type: c_uint,
+    }
+
+    /// An address handle.
+    ibv_ah {
+        context: *mut ibv_context,
+        pd: *mut ibv_pd,
+        handle: u32,
+    }
+
+    /// `struct ibv_qp_attr`.
+    ibv_qp_attr {
+        qp_state: c_uint,
+        cur_qp_state: c_uint,
+        path_mtu: c_uint,
+        path_mig_state: c_uint,
+        qkey: u32,
+        rq_psn: u32,
+        sq_psn: u32,
+        dest_qp_num: u32,
+        qp_access_flags: c_uint,
+        cap: ibv_qp_cap,
+        ah_attr: ibv_ah_attr,
+        alt_ah_attr: ibv_ah_attr,
+        pkey_index: u16,
+        alt_pkey_index: u16,
+        en_sqd_async_notify: u8,
+        sq_draining: u8,
+        max_rd_atomic: u8,
+        max_dest_rd_atomic: u8,
+        min_rnr_timer: u8,
+        port_num: u8,
+        timeout: u8,
+        retry_cnt: u8,
+        rnr_retry: u8,
+        alt_port_num: u8,
+        alt_timeout: u8,
+        rate_limit: u32,
+    }
+}

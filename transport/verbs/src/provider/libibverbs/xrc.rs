@@ -1,0 +1,117 @@
+//! Extended reliable connections.
+
+use std::mem::zeroed;
+use std::os::fd::RawFd;
+use std::ptr;
+
+use rustix::io::Errno;
+
+use super::{Libibverbs, clear_errno, last_errno, status, sys, tag_pointer};
+use crate::{
+    abi::queue_pair_kind::QueuePairKind,
+    provider::{
+        ContextHandle, DomainHandle, PairHandle, SharedReceiveHandle, XrcDomainHandle,
+        xrc::{CreatedXrcReceives, XrcProvider, XrcReceivesInit},
+    },
+};
+
+impl XrcProvider for Libibverbs {
+    unsafe fn open_xrc_domain(
+        &self,
+        context: ContextHandle,
+        file: Option<RawFd>,
+        flags: i32,
+    ) -> Result<XrcDomainHandle, Errno> {
+        let mut init = sys::ibv_xrcd_init_attr {
+            comp_mask: sys::constants::IBV_XRCD_INIT_ATTR_FD
+                | sys::constants::IBV_XRCD_INIT_ATTR_OFLAGS,
+            fd: file.unwrap_or(-1),
+            oflags: flags,
+        };
+        clear_errno();
+        // SAFETY: the trait's contract.
+        let opened = unsafe { sys::ibv_open_xrcd(context.as_ptr(), &raw mut init) };
+        XrcDomainHandle::new(opened).ok_or_else(last_errno)
+    }
+
+    unsafe fn close_xrc_domain(&self, domain: XrcDomainHandle) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        status(unsafe { sys::ibv_close_xrcd(domain.as_ptr()) })
+    }
+
+    unsafe fn create_xrc_receives(
+        &self,
+        domain: DomainHandle,
+        init: &XrcReceivesInit,
+    ) -> Result<CreatedXrcReceives, Errno> {
+        // SAFETY: integers and pointers, for which zeros are a value.
+        let mut raw: sys::ibv_srq_init_attr_ex = unsafe { zeroed() };
+        raw.srq_context = tag_pointer(init.tag);
+        raw.attr.max_wr = init.requests;
+        raw.attr.max_sge = init.entries;
+        raw.comp_mask = sys::constants::IBV_SRQ_INIT_ATTR_TYPE
+            | sys::constants::IBV_SRQ_INIT_ATTR_PD
+            | sys::constants::IBV_SRQ_INIT_ATTR_XRCD
+            | sys::constants::IBV_SRQ_INIT_ATTR_CQ;
+        raw.srq_type = sys::constants::IBV_SRQT_XRC;
+        raw.pd = domain.as_ptr();
+        raw.xrcd = init.xrc_domain.as_ptr();
+        raw.cq = init.completions.as_ptr();
+        clear_errno();
+        // SAFETY: the trait's contract.
+        let made = unsafe { sys::ibv_create_srq_ex((*raw.pd).context, &raw mut raw) };
+        let handle = SharedReceiveHandle::new(made).ok_or_else(last_errno)?;
+        let mut number = 0;
+        // SAFETY: the queue exists; its number is written to.
+        if let Err(errno) = status(unsafe { sys::ibv_get_srq_num(made, &raw mut number) }) {
+            // SAFETY: nothing uses the queue.
+            unsafe { sys::ibv_destroy_srq(made) };
+            return Err(errno);
+        }
+        Ok(CreatedXrcReceives {
+            handle,
+            number,
+            requests: raw.attr.max_wr,
+            entries: raw.attr.max_sge,
+        })
+    }
+
+    unsafe fn create_xrc_receiver(
+        &self,
+        context: ContextHandle,
+        domain: XrcDomainHandle,
+    ) -> Result<(PairHandle, u32), Errno> {
+        // SAFETY: integers and pointers, for which zeros are a value.
+        let mut init: sys::ibv_qp_init_attr_ex = unsafe { zeroed() };
+        init.qp_type = QueuePairKind::XrcReceive.to_raw();
+        init.comp_mask = sys::constants::IBV_QP_INIT_ATTR_XRCD;
+        init.xrcd = domain.as_ptr();
+        clear_errno();
+        // SAFETY: the trait's contract.
+        let pair = unsafe { sys::ibv_create_qp_ex(context.as_ptr(), &raw mut init) };
+        let handle = PairHandle::new(pair).ok_or_else(last_errno)?;
+        // SAFETY: the queue pair exists.
+        Ok((handle, unsafe { (*pair).qp_num }))
+    }
+
+    unsafe fn open_xrc_receiver(
+        &self,
+        context: ContextHandle,
+        domain: XrcDomainHandle,
+        number: u32,
+    ) -> Result<PairHandle, Errno> {
+        let mut open = sys::ibv_qp_open_attr {
+            comp_mask: sys::constants::IBV_QP_OPEN_ATTR_NUM
+                | sys::constants::IBV_QP_OPEN_ATTR_XRCD
+                | sys::constants::IBV_QP_OPEN_ATTR_TYPE,
+            qp_num: number,
+            xrcd: domain.as_ptr(),
+            qp_context: ptr::null_mut(),
+            qp_type: QueuePairKind::XrcReceive.to_raw(),
+        };
+        clear_errno();
+        // SAFETY: the trait's contract.
+        let pair = unsafe { sys::ibv_open_qp(context.as_ptr(), &raw mut open) };
+        PairHandle::new(pair).ok_or_else(last_errno)
+    }
+}

@@ -1,0 +1,446 @@
+//! A queue pair of unreliable datagrams (UD): messages to any other such queue pair, each of them in
+//! one packet.
+//!
+//! A datagram names its receiver: an [address handle](AddressHandle), a queue pair and that one's
+//! [`QKey`]. It is at most as long as the [path MTU](DatagramQueuePair::max_bytes). Nobody
+//! acknowledges it: one that is lost on the way, finds no receive, does not fit into it, or carries
+//! another Q_Key than the receiver's is dropped, and neither end is told.
+//!
+//! A receive takes 40 bytes more than the payload, for the route that the datagram came by:
+//! [`DatagramBuffer`] has both. Its completion tells the sender ([`WorkCompletion::datagram`]), from
+//! which, with the 40 bytes, the way back is made
+//! ([`AddressHandle::from_completion`]).
+//!
+//! The states are RESET → INIT ([`build_datagram`](QueuePairBuilder::build_datagram)) → RTR → RTS
+//! ([`start`](DatagramQueuePair::start)); there is no peer to connect with. A send that fails at this
+//! end leads to SQE, and [`recover_sends`](DatagramQueuePair::recover_sends) back to RTS.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use ibex_base::fork;
+
+use super::{
+    Pair, QueuePair, QueuePairBuilder, SendBatch,
+    address::{Address, AddressHandle},
+    connection::{ConnectionSettings, FirstSequence, LocalPort},
+    datagram_buffer::DatagramEntry,
+    delegates::delegates,
+    receive_queue::{PostError, ReceiveBatch, ReceiveQueue},
+    work_request::{PushError, ReceiveRequest, SendRequest},
+};
+use crate::{
+    abi::{
+        gid::{Gid, GidScope},
+        queue_pair_kind::QueuePairKind,
+        queue_pair_state::{AttributeMask, QueuePairAttributes, QueuePairState},
+        work_id::WorkId,
+    },
+    error::VerbsError,
+};
+
+/// A queue pair of unreliable datagrams
+/// ([`ibv_create_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html), `IBV_QPT_UD`).
+#[derive(Debug)]
+pub struct DatagramQueuePair {
+    pair: QueuePair,
+    max_bytes: u32,
+}
+
+delegates!(unreliable DatagramQueuePair);
+
+/// The key that datagrams for a queue pair have to carry.
+///
+/// A key whose highest bit is set is controlled: only a privileged program may give it to a queue
+/// pair, and a datagram that is sent with one carries the key of the sending queue pair in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QKey(pub u32);
+
+impl QKey {
+    /// Returns whether the key is controlled.
+    #[must_use]
+    pub fn is_controlled(self) -> bool {
+        self.0 >> 31 == 1
+    }
+}
+
+/// The receiver of a datagram.
+#[derive(Clone, Copy, Debug)]
+pub struct DatagramDestination<'address> {
+    /// The way to it, or a multicast group.
+    pub address: &'address AddressHandle,
+    /// Its queue pair; [`MulticastGroup::QUEUE_PAIR`] for a group.
+    pub queue_pair: u32,
+    /// The key of its queue pair.
+    pub key: QKey,
+}
+
+/// What only a queue pair of datagrams has.
+#[derive(Debug)]
+pub(super) struct Datagrams {
+    groups: Vec<MulticastGroup>,
+    pair: Arc<Pair>,
+    /// The address handles of the batch that is being filled.
+    pending: Vec<Arc<Address>>,
+    /// The address handle of each datagram that is outstanding.
+    outstanding: VecDeque<Arc<Address>>,
+    /// The address handle of the last datagram, by which the queue is drained.
+    pub(super) last: Option<Arc<Address>>,
+}
+
+impl QueuePairBuilder {
+    /// Makes a queue pair for datagrams that carry `key`, and brings it to INIT, where it takes
+    /// receives.
+    ///
+    /// # Errors
+    /// The errors of [`build`](Self::build). [`VerbsError::Setting`] if receives complete into an
+    /// extended queue that does not name the sender by
+    /// [`CompletionFields`](crate::CompletionFields).
+    pub fn build_datagram(self, port: u8, key: QKey) -> Result<DatagramQueuePair, VerbsError> {
+        if !self.receive_completions.names_senders {
+            return Err(VerbsError::Setting {
+                setting: "the completion queue of receives",
+                given: "an extended one without the fields of the sender".to_owned(),
+                allowed:
+                    "one of `CompletionQueue::polled`, `with_channel`, or `with_fields` with the \
+                          source queue pair, source LID, service level and path bits"
+                        .to_owned(),
+            });
+        }
+        self.check_partition(port)?;
+        let attributes = QueuePairAttributes {
+            port,
+            pkey_index: self.pkey_index,
+            q_key: key.0,
+            ..QueuePairAttributes::to(QueuePairState::Init)
+        };
+        let mut pair = self.create(QueuePairKind::Datagram, ConnectionSettings::default())?;
+        pair.datagrams = Some(Box::new(Datagrams {
+            groups: Vec::new(),
+            pair: Arc::clone(&pair.inner),
+            pending: Vec::new(),
+            outstanding: VecDeque::new(),
+            last: None,
+        }));
+        let mask = AttributeMask::PKEY_INDEX | AttributeMask::PORT | AttributeMask::Q_KEY;
+        pair.modify(&attributes, mask)?;
+        Ok(DatagramQueuePair { pair, max_bytes: 0 })
+    }
+}
+
+impl DatagramQueuePair {
+    /// Lets the queue pair receive and send: INIT → RTR → RTS. Returns the longest datagram, in bytes.
+    ///
+    /// # Errors
+    /// [`ConnectError`](crate::ConnectError) with all attributes. The queue pair has to be dropped
+    /// then.
+    pub fn start(&mut self, first: FirstSequence, local: LocalPort) -> Result<u32, VerbsError> {
+        self.pair.local = Some(local);
+        let receive = QueuePairAttributes::to(QueuePairState::ReadyToReceive);
+        self.pair.modify(&receive, AttributeMask::default())?;
+        let send = QueuePairAttributes {
+            send_sequence: first.get(),
+            ..QueuePairAttributes::to(QueuePairState::ReadyToSend)
+        };
+        self.pair.modify(&send, AttributeMask::SEND_SEQUENCE)?;
+        self.max_bytes = local.attributes.active_mtu.bytes();
+        Ok(self.max_bytes)
+    }
+
+    /// Returns the longest datagram, in bytes: what a packet of the port carried when the queue pair
+    /// was [started](Self::start). 0 before that.
+    #[must_use]
+    pub fn max_bytes(&self) -> u32 {
+        self.max_bytes
+    }
+
+    /// Begins a batch of receives; `None` if the queue pair takes from a shared receive queue, to
+    /// which a [`DatagramBuffer`](crate::DatagramBuffer)'s whole range is posted.
+    pub fn receive_batch<'memory>(&mut self) -> Option<DatagramReceives<'_, 'memory>> {
+        let queue = self.pair.receive_queue()?;
+        Some(DatagramReceives(queue.batch()))
+    }
+
+    /// Notes that this many receives of its own queue have completed.
+    ///
+    /// # Panics
+    /// If fewer receives were outstanding, or the queue pair takes from a shared queue.
+    pub fn retire_receives(&mut self, receives: u32) {
+        self.own_receives().retire(receives);
+    }
+
+    /// Returns the number of receives that may still be posted.
+    ///
+    /// # Panics
+    /// If the queue pair takes from a shared queue.
+    #[must_use]
+    pub fn receive_room(&mut self) -> u32 {
+        let queue = self.own_receives();
+        queue.capacity() - queue.outstanding()
+    }
+
+    fn own_receives(&mut self) -> &mut ReceiveQueue {
+        let queue = self.pair.receive_queue();
+        queue.expect("a queue pair with a receive queue of its own")
+    }
+
+    /// Takes notice that this many datagrams, the oldest ones, have gone out.
+    ///
+    /// # Panics
+    /// If fewer were outstanding.
+    pub fn retire_sends(&mut self, sends: u32) {
+        self.pair.retire_sends(sends);
+        self.datagrams().outstanding.drain(..sends as usize);
+    }
+
+    /// Begins a batch of datagrams.
+    #[must_use = "a batch that is dropped posts nothing"]
+    pub fn send_batch<'memory>(&mut self) -> DatagramBatch<'_, 'memory> {
+        self.datagrams().pending.clear();
+        DatagramBatch {
+            limit: self.max_bytes,
+            batch: self.pair.send_batch(),
+        }
+    }
+
+    /// Receives what is sent to a multicast group, beside what is sent to this queue pair
+    /// ([`ibv_attach_mcast(3)`](https://man7.org/linux/man-pages/man3/ibv_attach_mcast.3.html)).
+    /// Datagrams to the group have to carry the queue pair's own [`QKey`]. A group that the queue pair
+    /// is attached to already changes nothing.
+    ///
+    /// The port itself has to be a member of the group: on InfiniBand the subnet manager makes it one,
+    /// on Ethernet switches that watch memberships want an IP socket that has joined.
+    ///
+    /// # Errors
+    /// [`VerbsError`] if the device refuses.
+    pub fn attach_multicast(&mut self, group: MulticastGroup) -> Result<(), VerbsError> {
+        let datagrams = self.datagrams();
+        if datagrams.groups.contains(&group) {
+            return Ok(());
+        }
+        let context = &datagrams.pair.domain.context;
+        // SAFETY: the queue pair is alive.
+        let attached = unsafe {
+            let provider = context.provider();
+            provider.attach_multicast(datagrams.pair.handle, group.gid, group.lid)
+        };
+        attached.map_err(|errno| {
+            context.failed(
+                "ibv_attach_mcast",
+                errno,
+                "datagrams to that group do not arrive",
+            )
+        })?;
+        datagrams.groups.push(group);
+        Ok(())
+    }
+
+    /// Ends [`attach_multicast`](Self::attach_multicast).
+    ///
+    /// # Errors
+    /// [`VerbsError::Setting`] if the queue pair is not attached to the group, otherwise the device's
+    /// refusal.
+    pub fn detach_multicast(&mut self, group: MulticastGroup) -> Result<(), VerbsError> {
+        let datagrams = self.datagrams();
+        let Some(place) = datagrams.groups.iter().position(|one| *one == group) else {
+            let attached: Vec<_> = datagrams.groups.iter().map(ToString::to_string).collect();
+            return Err(VerbsError::Setting {
+                setting: "the multicast group",
+                given: group.to_string(),
+                allowed: format!(
+                    "one that the queue pair is attached to: {}",
+                    if attached.is_empty() {
+                        "none".to_owned()
+                    } else {
+                        attached.join(", ")
+                    }
+                ),
+            });
+        };
+        datagrams.detach(group).map_err(|errno| {
+            let context = &datagrams.pair.domain.context;
+            context.failed(
+                "ibv_detach_mcast",
+                errno,
+                "datagrams to that group go on to arrive",
+            )
+        })?;
+        datagrams.groups.remove(place);
+        Ok(())
+    }
+
+    fn datagrams(&mut self) -> &mut Datagrams {
+        let datagrams = self.pair.datagrams.as_mut();
+        datagrams.expect("it was made for datagrams")
+    }
+}
+
+impl Datagrams {
+    fn detach(&self, group: MulticastGroup) -> Result<(), rustix::io::Errno> {
+        let provider = self.pair.domain.context.provider();
+        // SAFETY: the queue pair is alive.
+        unsafe { provider.detach_multicast(self.pair.handle, group.gid, group.lid) }
+    }
+}
+
+impl Drop for Datagrams {
+    fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
+        // A queue pair that is attached cannot be destroyed.
+        for group in &self.groups {
+            if let Err(errno) = self.detach(*group) {
+                let context = &self.pair.domain.context;
+                context.undestroyed("ibv_detach_mcast", errno);
+            }
+        }
+    }
+}
+
+/// A multicast group of datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MulticastGroup {
+    gid: Gid,
+    lid: u16,
+}
+
+impl MulticastGroup {
+    /// The number that stands for all queue pairs of a group.
+    pub const QUEUE_PAIR: u32 = 0x00ff_ffff;
+
+    /// Names a group by its GID, and on InfiniBand by the LID that the subnet manager gave it; on
+    /// Ethernet `lid` is 0.
+    ///
+    /// # Errors
+    /// [`VerbsError::Setting`] if the GID is not that of a group, or the LID not one of groups.
+    pub fn new(gid: Gid, lid: u16) -> Result<Self, VerbsError> {
+        if !Self::is_group(gid) {
+            return Err(VerbsError::Setting {
+                setting: "the GID of a multicast group",
+                given: gid.to_string(),
+                allowed: "one that begins with ff, or that of an IPv4 multicast address".to_owned(),
+            });
+        }
+        if lid != 0 && !(0xc000..=0xfffe).contains(&lid) {
+            return Err(VerbsError::Setting {
+                setting: "the LID of a multicast group",
+                given: format!("{lid:#x}"),
+                allowed: "0xc000 to 0xfffe, or 0 on Ethernet".to_owned(),
+            });
+        }
+        Ok(Self { gid, lid })
+    }
+
+    /// Returns the group's GID.
+    #[must_use]
+    pub fn gid(self) -> Gid {
+        self.gid
+    }
+
+    /// Returns the group's LID; 0 on Ethernet.
+    #[must_use]
+    pub fn lid(self) -> u16 {
+        self.lid
+    }
+
+    /// Returns whether a GID is that of a group (`rdma_is_multicast_addr`,
+    /// [include/rdma/ib_addr.h](https://github.com/torvalds/linux/blob/master/include/rdma/ib_addr.h)).
+    #[must_use]
+    pub fn is_group(gid: Gid) -> bool {
+        gid.0[0] == 0xff || matches!(gid.scope(), GidScope::Ipv4(address) if address.is_multicast())
+    }
+}
+
+impl fmt::Display for MulticastGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (LID {:#x})", self.gid, self.lid)
+    }
+}
+
+/// Datagrams that are about to be posted, with one call. Dropped, it posts nothing.
+#[derive(Debug)]
+pub struct DatagramBatch<'pair, 'memory> {
+    batch: SendBatch<'pair, 'memory>,
+    limit: u32,
+}
+
+impl<'memory> DatagramBatch<'_, 'memory> {
+    /// Adds a datagram: a [send](SendRequest::send), with all that a send can have but a fence.
+    ///
+    /// # Errors
+    /// [`PushError`]; the batch is as it was. Refused here are a datagram that is longer than
+    /// [`max_bytes`](DatagramQueuePair::max_bytes), which a device would lose without notice, an
+    /// address handle of another protection domain, and requests other than sends.
+    pub fn push(
+        &mut self,
+        request: &SendRequest<'_, 'memory>,
+        to: &DatagramDestination<'_>,
+    ) -> Result<(), PushError> {
+        request.check_kind(QueuePairKind::Datagram)?;
+        let (bytes, limit) = (request.bytes(), self.limit);
+        if bytes > u64::from(limit) {
+            return Err(PushError::DatagramTooLong { bytes, limit });
+        }
+        let address = to.address.inner();
+        if !Arc::ptr_eq(&address.domain, &self.batch.pair.inner.domain) {
+            return Err(PushError::OtherDomain);
+        }
+        self.batch.push(request)?;
+        let QueuePair {
+            table, datagrams, ..
+        } = &mut *self.batch.pair;
+        let last = table.last_mut().expect("a request was just pushed");
+        last.set_datagram(address.handle.as_ptr(), to.queue_pair, to.key.0);
+        let datagrams = datagrams.as_mut().expect("it was made for datagrams");
+        datagrams.pending.push(Arc::clone(address));
+        Ok(())
+    }
+
+    /// Posts the datagrams of the batch. Returns how many there were.
+    ///
+    /// # Errors
+    /// [`PostError`], which says how many were posted nevertheless.
+    pub fn post(self) -> Result<u32, PostError> {
+        let pair = self.batch.pair;
+        let before = pair.outstanding;
+        let outcome = SendBatch {
+            pair: &mut *pair,
+            memory: std::marker::PhantomData,
+        }
+        .post();
+        let posted = (pair.outstanding - before) as usize;
+        let datagrams = pair.datagrams.as_mut().expect("it was made for datagrams");
+        datagrams.pending.truncate(posted);
+        datagrams.last = datagrams
+            .pending
+            .last()
+            .or(datagrams.last.as_ref())
+            .cloned();
+        datagrams.outstanding.extend(datagrams.pending.drain(..));
+        outcome
+    }
+}
+
+/// Receives of datagrams that are about to be posted, with one call. Dropped, it posts nothing.
+#[derive(Debug)]
+pub struct DatagramReceives<'queue, 'memory>(ReceiveBatch<'queue, 'memory>);
+
+impl<'memory> DatagramReceives<'_, 'memory> {
+    /// Adds a receive.
+    ///
+    /// # Errors
+    /// [`PushError`]; the batch is as it was.
+    pub fn push(&mut self, id: WorkId, entry: DatagramEntry<'memory>) -> Result<(), PushError> {
+        self.0.push(&ReceiveRequest::new(id, &[entry.0.0]))
+    }
+
+    /// Posts the receives of the batch. Returns how many there were.
+    ///
+    /// # Errors
+    /// [`PostError`], which says how many were posted nevertheless.
+    pub fn post(self) -> Result<u32, PostError> {
+        self.0.post()
+    }
+}
