@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use crate::failure::Failure;
 use crate::step::{Step, side_by_side};
 use crate::tested;
+use crate::tool;
 use crate::verbs;
+use crate::vm;
 use crate::watchdog::Watchdog;
 
 /// Runs `cargo xtask soak`, which passes its arguments to the program.
@@ -53,7 +55,10 @@ fn soak(arguments: &[String], watchdog: &Watchdog) -> Result<(), Failure> {
     let program = build_for_verbs(watchdog)?;
     let step = match env::var_os("IBEX_TEST_DEVICE") {
         Some(_) => Step::new(&program),
-        None => in_the_guest(&[], &program)?,
+        None => {
+            tool::prepare(&vm::TOOLS.iter().collect::<Vec<_>>(), true);
+            in_the_guest(&[], &program)?
+        }
     };
     step.args(arguments).named_aside().run(watchdog)
 }

@@ -141,7 +141,8 @@ impl Stage {
             is_nobody: false,
         };
         let (count, rarity) = match carrier {
-            Carrier::Verbs => (4, "--rarity 20"),
+            // A busy guest takes seconds for a session.
+            Carrier::Verbs => (4, "--rarity 20 --patience-ms 20000"),
             Carrier::Shm | Carrier::Tcp => (16, ""),
         };
         let hub = Recipe {
@@ -222,14 +223,9 @@ impl Stage {
     /// to have a session, and another fault could end the session before it resumes, so no other
     /// kind is injected meanwhile.
     fn inject_until_survived(&mut self, kind: Fault) -> io::Result<u64> {
-        let looks = match self.carrier {
-            Carrier::Shm | Carrier::Tcp => LOOKS,
-            // In the guest a resumption takes this long, and an early fault would hit another
-            // attempt.
-            Carrier::Verbs => 5 * LOOKS,
-        };
+        let mut looks = LOOKS;
         let before = self.resumes.load(Ordering::Relaxed);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + SURVIVAL_PATIENCE;
         let mut count = 0;
         while Instant::now() < deadline {
             count += self.inject(kind)?;
@@ -240,6 +236,8 @@ impl Stage {
                 }
             }
             self.check()?;
+            // The next fault may have hit an attempt to resume: a slow machine needs more time.
+            looks *= 2;
         }
         Ok(count)
     }
@@ -437,7 +435,9 @@ const PROBERS: usize = 2;
 /// Processes killed in a row, and the pause between them.
 const KILLS: u64 = 10;
 const KILL_PAUSE: Duration = Duration::from_millis(100);
-/// Pauses that suffice for a session to resume.
+/// Pauses that suffice for a session to resume, for a first fault.
 const LOOKS: u32 = 30;
+/// The longest time for a session to resume, after several faults.
+const SURVIVAL_PATIENCE: Duration = Duration::from_secs(600);
 /// The longest wait for a connection, or for the hub.
 const PATIENCE: Duration = Duration::from_secs(60);
