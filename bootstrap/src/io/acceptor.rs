@@ -264,7 +264,10 @@ impl Acceptor {
 
     /// Goes on with the handshakes whose errands are done.
     fn take_errands(&mut self, now: Instant) {
-        let done = self.errands.as_ref().map(Errands::take_done);
+        let done = self.errands.as_ref().map(|errands| {
+            errands.bell().silence();
+            errands.take_done()
+        });
         for (key, outcome) in done.unwrap_or_default() {
             if let Some(pending) = self.pending.get_mut(&key) {
                 pending.handle_outcome(outcome);

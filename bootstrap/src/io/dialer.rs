@@ -160,6 +160,7 @@ impl<T: Send + 'static> Dialer<T> {
         let mut keys = self.epoll.ready(self.share_of_a_turn());
         if keys.first() == Some(&BELL) {
             keys.remove(0);
+            // Before anything that it tells of is looked at: a later ring stays.
             self.bell.silence();
             self.take_orders(now);
             self.take_answers(now);

@@ -6,12 +6,12 @@
 //!   no other session shall wait. They run one after the other on a thread that exists while there
 //!   is something to do. A node's acceptor and its dialer share it.
 //! - An eventfd in the epoll set of an acceptor or dialer tells of results, and its turn takes them.
+//!   It may tell of other things too, so only its owner silences it, before it looks at any of them.
 //! - A result for a handshake that has ended meanwhile is dropped, and its queue pair with it.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::{fmt, io, mem};
@@ -116,9 +116,9 @@ impl Errands {
         }
     }
 
-    /// Readable when [`take_done`](Self::take_done) has something.
-    pub(super) fn bell(&self) -> BorrowedFd<'_> {
-        self.desk.bell.as_fd()
+    /// Rung when [`take_done`](Self::take_done) has something. Silence it before that call.
+    pub(super) fn bell(&self) -> &Bell {
+        &self.desk.bell
     }
 
     /// Begins `errand` for the handshake `key`, on the node's thread for it. If no thread can be
@@ -153,7 +153,6 @@ impl Errands {
 
     /// Takes the results since the last call, with their keys.
     pub(super) fn take_done(&self) -> Vec<(u64, Outcome)> {
-        self.desk.bell.silence();
         mem::take(&mut lock(&self.desk.done))
     }
 }
@@ -222,7 +221,7 @@ mod tests {
     use super::*;
     use crate::identity::NodeIdentity;
     use crate::negotiate::End;
-    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     /// Devices that panic when asked from the loopback address, and are none for others.
     #[derive(Debug)]
@@ -240,9 +239,22 @@ mod tests {
     }
 
     fn done_next(errands: &Errands) -> Vec<(u64, Outcome)> {
-        let mut bell = [PollFd::from_borrowed_fd(errands.bell(), PollFlags::IN)];
+        let mut bell = [PollFd::new(errands.bell(), PollFlags::IN)];
         poll(&mut bell, None).unwrap();
+        errands.bell().silence();
         errands.take_done()
+    }
+
+    #[test]
+    fn taking_results_leaves_a_shared_bell_rung() {
+        let local = Local::new(NodeIdentity([1; 16]), 1);
+        let bell = Arc::new(Bell::new().unwrap());
+        let errands = Errands::ringing(&local, bell.clone());
+        // Somebody else has left something, for which the owner of the bell has not looked yet.
+        bell.ring();
+        assert!(errands.take_done().is_empty());
+        let mut shared = [PollFd::new(&*bell, PollFlags::IN)];
+        assert_eq!(poll(&mut shared, Some(&Timespec::default())).unwrap(), 1);
     }
 
     #[test]

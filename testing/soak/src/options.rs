@@ -21,7 +21,8 @@ pub(crate) struct Options {
 /// Options of a run.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RunOptions {
-    /// Seconds for which faults are injected; longer if a kind has not occurred yet.
+    /// Seconds for which faults are injected; longer if a kind has not occurred yet, or if there
+    /// were fewer messages than `--at-least`.
     #[arg(long, default_value_t = 30)]
     pub(crate) seconds: u64,
     /// Fabric of the messages.

@@ -5,10 +5,7 @@ use std::{
     collections::BTreeMap,
     io,
     net::TcpStream,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -21,7 +18,7 @@ use ibex_harness::{
 use rustix::process::Resource;
 
 use crate::{
-    checker::{self, Checker},
+    checker::{self, Checker, Progress},
     fact::Feed,
     fault::{self, Fault},
     options::{Carrier, RunOptions},
@@ -38,10 +35,10 @@ pub(crate) fn run(options: &RunOptions) -> io::Result<Report> {
     let network = Network::of(options.fabric.medium(), &mut draw)?;
     let (kinds, left_out) = choose(options, &network)?;
     let (checker, feed) = Checker::start()?;
-    let mut stage = Stage::set(options, network, draw, feed, checker.resumes())?;
+    let mut stage = Stage::set(options, network, draw, feed, checker.progress())?;
     let mut failures = Vec::new();
     let mut faults: BTreeMap<_, _> = kinds.iter().map(|kind| (kind.name(), 0)).collect();
-    if let Err(failure) = stage.play(&kinds, Duration::from_secs(options.seconds), &mut faults) {
+    if let Err(failure) = stage.play(&kinds, options, &mut faults) {
         failures.push(failure.to_string());
     }
     let places_harmed = stage.prober_proxy.covered();
@@ -109,8 +106,8 @@ struct Stage {
     draw: Draw,
     carrier: Carrier,
     next_process: u64,
-    /// The number of resumed ends so far.
-    resumes: Arc<AtomicU64>,
+    /// What the checker has reported.
+    progress: Arc<Progress>,
 
     hub: Player,
     senders: Vec<Player>,
@@ -126,7 +123,7 @@ impl Stage {
         network: Network,
         mut draw: Draw,
         feed: Feed,
-        resumes: Arc<AtomicU64>,
+        progress: Arc<Progress>,
     ) -> io::Result<Self> {
         let carrier = options.fabric;
         let proxy = Proxy::start(network.address)?;
@@ -180,7 +177,7 @@ impl Stage {
             draw,
             carrier,
             next_process,
-            resumes,
+            progress,
             hub,
             senders,
             probers,
@@ -190,17 +187,22 @@ impl Stage {
     }
 
     /// Injects faults until the time is over: each kind once in any case, survivable ones until a
-    /// session has resumed, then as drawn.
+    /// session has resumed, then as drawn until there were as many messages as the run must have.
     fn play(
         &mut self,
         kinds: &[Fault],
-        time: Duration,
+        options: &RunOptions,
         counts: &mut BTreeMap<&'static str, u64>,
     ) -> io::Result<()> {
         let begun = Instant::now();
         let mut first = kinds.to_vec();
         self.draw.shuffle(&mut first);
-        while begun.elapsed() < time || !first.is_empty() {
+        let time = Duration::from_secs(options.seconds);
+        let is_short = |progress: &Progress| {
+            progress.messages.load(Ordering::Relaxed) < options.at_least
+                && begun.elapsed() < time + SURVIVAL_PATIENCE
+        };
+        while begun.elapsed() < time || !first.is_empty() || is_short(&self.progress) {
             self.pause(50..300);
             let next = first.pop();
             let kind = next.unwrap_or_else(|| self.draw_kind(kinds));
@@ -224,14 +226,14 @@ impl Stage {
     /// kind is injected meanwhile.
     fn inject_until_survived(&mut self, kind: Fault) -> io::Result<u64> {
         let mut looks = LOOKS;
-        let before = self.resumes.load(Ordering::Relaxed);
+        let before = self.progress.resumes.load(Ordering::Relaxed);
         let deadline = Instant::now() + SURVIVAL_PATIENCE;
         let mut count = 0;
         while Instant::now() < deadline {
             count += self.inject(kind)?;
             for _ in 0..looks {
                 thread::sleep(KILL_PAUSE);
-                if self.resumes.load(Ordering::Relaxed) > before {
+                if self.progress.resumes.load(Ordering::Relaxed) > before {
                     return Ok(count);
                 }
             }
@@ -437,7 +439,7 @@ const KILLS: u64 = 10;
 const KILL_PAUSE: Duration = Duration::from_millis(100);
 /// Pauses that suffice for a session to resume, for a first fault.
 const LOOKS: u32 = 30;
-/// The longest time for a session to resume, after several faults.
+/// The longest time for a session to resume, after several faults, and for the messages of a run.
 const SURVIVAL_PATIENCE: Duration = Duration::from_secs(600);
 /// The longest wait for a connection, or for the hub.
 const PATIENCE: Duration = Duration::from_secs(60);

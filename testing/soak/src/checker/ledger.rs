@@ -118,6 +118,11 @@ impl End {
 }
 
 impl Ledger {
+    /// Returns the number of messages received so far.
+    pub(crate) fn messages(&self) -> u64 {
+        self.verdict.messages
+    }
+
     /// Takes the next fact.
     pub(crate) fn take(&mut self, fact: Fact) {
         match fact {

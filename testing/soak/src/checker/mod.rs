@@ -24,7 +24,7 @@ use crate::fact::{Fact, Feed};
 use ledger::Ledger;
 
 /// Runs the checker's process: reads until all writers are gone, and prints the verdict. Meanwhile
-/// it reports each resumed session.
+/// it reports each resumed session, and each thousand of messages.
 pub(crate) fn run() -> io::Result<()> {
     let mut ledger = Ledger::default();
     let mut pipe = BufReader::with_capacity(1 << 20, io::stdin().lock());
@@ -33,6 +33,10 @@ pub(crate) fn run() -> io::Result<()> {
             println!("{RESUMED}");
         }
         ledger.take(fact);
+        let messages = ledger.messages();
+        if matches!(fact, Fact::Received { .. }) && messages.is_multiple_of(THOUSAND) {
+            println!("{MESSAGES} {messages}");
+        }
     }
     serde_json::to_writer(io::stdout(), &ledger.close()).map_err(io::Error::other)
 }
@@ -40,14 +44,25 @@ pub(crate) fn run() -> io::Result<()> {
 /// A running checker.
 pub(crate) struct Checker {
     process: Process,
-    /// Resumptions reported so far.
-    resumes: Arc<AtomicU64>,
+    progress: Arc<Progress>,
     /// The last line of its output.
     said: JoinHandle<io::Result<String>>,
 }
 
+/// What a running checker has reported so far.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// Ends that resumed.
+    pub(crate) resumes: AtomicU64,
+    /// Received messages, in whole thousands.
+    pub(crate) messages: AtomicU64,
+}
+
 /// The line by which it reports a resumed session.
 const RESUMED: &str = "resumed";
+/// The beginning of a line that reports the number of messages, and the step between such lines.
+const MESSAGES: &str = "messages";
+const THOUSAND: u64 = 1000;
 
 impl Checker {
     /// Starts a checker. Returns the pipe that feeds it, too.
@@ -62,27 +77,31 @@ impl Checker {
             .stdout(Stdio::piped());
         let mut process = Process::start("the checker", &mut command)?;
         let lines = BufReader::new(process.stdout()).lines();
-        let resumes = Arc::<AtomicU64>::default();
-        let counter = resumes.clone();
+        let progress = Arc::<Progress>::default();
+        let noted = progress.clone();
         let said = thread::spawn(move || {
             let mut last = String::new();
             for line in lines {
                 last = line?;
-                counter.fetch_add(u64::from(last == RESUMED), Ordering::Relaxed);
+                if last == RESUMED {
+                    noted.resumes.fetch_add(1, Ordering::Relaxed);
+                } else if last.starts_with(MESSAGES) {
+                    noted.messages.fetch_add(THOUSAND, Ordering::Relaxed);
+                }
             }
             Ok(last)
         });
         let checker = Self {
             process,
-            resumes,
+            progress,
             said,
         };
         Ok((checker, Feed::new(writer)))
     }
 
-    /// Returns the live count of ends that resumed.
-    pub(crate) fn resumes(&self) -> Arc<AtomicU64> {
-        self.resumes.clone()
+    /// Returns the live counts.
+    pub(crate) fn progress(&self) -> Arc<Progress> {
+        self.progress.clone()
     }
 
     /// Returns the verdict, once no process is left that could add facts.
