@@ -134,10 +134,7 @@ const COMMANDS: &[CommandEntry] = &[
     },
 ];
 
-fn run_stages(
-    stages: &'static [&'static [Stage]],
-    arguments: &[String],
-) -> Result<ExitCode, Failure> {
+fn run_stages(stages: &'static [Stage], arguments: &[String]) -> Result<ExitCode, Failure> {
     stage::run(stages, &TestOptions::parse(stages, arguments)?)
 }
 
@@ -180,7 +177,7 @@ fn help() -> String {
     ];
     for (title, stages) in lists {
         text += title;
-        for stage in stages.iter().copied().flatten() {
+        for stage in stages {
             let mark = if stage.quick { '*' } else { ' ' };
             text += &format!("  {mark} {:<12} {}\n", stage.name, stage.about);
         }
