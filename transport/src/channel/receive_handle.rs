@@ -49,7 +49,7 @@ use crate::{
 
 /// A receiver's handle, without the message type.
 pub struct ReceiveHandle {
-    end: Arc<ReceiveEnd>,
+    pub(super) end: Arc<ReceiveEnd>,
     cells: &'static CellBlock,
     source: Source,
 

@@ -175,29 +175,10 @@ impl ReceiveHandle {
 
     /// Waits until the peer has opened its end, for a task.
     pub fn poll_opened(&mut self, waker: &Waker) -> Poll<Result<(), RecvError>> {
-        if fork::is_child() {
-            return Poll::Ready(Err(self.used_after_fork()));
-        }
-        let settled = |opened| match opened {
-            Ok(()) => Some(Ok(())),
-            Err(RecvFailure::Failed(error)) => Some(Err(error)),
-            Err(_) => None,
-        };
-        let mut opened = settled(self.opened(Patience::None));
-        if opened.is_none() {
-            self.register(waker);
-            opened = settled(self.opened(Patience::Glance));
-        }
-        match opened {
-            Some(opened) => {
-                self.leave();
-                Poll::Ready(opened)
-            }
-            None => {
-                self.end().watch_open();
-                Poll::Pending
-            }
-        }
+        self.leave();
+        let Self { end, ticket, .. } = self;
+        let opened = end.poll_open(ticket, waker, || end.counts());
+        opened.map_err(RecvError::from)
     }
 
     /// Leaves a waker for the next message, or the end. A look follows.
@@ -331,25 +312,10 @@ impl SendHandle {
 
     /// Waits until the peer has opened its end, for a task.
     pub fn poll_opened(&mut self, waker: &Waker) -> Poll<Result<(), SendError>> {
-        if fork::is_child() {
-            return Poll::Ready(Err(self.end().used_after_fork()));
-        }
-        let Self { end, waits, .. } = &mut *self;
-        let mut opened = settled_send(end.opened(Patience::None));
-        if opened.is_none() {
-            end.register(&mut waits.room, waker);
-            opened = settled_send(end.opened(Patience::Glance));
-        }
-        match opened {
-            Some(opened) => {
-                self.leave_room();
-                Poll::Ready(opened)
-            }
-            None => {
-                end.watch_open();
-                Poll::Pending
-            }
-        }
+        self.leave_room();
+        let Self { end, waits, .. } = self;
+        let opened = end.poll_open(&mut waits.room.ticket, waker, || end.counts());
+        opened.map_err(SendError::from)
     }
 
     /// Waits until the peer's engine holds message `sequence`, for a task.
