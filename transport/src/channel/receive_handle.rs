@@ -8,6 +8,8 @@ mod frames;
 mod large;
 mod waiting;
 
+pub(super) use self::waiting::Incoming;
+
 use std::sync::atomic::Ordering;
 use std::{
     fmt, mem,

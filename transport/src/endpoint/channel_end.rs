@@ -12,7 +12,7 @@ use ibex_base::sync::AtomicBool;
 
 use ibex_base::fork::{self, UsedAfterFork};
 use ibex_protocol::format::control::{ChannelSpec, Role};
-use ibex_ring::parking::{self, AtSlot, Patience, Ticket, WaitSlot};
+use ibex_ring::parking::{self, AtSlot, Patience, Ticket, WaitSlot, Wakers};
 
 use super::{
     error::{NotOpened, RecvError, RecvFailure, SchemaMismatch, SendError, SendFailure},
@@ -119,6 +119,12 @@ impl ChannelEnd {
     /// Returns the fingerprint of the message type that both ends agreed on, once they have.
     pub(crate) fn settled(&self) -> Option<[u8; 16]> {
         self.state.agreed().map(|agreed| agreed.fingerprint)
+    }
+
+    /// Notes that the channel is over, and takes the wakers that wait here.
+    pub(crate) fn end(&self, why: End, wakers: &mut Wakers) {
+        self.state.end(why);
+        self.waiters.take(wakers);
     }
 
     /// Returns the reason why the channel is over. `counts` gives its progress.

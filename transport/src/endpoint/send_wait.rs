@@ -51,7 +51,7 @@ impl SendEnd {
             Err(_) => return Err(self.late(ask, Counts::default())),
         }
         let deadline = match patience {
-            Patience::None | Patience::Glance => Some(Instant::now()),
+            Patience::None => Some(Instant::now()),
             Patience::Until(deadline) => deadline,
         };
         let mut registration = Registration::default();

@@ -17,7 +17,7 @@ mod wakers;
 pub mod bell;
 
 pub use bell::{Bell, BellLease, Drive};
-pub use condition::{AtSlot, Condition, poll};
+pub use condition::{AtSlot, Condition, block, poll, poll_again, sleep};
 pub use leadership::{Lead, Leadership};
 pub use parker::{Parker, thread_waker};
 pub use patience::{Patience, TimedOut};
