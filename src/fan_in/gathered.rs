@@ -13,7 +13,7 @@ use ibex_ring::parking::{Condition, Ticket};
 use ibex_transport::{
     channel::{FOUND_PER_TURN, OfAnyPeer, Promptness, RecvError},
     node::SessionShared,
-    runtime::Gathering,
+    runtime::{Gathering, Told},
 };
 
 use super::{FanInEvent, Opening, member::Member};
@@ -39,9 +39,6 @@ pub(crate) struct Gathered<O: Opening> {
     turn: usize,
     /// How often a member had something.
     found: u32,
-    // News that were told and not taken up yet.
-    told: Vec<usize>,
-    sessions: VecDeque<Arc<SessionShared>>,
     events: VecDeque<FanInEvent<O::Message>>,
     /// The ticket of the waker that a waiting thread or task left.
     held: Option<Ticket>,
@@ -68,8 +65,6 @@ impl<O: Opening> Gathered<O> {
             hot: Vec::new(),
             turn: 0,
             found: 0,
-            told: Vec::new(),
-            sessions: VecDeque::new(),
             events: VecDeque::new(),
             held: None,
             promptness: Promptness::default(),
@@ -168,7 +163,7 @@ impl<O: Opening> Gathered<O> {
 
     /// Takes back the waker that a poll left.
     pub(crate) fn stop_waiting(&mut self) {
-        self.gathering.leave(&mut self.held);
+        self.gathering.told().waiters().leave(&mut self.held);
     }
 
     // ---- Looking ---------------------------------------------------------------------
@@ -177,8 +172,11 @@ impl<O: Opening> Gathered<O> {
         if fork::is_child() {
             return self.find_after_fork();
         }
-        if self.gathering.is_told() {
-            self.take_told();
+        while let Some(told) = self.gathering.told().pop() {
+            match told {
+                Told::Session(session) => self.join(session),
+                Told::Member(number) => self.heat(number),
+            }
         }
         if let Some(event) = self.events.pop_front() {
             return Some(event);
@@ -257,22 +255,14 @@ impl<O: Opening> Gathered<O> {
         }
     }
 
-    fn take_told(&mut self) {
-        self.gathering.take(&mut self.told, &mut self.sessions);
-        let mut told = mem::take(&mut self.told);
-        for number in told.drain(..) {
-            if let Some(member) = self.members.get_mut(number).and_then(Option::as_mut) {
-                member.handle.leave();
-                member.silent = 0;
-                if !mem::replace(&mut member.is_hot, true) {
-                    self.hot.push(number);
-                }
+    /// Looks at a member again from now on, because it has told.
+    fn heat(&mut self, number: usize) {
+        if let Some(member) = self.members.get_mut(number).and_then(Option::as_mut) {
+            member.handle.leave();
+            member.silent = 0;
+            if !mem::replace(&mut member.is_hot, true) {
+                self.hot.push(number);
             }
-        }
-        // The list's memory is reused.
-        self.told = told;
-        while let Some(session) = self.sessions.pop_front() {
-            self.join(session);
         }
     }
 
@@ -468,7 +458,7 @@ impl<O: Opening> OfAnyPeer for Gathered<O> {
     }
 
     fn register(&mut self, waker: &Waker) {
-        self.gathering.register(&mut self.held, waker);
+        self.gathering.told().waiters().renew(&mut self.held, waker);
         self.cool_all();
     }
 

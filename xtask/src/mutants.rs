@@ -236,6 +236,18 @@ const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-ring",
         tool: Tool::Loom,
+        test: "loom_pushed_or_woken",
+        mutants: &["light_missing", "heavy_missing", "woken_early"],
+    },
+    Finder {
+        package: "ibex-ring",
+        tool: Tool::Loom,
+        test: "loom_no_item_stays_behind",
+        mutants: &["noted_late"],
+    },
+    Finder {
+        package: "ibex-ring",
+        tool: Tool::Loom,
         test: "loom_a_sleeping_receiver_is_rung_for",
         mutants: &[
             "rung_late",

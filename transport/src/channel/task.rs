@@ -435,9 +435,9 @@ impl Promptness {
 }
 
 impl Gathering {
-    /// Polls `condition`, which leaves its waker by [`register`](Self::register). Pending until the
-    /// condition holds after an event of a member, a session or the node. Where callers turn the
-    /// engine, a poll that finds nothing runs a turn.
+    /// Polls `condition`, which leaves its waker where [`told`](Self::told) has its waiters. Pending
+    /// until the condition holds after an event of a member, a session or the node. Where callers
+    /// turn the engine, a poll that finds nothing runs a turn.
     ///
     /// A task whose events come soon looks for a moment first, if `may_look` says so. `in_memory` is
     /// as for [`wait`](Self::wait).

@@ -29,7 +29,7 @@ pub(crate) mod waiting;
 mod yielding;
 
 pub use event_loop::EventLoop;
-pub use gathering::Gathering;
+pub use gathering::{Gathering, Told};
 pub use runtime::{EngineStats, Runtime};
 pub use task::Step;
 pub(crate) use waiting::wait_for_any;
