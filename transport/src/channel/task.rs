@@ -435,26 +435,20 @@ impl Promptness {
 }
 
 impl Gathering {
-    /// Polls `condition`, which leaves its waker where [`told`](Self::told) has its waiters. Pending
-    /// until the condition holds after an event of a member, a session or the node. Where callers
-    /// turn the engine, a poll that finds nothing runs a turn.
+    /// Polls `condition`, which leaves its waker where [`told`](Self::told) has its waiters, and at
+    /// which the task has just looked in vain. Pending until the condition holds after an event of a
+    /// member, a session or the node. Where callers turn the engine, this runs a turn.
     ///
-    /// A task whose events come soon looks for a moment first, if `may_look` says so. `in_memory` is
-    /// as for [`wait`](Self::wait).
+    /// A task whose events come soon looks for a moment first, if `may_look` says so.
     pub fn poll_until<C: Condition>(
         &self,
         promptness: &mut Promptness,
         waker: &Waker,
-        (may_look, in_memory): (bool, bool),
-        mut condition: C,
+        may_look: bool,
+        condition: C,
     ) -> Poll<C::Output> {
-        if let Some(found) = condition.look() {
-            condition.leave();
-            promptness.came();
-            return Poll::Ready(found);
-        }
-        let looks_first = may_look && in_memory && !promptness.is_waiting();
-        let event_loop = self.runtime().first();
+        let looks_first = may_look && !promptness.is_waiting();
+        let event_loop = self.event_loop();
         promptness.poll(event_loop, (waker, looks_first), condition, || self.poll())
     }
 }

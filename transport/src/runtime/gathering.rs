@@ -15,7 +15,7 @@ use ibex_base::{
 };
 use ibex_ring::parking::{Condition, ReadySet, TimedOut, Wakers};
 
-use super::{Looks, Runtime};
+use super::{EventLoop, Looks, Runtime};
 use crate::node::{SessionShared, push_live};
 
 /// The members and sessions of a node that have news for one waiter.
@@ -65,13 +65,16 @@ impl Gathering {
         self.told.waker(move || Told::Member(member))
     }
 
-    /// Returns the node's runtime.
-    pub(crate) fn runtime(&self) -> &Arc<Runtime> {
-        &self.runtime
+    /// Returns the engine that calls turn which wait for no particular peer.
+    #[must_use]
+    pub fn event_loop(&self) -> &Arc<EventLoop> {
+        self.runtime.first()
     }
 
-    /// Returns the kind of look that a waiting call needs.
-    pub(crate) fn looks(in_memory: bool) -> Looks {
+    /// Returns the kind of look that a waiting call needs. `in_memory` says that every member's peer
+    /// writes this process's memory.
+    #[must_use]
+    pub fn looks(in_memory: bool) -> Looks {
         match in_memory {
             true => Looks::Memory,
             false => Looks::Socket,
@@ -97,14 +100,13 @@ impl Gathering {
     }
 
     /// Waits until `condition` holds, which leaves its waker where [`told`](Self::told) has its
-    /// waiters. `in_memory` says that every member's peer writes this process's memory.
+    /// waiters.
     pub fn wait<C: Condition>(
         &self,
         deadline: Option<Instant>,
-        in_memory: bool,
+        looks: Looks,
         condition: C,
     ) -> Result<C::Output, TimedOut> {
-        let looks = Self::looks(in_memory);
         self.runtime.wait(deadline, looks, condition)
     }
 }
