@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attended;
 mod condition;
 mod leadership;
 mod parker;
@@ -17,6 +18,7 @@ mod wakers;
 
 pub mod bell;
 
+pub use attended::Attended;
 pub use bell::{Bell, BellLease, Drive};
 pub use condition::{AtSlot, Condition, block, poll, poll_again, sleep};
 pub use leadership::{Lead, Leadership};
