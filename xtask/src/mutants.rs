@@ -237,13 +237,13 @@ const FINDERS: &[Finder] = &[
         package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_news_finds_the_holder",
-        mutants: &["told_fence_missing", "unlocked_fence_missing"],
+        mutants: &["told_fence_missing"],
     },
     Finder {
         package: "ibex-ring",
         tool: Tool::Loom,
         test: "loom_news_comes_when_it_is_free",
-        mutants: &["told_fence_missing", "unlocked_fence_missing"],
+        mutants: &["told_fence_missing"],
     },
     Finder {
         package: "ibex-ring",
