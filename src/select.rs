@@ -84,19 +84,19 @@ mod sealed {
 
     impl<T: ?Sized, C: Codec<T>> Sealed for Receiver<T, C> {
         fn awaited(&mut self) -> Awaited<'_> {
-            Awaited::Message(&mut self.handle)
+            Awaited::Event(&mut self.handle)
         }
     }
 
     impl<T: ?Sized, C: Codec<T>> Sealed for FanIn<T, C> {
         fn awaited(&mut self) -> Awaited<'_> {
-            Awaited::OfAnyPeer(&mut self.gathered)
+            Awaited::Event(&mut self.gathered)
         }
     }
 
     impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Sealed for VersionedReceiver<N, O, C> {
         fn awaited(&mut self) -> Awaited<'_> {
-            Awaited::Message(&mut self.handle)
+            Awaited::Event(&mut self.handle)
         }
     }
 }

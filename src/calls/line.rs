@@ -10,15 +10,15 @@
 use std::{
     ops::{Deref, DerefMut},
     sync::{
-        Arc, Mutex, MutexGuard, TryLockError, Weak,
-        atomic::{AtomicBool, Ordering, fence},
+        Arc, MutexGuard, Weak,
+        atomic::{AtomicBool, Ordering},
     },
     task::{Poll, Wake, Waker},
     time::{Duration, Instant},
 };
 
-use ibex_base::{fork, sync::lock};
-use ibex_ring::parking::{Condition, Patience, Ticket, TimedOut};
+use ibex_base::fork;
+use ibex_ring::parking::{Attended, Condition, Patience, Ticket, TimedOut};
 use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure, SendHandle},
     node::SessionShared,
@@ -26,7 +26,6 @@ use ibex_transport::{
 };
 
 use super::{
-    attended::Attended,
     error::Over,
     frame::Body,
     header::{CallId, Header, Kind, Malformed},
@@ -43,10 +42,9 @@ pub(super) struct Line {
     inbox: Attended<Inbox>,
     /// The receiving end, as the session numbers it.
     inbox_end: u32,
-    slots: Mutex<Slots>,
-    /// True if the line's waker was called while a thread held the slots, which that thread has yet
-    /// to notice.
-    has_missed_news: AtomicBool,
+    /// The calls. If the line's waker is called while a thread holds them, that thread acts on the
+    /// news.
+    slots: Attended<Slots>,
     waker: Waker,
     /// True if the waker is left at the receiving end and was not called since. The flag is set
     /// before the waker is left, so that a call in between is not forgotten.
@@ -106,10 +104,9 @@ impl DerefMut for HeldSlots<'_> {
 
 impl Drop for HeldSlots<'_> {
     fn drop(&mut self) {
-        self.slots = None;
-        // MISSED, pairs with `Line::wake`.
-        fence(Ordering::SeqCst);
-        if self.line.has_missed_news.load(Ordering::Relaxed) {
+        if let Some(slots) = self.slots.take()
+            && self.line.slots.unlock(slots)
+        {
             self.line.wake();
         }
     }
@@ -143,8 +140,7 @@ impl Line {
                     messages: 0,
                     bytes: 0,
                 }),
-                slots: Mutex::new(Slots::new(settings.max_in_flight)),
-                has_missed_news: AtomicBool::new(false),
+                slots: Attended::new(Slots::new(settings.max_in_flight)),
                 waker,
                 is_registered: AtomicBool::new(false),
                 drains,
@@ -161,10 +157,9 @@ impl Line {
     }
 
     pub(super) fn slots(&self) -> HeldSlots<'_> {
-        let slots = lock(&self.slots);
         HeldSlots {
             line: self,
-            slots: Some(slots),
+            slots: Some(self.slots.hold()),
         }
     }
 
@@ -182,21 +177,7 @@ impl Line {
     /// Looks at the news, unless a thread, possibly this one, holds the slots. In that case the
     /// holder looks.
     fn wake(&self) {
-        loop {
-            self.has_missed_news.store(true, Ordering::Relaxed);
-            // MISSED, pairs with the drop of `HeldSlots`: either the slots are found free, or their
-            // holder finds that it has missed news.
-            fence(Ordering::SeqCst);
-            if let Err(TryLockError::WouldBlock) = self.slots.try_lock() {
-                return;
-            }
-            if self.has_missed_news.swap(false, Ordering::AcqRel) {
-                self.has_news();
-            }
-            if !self.has_missed_news.load(Ordering::Relaxed) {
-                return;
-            }
-        }
+        self.slots.when_free(|| self.has_news());
     }
 
     /// Acts on news: frames have come, notices have room, a deadline has passed, or the peer

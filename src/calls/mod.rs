@@ -15,7 +15,6 @@ use std::marker::PhantomData;
 use crate::RecvError;
 
 mod asking;
-mod attended;
 mod call;
 mod caller;
 mod claim;

@@ -17,14 +17,13 @@ use std::{
 
 use ibex_base::sync::lock;
 use ibex_codec::{Codec, Raw};
-use ibex_ring::parking::{Condition, Patience, Ticket, WaitSlot};
+use ibex_ring::parking::{Attended, Condition, Patience, Ticket, WaitSlot};
 use ibex_transport::{
     channel::{Abort, SendError, SendFailure, SendHandle},
     node::SessionShared,
 };
 
 use super::{
-    attended::Attended,
     frame::{Content, encode_frame, frame_size},
     header::Header,
 };

@@ -15,6 +15,7 @@ use std::{
 use futures_core::Stream;
 use ibex_base::sync::lock;
 use ibex_codec::Codec;
+use ibex_ring::parking::Attended;
 use ibex_transport::{
     node::{NodeState, ServiceName, SessionShared},
     session::Interface,
@@ -22,7 +23,6 @@ use ibex_transport::{
 
 use super::{
     asking::Asked,
-    attended::Attended,
     client::{Attendant, Begun, Shared},
     error::Refused,
     frame::Opened,

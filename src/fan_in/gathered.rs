@@ -9,11 +9,11 @@ use std::{
 };
 
 use ibex_base::fork;
-use ibex_ring::parking::{Condition, Ticket};
+use ibex_ring::parking::{Condition, Ticket, TimedOut};
 use ibex_transport::{
-    channel::{FOUND_PER_TURN, OfAnyPeer, Promptness, RecvError},
+    channel::{End, FOUND_PER_TURN, Promptness, RecvError},
     node::SessionShared,
-    runtime::Gathering,
+    runtime::{EventLoop, Gathering, Looks, Told},
 };
 
 use super::{FanInEvent, Opening, member::Member};
@@ -39,12 +39,11 @@ pub(crate) struct Gathered<O: Opening> {
     turn: usize,
     /// How often a member had something.
     found: u32,
-    // News that were told and not taken up yet.
-    told: Vec<usize>,
-    sessions: VecDeque<Arc<SessionShared>>,
     events: VecDeque<FanInEvent<O::Message>>,
     /// The ticket of the waker that a waiting thread or task left.
     held: Option<Ticket>,
+    /// The waiter is about to sleep, so members without news must tell.
+    is_registered: bool,
     promptness: Promptness,
 }
 
@@ -68,10 +67,9 @@ impl<O: Opening> Gathered<O> {
             hot: Vec::new(),
             turn: 0,
             found: 0,
-            told: Vec::new(),
-            sessions: VecDeque::new(),
             events: VecDeque::new(),
             held: None,
+            is_registered: false,
             promptness: Promptness::default(),
         })
     }
@@ -142,13 +140,17 @@ impl<O: Opening> Gathered<O> {
         context: &mut Context<'_>,
         may_look: bool,
     ) -> Poll<Option<FanInEvent<O::Message>>> {
-        let how = (may_look, self.in_memory);
+        if let Some(event) = self.find_now() {
+            self.stop_waiting();
+            self.promptness.came();
+            return Poll::Ready(event);
+        }
+        let may_look = may_look && self.in_memory;
         let gathering = self.gathering.clone();
         let mut promptness = mem::take(&mut self.promptness);
-        let something = Something::new(self);
-        let event = gathering.poll_until(&mut promptness, context.waker(), how, something);
+        let there = gathering.poll_until(&mut promptness, context.waker(), may_look, &mut *self);
         self.promptness = promptness;
-        event
+        there.map(|()| self.find())
     }
 
     /// Returns an event for a caller that left a waker in an earlier poll, and notes how soon it
@@ -168,7 +170,8 @@ impl<O: Opening> Gathered<O> {
 
     /// Takes back the waker that a poll left.
     pub(crate) fn stop_waiting(&mut self) {
-        self.gathering.leave(&mut self.held);
+        self.is_registered = false;
+        self.gathering.told().waiters().leave(&mut self.held);
     }
 
     // ---- Looking ---------------------------------------------------------------------
@@ -177,8 +180,11 @@ impl<O: Opening> Gathered<O> {
         if fork::is_child() {
             return self.find_after_fork();
         }
-        if self.gathering.is_told() {
-            self.take_told();
+        while let Some(told) = self.gathering.told().pop() {
+            match told {
+                Told::Session(session) => self.join(session),
+                Told::Member(number) => self.heat(number),
+            }
         }
         if let Some(event) = self.events.pop_front() {
             return Some(event);
@@ -257,22 +263,14 @@ impl<O: Opening> Gathered<O> {
         }
     }
 
-    fn take_told(&mut self) {
-        self.gathering.take(&mut self.told, &mut self.sessions);
-        let mut told = mem::take(&mut self.told);
-        for number in told.drain(..) {
-            if let Some(member) = self.members.get_mut(number).and_then(Option::as_mut) {
-                member.handle.leave();
-                member.silent = 0;
-                if !mem::replace(&mut member.is_hot, true) {
-                    self.hot.push(number);
-                }
+    /// Looks at a member again from now on, because it has told.
+    fn heat(&mut self, number: usize) {
+        if let Some(member) = self.members.get_mut(number).and_then(Option::as_mut) {
+            member.handle.leave();
+            member.silent = 0;
+            if !mem::replace(&mut member.is_hot, true) {
+                self.hot.push(number);
             }
-        }
-        // The list's memory is reused.
-        self.told = told;
-        while let Some(session) = self.sessions.pop_front() {
-            self.join(session);
         }
     }
 
@@ -366,35 +364,18 @@ impl<O: Opening> Gathered<O> {
         deadline: Option<Instant>,
     ) -> Result<Option<FanInEvent<O::Message>>, NothingCame> {
         self.stop_waiting();
-        let (gathering, in_memory) = (self.gathering.clone(), self.in_memory);
-        gathering
-            .wait(deadline, in_memory, Something::new(self))
-            .map_err(|_| NothingCame)
-    }
-
-    /// Returns an event, or `None` within if there will be none. If the caller is `about_to_sleep`,
-    /// members that have nothing keep its wakers.
-    fn look(&mut self, about_to_sleep: bool) -> Option<Option<FanInEvent<O::Message>>> {
-        loop {
-            if let Some(event) = self.find() {
-                return Some(Some(event));
-            }
-            if self.is_over() {
-                return Some(None);
-            }
-            // A member that told for another reason is hot again and would not tell. All are cooled
-            // before a sleep.
-            if !about_to_sleep || !self.cool_all() {
-                return None;
-            }
+        let (gathering, looks) = (self.gathering.clone(), self.looks());
+        match gathering.wait(deadline, looks, &mut *self) {
+            Ok(()) => Ok(self.find()),
+            Err(TimedOut) => Err(NothingCame),
         }
     }
 
-    fn keep_nothing_back(&self) {
-        for &number in &self.hot {
-            if let Some(member) = &self.members[number] {
-                member.handle.keep_nothing_back();
-            }
+    /// Returns an event, or `None` within if there will be none.
+    fn find_now(&mut self) -> Option<Option<FanInEvent<O::Message>>> {
+        match self.find() {
+            Some(event) => Some(Some(event)),
+            None => self.is_over().then_some(None),
         }
     }
 
@@ -410,74 +391,54 @@ impl<O: Opening> Gathered<O> {
     }
 }
 
-/// The condition "something came, or nothing will".
-struct Something<'a, O: Opening> {
-    of: &'a mut Gathered<O>,
-    about_to_sleep: bool,
-}
+/// The condition "the next call that takes an event has one to return, or the end".
+impl<O: Opening> Condition for Gathered<O> {
+    type Output = ();
 
-impl<'a, O: Opening> Something<'a, O> {
-    fn new(of: &'a mut Gathered<O>) -> Self {
-        Self {
-            of,
-            about_to_sleep: false,
+    fn look(&mut self) -> Option<()> {
+        loop {
+            if let Some(found) = self.find_now() {
+                // The next call that takes an event gets this one first.
+                if let Some(event) = found {
+                    self.events.push_front(event);
+                }
+                return Some(());
+            }
+            // A member that told for another reason is hot again and would not tell. All are cooled
+            // before a sleep.
+            if !self.is_registered || !self.cool_all() {
+                return None;
+            }
         }
-    }
-}
-
-impl<O: Opening> Condition for Something<'_, O> {
-    type Output = Option<FanInEvent<O::Message>>;
-
-    fn look(&mut self) -> Option<Self::Output> {
-        self.of.look(self.about_to_sleep)
     }
 
     fn keep_nothing_back(&mut self) {
-        self.of.keep_nothing_back();
-    }
-
-    fn register(&mut self, waker: &Waker) {
-        self.about_to_sleep = true;
-        OfAnyPeer::register(self.of, waker);
-    }
-
-    fn leave(&mut self) {
-        self.about_to_sleep = false;
-        self.of.stop_waiting();
-    }
-}
-
-/// Waiting by [`Select`](crate::Select).
-impl<O: Opening> OfAnyPeer for Gathered<O> {
-    fn gathering(&self) -> &Gathering {
-        &self.gathering
-    }
-
-    fn is_in_memory(&self) -> bool {
-        self.in_memory
-    }
-
-    fn is_there(&mut self, about_to_sleep: bool) -> bool {
-        let found = self.look(about_to_sleep);
-        let is_there = found.is_some();
-        // The next call that takes an event gets this one first.
-        if let Some(event) = found.flatten() {
-            self.events.push_front(event);
+        for &number in &self.hot {
+            if let Some(member) = &self.members[number] {
+                member.handle.keep_nothing_back();
+            }
         }
-        is_there
     }
 
     fn register(&mut self, waker: &Waker) {
-        self.gathering.register(&mut self.held, waker);
+        self.is_registered = true;
+        let place = self.gathering.told().waiters();
+        place.renew(&mut self.held, waker);
         self.cool_all();
     }
 
     fn leave(&mut self) {
         self.stop_waiting();
     }
+}
 
-    fn keep_nothing_back(&mut self) {
-        Gathered::keep_nothing_back(self);
+impl<O: Opening> End for Gathered<O> {
+    fn event_loop(&self) -> &Arc<EventLoop> {
+        self.gathering.event_loop()
+    }
+
+    fn looks(&self) -> Looks {
+        Gathering::looks(self.in_memory)
     }
 }
 

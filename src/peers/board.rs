@@ -134,7 +134,7 @@ impl Board {
         }
         let look = || self.look_for(address, ended);
         match patience {
-            Patience::None | Patience::Glance => {
+            Patience::None => {
                 self.runtime.turn_for_caller();
                 look()
             }
@@ -144,7 +144,7 @@ impl Board {
 
     pub(super) fn next_event(&self, patience: Patience) -> Option<PeersEvent> {
         match patience {
-            Patience::None | Patience::Glance => {
+            Patience::None => {
                 if fork::is_child() {
                     return None;
                 }

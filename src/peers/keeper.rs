@@ -13,12 +13,7 @@ use ibex_base::BackOff;
 use ibex_ring::parking::Ticket;
 use ibex_transport::engine::Admission;
 
-use super::{
-    Board, Inbox, News, PeersEvent, Reaching,
-    inbox::{CloseWaker, DialWaker, SessionWaker},
-    reaching::who,
-    watch_close,
-};
+use super::{Board, Inbox, News, PeersEvent, Reaching, reaching::who, watch_close};
 use crate::{
     ConnectError, Peer, PeerId,
     dialing::Connecting,
@@ -135,7 +130,7 @@ impl Keeper {
     }
 
     pub(super) fn run(mut self) {
-        let waker = Waker::from(Arc::new(CloseWaker(Arc::downgrade(&self.inbox))));
+        let waker = self.inbox.waker(|| News::Closed);
         watch_close(self.board.runtime(), &mut self.close, &waker);
         while !self.inbox.is_stopped() {
             match self.inbox.next(self.next_due()) {
@@ -254,10 +249,8 @@ impl Keeper {
         else {
             return;
         };
-        let waker = Waker::from(Arc::new(DialWaker {
-            inbox: Arc::downgrade(&self.inbox),
-            address: address.to_owned(),
-        }));
+        let dialed = address.to_owned();
+        let waker = self.inbox.waker(move || News::Dialed(dialed.clone()));
         if let Poll::Ready(outcome) = connecting.poll(&waker, || ()) {
             self.dialed(address, outcome);
         }
@@ -317,15 +310,12 @@ impl Keeper {
 
     fn connected(&mut self, address: &str, peer: Peer) {
         if let Some(kept) = self.kept.get_mut(address) {
+            let changed = address.to_owned();
             kept.is_reached(address);
             kept.place = Place::Connected(Session {
                 peer: peer.clone(),
                 since: Instant::now(),
-                waker: Arc::new(SessionWaker {
-                    inbox: Arc::downgrade(&self.inbox),
-                    address: address.to_owned(),
-                })
-                .into(),
+                waker: self.inbox.waker(move || News::Changed(changed.clone())),
                 ended: None,
                 drains: None,
             });

@@ -236,6 +236,30 @@ const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-ring",
         tool: Tool::Loom,
+        test: "loom_news_finds_the_holder",
+        mutants: &["told_fence_missing"],
+    },
+    Finder {
+        package: "ibex-ring",
+        tool: Tool::Loom,
+        test: "loom_news_comes_when_it_is_free",
+        mutants: &["told_fence_missing"],
+    },
+    Finder {
+        package: "ibex-ring",
+        tool: Tool::Loom,
+        test: "loom_pushed_or_woken",
+        mutants: &["light_missing", "heavy_missing", "woken_early"],
+    },
+    Finder {
+        package: "ibex-ring",
+        tool: Tool::Loom,
+        test: "loom_no_item_stays_behind",
+        mutants: &["noted_late"],
+    },
+    Finder {
+        package: "ibex-ring",
+        tool: Tool::Loom,
         test: "loom_a_sleeping_receiver_is_rung_for",
         mutants: &[
             "rung_late",

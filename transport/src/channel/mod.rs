@@ -29,4 +29,4 @@ pub use promptness::Promptness;
 pub use receive_handle::ReceiveHandle;
 pub use reservation::RawReservation;
 pub use send_handle::{Abort, SendHandle};
-pub use several::{Awaited, Ends, FOUND_PER_TURN, OfAnyPeer, Several};
+pub use several::{Awaited, End, Ends, FOUND_PER_TURN, Several};

@@ -8,6 +8,8 @@ mod frames;
 mod large;
 mod waiting;
 
+pub(super) use self::waiting::Incoming;
+
 use std::sync::atomic::Ordering;
 use std::{
     fmt, mem,
@@ -49,7 +51,7 @@ use crate::{
 
 /// A receiver's handle, without the message type.
 pub struct ReceiveHandle {
-    end: Arc<ReceiveEnd>,
+    pub(super) end: Arc<ReceiveEnd>,
     cells: &'static CellBlock,
     source: Source,
 

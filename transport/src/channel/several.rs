@@ -13,7 +13,7 @@ use ibex_ring::parking::{Condition, Patience, TimedOut};
 use super::{ReceiveHandle, SendHandle};
 use crate::{
     endpoint::send_wait::Registration,
-    runtime::{Driver, EventLoop, Gathering, Looks, wait_for_any},
+    runtime::{Driver, EventLoop, Looks, wait_for_any},
 };
 
 /// Where callers turn the engine, one of this many calls that find an event at once runs a turn. So
@@ -31,99 +31,110 @@ pub trait Ends {
 /// The event to wait for at an end.
 #[derive(Debug)]
 pub enum Awaited<'a> {
-    /// A message, or the end of the channel.
-    Message(&'a mut ReceiveHandle),
+    /// An event that stays there until it is taken.
+    Event(&'a mut dyn End),
     /// The acknowledgement of the message with this sequence, or the fact that none will come.
     Acknowledgement(&'a SendHandle, u64),
-    /// An event of any peer of a node, or the end of all of them.
-    OfAnyPeer(&'a mut dyn OfAnyPeer),
 }
 
-/// Events of all peers of a node, as one of several things to wait for.
-pub trait OfAnyPeer: fmt::Debug {
-    /// Returns the place where events of peers wake waiters.
-    fn gathering(&self) -> &Gathering;
-    /// Returns whether every peer writes this process's memory.
-    fn is_in_memory(&self) -> bool;
-    /// Returns whether there is an event, which stays until it is taken. If the caller is
-    /// `about_to_sleep`, peers without events keep their wakers.
-    fn is_there(&mut self, about_to_sleep: bool) -> bool;
-    /// Leaves a waker for events of every peer. A look follows.
-    fn register(&mut self, waker: &Waker);
-    /// Takes back the waker.
-    fn leave(&mut self);
-    /// Gives peers the news that costs no frame; see [`Condition::keep_nothing_back`].
-    fn keep_nothing_back(&mut self);
+/// The condition "this end has an event", as one of several.
+pub trait End: Condition<Output = ()> + fmt::Debug {
+    /// Returns the engine whose turns bring the events.
+    fn event_loop(&self) -> &Arc<EventLoop>;
+    /// Returns the kind of look that a waiting call needs.
+    fn looks(&self) -> Looks;
+    /// Notes that a call has found nothing, and whether it waits.
+    fn missed(&mut self, _waits: bool) {}
 }
 
-impl Awaited<'_> {
-    fn event_loop(&self) -> &Arc<EventLoop> {
-        match self {
-            Self::Message(handle) => handle.session().event_loop(),
-            Self::Acknowledgement(handle, _) => handle.session().event_loop(),
-            Self::OfAnyPeer(peers) => peers.gathering().runtime().first(),
-        }
-    }
+/// The event is a message, or the end of the channel.
+impl Condition for ReceiveHandle {
+    type Output = ();
 
-    fn looks(&self) -> Looks {
-        match self {
-            Self::Message(handle) => handle.session().looks(),
-            Self::Acknowledgement(handle, _) => handle.session().looks(),
-            Self::OfAnyPeer(peers) => Gathering::looks(peers.is_in_memory()),
-        }
-    }
-
-    fn is_there(&mut self, about_to_sleep: bool) -> bool {
-        match self {
-            Self::OfAnyPeer(peers) => peers.is_there(about_to_sleep),
-            Self::Message(handle) => handle.is_ready(),
-            Self::Acknowledgement(handle, sequence) => {
-                let ask = Ask::acknowledged(*sequence);
-                fork::is_child() || handle.end().look_for(&ask).is_some()
-            }
-        }
+    fn look(&mut self) -> Option<()> {
+        self.is_ready().then_some(())
     }
 
     fn keep_nothing_back(&mut self) {
-        match self {
-            Self::Message(handle) => handle.keep_nothing_back(),
-            Self::Acknowledgement(..) => {}
-            Self::OfAnyPeer(peers) => peers.keep_nothing_back(),
+        ReceiveHandle::keep_nothing_back(self);
+    }
+
+    fn register(&mut self, waker: &Waker) {
+        ReceiveHandle::register(self, waker);
+    }
+
+    fn leave(&mut self) {
+        ReceiveHandle::leave(self);
+    }
+}
+
+impl End for ReceiveHandle {
+    fn event_loop(&self) -> &Arc<EventLoop> {
+        self.session().event_loop()
+    }
+
+    fn looks(&self) -> Looks {
+        self.session().looks()
+    }
+
+    fn missed(&mut self, _waits: bool) {
+        self.end().watch_open();
+    }
+}
+
+/// The end of a sender, with what the wait for an acknowledgement leaves there.
+#[derive(Debug)]
+struct Acknowledged<'a> {
+    handle: &'a SendHandle,
+    ask: Ask,
+    wait: &'a mut Registration,
+}
+
+impl Acknowledged<'_> {
+    fn ask_peer(&mut self) {
+        self.handle.end().ask_for(&self.ask, &mut self.wait.asked);
+    }
+}
+
+impl Condition for Acknowledged<'_> {
+    type Output = ();
+
+    fn look(&mut self) -> Option<()> {
+        let is_known = fork::is_child() || self.handle.end().look_for(&self.ask).is_some();
+        is_known.then_some(())
+    }
+
+    fn ask(&mut self) {
+        // Over a wire the peer was asked before (`missed`), and its engine keeps the question.
+        if self.handle.shares_memory() {
+            self.ask_peer();
         }
     }
 
-    /// Asks the peer to report the event, if the peer is asked through shared memory and
-    /// `in_memory` is true, or over a wire and it is false.
-    fn ask(&self, wait: &mut Registration, in_memory: bool) {
-        if let Self::Acknowledgement(handle, sequence) = self
-            && handle.shares_memory() == in_memory
-        {
-            let ask = Ask::acknowledged(*sequence);
-            handle.end().ask_for(&ask, &mut wait.asked);
-        }
+    fn register(&mut self, waker: &Waker) {
+        self.handle.end().register(self.wait, waker);
     }
 
-    /// Asks the peer to report the event, for a caller that does not wait and comes again.
-    fn ask_in_passing(&self) {
-        if let Self::Acknowledgement(handle, sequence) = self {
-            handle.end().ask_in_passing(*sequence);
-        }
+    fn leave(&mut self) {
+        self.handle.end().leave(self.wait);
+    }
+}
+
+impl End for Acknowledged<'_> {
+    fn event_loop(&self) -> &Arc<EventLoop> {
+        self.handle.session().event_loop()
     }
 
-    /// Leaves a waker. A look follows.
-    fn register(&mut self, wait: &mut Registration, waker: &Waker) {
-        match self {
-            Self::Message(handle) => handle.register(waker),
-            Self::Acknowledgement(handle, _) => handle.end().register(wait, waker),
-            Self::OfAnyPeer(peers) => peers.register(waker),
-        }
+    fn looks(&self) -> Looks {
+        self.handle.session().looks()
     }
 
-    fn leave(&mut self, wait: &mut Registration) {
-        match self {
-            Self::Message(handle) => handle.leave(),
-            Self::Acknowledgement(handle, _) => _ = handle.end().leave(wait),
-            Self::OfAnyPeer(peers) => peers.leave(),
+    fn missed(&mut self, waits: bool) {
+        if !waits {
+            self.handle.end().ask_in_passing(self.ask.acknowledged);
+        } else if !self.handle.shares_memory() {
+            // A look is useless before the peer's engine has got the question.
+            self.ask_peer();
         }
     }
 }
@@ -154,115 +165,93 @@ impl Several {
     pub fn ready(&mut self, ends: &mut dyn Ends, patience: Patience) -> Result<usize, TimedOut> {
         let count = ends.count();
         assert!(count > 0, "there is nothing to wait for");
-        if let Some(found) = self.look(ends, false) {
-            self.found = self.found.wrapping_add(1);
-            if self.found.is_multiple_of(FOUND_PER_TURN) {
-                ends.end(found).event_loop().look_around();
+        self.waits.resize_with(count, Registration::default);
+        let mut ready = Ready {
+            several: self,
+            ends,
+        };
+        if let Some(found) = ready.look() {
+            let found_so_far = ready.several.found.wrapping_add(1);
+            ready.several.found = found_so_far;
+            if found_so_far.is_multiple_of(FOUND_PER_TURN) {
+                ready.at(found, |end| end.event_loop().look_around());
             }
             return Ok(found);
         }
-        let first = ends.end(0);
-        let (event_loop, mut looks) = (first.event_loop().clone(), first.looks());
-        for number in 1..count {
-            let end = ends.end(number);
-            assert!(
-                event_loop.node.driver() != Driver::Caller
-                    || Arc::ptr_eq(end.event_loop(), &event_loop),
-                "ends of several nodes, whose engines are turned by callers"
-            );
+        let event_loop = ready.at(0, |end| end.event_loop().clone());
+        let (mut others, mut looks) = (Vec::new(), Looks::Memory);
+        ready.for_each(|end| {
+            let other = end.event_loop();
+            let is_known = |known: &Arc<EventLoop>| Arc::ptr_eq(known, other);
+            if !is_known(&event_loop) && !others.iter().any(is_known) {
+                others.push(other.clone());
+            }
             looks = looks.max(end.looks());
-        }
-        for number in 0..count {
-            if let Awaited::Message(handle) = ends.end(number) {
-                handle.end().watch_open();
-            }
-        }
+            end.missed(matches!(patience, Patience::Until(_)));
+        });
+        assert!(
+            event_loop.node.driver() != Driver::Caller || others.is_empty(),
+            "ends of several nodes, whose engines are turned by callers"
+        );
         let Patience::Until(deadline) = patience else {
-            for number in 0..count {
-                ends.end(number).ask_in_passing();
-            }
             event_loop.poll_in_passing();
-            return self.look(ends, false).ok_or(TimedOut);
+            return ready.look().ok_or(TimedOut);
         };
-        self.waits.resize_with(count, Registration::default);
-        // Over a wire, a look is useless before the peer's engine has got the question.
-        self.ask(ends, false);
-        let others = others(&event_loop, ends);
-        let ready = Ready {
-            several: self,
-            ends,
-            about_to_sleep: false,
-        };
-        let engines = (&event_loop, &others[..]);
-        wait_for_any(engines, deadline, looks, ready)
+        wait_for_any((&event_loop, &others), deadline, looks, ready)
     }
-
-    fn look(&mut self, ends: &mut dyn Ends, about_to_sleep: bool) -> Option<usize> {
-        let count = ends.count();
-        let found = (0..count)
-            .map(|step| (self.next + step) % count)
-            .find(|&number| ends.end(number).is_there(about_to_sleep))?;
-        self.next = found + 1;
-        Some(found)
-    }
-
-    fn ask(&mut self, ends: &mut dyn Ends, in_memory: bool) {
-        for (number, wait) in self.waits.iter_mut().enumerate() {
-            ends.end(number).ask(wait, in_memory);
-        }
-    }
-}
-
-/// Returns the engines of `ends` without `first`, each once.
-fn others(first: &Arc<EventLoop>, ends: &mut dyn Ends) -> Vec<Arc<EventLoop>> {
-    let mut others: Vec<Arc<EventLoop>> = Vec::new();
-    for number in 1..ends.count() {
-        let end = ends.end(number);
-        let other = end.event_loop();
-        let is_known = |known: &Arc<EventLoop>| Arc::ptr_eq(known, other);
-        if !is_known(first) && !others.iter().any(is_known) {
-            others.push(other.clone());
-        }
-    }
-    others
 }
 
 /// The condition "one of the ends has an event".
 struct Ready<'a> {
     several: &'a mut Several,
     ends: &'a mut dyn Ends,
-    about_to_sleep: bool,
+}
+
+impl Ready<'_> {
+    /// Calls `act` with the condition of one end.
+    fn at<R>(&mut self, number: usize, act: impl FnOnce(&mut dyn End) -> R) -> R {
+        match self.ends.end(number) {
+            Awaited::Event(end) => act(end),
+            Awaited::Acknowledgement(handle, sequence) => act(&mut Acknowledged {
+                handle,
+                ask: Ask::acknowledged(sequence),
+                wait: &mut self.several.waits[number],
+            }),
+        }
+    }
+
+    fn for_each(&mut self, mut act: impl FnMut(&mut dyn End)) {
+        for number in 0..self.ends.count() {
+            self.at(number, &mut act);
+        }
+    }
 }
 
 impl Condition for Ready<'_> {
     type Output = usize;
 
     fn look(&mut self) -> Option<usize> {
-        self.several.look(self.ends, self.about_to_sleep)
+        let (first, count) = (self.several.next, self.ends.count());
+        let found = (0..count)
+            .map(|step| (first + step) % count)
+            .find(|&number| self.at(number, |end| end.look().is_some()))?;
+        self.several.next = found + 1;
+        Some(found)
     }
 
     fn keep_nothing_back(&mut self) {
-        for number in 0..self.several.waits.len() {
-            self.ends.end(number).keep_nothing_back();
-        }
+        self.for_each(|end| end.keep_nothing_back());
     }
 
     fn ask(&mut self) {
-        // Engines keep the question until it is answered.
-        self.several.ask(self.ends, true);
+        self.for_each(|end| end.ask());
     }
 
     fn register(&mut self, waker: &Waker) {
-        self.about_to_sleep = true;
-        for (number, wait) in self.several.waits.iter_mut().enumerate() {
-            self.ends.end(number).register(wait, waker);
-        }
+        self.for_each(|end| end.register(waker));
     }
 
     fn leave(&mut self) {
-        self.about_to_sleep = false;
-        for (number, wait) in self.several.waits.iter_mut().enumerate() {
-            self.ends.end(number).leave(wait);
-        }
+        self.for_each(|end| end.leave());
     }
 }

@@ -22,7 +22,7 @@
 
 use std::{
     mem::{self, MaybeUninit},
-    task::{Poll, Waker},
+    task::{Poll, Waker, ready},
 };
 
 use ibex_base::fork;
@@ -33,11 +33,12 @@ use super::{
     Abort, RawMessage, RawReservation, ReceiveHandle, RecvError, RecvFailure, SendError,
     SendFailure, SendHandle, WaitAckedError,
     promptness::{self, Promptness},
+    receive_handle::Incoming,
     send_handle::{Entered, Reserved},
 };
 use crate::{
     endpoint::send_wait::Registration,
-    runtime::{Driver, Gathering},
+    runtime::{Driver, EventLoop, Gathering, Looks},
 };
 
 /// Wakers and questions of tasks at a sender's handle, one for each kind of wait.
@@ -143,61 +144,37 @@ impl ReceiveHandle {
         if fork::is_child() {
             return Poll::Ready(Err(self.used_after_fork()));
         }
-        let first = self.ticket.is_none();
-        let mut found = settled_receive(self.receive(Patience::None));
-        if may_look
-            && first
-            && found.is_none()
-            && self.end().session.shares_memory()
-            && self.promptness.is_worth_a_look()
-        {
-            found = self.look_for_a_moment(promptness::LOOK);
-        }
-        if found.is_none() {
-            self.register(waker);
-            found = settled_receive(self.receive(Patience::Glance));
-        }
-        match found {
-            Some(found) => {
-                self.promptness.came();
-                self.leave();
-                Poll::Ready(found)
-            }
-            None => {
-                // Only tasks that drive the engine use promptness, so only they read the clock.
-                if self.end().session.runtime().driver() == Driver::Tasks {
-                    self.promptness.waits();
+        let looks_first = may_look && self.ticket.is_none() && self.end().session.shares_memory();
+        let found = match self.receive(Patience::None) {
+            Ok(message) => Ok(message),
+            Err(RecvFailure::Failed(error)) => Err(error),
+            Err(_) => {
+                let end = self.end.clone();
+                let mut promptness = mem::take(&mut self.promptness);
+                let mut found = Ok(None);
+                let incoming = Incoming::new(self, &mut found);
+                let event_loop = end.session.event_loop();
+                let polled = promptness.poll(event_loop, (waker, looks_first), incoming, || ());
+                self.promptness = promptness;
+                ready!(polled);
+                if let Some(found) = self.found(found) {
+                    return Poll::Ready(found);
                 }
-                Poll::Pending
+                waker.wake_by_ref();
+                return Poll::Pending;
             }
-        }
+        };
+        self.promptness.came();
+        self.leave();
+        Poll::Ready(found)
     }
 
     /// Waits until the peer has opened its end, for a task.
     pub fn poll_opened(&mut self, waker: &Waker) -> Poll<Result<(), RecvError>> {
-        if fork::is_child() {
-            return Poll::Ready(Err(self.used_after_fork()));
-        }
-        let settled = |opened| match opened {
-            Ok(()) => Some(Ok(())),
-            Err(RecvFailure::Failed(error)) => Some(Err(error)),
-            Err(_) => None,
-        };
-        let mut opened = settled(self.opened(Patience::None));
-        if opened.is_none() {
-            self.register(waker);
-            opened = settled(self.opened(Patience::Glance));
-        }
-        match opened {
-            Some(opened) => {
-                self.leave();
-                Poll::Ready(opened)
-            }
-            None => {
-                self.end().watch_open();
-                Poll::Pending
-            }
-        }
+        self.leave();
+        let Self { end, ticket, .. } = self;
+        let opened = end.poll_open(ticket, waker, || end.counts());
+        opened.map_err(RecvError::from)
     }
 
     /// Leaves a waker for the next message, or the end. A look follows.
@@ -227,16 +204,6 @@ impl ReceiveHandle {
             self.has_left_unused = self.end().waiters.leave(&mut ticket);
             self.disarm();
         }
-    }
-}
-
-fn settled_receive(
-    received: Result<RawMessage, RecvFailure>,
-) -> Option<Result<RawMessage, RecvError>> {
-    match received {
-        Ok(message) => Some(Ok(message)),
-        Err(RecvFailure::Failed(error)) => Some(Err(error)),
-        Err(_) => None,
     }
 }
 
@@ -291,65 +258,34 @@ impl SendHandle {
     fn poll_entered<R>(
         &mut self,
         waker: &Waker,
-        mut attempt: impl FnMut(Entered<'_>) -> Result<R, SendFailure>,
+        attempt: impl FnMut(Entered<'_>) -> Result<R, SendFailure>,
     ) -> Poll<Result<R, SendError>> {
         if fork::is_child() {
             return Poll::Ready(Err(self.end().used_after_fork()));
         }
         // Leaving the turnstile wakes its waiters, and would wake this task.
         self.leave_room();
-        if let Some(done) = settled_send(self.enter(Patience::None).and_then(&mut attempt)) {
-            return Poll::Ready(done);
+        let entering = Entering {
+            handle: self,
+            attempt,
+        };
+        // Where callers turn the engine, the second attempt also transmits the question.
+        let polled = parking::poll(entering, waker, || ());
+        if polled.is_pending() {
+            // A waiting thread wakes up itself to report a long wait. For a task, the engine does
+            // so.
+            self.end().session.watch_stalls();
+            self.end().watch_open();
         }
-        let Self { end, waits, .. } = &mut *self;
-        // Another handle may be inside, and no counter shows when it leaves.
-        let mut turn = None;
-        end.turnstile.waiters.renew(&mut turn, waker);
-        end.register(&mut waits.room, waker);
-        end.ask_for_room(&mut waits.room.asked);
-        // Where callers turn the engine, this attempt also transmits the question.
-        let done = self.enter(Patience::None).and_then(|entered| {
-            // No other handle is inside, so the task waits for room.
-            entered.end.turnstile.waiters.leave(&mut turn);
-            attempt(entered)
-        });
-        self.waits.turn = turn;
-        match settled_send(done) {
-            Some(done) => {
-                self.leave_room();
-                Poll::Ready(done)
-            }
-            None => {
-                // A waiting thread wakes up itself to report a long wait. For a task, the engine
-                // does so.
-                self.end().session.watch_stalls();
-                self.end().watch_open();
-                Poll::Pending
-            }
-        }
+        polled
     }
 
     /// Waits until the peer has opened its end, for a task.
     pub fn poll_opened(&mut self, waker: &Waker) -> Poll<Result<(), SendError>> {
-        if fork::is_child() {
-            return Poll::Ready(Err(self.end().used_after_fork()));
-        }
-        let Self { end, waits, .. } = &mut *self;
-        let mut opened = settled_send(end.opened(Patience::None));
-        if opened.is_none() {
-            end.register(&mut waits.room, waker);
-            opened = settled_send(end.opened(Patience::Glance));
-        }
-        match opened {
-            Some(opened) => {
-                self.leave_room();
-                Poll::Ready(opened)
-            }
-            None => {
-                end.watch_open();
-                Poll::Pending
-            }
-        }
+        self.leave_room();
+        let Self { end, waits, .. } = self;
+        let opened = end.poll_open(&mut waits.room.ticket, waker, || end.counts());
+        opened.map_err(SendError::from)
     }
 
     /// Waits until the peer's engine holds message `sequence`, for a task.
@@ -403,6 +339,46 @@ impl SendHandle {
     }
 }
 
+/// The condition "no other handle has the producer, and the attempt has found room", of a task. A
+/// task gives the right to the producer back while it waits for room, because the task may never be
+/// polled again.
+struct Entering<'a, F> {
+    handle: &'a mut SendHandle,
+    attempt: F,
+}
+
+impl<R, F: FnMut(Entered<'_>) -> Result<R, SendFailure>> Condition for Entering<'_, F> {
+    type Output = Result<R, SendError>;
+
+    fn look(&mut self) -> Option<Self::Output> {
+        let Self { handle, attempt } = self;
+        let mut turn = handle.waits.turn.take();
+        let done = handle.enter(Patience::None).and_then(|entered| {
+            // No other handle is inside, so the task waits for room.
+            entered.end.turnstile.waiters.leave(&mut turn);
+            attempt(entered)
+        });
+        handle.waits.turn = turn;
+        settled_send(done)
+    }
+
+    fn ask(&mut self) {
+        let SendHandle { end, waits, .. } = &mut *self.handle;
+        end.ask_for_room(&mut waits.room.asked);
+    }
+
+    fn register(&mut self, waker: &Waker) {
+        let SendHandle { end, waits, .. } = &mut *self.handle;
+        // Another handle may be inside, and no counter shows when it leaves.
+        end.turnstile.waiters.renew(&mut waits.turn, waker);
+        end.register(&mut waits.room, waker);
+    }
+
+    fn leave(&mut self) {
+        self.handle.leave_room();
+    }
+}
+
 impl Entered<'_> {
     /// Returns the length of the last message, but at most the ring's largest payload, and at least
     /// the length of a large message's announcement.
@@ -432,39 +408,47 @@ fn settled_send<T>(sent: Result<T, SendFailure>) -> Option<Result<T, SendError>>
     }
 }
 
+impl Promptness {
+    /// Polls `condition`, which the task has just looked at in vain. A task whose events come soon
+    /// looks for a moment before it leaves its waker, if `looks_first` allows that.
+    pub(super) fn poll<C: Condition>(
+        &mut self,
+        event_loop: &EventLoop,
+        (waker, looks_first): (&Waker, bool),
+        mut condition: C,
+        turn: impl FnOnce(),
+    ) -> Poll<C::Output> {
+        let looks_first = looks_first && self.is_worth_a_look();
+        let look = || event_loop.look_for(promptness::LOOK, Looks::Memory, &mut condition);
+        let polled = match looks_first.then(look).flatten() {
+            Some(found) => Poll::Ready(found),
+            None => parking::poll_again(condition, waker, turn),
+        };
+        if polled.is_ready() {
+            self.came();
+        } else if event_loop.node.driver() == Driver::Tasks {
+            // Only tasks that drive the engine use promptness, so only they read the clock.
+            self.waits();
+        }
+        polled
+    }
+}
+
 impl Gathering {
-    /// Polls `condition`, which leaves its waker by [`register`](Self::register). Pending until the
-    /// condition holds after an event of a member, a session or the node. Where callers turn the
-    /// engine, a poll that finds nothing runs a turn.
+    /// Polls `condition`, which leaves its waker where [`told`](Self::told) has its waiters, and at
+    /// which the task has just looked in vain. Pending until the condition holds after an event of a
+    /// member, a session or the node. Where callers turn the engine, this runs a turn.
     ///
-    /// A task whose events come soon looks for a moment first, if `may_look` says so. `in_memory` is
-    /// as for [`wait`](Self::wait).
+    /// A task whose events come soon looks for a moment first, if `may_look` says so.
     pub fn poll_until<C: Condition>(
         &self,
         promptness: &mut Promptness,
         waker: &Waker,
-        (may_look, in_memory): (bool, bool),
-        mut condition: C,
+        may_look: bool,
+        condition: C,
     ) -> Poll<C::Output> {
-        let mut found = condition.look();
-        let looks_first = may_look && in_memory && !promptness.is_waiting();
-        if found.is_none() && looks_first && promptness.is_worth_a_look() {
-            let looks = Self::looks(in_memory);
-            let event_loop = self.runtime().first();
-            found = event_loop.look_for(promptness::LOOK, looks, &mut condition);
-        }
-        let polled = match found {
-            Some(found) => {
-                condition.leave();
-                Poll::Ready(found)
-            }
-            None => parking::poll(condition, waker, || self.poll()),
-        };
-        if polled.is_ready() {
-            promptness.came();
-        } else if self.runtime().driver() == Driver::Tasks {
-            promptness.waits();
-        }
-        polled
+        let looks_first = may_look && !promptness.is_waiting();
+        let event_loop = self.event_loop();
+        promptness.poll(event_loop, (waker, looks_first), condition, || self.poll())
     }
 }

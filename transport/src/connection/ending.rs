@@ -109,13 +109,13 @@ impl Core {
         let cause = self.parting.insert(EndCause::of_close(reason)).clone();
         for sender in self.ends.senders.ends.values_mut() {
             // OVER: from here on no handle can enter.
-            sender.end.state.end(End::Cause(cause.clone()));
-            sender.end.waiters.take(&mut context.wakers);
+            let why = End::Cause(cause.clone());
+            sender.end.end(why, &mut context.wakers);
             sender.is_ending = true;
         }
         for receiver in self.ends.receivers.ends.values() {
-            receiver.end.state.end(End::Cause(cause.clone()));
-            receiver.end.waiters.take(&mut context.wakers);
+            let why = End::Cause(cause.clone());
+            receiver.end.end(why, &mut context.wakers);
         }
         self.ends.senders.leaving_until = Some(clock::now() + LEAVING_TIMEOUT);
         self.ends.senders.end(&mut self.common);

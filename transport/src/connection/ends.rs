@@ -48,24 +48,20 @@ impl Ends {
     /// Ends the sending and the receiving end with this id, if they exist.
     pub(super) fn end(&self, end: u32, why: End, wakers: &mut Wakers) {
         if let Some(sender) = self.senders.ends.get(end) {
-            sender.end.state.end(why.clone());
-            sender.end.waiters.take(wakers);
+            sender.end.end(why.clone(), wakers);
         }
         if let Some(receiver) = self.receivers.ends.get(end) {
-            receiver.end.state.end(why);
-            receiver.end.waiters.take(wakers);
+            receiver.end.end(why, wakers);
         }
     }
 
     /// Ends every end with this cause.
     pub(super) fn end_all(&self, cause: &EndCause, wakers: &mut Wakers) {
         for sender in self.senders.ends.values() {
-            sender.end.state.end(End::Cause(cause.clone()));
-            sender.end.waiters.take(wakers);
+            sender.end.end(End::Cause(cause.clone()), wakers);
         }
         for receiver in self.receivers.ends.values() {
-            receiver.end.state.end(End::Cause(cause.clone()));
-            receiver.end.waiters.take(wakers);
+            receiver.end.end(End::Cause(cause.clone()), wakers);
         }
     }
 

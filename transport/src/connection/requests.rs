@@ -130,8 +130,7 @@ impl Core {
             return;
         };
         let cause = EndCause::Memory(error.to_string());
-        receiver.end.state.end(End::Cause(cause));
-        receiver.end.waiters.take(&mut context.wakers);
+        receiver.end.end(End::Cause(cause), &mut context.wakers);
         let counters = receiver.end.counters();
         self.close_receiver(end, &counters, CloseReason::NoRoom);
     }

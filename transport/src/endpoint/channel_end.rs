@@ -4,6 +4,7 @@
 use std::{
     fmt,
     sync::{Arc, OnceLock, atomic::Ordering},
+    task::{Poll, Waker},
     time::{Duration, Instant},
 };
 
@@ -11,7 +12,7 @@ use ibex_base::sync::AtomicBool;
 
 use ibex_base::fork::{self, UsedAfterFork};
 use ibex_protocol::format::control::{ChannelSpec, Role};
-use ibex_ring::parking::{AtSlot, Patience, WaitSlot};
+use ibex_ring::parking::{self, AtSlot, Patience, Ticket, WaitSlot, Wakers};
 
 use super::{
     error::{NotOpened, RecvError, RecvFailure, SchemaMismatch, SendError, SendFailure},
@@ -120,6 +121,12 @@ impl ChannelEnd {
         self.state.agreed().map(|agreed| agreed.fingerprint)
     }
 
+    /// Notes that the channel is over, and takes the wakers that wait here.
+    pub(crate) fn end(&self, why: End, wakers: &mut Wakers) {
+        self.state.end(why);
+        self.waiters.take(wakers);
+    }
+
     /// Returns the reason why the channel is over. `counts` gives its progress.
     pub(crate) fn unusable(&self, counts: impl FnOnce() -> Counts) -> Unusable {
         let (channel, peer) = (self.name.to_string(), self.session.peer_name());
@@ -181,10 +188,9 @@ impl ChannelEnd {
         if fork::is_child() {
             return Err(Unopened::Failed(self.used_after_fork().into()));
         }
-        let look = || match (self.state.is_over(), self.state.is_pending()) {
-            (true, _) => Some(Err(Unopened::Failed(self.unusable(&counts)))),
-            (false, true) => None,
-            (false, false) => Some(Ok(())),
+        let look = || {
+            let opened = self.look_open(&counts)?;
+            Some(opened.map_err(Unopened::Failed))
         };
         if let Some(answer) = look() {
             return answer;
@@ -210,6 +216,33 @@ impl ChannelEnd {
                 Unopened::TimedOut(self.not_opened(waited))
             })
         })
+    }
+
+    /// Waits until the peer has opened its end, for a task and without a time limit. While it is
+    /// pending, `waker` is left under `held`.
+    pub(crate) fn poll_open(
+        &self,
+        held: &mut Option<Ticket>,
+        waker: &Waker,
+        counts: impl Fn() -> Counts,
+    ) -> Poll<Result<(), Unusable>> {
+        if fork::is_child() {
+            return Poll::Ready(Err(self.used_after_fork().into()));
+        }
+        let opened = AtSlot::new(&self.waiters, held, || self.look_open(&counts));
+        let polled = parking::poll(opened, waker, || self.session.poll());
+        if polled.is_pending() {
+            self.watch_open();
+        }
+        polled
+    }
+
+    /// Returns whether the peer has opened its end, once that is decided.
+    fn look_open(&self, counts: impl Fn() -> Counts) -> Option<Result<(), Unusable>> {
+        if self.state.is_over() {
+            return Some(Err(self.unusable(counts)));
+        }
+        (!self.state.is_pending()).then_some(Ok(()))
     }
 
     /// Returns the reason why the channel never opened, if it is certain that it did not: the

@@ -12,7 +12,7 @@
 //!    A leaked one ends the channel, and its handle opens the turnstile again.
 
 use std::sync::atomic::Ordering;
-use std::{cell::UnsafeCell, ops::Deref, sync::OnceLock, thread, time::Instant};
+use std::{cell::UnsafeCell, ops::Deref, sync::OnceLock, thread};
 
 use ibex_base::{
     fork,
@@ -22,7 +22,7 @@ use ibex_protocol::format::control::CloseReason;
 use ibex_ring::{
     Arm, Released,
     end_status::{ReceiverWords, SenderWords, Words},
-    parking::{Patience, WaitSlot, thread_waker},
+    parking::{self, AtSlot, Patience, TimedOut, WaitSlot, Wakers},
 };
 
 use super::{
@@ -30,6 +30,7 @@ use super::{
     error::{SendError, SendFailure},
     send_producer::SendProducer,
     stall::Stall,
+    state::End,
 };
 use crate::{counter::Counter, session::Counts};
 
@@ -307,28 +308,20 @@ impl SendEnd {
             }
             std::hint::spin_loop();
         }
-        loop {
-            let (waker, parker) = thread_waker();
-            // The turnstile wakes this thread when it is free, the end when the channel is over.
-            let turn = self.turnstile.waiters.register(&waker);
-            let end = self.waiters.register(&waker);
-            let entered = self.turnstile.try_enter().is_ok();
-            let is_over = self.state.is_over();
-            if !entered && !is_over {
-                parker.park(deadline);
-            }
-            self.turnstile.waiters.deregister(turn);
-            self.waiters.deregister(end);
-            if entered {
-                return Ok(());
-            }
-            if is_over {
-                return Err(self.error().into());
-            }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Err(self.stayed_full(None, released));
-            }
-        }
+        let look = || match self.turnstile.try_enter() {
+            Ok(()) => Some(Ok(())),
+            Err(_) => self.state.is_over().then(|| Err(self.error().into())),
+        };
+        let mut held = None;
+        let turn = AtSlot::new(&self.turnstile.waiters, &mut held, look);
+        parking::block(turn, deadline)
+            .unwrap_or_else(|TimedOut| Err(self.stayed_full(None, released)))
+    }
+
+    /// Ends the channel as [`ChannelEnd::end`] does, also for handles that wait for their turn.
+    pub(crate) fn end(&self, why: End, wakers: &mut Wakers) {
+        self.common.end(why, wakers);
+        self.turnstile.waiters.take(wakers);
     }
 }
 

@@ -51,7 +51,7 @@ impl SendEnd {
             Err(_) => return Err(self.late(ask, Counts::default())),
         }
         let deadline = match patience {
-            Patience::None | Patience::Glance => Some(Instant::now()),
+            Patience::None => Some(Instant::now()),
             Patience::Until(deadline) => deadline,
         };
         let mut registration = Registration::default();
@@ -263,7 +263,7 @@ impl SendEnd {
 /// A waiter's waker at a sending end, and its question to the peer.
 #[derive(Debug, Default)]
 pub(crate) struct Registration {
-    ticket: Option<Ticket>,
+    pub(crate) ticket: Option<Ticket>,
     /// The question that stands in shared memory, if the peer reads this end's words.
     pub(crate) asked: Option<Wish>,
 }

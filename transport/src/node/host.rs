@@ -81,7 +81,7 @@ pub(crate) trait Host: Send + Sync {
 /// The source that a waiting call looks at, which decides the cost of a look. If a call waits for
 /// several, the greatest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Looks {
+pub enum Looks {
     /// A word that the peer writes.
     Memory,
     /// The results of a turn of the engine, which looks at a device's completion queue.

@@ -134,7 +134,9 @@ impl NodeState {
     // ---- Sessions --------------------------------------------------------------------
 
     pub(crate) fn push_accepted(&self, session: Arc<SessionShared>, wakers: &mut Wakers) {
-        push_live(&mut lock(&self.accepted), session);
+        push_live(&mut lock(&self.accepted), session, |session| {
+            session.is_over()
+        });
         self.accept_waiters.take(wakers);
     }
 
@@ -214,12 +216,12 @@ impl fmt::Debug for NodeState {
 /// come back together.
 const KEPT_GRANTS: usize = 32;
 
-/// Appends a session that has come. Before the queue grows, sessions that are over already are
-/// dropped. So a queue that is never emptied has at most twice as many entries as there are live
-/// sessions.
-pub(crate) fn push_live(sessions: &mut VecDeque<Arc<SessionShared>>, session: Arc<SessionShared>) {
-    if sessions.len() == sessions.capacity() {
-        sessions.retain(|session| !session.is_over());
+/// Appends what tells of a session that has come. Before the queue grows, the entries of sessions
+/// that are over already are dropped. So a queue that is never emptied has at most twice as many
+/// entries as there are live sessions.
+pub(crate) fn push_live<T>(queue: &mut VecDeque<T>, entry: T, is_over: impl Fn(&T) -> bool) {
+    if queue.len() == queue.capacity() {
+        queue.retain(|entry| !is_over(entry));
     }
-    sessions.push_back(session);
+    queue.push_back(entry);
 }

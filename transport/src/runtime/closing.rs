@@ -89,9 +89,7 @@ impl Runtime {
                 engine.begin_close(deadline, context);
                 self.accept_waiters.take(&mut context.wakers);
                 self.draining.take_waiters(&mut context.wakers);
-                event_loop
-                    .gatherings
-                    .for_each(|told| told.node_closes(&mut context.wakers));
+                event_loop.gatherings.node_closes(&mut context.wakers);
             });
         }
         // I/O threads wake up for the new deadline. Where there are none, `close` leads itself.

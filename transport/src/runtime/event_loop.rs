@@ -470,8 +470,7 @@ impl Surroundings for EventLoop {
     }
 
     fn session_came(&self, session: &Arc<SessionShared>, wakers: &mut Wakers) {
-        self.gatherings
-            .for_each(|told| told.session_came(session.clone(), wakers));
+        self.gatherings.session_came(session, wakers);
     }
 }
 

@@ -4,73 +4,39 @@
 //! members with news, and idle peers cost nothing.
 
 use std::{
-    collections::VecDeque,
-    sync::{Arc, Weak, atomic::Ordering},
-    task::{Wake, Waker},
+    sync::{Arc, Weak},
+    task::Waker,
     time::Instant,
 };
 
 use ibex_base::{
     fork,
-    sync::{AtomicBool, Mutex, lock},
+    sync::{Mutex, lock},
 };
-use ibex_ring::parking::{Condition, Ticket, TimedOut, WaitSlot, Wakers};
+use ibex_ring::parking::{Condition, ReadySet, TimedOut, Wakers};
 
-use super::{Looks, Runtime};
+use super::{EventLoop, Looks, Runtime};
 use crate::node::{SessionShared, push_live};
 
-/// A place where threads and tasks wait for all peers of a node, and the news that came there.
+/// The members and sessions of a node that have news for one waiter.
 #[derive(Clone, Debug)]
 pub struct Gathering {
     runtime: Arc<Runtime>,
-    told: Arc<Told>,
+    told: Arc<ReadySet<Told>>,
 }
 
-/// The news that wakers and engines leave for a gathering.
-#[derive(Debug, Default)]
-pub(crate) struct Told {
-    slot: WaitSlot,
-    /// True while `news` is not empty.
-    is_told: AtomicBool,
-    news: Mutex<News>,
-}
-
-#[derive(Debug, Default)]
-struct News {
-    members: Vec<usize>,
-    sessions: VecDeque<Arc<SessionShared>>,
+/// What an item of a [`Gathering`] tells.
+#[derive(Debug)]
+pub enum Told {
+    /// The member with this number has news.
+    Member(usize),
+    /// This session has come.
+    Session(Arc<SessionShared>),
 }
 
 impl Told {
-    fn tell(&self, news: impl FnOnce(&mut News)) {
-        news(&mut lock(&self.news));
-        self.is_told.store(true, Ordering::Release);
-    }
-
-    /// Leaves the news that a session has come.
-    pub(crate) fn session_came(&self, session: Arc<SessionShared>, wakers: &mut Wakers) {
-        self.tell(|news| push_live(&mut news.sessions, session));
-        self.slot.take(wakers);
-    }
-
-    /// Wakes the waiters, because the node is being closed.
-    pub(crate) fn node_closes(&self, wakers: &mut Wakers) {
-        self.slot.take(wakers);
-    }
-}
-
-/// The waker of a member.
-struct MemberWaker {
-    told: Weak<Told>,
-    member: usize,
-}
-
-impl Wake for MemberWaker {
-    fn wake(self: Arc<Self>) {
-        if let Some(told) = self.told.upgrade() {
-            told.tell(|news| news.members.push(self.member));
-            told.slot.wake_all();
-        }
+    fn is_past(&self) -> bool {
+        matches!(self, Self::Session(session) if session.is_over())
     }
 }
 
@@ -78,7 +44,7 @@ impl Gathering {
     /// Makes a gathering that learns of every session. Sessions that exist come first.
     #[must_use]
     pub fn of(runtime: &Arc<Runtime>) -> Self {
-        let told = Arc::<Told>::default();
+        let told = Arc::default();
         runtime.gather(&told);
         Self {
             runtime: runtime.clone(),
@@ -86,41 +52,33 @@ impl Gathering {
         }
     }
 
+    /// Returns the news. Waiters register at its place for events of members, sessions and the
+    /// node.
+    #[must_use]
+    pub fn told(&self) -> &ReadySet<Told> {
+        &self.told
+    }
+
     /// Returns the waker that leaves news of a member.
     #[must_use]
     pub fn waker(&self, member: usize) -> Waker {
-        let told = Arc::downgrade(&self.told);
-        Arc::new(MemberWaker { told, member }).into()
+        self.told.waker(move || Told::Member(member))
     }
 
-    /// Returns the node's runtime.
-    pub(crate) fn runtime(&self) -> &Arc<Runtime> {
-        &self.runtime
+    /// Returns the engine that calls turn which wait for no particular peer.
+    #[must_use]
+    pub fn event_loop(&self) -> &Arc<EventLoop> {
+        self.runtime.first()
     }
 
-    /// Returns the kind of look that a waiting call needs.
-    pub(crate) fn looks(in_memory: bool) -> Looks {
+    /// Returns the kind of look that a waiting call needs. `in_memory` says that every member's peer
+    /// writes this process's memory.
+    #[must_use]
+    pub fn looks(in_memory: bool) -> Looks {
         match in_memory {
             true => Looks::Memory,
             false => Looks::Socket,
         }
-    }
-
-    /// Returns whether news has come since the last [`take`](Self::take).
-    #[inline]
-    #[must_use]
-    pub fn is_told(&self) -> bool {
-        self.told.is_told.load(Ordering::Acquire)
-    }
-
-    /// Takes the news. Appends members with news to `members`, and sessions that have come to
-    /// `sessions`.
-    pub fn take(&self, members: &mut Vec<usize>, sessions: &mut VecDeque<Arc<SessionShared>>) {
-        // The flag is cleared before the news is taken. Later news sets it again.
-        self.told.is_told.swap(false, Ordering::AcqRel);
-        let mut news = lock(&self.told.news);
-        members.append(&mut news.members);
-        sessions.append(&mut news.sessions);
     }
 
     /// Returns whether the node was closed, or belongs to the process that this one was forked
@@ -141,42 +99,50 @@ impl Gathering {
         self.runtime.look_around();
     }
 
-    /// Leaves a waker, under `held`, for events of members, sessions and the node. A look follows.
-    pub fn register(&self, held: &mut Option<Ticket>, waker: &Waker) {
-        self.told.slot.renew(held, waker);
-    }
-
-    /// Takes back the waker that [`register`](Self::register) left.
-    pub fn leave(&self, held: &mut Option<Ticket>) {
-        self.told.slot.leave(held);
-    }
-
-    /// Waits until `condition` holds, which leaves its waker by [`register`](Self::register).
-    /// `in_memory` says that every member's peer writes this process's memory.
+    /// Waits until `condition` holds, which leaves its waker where [`told`](Self::told) has its
+    /// waiters.
     pub fn wait<C: Condition>(
         &self,
         deadline: Option<Instant>,
-        in_memory: bool,
+        looks: Looks,
         condition: C,
     ) -> Result<C::Output, TimedOut> {
-        let looks = Self::looks(in_memory);
         self.runtime.wait(deadline, looks, condition)
     }
 }
 
 /// The gatherings of a node that want to be told of sessions.
 #[derive(Debug, Default)]
-pub(crate) struct Gatherings(Mutex<Vec<Weak<Told>>>);
+pub(crate) struct Gatherings(Mutex<Vec<Weak<ReadySet<Told>>>>);
 
 impl Gatherings {
     /// Adds a gathering, with the `sessions` that exist. The caller keeps new sessions from coming
     /// meanwhile.
-    pub(crate) fn add(&self, told: &Arc<Told>, sessions: Vec<Arc<SessionShared>>) {
-        told.tell(|news| news.sessions.extend(sessions));
-        lock(&self.0).push(Arc::downgrade(told));
+    pub(crate) fn add(
+        &self,
+        gathering: &Arc<ReadySet<Told>>,
+        sessions: Vec<Arc<SessionShared>>,
+        wakers: &mut Wakers,
+    ) {
+        let told = sessions.into_iter().map(Told::Session);
+        gathering.change(|news| news.extend(told), wakers);
+        lock(&self.0).push(Arc::downgrade(gathering));
     }
 
-    pub(crate) fn for_each(&self, mut tell: impl FnMut(&Told)) {
+    /// Leaves the news that a session has come.
+    pub(crate) fn session_came(&self, session: &Arc<SessionShared>, wakers: &mut Wakers) {
+        self.for_each(|gathering| {
+            let told = Told::Session(session.clone());
+            gathering.change(|news| push_live(news, told, Told::is_past), wakers);
+        });
+    }
+
+    /// Wakes the waiters, because the node is being closed.
+    pub(crate) fn node_closes(&self, wakers: &mut Wakers) {
+        self.for_each(|gathering| gathering.waiters().take(wakers));
+    }
+
+    fn for_each(&self, mut tell: impl FnMut(&ReadySet<Told>)) {
         let mut gatherings = lock(&self.0);
         gatherings.retain(|told| match told.upgrade() {
             Some(told) => {

@@ -1,12 +1,6 @@
 //! Calls of handles on the engine of their session.
 
-use std::{
-    any::Any,
-    os::fd::OwnedFd,
-    sync::Arc,
-    task::Waker,
-    time::{Duration, Instant},
-};
+use std::{any::Any, os::fd::OwnedFd, sync::Arc, task::Waker, time::Instant};
 
 use ibex_base::fork;
 use ibex_protocol::{
@@ -167,17 +161,6 @@ impl SessionShared {
     ) -> Result<C::Output, TimedOut> {
         let looks = self.looks();
         self.event_loop().wait(deadline, looks, condition)
-    }
-
-    /// Checks `condition` for at most `moment`, where tasks drive the node and its calls look
-    /// before they sleep.
-    pub(crate) fn look_for<C: Condition>(
-        &self,
-        moment: Duration,
-        mut condition: C,
-    ) -> Option<C::Output> {
-        let looks = self.looks();
-        self.event_loop().look_for(moment, looks, &mut condition)
     }
 
     /// Transmits published messages, where callers turn the engine and a device carries them.

@@ -29,13 +29,13 @@ pub(crate) mod waiting;
 mod yielding;
 
 pub use event_loop::EventLoop;
-pub use gathering::Gathering;
+pub use gathering::{Gathering, Told};
 pub use runtime::{EngineStats, Runtime};
 pub use task::Step;
 pub(crate) use waiting::wait_for_any;
 
-pub use crate::node::{Driver, RuntimeConfig};
-pub(crate) use crate::node::{Driving, Looks, NodeState};
+pub use crate::node::{Driver, Looks, RuntimeConfig};
+pub(crate) use crate::node::{Driving, NodeState};
 
 /// Returns whether doorbells cost only a membarrier(2) of the sleeper. Otherwise every publisher
 /// pays for a fence.

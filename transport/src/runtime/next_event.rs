@@ -16,7 +16,7 @@ impl Runtime {
             return None;
         }
         let deadline = match patience {
-            Patience::None | Patience::Glance => {
+            Patience::None => {
                 self.look_around();
                 return self.events.look().flatten();
             }

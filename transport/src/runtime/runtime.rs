@@ -10,7 +10,7 @@ use std::{
 };
 
 use ibex_base::{fork, sync::LentLimit};
-use ibex_ring::parking::{self, AtSlot, Bell, BellLease, Condition, Ticket, TimedOut};
+use ibex_ring::parking::{self, AtSlot, Bell, BellLease, Condition, ReadySet, Ticket, TimedOut};
 
 use super::{EventLoop, Looks, NodeState, gathering::Told, waiting};
 use crate::{
@@ -241,13 +241,17 @@ impl Runtime {
         self.take_accepted()
     }
 
-    /// Reports all sessions to `told`: first those that exist, and then those that come.
-    pub(crate) fn gather(&self, told: &Arc<Told>) {
+    /// Reports all sessions to `gathering`: first those that exist, and then those that come.
+    pub(crate) fn gather(&self, gathering: &Arc<ReadySet<Told>>) {
         if fork::is_child() {
             return;
         }
         for event_loop in &self.event_loops {
-            event_loop.with_engine(|engine, _| event_loop.gatherings.add(told, engine.sessions()));
+            event_loop.with_engine(|engine, context| {
+                let sessions = engine.sessions();
+                let gatherings = &event_loop.gatherings;
+                gatherings.add(gathering, sessions, &mut context.wakers);
+            });
         }
     }
 

@@ -13,7 +13,7 @@ use std::{
 };
 
 use ibex_base::fork;
-use ibex_ring::parking::{Condition, Parker, TimedOut, Wakers, thread_waker};
+use ibex_ring::parking::{self, Condition, Parker, TimedOut, Wakers};
 
 use super::{Driving, EventLoop, Looks, yielding::KEPT};
 use crate::{
@@ -252,19 +252,11 @@ impl EventLoop {
         let holds_up = self.node.held_tasks.are_held_up();
         let mut notice_at = holds_up.then(|| Instant::now() + NOTICE);
         loop {
-            let (waker, parker) = thread_waker();
-            condition.register(&waker);
-            condition.ask();
-            let found = match condition.look() {
-                Some(output) => Some(output),
-                None => {
-                    let until = [deadline, notice_at].into_iter().flatten().min();
-                    self.sleep(driving, (&waker, &parker), until);
-                    None
-                }
-            };
-            condition.leave();
-            if let Some(output) = found.or_else(|| condition.look()) {
+            let until = [deadline, notice_at].into_iter().flatten().min();
+            let found = parking::sleep(condition, |waker, parker| {
+                self.sleep(driving, (waker, parker), until);
+            });
+            if let Some(output) = found {
                 self.leave();
                 return Ok(output);
             }

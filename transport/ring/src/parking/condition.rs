@@ -12,9 +12,12 @@
 //! A waker that was registered is taken back by `leave`, and the waiter may register again. The
 //! order and the barriers are those of [`WaitSlot`].
 
-use std::task::{Poll, Waker};
+use std::{
+    task::{Poll, Waker},
+    time::Instant,
+};
 
-use super::{Ticket, WaitSlot};
+use super::{Parker, Ticket, TimedOut, WaitSlot, thread_waker};
 
 /// An event that a thread or a task can wait for.
 pub trait Condition {
@@ -77,20 +80,71 @@ impl<C: Condition + ?Sized> Condition for &mut C {
 
 /// Polls `condition` for a task. Where the event may come by a turn of the caller, `turn` runs one.
 pub fn poll<C: Condition>(mut condition: C, waker: &Waker, turn: impl FnOnce()) -> Poll<C::Output> {
-    let mut found = condition.look();
-    if found.is_none() {
-        condition.register(waker);
-        condition.ask();
-        turn();
-        found = condition.look();
+    match condition.look() {
+        Some(found) => {
+            condition.leave();
+            Poll::Ready(found)
+        }
+        None => poll_again(condition, waker, turn),
     }
-    match found {
+}
+
+/// Polls as [`poll`] does, for a caller that has just looked in vain.
+pub fn poll_again<C: Condition>(
+    mut condition: C,
+    waker: &Waker,
+    turn: impl FnOnce(),
+) -> Poll<C::Output> {
+    condition.register(waker);
+    condition.ask();
+    turn();
+    match condition.look() {
         Some(found) => {
             condition.leave();
             Poll::Ready(found)
         }
         None => Poll::Pending,
     }
+}
+
+/// Blocks the calling thread until `condition` comes true. For events that need no turn of the
+/// caller.
+///
+/// # Errors
+///
+/// [`TimedOut`]: the condition has not come true by `deadline`.
+pub fn block<C: Condition>(
+    mut condition: C,
+    deadline: Option<Instant>,
+) -> Result<C::Output, TimedOut> {
+    loop {
+        let found = sleep(&mut condition, |_, parker| {
+            parker.park(deadline);
+        });
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Err(TimedOut);
+        }
+    }
+}
+
+/// Lets the calling thread sleep once for `condition`, by `park`, unless a look behind the
+/// registration succeeds. Looks again after the sleep.
+pub fn sleep<C: Condition>(
+    condition: &mut C,
+    park: impl FnOnce(&Waker, &Parker),
+) -> Option<C::Output> {
+    let (waker, parker) = thread_waker();
+    condition.register(&waker);
+    condition.ask();
+    let found = condition.look();
+    if found.is_none() {
+        park(&waker, &parker);
+    }
+    condition.leave();
+    found.or_else(|| condition.look())
 }
 
 /// A condition that a function decides, whose waiters are woken at one slot.
@@ -121,5 +175,60 @@ impl<T, F: FnMut() -> Option<T>> Condition for AtSlot<'_, F> {
 
     fn leave(&mut self) {
         self.slot.leave(self.held);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicU32, Ordering},
+        thread,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_thread_blocks_until_the_event_and_leaves_nothing() {
+        let (slot, events) = (WaitSlot::new(), AtomicU32::new(0));
+        let look = || (events.load(Ordering::Acquire) == 2).then_some("two");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..2 {
+                    while !slot.is_waiting() {
+                        thread::yield_now();
+                    }
+                    events.fetch_add(1, Ordering::Release);
+                    slot.wake_all();
+                }
+            });
+            let mut held = None;
+            let found = block(AtSlot::new(&slot, &mut held, look), None);
+            assert_eq!(found, Ok("two"));
+            assert!(held.is_none());
+        });
+        assert!(!slot.is_waiting());
+    }
+
+    #[test]
+    fn a_thread_whose_time_is_up_leaves_nothing() {
+        let slot = WaitSlot::new();
+        let mut held = None;
+        let never = AtSlot::new(&slot, &mut held, || None::<()>);
+        assert_eq!(block(never, Some(Instant::now())), Err(TimedOut));
+        assert!(held.is_none() && !slot.is_waiting());
+    }
+
+    #[test]
+    fn a_poll_leaves_its_waker_only_while_it_is_pending() {
+        let (slot, events) = (WaitSlot::new(), AtomicU32::new(0));
+        let look = || (events.load(Ordering::Acquire) > 0).then_some(());
+        let mut held = None;
+        let waker = Waker::noop();
+        assert!(poll(AtSlot::new(&slot, &mut held, look), waker, || ()).is_pending());
+        assert!(slot.is_waiting());
+        // The turn behind the registration brings the event.
+        let turn = || events.store(1, Ordering::Release);
+        assert!(poll(AtSlot::new(&slot, &mut held, look), waker, turn).is_ready());
+        assert!(held.is_none() && !slot.is_waiting());
     }
 }

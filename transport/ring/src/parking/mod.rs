@@ -6,21 +6,25 @@
 
 #![forbid(unsafe_code)]
 
+mod attended;
 mod condition;
 mod leadership;
 mod parker;
 mod patience;
+mod ready_set;
 mod rung;
 mod waiter;
 mod wakers;
 
 pub mod bell;
 
+pub use attended::Attended;
 pub use bell::{Bell, BellLease, Drive};
-pub use condition::{AtSlot, Condition, poll};
+pub use condition::{AtSlot, Condition, block, poll, poll_again, sleep};
 pub use leadership::{Lead, Leadership};
 pub use parker::{Parker, thread_waker};
 pub use patience::{Patience, TimedOut};
+pub use ready_set::ReadySet;
 pub use rung::Rung;
 pub use waiter::{Ticket, WaitSlot};
 pub use wakers::Wakers;

@@ -8,8 +8,6 @@ pub enum Patience {
     /// The call does not wait; where callers turn the engine, a call that finds nothing runs a
     /// turn and looks again.
     None,
-    /// The call does not wait and runs no turn. For a second look.
-    Glance,
     /// The call waits until this time; `None` means without limit.
     Until(Option<Instant>),
 }

@@ -2,11 +2,11 @@
 //! others, and published at all of them.
 
 use std::{
-    task::Waker,
+    task::{Poll, Waker},
     time::{Duration, Instant},
 };
 
-use ibex_ring::parking::{Condition, Patience, TimedOut};
+use ibex_ring::parking::{self, Condition, Patience, TimedOut};
 
 use super::{GroupFailure, GroupMessage, SendGroup};
 use crate::channel::{Abort, SendError, SendHandle};
@@ -156,17 +156,25 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
             let runtime = self.group.runtime.clone();
             let until = self.look_again_at(&failure, deadline);
             let looks = self.group.looks();
-            let placed = Placed {
-                building: self,
-                waker: None,
-            };
-            match runtime.wait(until, looks, placed) {
+            match runtime.wait(until, looks, self.placed()) {
                 Ok(settled) => return settled,
                 Err(TimedOut) => match self.attempt() {
                     Err(again) if again.is_transient() => failure = again,
                     settled => return settled,
                 },
             }
+        }
+    }
+
+    /// Tries in a task. Members without a place keep its waker while it is pending.
+    pub(super) fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, GroupFailure<P>>> {
+        parking::poll(self.placed(), waker, || ())
+    }
+
+    fn placed(&mut self) -> Placed<'_, 'g, P, M> {
+        Placed {
+            building: self,
+            waker: None,
         }
     }
 
@@ -186,10 +194,7 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
     }
 
     /// Attempts to send, with `waker` left at every member that has no place for the message.
-    pub(super) fn attempt_watched(
-        &mut self,
-        waker: &Waker,
-    ) -> Option<Result<u64, GroupFailure<P>>> {
+    fn attempt_watched(&mut self, waker: &Waker) -> Option<Result<u64, GroupFailure<P>>> {
         loop {
             match self.attempt() {
                 Err(failure) if failure.is_transient() => {}

@@ -251,13 +251,7 @@ impl<P: Clone> SendGroup<P> {
     ) -> Poll<Result<u64, GroupFailure<P>>> {
         check_fork().map_err(GroupFailure::UsedAfterFork)?;
         self.leave_waits();
-        let mut building = Building::new(self, message);
-        let settled = building.attempt_watched(waker);
-        drop(building);
-        if settled.is_some() {
-            self.leave_waits();
-        }
-        settled.map_or(Poll::Pending, Poll::Ready)
+        Building::new(self, message).poll(waker)
     }
 
     /// Waits until every member's engine holds everything that was sent. Drops members whose

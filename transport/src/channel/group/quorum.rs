@@ -5,6 +5,7 @@
 //! that. A member that joined later has acknowledged no message that was sent before.
 
 use std::{
+    mem,
     sync::Arc,
     task::{Poll, Waker},
 };
@@ -116,6 +117,7 @@ impl<P: Clone> SendGroup<P> {
             group: self,
             sequence,
             quorum,
+            has_told: true,
         };
         match runtime.wait(deadline, looks, reached) {
             Ok(answer) => answer,
@@ -133,18 +135,12 @@ impl<P: Clone> SendGroup<P> {
         check_fork().map_err(QuorumFailure::UsedAfterFork)?;
         self.leave_waits();
         let runtime = self.runtime.clone();
-        let mut reached = Reached {
+        let reached = Reached {
             group: self,
             sequence,
             quorum,
+            has_told: false,
         };
-        if let Some(answer) = reached.look() {
-            return Poll::Ready(answer);
-        }
-        // Over a wire, the peer's engine keeps the question until it is answered.
-        reached
-            .group
-            .ask_for(sequence, |member| !member.handle.shares_memory());
         // Where callers turn the engine, this turn may bring the answer at once.
         parking::poll(reached, waker, || runtime.poll_in_passing())
     }
@@ -252,6 +248,8 @@ struct Reached<'g, P> {
     group: &'g mut SendGroup<P>,
     sequence: u64,
     quorum: usize,
+    /// Members over a wire were asked.
+    has_told: bool,
 }
 
 impl<P: Clone> Condition for Reached<'_, P> {
@@ -262,9 +260,11 @@ impl<P: Clone> Condition for Reached<'_, P> {
     }
 
     fn ask(&mut self) {
-        // Engines keep the question until it is answered.
-        self.group
-            .ask_for(self.sequence, |member| member.handle.shares_memory());
+        // Over a wire, the peer's engine keeps the question until it is answered.
+        let has_told = mem::replace(&mut self.has_told, true);
+        self.group.ask_for(self.sequence, |member| {
+            !has_told || member.handle.shares_memory()
+        });
     }
 
     fn register(&mut self, waker: &Waker) {

@@ -1,7 +1,7 @@
 //! The waiting of a receiver's handle: it spins on the next header for a moment, and then waits by
 //! its node's rules.
 
-use std::{sync::atomic::Ordering, task::Waker, time::Duration};
+use std::{sync::atomic::Ordering, task::Waker};
 
 use ibex_base::fork;
 use ibex_ring::parking::{Condition, Patience, TimedOut};
@@ -120,12 +120,8 @@ impl ReceiveHandle {
             return Err(failure);
         }
         let mut found = Ok(None);
-        let incoming = Incoming {
-            handle: self,
-            found: &mut found,
-        };
-        match session.wait_for(deadline, incoming) {
-            Ok(()) => found,
+        match session.wait_for(deadline, Incoming::new(self, &mut found)) {
+            Ok(()) => Ok(found?),
             Err(TimedOut) => Err(RecvFailure::TimedOut(Box::new(NoMessage {
                 channel: end.name.to_string(),
                 peer: session.peer_name(),
@@ -137,25 +133,14 @@ impl ReceiveHandle {
         }
     }
 
-    /// Looks for a message for at most `moment`, as a blocking call does before it sleeps. This is
-    /// for a task of the runtime that drives the node.
-    pub(in crate::channel) fn look_for_a_moment(
+    /// Returns what a wait by [`Incoming`] has found. `None` if it has seen a message that a peer
+    /// has since changed against the protocol.
+    pub(in crate::channel) fn found(
         &mut self,
-        moment: Duration,
+        found: Result<Option<RawMessage>, RecvError>,
     ) -> Option<Result<RawMessage, RecvError>> {
-        let end = self.end.clone();
-        let mut found = Ok(None);
-        let incoming = Incoming {
-            handle: self,
-            found: &mut found,
-        };
-        end.session.look_for(moment, incoming)?;
-        match found {
-            Ok(Some(message)) => Some(Ok(message)),
-            Ok(None) => self.take().map(Ok),
-            Err(RecvFailure::Failed(error)) => Some(Err(error)),
-            Err(_) => None,
-        }
+        let taken = found.map(|message| message.or_else(|| self.take()));
+        taken.transpose()
     }
 
     /// Tells the sender which messages were released and acknowledged, where that takes no frame. A
@@ -205,16 +190,23 @@ const DELAY_STEP: u32 = 4;
 const MAX_REPLY_DELAY: u32 = 1000;
 
 /// The condition "a message, or the end".
-struct Incoming<'a> {
+pub(in crate::channel) struct Incoming<'a> {
     handle: &'a mut ReceiveHandle,
     /// The result of a look. It stays `Ok(None)` for a message that the caller takes in place.
-    found: &'a mut Result<Option<RawMessage>, RecvFailure>,
+    found: &'a mut Result<Option<RawMessage>, RecvError>,
 }
 
-impl Incoming<'_> {
+impl<'a> Incoming<'a> {
+    pub(in crate::channel) fn new(
+        handle: &'a mut ReceiveHandle,
+        found: &'a mut Result<Option<RawMessage>, RecvError>,
+    ) -> Self {
+        Self { handle, found }
+    }
+
     #[inline(never)]
     fn look_closely(&mut self) -> bool {
-        *self.found = self.handle.poll_slow().map_err(RecvFailure::from);
+        *self.found = self.handle.poll_slow();
         !matches!(self.found, Ok(None))
     }
 }

@@ -1,0 +1,194 @@
+//! A value that any thread with news looks after, so that wakers never wait for a lock.
+//!
+//! ```text
+//!   thread with news          holder of the value
+//!   is_told = true            unlock
+//!   fence                     fence
+//!   try to lock               is_told?
+//!     locked by another: go     yes: look after it again
+//! ```
+//!
+//! The fences order both sides' writes before their reads. So either the lock is found free, or its
+//! holder finds the news. Models: loom_news_finds_the_holder, loom_news_comes_when_it_is_free.
+
+use std::sync::TryLockError;
+
+use ibex_base::sync::{AtomicBool, Mutex, MutexGuard, Ordering, fence, lock};
+
+/// A value behind a lock, and whether there was news for it while a thread held it.
+#[derive(Debug)]
+pub struct Attended<T> {
+    is_told: AtomicBool,
+    value: Mutex<T>,
+}
+
+impl<T> Attended<T> {
+    /// Creates a value without news.
+    pub fn new(value: T) -> Self {
+        Self {
+            is_told: AtomicBool::new(false),
+            value: Mutex::new(value),
+        }
+    }
+
+    /// Runs `act` on the value. If another holder has the value, that holder runs `act` when it
+    /// leaves.
+    pub fn attend(&self, mut act: impl FnMut(&mut T)) {
+        self.tell();
+        while let Some(mut value) = self.try_hold() {
+            self.take_news();
+            act(&mut value);
+            if !self.unlock(value) {
+                break;
+            }
+        }
+    }
+
+    /// Runs `act` while this thread does not hold the value. If the value has a holder, possibly
+    /// this very thread, that holder finds [news](Self::unlock) when it leaves.
+    pub fn when_free(&self, mut act: impl FnMut()) {
+        self.tell();
+        while let Some(value) = self.try_hold() {
+            if !self.unlock(value) || !self.take_news() {
+                break;
+            }
+            act();
+        }
+    }
+
+    fn tell(&self) {
+        // TOLD, pairs with `take_news`: the thread that takes the flag sees what the news are about.
+        self.is_told.store(true, Ordering::Release);
+        // LOOK, pairs with `unlock`: the lock is tried after the flag is set.
+        fence(Ordering::SeqCst);
+    }
+
+    fn take_news(&self) -> bool {
+        // TOLD, pairs with `tell`.
+        self.is_told.swap(false, Ordering::AcqRel)
+    }
+
+    /// Returns the value, if it has no holder. Give it back by [`leave`](Self::leave) or
+    /// [`unlock`](Self::unlock).
+    pub fn try_hold(&self) -> Option<MutexGuard<'_, T>> {
+        match self.value.try_lock() {
+            Ok(value) => Some(value),
+            Err(TryLockError::Poisoned(value)) => Some(value.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Waits until the value has no holder, and returns it. Must not be called inside a waker.
+    pub fn hold(&self) -> MutexGuard<'_, T> {
+        lock(&self.value)
+    }
+
+    /// Gives the value back, and runs `act` on it if there was news meanwhile.
+    pub fn leave(&self, value: MutexGuard<'_, T>, act: impl FnMut(&mut T)) {
+        if self.unlock(value) {
+            self.attend(act);
+        }
+    }
+
+    /// Gives the value back. Returns whether there is news that no thread has taken.
+    #[must_use = "the news waits for it"]
+    pub fn unlock(&self, value: MutexGuard<'_, T>) -> bool {
+        drop(value);
+        // LOOK, pairs with `tell`: the flag is read after the lock is free.
+        fence(Ordering::SeqCst);
+        self.is_told.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_during_a_hold_is_looked_after_at_its_end() {
+        let attended = Attended::new(0);
+        let mut value = attended.hold();
+        *value = 1;
+        attended.attend(|_| panic!("somebody holds it"));
+        attended.leave(value, |value| *value += 1);
+        assert_eq!(*attended.hold(), 2);
+        // The news was taken.
+        attended.leave(attended.hold(), |_| panic!("there is no news"));
+    }
+
+    #[test]
+    fn news_for_a_free_value_is_acted_on_without_the_lock() {
+        let attended = Attended::new(());
+        let mut acts = 0;
+        attended.when_free(|| {
+            acts += 1;
+            if acts == 1 {
+                let held = attended.hold();
+                attended.when_free(|| panic!("this thread holds it"));
+                assert!(attended.unlock(held), "the outer call acts on this news");
+            }
+        });
+        assert_eq!(acts, 2);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use ibex_base::sync::{Arc, AtomicU32, thread};
+
+    /// The fence in `unlock` has no mutant: loom's lock is a fence itself, which real ones are not.
+    ///
+    /// Mutant: told_fence_missing.
+    #[test]
+    fn loom_news_finds_the_holder() {
+        loom::model(|| {
+            let attended = Arc::new(Attended::new(0));
+            let news = Arc::new(AtomicU32::new(0));
+            let tells = {
+                let (attended, news) = (attended.clone(), news.clone());
+                thread::spawn(move || {
+                    news.store(1, Ordering::Relaxed);
+                    attended.attend(|seen| *seen = news.load(Ordering::Relaxed));
+                })
+            };
+            let mut held = attended.hold();
+            *held = news.load(Ordering::Relaxed);
+            attended.leave(held, |seen| *seen = news.load(Ordering::Relaxed));
+            tells.join().unwrap();
+            assert_eq!(*attended.hold(), 1);
+        });
+    }
+
+    /// Mutant: told_fence_missing.
+    #[test]
+    fn loom_news_comes_when_it_is_free() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
+            let attended = Arc::new(Attended::new(()));
+            let news = Arc::new(AtomicU32::new(0));
+            let seen = Arc::new(AtomicU32::new(0));
+            let act = {
+                let (news, seen) = (news.clone(), seen.clone());
+                move || {
+                    seen.fetch_max(news.load(Ordering::Relaxed), Ordering::Relaxed);
+                }
+            };
+            let tells = {
+                let (attended, news, act) = (attended.clone(), news.clone(), act.clone());
+                thread::spawn(move || {
+                    news.store(1, Ordering::Relaxed);
+                    attended.when_free(act);
+                })
+            };
+            let held = attended.hold();
+            act();
+            if attended.unlock(held) {
+                attended.when_free(act);
+            }
+            tells.join().unwrap();
+            assert_eq!(seen.load(Ordering::Relaxed), 1);
+        });
+    }
+}
