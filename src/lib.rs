@@ -242,6 +242,7 @@ pub use ibex_codec::{Serde, SerdeBorrowed, serde, serde_bytes};
 
 pub use ibex_bootstrap::{FabricKind as Fabric, Integrity, Policy};
 pub use ibex_protocol::format::control::{CloseReason, Role};
+pub use ibex_protocol::format::trace_context::{InvalidTraceContext, TraceContext};
 pub use ibex_tls::{AuthenticatedAs, SecurityStats};
 #[cfg(feature = "tls")]
 pub use ibex_tls::{Encryption, Security, SecurityError, SharedSecret, rustls};

@@ -54,6 +54,7 @@ use crate::{
 /// | fabrics | [`fabric`](Self::fabric), [`integrity`](Self::integrity), [`fail_over_after`](Self::fail_over_after), [`fail_back`](Self::fail_back) |
 /// | RDMA | `rdma`, which takes the settings of `ibex::rdma` (feature `verbs`) |
 /// | defaults of this node's channels | [`window_messages`](Self::window_messages), [`window_bytes`](Self::window_bytes), [`max_message_bytes`](Self::max_message_bytes), [`max_unreleased_bytes`](Self::max_unreleased_bytes), [`open_timeout`](Self::open_timeout) |
+/// | tracing | [`trace_context`](Self::trace_context) |
 /// | variables | [`environment`](Self::environment) |
 ///
 /// # Variables

@@ -46,6 +46,7 @@ pub use self::{
     request::Request,
     service::Service,
 };
+pub use ibex_protocol::format::metadata::{Metadata, MetadataRefused, MetadataValue};
 
 /// Marks the request, the reply and the codec of a type that holds none of them.
 type Types<Q, R, C> = PhantomData<(fn(&Q), fn(&R), fn() -> C)>;

@@ -427,6 +427,7 @@ fn admission(stream: TcpStream, number: u8) -> Admission {
             fabric: Fabric::Tcp,
             reason: "the test says so".to_owned(),
             known_to: None,
+            carries_context: false,
         },
         parts: WireParts {
             stream,

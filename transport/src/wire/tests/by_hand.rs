@@ -68,6 +68,7 @@ pub(crate) fn admit_sealed(
             fabric,
             reason: "the test says so".to_owned(),
             known_to: None,
+            carries_context: false,
         },
         parts: WireParts {
             stream,
