@@ -105,11 +105,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
     }
 
     #[cold]
-    fn send_with_extras(
-        &mut self,
-        value: impl Content,
-        share: &LineRef,
-    ) -> Result<(), CallError> {
+    fn send_with_extras(&mut self, value: impl Content, share: &LineRef) -> Result<(), CallError> {
         self.check_suspended()?;
         match self.extension(share) {
             Some(extension) => self.send_content(Extended { value, extension }),

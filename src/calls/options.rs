@@ -149,7 +149,10 @@ impl fmt::Debug for CallOptions {
             .field("timeout", &self.timeout)
             .field("retries", &self.retries)
             .field("window", &self.window)
-            .field("fails_while_suspended", &self.extras.fails_while_suspended())
+            .field(
+                "fails_while_suspended",
+                &self.extras.fails_while_suspended(),
+            )
             .finish()
     }
 }

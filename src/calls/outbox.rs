@@ -272,8 +272,7 @@ impl Outbox {
             };
             let content = Text(&notice.text);
             let size = frame_size(content);
-            let encode =
-                |slot: &mut [MaybeUninit<u8>]| encode_frame(notice.header, content, slot);
+            let encode = |slot: &mut [MaybeUninit<u8>]| encode_frame(notice.header, content, slot);
             match handle.poll_send(&self.waker, size, encode) {
                 Poll::Ready(Ok(_)) => self.owes_wake.store(true, Ordering::Release),
                 Poll::Ready(Err(_)) => {

@@ -39,6 +39,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         },
         max_message_bytes: 1 << 30,
         max_unreleased_bytes: 1 << 31,
+        is_traced: false,
     };
     let all_versions = ChannelSpec {
         older: (0..MAX_OLDER_VERSIONS as u8).map(version).collect(),

@@ -45,9 +45,7 @@ impl CallExtension {
         let (trace, pairs) = match flags {
             0 => (None, fields),
             TRACED => {
-                let (trace, pairs) = fields
-                    .split_first_chunk()
-                    .ok_or(MalformedExtension::Cut)?;
+                let (trace, pairs) = fields.split_first_chunk().ok_or(MalformedExtension::Cut)?;
                 let trace = TraceContext::from_bytes(*trace);
                 (Some(trace.map_err(|_| MalformedExtension::Trace)?), pairs)
             }
@@ -190,7 +188,10 @@ mod tests {
             (foot(0, 3).to_vec(), MalformedExtension::Empty),
             (foot(2, 3).to_vec(), MalformedExtension::Flags(2)),
             (foot(1, 3).to_vec(), MalformedExtension::Cut),
-            ([&[0; 26][..], &foot(1, 29)].concat(), MalformedExtension::Trace),
+            (
+                [&[0; 26][..], &foot(1, 29)].concat(),
+                MalformedExtension::Trace,
+            ),
             (
                 [&[1][..], &foot(0, 4)].concat(),
                 MalformedMetadata::Cut.into(),

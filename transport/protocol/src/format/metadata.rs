@@ -446,7 +446,10 @@ mod tests {
         let cases = [
             (vec![0; Metadata::MAX_BYTES + 1], MalformedMetadata::TooLong),
             (many, MalformedMetadata::TooMany),
-            (pair(b"k", BYTES, &[1])[..5].to_vec(), MalformedMetadata::Cut),
+            (
+                pair(b"k", BYTES, &[1])[..5].to_vec(),
+                MalformedMetadata::Cut,
+            ),
             (vec![1], MalformedMetadata::Cut),
             (pair(b"", BYTES, &[]), MalformedMetadata::Key),
             (pair(b"k\x7f", BYTES, &[]), MalformedMetadata::Key),

@@ -228,7 +228,10 @@ mod tests {
     #[test]
     fn a_later_version_is_read_as_far_as_it_is_known() {
         let later = TEXT.replacen("00-", "cc-", 1);
-        for text in [later.clone(), format!("{later}-what-the-future-will-be-like")] {
+        for text in [
+            later.clone(),
+            format!("{later}-what-the-future-will-be-like"),
+        ] {
             let context = TraceContext::from_traceparent(&text).expect("a context");
             assert_eq!(context.to_string(), TEXT);
         }

@@ -450,6 +450,7 @@ fn spec() -> ChannelSpec {
     };
     ChannelSpec {
         max_unreleased_bytes: 16 << 20,
+        is_traced: false,
         ..spec_of_bytes(window, 64 << 10)
     }
 }

@@ -97,6 +97,7 @@ pub(crate) fn spec_of_bytes(window: ChannelWindow, longest: u64) -> ChannelSpec 
         window,
         max_message_bytes: longest,
         max_unreleased_bytes: u64::MAX,
+        is_traced: false,
     }
 }
 

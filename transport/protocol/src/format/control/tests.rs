@@ -42,6 +42,7 @@ fn some_open() -> Control {
             },
             max_message_bytes: 1 << 30,
             max_unreleased_bytes: 1 << 31,
+            is_traced: false,
         }),
     }
 }
