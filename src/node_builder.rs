@@ -514,6 +514,13 @@ impl NodeBuilder {
         self
     }
 
+    /// Plays a node that knows these optional parts of the protocol and no others.
+    #[cfg(test)]
+    pub(crate) fn features(mut self, features: u64) -> Self {
+        self.settings.features = features;
+        self
+    }
+
     /// Sets the node's identity, 16 bytes that peers see. Default: random, so that peers take a
     /// restart for another node. An identity must be used by one node only. A node that comes with
     /// the same one later is taken for a restart of this node, which ends the sessions that wait

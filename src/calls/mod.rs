@@ -21,6 +21,8 @@ mod caller;
 mod claim;
 mod client;
 mod error;
+#[cfg(test)]
+mod extension_tests;
 mod frame;
 mod header;
 mod line;
