@@ -492,9 +492,9 @@ impl NodeBuilder {
     /// channels that [ask for it](crate::ChannelBuilder::trace_context). Default: none.
     ///
     /// The function runs when a call or a message is sent, and in a task at each poll until it is
-    /// sent. It must not wait. `None` from it sends nothing. A panic in it comes through, and nothing
-    /// is sent. The crate `ibex-tracing` has a function for programs that use `tracing` with
-    /// OpenTelemetry.
+    /// sent. It must not wait, and must not send on the channel that asks. `None` from it sends no
+    /// context. A panic in it comes through, and nothing is sent. The crate `ibex-tracing` has a
+    /// function for programs that use `tracing` with OpenTelemetry.
     ///
     /// ```
     /// use std::cell::Cell;

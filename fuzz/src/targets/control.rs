@@ -45,6 +45,10 @@ pub(crate) fn seeds() -> Vec<Seed> {
         older: (0..MAX_OLDER_VERSIONS as u8).map(version).collect(),
         ..spec.clone()
     };
+    let traced = ChannelSpec {
+        is_traced: true,
+        ..spec.clone()
+    };
     let ask = Ask {
         received: 1,
         released: 2,
@@ -68,6 +72,15 @@ pub(crate) fn seeds() -> Vec<Seed> {
                 role: Role::Receiver,
                 name: "wal".into(),
                 spec: all_versions.into(),
+            },
+        ),
+        (
+            "open_traced",
+            Control::Open {
+                end: 1,
+                role: Role::Sender,
+                name: "wal".into(),
+                spec: traced.into(),
             },
         ),
         (
