@@ -68,6 +68,7 @@
 //! | How do I renew certificates while the program runs? | [`guide::security`](guide::security#renewing-and-revoking) |
 //! | When and how do I use several I/O threads? | [`guide::which_driver`](guide::which_driver#several-io-threads) |
 //! | How do I know that RDMA is used? | [`guide::rdma_setup`](guide::rdma_setup#is-it-used) |
+//! | How do I trace a call from process to process? | [`guide::request_and_reply`](guide::request_and_reply#metadata-and-traces) |
 //! | What does this error mean? | [`guide::troubleshooting`] |
 //!
 //! # Messages and codecs
