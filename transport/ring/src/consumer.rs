@@ -124,8 +124,8 @@ impl<M: RingMemory> Consumer<M> {
     /// The longest run of whole records from here that takes at most
     /// `max_bytes`, without consuming them.
     ///
-    /// The run ends behind the first [large](RecordKind::is_large) one: that announcement is the last that may
-    /// be sent before the message it announces.
+    /// The run ends behind the first [large](RecordKind::is_large) one: that announcement is the
+    /// last that may be sent before the message it announces.
     ///
     /// # Errors
     ///
