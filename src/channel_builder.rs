@@ -63,6 +63,7 @@ use crate::{
 /// | time | [`open_timeout`](Self::open_timeout): the wait for the peer's end | 10 s |
 /// | acknowledgements | [`ack_every`](Self::ack_every): how often a receiver tells its sender | each half window |
 /// | calls | [`max_in_flight`](Self::max_in_flight): calls of one caller that are under way | 1024 |
+/// | tracing | [`trace_context`](Self::trace_context): messages carry the sender's trace context | false |
 ///
 /// RDMA has no settings of its own for a channel; [`NodeBuilder`](crate::NodeBuilder) has those of a
 /// node. The two ends may have different settings. Of limits and windows, the smaller value holds for
@@ -221,6 +222,34 @@ impl<C, At> ChannelBuilder<C, At> {
         self
     }
 
+    /// Sets whether messages of the channel carry the trace context in which they were sent.
+    /// Default: false. They do if both ends ask for it, the sending node
+    /// [knows its trace](crate::NodeBuilder::trace_context), and both nodes have protocol 3.1; the
+    /// channel opens in any case. [`Message::trace_context`](crate::Message::trace_context) reads it.
+    ///
+    /// A message with it is 26 bytes longer, which count in
+    /// [`max_message_bytes`](Self::max_message_bytes), and takes a longer way through the code at
+    /// both ends. [Reservations](crate::Sender::reserve) and messages of a
+    /// [`Group`](crate::Group) carry none. Calls carry theirs without this setting.
+    ///
+    /// ```
+    /// # #[cfg(feature = "rkyv")]
+    /// # fn open(peer: &ibex::Peer) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut orders = peer.channel("orders").trace_context(true).receiver::<String>()?;
+    /// while let Some(order) = orders.next()? {
+    ///     if let Some(context) = order.trace_context() {
+    ///         println!("taken in within {}", context.to_traceparent());
+    ///     }
+    ///     order.ack();
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn trace_context(mut self, is_carried: bool) -> Self {
+        self.template.is_traced = is_carried;
+        self
+    }
+
     /// Has errors speak of this interface.
     pub(crate) fn told_as(mut self, interface: Interface) -> Self {
         self.template = self.template.told_as(interface);
@@ -363,6 +392,7 @@ impl<C> ChannelBuilder<C> {
             window: self.template.defaults.ring_window(),
             max_message_bytes: self.template.defaults.max_message_bytes,
             max_unreleased_bytes: self.template.defaults.unreleased_bytes(),
+            is_traced: self.template.is_traced && self.at.session().peer().carries_context,
         })
     }
 }

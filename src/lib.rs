@@ -68,6 +68,7 @@
 //! | How do I renew certificates while the program runs? | [`guide::security`](guide::security#renewing-and-revoking) |
 //! | When and how do I use several I/O threads? | [`guide::which_driver`](guide::which_driver#several-io-threads) |
 //! | How do I know that RDMA is used? | [`guide::rdma_setup`](guide::rdma_setup#is-it-used) |
+//! | How do I trace a call from process to process? | [`guide::request_and_reply`](guide::request_and_reply#metadata-and-traces) |
 //! | What does this error mean? | [`guide::troubleshooting`] |
 //!
 //! # Messages and codecs
@@ -242,6 +243,7 @@ pub use ibex_codec::{Serde, SerdeBorrowed, serde, serde_bytes};
 
 pub use ibex_bootstrap::{FabricKind as Fabric, Integrity, Policy};
 pub use ibex_protocol::format::control::{CloseReason, Role};
+pub use ibex_protocol::format::trace_context::{InvalidTraceContext, TraceContext};
 pub use ibex_tls::{AuthenticatedAs, SecurityStats};
 #[cfg(feature = "tls")]
 pub use ibex_tls::{Encryption, Security, SecurityError, SharedSecret, rustls};

@@ -12,7 +12,9 @@ use std::{
     time::Instant,
 };
 
-use ibex_bootstrap::{Acceptor, Established, FabricKind, HandshakeError, NodeIdentity, Problem};
+use ibex_bootstrap::{
+    Acceptor, Established, FabricKind, HandshakeError, NodeIdentity, Problem, message::Hello,
+};
 use ibex_ring::parking::Wakers;
 use ibex_transport::{
     engine::{Admission, ControlSource, Incoming},
@@ -266,6 +268,7 @@ pub(crate) fn admission(
             },
             names: PeerNames::new(info.name.as_str(), info.authenticated_as),
             known_to: resuming.name.clone(),
+            carries_context: info.features & Hello::CARRIES_CONTEXT != 0,
         },
     }
 }

@@ -10,6 +10,7 @@ use ibex_codec::{
 };
 #[cfg(feature = "serde")]
 use ibex_codec::{Serde, SerdeBorrowed, WithLifetime, serde};
+use ibex_protocol::format::trace_context::TraceContext;
 use ibex_transport::channel::RawMessage;
 
 /// The codec of channels that name none.
@@ -143,6 +144,14 @@ impl<T: ?Sized, C: Codec<T>> Message<T, C> {
     pub fn received_at(&self) -> Option<std::time::SystemTime> {
         let since = std::time::Duration::from_nanos(self.raw.received_at()?.get());
         Some(std::time::UNIX_EPOCH + since)
+    }
+
+    /// Returns the trace context in which the message was sent: what the span that takes it in has
+    /// as its parent. `None` if the channel does not [carry](crate::ChannelBuilder::trace_context)
+    /// it, or there was none.
+    #[must_use]
+    pub fn trace_context(&self) -> Option<TraceContext> {
+        self.raw.trace_context()
     }
 
     /// Returns the bytes as they were sent.

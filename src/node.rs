@@ -245,6 +245,7 @@ impl Node {
         local.absent = absent_fabrics();
         local.is_shm_denied = settings.is_shm_denied();
         local.integrity = settings.integrity;
+        local.features = settings.features;
         local.credentials.clone_from(&settings.credentials);
         warn_of_credentials(&local, SystemTime::now());
         #[cfg(feature = "verbs")]
@@ -294,6 +295,9 @@ impl Node {
             session_timeout: settings.session_timeout,
             peer_gone_after: settings.peer_gone_after,
         })?;
+        if let Some(current) = settings.trace_context {
+            runtime.state().ask_for_trace_context(current);
+        }
         #[cfg(feature = "verbs")]
         devices.entrust_to(&runtime);
         runtime.set_dialer(Box::new(Dials {

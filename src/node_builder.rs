@@ -14,7 +14,7 @@ use ibex_bootstrap::{Integrity, Policy, resolve};
 use ibex_transport::{node::Wait, runtime::Driver, session::MOST_ENGINES};
 
 use crate::{
-    Fabric, ListenError, Node, PeerId, ToAddress,
+    Fabric, ListenError, Node, PeerId, ToAddress, TraceContext,
     accept_placement::AcceptPlacement,
     address,
     environment::{self, Environment, EnvironmentWarning, Site},
@@ -54,6 +54,7 @@ use crate::{
 /// | fabrics | [`fabric`](Self::fabric), [`integrity`](Self::integrity), [`fail_over_after`](Self::fail_over_after), [`fail_back`](Self::fail_back) |
 /// | RDMA | `rdma`, which takes the settings of `ibex::rdma` (feature `verbs`) |
 /// | defaults of this node's channels | [`window_messages`](Self::window_messages), [`window_bytes`](Self::window_bytes), [`max_message_bytes`](Self::max_message_bytes), [`max_unreleased_bytes`](Self::max_unreleased_bytes), [`open_timeout`](Self::open_timeout) |
+/// | tracing | [`trace_context`](Self::trace_context) |
 /// | variables | [`environment`](Self::environment) |
 ///
 /// # Variables
@@ -483,6 +484,40 @@ impl NodeBuilder {
     /// connection that works rarely breaks, so by default TCP's speed comes first.
     pub fn fail_back(mut self, goes_back: bool) -> Self {
         self.settings.fail_back = goes_back;
+        self
+    }
+
+    /// Sets the function that tells the trace context of the thread or task that calls it, as the
+    /// program's tracer has it. Calls of all callers of the node then carry it, and so do messages of
+    /// channels that [ask for it](crate::ChannelBuilder::trace_context). Default: none.
+    ///
+    /// The function runs when a call or a message is sent, and in a task at each poll until it is
+    /// sent. It must not wait, and must not send on the channel that asks. `None` from it sends no
+    /// context. A panic in it comes through, and nothing is sent. The crate `ibex-tracing` has a
+    /// function for programs that use `tracing` with OpenTelemetry.
+    ///
+    /// ```
+    /// use std::cell::Cell;
+    /// use ibex::{Node, TraceContext};
+    ///
+    /// thread_local! {
+    ///     static CONTEXT: Cell<Option<TraceContext>> = const { Cell::new(None) };
+    /// }
+    ///
+    /// # fn main() -> Result<(), ibex::ListenError> {
+    /// let node = Node::builder().trace_context(|| CONTEXT.get()).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn trace_context(mut self, current: fn() -> Option<TraceContext>) -> Self {
+        self.settings.trace_context = Some(current);
+        self
+    }
+
+    /// Plays a node that knows these optional parts of the protocol and no others.
+    #[cfg(test)]
+    pub(crate) fn features(mut self, features: u64) -> Self {
+        self.settings.features = features;
         self
     }
 

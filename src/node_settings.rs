@@ -2,8 +2,11 @@
 
 use std::{sync::Arc, thread, time::Duration};
 
-use ibex_bootstrap::{Integrity, Policy};
-use ibex_protocol::format::channel_window::{ChannelWindow, HALF_WINDOW};
+use ibex_bootstrap::{Integrity, Policy, message::Hello};
+use ibex_protocol::format::{
+    channel_window::{ChannelWindow, HALF_WINDOW},
+    trace_context::TraceContext,
+};
 use ibex_ring::memory::process_memory_limit;
 use ibex_tls::Credentials;
 use ibex_transport::{node::Wait, runtime::Driver, shared_memory};
@@ -48,6 +51,9 @@ pub(crate) struct NodeSettings {
     /// The limit; `None` if it follows from the memory that the process may have.
     pub(crate) memory_limit: Option<u64>,
     pub(crate) channel: ChannelDefaults,
+    pub(crate) trace_context: Option<fn() -> Option<TraceContext>>,
+    /// The optional parts of the protocol that the node knows. Tests play older nodes by it.
+    pub(crate) features: u64,
 }
 
 impl Default for NodeSettings {
@@ -91,6 +97,8 @@ impl Default for NodeSettings {
                 open_timeout: Duration::from_secs(10),
                 ack_every: HALF_WINDOW,
             },
+            trace_context: None,
+            features: Hello::FEATURES,
         }
     }
 }

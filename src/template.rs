@@ -16,6 +16,8 @@ pub(crate) struct ChannelTemplate {
     pub(crate) interface: Interface,
     /// The limit of calls under way, of a caller or a service.
     pub(crate) max_in_flight: u32,
+    /// Messages carry trace context.
+    pub(crate) is_traced: bool,
     /// The first setting that was out of its range.
     pub(crate) refused: Option<SettingError>,
 }
@@ -33,6 +35,7 @@ impl ChannelTemplate {
             defaults,
             interface: Interface::Channel,
             max_in_flight: 1024,
+            is_traced: false,
             refused: None,
         }
     }
@@ -40,6 +43,8 @@ impl ChannelTemplate {
     /// Makes errors name this interface.
     pub(crate) fn told_as(mut self, interface: Interface) -> Self {
         self.interface = interface;
+        // Calls carry theirs in their own frames.
+        self.is_traced &= !matches!(interface, Interface::Caller | Interface::Service);
         self
     }
 

@@ -88,6 +88,9 @@ pub struct PeerInfo {
     pub limits: Limits,
     /// The version that both ends speak from here on.
     pub version: Version,
+    /// The optional parts of the protocol that both ends know, as in
+    /// [`Hello`](crate::message::Hello).
+    pub features: u64,
     /// The name that the peer gives itself, which nothing proves; empty if it gives none.
     pub name: Text,
     /// The identity that the peer has proven, where nodes are authenticated.
@@ -132,6 +135,7 @@ impl Established {
                 stated_pid: agreement.stated_pid,
                 limits: agreement.peer.limits,
                 version: agreement.version,
+                features: agreement.features,
                 name: agreement.peer.name,
                 authenticated_as: agreement.authenticated_as,
             },

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 mod reader;
 mod targets {
     pub(crate) mod bootstrap;
+    pub(crate) mod call_extension;
     pub(crate) mod control;
     pub(crate) mod counters;
     pub(crate) mod frame_check;
@@ -23,8 +24,8 @@ mod targets {
 }
 
 use targets::{
-    bootstrap, control, counters, frame_check, frames, ring, rkyv_access, sealed, serde_decode,
-    shm_message,
+    bootstrap, call_extension, control, counters, frame_check, frames, ring, rkyv_access, sealed,
+    serde_decode, shm_message,
 };
 
 /// A parser.
@@ -118,6 +119,11 @@ pub const TARGETS: &[Target] = &[
         name: "sealed_records",
         accepts: sealed::records_accept,
         seeds: sealed::records_seeds,
+    },
+    Target {
+        name: "call_extension",
+        accepts: call_extension::accepts,
+        seeds: call_extension::seeds,
     },
 ];
 

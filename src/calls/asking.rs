@@ -76,23 +76,31 @@ impl Seat {
         handle: &ReceiveHandle,
         raw: RawMessage,
     ) -> Result<Asked, RecvError> {
+        let is_agreed = || handle.session().peer().carries_context;
         let header = Header::parse(raw.bytes()).and_then(|header| match header.kind {
             Kind::Call | Kind::Stream | Kind::Cancel | Kind::Credit => Ok(header),
+            Kind::ExtendedCall | Kind::ExtendedStream if is_agreed() => Ok(header),
+            Kind::ExtendedCall | Kind::ExtendedStream => Err(Malformed::Unagreed),
             _ => Err(Malformed::Direction),
         });
-        match header {
-            Ok(header) => {
-                let client = self
-                    .client
-                    .get_or_insert_with(|| Client::new(handle.session()));
-                Ok(Asked {
-                    client: client.clone(),
-                    header,
-                    body: Body::InPlace(raw),
-                })
+        let header = match header {
+            Ok(header) => header,
+            Err(malformed) => return Err(handle.corrupt(&raw, &malformed.to_string())),
+        };
+        let client = self
+            .client
+            .get_or_insert_with(|| Client::new(handle.session()));
+        let (header, body) = match header.kind {
+            Kind::ExtendedCall | Kind::ExtendedStream => {
+                (header.without_extension(), Body::cut(raw))
             }
-            Err(malformed) => Err(handle.corrupt(&raw, &malformed.to_string())),
-        }
+            _ => (header, Body::InPlace(raw)),
+        };
+        Ok(Asked {
+            client: client.clone(),
+            header,
+            body,
+        })
     }
 }
 

@@ -75,7 +75,7 @@ impl<V: Borrow<Q>, Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> CallAsync<V, Q,
             .get_or_insert_with(|| Claim::new(line.clone(), CallKind::Unary, deadline, options));
         if !self.is_sent {
             let request = self.request.borrow();
-            ready!(claim.poll_send::<Q, C>(context.waker(), request))?;
+            ready!(claim.poll_send::<Q, C>(context.waker(), request, &self.line))?;
             self.is_sent = true;
         }
         Poll::Ready(match ready!(claim.poll_answer::<R, C>(context.waker()))? {

@@ -3,6 +3,7 @@
 use std::{fmt, marker::PhantomData, time::Instant};
 
 use ibex_codec::Codec;
+use ibex_protocol::format::{metadata::Metadata, trace_context::TraceContext};
 
 use super::{
     call::CallAsync,
@@ -61,8 +62,8 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
 
     fn on(line: LineRef, options: CallOptions) -> Self {
         Self {
+            options: options.carrying(line.carries()),
             line,
-            options,
             #[cfg(feature = "tower")]
             ready: None,
             _types: PhantomData,
@@ -73,6 +74,63 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     #[must_use]
     pub fn with(&self, options: CallOptions) -> Self {
         Self::on(self.line.clone(), options)
+    }
+
+    /// Returns the same caller, whose calls carry this metadata and no other.
+    /// [`Request::metadata`](crate::calls::Request::metadata) reads it there.
+    ///
+    /// A peer whose release of ibex has protocol 3.0 gets the calls without it. Each call carries
+    /// the metadata behind its request, where it counts in
+    /// [`max_message_bytes`](crate::ChannelBuilder::max_message_bytes). Calls without metadata and
+    /// trace context cost nothing more.
+    ///
+    /// ```
+    /// # #[cfg(feature = "rkyv")]
+    /// # mod example {
+    /// use ibex::calls::{Caller, Metadata};
+    ///
+    /// fn price(quotes: &Caller<String, u64>) -> Result<u64, Box<dyn std::error::Error>> {
+    ///     let mut metadata = Metadata::new();
+    ///     metadata.insert("tenant", "blue")?;
+    ///     metadata.insert("attempt", 2)?;
+    ///     let quotes = quotes.with_metadata(metadata); // kept, for all calls of the tenant
+    ///     Ok(quotes.call(&"IBX".to_owned())?.to_native())
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_metadata(&self, metadata: Metadata) -> Self {
+        Self::on(self.line.with_metadata(metadata), self.options)
+    }
+
+    /// Returns the same caller, whose calls belong to this trace.
+    /// [`Request::trace_context`](crate::calls::Request::trace_context) reads it there.
+    ///
+    /// A program whose tracer knows the present span gives it to all calls at once by
+    /// [`NodeBuilder::trace_context`](crate::NodeBuilder::trace_context) instead. A peer whose
+    /// release of ibex has protocol 3.0 gets the calls without it.
+    ///
+    /// ```
+    /// # #[cfg(feature = "rkyv")]
+    /// # mod example {
+    /// use ibex::{TraceContext, calls::Caller};
+    ///
+    /// /// Asks in the trace of a request that came over HTTP.
+    /// fn price(
+    ///     quotes: &Caller<String, u64>,
+    ///     traceparent: &str,
+    /// ) -> Result<u64, Box<dyn std::error::Error>> {
+    ///     let quotes = match TraceContext::from_traceparent(traceparent) {
+    ///         Ok(context) => &quotes.with_trace_context(context),
+    ///         Err(_) => quotes, // the call is made in any case
+    ///     };
+    ///     Ok(quotes.call(&"IBX".to_owned())?.to_native())
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_trace_context(&self, context: TraceContext) -> Self {
+        Self::on(self.line.with_trace_context(context), self.options)
     }
 
     /// Calls, and waits for the reply.
@@ -98,7 +156,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     #[inline]
     fn call_once(&self, request: &Q, deadline: Option<Instant>) -> Result<Reply<R, C>, CallError> {
         let mut claim = Claim::new(&*self.line, CallKind::Unary, deadline, &self.options);
-        claim.send::<Q, C>(request)?;
+        claim.send::<Q, C>(request, &self.line)?;
         match claim.answer::<R, C>()? {
             Answer::Reply(reply) => Ok(reply),
             Answer::Item(_) | Answer::End => unreachable!("they come of streams alone"),
@@ -130,7 +188,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     pub fn stream(&self, request: &Q) -> Result<Replies<R, C>, CallError> {
         let (line, options) = (self.line.clone(), &self.options);
         let mut claim = Claim::new(line, options.stream(), options.deadline(), options);
-        claim.send::<Q, C>(request)?;
+        claim.send::<Q, C>(request, &self.line)?;
         Ok(Replies::new(claim))
     }
 

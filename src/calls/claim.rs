@@ -7,14 +7,16 @@ use std::{
 };
 
 use ibex_codec::{Codec, Invalid};
+use ibex_protocol::format::call_extension::WrittenExtension;
 use ibex_ring::parking::{Ticket, TimedOut};
 
 use super::{
     error::{CallError, CallFailure, MAX_FAILURE_BYTES, Over, Refused},
-    frame::{Content, Opened},
+    frame::{Content, Extended, Opened, Value},
     header::{CallId, Header, Kind},
     line::Line,
-    options::CallOptions,
+    line_ref::LineRef,
+    options::{CallOptions, Extras},
     outbox::Unsent,
     slots::{Key, Landed, Look},
 };
@@ -28,8 +30,7 @@ pub(super) struct Claim<L: Deref<Target = Line>> {
     kind: Kind,
     window: u16,
     deadline: Option<Instant>,
-    /// The request does not wait while the session is suspended.
-    fails_while_suspended: bool,
+    extras: Extras,
     /// The request went out.
     is_sent: bool,
     /// The last frame has come, or none will.
@@ -72,7 +73,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
             kind,
             window,
             deadline,
-            fails_while_suspended: options.fails_while_suspended(),
+            extras: options.extras(),
             is_sent: false,
             is_over: false,
             room: None,
@@ -88,9 +89,31 @@ impl<L: Deref<Target = Line>> Claim<L> {
 
     // ---- In a thread -----------------------------------------------------------------
 
-    /// Waits for its turn and for room, and sends the request.
-    pub(super) fn send<Q: ?Sized, C: Codec<Q>>(&mut self, request: &Q) -> Result<(), CallError> {
+    /// Waits for its turn and for room, and sends the request, with what the caller's share of the
+    /// line carries.
+    #[inline]
+    pub(super) fn send<Q: ?Sized, C: Codec<Q>>(
+        &mut self,
+        request: &Q,
+        share: &LineRef,
+    ) -> Result<(), CallError> {
+        let value = Value::<Q, C>::new(request);
+        match self.extras.are_none() {
+            true => self.send_content(value),
+            false => self.send_with_extras(value, share),
+        }
+    }
+
+    #[cold]
+    fn send_with_extras(&mut self, value: impl Content, share: &LineRef) -> Result<(), CallError> {
         self.check_suspended()?;
+        match self.extension(share) {
+            Some(extension) => self.send_content(Extended { value, extension }),
+            None => self.send_content(value),
+        }
+    }
+
+    fn send_content(&mut self, content: impl Content) -> Result<(), CallError> {
         let id = match self.id {
             Some(id) => id,
             None => match self.line.wait_for_turn(self.key, self.deadline) {
@@ -100,11 +123,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
             },
         };
         let header = || (!self.line.session.peer_drains()).then(|| self.header(id));
-        let content = Content::Value(request);
-        let sent = self
-            .line
-            .outbox
-            .send::<Q, C>(header, content, self.deadline);
+        let sent = self.line.outbox.send(header, content, self.deadline);
         self.was_sent(sent)
     }
 
@@ -126,11 +145,37 @@ impl<L: Deref<Target = Line>> Claim<L> {
         &mut self,
         waker: &Waker,
         request: &Q,
+        share: &LineRef,
     ) -> Poll<Result<(), CallError>> {
         if self.is_late() {
             return Poll::Ready(Err(self.late()));
         }
+        let value = Value::<Q, C>::new(request);
+        match self.extras.are_none() {
+            true => self.poll_send_content(waker, value),
+            false => self.poll_send_with_extras(waker, value, share),
+        }
+    }
+
+    #[cold]
+    fn poll_send_with_extras(
+        &mut self,
+        waker: &Waker,
+        value: impl Content,
+        share: &LineRef,
+    ) -> Poll<Result<(), CallError>> {
         self.check_suspended()?;
+        match self.extension(share) {
+            Some(extension) => self.poll_send_content(waker, Extended { value, extension }),
+            None => self.poll_send_content(waker, value),
+        }
+    }
+
+    fn poll_send_content(
+        &mut self,
+        waker: &Waker,
+        content: impl Content,
+    ) -> Poll<Result<(), CallError>> {
         if self.line.session.peer_drains() {
             return Poll::Ready(Err(self.over_before_sent()));
         }
@@ -148,11 +193,10 @@ impl<L: Deref<Target = Line>> Claim<L> {
         };
         let mut room = self.room.take();
         let header = || self.header(id);
-        let content = Content::Value(request);
         let sent = self
             .line
             .outbox
-            .poll_send::<Q, C>(&mut room, waker, header, content);
+            .poll_send(&mut room, waker, header, content);
         self.room = room;
         if sent.is_pending() && self.deadline.is_some() {
             self.line.wake_late(self.key, waker, self.deadline);
@@ -192,6 +236,11 @@ impl<L: Deref<Target = Line>> Claim<L> {
             None if self.is_late() => Poll::Ready(Err(self.late())),
             None => Poll::Pending,
         }
+    }
+
+    /// Returns what the call carries, if it carries anything.
+    fn extension<'a>(&self, share: &'a LineRef) -> Option<WrittenExtension<'a>> {
+        self.extras.carries().then(|| share.extension()).flatten()
     }
 
     // ---- Outcomes --------------------------------------------------------------------
@@ -285,7 +334,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
 
     /// Fails if the session has no connection and the call does not wait for one.
     fn check_suspended(&self) -> Result<(), CallError> {
-        if !self.fails_while_suspended || !self.line.session.is_suspended() {
+        if !self.extras.fails_while_suspended() || !self.line.session.is_suspended() {
             return Ok(());
         }
         let Some(suspended) = self.line.session.cut_off() else {

@@ -1,30 +1,120 @@
 //! Frames: a [`Header`], and a payload that the user's codec writes straight into the channel and
 //! reads in place.
 
-use std::{mem::MaybeUninit, ops::Deref};
+use std::{marker::PhantomData, mem::MaybeUninit, ops::Deref};
 
 use ibex_codec::{
     Codec, EncodeError, Invalid, SlotWriter,
     bytemuck::{self, Pod, Zeroable},
 };
+use ibex_protocol::format::call_extension::{CallExtension, MalformedExtension, WrittenExtension};
 use ibex_transport::channel::{Abort, RawMessage};
 
-use super::header::Header;
+use super::header::{Header, Kind};
 
-/// Payload of a frame that is sent; a frame that has none has an empty text.
-#[derive(Debug)]
-pub(super) enum Content<'a, T: ?Sized> {
-    Value(&'a T),
-    Text(&'a str),
+/// What a frame that is sent has behind its header.
+pub(super) trait Content: Copy {
+    /// The frame's kind, where that of the same frame without extension is `plain`.
+    #[inline]
+    fn kind(&self, plain: Kind) -> Kind {
+        plain
+    }
+
+    /// The offset of the content in the frame.
+    fn offset() -> usize;
+
+    /// The content's length, where it is known without encoding.
+    fn size(&self) -> Option<usize>;
+
+    /// Writes the content into a slot that is empty.
+    fn write(&self, slot: &mut SlotWriter<'_>) -> Result<(), EncodeError>;
 }
 
-impl<T: ?Sized> Clone for Content<'_, T> {
+/// A payload that the user's codec writes.
+pub(super) struct Value<'a, T: ?Sized, C> {
+    value: &'a T,
+    _codec: PhantomData<fn() -> C>,
+}
+
+impl<'a, T: ?Sized, C> Value<'a, T, C> {
+    #[inline]
+    pub(super) fn new(value: &'a T) -> Self {
+        Self {
+            value,
+            _codec: PhantomData,
+        }
+    }
+}
+
+impl<T: ?Sized, C> Clone for Value<'_, T, C> {
+    #[inline]
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T: ?Sized> Copy for Content<'_, T> {}
+impl<T: ?Sized, C> Copy for Value<'_, T, C> {}
+
+impl<T: ?Sized, C: Codec<T>> Content for Value<'_, T, C> {
+    #[inline]
+    fn offset() -> usize {
+        payload_offset::<T, C>()
+    }
+
+    #[inline]
+    fn size(&self) -> Option<usize> {
+        C::size(self.value)
+    }
+
+    #[inline]
+    fn write(&self, slot: &mut SlotWriter<'_>) -> Result<(), EncodeError> {
+        C::encode(self.value, slot)
+    }
+}
+
+/// A text. A frame without a payload has an empty one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Text<'a>(pub(super) &'a str);
+
+impl Content for Text<'_> {
+    fn offset() -> usize {
+        Header::BYTES
+    }
+
+    fn size(&self) -> Option<usize> {
+        Some(self.0.len())
+    }
+
+    fn write(&self, slot: &mut SlotWriter<'_>) -> Result<(), EncodeError> {
+        Ok(slot.write(self.0.as_bytes())?)
+    }
+}
+
+/// A request's payload with an extension behind it.
+#[derive(Clone, Copy)]
+pub(super) struct Extended<'a, V> {
+    pub(super) value: V,
+    pub(super) extension: WrittenExtension<'a>,
+}
+
+impl<V: Content> Content for Extended<'_, V> {
+    fn kind(&self, plain: Kind) -> Kind {
+        plain.extended()
+    }
+
+    fn offset() -> usize {
+        V::offset()
+    }
+
+    fn size(&self) -> Option<usize> {
+        Some(self.value.size()? + self.extension.bytes())
+    }
+
+    fn write(&self, slot: &mut SlotWriter<'_>) -> Result<(), EncodeError> {
+        self.value.write(slot)?;
+        Ok(self.extension.write(|part| slot.write(part))?)
+    }
+}
 
 /// Returns the offset of the payload in a frame: behind the header, at the codec's alignment.
 #[inline]
@@ -34,37 +124,32 @@ pub(super) fn payload_offset<T: ?Sized, C: Codec<T>>() -> usize {
 
 /// The length of a frame, where the codec knows it.
 #[inline]
-pub(super) fn frame_size<T: ?Sized, C: Codec<T>>(content: Content<'_, T>) -> Option<usize> {
-    match content {
-        Content::Value(value) => Some(payload_offset::<T, C>() + C::size(value)?),
-        Content::Text(text) => Some(Header::BYTES + text.len()),
-    }
+pub(super) fn frame_size<P: Content>(content: P) -> Option<usize> {
+    Some(P::offset() + content.size()?)
 }
 
 /// Writes a frame into the slot that a channel gives.
 #[inline]
-pub(super) fn encode_frame<T: ?Sized, C: Codec<T>>(
+pub(super) fn encode_frame<P: Content>(
     header: Header,
-    content: Content<'_, T>,
+    content: P,
     slot: &mut [MaybeUninit<u8>],
 ) -> Result<usize, Abort> {
-    let offset = match content {
-        Content::Value(_) => payload_offset::<T, C>(),
-        Content::Text(_) => Header::BYTES,
-    };
+    let offset = P::offset();
     if slot.len() < offset {
         return Err(Abort::Overflow);
     }
+    let header = Header {
+        kind: content.kind(header.kind),
+        ..header
+    };
     let (head, payload) = slot.split_at_mut(offset);
     let mut head = SlotWriter::new(head);
     let mut payload = SlotWriter::new(payload);
     let mut write = || {
         head.write(&header.to_bytes())?;
         head.pad_to(offset)?;
-        match content {
-            Content::Value(value) => C::encode(value, &mut payload),
-            Content::Text(text) => Ok(payload.write(text.as_bytes())?),
-        }
+        content.write(&mut payload)
     };
     match write() {
         Ok(()) => Ok(offset + payload.len()),
@@ -77,22 +162,76 @@ pub(super) fn encode_frame<T: ?Sized, C: Codec<T>>(
 #[derive(Debug)]
 pub(super) enum Body {
     InPlace(RawMessage),
+    Other(OtherBody),
+}
+
+/// The bytes of few frames. They are a type of their own, so that the others find by one look that
+/// they are not among these.
+#[derive(Debug)]
+pub(super) enum OtherBody {
     Copied(Copied),
+    /// Without the extension that the frame had.
+    Cut(Box<CutBody>),
+}
+
+const _: () = assert!(size_of::<Body>() == size_of::<RawMessage>());
+
+/// A frame's bytes up to its extension, and the extension.
+#[derive(Debug)]
+pub(super) struct CutBody {
+    body: Body,
+    /// The bytes before the extension; 0 if that is malformed.
+    length: usize,
+    extension: Result<CallExtension, MalformedExtension>,
 }
 
 impl Body {
+    /// Takes the extension off a frame that has one. A frame whose extension is malformed has no
+    /// payload any more, so that it is a request that is not valid.
+    #[cold]
+    pub(super) fn cut(raw: RawMessage) -> Self {
+        let (length, extension) = match CallExtension::split(raw.bytes()) {
+            Ok((before, extension)) => (before.len(), Ok(extension)),
+            Err(malformed) => (0, Err(malformed)),
+        };
+        Self::Other(OtherBody::Cut(Box::new(CutBody {
+            body: Self::InPlace(raw),
+            length,
+            extension,
+        })))
+    }
+
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Self::InPlace(raw) => raw.bytes(),
-            Self::Copied(copied) => copied.bytes(),
+            Self::Other(OtherBody::Copied(copied)) => copied.bytes(),
+            Self::Other(OtherBody::Cut(cut)) => &cut.body.bytes()[..cut.length],
         }
     }
 
     /// Copies the bytes out of the channel, so that they no longer hold it up.
     pub(super) fn copy_out(&mut self) {
-        if let Self::InPlace(raw) = self {
-            *self = Self::Copied(Copied::of(raw.bytes()));
+        match self {
+            Self::InPlace(raw) => {
+                let copied = Copied::of(raw.bytes());
+                *self = Self::Other(OtherBody::Copied(copied));
+            }
+            Self::Other(OtherBody::Copied(_)) => {}
+            Self::Other(OtherBody::Cut(cut)) => cut.body.copy_out(),
+        }
+    }
+
+    /// Says why there is no payload.
+    #[cold]
+    fn without_payload(&self) -> Invalid {
+        let malformed = match self {
+            Self::Other(OtherBody::Cut(cut)) => cut.extension.as_ref().err(),
+            _ => None,
+        };
+        match malformed {
+            Some(malformed) => Invalid::new(*malformed),
+            None => Invalid::new("the frame ends before its payload"),
         }
     }
 }
@@ -139,7 +278,7 @@ impl<T: ?Sized, C: Codec<T>> Opened<T, C> {
     pub(super) fn of(body: Body) -> Result<Self, Invalid> {
         let offset = payload_offset::<T, C>();
         let payload = body.bytes().get(offset..);
-        let payload = payload.ok_or_else(|| Invalid::new("the frame ends before its payload"))?;
+        let payload = payload.ok_or_else(|| body.without_payload())?;
         let held = C::open(payload)?;
         Ok(Self { held, body })
     }
@@ -152,6 +291,14 @@ impl<T: ?Sized, C: Codec<T>> Opened<T, C> {
     /// See [`Body::copy_out`].
     pub(super) fn copy_out(&mut self) {
         self.body.copy_out();
+    }
+
+    /// The extension of the frame, if it had one.
+    pub(super) fn extension(&self) -> Option<&CallExtension> {
+        match &self.body {
+            Body::Other(OtherBody::Cut(cut)) => cut.extension.as_ref().ok(),
+            _ => None,
+        }
     }
 }
 

@@ -6,6 +6,9 @@
 //!   |  u32   |    u32     |  u8  |  u16  | u40       | its alignment
 //! ```
 //!
+//! Behind the payload of an extended request stands its extension, so that the payload is where it
+//! is in every frame.
+//!
 //! All numbers are little-endian. `number` is below the in-flight limit, so that both ends find a
 //! call by an index. `generation` distinguishes calls that had the number one after the other.
 
@@ -20,7 +23,8 @@ pub(super) struct CallId {
     pub(super) generation: u32,
 }
 
-/// Kind of a frame. The first four go to the service, the others to the caller.
+/// Kind of a frame. The first four and the extended ones go to the service, the others to the
+/// caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -47,9 +51,14 @@ pub(super) enum Kind {
     /// A notice that belongs to no call: the calls that had begun are answered, and handlers get no
     /// more requests.
     Drained = 11,
+    /// A [`Call`](Self::Call) whose frame ends with an
+    /// [extension](ibex_protocol::format::call_extension), for a peer that takes them.
+    ExtendedCall = 12,
+    /// The same of a [`Stream`](Self::Stream).
+    ExtendedStream = 13,
 }
 
-const KINDS: [Kind; 11] = [
+const KINDS: [Kind; 13] = [
     Kind::Call,
     Kind::Stream,
     Kind::Cancel,
@@ -61,7 +70,20 @@ const KINDS: [Kind; 11] = [
     Kind::Refused,
     Kind::Unanswered,
     Kind::Drained,
+    Kind::ExtendedCall,
+    Kind::ExtendedStream,
 ];
+
+impl Kind {
+    /// The kind of a request whose frame has an extension.
+    pub(super) fn extended(self) -> Self {
+        match self {
+            Self::Call => Self::ExtendedCall,
+            Self::Stream => Self::ExtendedStream,
+            other => other,
+        }
+    }
+}
 
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +120,16 @@ impl Header {
 
     pub(super) fn with_count(self, count: u16) -> Self {
         Self { count, ..self }
+    }
+
+    /// The header of a request whose extension was taken off.
+    pub(super) fn without_extension(self) -> Self {
+        let kind = match self.kind {
+            Kind::ExtendedCall => Kind::Call,
+            Kind::ExtendedStream => Kind::Stream,
+            other => other,
+        };
+        Self { kind, ..self }
     }
 
     pub(super) fn with_code(self, code: u32) -> Self {
@@ -165,6 +197,8 @@ pub(super) enum Malformed {
     Kind(u8),
     #[error("a call's frame is of a kind that goes the other way")]
     Direction,
+    #[error("a call's frame has an extension, which the two nodes did not agree on")]
+    Unagreed,
 }
 
 /// The greatest `argument`: a request without a deadline.

@@ -268,9 +268,13 @@ impl Line {
             | Kind::Refused
             | Kind::Unanswered => Ok(header),
             Kind::Drained if header == Header::DRAINED => Ok(header),
-            Kind::Call | Kind::Stream | Kind::Cancel | Kind::Credit | Kind::Drained => {
-                Err(Malformed::Direction)
-            }
+            Kind::Call
+            | Kind::Stream
+            | Kind::Cancel
+            | Kind::Credit
+            | Kind::Drained
+            | Kind::ExtendedCall
+            | Kind::ExtendedStream => Err(Malformed::Direction),
         });
         match header {
             Ok(header) => Some(Landed {

@@ -2,6 +2,12 @@
 
 use std::{ops::Deref, sync::Arc};
 
+use ibex_protocol::format::{
+    call_extension::{CallExtension, WrittenExtension},
+    metadata::Metadata,
+    trace_context::TraceContext,
+};
+
 use super::line::Line;
 
 /// A share of a line, held by each clone of a caller and by each call of a task. The last share
@@ -10,11 +16,59 @@ use super::line::Line;
 #[derive(Clone)]
 pub(super) struct LineRef(Arc<Held>);
 
-struct Held(Arc<Line>);
+struct Held {
+    line: Arc<Line>,
+    /// What calls of this share carry.
+    carried: CallExtension,
+    /// The share that this one was made of, with other things to carry.
+    origin: Option<LineRef>,
+}
 
 impl LineRef {
     pub(super) fn new(line: Arc<Line>) -> Self {
-        Self(Arc::new(Held(line)))
+        Self(Arc::new(Held {
+            line,
+            carried: CallExtension::default(),
+            origin: None,
+        }))
+    }
+
+    /// A share whose calls carry this metadata.
+    pub(super) fn with_metadata(&self, metadata: Metadata) -> Self {
+        let trace = self.0.carried.trace;
+        self.carrying(CallExtension { trace, metadata })
+    }
+
+    /// A share whose calls belong to this trace.
+    pub(super) fn with_trace_context(&self, trace: TraceContext) -> Self {
+        let metadata = self.0.carried.metadata.clone();
+        let trace = Some(trace);
+        self.carrying(CallExtension { trace, metadata })
+    }
+
+    fn carrying(&self, carried: CallExtension) -> Self {
+        let origin = self.0.origin.as_ref().unwrap_or(self);
+        Self(Arc::new(Held {
+            line: self.0.line.clone(),
+            carried,
+            origin: Some(origin.clone()),
+        }))
+    }
+
+    /// Returns whether calls may carry something, and the peer takes it.
+    pub(super) fn carries(&self) -> bool {
+        let session = &self.session;
+        let may_carry = !self.0.carried.is_empty() || session.node().asks_for_trace_context();
+        may_carry && session.peer().carries_context
+    }
+
+    /// Returns what a call that is made here and now carries. The trace is the share's own, or that
+    /// of the calling thread or task.
+    #[cold]
+    pub(super) fn extension(&self) -> Option<WrittenExtension<'_>> {
+        let CallExtension { trace, metadata } = &self.0.carried;
+        let trace = trace.or_else(|| self.session.node().trace_context());
+        WrittenExtension::new(trace, metadata)
     }
 }
 
@@ -23,12 +77,14 @@ impl Deref for LineRef {
 
     #[inline]
     fn deref(&self) -> &Line {
-        &self.0.0
+        &self.0.line
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.free_names();
+        if self.origin.is_none() {
+            self.line.free_names();
+        }
     }
 }

@@ -20,6 +20,8 @@ mod caller;
 mod claim;
 mod client;
 mod error;
+#[cfg(test)]
+mod extension_tests;
 mod frame;
 mod header;
 mod line;
@@ -45,6 +47,7 @@ pub use self::{
     request::Request,
     service::Service,
 };
+pub use ibex_protocol::format::metadata::{Metadata, MetadataRefused, MetadataValue};
 
 /// Marks the request, the reply and the codec of a type that holds none of them.
 type Types<Q, R, C> = PhantomData<(fn(&Q), fn(&R), fn() -> C)>;

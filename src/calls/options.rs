@@ -1,6 +1,9 @@
 //! Options of one call.
 
-use std::time::{Duration, Instant};
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
 
 use super::claim::CallKind;
 
@@ -15,12 +18,48 @@ use super::claim::CallKind;
 ///     .timeout(Duration::from_millis(50))
 ///     .idempotent(2);
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct CallOptions {
     timeout: Option<Duration>,
     retries: u32,
     window: u16,
-    fails_while_suspended: bool,
+    extras: Extras,
+}
+
+/// What few calls have, one bit each, so that all others find it by one look.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Extras(u8);
+
+impl Extras {
+    const NONE: Self = Self(0);
+    const FAILS_WHILE_SUSPENDED: Self = Self(1);
+    const CARRIES: Self = Self(2);
+
+    #[inline]
+    pub(super) fn are_none(self) -> bool {
+        self == Self::NONE
+    }
+
+    /// The call fails while its session has no connection.
+    pub(super) fn fails_while_suspended(self) -> bool {
+        self.has(Self::FAILS_WHILE_SUSPENDED)
+    }
+
+    /// The call may carry trace context or metadata.
+    pub(super) fn carries(self) -> bool {
+        self.has(Self::CARRIES)
+    }
+
+    const fn has(self, extra: Self) -> bool {
+        self.0 & extra.0 != 0
+    }
+
+    const fn set(self, extra: Self, is_set: bool) -> Self {
+        match is_set {
+            true => Self(self.0 | extra.0),
+            false => Self(self.0 & !extra.0),
+        }
+    }
 }
 
 impl CallOptions {
@@ -32,7 +71,7 @@ impl CallOptions {
             timeout: None,
             retries: 0,
             window: 16,
-            fails_while_suspended: false,
+            extras: Extras::NONE,
         }
     }
 
@@ -73,12 +112,19 @@ impl CallOptions {
     /// True suits a program that can ask another node at once.
     #[must_use]
     pub const fn fail_while_suspended(mut self, fails: bool) -> Self {
-        self.fails_while_suspended = fails;
+        self.extras = self.extras.set(Extras::FAILS_WHILE_SUSPENDED, fails);
         self
     }
 
-    pub(super) fn fails_while_suspended(&self) -> bool {
-        self.fails_while_suspended
+    /// Returns the options of a caller whose calls may carry something, or do not.
+    pub(super) fn carrying(mut self, carries: bool) -> Self {
+        self.extras = self.extras.set(Extras::CARRIES, carries);
+        self
+    }
+
+    #[inline]
+    pub(super) fn extras(&self) -> Extras {
+        self.extras
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -94,6 +140,20 @@ impl CallOptions {
         CallKind::Stream {
             window: self.window,
         }
+    }
+}
+
+impl fmt::Debug for CallOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallOptions")
+            .field("timeout", &self.timeout)
+            .field("retries", &self.retries)
+            .field("window", &self.window)
+            .field(
+                "fails_while_suspended",
+                &self.extras.fails_while_suspended(),
+            )
+            .finish()
     }
 }
 

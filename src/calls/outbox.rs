@@ -16,7 +16,6 @@ use std::{
 };
 
 use ibex_base::sync::lock;
-use ibex_codec::{Codec, Raw};
 use ibex_ring::parking::{Attended, Condition, Patience, Ticket, WaitSlot};
 use ibex_transport::{
     channel::{Abort, SendError, SendFailure, SendHandle},
@@ -24,7 +23,7 @@ use ibex_transport::{
 };
 
 use super::{
-    frame::{Content, encode_frame, frame_size},
+    frame::{Content, Text, encode_frame, frame_size},
     header::Header,
 };
 
@@ -146,17 +145,15 @@ impl Outbox {
     /// `open_timeout`. `header` is asked again at each attempt, since time passes. `None` from it
     /// means that the frame is no longer wanted.
     #[inline]
-    pub(super) fn send<T: ?Sized, C: Codec<T>>(
+    pub(super) fn send<P: Content>(
         &self,
         header: impl Fn() -> Option<Header>,
-        content: Content<'_, T>,
+        content: P,
         deadline: Option<Instant>,
     ) -> Result<(), Unsent> {
         let mut frame = Frame {
-            size: frame_size::<T, C>(content),
-            encode: |header, slot: &mut [MaybeUninit<u8>]| {
-                encode_frame::<T, C>(header, content, slot)
-            },
+            size: frame_size(content),
+            encode: |header, slot: &mut [MaybeUninit<u8>]| encode_frame(header, content, slot),
             header,
         };
         match self.attempt(&mut frame) {
@@ -168,18 +165,16 @@ impl Outbox {
 
     /// Sends a frame from a task. Pending while there is no room, or the peer has not opened its
     /// end.
-    pub(super) fn poll_send<T: ?Sized, C: Codec<T>>(
+    pub(super) fn poll_send<P: Content>(
         &self,
         ticket: &mut Option<Ticket>,
         waker: &Waker,
         header: impl Fn() -> Header,
-        content: Content<'_, T>,
+        content: P,
     ) -> Poll<Result<(), Unsent>> {
         let mut frame = Frame {
-            size: frame_size::<T, C>(content),
-            encode: |header, slot: &mut [MaybeUninit<u8>]| {
-                encode_frame::<T, C>(header, content, slot)
-            },
+            size: frame_size(content),
+            encode: |header, slot: &mut [MaybeUninit<u8>]| encode_frame(header, content, slot),
             header: || Some(header()),
         };
         self.room.leave(ticket);
@@ -274,11 +269,9 @@ impl Outbox {
             let Some(notice) = next else {
                 return self.session.node().wake_drain();
             };
-            let content = Content::<[u8]>::Text(&notice.text);
-            let size = frame_size::<[u8], Raw>(content);
-            let encode = |slot: &mut [MaybeUninit<u8>]| {
-                encode_frame::<[u8], Raw>(notice.header, content, slot)
-            };
+            let content = Text(&notice.text);
+            let size = frame_size(content);
+            let encode = |slot: &mut [MaybeUninit<u8>]| encode_frame(notice.header, content, slot);
             match handle.poll_send(&self.waker, size, encode) {
                 Poll::Ready(Ok(_)) => self.owes_wake.store(true, Ordering::Release),
                 Poll::Ready(Err(_)) => {

@@ -180,7 +180,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Future for StreamAsync<'_, Q,
                 Claim::new(line, options.stream(), this.deadline, options)
             }
         };
-        match claim.poll_send::<Q, C>(context.waker(), this.request) {
+        match claim.poll_send::<Q, C>(context.waker(), this.request, &this.line) {
             Poll::Ready(sent) => Poll::Ready(sent.map(|()| Replies::new(claim))),
             Poll::Pending => {
                 this.claim = Some(claim);

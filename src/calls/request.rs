@@ -12,13 +12,14 @@ use std::{
 };
 
 use ibex_codec::Codec;
+use ibex_protocol::format::{metadata::Metadata, trace_context::TraceContext};
 use ibex_ring::parking::Ticket;
 use ibex_transport::channel;
 
 use super::{
     client::{Client, Credit},
     error::{MAX_FAILURE_BYTES, Refused},
-    frame::{Content, Opened},
+    frame::{Opened, Value},
     header::{CallId, Header, Kind},
     outbox::Unsent,
 };
@@ -118,6 +119,35 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.call.deadline
+    }
+
+    /// Returns the trace that the call belongs to, and the caller's span in it: what the handler's
+    /// own span has as its parent. `None` if the caller sent none.
+    #[must_use]
+    pub fn trace_context(&self) -> Option<TraceContext> {
+        self.opened.extension()?.trace
+    }
+
+    /// Returns the call's metadata, which is empty if the caller sent none.
+    ///
+    /// ```
+    /// # #[cfg(feature = "rkyv")]
+    /// # mod example {
+    /// use ibex::calls::{MetadataValue, Request};
+    ///
+    /// fn handle(request: Request<u64, u64>) -> Result<(), ibex::SendError> {
+    ///     match request.metadata().get("tenant") {
+    ///         Some(MetadataValue::Text("blue")) => request.reply(&7),
+    ///         _ => Ok(request.fail(404, "no such tenant")),
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn metadata(&self) -> &Metadata {
+        static NONE: Metadata = Metadata::new();
+        let extension = self.opened.extension();
+        extension.map_or(&NONE, |extension| &extension.metadata)
     }
 
     /// Returns whether the caller takes a stream of replies.
@@ -384,7 +414,7 @@ impl Call {
             let is_wanted = !self.client.is_cancelled(self.id);
             is_wanted.then(|| Header::new(self.id, kind))
         };
-        sent(outbox.send::<R, C>(header, Content::Value(value), self.deadline))
+        sent(outbox.send(header, Value::<R, C>::new(value), self.deadline))
     }
 
     async fn send_async<R: ?Sized, C: Codec<R>>(
@@ -465,8 +495,8 @@ impl<R: ?Sized, C: Codec<R>> Future for Sending<'_, R, C> {
             return Poll::Ready(Err(SendError::cancelled()));
         };
         let header = || Header::new(this.call.id, this.kind);
-        let value = Content::Value(this.value);
-        let polled = outbox.poll_send::<R, C>(&mut this.room, context.waker(), header, value);
+        let value = Value::<R, C>::new(this.value);
+        let polled = outbox.poll_send(&mut this.room, context.waker(), header, value);
         if polled.is_pending() {
             // A caller that does not take its replies may cancel, which wakes this task.
             this.call

@@ -81,7 +81,7 @@ fn nonsense() -> Vec<Vec<u8>> {
         let mut bytes = vec![0; length % 90];
         draw.fill(&mut bytes);
         if let Some(kind) = bytes.get_mut(8) {
-            *kind %= 12;
+            *kind %= 14;
         }
         frames.push(bytes);
     }

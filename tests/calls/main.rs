@@ -1,6 +1,7 @@
 //! The promises of a service and its callers, over each fabric and under each driver.
 
 mod again;
+mod carrying;
 mod certainty;
 mod hostile;
 mod names;

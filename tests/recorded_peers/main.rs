@@ -1,12 +1,11 @@
-//! Peers that speak another version of the protocol: a later minor version than this node, and
-//! other major versions.
+//! Peers that speak another version of the protocol: the first minor version and a later one than
+//! this node's, and other major versions.
 //!
 //! The bytes of such a peer are written down in `*.txt`, with a word on each part. They come from
 //! the description of the protocol and not from this code, and stay unchanged when the code
 //! changes, since deployed nodes do not change either. They are played over a real connection to a
-//! real node. The peer of the later minor version sends three samples, takes three answers,
-//! acknowledges them and leaves. Those of the other major versions are refused, whichever end
-//! dialed.
+//! real node. The peers of other minor versions send three samples, take three answers, acknowledge
+//! them and leave. Those of the other major versions are refused, whichever end dialed.
 #![forbid(unsafe_code)]
 
 mod recording;
@@ -18,7 +17,8 @@ use std::{
 };
 
 use ibex::{
-    Codec, Fabric, Node, Peer, Pod, Policy, Schema, VersionedReceiver, VersionedSender, Versions,
+    Codec, Fabric, Node, Peer, Pod, Policy, Schema, TraceContext, VersionedReceiver,
+    VersionedSender, Versions,
     bytemuck::{self, Zeroable},
 };
 use ibex_bootstrap::{
@@ -50,7 +50,8 @@ struct Ends {
 
 impl Ends {
     fn open(peer: &Peer) -> Self {
-        let channel = |name| peer.channel(name).codec::<Pod>();
+        // The channels carry trace context with peers that know it, if those ask for it too.
+        let channel = |name| peer.channel(name).codec::<Pod>().trace_context(true);
         Self {
             samples: channel("samples").versioned_receiver().expect("a receiver"),
             answers: channel("answers").versioned_sender().expect("a sender"),
@@ -58,11 +59,23 @@ impl Ends {
     }
 }
 
-/// A later minor version, with unknown feature bits and fields, and a list of versions of a message
-/// type of which the node knows the second.
+/// A later minor version, with unknown feature bits and fields.
 #[test]
 fn a_peer_of_a_later_minor_version() {
-    let said = meet(include_str!("minor_3_1.txt"), |peer| {
+    exchange(include_str!("minor_3_2.txt"), true);
+}
+
+/// The first minor version, which has no features. It hears nothing of them either: the player
+/// knows the bytes of that version alone.
+#[test]
+fn a_peer_of_the_first_minor_version() {
+    exchange(include_str!("minor_3_0.txt"), false);
+}
+
+/// Exchanges samples and answers with a recorded peer, which has a list of versions of a message type
+/// of which the node knows the second.
+fn exchange(recording: &'static str, knows_trace_context: bool) {
+    let said = meet(recording, |peer| {
         let Ends {
             mut samples,
             mut answers,
@@ -94,6 +107,7 @@ fn a_peer_of_a_later_minor_version() {
     assert_eq!(said.payloads, expected);
     let fingerprint = |info: ibex::codec::SchemaInfo| info.fingerprint.0;
     for (name, spec) in &said.opened {
+        assert_eq!(spec.is_traced, knows_trace_context, "{name}");
         let versions = spec.versions().map(|version| version.fingerprint);
         let known = [
             fingerprint(<Pod as Codec<SampleV2>>::schema()),
@@ -198,6 +212,7 @@ fn a_peer_of_an_older_major_version_that_listens_is_told_apart_at_once() {
 fn meet(recording: &'static str, application: impl FnOnce(&Peer)) -> Said {
     let node = Node::builder()
         .fabric(Fabric::Tcp, Policy::Require)
+        .trace_context(|| TraceContext::new([1; 16], [2; 8], 1).ok())
         .listen("127.0.0.1:0")
         .build()
         .expect("a node");

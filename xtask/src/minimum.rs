@@ -91,6 +91,7 @@ mod tests {
             "integrations/iceoryx2/README.md",
             "integrations/openraft/README.md",
             "integrations/tonic/README.md",
+            "integrations/tracing/README.md",
         ];
         for page in pages {
             let text = read(page);

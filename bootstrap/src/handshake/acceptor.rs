@@ -652,6 +652,7 @@ impl AcceptorPart {
             ),
             peer: course.theirs,
             version: course.version,
+            features: conversation.common_features(),
             session_id: self.entropy.session_id,
             resume_secret: self.entropy.resume_secret.clone(),
             fabric: choice.fabric,

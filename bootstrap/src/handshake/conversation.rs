@@ -46,6 +46,8 @@ pub struct Conversation<E> {
     /// The peer's Hello as it came, magic included; empty until then.
     hello_received: Vec<u8>,
     hello: Hello,
+    /// The features that both Hellos have, once both are known.
+    common_features: u64,
     /// Set when the message that covers both Hellos was sent, and when the peer's came.
     has_vouched: bool,
     has_peer_vouched: bool,
@@ -90,6 +92,7 @@ impl<E> Conversation<E> {
             hello_sent,
             hello_received: Vec::new(),
             hello,
+            common_features: 0,
             has_vouched: false,
             has_peer_vouched: false,
             conflict: None,
@@ -319,9 +322,10 @@ impl<E> Conversation<E> {
         !self.hello_received.is_empty()
     }
 
-    /// Returns the version that follows from the peer's Hello and ours.
-    pub(super) fn settle(&self, theirs: &Hello) -> Result<Version, HandshakeError> {
+    /// Returns the version that follows from the peer's Hello and ours, and notes the features.
+    pub(super) fn settle(&mut self, theirs: &Hello) -> Result<Version, HandshakeError> {
         let ours = &self.hello;
+        self.common_features = ours.features & theirs.features;
         let version =
             negotiate::version(ours.versions, theirs.versions).ok_or(HandshakeError::Version {
                 ours: ours.versions,
@@ -337,6 +341,11 @@ impl<E> Conversation<E> {
             });
         }
         Ok(version)
+    }
+
+    /// Returns the optional parts of the protocol that both ends know.
+    pub(super) fn common_features(&self) -> u64 {
+        self.common_features
     }
 
     /// Notes that the acceptor's Hello does not suit this end's, if it came as it was sent. An

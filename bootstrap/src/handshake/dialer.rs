@@ -394,6 +394,7 @@ impl DialerPart {
             ),
             peer: course.theirs,
             version: course.version,
+            features: conversation.common_features(),
             session_id: session.id,
             resume_secret: session.resume,
             fabric: course.chosen.fabric,

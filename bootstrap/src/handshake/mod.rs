@@ -136,6 +136,8 @@ pub struct Agreement {
     pub stated_pid: Option<u32>,
     /// The version that both speak.
     pub version: Version,
+    /// The optional parts of the protocol that both know, as in [`Hello`](crate::message::Hello).
+    pub features: u64,
     /// The session's name.
     pub session_id: [u8; 16],
     /// The secret that proves the right to resume the session.

@@ -8,7 +8,7 @@ use crate::error::HandshakeError;
 use crate::fabric::Policy;
 use crate::identity::NodeIdentity;
 use crate::message::{
-    ALONE, Choice, MAGIC, Message, MessageError, MessageKind, SecurityMode, Text, Version,
+    ALONE, Choice, Hello, MAGIC, Message, MessageError, MessageKind, SecurityMode, Text, Version,
     VersionRange,
 };
 use crate::negotiate::{End, FabricConflict};
@@ -199,8 +199,25 @@ fn a_later_minor_version_with_unknown_features_is_understood() {
     dialer.versions.newest.minor = 9;
     dialer.features = 0b1110;
     acceptor.features = 0b0111;
-    let (dialer, _) = agreed(Meeting::new(&dialer, &acceptor));
+    let (dialer, acceptor) = agreed(Meeting::new(&dialer, &acceptor));
     assert_eq!(dialer.version, VersionRange::SUPPORTED.newest);
+    assert_eq!([dialer.features, acceptor.features], [0b0110; 2]);
+}
+
+#[test]
+fn a_node_of_the_first_minor_version_gets_no_feature() {
+    let mut older = local(1);
+    older.versions.newest.minor = 0;
+    older.features = 0;
+    let newer = local(2);
+    for (dialer, acceptor) in [(&older, &newer), (&newer, &older)] {
+        let (dialer, acceptor) = agreed(Meeting::new(dialer, acceptor));
+        for end in [dialer, acceptor] {
+            assert_eq!((end.version, end.features), (older.versions.newest, 0));
+        }
+    }
+    let (dialer, acceptor) = agreed(Meeting::new(&newer, &local(3)));
+    assert_eq!([dialer.features, acceptor.features], [Hello::FEATURES; 2]);
 }
 
 #[test]

@@ -16,8 +16,8 @@ use super::field::{FieldReader, FieldWriter};
 pub struct Hello {
     /// The protocol versions that the node speaks.
     pub versions: VersionRange,
-    /// Optional parts of the protocol that the node knows, one bit each. There are none yet, and
-    /// unknown bits are ignored.
+    /// Optional parts of the protocol that the node knows, one bit each: [`Hello::FEATURES`].
+    /// Unknown bits are ignored.
     pub features: u64,
     /// The protection that the node wants for the connection.
     pub security: SecurityMode,
@@ -54,7 +54,7 @@ impl VersionRange {
     /// The versions that this crate speaks.
     pub const SUPPORTED: VersionRange = VersionRange {
         oldest: Version { major: 3, minor: 0 },
-        newest: Version { major: 3, minor: 0 },
+        newest: Version { major: 3, minor: 1 },
     };
 }
 
@@ -73,6 +73,11 @@ pub enum SecurityMode {
 }
 
 impl Hello {
+    /// The feature of trace context and metadata: frames of calls may have an extension. Since 3.1.
+    pub const CARRIES_CONTEXT: u64 = 1 << 0;
+    /// All features that this crate knows.
+    pub const FEATURES: u64 = Self::CARRIES_CONTEXT;
+
     pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<Hello, MessageError> {
         let mut version = || {
             Ok(Version {

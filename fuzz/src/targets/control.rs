@@ -39,9 +39,14 @@ pub(crate) fn seeds() -> Vec<Seed> {
         },
         max_message_bytes: 1 << 30,
         max_unreleased_bytes: 1 << 31,
+        is_traced: false,
     };
     let all_versions = ChannelSpec {
         older: (0..MAX_OLDER_VERSIONS as u8).map(version).collect(),
+        ..spec.clone()
+    };
+    let traced = ChannelSpec {
+        is_traced: true,
         ..spec.clone()
     };
     let ask = Ask {
@@ -67,6 +72,15 @@ pub(crate) fn seeds() -> Vec<Seed> {
                 role: Role::Receiver,
                 name: "wal".into(),
                 spec: all_versions.into(),
+            },
+        ),
+        (
+            "open_traced",
+            Control::Open {
+                end: 1,
+                role: Role::Sender,
+                name: "wal".into(),
+                spec: traced.into(),
             },
         ),
         (

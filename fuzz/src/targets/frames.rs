@@ -474,6 +474,7 @@ fn spec() -> ChannelSpec {
         },
         max_message_bytes: MAX_MESSAGE_BYTES,
         max_unreleased_bytes: 4 * MAX_MESSAGE_BYTES,
+        is_traced: false,
     }
 }
 

@@ -423,6 +423,7 @@ fn spec() -> ChannelSpec {
         },
         max_message_bytes: MESSAGE_BYTES as u64,
         max_unreleased_bytes: u64::MAX,
+        is_traced: false,
     }
 }
 

@@ -287,6 +287,7 @@ impl Node {
             window,
             max_message_bytes: self.options.max_message_bytes,
             max_unreleased_bytes: u64::MAX,
+            is_traced: false,
         };
         let end = match self.session.open(role, name, spec) {
             Ok(end) => end,

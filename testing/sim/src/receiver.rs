@@ -191,6 +191,9 @@ impl Receiver {
                         awaits_word: false,
                     })
                 }
+                RecordKind::TracedData | RecordKind::TracedLarge => {
+                    return Err("a channel without trace context has some".into());
+                }
             };
             let (sequence, behind) = (self.arrived, self.position);
             self.waiting.push_back(Arrived {

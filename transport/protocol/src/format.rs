@@ -5,11 +5,15 @@
 //! - [`record`]: a message in a ring.
 //! - [`message_version`]: the message type that both ends of a channel know.
 //! - [`counters`], [`channel_window`]: how much of a channel the receiving application holds.
+//! - [`call_extension`], [`metadata`], [`trace_context`]: what a call carries beside its request.
 
+pub mod call_extension;
 pub mod channel_window;
 pub mod control;
 pub mod counters;
 pub mod frame;
 pub mod frame_check;
 pub mod message_version;
+pub mod metadata;
 pub mod record;
+pub mod trace_context;

@@ -124,8 +124,8 @@ impl<M: RingMemory> Consumer<M> {
     /// The longest run of whole records from here that takes at most
     /// `max_bytes`, without consuming them.
     ///
-    /// The run ends behind the first [`RecordKind::Large`]: that announcement is the last that may
-    /// be sent before the message it announces.
+    /// The run ends behind the first [large](RecordKind::is_large) one: that announcement is the
+    /// last that may be sent before the message it announces.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ impl<M: RingMemory> Consumer<M> {
                 Ok(Some(record)) if record.size <= max_bytes - run.bytes => {
                     run.bytes += record.size;
                     run.records += 1;
-                    if record.kind == RecordKind::Large {
+                    if record.kind.is_large() {
                         run.large = Some(record);
                         return Ok(run);
                     }
@@ -171,7 +171,7 @@ impl<M: RingMemory> Consumer<M> {
             Some(record) if record.size <= single => Run {
                 bytes: record.size,
                 records: 1,
-                large: (record.kind == RecordKind::Large).then_some(record),
+                large: record.kind.is_large().then_some(record),
             },
             _ => Run::default(),
         })

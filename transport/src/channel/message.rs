@@ -3,6 +3,7 @@
 use std::{alloc, mem, num::NonZero, ptr::NonNull, slice, sync::Mutex, thread};
 
 use ibex_base::fork;
+use ibex_protocol::format::trace_context::TraceContext;
 use ibex_ring::{CellBlock, CellState};
 
 /// A received message's bytes, in the ring, the arrival block or, detached, in a buffer
@@ -19,7 +20,7 @@ pub struct RawMessage {
     /// Time of arrival, in nanoseconds since 1970; 0 if it is unknown.
     time: u64,
     units: u32,
-    /// Bits of [`DETACHED`] and [`ACKNOWLEDGES`]. Most messages have none.
+    /// Bits of [`DETACHED`], [`ACKNOWLEDGES`] and [`TRACED`]. Most messages have none.
     marks: u8,
 }
 
@@ -27,6 +28,8 @@ pub struct RawMessage {
 const DETACHED: u8 = 1;
 /// Dropping the message acknowledges it.
 const ACKNOWLEDGES: u8 = 2;
+/// A trace context lies behind the payload.
+const TRACED: u8 = 4;
 
 // SAFETY: the payload is immutable while the cell is held, so any thread may read it. The owner of
 // this value settles the cell, once.
@@ -56,6 +59,36 @@ impl RawMessage {
             units,
             marks: 0,
         }
+    }
+
+    /// Takes the trace context off the end of the bytes.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer bytes than those of a trace context.
+    pub(super) fn take_trace_off(&mut self) {
+        let length = self.length.checked_sub(TraceContext::BYTES);
+        self.length = length.expect("the caller has looked at the length");
+        self.marks |= TRACED;
+    }
+
+    /// Returns the trace context that the sender sent with the message. `None` if it sent none, or
+    /// bytes that are no trace context.
+    #[must_use]
+    pub fn trace_context(&self) -> Option<TraceContext> {
+        if self.marks & TRACED == 0 {
+            return None;
+        }
+        // SAFETY: the mark says that the payload is followed by these bytes, which `take_trace_off`
+        // took off it. They are valid and unchanged as long as the payload is (`new`), and `detach`
+        // copies them with it.
+        let bytes = unsafe {
+            self.payload
+                .add(self.length)
+                .cast::<[u8; TraceContext::BYTES]>()
+                .read()
+        };
+        TraceContext::from_bytes(bytes).ok()
     }
 
     /// The message's bytes as the sender wrote them.
@@ -98,10 +131,11 @@ impl RawMessage {
         if self.is_detached() || fork::is_child() {
             return;
         }
-        let copy = buffers::take(self.length);
+        let length = owned_length(self.marks, self.length);
+        let copy = buffers::take(length);
         // SAFETY: `copy` has room for `length` bytes and no other owner; the source is valid
-        // (`new`).
-        unsafe { copy.copy_from_nonoverlapping(self.payload, self.length) };
+        // (`new`), with the trace context behind it if there is one.
+        unsafe { copy.copy_from_nonoverlapping(self.payload, length) };
         self.payload = copy;
         self.marks |= DETACHED;
         self.cells
@@ -135,11 +169,19 @@ impl RawMessage {
 #[cold]
 fn finish_marked(marks: u8, payload: NonNull<u8>, length: usize, state: CellState) -> CellState {
     if marks & DETACHED != 0 && !fork::is_child() {
-        buffers::give_back(payload, length);
+        buffers::give_back(payload, owned_length(marks, length));
     }
     match marks & ACKNOWLEDGES != 0 && !thread::panicking() {
         true => CellState::Acknowledged,
         false => state,
+    }
+}
+
+/// Returns the length of a payload with the trace context behind it, if there is one.
+fn owned_length(marks: u8, length: usize) -> usize {
+    match marks & TRACED {
+        0 => length,
+        _ => length + TraceContext::BYTES,
     }
 }
 

@@ -26,6 +26,7 @@ use ibex_protocol::{
         control::CloseReason,
         counters::Counters,
         record::{LargeAnnouncement, Layout, RecordHeader, RecordKind},
+        trace_context::TraceContext,
     },
     session::Agreed,
 };
@@ -365,16 +366,16 @@ impl ReceiveHandle {
         if !self.has_cell() {
             return Ok(None);
         }
-        if found.kind == RecordKind::Large {
+        if found.kind.is_large() {
             return self.poll_large(found, over);
         }
+        self.check_trace(found.kind, found.length)?;
         self.move_on(found.size);
-        Ok(Some(self.hand_out(
-            found.payload,
-            found.length,
-            found.size,
-            found.time,
-        )))
+        let mut message = self.hand_out(found.payload, found.length, found.size, found.time);
+        if found.kind.is_traced() {
+            message.take_trace_off();
+        }
+        Ok(Some(message))
     }
 
     /// Returns whether the next call has a message or the end to return.
@@ -432,7 +433,7 @@ impl ReceiveHandle {
     /// Returns whether all of a message has arrived.
     fn is_whole(&self, found: &Found, sequence: u64) -> bool {
         let in_ring = matches!(self.source, Source::Ring(_));
-        if found.kind == RecordKind::Data || in_ring && !announces_new_segment(found) {
+        if !found.kind.is_large() || in_ring && !announces_new_segment(found) {
             return true;
         }
         let large = self.end.large();
@@ -466,6 +467,7 @@ impl ReceiveHandle {
                 Ok(None)
             };
         };
+        self.check_trace(found.kind, length)?;
         self.end.large_messages.add(1);
         self.end.large_bytes.add(length as u64);
         self.end.held().large.push_back(HeldLarge {
@@ -477,7 +479,26 @@ impl ReceiveHandle {
         // Their sender waits for it; or the pool would get memory for the next from the kernel.
         self.advance_at_bytes = 0;
         self.move_on(found.size);
-        Ok(Some(self.hand_out(payload, length, found.size, time)))
+        let mut message = self.hand_out(payload, length, found.size, time);
+        if found.kind.is_traced() {
+            message.take_trace_off();
+        }
+        Ok(Some(message))
+    }
+
+    /// Checks that a message of `length` bytes has a trace context at its end, if its record says
+    /// so, and that the ends agreed on that.
+    fn check_trace(&self, kind: RecordKind, length: usize) -> Result<(), RecvError> {
+        let is_agreed = || {
+            self.end
+                .state
+                .agreed()
+                .is_some_and(|agreed| agreed.is_traced)
+        };
+        if kind.is_traced() && !(is_agreed() && length >= TraceContext::BYTES) {
+            return Err(self.refused("a message has a trace context where none may be"));
+        }
+        Ok(())
     }
 
     fn refused(&self, what: &str) -> RecvError {

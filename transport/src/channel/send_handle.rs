@@ -18,6 +18,7 @@ use ibex_base::fork;
 use ibex_protocol::format::{
     control::{Ask, CloseReason},
     record::{LargeAnnouncement, RecordKind},
+    trace_context::TraceContext,
 };
 use ibex_ring::parking::{Condition, Patience, TimedOut};
 
@@ -423,7 +424,7 @@ impl Entered<'_> {
         let end = self.end;
         if let Some(producer) = self.producer()
             && producer.takes(size.unwrap_or(producer.typical))
-            && !end.state.is_over()
+            && !end.state.is_over_or_traced()
         {
             match encode(producer.slot()) {
                 Ok(length) if length as u64 <= producer.max_message_bytes => {
@@ -477,7 +478,7 @@ impl Entered<'_> {
         };
         match producer.reserved_large.take() {
             None => end.publish(producer, RecordKind::Data, length),
-            Some(place) => end.publish_large(producer, place, length),
+            Some(place) => end.publish_large(producer, RecordKind::Large, place, length),
         }
     }
 
@@ -490,6 +491,38 @@ impl Entered<'_> {
         encode: &mut Encoder<'_>,
     ) -> Result<u64, SendFailure> {
         let end = self.end;
+        self.open_producer(patience)?;
+        let is_traced = end.state.agreed().is_some_and(|agreed| agreed.is_traced);
+        match is_traced
+            .then(|| end.session.node.trace_context())
+            .flatten()
+        {
+            None => self.send_as(
+                (RecordKind::Data, RecordKind::Large),
+                size,
+                patience,
+                encode,
+            ),
+            Some(context) => self.send_as(
+                (RecordKind::TracedData, RecordKind::TracedLarge),
+                size.map(|size| size + TraceContext::BYTES),
+                patience,
+                &mut |slot| append_context(context, slot, encode),
+            ),
+        }
+    }
+
+    /// Sends a message by a record of one of these kinds: in the ring, or as the announcement of
+    /// one beside it.
+    fn send_as(
+        &mut self,
+        kinds: (RecordKind, RecordKind),
+        size: Option<usize>,
+        patience: Patience,
+        encode: &mut Encoder<'_>,
+    ) -> Result<u64, SendFailure> {
+        let end = self.end;
+        let (in_ring, beside) = kinds;
         let producer = self.open_producer(patience)?;
         if end.ours.get().is_none() {
             // The session may use another wire than when the ring was made.
@@ -508,13 +541,13 @@ impl Entered<'_> {
                 Ok(length) if length as u64 > producer.max_message_bytes => {
                     return Err(end.too_long(Some(length as u64)).into());
                 }
-                Ok(length) => return Ok(end.publish(producer, RecordKind::Data, length)),
+                Ok(length) => return Ok(end.publish(producer, in_ring, length)),
                 Err(Abort::Failed(error)) => return Err(SendError::Encode(error).into()),
                 Err(Abort::Overflow) if room >= producer.largest => break,
                 Err(Abort::Overflow) => wanted = (room * 2).clamp(wanted + 1, producer.largest),
             }
         }
-        end.send_large(producer, size, patience, encode)
+        end.send_large(producer, beside, size, patience, encode)
     }
 
     /// Finds a place in which `length` bytes can be built: room in the ring, or separate memory.
@@ -555,6 +588,21 @@ impl Entered<'_> {
     }
 }
 
+/// Encodes a message with a trace context behind it. Returns the length of both.
+fn append_context(
+    context: TraceContext,
+    slot: &mut [MaybeUninit<u8>],
+    encode: &mut Encoder<'_>,
+) -> Result<usize, Abort> {
+    let room = slot.len().checked_sub(TraceContext::BYTES);
+    let room = room.ok_or(Abort::Overflow)?;
+    let length = encode(&mut slot[..room])?;
+    for (to, from) in slot[length..].iter_mut().zip(context.to_bytes()) {
+        to.write(from);
+    }
+    Ok(length + TraceContext::BYTES)
+}
+
 /// Steps that need the right to the producer.
 impl SendEnd {
     /// Publishes a payload that was encoded in the ring's slot.
@@ -562,7 +610,7 @@ impl SendEnd {
     fn publish(&self, producer: &mut SendProducer, kind: RecordKind, length: usize) -> u64 {
         let sequence = producer.ring.publish(kind, length);
         self.sent.store(sequence, Ordering::Release);
-        if kind == RecordKind::Data {
+        if !kind.is_large() {
             producer.typical = length;
         }
         if producer

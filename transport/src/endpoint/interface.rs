@@ -227,6 +227,7 @@ mod tests {
             },
             max_message_bytes: 1000,
             max_unreleased_bytes: 1 << 20,
+            is_traced: false,
         };
         for interface in OTHERS {
             let (channel, peer) = names(interface);

@@ -28,16 +28,19 @@ pub enum End {
 
 const PENDING: u32 = 0;
 const OPEN: u32 = 1;
-const OVER: u32 = 2;
+/// Open, and messages may carry trace context.
+const TRACED: u32 = 2;
+const OVER: u32 = 3;
 
 impl EndState {
     /// Notes that both ends are open.
     pub fn open(&self, agreed: Agreed) {
+        let phase = if agreed.is_traced { TRACED } else { OPEN };
         let _ = self.agreed.set(agreed);
         // OPEN, pairs with `is_pending`: a thread that sees it sees what the engine set up before.
         let _ = self
             .phase
-            .compare_exchange(PENDING, OPEN, Ordering::Release, Ordering::Relaxed);
+            .compare_exchange(PENDING, phase, Ordering::Release, Ordering::Relaxed);
     }
 
     /// Notes that the end is over. The first reason stays.
@@ -58,6 +61,13 @@ impl EndState {
     #[inline]
     pub fn is_over(&self) -> bool {
         self.phase.load(Ordering::Acquire) == OVER
+    }
+
+    /// Returns whether the end is over, or its messages may carry trace context. All others find
+    /// both by this look.
+    #[inline]
+    pub fn is_over_or_traced(&self) -> bool {
+        self.phase.load(Ordering::Acquire) >= TRACED
     }
 
     /// Returns the terms that both ends agreed on, once they have.

@@ -262,6 +262,7 @@ mod tests {
             fabric: Fabric::Tcp,
             reason: "tcp: a test".to_owned(),
             known_to: None,
+            carries_context: false,
         }
     }
 

@@ -7,11 +7,12 @@
 use std::{
     collections::VecDeque,
     fmt, mem,
-    sync::{Arc, Condvar, PoisonError, atomic::Ordering},
+    sync::{Arc, Condvar, OnceLock, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
 use ibex_base::sync::{AtomicBool, Mutex, lock};
+use ibex_protocol::format::trace_context::TraceContext;
 use ibex_ring::{
     memory::{
         DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES, LargePool, MemoryBudget, MemoryClaim, RingArena,
@@ -43,6 +44,8 @@ pub struct NodeState {
     // Calls.
     pub(crate) draining: Draining,
     pub(crate) service_names: ServiceNames,
+    /// Tells the trace context of the calling thread or task, if the program has a tracer.
+    trace_context: OnceLock<fn() -> Option<TraceContext>>,
 
     // News.
     pub(crate) events: EventQueue,
@@ -84,6 +87,7 @@ impl NodeState {
             accepts_no_more: AtomicBool::new(false),
             draining: Draining::default(),
             service_names: ServiceNames::default(),
+            trace_context: OnceLock::new(),
             events: EventQueue::default(),
             warnings,
             closed: AtomicBool::new(false),
@@ -112,6 +116,24 @@ impl NodeState {
     /// of the runtime that drives the node. A call that does so for long is logged as a warning.
     pub fn ask_for_held_tasks(&self, ask: fn() -> bool) {
         self.held_tasks.ask_by(ask);
+    }
+
+    /// Sets the function that tells the trace context of the calling thread or task. The first one
+    /// stays.
+    pub fn ask_for_trace_context(&self, current: fn() -> Option<TraceContext>) {
+        let _ = self.trace_context.set(current);
+    }
+
+    /// Returns whether there is such a function.
+    #[must_use]
+    pub fn asks_for_trace_context(&self) -> bool {
+        self.trace_context.get().is_some()
+    }
+
+    /// Returns the trace context of the calling thread or task.
+    #[must_use]
+    pub fn trace_context(&self) -> Option<TraceContext> {
+        self.trace_context.get().and_then(|current| current())
     }
 
     #[inline]

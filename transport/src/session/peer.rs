@@ -29,6 +29,8 @@ pub struct PeerDescription {
     pub names: PeerNames,
     /// The name of the local node whose peer this is, for the log, if the program gave it one.
     pub known_to: Option<Arc<str>>,
+    /// The peer takes trace context and metadata.
+    pub carries_context: bool,
 }
 
 /// The names of a peer: the name that it gives itself, and the identity that it has proven.

@@ -48,6 +48,7 @@ pub(crate) fn spec() -> ChannelSpec {
         },
         max_message_bytes: LIMIT,
         max_unreleased_bytes: u64::MAX,
+        is_traced: false,
     }
 }
 

@@ -209,7 +209,8 @@ const _: () = {
     const VERSION: usize = 16 + 2 + 4;
     let newest = 1 + 4 + 1 + 2 + MAX_NAME_BYTES + VERSION + MAX_SCHEMA_BYTES + 4 * 8;
     let older = 1 + MAX_OLDER_VERSIONS * (VERSION + MAX_OLDER_SCHEMA_BYTES);
-    assert!((HEAD_BYTES + newest + older) as u64 <= CONTROL_RESERVE_BYTES);
+    let flags = 1;
+    assert!((HEAD_BYTES + newest + older + flags) as u64 <= CONTROL_RESERVE_BYTES);
 };
 
 /// Bytes that are no control message. Always the peer's fault.
@@ -262,14 +263,17 @@ impl Control {
                 ] {
                     out.extend_from_slice(&value.to_le_bytes());
                 }
-                // Without older versions the spec ends here, as it does for builds that know of one
-                // version only.
-                if !spec.older.is_empty() {
+                // Without older versions and flags the spec ends here, as it does for builds that know
+                // of one version only.
+                if !spec.older.is_empty() || spec.is_traced {
                     debug_assert!(spec.older.len() <= MAX_OLDER_VERSIONS);
                     out.push(spec.older.len() as u8);
                     for version in &spec.older {
                         put_version(out, version, MAX_OLDER_SCHEMA_BYTES);
                     }
+                }
+                if spec.is_traced {
+                    out.push(1);
                 }
             }
             Control::Close {

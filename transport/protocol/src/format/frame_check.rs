@@ -28,7 +28,7 @@
 
 use super::{
     frame::{EXTENSION_BYTES, FRAME_ALIGNMENT, FrameHeader, FrameKind, HEADER_BYTES},
-    record::{self, LargeAnnouncement, RecordHeader, RecordKind},
+    record::{self, LargeAnnouncement, RecordHeader},
 };
 
 /// Bytes that both checks take together.
@@ -247,7 +247,7 @@ fn covered_of(body: &[u8], alignment: usize) -> Option<(&[u8], usize)> {
     };
     let header = RecordHeader::from_word(u64::from_le_bytes(*word));
     let (covered, length) = match header {
-        Some(Ok(header)) if header.kind == RecordKind::Large => {
+        Some(Ok(header)) if header.kind.is_large() => {
             let announced = (header.length as usize).min(LargeAnnouncement::MAX_BYTES);
             (word.len() + announced, header.length)
         }

@@ -81,6 +81,7 @@ mod tests {
             },
             max_message_bytes: 1,
             max_unreleased_bytes: 1,
+            is_traced: false,
         }
     }
 

@@ -64,6 +64,8 @@ impl RecordHeader {
         let kind = match word >> KIND_SHIFT {
             1 => RecordKind::Data,
             2 => RecordKind::Large,
+            3 => RecordKind::TracedData,
+            4 => RecordKind::TracedLarge,
             _ => return Some(Err(UnknownKind { word })),
         };
         Some(Ok(Self {
@@ -98,6 +100,28 @@ pub enum RecordKind {
     /// The announcement of a message that travels outside the ring: its length
     /// as a little-endian `u64`.
     Large = 2,
+    /// [`Data`](Self::Data) with the trace context of the message behind it, in its
+    /// [binary form](super::trace_context::TraceContext::BYTES).
+    TracedData = 3,
+    /// [`Large`](Self::Large), where the message that travels outside the ring ends with its trace
+    /// context.
+    TracedLarge = 4,
+}
+
+impl RecordKind {
+    /// Returns whether the record announces a message that travels outside the ring.
+    #[inline]
+    #[must_use]
+    pub const fn is_large(self) -> bool {
+        matches!(self, Self::Large | Self::TracedLarge)
+    }
+
+    /// Returns whether the message ends with its trace context.
+    #[inline]
+    #[must_use]
+    pub const fn is_traced(self) -> bool {
+        matches!(self, Self::TracedData | Self::TracedLarge)
+    }
 }
 
 /// The number of no block: a session has fewer.
@@ -197,7 +221,7 @@ impl LargeAnnouncement {
 
 /// A header word whose kind this version does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("header word {word:#018x} has kind {}, which is neither data (1) nor large (2)", word >> KIND_SHIFT)]
+#[error("header word {word:#018x} has kind {}, which is none of 1 to 4", word >> KIND_SHIFT)]
 pub struct UnknownKind {
     /// The word as it was read.
     pub word: u64,
@@ -385,7 +409,7 @@ mod tests {
         };
         assert_eq!(
             error.to_string(),
-            "header word 0x7000000000000001 has kind 7, which is neither data (1) nor large (2)"
+            "header word 0x7000000000000001 has kind 7, which is none of 1 to 4"
         );
     }
 
@@ -393,10 +417,17 @@ mod tests {
         #[test]
         fn headers_survive_the_round_trip(
             large: bool,
+            traced: bool,
             length in 0..=MAX_LENGTH,
             sequence_low: u32,
         ) {
-            let kind = if large { RecordKind::Large } else { RecordKind::Data };
+            let kind = match (large, traced) {
+                (false, false) => RecordKind::Data,
+                (true, false) => RecordKind::Large,
+                (false, true) => RecordKind::TracedData,
+                (true, true) => RecordKind::TracedLarge,
+            };
+            prop_assert_eq!((kind.is_large(), kind.is_traced()), (large, traced));
             let header = RecordHeader { kind, length, sequence_low };
             prop_assert_eq!(RecordHeader::from_word(header.to_word()), Some(Ok(header)));
         }

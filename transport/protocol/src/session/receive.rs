@@ -565,6 +565,7 @@ impl Session {
                 .spec
                 .max_unreleased_bytes
                 .min(open.spec.max_unreleased_bytes),
+            is_traced: local.spec.is_traced && open.spec.is_traced,
         };
         let mut asked = Ask::default();
         match &mut local.state {
@@ -573,6 +574,7 @@ impl Session {
                     agreed.window,
                     agreed.alignment as usize,
                     agreed.max_message_bytes,
+                    agreed.is_traced,
                 )));
             }
             EndState::Sender(channel) => {

@@ -9,6 +9,7 @@ use crate::{
         control::{Ask, KnownReceiver, Questions},
         counters::Counters,
         record::{self, LargeAnnouncement, RecordHeader, RecordKind},
+        trace_context::TraceContext,
     },
     transfer::{
         eager_write::{Landings, lands},
@@ -23,6 +24,7 @@ pub(super) struct ReceiveChannel {
     pub(super) window: ChannelWindow,
     pub(super) alignment: usize,
     pub(super) max_message_bytes: u64,
+    is_traced: bool,
 
     // Arrivals over the wires.
     /// Messages that arrived, without a gap (large ones count when announced).
@@ -69,7 +71,12 @@ pub(super) struct Landing<'a> {
 }
 
 impl ReceiveChannel {
-    pub(super) fn new(window: ChannelWindow, alignment: usize, max_message_bytes: u64) -> Self {
+    pub(super) fn new(
+        window: ChannelWindow,
+        alignment: usize,
+        max_message_bytes: u64,
+        is_traced: bool,
+    ) -> Self {
         let position = record::first_position(alignment);
         let start = Counters {
             released_position: position,
@@ -79,6 +86,7 @@ impl ReceiveChannel {
             window,
             alignment,
             max_message_bytes,
+            is_traced,
             arrived: 0,
             arrived_position: position,
             large: Transfers::default(),
@@ -135,7 +143,14 @@ impl ReceiveChannel {
             let (this, behind) = rest
                 .split_at_checked(size)
                 .ok_or(PeerMisbehaved::RecordCut { sequence })?;
-            if header.kind == RecordKind::Large {
+            let is_large = match header.kind {
+                RecordKind::Data => false,
+                kind if kind.is_traced() && !self.may_be_traced(header) => {
+                    return Err(PeerMisbehaved::RecordKind { sequence });
+                }
+                kind => kind.is_large(),
+            };
+            if is_large {
                 large += self.handle_announcement(sequence, &this[8..][..length], landing)?;
             } else if length as u64 > self.max_message_bytes {
                 let length = length as u64;
@@ -170,6 +185,12 @@ impl ReceiveChannel {
             records: self.arrived - first_sequence + 1,
             large,
         })
+    }
+
+    /// Returns whether a record that says so may have a trace context at its end.
+    #[cold]
+    fn may_be_traced(&self, header: RecordHeader) -> bool {
+        self.is_traced && (header.kind.is_large() || header.length as usize >= TraceContext::BYTES)
     }
 
     /// Takes in an ordinary message that is all of a frame's `bytes`, if it is valid. If it is not,

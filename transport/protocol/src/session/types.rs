@@ -302,6 +302,8 @@ pub struct Agreed {
     pub limit_here_to_there: std::cmp::Ordering,
     /// Payload bytes that may be out and not yet released.
     pub max_unreleased_bytes: u64,
+    /// Messages may carry trace context.
+    pub is_traced: bool,
 }
 
 impl Agreed {

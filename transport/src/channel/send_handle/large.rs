@@ -27,6 +27,7 @@ impl SendEnd {
     pub(super) fn send_large(
         &self,
         producer: &mut SendProducer,
+        kind: RecordKind,
         size: Option<usize>,
         patience: Patience,
         encode: &mut Encoder<'_>,
@@ -38,7 +39,7 @@ impl SendEnd {
             match encode(&mut place.bytes(&mut producer.segments)[..room]) {
                 Ok(length) => {
                     self.wait_room(producer, LargeAnnouncement::MAX_BYTES, patience)?;
-                    return Ok(self.publish_large(producer, place, length));
+                    return Ok(self.publish_large(producer, kind, place, length));
                 }
                 Err(Abort::Failed(error)) => return Err(SendError::Encode(error).into()),
                 Err(Abort::Overflow) if room == limit => return Err(self.too_long(None).into()),
@@ -105,6 +106,7 @@ impl SendEnd {
     pub(super) fn publish_large(
         &self,
         producer: &mut SendProducer,
+        kind: RecordKind,
         place: LargePlace,
         length: usize,
     ) -> u64 {
@@ -149,6 +151,6 @@ impl SendEnd {
         // The message's bytes count as untransmitted. So the announcement goes out at once, and the
         // answer comes while the application prepares the next message.
         producer.untransmitted += length;
-        self.publish(producer, RecordKind::Large, announcement.bytes().len())
+        self.publish(producer, kind, announcement.bytes().len())
     }
 }

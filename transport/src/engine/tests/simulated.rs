@@ -427,6 +427,7 @@ fn admission(stream: TcpStream, number: u8) -> Admission {
             fabric: Fabric::Tcp,
             reason: "the test says so".to_owned(),
             known_to: None,
+            carries_context: false,
         },
         parts: WireParts {
             stream,
@@ -449,6 +450,7 @@ fn spec() -> ChannelSpec {
     };
     ChannelSpec {
         max_unreleased_bytes: 16 << 20,
+        is_traced: false,
         ..spec_of_bytes(window, 64 << 10)
     }
 }

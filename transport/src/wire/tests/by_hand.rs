@@ -68,6 +68,7 @@ pub(crate) fn admit_sealed(
             fabric,
             reason: "the test says so".to_owned(),
             known_to: None,
+            carries_context: false,
         },
         parts: WireParts {
             stream,
@@ -96,6 +97,7 @@ pub(crate) fn spec_of_bytes(window: ChannelWindow, longest: u64) -> ChannelSpec 
         window,
         max_message_bytes: longest,
         max_unreleased_bytes: u64::MAX,
+        is_traced: false,
     }
 }
 

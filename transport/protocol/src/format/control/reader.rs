@@ -150,6 +150,7 @@ impl<'a> Reader<'a> {
             max_message_bytes: self.u64()?,
             max_unreleased_bytes: self.u64()?,
             older: self.older_versions()?,
+            is_traced: self.is_traced()?,
         };
         if spec.window.messages == 0 || spec.window.bytes == 0 {
             return Err(MalformedControl {
@@ -157,6 +158,19 @@ impl<'a> Reader<'a> {
             });
         }
         Ok(spec)
+    }
+
+    /// Reads the flag behind the list of older versions, which is there only if it is set.
+    fn is_traced(&mut self) -> Result<bool, MalformedControl> {
+        if self.is_empty() {
+            return Ok(false);
+        }
+        match self.byte()? {
+            1 => Ok(true),
+            _ => Err(MalformedControl {
+                what: "unknown flags of a channel",
+            }),
+        }
     }
 
     fn version(&mut self, schema_limit: usize) -> Result<MessageVersion, MalformedControl> {
@@ -178,7 +192,9 @@ impl<'a> Reader<'a> {
             return Ok(Vec::new());
         }
         let count = usize::from(self.byte()?);
-        if !(1..=MAX_OLDER_VERSIONS).contains(&count) {
+        // An empty list is there only if flags follow.
+        let is_left_out = count == 0 && self.is_empty();
+        if is_left_out || count > MAX_OLDER_VERSIONS {
             return Err(MalformedControl {
                 what: "a list of no older versions, or of too many",
             });

@@ -42,6 +42,7 @@ fn some_open() -> Control {
             },
             max_message_bytes: 1 << 30,
             max_unreleased_bytes: 1 << 31,
+            is_traced: false,
         }),
     }
 }
@@ -166,6 +167,30 @@ fn a_channel_has_a_name_of_1_to_255_bytes() {
     let mut longer = encoded(&open_as(&"x".repeat(MAX_NAME_BYTES)));
     longer[6..8].copy_from_slice(&(MAX_NAME_BYTES as u16 + 1).to_le_bytes());
     assert_eq!(Control::decode(&longer), of("a text is too long"));
+}
+
+/// The flags may be left out with the list before them, so an open that is cut there is whole too:
+/// the protocol version in the handshake says whether a peer reads more.
+#[test]
+fn a_channel_that_carries_trace_context_survives_the_wire() {
+    for older in [Vec::new(), vec![version(1)], vec![version(1), version(2)]] {
+        let mut traced = open_of(older);
+        if let Control::Open { spec, .. } = &mut traced {
+            Arc::make_mut(spec).is_traced = true;
+        }
+        let bytes = encoded(&traced);
+        assert_eq!(Control::decode(&bytes).as_ref(), Ok(&traced));
+        for flags in [0, 2, 255] {
+            let mut other = bytes.clone();
+            *other.last_mut().expect("the flags") = flags;
+            assert!(Control::decode(&other).is_err());
+        }
+        let longer = [&bytes[..], &[1]].concat();
+        assert!(Control::decode(&longer).is_err());
+    }
+    // An empty list with nothing behind it is written by nobody.
+    let empty = [&encoded(&open_of(Vec::new()))[..], &[0]].concat();
+    assert!(Control::decode(&empty).is_err());
 }
 
 /// The list of older versions may be left out, so an open cut before it is whole: the

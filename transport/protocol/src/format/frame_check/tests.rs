@@ -4,7 +4,7 @@ use super::*;
 use crate::format::{
     counters::Counters,
     frame::{BLOCK_ALIGNMENT, Extension},
-    record::record_size,
+    record::{RecordKind, record_size},
 };
 
 /// A frame with its checks, and what of it the checks cover.

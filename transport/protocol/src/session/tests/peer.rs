@@ -53,6 +53,7 @@ pub(super) fn spec() -> ChannelSpec {
         },
         max_message_bytes: LIMIT as u64,
         max_unreleased_bytes: u64::MAX,
+        is_traced: false,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::session::*;
 #[allow(unused_imports, reason = "each test file uses some of them")]
 use crate::{
     credit::session::*,
-    format::{control::*, frame::*, frame_check::CHECK_BYTES},
+    format::{control::*, frame::*, frame_check::CHECK_BYTES, record::RecordKind},
     transfer::rendezvous::*,
 };
 
@@ -108,6 +108,48 @@ fn records_that_are_none_are_refused() {
         refused(&large(1, 0)),
         PeerMisbehaved::TooLong { length: 0, limit }
     );
+}
+
+#[test]
+fn trace_context_comes_where_both_ends_asked_for_it() {
+    const BYTES: usize = crate::format::trace_context::TraceContext::BYTES;
+    let refused = Err(PeerMisbehaved::RecordKind { sequence: 1 });
+    for (here, there) in [(false, false), (true, false), (false, true), (true, true)] {
+        let traced = |is_traced| ChannelSpec {
+            is_traced,
+            ..spec()
+        };
+        let receiving = || {
+            let mut session = Session::new(config());
+            session.open(Role::Receiver, "wal", traced(here)).unwrap();
+            let open = open_with(PEER, Role::Sender, "wal", traced(there));
+            deliver(&mut session, &open).unwrap();
+            let (events, _) = drain(&mut session);
+            let agreed = events.iter().find_map(|event| match event {
+                Event::Opened { agreed, .. } => Some(agreed.is_traced),
+                _ => None,
+            });
+            assert_eq!(agreed, Some(here && there));
+            session
+        };
+        for (record, is_valid) in [
+            (record_of(RecordKind::TracedData, 1, &[1; BYTES]), true),
+            (record_of(RecordKind::TracedData, 1, &[1; BYTES - 1]), false),
+            (
+                record_of(RecordKind::TracedLarge, 1, &100_u64.to_le_bytes()),
+                true,
+            ),
+            (record_of(RecordKind::Data, 1, b"one"), true),
+        ] {
+            let is_traced = record[7] >> 4 > 2;
+            let frame = frame(FrameKind::Records, PEER, 1, None, &record);
+            let delivered = deliver(&mut receiving(), &frame);
+            match is_valid && (!is_traced || here && there) {
+                true => assert!(matches!(delivered, Ok(Arrival::Records { .. }))),
+                false => assert_eq!(delivered, refused),
+            }
+        }
+    }
 }
 
 #[test]

@@ -222,6 +222,7 @@ impl Stage {
         let (from, to) = (&self.nodes[from], &self.nodes[1 - from]);
         let spec = ChannelSpec {
             max_unreleased_bytes: window.bytes + (2 * longest).max(16 << 20),
+            is_traced: false,
             ..spec_of_bytes(window, longest)
         };
         let timeout = std::time::Duration::from_secs(1);
