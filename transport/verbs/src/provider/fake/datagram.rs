@@ -4,8 +4,9 @@ use rustix::io::Errno;
 
 use super::{
     FakeProvider, PostedSend,
+    delivery::{Attempt, LOCAL_PROTECTION},
     handle::{id_of, take_back},
-    world::{Attempt, LOCAL_PROTECTION, State},
+    world::State,
 };
 use crate::{
     abi::{

@@ -1,10 +1,10 @@
-//! Registrations that are changed, dma-bufs, and memory of the device.
+//! Protection domains, registrations, dma-bufs, and memory of the device.
 //!
 //! A dma-buf is any descriptor that can be mapped, such as that of a memory file.
 
 use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
-use std::ptr;
+use std::ptr::{self, NonNull};
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, mmap, munmap};
@@ -12,12 +12,238 @@ use rustix::param::page_size;
 
 use super::{
     Call, FakeProvider,
+    handle::{id_of, take_back},
+    refuse_if,
     world::{FakeRegion, Maker, State},
 };
 use crate::{
-    abi::{Sge, access_flags},
-    provider::{BufferHandle, RegionHandle, RegisteredRegion, ReregisterFailure, Reregistration},
+    abi::{BindInfo, SendWr, Sge, access_flags, wr_opcode},
+    provider::{
+        BufferHandle, ContextHandle, DomainHandle, MemoryProvider, PairHandle, RegionHandle,
+        RegisteredRegion, ReregisterFailure, Reregistration, WindowHandle, WindowKind,
+    },
 };
+
+impl MemoryProvider for FakeProvider {
+    unsafe fn create_domain(&self, context: ContextHandle) -> Result<DomainHandle, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::CreateDomain)?;
+        // SAFETY: the trait's contract.
+        let context = unsafe { id_of(context.as_ptr()) };
+        let id = state.new_id();
+        state.domains.insert(id, context);
+        Ok(DomainHandle::new(self.handle(id)).expect("a box"))
+    }
+
+    unsafe fn destroy_domain(&self, domain: DomainHandle) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::DestroyDomain)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(domain.as_ptr()) };
+        let busy = state.regions.values().any(|region| region.domain == id)
+            || state.windows.values().any(|window| window.domain == id)
+            || state.addresses.values().any(|address| address.domain == id)
+            || state.shared.values().any(|queue| queue.domain == id)
+            || state.pairs.values().any(|pair| pair.domain == id);
+        refuse_if(busy)?;
+        state.domains.remove(&id);
+        // SAFETY: the trait's contract.
+        unsafe { take_back(domain.as_ptr()) };
+        Ok(())
+    }
+
+    unsafe fn register(
+        &self,
+        domain: DomainHandle,
+        base: NonNull<u8>,
+        bytes: usize,
+        access: u32,
+    ) -> Result<RegisteredRegion, Errno> {
+        let mut state = self.world.lock();
+        // SAFETY: the trait's contract.
+        let domain = unsafe { id_of(domain.as_ptr()) };
+        let start = base.as_ptr().expose_provenance() as u64;
+        state.advise_fork(start, bytes as u64, Advice::LinuxDontFork);
+        if let Err(errno) = state.grant(Call::Register) {
+            state.advise_fork(start, bytes as u64, Advice::LinuxDoFork);
+            return Err(errno);
+        }
+        let id = state.new_id();
+        state.regions.insert(
+            id,
+            FakeRegion {
+                domain,
+                base: start,
+                bytes: bytes as u64,
+                access,
+                maker: Maker::calls(),
+                foreign: None,
+            },
+        );
+        Ok(RegisteredRegion {
+            handle: RegionHandle::new(self.handle(id)).expect("a box"),
+            lkey: id as u32,
+            rkey: id as u32,
+        })
+    }
+
+    unsafe fn deregister(&self, region: RegionHandle) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::Deregister)?;
+        // SAFETY: the trait's contract.
+        let id = state.region_of(unsafe { id_of(region.as_ptr()) });
+        let mut bound = state.windows.values().filter_map(|window| window.bound);
+        refuse_if(bound.any(|bound| bound.region == id))?;
+        if let Some(ended) = state.regions.remove(&id)
+            && ended.foreign.is_none()
+        {
+            state.advise_fork(ended.base, ended.bytes, Advice::LinuxDoFork);
+        }
+        // SAFETY: the trait's contract.
+        unsafe { take_back(region.as_ptr()) };
+        Ok(())
+    }
+
+    unsafe fn reregister(
+        &self,
+        region: RegionHandle,
+        change: &Reregistration,
+    ) -> Result<(u32, u32), ReregisterFailure> {
+        let mut state = self.world.lock();
+        // SAFETY: the trait's contract.
+        let id = state.region_of(unsafe { id_of(region.as_ptr()) });
+        // SAFETY: the trait's contract.
+        let domain = change.domain.map(|one| unsafe { id_of(one.as_ptr()) });
+        state.change_region(id, domain, change)
+    }
+
+    unsafe fn register_dmabuf(
+        &self,
+        domain: DomainHandle,
+        buffer: BorrowedFd<'_>,
+        offset: u64,
+        bytes: usize,
+        access: u32,
+    ) -> Result<RegisteredRegion, Errno> {
+        // SAFETY: the trait's contract.
+        let domain = unsafe { id_of(domain.as_ptr()) };
+        self.register_mapped(domain, buffer, offset, bytes, access)
+    }
+
+    unsafe fn advise(
+        &self,
+        _domain: DomainHandle,
+        advice: u32,
+        flags: u32,
+        piece: Sge,
+    ) -> Result<(), Errno> {
+        self.world.lock().advise(advice, flags, piece)
+    }
+
+    unsafe fn create_buffer(
+        &self,
+        context: ContextHandle,
+        bytes: usize,
+        _align_log: u32,
+    ) -> Result<BufferHandle, Errno> {
+        // SAFETY: the trait's contract.
+        self.new_buffer(unsafe { id_of(context.as_ptr()) }, bytes)
+    }
+
+    unsafe fn destroy_buffer(&self, buffer: BufferHandle) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(buffer.as_ptr()) };
+        self.world.lock().end_buffer(id)?;
+        // SAFETY: the trait's contract.
+        unsafe { take_back(buffer.as_ptr()) };
+        Ok(())
+    }
+
+    unsafe fn write_buffer(
+        &self,
+        buffer: BufferHandle,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        // SAFETY: the trait's contract: the bytes are within the buffer.
+        unsafe {
+            let place = state.place_in_buffer(id_of(buffer.as_ptr()), offset)?;
+            place.copy_from(from.as_ptr(), from.len());
+        }
+        Ok(())
+    }
+
+    unsafe fn read_buffer(
+        &self,
+        buffer: BufferHandle,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        // SAFETY: the trait's contract: the bytes are within the buffer.
+        unsafe {
+            let place = state.place_in_buffer(id_of(buffer.as_ptr()), offset)?;
+            place.copy_to(into.as_mut_ptr(), into.len());
+        }
+        Ok(())
+    }
+
+    unsafe fn register_buffer(
+        &self,
+        domain: DomainHandle,
+        buffer: BufferHandle,
+        offset: u64,
+        bytes: usize,
+        access: u32,
+    ) -> Result<RegisteredRegion, Errno> {
+        // SAFETY: the trait's contract.
+        let (domain, buffer) = unsafe { (id_of(domain.as_ptr()), id_of(buffer.as_ptr())) };
+        self.register_in_buffer(domain, buffer, offset, bytes, access)
+    }
+
+    unsafe fn create_window(
+        &self,
+        domain: DomainHandle,
+        kind: WindowKind,
+    ) -> Result<(WindowHandle, u32), Errno> {
+        // SAFETY: the trait's contract.
+        self.new_window(unsafe { id_of(domain.as_ptr()) }, kind)
+    }
+
+    unsafe fn destroy_window(&self, window: WindowHandle) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        self.end_window(unsafe { id_of(window.as_ptr()) })?;
+        // SAFETY: the trait's contract.
+        unsafe { take_back(window.as_ptr()) };
+        Ok(())
+    }
+
+    unsafe fn bind_window(
+        &self,
+        pair: PairHandle,
+        window: WindowHandle,
+        wr_id: u64,
+        flags: u32,
+        info: &BindInfo,
+    ) -> Result<u32, Errno> {
+        let mut request = SendWr {
+            wr_id,
+            opcode: wr_opcode::BIND_WINDOW,
+            send_flags: flags,
+            ..SendWr::EMPTY
+        };
+        request.bind.window = window.as_ptr();
+        request.bind.info = *info;
+        // SAFETY: the trait's contract.
+        let (pair, window) = unsafe { (id_of(pair.as_ptr()), id_of(window.as_ptr())) };
+        self.bind_first(pair, window, request)
+    }
+
+    unsafe fn set_window_key(&self, _window: WindowHandle, _key: u32) {
+        // The key is known since the binding.
+    }
+}
 
 /// Memory of a device.
 #[derive(Debug)]

@@ -27,8 +27,10 @@
 //! than its receive is status 2 at the receiver and 11 at the sender.
 
 mod batch;
+mod completion;
 mod control;
 mod datagram;
+mod delivery;
 mod device;
 mod fetch;
 mod handle;
@@ -36,6 +38,7 @@ mod hot;
 mod mask;
 mod memory;
 mod objects;
+mod shared_receives;
 mod window;
 mod world;
 mod xrc;
@@ -450,4 +453,9 @@ impl FakeProvider {
     pub fn alive(&self) -> BTreeMap<&'static str, usize> {
         self.world.lock().alive()
     }
+}
+
+/// Refuses to destroy what is in use.
+fn refuse_if(busy: bool) -> Result<(), Errno> {
+    if busy { Err(Errno::BUSY) } else { Ok(()) }
 }

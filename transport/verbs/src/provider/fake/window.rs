@@ -4,7 +4,8 @@ use rustix::io::Errno;
 
 use super::{
     Call, FakeProvider, PostedSend,
-    world::{Attempt, State, WINDOW_BIND},
+    delivery::{Attempt, WINDOW_BIND},
+    world::State,
 };
 use crate::{
     abi::{SendWr, access_flags, wc_opcode, wr_opcode},

@@ -15,7 +15,7 @@ use crate::provider::{
 };
 
 /// # Safety
-/// The contract of [`Provider::create_extended_queue`](crate::Provider::create_extended_queue).
+/// The contract of [`CompletionProvider::create_extended_queue`](crate::provider::CompletionProvider::create_extended_queue).
 pub(super) unsafe fn create(
     context: ContextHandle,
     init: &ExtendedInit,
