@@ -109,6 +109,8 @@ pub struct ExtendedInit {
     pub times: bool,
     /// The further fields that each completion has.
     pub fields: CompletionFields,
+    /// True if the device does not look whether the queue has room.
+    pub ignores_overrun: bool,
 }
 
 /// An extended completion queue.

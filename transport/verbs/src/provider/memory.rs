@@ -6,7 +6,8 @@ use std::ptr::NonNull;
 use rustix::io::Errno;
 
 use super::{
-    BufferHandle, ContextHandle, DomainHandle, PairHandle, RegionHandle, WindowHandle, WindowKind,
+    BufferHandle, ContextHandle, DomainHandle, PairHandle, RegionHandle, ThreadDomainHandle,
+    WindowHandle, WindowKind,
 };
 use crate::abi::{BindInfo, Sge};
 
@@ -53,7 +54,21 @@ pub enum ReregisterFailure {
 pub trait MemoryProvider {
     /// [`ibv_alloc_pd(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html).
     unsafe fn create_domain(&self, context: ContextHandle) -> Result<DomainHandle, Errno>;
-    /// `ibv_dealloc_pd`.
+    /// [`ibv_alloc_td(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_td.3.html).
+    unsafe fn create_thread_domain(
+        &self,
+        context: ContextHandle,
+    ) -> Result<ThreadDomainHandle, Errno>;
+    /// `ibv_dealloc_td`.
+    unsafe fn destroy_thread_domain(&self, thread: ThreadDomainHandle) -> Result<(), Errno>;
+    /// [`ibv_alloc_parent_domain(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_parent_domain.3.html).
+    unsafe fn create_parent_domain(
+        &self,
+        context: ContextHandle,
+        domain: DomainHandle,
+        thread: Option<ThreadDomainHandle>,
+    ) -> Result<DomainHandle, Errno>;
+    /// `ibv_dealloc_pd`, of a parent domain too.
     unsafe fn destroy_domain(&self, domain: DomainHandle) -> Result<(), Errno>;
     /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html). The range is
     /// mapped, and stays so until `deregister` is done.

@@ -123,6 +123,8 @@ handles! {
     ContextHandle;
     /// A protection domain.
     DomainHandle;
+    /// A thread domain.
+    ThreadDomainHandle;
     /// A memory region.
     RegionHandle;
     /// A memory window.

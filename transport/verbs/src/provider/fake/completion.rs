@@ -93,6 +93,7 @@ impl CompletionProvider for FakeProvider {
             tag,
             times: false,
             fields: CompletionFields::default(),
+            ignores_overrun: false,
         };
         let (id, capacity) = state.new_completions(context, &init, channel, None)?;
         let handle = CompletionHandle::new(self.handle(id)).expect("a box");
@@ -112,7 +113,8 @@ impl CompletionProvider for FakeProvider {
         let channel = init.channel.map(|one| unsafe { id_of(one.as_ptr()) });
         let device = state.device_of(context);
         let kind = device.extended;
-        if kind == FakeExtended::Absent || !device.has_fields(init) {
+        let has_overrun = device.ignores_overrun || !init.ignores_overrun;
+        if kind == FakeExtended::Absent || !device.has_fields(init) || !has_overrun {
             return Err(Errno::OPNOTSUPP);
         }
         let made = state.new_completions(context, init, channel, Some(kind));

@@ -92,7 +92,8 @@ impl Provider for FakeProvider {
         state.grant(Call::Close)?;
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(context.as_ptr()) };
-        let busy = state.domains.values().any(|of| *of == id)
+        let busy = state.domains.values().any(|domain| domain.context == id)
+            || state.threads.values().any(|context| *context == id)
             || state.buffers.values().any(|buffer| buffer.context == id)
             || state.completions.values().any(|queue| queue.context == id)
             || state.channels.values().any(|channel| channel.context == id)
@@ -189,7 +190,7 @@ impl Provider for FakeProvider {
                 init.shared.map(|queue| id_of(queue.as_ptr())),
             )
         };
-        let context = state.domains[&domain];
+        let context = state.domains[&domain].context;
         let device = state.device_of(context);
         let (limits, mut sizes) = (&device.attributes, init.sizes);
         let most = limits.max_queue_pair_requests;

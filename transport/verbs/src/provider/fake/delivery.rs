@@ -248,7 +248,9 @@ impl State {
         };
         let tags = self.device_of(queue.context).tags.unwrap_or_default();
         let queue = self.completions.get_mut(&queue_id).expect("a queue");
-        if queue.ready.len() == queue.capacity {
+        if queue.ready.len() == queue.capacity && queue.ignores_overrun {
+            queue.ready.pop_front();
+        } else if queue.ready.len() == queue.capacity {
             let overrun = RawEvent {
                 event_type: 0,
                 element: queue.tag,

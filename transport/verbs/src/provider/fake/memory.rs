@@ -14,13 +14,14 @@ use super::{
     Call, FakeProvider,
     handle::{id_of, take_back},
     refuse_if,
-    world::{FakeRegion, Maker, State},
+    world::{FakeDomain, FakeRegion, Maker, State},
 };
 use crate::{
     abi::{BindInfo, SendWr, Sge, access_flags, wr_opcode},
     provider::{
         BufferHandle, ContextHandle, DomainHandle, MemoryProvider, PairHandle, RegionHandle,
-        RegisteredRegion, ReregisterFailure, Reregistration, WindowHandle, WindowKind,
+        RegisteredRegion, ReregisterFailure, Reregistration, ThreadDomainHandle, WindowHandle,
+        WindowKind,
     },
 };
 
@@ -31,7 +32,65 @@ impl MemoryProvider for FakeProvider {
         // SAFETY: the trait's contract.
         let context = unsafe { id_of(context.as_ptr()) };
         let id = state.new_id();
-        state.domains.insert(id, context);
+        let domain = FakeDomain {
+            context,
+            base: None,
+            thread: None,
+        };
+        state.domains.insert(id, domain);
+        Ok(DomainHandle::new(self.handle(id)).expect("a box"))
+    }
+
+    unsafe fn create_thread_domain(
+        &self,
+        context: ContextHandle,
+    ) -> Result<ThreadDomainHandle, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::CreateThreadDomain)?;
+        // SAFETY: the trait's contract.
+        let context = unsafe { id_of(context.as_ptr()) };
+        if !state.device_of(context).has_parent_domains {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let id = state.new_id();
+        state.threads.insert(id, context);
+        Ok(ThreadDomainHandle::new(self.handle(id)).expect("a box"))
+    }
+
+    unsafe fn destroy_thread_domain(&self, thread: ThreadDomainHandle) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::DestroyThreadDomain)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(thread.as_ptr()) };
+        let mut parents = state.domains.values();
+        refuse_if(parents.any(|parent| parent.thread == Some(id)))?;
+        state.threads.remove(&id);
+        // SAFETY: the trait's contract.
+        unsafe { take_back(thread.as_ptr()) };
+        Ok(())
+    }
+
+    unsafe fn create_parent_domain(
+        &self,
+        context: ContextHandle,
+        domain: DomainHandle,
+        thread: Option<ThreadDomainHandle>,
+    ) -> Result<DomainHandle, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::CreateParentDomain)?;
+        // SAFETY: the trait's contract.
+        let parent = unsafe {
+            FakeDomain {
+                context: id_of(context.as_ptr()),
+                base: Some(id_of(domain.as_ptr())),
+                thread: thread.map(|thread| id_of(thread.as_ptr())),
+            }
+        };
+        if !state.device_of(parent.context).has_parent_domains {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let id = state.new_id();
+        state.domains.insert(id, parent);
         Ok(DomainHandle::new(self.handle(id)).expect("a box"))
     }
 
@@ -44,7 +103,8 @@ impl MemoryProvider for FakeProvider {
             || state.windows.values().any(|window| window.domain == id)
             || state.addresses.values().any(|address| address.domain == id)
             || state.shared.values().any(|queue| queue.domain == id)
-            || state.pairs.values().any(|pair| pair.domain == id);
+            || state.pairs.values().any(|pair| pair.domain == id)
+            || state.domains.values().any(|other| other.base == Some(id));
         refuse_if(busy)?;
         state.domains.remove(&id);
         // SAFETY: the trait's contract.
@@ -307,7 +367,7 @@ impl FakeProvider {
     ) -> Result<RegisteredRegion, Errno> {
         let mut state = self.world.lock();
         state.grant(Call::RegisterDmabuf)?;
-        if !state.device_of(state.domains[&domain]).has_dmabufs {
+        if !state.device_of(state.domains[&domain].context).has_dmabufs {
             return Err(Errno::OPNOTSUPP);
         }
         let into_page = offset % page_size() as u64;

@@ -26,7 +26,7 @@ impl SharedReceiveProvider for FakeProvider {
         state.grant(Call::CreateSharedReceive)?;
         // SAFETY: the trait's contract.
         let domain = unsafe { id_of(domain.as_ptr()) };
-        let context = state.domains[&domain];
+        let context = state.domains[&domain].context;
         let limits = &state.device_of(context).attributes;
         if limits.max_shared_receive_queues == 0 {
             return Err(Errno::OPNOTSUPP);

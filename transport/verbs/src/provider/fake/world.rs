@@ -91,7 +91,9 @@ pub(super) struct State {
     // Objects that exist.
     next_id: u64,
     pub(super) contexts: HashMap<u64, FakeContext>,
-    pub(super) domains: HashMap<u64, u64>,
+    pub(super) domains: HashMap<u64, FakeDomain>,
+    /// Thread domains, and their contexts.
+    pub(super) threads: HashMap<u64, u64>,
     pub(super) regions: HashMap<u64, FakeRegion>,
     /// Numbers that regions got when they were changed, by the numbers before.
     pub(super) moved: HashMap<u64, u64>,
@@ -112,6 +114,14 @@ pub(super) struct FakeContext {
     pub(super) device: String,
     pub(super) events: VecDeque<RawEvent>,
     pub(super) fd: OwnedFd,
+}
+
+#[derive(Debug)]
+pub(super) struct FakeDomain {
+    pub(super) context: u64,
+    /// The domain that a parent domain stands for.
+    pub(super) base: Option<u64>,
+    pub(super) thread: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -138,6 +148,8 @@ pub(super) struct FakeCompletions {
     pub(super) tag: u64,
     pub(super) vector: u32,
     pub(super) capacity: usize,
+    /// A completion without room takes the place of the oldest one.
+    pub(super) ignores_overrun: bool,
     pub(super) ready: VecDeque<Stamped>,
     /// The queue's behaviour as an extended one, and the state of its batch.
     pub(super) extended: Option<FakeExtended>,
@@ -275,6 +287,12 @@ impl State {
         assert_eq!(advised, Ok(()), "memory that is registered is mapped");
     }
 
+    /// Returns the domain that a parent domain stands for, or the domain itself.
+    pub(super) fn base_of(&self, domain: u64) -> u64 {
+        let base = self.domains.get(&domain).and_then(|one| one.base);
+        base.unwrap_or(domain)
+    }
+
     pub(super) fn device_of(&self, context: u64) -> &FakeDevice {
         let name = &self.contexts[&context].device;
         self.devices
@@ -287,6 +305,7 @@ impl State {
         let mut alive = BTreeMap::from([
             ("contexts", self.contexts.len()),
             ("protection domains", self.domains.len()),
+            ("thread domains", self.threads.len()),
             ("memory regions", self.regions.len()),
             ("device memory", self.buffers.len()),
             ("memory windows", self.windows.len()),

@@ -1,6 +1,7 @@
 //! Protection domains, registrations, and memory of devices.
 
 use std::ffi::{c_int, c_void};
+use std::mem::zeroed;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 
@@ -12,7 +13,8 @@ use crate::{
     abi::{BindInfo, Sge, access_flags},
     provider::{
         BufferHandle, ContextHandle, DomainHandle, MemoryProvider, PairHandle, RegionHandle,
-        RegisteredRegion, ReregisterFailure, Reregistration, WindowHandle, WindowKind,
+        RegisteredRegion, ReregisterFailure, Reregistration, ThreadDomainHandle, WindowHandle,
+        WindowKind,
     },
 };
 
@@ -21,6 +23,38 @@ impl MemoryProvider for Libibverbs {
         clear_errno();
         // SAFETY: the trait's contract.
         DomainHandle::new(unsafe { sys::ibv_alloc_pd(context.as_ptr()) }).ok_or_else(last_errno)
+    }
+
+    unsafe fn create_thread_domain(
+        &self,
+        context: ContextHandle,
+    ) -> Result<ThreadDomainHandle, Errno> {
+        let mut init = sys::ibv_td_init_attr { comp_mask: 0 };
+        clear_errno();
+        // SAFETY: the trait's contract.
+        let made = unsafe { sys::ibv_alloc_td(context.as_ptr(), &raw mut init) };
+        ThreadDomainHandle::new(made).ok_or_else(last_errno)
+    }
+
+    unsafe fn destroy_thread_domain(&self, thread: ThreadDomainHandle) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        status(unsafe { sys::ibv_dealloc_td(thread.as_ptr()) })
+    }
+
+    unsafe fn create_parent_domain(
+        &self,
+        context: ContextHandle,
+        domain: DomainHandle,
+        thread: Option<ThreadDomainHandle>,
+    ) -> Result<DomainHandle, Errno> {
+        // SAFETY: integers and pointers, for which zeros are a value.
+        let mut init: sys::ibv_parent_domain_init_attr = unsafe { zeroed() };
+        init.pd = domain.as_ptr();
+        init.td = thread.map_or(ptr::null_mut(), ThreadDomainHandle::as_ptr);
+        clear_errno();
+        // SAFETY: the trait's contract.
+        let made = unsafe { sys::ibv_alloc_parent_domain(context.as_ptr(), &raw mut init) };
+        DomainHandle::new(made).ok_or_else(last_errno)
     }
 
     unsafe fn destroy_domain(&self, domain: DomainHandle) -> Result<(), Errno> {
