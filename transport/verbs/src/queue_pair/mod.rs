@@ -268,11 +268,10 @@ impl QueuePairBuilder {
         })?;
         let mut sizes = created.sizes;
         // A device may round up, but room was taken for what was asked.
-        let [counts_sends, counts_receives] = room.each_ref().map(Option::is_some);
-        if counts_sends {
+        if self.send_completions.room.is_some() {
             sizes.send_requests = sizes.send_requests.min(sends);
         }
-        if counts_receives {
+        if self.receive_completions.room.is_some() {
             sizes.receive_requests = sizes.receive_requests.min(receives);
         }
         let inner = Arc::new(Pair {
@@ -314,9 +313,14 @@ impl QueuePairBuilder {
         if self.shared.is_some() {
             TakenRoom::refuse_shared(&self.receive_completions)?;
         }
+        let (to_sends, to_receives) = (&self.send_completions, &self.receive_completions);
+        if Arc::ptr_eq(to_sends, to_receives) {
+            let both = TakenRoom::take(to_sends, sends.saturating_add(receives))?;
+            return Ok([both, None]);
+        }
         Ok([
-            TakenRoom::take(&self.send_completions, sends)?,
-            TakenRoom::take(&self.receive_completions, receives)?,
+            TakenRoom::take(to_sends, sends)?,
+            TakenRoom::take(to_receives, receives)?,
         ])
     }
 

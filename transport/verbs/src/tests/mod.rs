@@ -8,6 +8,7 @@ mod discovery;
 mod domains;
 mod errors;
 mod extended;
+mod fault_script;
 mod forks;
 mod lifetimes;
 mod memory;

@@ -31,10 +31,23 @@ fn create_cq_ex_ignore_overrun_gives_out_its_room_and_takes_it_back() {
     let VerbsError::NoCompletionRoom { needed, left, .. } = refused else {
         panic!("{refused}");
     };
-    assert_eq!((needed, left), (4, 0), "its sends found room");
+    assert_eq!((needed, left), (12, 8));
     let text = refused.to_string();
     assert!(text.contains("lower send_requests or receives"), "{text}");
-    // What the refused one had taken is free again.
+    // What one has taken that is refused for its receives is free again.
+    let tiny = CompletionQueue::ignoring_overrun(&device, 2, POLLING).unwrap();
+    let refused = build(pair.clone().receive_completions(&tiny).receives(7, 1)).unwrap_err();
+    let is_for_receives = |error: &VerbsError| {
+        matches!(
+            error,
+            VerbsError::NoCompletionRoom {
+                needed: 8,
+                left: 2,
+                ..
+            }
+        )
+    };
+    assert!(is_for_receives(&refused), "{refused}");
     let sends = CompletionQueue::polled(&device, 24).unwrap();
     let elsewhere = QueuePairBuilder::new(&domain, &sends).receive_completions(&queue);
     let second = build(elsewhere.receives(7, 1)).unwrap();

@@ -26,9 +26,9 @@ impl CompletionProvider for FakeProvider {
         context: ContextHandle,
     ) -> Result<(ChannelHandle, RawFd), Errno> {
         let mut state = self.world.lock();
-        state.grant(Call::CreateChannel)?;
         // SAFETY: the trait's contract.
         let context = unsafe { id_of(context.as_ptr()) };
+        state.grant_at(Call::CreateChannel, context)?;
         let fd = bell()?;
         let raw = fd.as_raw_fd();
         let id = state.new_id();
@@ -81,9 +81,9 @@ impl CompletionProvider for FakeProvider {
         tag: u64,
     ) -> Result<(CompletionHandle, u32), Errno> {
         let mut state = self.world.lock();
-        state.grant(Call::CreateCompletionQueue)?;
         // SAFETY: the trait's contract.
         let context = unsafe { id_of(context.as_ptr()) };
+        state.grant_at(Call::CreateCompletionQueue, context)?;
         // SAFETY: the trait's contract.
         let channel = channel.map(|channel| unsafe { id_of(channel.as_ptr()) });
         let init = ExtendedInit {
@@ -106,9 +106,9 @@ impl CompletionProvider for FakeProvider {
         init: &ExtendedInit,
     ) -> Result<ExtendedQueue, Errno> {
         let mut state = self.world.lock();
-        state.grant(Call::CreateExtendedQueue)?;
         // SAFETY: the trait's contract.
         let context = unsafe { id_of(context.as_ptr()) };
+        state.grant_at(Call::CreateExtendedQueue, context)?;
         // SAFETY: the trait's contract.
         let channel = init.channel.map(|one| unsafe { id_of(one.as_ptr()) });
         let device = state.device_of(context);

@@ -78,6 +78,7 @@ impl Provider for FakeProvider {
                 device: name.to_owned(),
                 events: VecDeque::new(),
                 fd,
+                is_removed: false,
             },
         );
         Ok(OpenedContext {
@@ -110,17 +111,17 @@ impl Provider for FakeProvider {
 
     unsafe fn query_device(&self, context: ContextHandle) -> Result<DeviceAttributes, Errno> {
         let mut state = self.world.lock();
-        state.grant(Call::QueryDevice)?;
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(context.as_ptr()) };
+        state.grant_at(Call::QueryDevice, id)?;
         Ok(state.device_of(id).attributes.clone())
     }
 
     unsafe fn query_port(&self, context: ContextHandle, port: u8) -> Result<PortAttributes, Errno> {
         let mut state = self.world.lock();
-        state.grant(Call::QueryPort)?;
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(context.as_ptr()) };
+        state.grant_at(Call::QueryPort, id)?;
         let ports = &state.device_of(id).ports;
         let port = ports.get(usize::from(port).wrapping_sub(1));
         port.map(|port| port.attributes).ok_or(Errno::INVAL)
@@ -133,9 +134,9 @@ impl Provider for FakeProvider {
         index: u32,
     ) -> Result<Option<GidEntry>, Errno> {
         let mut state = self.world.lock();
-        state.grant(Call::QueryGid)?;
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(context.as_ptr()) };
+        state.grant_at(Call::QueryGid, id)?;
         let ports = &state.device_of(id).ports;
         let port = ports
             .get(usize::from(port).wrapping_sub(1))
@@ -150,9 +151,9 @@ impl Provider for FakeProvider {
         index: u16,
     ) -> Result<u16, Errno> {
         let mut state = self.world.lock();
-        state.grant(Call::QueryPkey)?;
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(context.as_ptr()) };
+        state.grant_at(Call::QueryPkey, id)?;
         let ports = &state.device_of(id).ports;
         let port = ports
             .get(usize::from(port).wrapping_sub(1))
@@ -180,7 +181,6 @@ impl Provider for FakeProvider {
         init: &QueuePairInit,
     ) -> Result<CreatedPair, Errno> {
         let mut state = self.world.lock();
-        state.grant(Call::CreatePair)?;
         // SAFETY: the trait's contract.
         let (domain, send_completions, receive_completions, shared) = unsafe {
             (
@@ -191,6 +191,7 @@ impl Provider for FakeProvider {
             )
         };
         let context = state.domains[&domain].context;
+        state.grant_at(Call::CreatePair, context)?;
         let device = state.device_of(context);
         let (limits, mut sizes) = (&device.attributes, init.sizes);
         let most = limits.max_queue_pair_requests;
@@ -245,15 +246,17 @@ impl Provider for FakeProvider {
             attributes: *attributes,
             mask,
         });
-        state.grant(Call::ModifyPair)?;
+        let context = state.pairs[&id].context;
+        state.grant_at(Call::ModifyPair, context)?;
         state.modify(id, attributes, mask)
     }
 
     unsafe fn query_pair(&self, pair: PairHandle) -> Result<QueriedPair, Errno> {
         let mut state = self.world.lock();
-        state.grant(Call::QueryPair)?;
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(pair.as_ptr()) };
+        let context = state.pairs[&id].context;
+        state.grant_at(Call::QueryPair, context)?;
         state.describe_pair(id)
     }
 

@@ -5,7 +5,8 @@ use std::slice;
 
 use super::{
     PostedReceive, PostedSend,
-    memory::Foreign,
+    foreign::Foreign,
+    script::{SendFault, WaitingSend},
     world::{FakePair, Stamped, State, ring},
 };
 use crate::{
@@ -34,6 +35,7 @@ pub(super) const WINDOW_BIND: u32 = 6;
 pub(super) const REMOTE_INVALID_REQUEST: u32 = 9;
 pub(super) const REMOTE_ACCESS: u32 = 10;
 const REMOTE_OPERATION: u32 = 11;
+pub(super) const RETRY_EXCEEDED: u32 = 12;
 
 impl State {
     /// Sends all requests that can go out.
@@ -58,10 +60,28 @@ impl State {
             return false;
         }
         let peer_id = pair.destination;
-        let Some(send) = pair.sends.front().cloned() else {
+        let Some(oldest) = pair.sends.front().cloned() else {
             return false;
         };
-        match self.attempt(number, peer_id, &send) {
+        if self.is_delayed(&oldest) {
+            return false;
+        }
+        let WaitingSend { send, fault, .. } = oldest;
+        let attempt = match fault {
+            Some(SendFault::Fail {
+                status,
+                vendor_error,
+            }) => {
+                self.fail_next(number, status, vendor_error);
+                return false;
+            }
+            Some(SendFault::Drop) => {
+                let here = self.attempt_here(number.into(), &send);
+                here.unwrap_or_else(|| self.lose(number, &send))
+            }
+            _ => self.attempt(number, peer_id, &send),
+        };
+        match attempt {
             Attempt::Waits => false,
             Attempt::Failed(status) => {
                 self.fail_next(number, status, 0);
@@ -167,7 +187,7 @@ impl State {
 
     fn fail_one(&mut self, number: u32, status: u32, vendor_err: u32) {
         let pair = self.pairs.get_mut(&number.into()).expect("a queue pair");
-        let send = pair.sends.pop_front().expect("a send to fail");
+        let send = pair.sends.pop_front().expect("a send to fail").send;
         let completions = pair.send_completions;
         let failed = Wc {
             wr_id: send.wr_id,
@@ -219,7 +239,7 @@ impl State {
         let Some(pair) = self.pairs.get_mut(&id) else {
             return;
         };
-        let sends: Vec<_> = pair.sends.drain(..).map(|send| send.wr_id).collect();
+        let sends: Vec<_> = pair.sends.drain(..).map(|one| one.send.wr_id).collect();
         let receives: Vec<_> = pair.receives.drain(..).map(|one| one.wr_id).collect();
         let (to_sends, to_receives) = (pair.send_completions, pair.receive_completions);
         pair.silent = 0;
@@ -320,7 +340,11 @@ impl State {
         self.announce_limit(peer_id);
         let payload = if write { &[][..] } else { bytes };
         let invalidates = send.opcode == wr_opcode::SEND_WITH_INVALIDATE;
-        let outcome = if !self.scatter(&receive.entries, payload) {
+        let fault = self.fault_of_receive(peer_id);
+        let vendor_err = fault.map_or(0, |(_, vendor_error)| vendor_error);
+        let outcome = if let Some((status, _)) = fault {
+            Err((status, REMOTE_OPERATION))
+        } else if !self.scatter(&receive.entries, payload) {
             Err((LOCAL_OPERATION, REMOTE_OPERATION))
         } else if invalidates && !self.invalidate(peer_id, send.immediate) {
             Err((REMOTE_INVALID_REQUEST, REMOTE_INVALID_REQUEST))
@@ -339,6 +363,7 @@ impl State {
             } else {
                 wc_opcode::RECV
             },
+            vendor_err,
             byte_len: bytes.len() as u32,
             imm_data: send.immediate,
             wc_flags: match (with_immediate, invalidates) {

@@ -23,10 +23,10 @@ impl SharedReceiveProvider for FakeProvider {
         tag: u64,
     ) -> Result<(SharedReceiveHandle, u32, u32), Errno> {
         let mut state = self.world.lock();
-        state.grant(Call::CreateSharedReceive)?;
         // SAFETY: the trait's contract.
         let domain = unsafe { id_of(domain.as_ptr()) };
         let context = state.domains[&domain].context;
+        state.grant_at(Call::CreateSharedReceive, context)?;
         let limits = &state.device_of(context).attributes;
         if limits.max_shared_receive_queues == 0 {
             return Err(Errno::OPNOTSUPP);

@@ -16,9 +16,10 @@ use rustix::param::page_size;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::{
-    Call, FakeDevice, FakeExtended, FakeTags, Modification, PostedReceive, PostedSend,
+    FakeDevice, FakeExtended, FakeTags, Modification, PostedReceive, PostedSend,
     datagram::FakeAddress,
-    memory::{FakeBuffer, Foreign},
+    foreign::{FakeBuffer, Foreign},
+    script::{Step, WaitingSend},
     window::FakeWindow,
     xrc::{FakeXrcDomain, FakeXrcReceives},
 };
@@ -61,7 +62,10 @@ impl World {
 pub(super) struct State {
     // Settings by the test.
     pub(super) devices: Vec<FakeDevice>,
-    pub(super) refusals: HashMap<Call, VecDeque<(u32, Errno)>>,
+    /// Faults that are still to come, of all scripts.
+    pub(super) faults: Vec<Step>,
+    /// Polls of completion queues so far.
+    pub(super) polls: u64,
     pub(super) hold: bool,
     /// A queue pair that dies does not report its last request.
     pub(super) loses_last_events: bool,
@@ -114,6 +118,8 @@ pub(super) struct FakeContext {
     pub(super) device: String,
     pub(super) events: VecDeque<RawEvent>,
     pub(super) fd: OwnedFd,
+    /// Its device was removed.
+    pub(super) is_removed: bool,
 }
 
 #[derive(Debug)]
@@ -233,7 +239,7 @@ pub(super) struct FakePair {
     /// The peer's reads and atomics that it serves.
     pub(super) responder_resources: u8,
     /// Sends that were posted and have not gone out.
-    pub(super) sends: VecDeque<PostedSend>,
+    pub(super) sends: VecDeque<WaitingSend>,
     /// Sends that went out and wait for a signaled one to free their places.
     pub(super) silent: usize,
     pub(super) receives: VecDeque<PostedReceive>,
@@ -247,25 +253,6 @@ impl State {
     pub(super) fn new_id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
-    }
-
-    /// Checks whether a call goes through.
-    pub(super) fn grant(&mut self, call: Call) -> Result<(), Errno> {
-        let Some(refusals) = self.refusals.get_mut(&call) else {
-            return Ok(());
-        };
-        match refusals.front_mut() {
-            Some((0, errno)) => {
-                let errno = *errno;
-                refusals.pop_front();
-                Err(errno)
-            }
-            Some((granted, _)) => {
-                *granted -= 1;
-                Ok(())
-            }
-            None => Ok(()),
-        }
     }
 
     /// Advises pages of memory that is registered or is no more, as libibverbs does after
