@@ -11,7 +11,12 @@
 //! 4. Completions are polled without back-off, and the two kinds have queues of their own: a wait
 //!    for a message does not read completions of sends.
 
-use std::{ffi::c_void, io, ops::Range, ptr::{NonNull, null_mut}};
+use std::{
+    ffi::c_void,
+    io,
+    ops::Range,
+    ptr::{NonNull, null_mut},
+};
 
 use ibex_verbs::{
     AddressVector, CompletionStatus, Gid, GlobalRoute, Mtu, QueuePairKind, QueuePairState as State,
@@ -142,8 +147,16 @@ impl QueuePair {
             objects.region = Some(region.handle);
             this.key = region.lkey;
             for (queue, entries, what) in [
-                (&mut this.sent, SENDS, "creating the completion queue of sends"),
-                (&mut this.received, RECEIVES, "creating the completion queue of receives"),
+                (
+                    &mut this.sent,
+                    SENDS,
+                    "creating the completion queue of sends",
+                ),
+                (
+                    &mut this.received,
+                    RECEIVES,
+                    "creating the completion queue of receives",
+                ),
             ] {
                 let made = library.create_completion_queue(context, entries as u32, None, 0, 0);
                 let (handle, _) = made.map_err(refused(what))?;
