@@ -5,13 +5,16 @@
 #[allow(dead_code, reason = "only the device is chosen by it")]
 mod two_ends;
 
+use std::process::Command;
 use std::time::Instant;
+use std::{env, fs};
 
 use ibex_verbs::{
-    AddressHandle, AnonymousMemory, CompletionWait, ConnectionSettings, DatagramBuffer,
-    DatagramDestination, DatagramQueuePair, Device, FirstSequence, Gid, LocalPort, MemoryRegion,
-    MulticastGroup, Operation, ProtectionDomain, PushError, QKey, QueuePairBuilder, RegionAccess,
-    ScatterEntry, SendRequest, WorkCompletion, WorkId, discovery::Choice,
+    AddressHandle, AddressVector, AnonymousMemory, CompletionWait, ConnectionSettings,
+    DatagramBuffer, DatagramDestination, DatagramQueuePair, Device, FirstSequence, Gid,
+    GlobalRoute, LocalPort, MemoryRegion, MulticastGroup, Operation, ProtectionDomain, PushError,
+    QKey, QueuePairBuilder, RegionAccess, ScatterEntry, SendRequest, WorkCompletion, WorkId,
+    discovery::Choice,
 };
 
 use two_ends::{PATIENCE, chosen};
@@ -31,17 +34,17 @@ struct Post {
 }
 
 impl Post {
-    fn new(device: &Device, choice: &Choice) -> Self {
+    fn new(device: &Device, port: u8, gid: Gid) -> Self {
         let domain = ProtectionDomain::new(device).unwrap();
         let completions = CompletionWait::open(device, 16).unwrap();
         let builder = QueuePairBuilder::new(&domain, completions.queue()).receives(4, 1);
-        let mut pair = builder.build_datagram(choice.port, KEY).unwrap();
+        let mut pair = builder.build_datagram(port, KEY).unwrap();
         let memory = AnonymousMemory::new(4096).unwrap();
         let memory = MemoryRegion::register(&domain, memory, RegionAccess::RECEIVE).unwrap();
         let mut batch = pair.receive_batch().unwrap();
         batch.push(RECEIVE, BUFFER.entry(&memory)).unwrap();
         batch.post().unwrap();
-        let local = LocalPort::with_gid(device, choice.port, |gid| *gid == choice.gid).unwrap();
+        let local = LocalPort::with_gid(device, port, |one| one.gid == gid).unwrap();
         pair.start(FirstSequence::from_random(1), local).unwrap();
         Self {
             pair,
@@ -96,11 +99,8 @@ fn both(test: impl FnOnce(&Choice, Post, Post)) {
         return;
     };
     let device = Device::open(&provider, &choice.device).unwrap();
-    test(
-        &choice,
-        Post::new(&device, &choice),
-        Post::new(&device, &choice),
-    );
+    let post = || Post::new(&device, choice.port, choice.gid.gid);
+    test(&choice, post(), post());
 }
 
 #[test]
@@ -148,4 +148,46 @@ fn attach_mcast_and_detach_mcast_are_taken() {
         one.pair.attach_multicast(group).unwrap();
         drop((one, other));
     });
+}
+
+/// The two devices of `cargo xtask vm --pair`, with the link between them. Elsewhere the test passes
+/// without doing anything, unless `IBEX_TEST_GUEST` claims that this is that guest.
+#[test]
+fn attach_mcast_brings_a_group_from_another_device() {
+    let settings = fs::read_to_string("/run/vm/settings").unwrap_or_default();
+    if !settings.lines().any(|line| line == "topology=pair") {
+        assert_ne!(env::var("IBEX_TEST_GUEST").as_deref(), Ok("pair"));
+        println!("this is not the guest with a link");
+        return;
+    }
+    let (provider, _) = chosen().expect("the guest has devices");
+    let end = |name, address: &str| {
+        let device = Device::open(&provider, name).unwrap();
+        Post::new(&device, 1, Gid::of(address.parse().unwrap()))
+    };
+    let (mut one, mut other) = (end("rxe0", "192.0.2.1"), end("rxe1", "192.0.2.2"));
+    let group = MulticastGroup::new(Gid::of("239.1.2.3".parse().unwrap()), 0).unwrap();
+    other.pair.attach_multicast(group).unwrap();
+    // The kernel hands a packet to soft-RoCE only if the interface listens to the group.
+    let there = env::var("VM_PEER").unwrap_or_default();
+    let join = format!("{there} ip address add 239.1.2.3/32 dev v1 autojoin");
+    let joined = Command::new("sh").args(["-c", &join]).status();
+    assert!(joined.unwrap().success(), "{join}");
+    let vector = AddressVector {
+        route: Some(GlobalRoute {
+            destination: group.gid(),
+            source_index: one.local.gid.index as u8,
+            hop_limit: 1,
+            traffic_class: 0,
+            flow_label: 0,
+        }),
+        port: 1,
+        ..AddressVector::default()
+    };
+    let address = AddressHandle::new(&one.domain, &vector).unwrap();
+    one.send(b"to the group", &address, MulticastGroup::QUEUE_PAIR);
+    let (completion, bytes) = other.receive();
+    assert_eq!(bytes, b"to the group");
+    assert_eq!(completion.datagram().unwrap().queue_pair, one.pair.number());
+    other.pair.detach_multicast(group).unwrap();
 }

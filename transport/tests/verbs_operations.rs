@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use ibex_verbs::{
     AnonymousMemory, AtomicRequest, AtomicResults, BindRequest, CompletionKind, CompletionPolling,
-    CompletionStatus, ConnectionSettings, Device, MemoryRegion, MemoryWindow, OnDeviceMemory,
-    Operation, Prefetch, QueuePairState, ReadRequest, RegionAccess, RemoteAddress, SendRequest,
-    VerbsError, WindowKind, WindowState, WorkCompletion, WorkId, discovery::Choice,
-    provider::Provider,
+    CompletionQueue, CompletionStatus, ConnectionSettings, Device, MemoryRegion, MemoryWindow,
+    OnDeviceMemory, Operation, Prefetch, QueuePairBuilder, QueuePairState, ReadRequest,
+    RegionAccess, RemoteAddress, SendRequest, VerbsError, WindowKind, WindowState, WorkCompletion,
+    WorkId, discovery::Choice, provider::Provider,
 };
 
 use two_ends::{End, Like, PATIENCE, chosen, connected, id, tear_down};
@@ -325,6 +325,26 @@ fn rereg_mr_advise_mr_and_alloc_dm_work_or_are_refused_by_type() {
             assert_eq!(&bytes, b"device");
         }
         unless_unsupported(one.completions.moderate(4, 10));
+    });
+}
+
+#[test]
+fn alloc_parent_domain_alloc_td_and_ignore_overrun_work_or_are_refused_by_type() {
+    each_way(|_, _, one, _| {
+        let parent = unless_unsupported(one.domain.parent());
+        // SAFETY: no object is made with it.
+        let bound = unless_unsupported(unsafe { one.domain.parent_of_one_thread() });
+        let polling = CompletionPolling::ExtendedOneByOne;
+        let queue = CompletionQueue::ignoring_overrun(&one.device, 64, polling);
+        let queue = unless_unsupported(queue);
+        if let (Some(parent), Some(queue)) = (&parent, &queue) {
+            let builder = QueuePairBuilder::new(parent, queue).send_requests(8);
+            let pair = builder
+                .receives(8, 1)
+                .build(1, ConnectionSettings::default());
+            assert_eq!(pair.unwrap().send_room(), 8);
+        }
+        drop((parent, bound, queue));
     });
 }
 

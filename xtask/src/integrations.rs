@@ -3,11 +3,11 @@
 
 use crate::failure::Failure;
 use crate::step::Step;
-use crate::tool::{CLIPPY, CMAKE, LIBCLANG, Tool};
+use crate::tool::{CLIPPY, Tool};
 use crate::watchdog::Watchdog;
 
 /// Tools for the stage.
-pub(crate) const TOOLS: &[Tool] = &[CLIPPY, CMAKE, LIBCLANG];
+pub(crate) const TOOLS: &[Tool] = &[CLIPPY];
 
 /// Runs the stage `integrations` of `cargo xtask test`.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {

@@ -53,7 +53,7 @@ pub(crate) const STAGES: &[Stage] = &[
         about: "each feature of the facade works alone, and so do the verbs",
         budget: seconds(90),
         quick: false,
-        tools: verbs::BINDING_TOOLS,
+        tools: &[CLIPPY],
         work: Work::Function(features),
     },
     Stage {
@@ -109,7 +109,7 @@ pub(crate) const STAGES: &[Stage] = &[
         about: "the optimised programs of all stages behind this one",
         budget: seconds(240),
         quick: false,
-        tools: &[CMAKE, LIBCLANG],
+        tools: &[],
         work: Work::Function(build),
     },
     Stage {
@@ -117,7 +117,7 @@ pub(crate) const STAGES: &[Stage] = &[
         about: "ten million steps of engines under faults break no rule",
         budget: seconds(120),
         quick: false,
-        tools: &[CMAKE, LIBCLANG],
+        tools: &[],
         work: Work::Function(simulate::stage),
     },
     Stage {
@@ -125,7 +125,7 @@ pub(crate) const STAGES: &[Stage] = &[
         about: "every promise, on every fabric and driver, between real processes",
         budget: seconds(180),
         quick: false,
-        tools: &[CMAKE, IPROUTE, LIBCLANG],
+        tools: &[IPROUTE],
         work: Work::Function(conformance),
     },
     Stage {
@@ -133,7 +133,7 @@ pub(crate) const STAGES: &[Stage] = &[
         about: "every promise, over RDMA devices that lack something, which are made of memory",
         budget: seconds(180),
         quick: false,
-        tools: &[CMAKE, LIBCLANG],
+        tools: &[],
         work: Work::Function(|watchdog| tested::test("--test conformance -- /fake/").run(watchdog)),
     },
     Stage {
@@ -141,7 +141,7 @@ pub(crate) const STAGES: &[Stage] = &[
         about: "no allocation, no copy, idle peers for nothing, idle, flat memory, nothing left, forks",
         budget: seconds(240),
         quick: false,
-        tools: &[CMAKE, LIBCLANG],
+        tools: &[],
         work: Work::Function(proofs),
     },
     Stage {
@@ -149,7 +149,7 @@ pub(crate) const STAGES: &[Stage] = &[
         about: "processes are killed, stopped, starved and cut off, and nothing is lost",
         budget: seconds(60),
         quick: false,
-        tools: &[CMAKE, IPROUTE, LIBCLANG],
+        tools: &[IPROUTE],
         work: Work::Function(soak::stage),
     },
     Stage {
@@ -165,7 +165,7 @@ pub(crate) const STAGES: &[Stage] = &[
         about: "the examples run, between real processes, and one of them under kill -9",
         budget: seconds(90),
         quick: false,
-        tools: &[CMAKE, LIBCLANG],
+        tools: &[],
         work: Work::Function(examples),
     },
 ];
@@ -178,7 +178,7 @@ pub(crate) const TORTURE: &[Stage] = &[
         about: "twenty times the messages of the proof that memory stays flat",
         budget: seconds(900),
         quick: false,
-        tools: &[CMAKE, LIBCLANG],
+        tools: &[],
         work: Work::Function(|watchdog| {
             tested::test("--test memory_flat")
                 .env("MEMORY_FLAT_TIMES", "20")
@@ -190,7 +190,7 @@ pub(crate) const TORTURE: &[Stage] = &[
         about: "hyper and rustls over byte streams, a hundred thousand exchanges each",
         budget: seconds(1800),
         quick: false,
-        tools: &[CMAKE, LIBCLANG],
+        tools: &[],
         work: Work::Function(|watchdog| {
             integrations::test("--test exchanges -- --skip /verbs/")
                 .env("IBEX_TEST_EXCHANGES", "100000")
@@ -202,7 +202,7 @@ pub(crate) const TORTURE: &[Stage] = &[
         about: "a hundred million steps of engines under faults break no rule",
         budget: seconds(900),
         quick: false,
-        tools: &[CMAKE, LIBCLANG],
+        tools: &[],
         work: Work::Function(simulate::long),
     },
     Stage {
@@ -218,7 +218,7 @@ pub(crate) const TORTURE: &[Stage] = &[
         about: "five minutes over each fabric: processes are killed, stopped, starved and cut off",
         budget: seconds(900),
         quick: false,
-        tools: &[CMAKE, IPROUTE, LIBCLANG],
+        tools: &[IPROUTE],
         work: Work::Function(soak::long),
     },
     Stage {

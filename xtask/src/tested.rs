@@ -14,7 +14,7 @@ use crate::workspace;
 /// own, but not the crate behind it unless it is named as well.
 const SELECTION: &str = "-p ibex-tests -p ibex-examples -p ibex-cli -p quickstart \
      -p ibex-transport -p ibex-verbs -p ibex-harness -p ibex-replication -p ibex-sim -p ibex-soak --release \
-     --features ibex-tests/fake-device,ibex-examples/verbs,ibex-cli/raw-verbs,ibex-harness/verbs,\
+     --features ibex-tests/fake-device,ibex-examples/verbs,ibex-harness/verbs,\
      ibex-replication/verbs";
 
 /// Returns `cargo test` with these targets, and arguments for their programs behind `--`.

@@ -20,7 +20,7 @@ use crate::watchdog::Watchdog;
 pub(crate) const BINDING_TOOLS: &[Tool] = &[CLIPPY, CMAKE, LIBCLANG];
 
 /// Tools for the stage.
-pub(crate) const TOOLS: &[Tool] = &[CMAKE, LIBCLANG, QEMU, KMOD, XZ, DEBIAN_KEYRING];
+pub(crate) const TOOLS: &[Tool] = &[QEMU, KMOD, XZ, DEBIAN_KEYRING];
 
 /// The share of the device tests that is played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,13 +134,15 @@ fn shown_to_readers() -> String {
     format!("{shown} && {ibex} perf --fabric all --size 65536 --iters 20 --json")
 }
 
-/// Returns the steps that would disturb a real device, so they run in guests of their own: messages
-/// find no receive, the device is removed, the link to another one is cut, and processes are
-/// killed, including a replicated log's. They are built already, and must run one after the other.
+/// Returns the steps that would disturb a real device, or need two, so they run in guests of their
+/// own: messages find no receive, the device is removed, a group is reached over the link to another
+/// one, the link is cut, and processes are killed, including a replicated log's. They are built already, and must run one after the other.
 fn faults(label: &str, watchdog: &Watchdog) -> Result<Vec<Step>, Failure> {
     let program = |name| tested::test_program(name, watchdog);
     let (faults, errors) = (program("verbs_faults")?, program("rdma_errors")?);
     let links = program("rdma_links")? + " --nocapture";
+    let groups =
+        program("verbs_datagrams")? + " --exact attach_mcast_brings_a_group_from_another_device";
     let fire = program("replication")? + " --exact under_fire_over_verbs under_fire_over_tcp";
     let starved = |topology, options: &[&str], programs: &[String]| {
         let step = in_the_guest(options)?
@@ -150,7 +152,7 @@ fn faults(label: &str, watchdog: &Watchdog) -> Result<Vec<Step>, Failure> {
     };
     Ok(vec![
         starved("one", &[], &[faults, errors])?,
-        starved("pair", &["--pair"], &[links, fire])?,
+        starved("pair", &["--pair"], &[groups, links, fire])?,
         soak::on_verbs(label)?,
     ])
 }

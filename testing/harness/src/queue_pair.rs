@@ -12,14 +12,25 @@
 //!    for a message does not read completions of sends.
 
 use std::{
-    ffi::CStr,
+    ffi::c_void,
     io,
-    mem::zeroed,
     ops::Range,
-    ptr::{self, null_mut},
+    ptr::{NonNull, null_mut},
 };
 
-use rdma_sys::{self as sys, ibv_qp_attr_mask as Mask, ibv_qp_state as State};
+use ibex_verbs::{
+    AddressVector, CompletionStatus, Gid, GlobalRoute, Mtu, QueuePairKind, QueuePairState as State,
+    abi::{
+        RecvWr, SendWr, Sge, Wc, access_flags,
+        queue_pair_state::{AttributeMask as Mask, QueuePairAttributes},
+        send_flags, wr_opcode,
+    },
+    provider::{
+        CompletionHandle, CompletionProvider, DomainHandle, HotCalls, MemoryProvider, PairHandle,
+        Provider, QueuePairInit, QueuePairSizes, RegionHandle,
+    },
+};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -28,13 +39,16 @@ use crate::{
 
 /// An end of the connection.
 pub(crate) struct QueuePair {
-    // The objects of the connection, each null until it is created.
-    pair: *mut sys::ibv_qp,
-    sent: *mut sys::ibv_cq,
-    received: *mut sys::ibv_cq,
-    region: *mut sys::ibv_mr,
-    domain: *mut sys::ibv_pd,
-    context: Context,
+    // The calls of the device, and what they are for; null until it is created.
+    calls: HotCalls,
+    pair: *mut c_void,
+    sent: *mut c_void,
+    received: *mut c_void,
+    key: u32,
+    number: u32,
+
+    /// What is to be destroyed, before the memory goes.
+    objects: Objects,
 
     // The connection, and the process at its other end.
     port: VerbsPort,
@@ -50,17 +64,26 @@ pub(crate) struct QueuePair {
     queued: u64,
     posted: u64,
     retired: u64,
-    sends: Vec<sys::ibv_send_wr>,
+    sends: Vec<SendWr>,
 
     // Receives: counts of those used and those reposted; and completions that were polled together.
     arrived: u64,
     reposted: u64,
-    receives: Vec<sys::ibv_recv_wr>,
-    polled: [sys::ibv_wc; BATCH],
+    receives: Vec<RecvWr>,
+    polled: [Wc; BATCH],
     unread: Range<usize>,
 
     // Scatter entries of a list while it is posted.
-    pieces: [sys::ibv_sge; BATCH],
+    pieces: [Sge; BATCH],
+}
+
+/// The objects of the connection.
+struct Objects {
+    pair: Option<PairHandle>,
+    queues: Vec<CompletionHandle>,
+    region: Option<RegionHandle>,
+    domain: Option<DomainHandle>,
+    context: Context,
 }
 
 /// Facts about an end that the other needs.
@@ -75,15 +98,21 @@ impl QueuePair {
     /// Creates an unconnected queue pair with all receives posted.
     pub(crate) fn new(port: &VerbsPort) -> Result<QueuePair, Error> {
         let bytes = (SENDS + RECEIVES) * FRAME;
-        // SAFETY: integers and pointers, for which zeros are a value.
-        let (receive, completion, piece) = unsafe { (zeroed(), zeroed(), zeroed()) };
+        let context = Context::open(port.device())?;
         let mut this = QueuePair {
+            calls: context.opened.hot,
             pair: null_mut(),
             sent: null_mut(),
             received: null_mut(),
-            region: null_mut(),
-            domain: null_mut(),
-            context: Context::open(port.device())?,
+            key: 0,
+            number: 0,
+            objects: Objects {
+                pair: None,
+                queues: Vec::new(),
+                region: None,
+                domain: None,
+                context,
+            },
             port: port.clone(),
             first_sequence: clock::ticks() as u32 & 0xff_ffff,
             inline_bytes: 0,
@@ -93,40 +122,53 @@ impl QueuePair {
             queued: 0,
             posted: 0,
             retired: 0,
-            // SAFETY: as above.
-            sends: (0..BATCH).map(|_| unsafe { zeroed() }).collect(),
+            sends: vec![SendWr::EMPTY; BATCH],
             arrived: 0,
             reposted: 0,
-            receives: vec![receive; BATCH],
-            polled: [completion; BATCH],
+            receives: vec![RecvWr::EMPTY; BATCH],
+            polled: [Wc::default(); BATCH],
             unread: 0..0,
-            pieces: [piece; BATCH],
+            pieces: [Sge::default(); BATCH],
         };
-        let context = this.context.0;
         // SAFETY: no other code knows of this memory yet.
         let memory = unsafe { this.memory.write(0, bytes) }.as_mut_ptr();
         this.address = memory.expose_provenance() as u64;
-        let local_write = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 as i32;
-        // SAFETY: each call gets objects that earlier calls made (checked not to be null); the
-        // memory and all of these live until `drop` destroys them in reverse order.
+        let memory = NonNull::new(memory).expect("a mapping");
+        let objects = &mut this.objects;
+        let (library, context) = (&objects.context.library, objects.context.opened.handle);
+        // SAFETY: each call gets objects that earlier calls made; the memory and all of these live
+        // until `drop` destroys them in reverse order.
         unsafe {
-            this.domain = sys::ibv_alloc_pd(context);
-            made(this.domain, "allocating a protection domain")?;
-            this.region = sys::ibv_reg_mr(this.domain, memory.cast(), bytes, local_write);
-            made(this.region, "registering memory (see `ulimit -l`)")?;
-            let create = |entries: usize| {
-                sys::ibv_create_cq(context, entries as i32, null_mut(), null_mut(), 0)
-            };
-            this.sent = create(SENDS);
-            made(this.sent, "creating the completion queue of sends")?;
-            this.received = create(RECEIVES);
-            made(this.received, "creating the completion queue of receives")?;
+            let domain = library.create_domain(context);
+            let domain = domain.map_err(refused("allocating a protection domain"))?;
+            objects.domain = Some(domain);
+            let region = library.register(domain, memory, bytes, access_flags::LOCAL_WRITE);
+            let region = region.map_err(refused("registering memory (see `ulimit -l`)"))?;
+            objects.region = Some(region.handle);
+            this.key = region.lkey;
+            for (queue, entries, what) in [
+                (
+                    &mut this.sent,
+                    SENDS,
+                    "creating the completion queue of sends",
+                ),
+                (
+                    &mut this.received,
+                    RECEIVES,
+                    "creating the completion queue of receives",
+                ),
+            ] {
+                let made = library.create_completion_queue(context, entries as u32, None, 0, 0);
+                let (handle, _) = made.map_err(refused(what))?;
+                objects.queues.push(handle);
+                *queue = handle.as_ptr();
+            }
         }
         this.create_pair()?;
-        let mut attributes = this.attributes(State::IBV_QPS_INIT);
-        attributes.port_num = port.number;
-        let mask = Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_PORT | Mask::IBV_QP_ACCESS_FLAGS;
-        this.modify(attributes, mask, "moving the queue pair to INIT")?;
+        let mut attributes = QueuePairAttributes::to(State::Init);
+        attributes.port = port.number;
+        let mask = Mask::PKEY_INDEX | Mask::PORT | Mask::ACCESS_FLAGS;
+        this.modify(&attributes, mask, "moving the queue pair to INIT")?;
         for _ in 0..RECEIVES / BATCH {
             this.repost()?;
         }
@@ -137,27 +179,37 @@ impl QueuePair {
     /// Creates the queue pair with as much inline room as ibex asks for, halved until the device
     /// accepts, since no attribute of a device states its limit.
     fn create_pair(&mut self) -> Result<(), Error> {
-        // SAFETY: integers and pointers, for which zeros are a value.
-        let mut init: sys::ibv_qp_init_attr = unsafe { zeroed() };
-        init.send_cq = self.sent;
-        init.recv_cq = self.received;
-        init.qp_type = sys::ibv_qp_type::IBV_QPT_RC;
+        let objects = &mut self.objects;
+        let domain = objects.domain.expect("it was made first");
         let mut inline_bytes = 220;
-        while self.pair.is_null() {
-            init.cap.max_send_wr = SENDS as u32;
-            init.cap.max_recv_wr = RECEIVES as u32;
-            init.cap.max_send_sge = 1;
-            init.cap.max_recv_sge = 1;
-            init.cap.max_inline_data = inline_bytes;
+        loop {
+            let init = QueuePairInit {
+                kind: QueuePairKind::Reliable,
+                send_queue: objects.queues[0],
+                receive_queue: objects.queues[1],
+                shared: None,
+                sizes: QueuePairSizes {
+                    send_requests: SENDS as u32,
+                    receive_requests: RECEIVES as u32,
+                    send_entries: 1,
+                    receive_entries: 1,
+                    inline_bytes,
+                },
+            };
             // SAFETY: domain and completion queues exist.
-            self.pair = unsafe { sys::ibv_create_qp(self.domain, &raw mut init) };
-            if inline_bytes == 0 {
-                made(self.pair, "creating the queue pair")?;
+            let made = unsafe { objects.context.library.create_pair(domain, &init) };
+            match made {
+                Ok(made) => {
+                    objects.pair = Some(made.handle);
+                    self.pair = made.handle.as_ptr();
+                    self.number = made.number;
+                    self.inline_bytes = made.sizes.inline_bytes as usize;
+                    return Ok(());
+                }
+                Err(_) if inline_bytes > 0 => inline_bytes /= 2,
+                Err(errno) => return Err(refused("creating the queue pair")(errno)),
             }
-            inline_bytes /= 2;
         }
-        self.inline_bytes = init.cap.max_inline_data as usize;
-        Ok(())
     }
 
     /// Lets a wait for the peer's frames end when the peer's process does.
@@ -170,43 +222,50 @@ impl QueuePair {
     pub(crate) fn endpoint(&self) -> Endpoint {
         Endpoint {
             port: self.port.clone(),
-            // SAFETY: the queue pair exists while we do.
-            number: unsafe { (*self.pair).qp_num },
+            number: self.number,
             first_sequence: self.first_sequence,
         }
     }
 
     /// Connects to `peer`, which may not be connected itself yet.
     pub(crate) fn connect(&mut self, peer: &Endpoint) -> Result<(), Error> {
-        let mut attributes = self.attributes(State::IBV_QPS_RTR);
-        attributes.path_mtu = self.port.mtu.min(peer.port.mtu);
-        attributes.dest_qp_num = peer.number;
-        attributes.rq_psn = peer.first_sequence;
+        let mut attributes = QueuePairAttributes::to(State::ReadyToReceive);
+        let mtu = Mtu::from_raw(self.port.mtu.min(peer.port.mtu));
+        attributes.path_mtu = mtu.ok_or(Error::subject("the ports tell no MTU"))?;
+        attributes.destination = peer.number;
+        attributes.receive_sequence = peer.first_sequence;
         attributes.min_rnr_timer = 12; // 0.64 ms
-        attributes.ah_attr.port_num = self.port.number;
-        attributes.ah_attr.dlid = peer.port.lid;
-        attributes.ah_attr.is_global = u8::from(self.port.is_global);
-        attributes.ah_attr.grh.dgid.raw = peer.port.gid.value;
-        attributes.ah_attr.grh.sgid_index = self.port.gid.index;
-        attributes.ah_attr.grh.hop_limit = 64;
-        let to_receive = Mask::IBV_QP_AV
-            | Mask::IBV_QP_PATH_MTU
-            | Mask::IBV_QP_DEST_QPN
-            | Mask::IBV_QP_RQ_PSN
-            | Mask::IBV_QP_MAX_DEST_RD_ATOMIC
-            | Mask::IBV_QP_MIN_RNR_TIMER;
-        self.modify(attributes, to_receive, "moving the queue pair to RTR")?;
-        let mut attributes = self.attributes(State::IBV_QPS_RTS);
-        attributes.sq_psn = self.first_sequence;
+        let route = GlobalRoute {
+            destination: Gid(peer.port.gid.value),
+            source_index: self.port.gid.index,
+            hop_limit: 64,
+            traffic_class: 0,
+            flow_label: 0,
+        };
+        attributes.address = AddressVector {
+            lid: peer.port.lid,
+            route: self.port.is_global.then_some(route),
+            port: self.port.number,
+            ..AddressVector::default()
+        };
+        let to_receive = Mask::ADDRESS
+            | Mask::PATH_MTU
+            | Mask::DESTINATION
+            | Mask::RECEIVE_SEQUENCE
+            | Mask::RESPONDER_RESOURCES
+            | Mask::MIN_RNR_TIMER;
+        self.modify(&attributes, to_receive, "moving the queue pair to RTR")?;
+        let mut attributes = QueuePairAttributes::to(State::ReadyToSend);
+        attributes.send_sequence = self.first_sequence;
         attributes.timeout = 14; // 67 ms
-        attributes.retry_cnt = 6;
+        attributes.retry_count = 6;
         attributes.rnr_retry = 7;
-        let to_send = Mask::IBV_QP_SQ_PSN
-            | Mask::IBV_QP_TIMEOUT
-            | Mask::IBV_QP_RETRY_CNT
-            | Mask::IBV_QP_RNR_RETRY
-            | Mask::IBV_QP_MAX_QP_RD_ATOMIC;
-        self.modify(attributes, to_send, "moving the queue pair to RTS")
+        let to_send = Mask::SEND_SEQUENCE
+            | Mask::TIMEOUT
+            | Mask::RETRY_COUNT
+            | Mask::RNR_RETRY
+            | Mask::INITIATOR_DEPTH;
+        self.modify(&attributes, to_send, "moving the queue pair to RTS")
     }
 
     /// Returns the next frame to send, for filling.
@@ -232,18 +291,18 @@ impl QueuePair {
     pub(crate) fn queue(&mut self, bytes: usize, is_last: bool) {
         let (place, slot) = (self.waiting(), self.queued % SENDS as u64);
         self.queued += 1;
-        let mut flags = sys::ibv_send_flags(0);
+        let mut flags = 0;
         if bytes <= self.inline_bytes {
-            flags |= sys::ibv_send_flags::IBV_SEND_INLINE;
+            flags |= send_flags::INLINE;
         }
         if is_last || self.queued.is_multiple_of(SIGNAL) {
-            flags |= sys::ibv_send_flags::IBV_SEND_SIGNALED;
+            flags |= send_flags::SIGNALED;
         }
         let send = &mut self.sends[place];
         send.wr_id = self.queued;
-        send.opcode = sys::ibv_wr_opcode::IBV_WR_SEND;
+        send.opcode = wr_opcode::SEND;
         send.num_sge = i32::from(bytes > 0);
-        send.send_flags = flags.0;
+        send.send_flags = flags;
         self.pieces[place] = self.piece(slot as usize, bytes);
     }
 
@@ -265,7 +324,7 @@ impl QueuePair {
                 (*first.add(place)).next = first.add(place + 1);
             }
             (*first.add(count - 1)).next = null_mut();
-            sys::ibv_post_send(self.pair, first, &raw mut refused)
+            (self.calls.post_send)(self.pair, first, &raw mut refused)
         };
         self.posted = self.queued;
         accepted(status, "posting sends")
@@ -289,13 +348,13 @@ impl QueuePair {
         while self.unread.is_empty() {
             // In this order: if the other process has ended, everything that it sent has arrived.
             let ended = self.watch.has_ended();
-            self.unread = 0..poll(self.received, &mut self.polled)?;
+            self.unread = 0..poll(&self.calls, self.received, &mut self.polled)?;
             if ended && self.unread.is_empty() {
                 return Err(self.watch.ended_early());
             }
         }
         let completion = &self.polled[self.unread.start];
-        if completion.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
+        if completion.status != SUCCESS {
             return Err(self.why(completion));
         }
         self.unread.start += 1;
@@ -329,7 +388,7 @@ impl QueuePair {
                 (*first.add(place)).next = first.add(place + 1);
             }
             (*first.add(BATCH - 1)).next = null_mut();
-            sys::ibv_post_recv(self.pair, first, &raw mut refused)
+            (self.calls.post_receive)(self.pair, first, &raw mut refused)
         };
         self.reposted += BATCH as u64;
         accepted(status, "posting receives")
@@ -338,11 +397,10 @@ impl QueuePair {
     /// Polls for completions of sends.
     #[cold]
     fn retire(&mut self) -> Result<(), Error> {
-        // SAFETY: integers, for which zeros are a value.
-        let mut completions: [sys::ibv_wc; 4] = unsafe { zeroed() };
-        let count = poll(self.sent, &mut completions)?;
+        let mut completions = [Wc::default(); 4];
+        let count = poll(&self.calls, self.sent, &mut completions)?;
         for completion in &completions[..count] {
-            if completion.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
+            if completion.status != SUCCESS {
                 return Err(failure(completion));
             }
             self.retired = completion.wr_id;
@@ -352,11 +410,10 @@ impl QueuePair {
 
     /// Returns the error of a receive, or of the earlier send that broke the connection.
     #[cold]
-    fn why(&self, flushed: &sys::ibv_wc) -> Error {
-        // SAFETY: integers, for which zeros are a value.
-        let mut completions: [sys::ibv_wc; SENDS] = unsafe { zeroed() };
-        let count = poll(self.sent, &mut completions).unwrap_or(0);
-        let is_failed = |completion: &&sys::ibv_wc| completion.status != 0;
+    fn why(&self, flushed: &Wc) -> Error {
+        let mut completions = [Wc::default(); SENDS];
+        let count = poll(&self.calls, self.sent, &mut completions).unwrap_or(0);
+        let is_failed = |completion: &&Wc| completion.status != SUCCESS;
         failure(
             completions[..count]
                 .iter()
@@ -365,78 +422,64 @@ impl QueuePair {
         )
     }
 
-    fn piece(&self, frame: usize, bytes: usize) -> sys::ibv_sge {
-        sys::ibv_sge {
+    fn piece(&self, frame: usize, bytes: usize) -> Sge {
+        Sge {
             addr: self.address + (frame * FRAME) as u64,
             length: bytes as u32,
-            // SAFETY: the region exists while we do.
-            lkey: unsafe { (*self.region).lkey },
+            lkey: self.key,
         }
-    }
-
-    fn attributes(&self, state: State::Type) -> sys::ibv_qp_attr {
-        // SAFETY: integers, for which zeros are a value.
-        let mut attributes: sys::ibv_qp_attr = unsafe { zeroed() };
-        attributes.qp_state = state;
-        attributes
     }
 
     fn modify(
         &self,
-        mut attributes: sys::ibv_qp_attr,
+        attributes: &QueuePairAttributes,
         mask: Mask,
         what: &'static str,
     ) -> Result<(), Error> {
-        let mask = mask | Mask::IBV_QP_STATE;
-        // SAFETY: the queue pair exists; the attributes are read.
-        let status = unsafe { sys::ibv_modify_qp(self.pair, &raw mut attributes, mask.0 as i32) };
-        accepted(status, what)
+        let pair = self.objects.pair.expect("it was made");
+        let library = &self.objects.context.library;
+        // SAFETY: the queue pair exists.
+        let modified = unsafe { library.modify_pair(pair, attributes, mask | Mask::STATE) };
+        modified.map_err(refused(what))
     }
 }
 
-impl Drop for QueuePair {
+impl Drop for Objects {
     fn drop(&mut self) {
-        // SAFETY: every non-null object was made by us. Each is destroyed before the object that it
-        // was made from, and the context, a field, after all of them. Destroying fails only for an
-        // object in use, and none is.
+        let library = &self.context.library;
+        // SAFETY: every object was made by us. Each is destroyed before the object that it was made
+        // from, and the context, a field, after all of them. Destroying fails only for an object in
+        // use, and none is.
         unsafe {
-            let _ = self.pair.is_null() || sys::ibv_destroy_qp(self.pair) == 0;
-            let _ = self.received.is_null() || sys::ibv_destroy_cq(self.received) == 0;
-            let _ = self.sent.is_null() || sys::ibv_destroy_cq(self.sent) == 0;
-            let _ = self.region.is_null() || sys::ibv_dereg_mr(self.region) == 0;
-            let _ = self.domain.is_null() || sys::ibv_dealloc_pd(self.domain) == 0;
+            let _ = self.pair.map(|pair| library.destroy_pair(pair));
+            for queue in self.queues.drain(..) {
+                let _ = library.destroy_completion_queue(queue);
+            }
+            let _ = self.region.map(|region| library.deregister(region));
+            let _ = self.domain.map(|domain| library.destroy_domain(domain));
         }
     }
 }
 
 /// Polls a completion queue once. Returns the number of completions.
 #[inline]
-fn poll(queue: *mut sys::ibv_cq, into: &mut [sys::ibv_wc]) -> Result<usize, Error> {
+fn poll(calls: &HotCalls, queue: *mut c_void, into: &mut [Wc]) -> Result<usize, Error> {
     // SAFETY: the queue exists as long as the queue pair, whose methods alone call this.
-    let count = unsafe { sys::ibv_poll_cq(queue, into.len() as i32, into.as_mut_ptr()) };
+    let count = unsafe { (calls.poll_queue)(queue, into.len() as i32, into.as_mut_ptr()) };
     usize::try_from(count).map_err(|_| Error::subject("a completion queue cannot be polled"))
 }
 
-fn failure(completion: &sys::ibv_wc) -> Error {
+fn failure(completion: &Wc) -> Error {
     let (status, vendor) = (completion.status, completion.vendor_err);
-    // SAFETY: takes any number and gives a static string.
-    let text = unsafe { sys::ibv_wc_status_str(status) };
-    let text = match ptr::NonNull::new(text.cast_mut()) {
-        // SAFETY: as above.
-        Some(text) => unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy(),
-        None => "unknown".into(),
-    };
+    let text = CompletionStatus::from_raw(status).library_name();
     Error::subject(format!(
         "the connection broke: {text} (status {status}, vendor {vendor:#x})"
     ))
 }
 
-/// Checks a call that returns an object, or null and an errno.
-fn made<T>(object: *mut T, what: &'static str) -> Result<(), Error> {
-    if object.is_null() {
-        return Err(Error::io(what)(io::Error::last_os_error()));
-    }
-    Ok(())
+/// Makes the error of a call that the device has refused.
+fn refused(what: &'static str) -> impl FnOnce(Errno) -> Error {
+    move |errno| Error::io(what)(io::Error::from(errno))
 }
 
 /// Checks a call that returns an errno; some providers return its negative, or -1 and set it.
@@ -450,6 +493,7 @@ fn accepted(status: i32, what: &'static str) -> Result<(), Error> {
     Err(Error::io(what)(source))
 }
 
+const SUCCESS: u32 = 0;
 /// Bytes of a frame, which are those of ibex's receive buffers.
 pub(crate) const FRAME: usize = 4096;
 /// Frames of one list.

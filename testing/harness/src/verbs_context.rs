@@ -1,12 +1,11 @@
 //! Open RDMA devices, and the choice among them.
 
-use std::{
-    ffi::{CStr, c_int},
-    mem::zeroed,
-    net::Ipv6Addr,
-};
+use std::net::Ipv6Addr;
 
-use rdma_sys as sys;
+use ibex_verbs::{
+    GidType, LinkLayer, PortState, VerbsError,
+    provider::{Libibverbs, OpenedContext, Provider, Transport},
+};
 
 use crate::{
     Error,
@@ -15,12 +14,9 @@ use crate::{
 
 /// Chooses the device with the wanted name, or the first, and its first usable port.
 pub(crate) fn choose(wanted: Option<&str>) -> Result<VerbsPort, Error> {
-    let devices = Devices::list()?;
-    let names: Vec<_> = devices
-        .all()
-        .iter()
-        .map(|device| device_name(*device))
-        .collect();
+    let library = Libibverbs::load().map_err(absent)?;
+    let devices = library.devices().map_err(absent)?;
+    let names: Vec<_> = devices.into_iter().map(|device| device.name).collect();
     if let Some(wanted) = wanted {
         if !names.iter().any(|name| name == wanted) {
             return Err(Error::NoRdma(format!(
@@ -46,26 +42,22 @@ pub(crate) fn choose(wanted: Option<&str>) -> Result<VerbsPort, Error> {
 /// Returns the first usable port of a device.
 fn port_of(device: &str) -> Result<VerbsPort, Error> {
     let context = Context::open(device)?;
-    // SAFETY: integers and byte arrays, for which zeros are a value.
-    let mut attributes: sys::ibv_device_attr = unsafe { zeroed() };
-    // SAFETY: the context is open, the attributes are written to.
-    let status = unsafe { sys::ibv_query_device(context.0, &raw mut attributes) };
-    if status != 0 {
-        return Err(Error::NoRdma(format!("{device} cannot be queried")));
-    }
+    let (library, handle) = (&context.library, context.opened.handle);
+    // SAFETY: the context is open.
+    let attributes = unsafe { library.query_device(handle) };
+    let attributes =
+        attributes.map_err(|_| Error::NoRdma(format!("{device} cannot be queried")))?;
     let mut obstacles = Vec::new();
-    for number in 1..=attributes.phys_port_cnt {
-        // SAFETY: integers, for which zeros are a value.
-        let mut port: sys::ibv_port_attr = unsafe { zeroed() };
+    for number in 1..=attributes.ports {
         // SAFETY: as above.
-        let status = unsafe { sys::ibv_query_port(context.0, number, &raw mut port) };
-        if status != 0 || port.state != sys::ibv_port_state::IBV_PORT_ACTIVE {
+        let port = unsafe { library.query_port(handle, number) };
+        let Some(port) = port.ok().filter(|port| port.state == PortState::Active) else {
             obstacles.push(format!("{device} port {number} is not active"));
             continue;
-        }
-        let is_ethernet = port.link_layer == ETHERNET;
+        };
+        let is_ethernet = port.link_layer == LinkLayer::Ethernet;
         let gid = context
-            .gids(number, port.gid_tbl_len)
+            .gids(number, port.gid_table_len)
             .into_iter()
             .filter_map(|gid| Some((gid.preference(is_ethernet)?, gid)))
             .min_by_key(|(preference, gid)| (*preference, gid.index));
@@ -76,14 +68,21 @@ fn port_of(device: &str) -> Result<VerbsPort, Error> {
                     number,
                     gid,
                     lid: port.lid,
-                    is_global: is_ethernet || port.flags & GRH_REQUIRED != 0,
-                    mtu: port.active_mtu,
+                    is_global: is_ethernet || port.needs_global_route,
+                    mtu: port.active_mtu.to_raw(),
                 });
             }
             None => obstacles.push(format!("{device} port {number} has no usable GID")),
         }
     }
     Err(Error::NoRdma(obstacles.join("; ")))
+}
+
+/// Makes the error of a machine that has no verbs.
+fn absent(error: VerbsError) -> Error {
+    let text = error.to_string();
+    let why = text.strip_prefix("RDMA cannot be used: ").unwrap_or(&text);
+    Error::NoRdma(why.to_owned())
 }
 
 impl GidEntry {
@@ -104,95 +103,46 @@ impl GidEntry {
     }
 }
 
-/// The list of devices, freed when it is dropped.
-struct Devices {
-    list: *mut *mut sys::ibv_device,
-    count: usize,
-}
-
-impl Devices {
-    fn list() -> Result<Devices, Error> {
-        // SAFETY: takes a number and gives a static string; null if the bindings found no
-        // library to ask.
-        if unsafe { sys::ibv_node_type_str(sys::ibv_node_type::IBV_NODE_CA) }.is_null() {
-            return Err(Error::NoRdma(
-                "libibverbs.so.1 cannot be loaded; it comes with rdma-core".to_owned(),
-            ));
-        }
-        let mut count: c_int = 0;
-        // SAFETY: the count is written to; the list is freed when it is dropped.
-        let list = unsafe { sys::ibv_get_device_list(&raw mut count) };
-        if list.is_null() {
-            let why = std::io::Error::last_os_error();
-            return Err(Error::NoRdma(format!(
-                "the kernel lists no devices ({why}); is its module ib_uverbs loaded?"
-            )));
-        }
-        Ok(Devices {
-            list,
-            count: usize::try_from(count).unwrap_or(0),
-        })
-    }
-
-    fn all(&self) -> &[*mut sys::ibv_device] {
-        // SAFETY: the library says that the list has this many entries; it lives as long as we do.
-        unsafe { std::slice::from_raw_parts(self.list, self.count) }
-    }
-}
-
-impl Drop for Devices {
-    fn drop(&mut self) {
-        // SAFETY: it came from `ibv_get_device_list`, and contexts outlive it.
-        unsafe { sys::ibv_free_device_list(self.list) };
-    }
-}
-
 /// An open device.
-pub(crate) struct Context(pub(crate) *mut sys::ibv_context);
+pub(crate) struct Context {
+    pub(crate) library: Libibverbs,
+    pub(crate) opened: OpenedContext,
+}
 
 impl Context {
     pub(crate) fn open(device: &str) -> Result<Context, Error> {
-        let devices = Devices::list()?;
-        let found = devices
-            .all()
-            .iter()
-            .find(|entry| device_name(**entry) == device);
-        let Some(&found) = found else {
-            return Err(Error::NoRdma(format!("there is no device {device}")));
-        };
-        // SAFETY: an entry of the list, which is still there.
-        let transport = unsafe { (*found).transport_type };
-        if transport != sys::ibv_transport_type::IBV_TRANSPORT_IB {
+        let library = Libibverbs::load().map_err(absent)?;
+        let devices = library.devices().map_err(absent)?;
+        let found = devices.iter().find(|entry| entry.name == device);
+        if found.is_some_and(|entry| entry.transport != Transport::InfiniBand) {
             return Err(Error::NoRdma(format!(
                 "{device} speaks neither InfiniBand nor RoCE"
             )));
         }
-        // SAFETY: as above.
-        let context = unsafe { sys::ibv_open_device(found) };
-        if context.is_null() {
-            let why = std::io::Error::last_os_error();
-            return Err(Error::NoRdma(format!("{device} cannot be opened: {why}")));
-        }
-        Ok(Context(context))
+        let opened = library.open(device).map_err(absent)?;
+        Ok(Context { library, opened })
     }
 
-    fn gids(&self, port: u8, table_len: c_int) -> Vec<GidEntry> {
-        let table_len = usize::try_from(table_len).unwrap_or(0);
-        // SAFETY: integers, for which zeros are a value.
-        let mut table: Vec<sys::ibv_gid_entry> = vec![unsafe { zeroed() }; table_len];
-        // SAFETY: the context is open, and the table has as many slots as we say.
-        let count = unsafe { sys::ibv_query_gid_table(self.0, table.as_mut_ptr(), table.len(), 0) };
-        table.truncate(usize::try_from(count).unwrap_or(0));
-        let ours = table
-            .iter()
-            .filter(|entry| entry.port_num == u32::from(port));
-        ours.filter_map(|entry| {
+    fn gids(&self, port: u8, table_len: u32) -> Vec<GidEntry> {
+        // An address handle has no room for a larger index.
+        let indices = 0..=u8::MAX;
+        let ours = indices.take_while(|index| u32::from(*index) < table_len);
+        ours.filter_map(|index| {
+            // SAFETY: the context is open.
+            let entry = unsafe {
+                let handle = self.opened.handle;
+                self.library.query_gid(handle, port, index.into())
+            };
+            let entry = entry.ok()??;
             Some(GidEntry {
-                // An address handle has no room for a larger index.
-                index: u8::try_from(entry.gid_index).ok()?,
-                // SAFETY: every bit pattern is a value of both fields of the union.
-                value: unsafe { entry.gid.raw },
-                kind: entry.gid_type,
+                index,
+                value: entry.gid.0,
+                kind: match entry.gid_type {
+                    GidType::InfiniBand => IB,
+                    GidType::RoceV1 => ROCE_V1,
+                    GidType::RoceV2 => ROCE_V2,
+                    GidType::Unknown(kind) => kind,
+                },
             })
         })
         .collect()
@@ -203,23 +153,14 @@ impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: it is open, and everything made from it is gone, since each such object keeps the
         // context longer.
-        unsafe { sys::ibv_close_device(self.0) };
+        let _ = unsafe { self.library.close(self.opened.handle) };
     }
 }
 
-fn device_name(device: *mut sys::ibv_device) -> String {
-    // SAFETY: an entry of a list that exists; its name is a C string inside of it.
-    let name = unsafe { CStr::from_ptr(sys::ibv_get_device_name(device)) };
-    name.to_string_lossy().into_owned()
-}
-
-/// `IBV_LINK_LAYER_ETHERNET`.
-const ETHERNET: u8 = 2;
-/// `IBV_QPF_GRH_REQUIRED`.
-const GRH_REQUIRED: u8 = 1;
-const IB: u32 = sys::IBV_GID_TYPE_IB;
-const ROCE_V1: u32 = sys::IBV_GID_TYPE_ROCE_V1;
-const _: () = assert!(ROCE_V2 == sys::IBV_GID_TYPE_ROCE_V2);
+/// `IBV_GID_TYPE_IB`.
+const IB: u32 = 0;
+/// `IBV_GID_TYPE_ROCE_V1`.
+const ROCE_V1: u32 = 1;
 
 #[cfg(test)]
 mod tests {

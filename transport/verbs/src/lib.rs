@@ -86,7 +86,8 @@
 //! without any device. It does every operation of the README's table, and maps a memory file that is
 //! registered as a dma-buf. The fake can refuse each of its calls with any errno, and lack what a
 //! device may lack. It holds requests back, fails or flushes them, raises every asynchronous event,
-//! loses events, and can be removed. It tells which objects are alive and which requests were posted.
+//! and loses events. A script of faults has it drop, delay or fail the n-th request, and be removed.
+//! It tells which objects are alive and which requests were posted.
 //!
 //! The fake checks less than a device. It ignores retry counts (a send without a receive waits for
 //! ever), first sequences, the protection domain of a region and the number of a port. A completion

@@ -20,32 +20,32 @@ use rustix::io::Errno;
 
 use super::{
     batch::{Batch, BatchPolling, PollFailure, read_details},
-    channel::{ChannelOfMany, CompletionChannel, SharedChannel},
-    details::{CompletionDetails, CompletionFields},
+    channel::{ChannelOfMany, CompletionChannel},
+    details::CompletionDetails,
     drain_lock::DrainLock,
+    room::CompletionRoom,
     work_completion::WorkCompletion,
 };
 use crate::{
-    device::{Asked, Context, Device, clock::DeviceClock, new_tag},
+    device::{Asked, Context},
     error::VerbsError,
-    probe::polling::CompletionPolling,
-    provider::{ChannelHandle, CompletionHandle, ExtendedInit, PollQueue, RequestNotify},
+    provider::{ChannelHandle, CompletionHandle, PollQueue, RequestNotify},
 };
 
 /// The owner's end of a completion queue.
 #[derive(Debug)]
 pub struct CompletionQueue {
-    inner: Arc<Completions>,
-    polling: Polling,
-    notify: RequestNotify,
-    entries: u32,
+    pub(super) inner: Arc<Completions>,
+    pub(super) polling: Polling,
+    pub(super) notify: RequestNotify,
+    pub(super) entries: u32,
     /// A sleeper wakes for solicited completions only.
     pub(super) solicited_only: bool,
 }
 
 /// The calls by which the queue is polled.
 #[derive(Debug)]
-enum Polling {
+pub(super) enum Polling {
     Plain(PollQueue),
     Batches(Box<BatchPolling>),
     /// In batches, by a queue that was made with further fields.
@@ -56,13 +56,15 @@ enum Polling {
 #[derive(Debug)]
 pub(crate) struct Completions {
     pub(crate) handle: CompletionHandle,
-    tag: u64,
+    pub(super) tag: u64,
     /// Events taken from the channel and not acknowledged yet. Written by the owner
     /// alone; atomic because `drop` may run elsewhere.
-    unacknowledged: AtomicU32,
-    channel: Channel,
+    pub(super) unacknowledged: AtomicU32,
+    pub(super) channel: Channel,
     /// The lock of a queue whose library takes none.
-    drain_lock: Option<DrainLock>,
+    pub(super) drain_lock: Option<DrainLock>,
+    /// The room that is counted here, where the device does not watch for an overrun.
+    pub(crate) room: Option<CompletionRoom>,
     /// Completions of datagrams name the sender.
     pub(crate) names_senders: bool,
     pub(crate) context: Arc<Context>,
@@ -77,7 +79,7 @@ pub(crate) enum Channel {
 }
 
 impl Channel {
-    fn handle(&self) -> Option<ChannelHandle> {
+    pub(super) fn handle(&self) -> Option<ChannelHandle> {
         match self {
             Self::None => None,
             Self::Own(channel) => Some(channel.handle),
@@ -90,188 +92,34 @@ impl Channel {
 const ACKNOWLEDGE_EVERY: u32 = 64;
 
 impl CompletionQueue {
-    /// A plain queue that can only be polled.
-    ///
-    /// See [`ibv_create_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq.3.html).
-    ///
-    /// # Errors
-    /// [`VerbsError`], with the device's limit where that is what stops it.
-    pub fn polled(device: &Device, entries: u32) -> Result<Self, VerbsError> {
-        let channel = Channel::None;
-        Self::create(device, entries, channel, 0, CompletionPolling::Plain, false)
-    }
-
-    /// A plain queue that can be slept on too.
-    ///
-    /// # Errors
-    /// The errors of [`CompletionQueue::polled`].
-    pub fn with_channel(device: &Device, entries: u32) -> Result<Self, VerbsError> {
-        Self::of_kind(device, entries, 0, CompletionPolling::Plain, false)
-    }
-
-    /// A queue that can be slept on, whose interrupts are those of a completion vector of the
-    /// device, polled like this, and with the time of each completion if `times` are wanted.
-    ///
-    /// See [`ibv_create_cq_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html).
-    ///
-    /// # Errors
-    /// The errors of [`CompletionQueue::polled`], and if the device has no such queue.
-    pub fn of_kind(
-        device: &Device,
-        entries: u32,
-        vector: u32,
-        kind: CompletionPolling,
-        times: bool,
-    ) -> Result<Self, VerbsError> {
-        let channel = Channel::Own(CompletionChannel::new(device.context())?);
-        Self::create(device, entries, channel, vector, kind, times)
-    }
-
-    /// An extended queue that can be slept on and tells further fields of its completions, which
-    /// [`poll_details`](Self::poll_details) reads. `kind` is the result of
-    /// [`PollingChoice::make`](crate::PollingChoice::make).
-    ///
-    /// See [`ibv_create_cq_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html).
-    ///
-    /// # Errors
-    /// The errors of [`CompletionQueue::polled`]. [`VerbsError::Unsupported`] if the device does not
-    /// tell one of the fields, or `kind` is [`Plain`](CompletionPolling::Plain) and a field is wanted.
-    pub fn with_fields(
-        device: &Device,
-        entries: u32,
-        kind: CompletionPolling,
-        fields: CompletionFields,
-    ) -> Result<Self, VerbsError> {
-        let context = device.context();
-        if kind == CompletionPolling::Plain && fields != CompletionFields::default() {
-            return Err(lacks_fields(context, Errno::OPNOTSUPP));
-        }
-        let channel = Channel::Own(CompletionChannel::new(context)?);
-        let init = ExtendedInit {
-            entries,
-            channel: channel.handle(),
-            vector: 0,
-            tag: new_tag(),
-            times: false,
-            fields,
-        };
-        Self::of_init(device, &init, channel, kind)
-    }
-
-    /// A queue like that of [`of_kind`](Self::of_kind), which wakes a channel that other queues wake
-    /// too. Its events are taken from the channel: [`drain_events`](Self::drain_events) and
-    /// [`channel_fd`](Self::channel_fd) are of queues with a channel of their own.
-    ///
-    /// # Errors
-    /// The errors of [`of_kind`](Self::of_kind), and [`VerbsError::OtherDevice`].
-    pub fn on_channel(
-        device: &Device,
-        entries: u32,
-        channel: &SharedChannel,
-        kind: CompletionPolling,
-        times: bool,
-    ) -> Result<Self, VerbsError> {
-        let shared = channel.inner();
-        if !Arc::ptr_eq(shared.context(), device.context()) {
-            return Err(VerbsError::OtherDevice {
-                object: "completion channel",
-                device: device.name().to_owned(),
-                other: shared.context().name().to_owned(),
-            });
-        }
-        let queue = Channel::Shared(Arc::clone(shared));
-        Self::create(device, entries, queue, 0, kind, times)
-    }
-
-    pub(crate) fn create(
-        device: &Device,
-        entries: u32,
-        channel: Channel,
-        vector: u32,
-        kind: CompletionPolling,
-        times: bool,
-    ) -> Result<Self, VerbsError> {
-        let init = ExtendedInit {
-            entries,
-            channel: channel.handle(),
-            vector,
-            tag: new_tag(),
-            times,
-            fields: CompletionFields::default(),
-        };
-        Self::of_init(device, &init, channel, kind)
-    }
-
-    fn of_init(
-        device: &Device,
-        init: &ExtendedInit,
-        channel: Channel,
-        kind: CompletionPolling,
-    ) -> Result<Self, VerbsError> {
-        let context = device.context();
-        let (entries, tag) = (init.entries, init.tag);
-        let made = match kind {
-            CompletionPolling::Plain => plain(context, init),
-            CompletionPolling::Extended | CompletionPolling::ExtendedOneByOne => {
-                extended(device, init, kind)
-            }
-        };
-        let (handle, entries, polling) = made.map_err(|(call, errno)| {
-            let is_absent = matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS);
-            if is_absent && init.fields != CompletionFields::default() {
-                return lacks_fields(context, errno);
-            }
-            let limit = context.attributes().max_completions;
-            context.refused(
-                call,
-                errno,
-                &[Asked::new(
-                    "a completion queue",
-                    entries,
-                    limit,
-                    "the depth of the send and receive queues",
-                )],
-            )
-        })?;
-        if let Channel::Shared(shared) = &channel {
-            shared.add(tag);
-        }
-        Ok(Self {
-            inner: Arc::new(Completions {
-                handle,
-                tag,
-                unacknowledged: AtomicU32::new(0),
-                channel,
-                drain_lock: (!matches!(polling, Polling::Plain(_))).then(DrainLock::default),
-                names_senders: kind == CompletionPolling::Plain || init.fields.name_senders(),
-                context: Arc::clone(context),
-            }),
-            polling,
-            notify: context.opened().hot.request_notify,
-            entries,
-            solicited_only: false,
-        })
-    }
-
     /// Changes the number of completions that the queue holds
     /// ([`ibv_resize_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_resize_cq.3.html)). Returns
     /// what it holds now, at least what was requested. Completions in the queue stay there.
     ///
     /// # Errors
     /// [`VerbsError::Limit`] beyond the limit of the device, [`VerbsError::Unsupported`] if it cannot
-    /// change a queue, and its refusal of fewer than wait in the queue. The queue is as it was.
+    /// change a queue, and its refusal of fewer than wait in the queue. [`VerbsError::Setting`] if
+    /// the queue [ignores an overrun](Self::ignoring_overrun) and would be too small for its queue
+    /// pairs. The queue is as it was.
     pub fn resize(&mut self, entries: u32) -> Result<u32, VerbsError> {
         let context = &self.inner.context;
         let what = "a completion queue";
         let limit = context.attributes().max_completions;
         context.check_limit(&Asked::new(what, entries, limit, "its size"))?;
+        if let Some(room) = &self.inner.room {
+            room.shrink(entries).map_err(|least| VerbsError::Setting {
+                setting: "the size of the completion queue",
+                given: entries.to_string(),
+                allowed: format!("{least} or more, which its queue pairs may fill"),
+            })?;
+        }
         // SAFETY: the queue is alive, and only `self` polls it.
         let resize = || unsafe {
             let provider = context.provider();
             provider.resize_completion_queue(self.inner.handle, entries)
         };
         let resized = self.inner.while_undrained(resize);
-        self.entries = resized.map_err(|errno| {
+        let resized = resized.map_err(|errno| {
             let instead = "the queue is as it was; make a new one with the size that is needed";
             context.lacks(
                 "ibv_resize_cq",
@@ -279,8 +127,12 @@ impl CompletionQueue {
                 "queues that can be resized",
                 instead,
             )
-        })?;
-        Ok(self.entries)
+        });
+        self.entries = *resized.as_ref().unwrap_or(&self.entries);
+        if let Some(room) = &self.inner.room {
+            room.set_entries(self.entries);
+        }
+        resized
     }
 
     /// Has the device wake a sleeper when `count` completions have come, or `micros` microseconds
@@ -535,50 +387,6 @@ impl CompletionQueue {
             "the completion queue is lost, and with it every connection that completes into it",
         )
     }
-}
-
-/// The result of making a queue, or the call that refused it.
-type Made = Result<(CompletionHandle, u32, Polling), (&'static str, Errno)>;
-
-fn plain(context: &Context, init: &ExtendedInit) -> Made {
-    let (entries, channel) = (init.entries, init.channel);
-    // SAFETY: context and channel are alive.
-    let made = unsafe {
-        let handle = context.handle();
-        let provider = context.provider();
-        provider.create_completion_queue(handle, entries, channel, init.vector, init.tag)
-    };
-    let (handle, entries) = made.map_err(|errno| ("ibv_create_cq", errno))?;
-    let poll = context.opened().hot.poll_queue;
-    Ok((handle, entries, Polling::Plain(poll)))
-}
-
-fn extended(device: &Device, init: &ExtendedInit, kind: CompletionPolling) -> Made {
-    let context = device.context();
-    let clock = match init.times {
-        true => Some(DeviceClock::of(device).map_err(|errno| ("ibv_query_rt_values_ex", errno))?),
-        false => None,
-    };
-    // SAFETY: context and channel are alive.
-    let made = unsafe {
-        let handle = context.handle();
-        context.provider().create_extended_queue(handle, init)
-    };
-    let made = made.map_err(|errno| ("ibv_create_cq_ex", errno))?;
-    let most = (kind == CompletionPolling::ExtendedOneByOne).then_some(1);
-    let polling = BatchPolling::new(made.handle, made.calls, most, clock);
-    let polling = Box::new(polling);
-    let polling = match init.fields == CompletionFields::default() {
-        true => Polling::Batches(polling),
-        false => Polling::Details(polling),
-    };
-    Ok((made.handle, made.entries, polling))
-}
-
-fn lacks_fields(context: &Context, errno: Errno) -> VerbsError {
-    let what = "completion queue that tells these fields";
-    let instead = "ask for fewer fields, or poll without them";
-    context.lacks("ibv_create_cq_ex", errno, what, instead)
 }
 
 impl Completions {

@@ -384,7 +384,7 @@ impl<'memory> DatagramBatch<'_, 'memory> {
             return Err(PushError::DatagramTooLong { bytes, limit });
         }
         let address = to.address.inner();
-        if !Arc::ptr_eq(&address.domain, &self.batch.pair.inner.domain) {
+        if !address.domain.is_with(&self.batch.pair.inner.domain) {
             return Err(PushError::OtherDomain);
         }
         self.batch.push(request)?;

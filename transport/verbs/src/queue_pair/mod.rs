@@ -47,7 +47,10 @@ use super::{
         queue_pair_state::{AttributeMask, QueuePairAttributes, QueuePairState},
         work_id::{Operation, WorkId},
     },
-    completion::queue::{CompletionQueue, Completions},
+    completion::{
+        queue::{CompletionQueue, Completions},
+        room::TakenRoom,
+    },
     connect_error::{ConnectCause, ConnectError},
     device::{Asked, Device},
     error::VerbsError,
@@ -170,7 +173,10 @@ impl QueuePairBuilder {
     ///
     /// # Errors
     /// [`VerbsError::OtherDevice`] if the protection domain and the queues are not of one open
-    /// device, [`VerbsError::NoSuchPartitionIndex`] if the port has no such partition. Otherwise the refusal of the device, with its limit if a limit is the cause.
+    /// device, [`VerbsError::NoSuchPartitionIndex`] if the port has no such partition,
+    /// [`VerbsError::NoCompletionRoom`] or [`VerbsError::UncountedCompletions`] by a completion queue
+    /// that [ignores an overrun](CompletionQueue::ignoring_overrun). Otherwise the refusal of the
+    /// device, with its limit if a limit is the cause.
     pub fn build(self, port: u8, settings: ConnectionSettings) -> Result<QueuePair, VerbsError> {
         self.build_connected(QueuePairKind::Reliable, port, settings)
     }
@@ -219,6 +225,8 @@ impl QueuePairBuilder {
             init.sizes.receive_requests = 0;
             init.sizes.receive_entries = 0;
         }
+        let (sends, receives) = (init.sizes.send_requests, init.sizes.receive_requests);
+        let room = self.take_room(sends, receives)?;
         let created = loop {
             // SAFETY: domain, completion queues and shared receive queue are alive, and of one
             // context.
@@ -258,8 +266,17 @@ impl QueuePairBuilder {
                 ],
             )
         })?;
+        let mut sizes = created.sizes;
+        // A device may round up, but room was taken for what was asked.
+        if self.send_completions.room.is_some() {
+            sizes.send_requests = sizes.send_requests.min(sends);
+        }
+        if self.receive_completions.room.is_some() {
+            sizes.receive_requests = sizes.receive_requests.min(receives);
+        }
         let inner = Arc::new(Pair {
             handle: created.handle,
+            _room: room,
             shared: self.shared,
             send_completions: self.send_completions,
             receive_completions: self.receive_completions,
@@ -268,27 +285,43 @@ impl QueuePairBuilder {
         let receives = has_own.then(|| {
             ReceiveQueue::of_pair(
                 &inner,
-                created.sizes.receive_requests.saturating_sub(1),
-                created.sizes.receive_entries,
+                sizes.receive_requests.saturating_sub(1),
+                sizes.receive_entries,
             )
         });
         Ok(QueuePair {
             kind,
             number: created.number,
             state: QueuePairState::Reset,
-            sizes: created.sizes,
+            sizes,
             settings,
             local: None,
             remote: None,
             reads: settings.read_limits(inner.domain.context.attributes()),
             post: inner.domain.context.opened().hot.post_send,
-            table: RequestTable::new(self.batch, created.sizes.send_entries as usize),
-            capacity: created.sizes.send_requests.saturating_sub(1),
+            table: RequestTable::new(self.batch, sizes.send_entries as usize),
+            capacity: sizes.send_requests.saturating_sub(1),
             outstanding: 0,
             receives,
             inner,
             datagrams: None,
         })
+    }
+
+    /// Takes room for the completions of sends and of receives, where it is counted.
+    fn take_room(&self, sends: u32, receives: u32) -> Result<[Option<TakenRoom>; 2], VerbsError> {
+        if self.shared.is_some() {
+            TakenRoom::refuse_shared(&self.receive_completions)?;
+        }
+        let (to_sends, to_receives) = (&self.send_completions, &self.receive_completions);
+        if Arc::ptr_eq(to_sends, to_receives) {
+            let both = TakenRoom::take(to_sends, sends.saturating_add(receives))?;
+            return Ok([both, None]);
+        }
+        Ok([
+            TakenRoom::take(to_sends, sends)?,
+            TakenRoom::take(to_receives, receives)?,
+        ])
     }
 
     /// Checks that domain and queues are of one context, as `ibv_create_qp` takes for granted.
@@ -360,6 +393,8 @@ pub(crate) struct Pair {
     pub(crate) handle: PairHandle,
     shared: Option<Arc<SharedReceives>>,
     pub(crate) domain: Arc<Domain>,
+    /// The room of its completion queues, which is free when the queue pair is destroyed.
+    _room: [Option<TakenRoom>; 2],
     // Completion queues.
     send_completions: Arc<Completions>,
     receive_completions: Arc<Completions>,

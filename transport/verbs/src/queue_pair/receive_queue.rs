@@ -18,7 +18,10 @@ use super::{
 };
 use crate::{
     abi::RecvWr,
-    completion::queue::{CompletionQueue, Completions},
+    completion::{
+        queue::{CompletionQueue, Completions},
+        room::TakenRoom,
+    },
     device::{Asked, Context, new_tag},
     error::VerbsError,
     memory::protection_domain::{Domain, ProtectionDomain},
@@ -132,6 +135,7 @@ impl ReceiveQueue {
         let context = Arc::clone(&domain.context);
         context.check_same("XRC domain", xrc.context())?;
         context.check_same("completion queue of receives", &completions.context)?;
+        TakenRoom::refuse_shared(&completions)?;
         let limits = context.attributes();
         let limits = [
             Asked::new(

@@ -11,6 +11,7 @@ use super::{QueuePair, work_request::Flags};
 use crate::{
     abi::{BindInfo, BindWr, access_flags, work_id::WorkId, wr_opcode},
     memory::{
+        protection_domain::Domain,
         region::{DeviceMemory, Held, MemoryRegion, RegionAccess, RemoteAddress},
         window::{BindRequest, Binding, MemoryWindow, WindowError},
     },
@@ -43,8 +44,8 @@ impl QueuePair {
             true => Flags::default().signaled().fenced(),
             false => Flags::default().signaled(),
         };
-        let post = |domain: &Arc<_>, region: *mut _| {
-            if !Arc::ptr_eq(domain, &window.domain) {
+        let post = |domain: &Arc<Domain>, region: *mut _| {
+            if !domain.is_with(&window.domain) {
                 return Err(WindowError::OtherDomain {
                     object: "memory region",
                 });
@@ -123,7 +124,7 @@ impl QueuePair {
     }
 
     fn check_domain(&self, window: &MemoryWindow) -> Result<(), WindowError> {
-        match Arc::ptr_eq(&self.inner.domain, &window.domain) {
+        match self.inner.domain.is_with(&window.domain) {
             true => Ok(()),
             false => Err(WindowError::OtherDomain {
                 object: "queue pair",

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::*;
 use crate::{
     ConnectCause, Gid, GidType, Mtu, PortState, QueuePairState, RemoteEndpoint, VerbsError,
-    provider::fake::Call,
+    provider::fake::{Call, FaultScript},
 };
 
 fn remote_of(local: &LocalPort) -> RemoteEndpoint {
@@ -127,7 +127,7 @@ fn each_refusal_of_the_device_has_its_next_step() {
         let fake = one_device();
         let mut end = End::new(&fake.provider(), USUAL);
         let local = end.local();
-        fake.refuse_after(Call::ModifyPair, 1, errno);
+        fake.play(&FaultScript::new().refuse(Call::ModifyPair, 2, errno));
         let first = FirstSequence::from_random(1);
         let error = end
             .pair

@@ -3,7 +3,10 @@
 use rustix::io::Errno;
 
 use super::*;
-use crate::provider::{Transport, fake::Call};
+use crate::provider::{
+    Transport,
+    fake::{Call, FaultScript},
+};
 
 fn open_error(fake: &FakeProvider, name: &str) -> String {
     Device::open(&fake.provider(), name)
@@ -52,13 +55,13 @@ fn a_device_that_may_not_be_opened() {
 #[test]
 fn a_list_that_is_refused_while_a_device_is_opened_keeps_its_errno() {
     let fake = one_device();
-    fake.refuse_after(Call::Devices, 1, Errno::MFILE);
+    fake.play(&FaultScript::new().refuse(Call::Devices, 2, Errno::MFILE));
     assert_eq!(
         open_error(&fake, DEVICE),
         "RDMA cannot be used: the list of devices was refused: ibv_get_device_list: Too many open \
          files (os error 24); raise the limit of open files (ulimit -n)"
     );
-    fake.refuse_after(Call::Devices, 1, Errno::NOSYS);
+    fake.play(&FaultScript::new().refuse(Call::Devices, 2, Errno::NOSYS));
     let error = Device::open(&fake.provider(), DEVICE).unwrap_err();
     assert!(matches!(error, crate::VerbsError::NoKernelSupport { .. }));
 }

@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     CompletionDetails, CompletionFields, CompletionPolling, PollingChoice, PollingWish, VerbsError,
     abi::Wc,
-    provider::fake::{Call, FakeClock, FakeExtended, FakeTags},
+    provider::fake::{Call, FakeClock, FakeExtended, FakeTags, FaultScript},
 };
 
 fn queue(fake: &FakeProvider, kind: CompletionPolling) -> CompletionQueue {
@@ -88,7 +88,7 @@ fn a_failed_next_poll_ends_the_batch_behind_the_completions_taken() {
     let fake = one_device();
     let mut queue = queue(&fake, CompletionPolling::Extended);
     complete(&fake, &queue, 1..4);
-    fake.refuse_after(Call::NextPoll, 1, Errno::IO);
+    fake.play(&FaultScript::new().refuse(Call::NextPoll, 2, Errno::IO));
     assert_eq!(taken(&mut queue, 4), [1, 2]);
     let error = queue.poll(&mut [WorkCompletion::EMPTY]).unwrap_err();
     let text = error.to_string();

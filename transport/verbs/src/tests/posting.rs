@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     CompletionKind, PushError, QueuePairState, RECEIVE_BATCH, ScatterEntry, SendRequest,
     abi::{send_flags, wr_opcode},
-    provider::fake::Call,
+    provider::fake::{Call, FaultScript},
 };
 
 #[test]
@@ -213,7 +213,7 @@ fn a_dropped_batch_posts_nothing_and_leaves_nothing_behind() {
 fn a_device_that_refuses_midway_says_what_was_posted() {
     let fake = one_device();
     let (mut one, _other) = connected(&fake, USUAL);
-    fake.refuse_after(Call::PostSend, 2, Errno::NOMEM);
+    fake.play(&FaultScript::new().refuse(Call::PostSend, 3, Errno::NOMEM));
     let mut batch = one.pair.send_batch();
     for slot in 0..4 {
         batch.push(&SendRequest::send(send_id(slot), &[])).unwrap();
@@ -282,7 +282,7 @@ fn receives_are_posted_in_batches_to_either_kind_of_queue() {
 fn receives_that_are_refused_midway_are_counted_as_far_as_they_went() {
     let fake = one_device();
     let mut end = End::new(&fake.provider(), USUAL);
-    fake.refuse_after(Call::PostReceive, 3, Errno::NOMEM);
+    fake.play(&FaultScript::new().refuse(Call::PostReceive, 4, Errno::NOMEM));
     let entries = [end.receives.entry(0..64)];
     let mut batch = end.shared.as_mut().unwrap().batch();
     for slot in 0..5 {

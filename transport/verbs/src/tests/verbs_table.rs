@@ -24,8 +24,11 @@ fn each_row_has_its_method_and_its_tests() {
         let (verb, method, test) = (subject(verb), quoted(method), quoted(test));
         let (owner, call) = method.split_once("::").unwrap_or_else(|| panic!("{row}"));
         assert!(sources.contains(&format!(" {owner}")), "no {owner}: {row}");
-        let is_there = |end: &str| sources.contains(&format!("pub fn {call}{end}"));
-        assert!(is_there("(") || is_there("<"), "no {method}: {row}");
+        let is_there = ["fn", "unsafe fn"].iter().any(|kind| {
+            let starts = |end| sources.contains(&format!("pub {kind} {call}{end}"));
+            starts("(") || starts("<")
+        });
+        assert!(is_there, "no {method}: {row}");
         assert!(
             sources.contains(&format!("fn {test}()")),
             "no {test}: {row}"

@@ -60,6 +60,7 @@ unsafe extern "C" fn start(queue: *mut c_void, attributes: *mut PollAttributes) 
     if let Err(errno) = state.grant(Call::StartPoll) {
         return errno.raw_os_error();
     }
+    state.note_poll();
     let queue = queue_of(&mut state, handle);
     assert!(matches!(queue.batch, Batch::None), "a batch within a batch");
     let Some(first) = queue.take() else {

@@ -5,45 +5,31 @@
 //! contract adds that its handle is not used again.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
-use std::ptr::NonNull;
+use std::os::fd::AsRawFd;
 
 use rustix::io::Errno;
-use rustix::mm::Advice;
 
 use super::{
-    Call, FakeExtended, FakeProvider, Modification,
-    batch::batch_calls,
+    Call, FakeProvider, Modification,
     handle::{id_of, take_back},
     hot::HOT,
-    world::{
-        Batch, FakeChannel, FakeContext, FakePair, FakeReceives, FakeRegion, Maker, bell, unring,
-    },
+    refuse_if,
+    world::{Batch, FakeContext, FakePair, bell, unring},
 };
 use crate::{
     abi::{
-        BindInfo, SendWr, Sge,
         gid::GidEntry,
         port::PortAttributes,
         queue_pair_kind::QueuePairKind,
         queue_pair_state::{AttributeMask, QueuePairAttributes},
-        wr_opcode,
     },
-    completion::details::CompletionFields,
     device::fork_report::ForkStatus,
     error::VerbsError,
     provider::{
-        BufferHandle, ChannelHandle, ClockAttributes, CompletionHandle, ContextHandle, CreatedPair,
-        DeviceAttributes, DeviceEntry, DomainHandle, ExtendedInit, ExtendedQueue, NodeType,
-        OpenedContext, PairHandle, Provider, QueriedPair, QueuePairInit, RawEvent, RegionHandle,
-        RegisteredRegion, ReregisterFailure, Reregistration, SharedReceiveAttributes,
-        SharedReceiveHandle, WindowHandle, WindowKind, sealed,
+        ContextHandle, CreatedPair, DeviceAttributes, DeviceEntry, DomainHandle, NodeType,
+        OpenedContext, PairHandle, Provider, QueriedPair, QueuePairInit, RawEvent, sealed,
     },
 };
-
-fn refuse_if(busy: bool) -> Result<(), Errno> {
-    if busy { Err(Errno::BUSY) } else { Ok(()) }
-}
 
 impl sealed::Sealed for FakeProvider {}
 
@@ -92,6 +78,7 @@ impl Provider for FakeProvider {
                 device: name.to_owned(),
                 events: VecDeque::new(),
                 fd,
+                is_removed: false,
             },
         );
         Ok(OpenedContext {
@@ -106,7 +93,8 @@ impl Provider for FakeProvider {
         state.grant(Call::Close)?;
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(context.as_ptr()) };
-        let busy = state.domains.values().any(|of| *of == id)
+        let busy = state.domains.values().any(|domain| domain.context == id)
+            || state.threads.values().any(|context| *context == id)
             || state.buffers.values().any(|buffer| buffer.context == id)
             || state.completions.values().any(|queue| queue.context == id)
             || state.channels.values().any(|channel| channel.context == id)
@@ -123,17 +111,17 @@ impl Provider for FakeProvider {
 
     unsafe fn query_device(&self, context: ContextHandle) -> Result<DeviceAttributes, Errno> {
         let mut state = self.world.lock();
-        state.grant(Call::QueryDevice)?;
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(context.as_ptr()) };
+        state.grant_at(Call::QueryDevice, id)?;
         Ok(state.device_of(id).attributes.clone())
     }
 
     unsafe fn query_port(&self, context: ContextHandle, port: u8) -> Result<PortAttributes, Errno> {
         let mut state = self.world.lock();
-        state.grant(Call::QueryPort)?;
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(context.as_ptr()) };
+        state.grant_at(Call::QueryPort, id)?;
         let ports = &state.device_of(id).ports;
         let port = ports.get(usize::from(port).wrapping_sub(1));
         port.map(|port| port.attributes).ok_or(Errno::INVAL)
@@ -146,9 +134,9 @@ impl Provider for FakeProvider {
         index: u32,
     ) -> Result<Option<GidEntry>, Errno> {
         let mut state = self.world.lock();
-        state.grant(Call::QueryGid)?;
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(context.as_ptr()) };
+        state.grant_at(Call::QueryGid, id)?;
         let ports = &state.device_of(id).ports;
         let port = ports
             .get(usize::from(port).wrapping_sub(1))
@@ -163,9 +151,9 @@ impl Provider for FakeProvider {
         index: u16,
     ) -> Result<u16, Errno> {
         let mut state = self.world.lock();
-        state.grant(Call::QueryPkey)?;
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(context.as_ptr()) };
+        state.grant_at(Call::QueryPkey, id)?;
         let ports = &state.device_of(id).ports;
         let port = ports
             .get(usize::from(port).wrapping_sub(1))
@@ -187,507 +175,12 @@ impl Provider for FakeProvider {
         Ok(event)
     }
 
-    unsafe fn create_domain(&self, context: ContextHandle) -> Result<DomainHandle, Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::CreateDomain)?;
-        // SAFETY: the trait's contract.
-        let context = unsafe { id_of(context.as_ptr()) };
-        let id = state.new_id();
-        state.domains.insert(id, context);
-        Ok(DomainHandle::new(self.handle(id)).expect("a box"))
-    }
-
-    unsafe fn destroy_domain(&self, domain: DomainHandle) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::DestroyDomain)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(domain.as_ptr()) };
-        let busy = state.regions.values().any(|region| region.domain == id)
-            || state.windows.values().any(|window| window.domain == id)
-            || state.addresses.values().any(|address| address.domain == id)
-            || state.shared.values().any(|queue| queue.domain == id)
-            || state.pairs.values().any(|pair| pair.domain == id);
-        refuse_if(busy)?;
-        state.domains.remove(&id);
-        // SAFETY: the trait's contract.
-        unsafe { take_back(domain.as_ptr()) };
-        Ok(())
-    }
-
-    unsafe fn register(
-        &self,
-        domain: DomainHandle,
-        base: NonNull<u8>,
-        bytes: usize,
-        access: u32,
-    ) -> Result<RegisteredRegion, Errno> {
-        let mut state = self.world.lock();
-        // SAFETY: the trait's contract.
-        let domain = unsafe { id_of(domain.as_ptr()) };
-        let start = base.as_ptr().expose_provenance() as u64;
-        state.advise_fork(start, bytes as u64, Advice::LinuxDontFork);
-        if let Err(errno) = state.grant(Call::Register) {
-            state.advise_fork(start, bytes as u64, Advice::LinuxDoFork);
-            return Err(errno);
-        }
-        let id = state.new_id();
-        state.regions.insert(
-            id,
-            FakeRegion {
-                domain,
-                base: start,
-                bytes: bytes as u64,
-                access,
-                maker: Maker::calls(),
-                foreign: None,
-            },
-        );
-        Ok(RegisteredRegion {
-            handle: RegionHandle::new(self.handle(id)).expect("a box"),
-            lkey: id as u32,
-            rkey: id as u32,
-        })
-    }
-
-    unsafe fn deregister(&self, region: RegionHandle) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::Deregister)?;
-        // SAFETY: the trait's contract.
-        let id = state.region_of(unsafe { id_of(region.as_ptr()) });
-        let mut bound = state.windows.values().filter_map(|window| window.bound);
-        refuse_if(bound.any(|bound| bound.region == id))?;
-        if let Some(ended) = state.regions.remove(&id)
-            && ended.foreign.is_none()
-        {
-            state.advise_fork(ended.base, ended.bytes, Advice::LinuxDoFork);
-        }
-        // SAFETY: the trait's contract.
-        unsafe { take_back(region.as_ptr()) };
-        Ok(())
-    }
-
-    unsafe fn reregister(
-        &self,
-        region: RegionHandle,
-        change: &Reregistration,
-    ) -> Result<(u32, u32), ReregisterFailure> {
-        let mut state = self.world.lock();
-        // SAFETY: the trait's contract.
-        let id = state.region_of(unsafe { id_of(region.as_ptr()) });
-        // SAFETY: the trait's contract.
-        let domain = change.domain.map(|one| unsafe { id_of(one.as_ptr()) });
-        state.change_region(id, domain, change)
-    }
-
-    unsafe fn register_dmabuf(
-        &self,
-        domain: DomainHandle,
-        buffer: BorrowedFd<'_>,
-        offset: u64,
-        bytes: usize,
-        access: u32,
-    ) -> Result<RegisteredRegion, Errno> {
-        // SAFETY: the trait's contract.
-        let domain = unsafe { id_of(domain.as_ptr()) };
-        self.register_mapped(domain, buffer, offset, bytes, access)
-    }
-
-    unsafe fn advise(
-        &self,
-        _domain: DomainHandle,
-        advice: u32,
-        flags: u32,
-        piece: Sge,
-    ) -> Result<(), Errno> {
-        self.world.lock().advise(advice, flags, piece)
-    }
-
-    unsafe fn create_buffer(
-        &self,
-        context: ContextHandle,
-        bytes: usize,
-        _align_log: u32,
-    ) -> Result<BufferHandle, Errno> {
-        // SAFETY: the trait's contract.
-        self.new_buffer(unsafe { id_of(context.as_ptr()) }, bytes)
-    }
-
-    unsafe fn destroy_buffer(&self, buffer: BufferHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(buffer.as_ptr()) };
-        self.world.lock().end_buffer(id)?;
-        // SAFETY: the trait's contract.
-        unsafe { take_back(buffer.as_ptr()) };
-        Ok(())
-    }
-
-    unsafe fn write_buffer(
-        &self,
-        buffer: BufferHandle,
-        offset: u64,
-        from: &[u8],
-    ) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        // SAFETY: the trait's contract: the bytes are within the buffer.
-        unsafe {
-            let place = state.place_in_buffer(id_of(buffer.as_ptr()), offset)?;
-            place.copy_from(from.as_ptr(), from.len());
-        }
-        Ok(())
-    }
-
-    unsafe fn read_buffer(
-        &self,
-        buffer: BufferHandle,
-        offset: u64,
-        into: &mut [u8],
-    ) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        // SAFETY: the trait's contract: the bytes are within the buffer.
-        unsafe {
-            let place = state.place_in_buffer(id_of(buffer.as_ptr()), offset)?;
-            place.copy_to(into.as_mut_ptr(), into.len());
-        }
-        Ok(())
-    }
-
-    unsafe fn register_buffer(
-        &self,
-        domain: DomainHandle,
-        buffer: BufferHandle,
-        offset: u64,
-        bytes: usize,
-        access: u32,
-    ) -> Result<RegisteredRegion, Errno> {
-        // SAFETY: the trait's contract.
-        let (domain, buffer) = unsafe { (id_of(domain.as_ptr()), id_of(buffer.as_ptr())) };
-        self.register_in_buffer(domain, buffer, offset, bytes, access)
-    }
-
-    unsafe fn create_window(
-        &self,
-        domain: DomainHandle,
-        kind: WindowKind,
-    ) -> Result<(WindowHandle, u32), Errno> {
-        // SAFETY: the trait's contract.
-        self.new_window(unsafe { id_of(domain.as_ptr()) }, kind)
-    }
-
-    unsafe fn destroy_window(&self, window: WindowHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        self.end_window(unsafe { id_of(window.as_ptr()) })?;
-        // SAFETY: the trait's contract.
-        unsafe { take_back(window.as_ptr()) };
-        Ok(())
-    }
-
-    unsafe fn bind_window(
-        &self,
-        pair: PairHandle,
-        window: WindowHandle,
-        wr_id: u64,
-        flags: u32,
-        info: &BindInfo,
-    ) -> Result<u32, Errno> {
-        let mut request = SendWr {
-            wr_id,
-            opcode: wr_opcode::BIND_WINDOW,
-            send_flags: flags,
-            ..SendWr::EMPTY
-        };
-        request.bind.window = window.as_ptr();
-        request.bind.info = *info;
-        // SAFETY: the trait's contract.
-        let (pair, window) = unsafe { (id_of(pair.as_ptr()), id_of(window.as_ptr())) };
-        self.bind_first(pair, window, request)
-    }
-
-    unsafe fn set_window_key(&self, _window: WindowHandle, _key: u32) {
-        // The key is known since the binding.
-    }
-
-    unsafe fn create_channel(
-        &self,
-        context: ContextHandle,
-    ) -> Result<(ChannelHandle, RawFd), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::CreateChannel)?;
-        // SAFETY: the trait's contract.
-        let context = unsafe { id_of(context.as_ptr()) };
-        let fd = bell()?;
-        let raw = fd.as_raw_fd();
-        let id = state.new_id();
-        state.channels.insert(
-            id,
-            FakeChannel {
-                context,
-                events: VecDeque::new(),
-                fd,
-            },
-        );
-        let handle = ChannelHandle::new(self.handle(id)).expect("a box");
-        Ok((handle, raw))
-    }
-
-    unsafe fn destroy_channel(&self, channel: ChannelHandle) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::DestroyChannel)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(channel.as_ptr()) };
-        let mut queues = state.completions.values();
-        refuse_if(queues.any(|queue| queue.channel == Some(id)))?;
-        state.channels.remove(&id);
-        // SAFETY: the trait's contract.
-        unsafe { take_back(channel.as_ptr()) };
-        Ok(())
-    }
-
-    unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<Option<u64>, Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::ChannelEvent)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(channel.as_ptr()) };
-        let channel = state.channels.get_mut(&id).ok_or(Errno::BADF)?;
-        let Some(queue) = channel.events.pop_front() else {
-            return Ok(None);
-        };
-        unring(&channel.fd);
-        let queue = state.completions.get_mut(&queue).ok_or(Errno::BADF)?;
-        queue.unacknowledged += 1;
-        Ok(Some(queue.tag))
-    }
-
-    unsafe fn create_completion_queue(
-        &self,
-        context: ContextHandle,
-        entries: u32,
-        channel: Option<ChannelHandle>,
-        vector: u32,
-        tag: u64,
-    ) -> Result<(CompletionHandle, u32), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::CreateCompletionQueue)?;
-        // SAFETY: the trait's contract.
-        let context = unsafe { id_of(context.as_ptr()) };
-        // SAFETY: the trait's contract.
-        let channel = channel.map(|channel| unsafe { id_of(channel.as_ptr()) });
-        let init = ExtendedInit {
-            entries,
-            channel: None,
-            vector,
-            tag,
-            times: false,
-            fields: CompletionFields::default(),
-        };
-        let (id, capacity) = state.new_completions(context, &init, channel, None)?;
-        let handle = CompletionHandle::new(self.handle(id)).expect("a box");
-        Ok((handle, capacity))
-    }
-
-    unsafe fn create_extended_queue(
-        &self,
-        context: ContextHandle,
-        init: &ExtendedInit,
-    ) -> Result<ExtendedQueue, Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::CreateExtendedQueue)?;
-        // SAFETY: the trait's contract.
-        let context = unsafe { id_of(context.as_ptr()) };
-        // SAFETY: the trait's contract.
-        let channel = init.channel.map(|one| unsafe { id_of(one.as_ptr()) });
-        let device = state.device_of(context);
-        let kind = device.extended;
-        if kind == FakeExtended::Absent || !device.has_fields(init) {
-            return Err(Errno::OPNOTSUPP);
-        }
-        let made = state.new_completions(context, init, channel, Some(kind));
-        let (id, entries) = made?;
-        let handle = self.handle(id);
-        // SAFETY: the handle was just made.
-        let calls = unsafe { batch_calls(&*handle, init) };
-        Ok(ExtendedQueue {
-            handle: CompletionHandle::new(handle).expect("a box"),
-            entries,
-            calls,
-        })
-    }
-
-    unsafe fn query_clock(&self, context: ContextHandle) -> Result<Option<ClockAttributes>, Errno> {
-        let state = self.world.lock();
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(context.as_ptr()) };
-        let clock = state.device_of(id).clock;
-        Ok(clock.map(|clock| ClockAttributes {
-            kilohertz: clock.kilohertz,
-            mask: clock.mask,
-        }))
-    }
-
-    unsafe fn read_clock(&self, context: ContextHandle) -> Result<u64, Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::ReadClock)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(context.as_ptr()) };
-        let clock = state.device_of(id).clock.ok_or(Errno::OPNOTSUPP)?;
-        Ok(state.ticks & clock.mask)
-    }
-
-    unsafe fn resize_completion_queue(
-        &self,
-        queue: CompletionHandle,
-        entries: u32,
-    ) -> Result<u32, Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::ResizeCompletionQueue)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(queue.as_ptr()) };
-        state.resize_completions(id, entries)
-    }
-
-    unsafe fn moderate_completions(
-        &self,
-        queue: CompletionHandle,
-        count: u16,
-        micros: u16,
-    ) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::ModerateCompletions)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(queue.as_ptr()) };
-        state.moderate(id, count, micros)
-    }
-
-    unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32) {
-        let mut state = self.world.lock();
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(queue.as_ptr()) };
-        if let Some(queue) = state.completions.get_mut(&id) {
-            queue.unacknowledged = queue
-                .unacknowledged
-                .checked_sub(events)
-                .expect("no more acknowledgements than events");
-        }
-        state.acknowledged += u64::from(events);
-        state.acknowledgements += 1;
-    }
-
-    unsafe fn destroy_completion_queue(&self, queue: CompletionHandle) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::DestroyCompletionQueue)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(queue.as_ptr()) };
-        let busy = state
-            .pairs
-            .values()
-            .any(|pair| pair.send_completions == id || pair.receive_completions == id);
-        // The library would wait for acknowledgements for ever; here the mistake shows at once.
-        refuse_if(busy || state.completes_xrc(id) || state.completions[&id].unacknowledged > 0)?;
-        state.end_completions(id);
-        // SAFETY: the trait's contract.
-        unsafe { take_back(queue.as_ptr()) };
-        Ok(())
-    }
-
-    unsafe fn create_shared_receive(
-        &self,
-        domain: DomainHandle,
-        requests: u32,
-        entries: u32,
-        tag: u64,
-    ) -> Result<(SharedReceiveHandle, u32, u32), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::CreateSharedReceive)?;
-        // SAFETY: the trait's contract.
-        let domain = unsafe { id_of(domain.as_ptr()) };
-        let context = state.domains[&domain];
-        let limits = &state.device_of(context).attributes;
-        if limits.max_shared_receive_queues == 0 {
-            return Err(Errno::OPNOTSUPP);
-        }
-        if requests > limits.max_shared_receive_requests
-            || entries > limits.max_shared_receive_entries
-        {
-            return Err(Errno::INVAL);
-        }
-        let capacity = state.device_of(context).queue_size(requests);
-        let id = state.new_id();
-        state.shared.insert(
-            id,
-            FakeReceives {
-                domain,
-                context,
-                tag,
-                capacity: capacity as usize,
-                entries: entries as usize,
-                limit: 0,
-                posted: VecDeque::new(),
-                maker: Maker::calls(),
-                xrc: None,
-            },
-        );
-        let handle = SharedReceiveHandle::new(self.handle(id)).expect("a box");
-        Ok((handle, capacity, entries))
-    }
-
-    unsafe fn arm_shared_receive_limit(
-        &self,
-        queue: SharedReceiveHandle,
-        limit: u32,
-    ) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::ArmSharedReceiveLimit)?;
-        state.limits_armed += 1;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(queue.as_ptr()) };
-        let queue = state.shared.get_mut(&id).ok_or(Errno::BADF)?;
-        queue.limit = limit as usize;
-        Ok(())
-    }
-
-    unsafe fn resize_shared_receive(
-        &self,
-        queue: SharedReceiveHandle,
-        requests: u32,
-    ) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::ResizeSharedReceive)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(queue.as_ptr()) };
-        state.resize_shared(id, requests)
-    }
-
-    unsafe fn query_shared_receive(
-        &self,
-        queue: SharedReceiveHandle,
-    ) -> Result<SharedReceiveAttributes, Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::QuerySharedReceive)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(queue.as_ptr()) };
-        state.describe_shared(id)
-    }
-
-    unsafe fn destroy_shared_receive(&self, queue: SharedReceiveHandle) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::DestroySharedReceive)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(queue.as_ptr()) };
-        // A receiving end of an extended connection only took from it.
-        let mut own = state.pairs.values().filter(|pair| pair.xrc.is_none());
-        refuse_if(own.any(|pair| pair.shared == Some(id)))?;
-        state.shared.remove(&id);
-        // SAFETY: the trait's contract.
-        unsafe { take_back(queue.as_ptr()) };
-        Ok(())
-    }
-
     unsafe fn create_pair(
         &self,
         domain: DomainHandle,
         init: &QueuePairInit,
     ) -> Result<CreatedPair, Errno> {
         let mut state = self.world.lock();
-        state.grant(Call::CreatePair)?;
         // SAFETY: the trait's contract.
         let (domain, send_completions, receive_completions, shared) = unsafe {
             (
@@ -697,7 +190,8 @@ impl Provider for FakeProvider {
                 init.shared.map(|queue| id_of(queue.as_ptr())),
             )
         };
-        let context = state.domains[&domain];
+        let context = state.domains[&domain].context;
+        state.grant_at(Call::CreatePair, context)?;
         let device = state.device_of(context);
         let (limits, mut sizes) = (&device.attributes, init.sizes);
         let most = limits.max_queue_pair_requests;
@@ -752,15 +246,17 @@ impl Provider for FakeProvider {
             attributes: *attributes,
             mask,
         });
-        state.grant(Call::ModifyPair)?;
+        let context = state.pairs[&id].context;
+        state.grant_at(Call::ModifyPair, context)?;
         state.modify(id, attributes, mask)
     }
 
     unsafe fn query_pair(&self, pair: PairHandle) -> Result<QueriedPair, Errno> {
         let mut state = self.world.lock();
-        state.grant(Call::QueryPair)?;
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(pair.as_ptr()) };
+        let context = state.pairs[&id].context;
+        state.grant_at(Call::QueryPair, context)?;
         state.describe_pair(id)
     }
 

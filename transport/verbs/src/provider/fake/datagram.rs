@@ -4,8 +4,9 @@ use rustix::io::Errno;
 
 use super::{
     FakeProvider, PostedSend,
+    delivery::{Attempt, LOCAL_PROTECTION},
     handle::{id_of, take_back},
-    world::{Attempt, LOCAL_PROTECTION, State},
+    world::State,
 };
 use crate::{
     abi::{
@@ -51,7 +52,7 @@ impl DatagramProvider for FakeProvider {
         state.grant(super::Call::CreateAddress)?;
         // SAFETY: the trait's contract.
         let domain = unsafe { id_of(domain.as_ptr()) };
-        state.source_of(state.domains[&domain], vector)?;
+        state.source_of(state.domains[&domain].context, vector)?;
         let id = state.new_id();
         let vector = *vector;
         state.addresses.insert(id, FakeAddress { domain, vector });
@@ -121,7 +122,7 @@ impl State {
     ) -> Result<PostedDatagram, Errno> {
         let pair = &self.pairs[&pair];
         let address = self.addresses.get(&address).ok_or(Errno::INVAL)?;
-        if address.domain != pair.domain {
+        if self.base_of(address.domain) != self.base_of(pair.domain) {
             return Err(Errno::INVAL);
         }
         Ok(PostedDatagram {

@@ -40,6 +40,10 @@ pub struct FakeDevice {
     pub has_exact_queues: bool,
     /// The behaviour of its extended completion queues.
     pub extended: FakeExtended,
+    /// The device has completion queues that ignore an overrun.
+    pub ignores_overrun: bool,
+    /// The device has parent domains and thread domains.
+    pub has_parent_domains: bool,
     /// The tags that messages come with; `None` if the device tells none.
     pub tags: Option<FakeTags>,
     /// The device's clock, whose ticks are also the nanoseconds of its wall clock.
@@ -202,6 +206,8 @@ impl FakeDevice {
             has_dmabufs: false,
             has_exact_queues: false,
             extended: FakeExtended::Works,
+            ignores_overrun: true,
+            has_parent_domains: true,
             tags: None,
             clock: None,
             ports: vec![port],

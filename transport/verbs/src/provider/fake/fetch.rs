@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{
     PostedSend,
-    world::{Attempt, LOCAL_PROTECTION, REMOTE_ACCESS, REMOTE_INVALID_REQUEST, State},
+    delivery::{Attempt, LOCAL_PROTECTION, REMOTE_ACCESS, REMOTE_INVALID_REQUEST},
+    world::State,
 };
 use crate::abi::{access_flags, wc_opcode, wr_opcode};
 

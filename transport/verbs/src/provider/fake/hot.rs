@@ -130,6 +130,7 @@ unsafe extern "C" fn poll_queue(queue: *mut c_void, room: c_int, into: *mut Wc) 
     if let Err(errno) = state.grant(Call::PollQueue) {
         return -errno.raw_os_error();
     }
+    state.note_poll();
     let Some(queue) = state.completions.get_mut(&handle.id) else {
         return -Errno::BADF.raw_os_error();
     };
@@ -157,6 +158,7 @@ unsafe extern "C" fn request_notify(queue: *mut c_void, solicited_only: c_int) -
     if let Some(queue) = state.completions.get_mut(&handle.id) {
         queue.armed = Some(solicited_only != 0);
     }
+    state.end_delays();
     0
 }
 
@@ -252,13 +254,6 @@ impl State {
         };
         self.append(id, posted);
         Ok(())
-    }
-
-    /// Adds a request to a send queue.
-    pub(super) fn append(&mut self, pair: u64, posted: PostedSend) {
-        let pair = self.pairs.get_mut(&pair).expect("a queue pair");
-        pair.sends.push_back(posted.clone());
-        self.posted.push(posted);
     }
 
     fn post_receive(&mut self, queue: &mut ReceiveTarget, request: &RecvWr) -> Result<(), Errno> {

@@ -7,17 +7,19 @@
 //! was posted, refuse any call, hold sends back and complete or fail them one by one, and put
 //! completions and events wherever it likes.
 //!
-//! Faults are made by calls of [`FakeProvider`], which the crate's README lists. Here the device
-//! refuses the second of its completion queues:
+//! A [`FaultScript`] has requests dropped, delayed or failed, calls refused and the device removed,
+//! each at a request or call that it counts. Faults of the moment are made by calls of
+//! [`FakeProvider`]; the crate's README lists both. Here the device refuses the second of its
+//! completion queues:
 //!
 //! ```
-//! use ibex_verbs::provider::fake::{Call, FakeDevice, FakeProvider};
+//! use ibex_verbs::provider::fake::{Call, FakeDevice, FakeProvider, FaultScript};
 //! use ibex_verbs::{CompletionQueue, Device};
 //! use rustix::io::Errno;
 //!
 //! let fake = FakeProvider::new(vec![FakeDevice::soft_roce("rxe0", 1, [192, 0, 2, 1])]);
 //! let device = Device::open(&fake.provider(), "rxe0")?;
-//! fake.refuse_after(Call::CreateCompletionQueue, 1, Errno::NOMEM);
+//! fake.play(&FaultScript::new().refuse(Call::CreateCompletionQueue, 2, Errno::NOMEM));
 //! let first = CompletionQueue::polled(&device, 64)?;
 //! assert!(CompletionQueue::polled(&device, 64).is_err());
 //! # Ok::<(), ibex_verbs::VerbsError>(())
@@ -27,15 +29,20 @@
 //! than its receive is status 2 at the receiver and 11 at the sender.
 
 mod batch;
+mod completion;
 mod control;
 mod datagram;
+mod delivery;
 mod device;
 mod fetch;
+mod foreign;
 mod handle;
 mod hot;
 mod mask;
 mod memory;
 mod objects;
+mod script;
+mod shared_receives;
 mod window;
 mod world;
 mod xrc;
@@ -57,6 +64,7 @@ use crate::{
 pub use datagram::PostedDatagram;
 pub use device::{FakeClock, FakeDevice, FakeExtended, FakePort, FakeTags};
 pub use mask::Mask;
+pub use script::FaultScript;
 pub use window::PostedBind;
 
 pub use world::Maker;
@@ -84,6 +92,9 @@ pub enum Call {
     QueryPkey,
     AsyncEvent,
     CreateDomain,
+    CreateThreadDomain,
+    DestroyThreadDomain,
+    CreateParentDomain,
     DestroyDomain,
     Register,
     Deregister,
@@ -196,22 +207,6 @@ impl FakeProvider {
         Arc::new(self.clone())
     }
 
-    /// Refuses the next such call.
-    pub fn refuse(&self, call: Call, errno: Errno) {
-        self.refuse_after(call, 0, errno);
-    }
-
-    /// Lets `granted` of these calls through and refuses the next one. In posted lists, each
-    /// request counts.
-    pub fn refuse_after(&self, call: Call, granted: u32, errno: Errno) {
-        let mut state = self.world.lock();
-        state
-            .refusals
-            .entry(call)
-            .or_default()
-            .push_back((granted, errno));
-    }
-
     /// Changes a device, which must exist: its ports, GIDs, limits.
     ///
     /// # Panics
@@ -270,7 +265,7 @@ impl FakeProvider {
     pub fn forge(&self, queue_pair: u32, change: impl FnOnce(&mut PostedSend)) {
         let mut state = self.world.lock();
         let pair = state.pairs.get_mut(&queue_pair.into()).expect("it lives");
-        change(pair.sends.front_mut().expect("one is held back"));
+        change(&mut pair.sends.front_mut().expect("one is held back").send);
     }
 
     /// Fails the oldest send of a queue pair with a status; the queue pair dies of it.
@@ -450,4 +445,9 @@ impl FakeProvider {
     pub fn alive(&self) -> BTreeMap<&'static str, usize> {
         self.world.lock().alive()
     }
+}
+
+/// Refuses to destroy what is in use.
+fn refuse_if(busy: bool) -> Result<(), Errno> {
+    if busy { Err(Errno::BUSY) } else { Ok(()) }
 }

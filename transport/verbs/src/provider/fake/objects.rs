@@ -198,6 +198,7 @@ impl State {
                 tag,
                 vector,
                 capacity: capacity as usize,
+                ignores_overrun: init.ignores_overrun,
                 ready: VecDeque::new(),
                 extended,
                 batch: Batch::None,

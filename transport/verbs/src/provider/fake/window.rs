@@ -4,7 +4,8 @@ use rustix::io::Errno;
 
 use super::{
     Call, FakeProvider, PostedSend,
-    world::{Attempt, State, WINDOW_BIND},
+    delivery::{Attempt, WINDOW_BIND},
+    world::State,
 };
 use crate::{
     abi::{SendWr, access_flags, wc_opcode, wr_opcode},
@@ -71,7 +72,7 @@ impl FakeProvider {
     ) -> Result<(WindowHandle, u32), Errno> {
         let mut state = self.world.lock();
         state.grant(Call::CreateWindow)?;
-        if !state.device_of(state.domains[&domain]).has_windows {
+        if !state.device_of(state.domains[&domain].context).has_windows {
             return Err(Errno::OPNOTSUPP);
         }
         let id = state.new_id();
@@ -130,10 +131,10 @@ impl State {
     /// Binds a window, by the rules of soft-RoCE (`rxe_check_bind_mw`,
     /// drivers/infiniband/sw/rxe/rxe_mw.c).
     fn bind(&mut self, pair: u64, bind: &PostedBind) -> Option<()> {
-        let domain = self.pairs[&pair].domain;
+        let domain = self.base_of(self.pairs[&pair].domain);
         let window = self.windows.get(&bind.window)?;
         let is_second = window.kind == WindowKind::Two;
-        if window.domain != domain
+        if self.base_of(window.domain) != domain
             || is_second && (window.bound.is_some() || bind.bytes == 0)
             || window.key & !0xff != bind.key & !0xff
             || window.key == bind.key
@@ -194,8 +195,10 @@ impl State {
         if key & WINDOWS == 0 {
             return self.region(key, address, length, access);
         }
+        let domain = self.base_of(pair.domain);
         let mut windows = self.windows.values();
-        let window = windows.find(|window| window.key == key && window.domain == pair.domain)?;
+        let window =
+            windows.find(|window| window.key == key && self.base_of(window.domain) == domain)?;
         let bound = window.bound?;
         let offset = address.checked_sub(bound.address)?;
         let end = offset.checked_add(length.into())?;

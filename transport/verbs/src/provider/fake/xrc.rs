@@ -114,7 +114,7 @@ impl XrcProvider for FakeProvider {
                 id_of(init.completions.as_ptr()),
             )
         };
-        let context = state.domains[&domain];
+        let context = state.domains[&domain].context;
         let device = state.device_of(context);
         let limits = &device.attributes;
         if init.requests > limits.max_shared_receive_requests

@@ -15,7 +15,7 @@ use crate::provider::{
 };
 
 /// # Safety
-/// The contract of [`Provider::create_extended_queue`](crate::Provider::create_extended_queue).
+/// The contract of [`CompletionProvider::create_extended_queue`](crate::provider::CompletionProvider::create_extended_queue).
 pub(super) unsafe fn create(
     context: ContextHandle,
     init: &ExtendedInit,
@@ -36,6 +36,9 @@ pub(super) unsafe fn create(
     raw.wc_flags = fields;
     raw.comp_mask = constants::IBV_CQ_INIT_ATTR_MASK_FLAGS;
     raw.flags = constants::IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+    if init.ignores_overrun {
+        raw.flags |= constants::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+    }
     clear_errno();
     // SAFETY: the caller's contract. The tag is never followed as a pointer.
     let queue = unsafe { sys::ibv_create_cq_ex(context.as_ptr(), &raw mut raw) };

@@ -1,23 +1,197 @@
-//! Registrations, and memory of devices.
+//! Protection domains, registrations, and memory of devices.
 
 use std::ffi::{c_int, c_void};
+use std::mem::zeroed;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 
 use rustix::io::Errno;
 
 use super::sys::{self, constants};
-use super::{clear_errno, last_errno, status};
+use super::{Libibverbs, clear_errno, last_errno, status, window};
 use crate::{
-    abi::access_flags,
+    abi::{BindInfo, Sge, access_flags},
     provider::{
-        BufferHandle, ContextHandle, DomainHandle, RegionHandle, RegisteredRegion,
-        ReregisterFailure, Reregistration,
+        BufferHandle, ContextHandle, DomainHandle, MemoryProvider, PairHandle, RegionHandle,
+        RegisteredRegion, ReregisterFailure, Reregistration, ThreadDomainHandle, WindowHandle,
+        WindowKind,
     },
 };
 
+impl MemoryProvider for Libibverbs {
+    unsafe fn create_domain(&self, context: ContextHandle) -> Result<DomainHandle, Errno> {
+        clear_errno();
+        // SAFETY: the trait's contract.
+        DomainHandle::new(unsafe { sys::ibv_alloc_pd(context.as_ptr()) }).ok_or_else(last_errno)
+    }
+
+    unsafe fn create_thread_domain(
+        &self,
+        context: ContextHandle,
+    ) -> Result<ThreadDomainHandle, Errno> {
+        let mut init = sys::ibv_td_init_attr { comp_mask: 0 };
+        clear_errno();
+        // SAFETY: the trait's contract.
+        let made = unsafe { sys::ibv_alloc_td(context.as_ptr(), &raw mut init) };
+        ThreadDomainHandle::new(made).ok_or_else(last_errno)
+    }
+
+    unsafe fn destroy_thread_domain(&self, thread: ThreadDomainHandle) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        status(unsafe { sys::ibv_dealloc_td(thread.as_ptr()) })
+    }
+
+    unsafe fn create_parent_domain(
+        &self,
+        context: ContextHandle,
+        domain: DomainHandle,
+        thread: Option<ThreadDomainHandle>,
+    ) -> Result<DomainHandle, Errno> {
+        // SAFETY: integers and pointers, for which zeros are a value.
+        let mut init: sys::ibv_parent_domain_init_attr = unsafe { zeroed() };
+        init.pd = domain.as_ptr();
+        init.td = thread.map_or(ptr::null_mut(), ThreadDomainHandle::as_ptr);
+        clear_errno();
+        // SAFETY: the trait's contract.
+        let made = unsafe { sys::ibv_alloc_parent_domain(context.as_ptr(), &raw mut init) };
+        DomainHandle::new(made).ok_or_else(last_errno)
+    }
+
+    unsafe fn destroy_domain(&self, domain: DomainHandle) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        status(unsafe { sys::ibv_dealloc_pd(domain.as_ptr()) })
+    }
+
+    unsafe fn register(
+        &self,
+        domain: DomainHandle,
+        base: NonNull<u8>,
+        bytes: usize,
+        access: u32,
+    ) -> Result<RegisteredRegion, Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { register(domain, base, bytes, access) }
+    }
+
+    unsafe fn deregister(&self, region: RegionHandle) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        status(unsafe { sys::ibv_dereg_mr(region.as_ptr()) })
+    }
+
+    unsafe fn reregister(
+        &self,
+        region: RegionHandle,
+        change: &Reregistration,
+    ) -> Result<(u32, u32), ReregisterFailure> {
+        // SAFETY: the trait's contract.
+        unsafe { reregister(region, change) }
+    }
+
+    unsafe fn register_dmabuf(
+        &self,
+        domain: DomainHandle,
+        buffer: BorrowedFd<'_>,
+        offset: u64,
+        bytes: usize,
+        access: u32,
+    ) -> Result<RegisteredRegion, Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { register_dmabuf(domain, buffer, offset, bytes, access) }
+    }
+
+    unsafe fn advise(
+        &self,
+        domain: DomainHandle,
+        advice: u32,
+        flags: u32,
+        mut piece: Sge,
+    ) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        status(unsafe { sys::ibv_advise_mr(domain.as_ptr(), advice, flags, &raw mut piece, 1) })
+    }
+
+    unsafe fn create_buffer(
+        &self,
+        context: ContextHandle,
+        bytes: usize,
+        align_log: u32,
+    ) -> Result<BufferHandle, Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { create_buffer(context, bytes, align_log) }
+    }
+
+    unsafe fn destroy_buffer(&self, buffer: BufferHandle) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        status(unsafe { sys::ibv_free_dm(buffer.as_ptr()) })
+    }
+
+    unsafe fn write_buffer(
+        &self,
+        buffer: BufferHandle,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { write_buffer(buffer, offset, from) }
+    }
+
+    unsafe fn read_buffer(
+        &self,
+        buffer: BufferHandle,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { read_buffer(buffer, offset, into) }
+    }
+
+    unsafe fn register_buffer(
+        &self,
+        domain: DomainHandle,
+        buffer: BufferHandle,
+        offset: u64,
+        bytes: usize,
+        access: u32,
+    ) -> Result<RegisteredRegion, Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { register_buffer(domain, buffer, offset, bytes, access) }
+    }
+
+    unsafe fn create_window(
+        &self,
+        domain: DomainHandle,
+        kind: WindowKind,
+    ) -> Result<(WindowHandle, u32), Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { window::create(domain, kind) }
+    }
+
+    unsafe fn destroy_window(&self, window: WindowHandle) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        status(unsafe { sys::ibv_dealloc_mw(window.as_ptr()) })
+    }
+
+    unsafe fn bind_window(
+        &self,
+        pair: PairHandle,
+        window: WindowHandle,
+        wr_id: u64,
+        flags: u32,
+        info: &BindInfo,
+    ) -> Result<u32, Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { window::bind(pair, window, wr_id, flags, info) }
+    }
+
+    unsafe fn set_window_key(&self, window: WindowHandle, key: u32) {
+        // SAFETY: the trait's contract; the field is the caller's to write (ibv_post_send(3), of a
+        // binding), and its window's owner alone makes calls for it.
+        unsafe { (*window.as_ptr::<sys::ibv_mw>()).rkey = key };
+    }
+}
+
 /// # Safety
-/// The contract of [`Provider::register`](crate::provider::Provider::register).
+/// The contract of [`MemoryProvider::register`](crate::provider::MemoryProvider::register).
 pub(super) unsafe fn register(
     domain: DomainHandle,
     base: NonNull<u8>,
@@ -55,7 +229,7 @@ unsafe fn registered(raw: *mut sys::ibv_mr) -> Result<RegisteredRegion, Errno> {
 }
 
 /// # Safety
-/// The contract of [`Provider::reregister`](crate::provider::Provider::reregister).
+/// The contract of [`MemoryProvider::reregister`](crate::provider::MemoryProvider::reregister).
 pub(super) unsafe fn reregister(
     region: RegionHandle,
     change: &Reregistration,
@@ -95,7 +269,7 @@ pub(super) unsafe fn reregister(
 }
 
 /// # Safety
-/// The contract of [`Provider::register_dmabuf`](crate::provider::Provider::register_dmabuf).
+/// The contract of [`MemoryProvider::register_dmabuf`](crate::provider::MemoryProvider::register_dmabuf).
 pub(super) unsafe fn register_dmabuf(
     domain: DomainHandle,
     buffer: BorrowedFd<'_>,
@@ -119,7 +293,7 @@ pub(super) unsafe fn register_dmabuf(
 }
 
 /// # Safety
-/// The contract of [`Provider::create_buffer`](crate::provider::Provider::create_buffer).
+/// The contract of [`MemoryProvider::create_buffer`](crate::provider::MemoryProvider::create_buffer).
 pub(super) unsafe fn create_buffer(
     context: ContextHandle,
     bytes: usize,
@@ -137,7 +311,7 @@ pub(super) unsafe fn create_buffer(
 }
 
 /// # Safety
-/// The contract of [`Provider::write_buffer`](crate::provider::Provider::write_buffer).
+/// The contract of [`MemoryProvider::write_buffer`](crate::provider::MemoryProvider::write_buffer).
 pub(super) unsafe fn write_buffer(
     buffer: BufferHandle,
     offset: u64,
@@ -152,7 +326,7 @@ pub(super) unsafe fn write_buffer(
 }
 
 /// # Safety
-/// The contract of [`Provider::read_buffer`](crate::provider::Provider::read_buffer).
+/// The contract of [`MemoryProvider::read_buffer`](crate::provider::MemoryProvider::read_buffer).
 pub(super) unsafe fn read_buffer(
     buffer: BufferHandle,
     offset: u64,
@@ -167,7 +341,7 @@ pub(super) unsafe fn read_buffer(
 }
 
 /// # Safety
-/// The contract of [`Provider::register_buffer`](crate::provider::Provider::register_buffer).
+/// The contract of [`MemoryProvider::register_buffer`](crate::provider::MemoryProvider::register_buffer).
 pub(super) unsafe fn register_buffer(
     domain: DomainHandle,
     buffer: BufferHandle,

@@ -4,12 +4,14 @@
 //! of operations; for the data path that table's own entries are handed out, so that a
 //! call costs one indirection less than through a wrapper.
 
+mod completion;
 mod datagram;
 mod drivers;
 mod extended_queue;
 mod memory;
 mod pairs;
 mod queries;
+mod shared_receives;
 mod sys;
 mod window;
 mod xrc;
@@ -17,8 +19,7 @@ mod xrc;
 use std::ffi::{CStr, c_int, c_void};
 use std::iter;
 use std::mem::{MaybeUninit, transmute, zeroed};
-use std::os::fd::{BorrowedFd, RawFd};
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::{PoisonError, RwLock};
 
 use ibex_base::fork;
@@ -26,15 +27,13 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::{
-    BufferHandle, ChannelHandle, ClockAttributes, CompletionHandle, ContextHandle, CreatedPair,
-    DeviceAttributes, DeviceEntry, DomainHandle, ExtendedInit, ExtendedQueue, HotCalls, NodeType,
+    ContextHandle, CreatedPair, DeviceAttributes, DeviceEntry, DomainHandle, HotCalls, NodeType,
     OpenedContext, PairHandle, Provider, QueriedPair, QueuePairInit, QueuePairSizes, RawEvent,
-    RegionHandle, RegisteredRegion, ReregisterFailure, Reregistration, SharedReceiveAttributes,
-    SharedReceiveHandle, Transport, WindowHandle, WindowKind, sealed,
+    SharedReceiveHandle, Transport, sealed,
 };
 use crate::{
     abi::{
-        BindInfo, RecvWr, Sge,
+        RecvWr,
         gid::GidEntry,
         port::PortAttributes,
         queue_pair_state::{AttributeMask, QueuePairAttributes},
@@ -239,318 +238,6 @@ impl Provider for Libibverbs {
                 element,
             }))
         }
-    }
-
-    unsafe fn create_domain(&self, context: ContextHandle) -> Result<DomainHandle, Errno> {
-        clear_errno();
-        // SAFETY: the trait's contract.
-        DomainHandle::new(unsafe { sys::ibv_alloc_pd(context.as_ptr()) }).ok_or_else(last_errno)
-    }
-
-    unsafe fn destroy_domain(&self, domain: DomainHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_dealloc_pd(domain.as_ptr()) })
-    }
-
-    unsafe fn register(
-        &self,
-        domain: DomainHandle,
-        base: NonNull<u8>,
-        bytes: usize,
-        access: u32,
-    ) -> Result<RegisteredRegion, Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { memory::register(domain, base, bytes, access) }
-    }
-
-    unsafe fn deregister(&self, region: RegionHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_dereg_mr(region.as_ptr()) })
-    }
-
-    unsafe fn reregister(
-        &self,
-        region: RegionHandle,
-        change: &Reregistration,
-    ) -> Result<(u32, u32), ReregisterFailure> {
-        // SAFETY: the trait's contract.
-        unsafe { memory::reregister(region, change) }
-    }
-
-    unsafe fn register_dmabuf(
-        &self,
-        domain: DomainHandle,
-        buffer: BorrowedFd<'_>,
-        offset: u64,
-        bytes: usize,
-        access: u32,
-    ) -> Result<RegisteredRegion, Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { memory::register_dmabuf(domain, buffer, offset, bytes, access) }
-    }
-
-    unsafe fn advise(
-        &self,
-        domain: DomainHandle,
-        advice: u32,
-        flags: u32,
-        mut piece: Sge,
-    ) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_advise_mr(domain.as_ptr(), advice, flags, &raw mut piece, 1) })
-    }
-
-    unsafe fn create_buffer(
-        &self,
-        context: ContextHandle,
-        bytes: usize,
-        align_log: u32,
-    ) -> Result<BufferHandle, Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { memory::create_buffer(context, bytes, align_log) }
-    }
-
-    unsafe fn destroy_buffer(&self, buffer: BufferHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_free_dm(buffer.as_ptr()) })
-    }
-
-    unsafe fn write_buffer(
-        &self,
-        buffer: BufferHandle,
-        offset: u64,
-        from: &[u8],
-    ) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { memory::write_buffer(buffer, offset, from) }
-    }
-
-    unsafe fn read_buffer(
-        &self,
-        buffer: BufferHandle,
-        offset: u64,
-        into: &mut [u8],
-    ) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { memory::read_buffer(buffer, offset, into) }
-    }
-
-    unsafe fn register_buffer(
-        &self,
-        domain: DomainHandle,
-        buffer: BufferHandle,
-        offset: u64,
-        bytes: usize,
-        access: u32,
-    ) -> Result<RegisteredRegion, Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { memory::register_buffer(domain, buffer, offset, bytes, access) }
-    }
-
-    unsafe fn create_window(
-        &self,
-        domain: DomainHandle,
-        kind: WindowKind,
-    ) -> Result<(WindowHandle, u32), Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { window::create(domain, kind) }
-    }
-
-    unsafe fn destroy_window(&self, window: WindowHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_dealloc_mw(window.as_ptr()) })
-    }
-
-    unsafe fn bind_window(
-        &self,
-        pair: PairHandle,
-        window: WindowHandle,
-        wr_id: u64,
-        flags: u32,
-        info: &BindInfo,
-    ) -> Result<u32, Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { window::bind(pair, window, wr_id, flags, info) }
-    }
-
-    unsafe fn set_window_key(&self, window: WindowHandle, key: u32) {
-        // SAFETY: the trait's contract; the field is the caller's to write (ibv_post_send(3), of a
-        // binding), and its window's owner alone makes calls for it.
-        unsafe { (*window.as_ptr::<sys::ibv_mw>()).rkey = key };
-    }
-
-    unsafe fn create_channel(
-        &self,
-        context: ContextHandle,
-    ) -> Result<(ChannelHandle, RawFd), Errno> {
-        clear_errno();
-        // SAFETY: the trait's contract.
-        let raw = unsafe { sys::ibv_create_comp_channel(context.as_ptr()) };
-        let handle = ChannelHandle::new(raw).ok_or_else(last_errno)?;
-        // SAFETY: the channel exists.
-        Ok((handle, unsafe { (*raw).fd }))
-    }
-
-    unsafe fn destroy_channel(&self, channel: ChannelHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) })
-    }
-
-    unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<Option<u64>, Errno> {
-        let mut queue = ptr::null_mut();
-        let mut tag = ptr::null_mut();
-        clear_errno();
-        // SAFETY: the trait's contract; both are written to.
-        let asked =
-            unsafe { sys::ibv_get_cq_event(channel.as_ptr(), &raw mut queue, &raw mut tag) };
-        match minus_one(asked) {
-            Ok(()) => Ok(Some(tag.addr() as u64)),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-            Err(errno) => Err(errno),
-        }
-    }
-
-    unsafe fn create_completion_queue(
-        &self,
-        context: ContextHandle,
-        entries: u32,
-        channel: Option<ChannelHandle>,
-        vector: u32,
-        tag: u64,
-    ) -> Result<(CompletionHandle, u32), Errno> {
-        let entries = c_int::try_from(entries).map_err(|_| Errno::INVAL)?;
-        let vector = c_int::try_from(vector).map_err(|_| Errno::INVAL)?;
-        let tag = tag_pointer(tag);
-        let channel = channel.map_or(ptr::null_mut(), ChannelHandle::as_ptr);
-        clear_errno();
-        // SAFETY: the trait's contract. The tag is never followed as a pointer.
-        let raw = unsafe { sys::ibv_create_cq(context.as_ptr(), entries, tag, channel, vector) };
-        let handle = CompletionHandle::new(raw).ok_or_else(last_errno)?;
-        // SAFETY: the queue exists.
-        Ok((handle, count(unsafe { (*raw).cqe })))
-    }
-
-    unsafe fn create_extended_queue(
-        &self,
-        context: ContextHandle,
-        init: &ExtendedInit,
-    ) -> Result<ExtendedQueue, Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { extended_queue::create(context, init) }
-    }
-
-    unsafe fn query_clock(&self, context: ContextHandle) -> Result<Option<ClockAttributes>, Errno> {
-        // SAFETY: the trait's contract.
-        let extended = unsafe { queries::extended(context) }?;
-        let clock = ClockAttributes {
-            kilohertz: extended.clock_kilohertz,
-            mask: extended.timestamp_mask,
-        };
-        Ok((clock.kilohertz != 0 && clock.mask != 0).then_some(clock))
-    }
-
-    unsafe fn read_clock(&self, context: ContextHandle) -> Result<u64, Errno> {
-        // SAFETY: integers, for which zeros are a value.
-        let mut raw: sys::ibv_values_ex = unsafe { zeroed() };
-        raw.comp_mask = sys::constants::IBV_VALUES_MASK_RAW_CLOCK;
-        // SAFETY: the trait's contract; `raw` is written to.
-        status(unsafe { sys::ibv_query_rt_values_ex(context.as_ptr(), &raw mut raw) })?;
-        if raw.comp_mask & sys::constants::IBV_VALUES_MASK_RAW_CLOCK == 0 {
-            return Err(Errno::OPNOTSUPP);
-        }
-        // The field holds ticks, despite its name.
-        Ok(raw.raw_clock.tv_nsec as u64)
-    }
-
-    unsafe fn resize_completion_queue(
-        &self,
-        queue: CompletionHandle,
-        entries: u32,
-    ) -> Result<u32, Errno> {
-        let entries = c_int::try_from(entries).map_err(|_| Errno::INVAL)?;
-        let raw: *mut sys::ibv_cq = queue.as_ptr();
-        // SAFETY: the trait's contract.
-        unsafe {
-            status(sys::ibv_resize_cq(raw, entries))?;
-            Ok(count((*raw).cqe))
-        }
-    }
-
-    unsafe fn moderate_completions(
-        &self,
-        queue: CompletionHandle,
-        count: u16,
-        micros: u16,
-    ) -> Result<(), Errno> {
-        let mut attributes = sys::ibv_modify_cq_attr {
-            attr_mask: sys::constants::IBV_CQ_ATTR_MODERATE,
-            moderate: sys::ibv_moderate_cq {
-                cq_count: count,
-                cq_period: micros,
-            },
-        };
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_modify_cq(queue.as_ptr(), &raw mut attributes) })
-    }
-
-    unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32) {
-        // SAFETY: the trait's contract.
-        unsafe { sys::ibv_ack_cq_events(queue.as_ptr(), events) };
-    }
-
-    unsafe fn destroy_completion_queue(&self, queue: CompletionHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_destroy_cq(queue.as_ptr()) })
-    }
-
-    unsafe fn create_shared_receive(
-        &self,
-        domain: DomainHandle,
-        requests: u32,
-        entries: u32,
-        tag: u64,
-    ) -> Result<(SharedReceiveHandle, u32, u32), Errno> {
-        // SAFETY: integers and pointers, for which zeros are a value.
-        let mut init: sys::ibv_srq_init_attr = unsafe { zeroed() };
-        init.srq_context = tag_pointer(tag);
-        init.attr.max_wr = requests;
-        init.attr.max_sge = entries;
-        clear_errno();
-        // SAFETY: the trait's contract.
-        let raw = unsafe { sys::ibv_create_srq(domain.as_ptr(), &raw mut init) };
-        let handle = SharedReceiveHandle::new(raw).ok_or_else(last_errno)?;
-        Ok((handle, init.attr.max_wr, init.attr.max_sge))
-    }
-
-    unsafe fn arm_shared_receive_limit(
-        &self,
-        queue: SharedReceiveHandle,
-        limit: u32,
-    ) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { queries::modify_shared(queue, 0, limit, sys::constants::IBV_SRQ_LIMIT) }
-    }
-
-    unsafe fn resize_shared_receive(
-        &self,
-        queue: SharedReceiveHandle,
-        requests: u32,
-    ) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { queries::modify_shared(queue, requests, 0, sys::constants::IBV_SRQ_MAX_WR) }
-    }
-
-    unsafe fn query_shared_receive(
-        &self,
-        queue: SharedReceiveHandle,
-    ) -> Result<SharedReceiveAttributes, Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { queries::shared(queue) }
-    }
-
-    unsafe fn destroy_shared_receive(&self, queue: SharedReceiveHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_destroy_srq(queue.as_ptr()) })
     }
 
     unsafe fn create_pair(

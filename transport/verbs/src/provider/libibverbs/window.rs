@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// # Safety
-/// The contract of [`Provider::create_window`](crate::provider::Provider::create_window).
+/// The contract of [`MemoryProvider::create_window`](crate::provider::MemoryProvider::create_window).
 pub(super) unsafe fn create(
     domain: DomainHandle,
     kind: WindowKind,
@@ -28,7 +28,7 @@ pub(super) unsafe fn create(
 }
 
 /// # Safety
-/// The contract of [`Provider::bind_window`](crate::provider::Provider::bind_window).
+/// The contract of [`MemoryProvider::bind_window`](crate::provider::MemoryProvider::bind_window).
 pub(super) unsafe fn bind(
     pair: PairHandle,
     window: WindowHandle,

@@ -38,6 +38,8 @@ constants! {
     IBV_CQ_INIT_ATTR_MASK_FLAGS: u32 = 1, ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0;
     IBV_CREATE_CQ_ATTR_SINGLE_THREADED: u32 = 1,
         ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0;
+    IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN: u32 = 1 << 1,
+        ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN.0;
     IBV_VALUES_MASK_RAW_CLOCK: u32 = 1, ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0;
     IBV_CQ_ATTR_MODERATE: u32 = 1, ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0;
     IBV_SRQ_MAX_WR: c_uint = 1, ibv_srq_attr_mask::IBV_SRQ_MAX_WR.0;

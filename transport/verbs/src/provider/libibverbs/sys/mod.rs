@@ -291,6 +291,18 @@ macro_rules! extended_functions {
 
 extended_functions! {
     /// # Safety
+    /// [`ibv_alloc_td(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_td.3.html).
+    fn ibv_alloc_td = alloc_td(context: *mut ibv_context, init: *mut ibv_td_init_attr)
+        -> *mut ibv_td, by context, else ptr::null_mut();
+    /// # Safety
+    /// `ibv_dealloc_td`, on the page of [`ibv_alloc_td`].
+    fn ibv_dealloc_td = dealloc_td(thread: *mut ibv_td) -> c_int,
+        by (*thread).context, else libc::EOPNOTSUPP;
+    /// # Safety
+    /// [`ibv_alloc_parent_domain(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_parent_domain.3.html).
+    fn ibv_alloc_parent_domain = alloc_parent_domain(context: *mut ibv_context, init: *mut ibv_parent_domain_init_attr)
+        -> *mut ibv_pd, by context, else ptr::null_mut();
+    /// # Safety
     /// [`ibv_open_xrcd(3)`](https://man7.org/linux/man-pages/man3/ibv_open_xrcd.3.html).
     fn ibv_open_xrcd = open_xrcd(context: *mut ibv_context, init: *mut ibv_xrcd_init_attr)
         -> *mut ibv_xrcd, by context, else ptr::null_mut();

@@ -162,9 +162,9 @@ structures! {
         destroy_flow_action: Unused,
         create_flow_action_esp: Unused,
         modify_qp_rate_limit: Unused,
-        alloc_parent_domain: Unused,
-        dealloc_td: Unused,
-        alloc_td: Unused,
+        alloc_parent_domain: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd>,
+        dealloc_td: Option<unsafe extern "C" fn(*mut ibv_td) -> c_int>,
+        alloc_td: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td>,
         modify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, *mut ibv_modify_cq_attr) -> c_int>,
         post_srq_ops: Unused,
         destroy_rwq_ind_table: Unused,
@@ -206,6 +206,26 @@ structures! {
         handle: u32,
         lkey: u32,
         rkey: u32,
+    }
+
+    /// `struct ibv_td_init_attr`.
+    ibv_td_init_attr {
+        comp_mask: u32,
+    }
+
+    /// A thread domain.
+    ibv_td {
+        context: *mut ibv_context,
+    }
+
+    /// `struct ibv_parent_domain_init_attr`.
+    ibv_parent_domain_init_attr {
+        pd: *mut ibv_pd,
+        td: *mut ibv_td,
+        comp_mask: u32,
+        alloc: Unused,
+        free: Unused,
+        pd_context: *mut c_void,
     }
 
     /// `struct ibv_alloc_dm_attr`.

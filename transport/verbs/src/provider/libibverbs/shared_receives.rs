@@ -1,0 +1,62 @@
+//! Shared receive queues.
+
+use std::mem::zeroed;
+
+use rustix::io::Errno;
+
+use super::{Libibverbs, clear_errno, last_errno, queries, status, sys, tag_pointer};
+use crate::provider::{
+    DomainHandle, SharedReceiveAttributes, SharedReceiveHandle, SharedReceiveProvider,
+};
+
+impl SharedReceiveProvider for Libibverbs {
+    unsafe fn create_shared_receive(
+        &self,
+        domain: DomainHandle,
+        requests: u32,
+        entries: u32,
+        tag: u64,
+    ) -> Result<(SharedReceiveHandle, u32, u32), Errno> {
+        // SAFETY: integers and pointers, for which zeros are a value.
+        let mut init: sys::ibv_srq_init_attr = unsafe { zeroed() };
+        init.srq_context = tag_pointer(tag);
+        init.attr.max_wr = requests;
+        init.attr.max_sge = entries;
+        clear_errno();
+        // SAFETY: the trait's contract.
+        let raw = unsafe { sys::ibv_create_srq(domain.as_ptr(), &raw mut init) };
+        let handle = SharedReceiveHandle::new(raw).ok_or_else(last_errno)?;
+        Ok((handle, init.attr.max_wr, init.attr.max_sge))
+    }
+
+    unsafe fn arm_shared_receive_limit(
+        &self,
+        queue: SharedReceiveHandle,
+        limit: u32,
+    ) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { queries::modify_shared(queue, 0, limit, sys::constants::IBV_SRQ_LIMIT) }
+    }
+
+    unsafe fn resize_shared_receive(
+        &self,
+        queue: SharedReceiveHandle,
+        requests: u32,
+    ) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { queries::modify_shared(queue, requests, 0, sys::constants::IBV_SRQ_MAX_WR) }
+    }
+
+    unsafe fn query_shared_receive(
+        &self,
+        queue: SharedReceiveHandle,
+    ) -> Result<SharedReceiveAttributes, Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { queries::shared(queue) }
+    }
+
+    unsafe fn destroy_shared_receive(&self, queue: SharedReceiveHandle) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        status(unsafe { sys::ibv_destroy_srq(queue.as_ptr()) })
+    }
+}
