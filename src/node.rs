@@ -294,6 +294,9 @@ impl Node {
             session_timeout: settings.session_timeout,
             peer_gone_after: settings.peer_gone_after,
         })?;
+        if settings.histograms {
+            runtime.state().keep_histograms();
+        }
         #[cfg(feature = "verbs")]
         devices.entrust_to(&runtime);
         runtime.set_dialer(Box::new(Dials {
@@ -629,6 +632,7 @@ impl Node {
             has_membarrier(),
             security_stats(&self.local),
             self.runtime.stats(),
+            self.runtime.state().histograms(),
         )
     }
 

@@ -13,7 +13,7 @@ use std::{
 
 use ibex_codec::Codec;
 use ibex_ring::parking::Ticket;
-use ibex_transport::channel;
+use ibex_transport::{channel, node::Stopwatch};
 
 use super::{
     client::{Client, Credit},
@@ -52,6 +52,8 @@ struct Call {
     has_begun: bool,
     /// True once the request was answered or given back.
     is_over: bool,
+    /// Measures the handling, if the node keeps histograms.
+    stopwatch: Option<Stopwatch>,
 }
 
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
@@ -65,6 +67,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
             // COUNTED, pairs with `Runtime::begin_drain`.
             shared.in_progress.fetch_add(1, Ordering::SeqCst);
         }
+        let recorder = client.shared().and_then(|shared| shared.durations.as_ref());
+        let stopwatch = Stopwatch::start(recorder);
         Self {
             opened,
             call: Call {
@@ -75,6 +79,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
                 is_copied: false,
                 has_begun: false,
                 is_over: false,
+                stopwatch,
             },
             _reply: PhantomData,
         }
@@ -423,6 +428,9 @@ impl Drop for Call {
             self.finish(Kind::Unanswered, 0, "");
         }
         self.client.finish(self.id);
+        if let (true, Some(stopwatch)) = (self.has_begun, &self.stopwatch) {
+            stopwatch.record();
+        }
         let node = self.client.session.node();
         if self.has_begun && node.is_draining() {
             node.count_drained_call();

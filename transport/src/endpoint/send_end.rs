@@ -12,7 +12,13 @@
 //!    A leaked one ends the channel, and its handle opens the turnstile again.
 
 use std::sync::atomic::Ordering;
-use std::{cell::UnsafeCell, ops::Deref, sync::OnceLock, thread, time::Instant};
+use std::{
+    cell::UnsafeCell,
+    ops::Deref,
+    sync::{Arc, OnceLock},
+    thread,
+    time::Instant,
+};
 
 use ibex_base::{
     fork,
@@ -31,7 +37,7 @@ use super::{
     send_producer::SendProducer,
     stall::Stall,
 };
-use crate::{counter::Counter, session::Counts};
+use crate::{counter::Counter, histogram::Recorder, session::Counts};
 
 /// The state that the handles of a sending end and its engine share.
 #[derive(Debug)]
@@ -70,6 +76,8 @@ pub struct SendEnd {
     /// Messages with memory of their own.
     pub(crate) large_messages: Counter,
     pub(crate) large_bytes: Counter,
+    /// Measures waits for acknowledgements, from the first one on, if the node keeps histograms.
+    pub(crate) ack_waits: OnceLock<Option<Arc<Recorder>>>,
 }
 
 // SAFETY: `writing` is touched only as the rules of this module say, one thread at a
@@ -115,6 +123,7 @@ impl SendEnd {
             stall: Stall::default(),
             large_messages: Counter::default(),
             large_bytes: Counter::default(),
+            ack_waits: OnceLock::new(),
         }
     }
 

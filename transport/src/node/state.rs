@@ -7,7 +7,7 @@
 use std::{
     collections::VecDeque,
     fmt, mem,
-    sync::{Arc, Condvar, PoisonError, atomic::Ordering},
+    sync::{Arc, Condvar, OnceLock, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
@@ -23,7 +23,7 @@ use ibex_ring::{
 use super::{
     CloseReport, Driver, Driving, EventQueue, RuntimeConfig, SessionShared, Sessions, Wait,
     Warnings, control_thread::ControlThread, draining::Draining, held_tasks::HeldTasks,
-    service_names::ServiceNames,
+    histograms::Histograms, service_names::ServiceNames,
 };
 use crate::shared_memory::ControlSegments;
 
@@ -47,6 +47,8 @@ pub struct NodeState {
     // News.
     pub(crate) events: EventQueue,
     pub(crate) warnings: Arc<Warnings>,
+    /// Set if the node keeps histograms.
+    pub(crate) histograms: OnceLock<Histograms>,
 
     // The end.
     pub(crate) closed: AtomicBool,
@@ -86,6 +88,7 @@ impl NodeState {
             service_names: ServiceNames::default(),
             events: EventQueue::default(),
             warnings,
+            histograms: OnceLock::new(),
             closed: AtomicBool::new(false),
             lost_driver: AtomicBool::new(false),
             close_ends: AtomicBool::new(false),
