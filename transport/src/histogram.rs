@@ -18,15 +18,15 @@ pub struct Recorder {
 }
 
 /// How often calls or waits took how long: a snapshot, which
-/// [`NodeStats::histograms`](https://docs.rs/ibex) has.
+/// `NodeStats::histograms` has.
 ///
 /// A duration is known to within 1/16 of itself. Durations above 137 s count as 137 s in the
 /// buckets, and fully in the [`sum`](Self::sum).
 ///
 /// ```
 /// use std::time::Duration;
-/// # use ibex_transport::histogram::{Histogram, Recorder};
 ///
+/// # use ibex_transport::histogram::{Histogram, Recorder};
 /// # let recorder = Recorder::default();
 /// # (1..=100).for_each(|us| recorder.record(Duration::from_micros(us)));
 /// # let (calls, others): (Histogram, Histogram) = (recorder.snapshot(), recorder.snapshot());
