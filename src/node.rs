@@ -631,8 +631,7 @@ impl Node {
             self.settings.driver,
             has_membarrier(),
             security_stats(&self.local),
-            self.runtime.stats(),
-            self.runtime.state().histograms(),
+            (self.runtime.stats(), self.runtime.state().histograms()),
         )
     }
 

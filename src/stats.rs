@@ -169,8 +169,7 @@ impl NodeStats {
         driver: Driver,
         has_membarrier: bool,
         security: Option<SecurityStats>,
-        counts: Vec<EngineCounts>,
-        histograms: Vec<NodeHistogram>,
+        (counts, histograms): (Vec<EngineCounts>, Vec<NodeHistogram>),
     ) -> Self {
         let (mut engines, mut sessions) = (Vec::new(), Vec::new());
         let mut all = SessionTotals::default();

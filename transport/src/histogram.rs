@@ -241,10 +241,12 @@ mod tests {
         ) {
             let [first, second, all] = [(); 3].map(|()| Recorder::default());
             for nanoseconds in one.into_iter().map(u64::from) {
-                [&first, &all].map(|to| to.record(Duration::from_nanos(nanoseconds)));
+                first.record(Duration::from_nanos(nanoseconds));
+                all.record(Duration::from_nanos(nanoseconds));
             }
             for nanoseconds in other {
-                [&second, &all].map(|to| to.record(Duration::from_nanos(nanoseconds)));
+                second.record(Duration::from_nanos(nanoseconds));
+                all.record(Duration::from_nanos(nanoseconds));
             }
             let mut merged = first.snapshot();
             merged.merge(&second.snapshot());

@@ -36,8 +36,24 @@ impl Metrics {
     /// OpenTelemetry has no observable histograms: a collection records each duration since the one
     /// before, as the middle of a bucket that is at most 1/16 wide, which takes the collecting
     /// thread some 100 ns for each. The instruments have explicit buckets at the powers of two of
-    /// nanoseconds from 1 µs to 69 s; a view of the program may ask for a base-2 exponential
-    /// histogram instead.
+    /// nanoseconds from 1 µs to 69 s. A view of the program asks for base-2 exponential histograms
+    /// instead, whose buckets are as fine everywhere:
+    ///
+    /// ```
+    /// use opentelemetry_sdk::metrics::{Aggregation, Instrument, SdkMeterProvider, Stream};
+    ///
+    /// let exponential = |instrument: &Instrument| {
+    ///     let is_duration = instrument.name().starts_with("rpc.");
+    ///     let aggregation = Aggregation::Base2ExponentialHistogram {
+    ///         max_size: 160,
+    ///         max_scale: 20,
+    ///         record_min_max: false,
+    ///     };
+    ///     let stream = Stream::builder().with_aggregation(aggregation).build();
+    ///     stream.ok().filter(|_| is_duration)
+    /// };
+    /// let provider = SdkMeterProvider::builder().with_view(exponential).build();
+    /// ```
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

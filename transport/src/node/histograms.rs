@@ -44,12 +44,14 @@ pub struct NodeHistogram {
 
 /// The histograms of a node.
 #[derive(Debug, Default)]
-pub(crate) struct Histograms(Mutex<BTreeMap<(Measured, Arc<str>), Arc<Recorder>>>);
+pub(crate) struct Histograms(Mutex<BTreeMap<Key, Arc<Recorder>>>);
+
+type Key = (Measured, Arc<str>);
 
 impl Histograms {
     fn of(&self, measured: Measured, name: &str) -> Arc<Recorder> {
         let mut recorders = lock(&self.0);
-        let key: (_, Arc<str>) = (measured, name.into());
+        let key: Key = (measured, name.into());
         if let Some(recorder) = recorders.get(&key) {
             return recorder.clone();
         }

@@ -16,8 +16,8 @@ use opentelemetry_proto::tonic::{
 use opentelemetry_sdk::{
     error::OTelSdkResult,
     metrics::{
-        InstrumentKind, ManualReader, Pipeline, SdkMeterProvider, Temporality,
-        data::ResourceMetrics, reader::MetricReader,
+        Aggregation, Instrument, InstrumentKind, ManualReader, Pipeline, SdkMeterProvider, Stream,
+        Temporality, data::ResourceMetrics, reader::MetricReader,
     },
 };
 use prost::Message;
@@ -156,4 +156,33 @@ fn otlp_has_every_metric_and_the_conventions_names() {
     assert_eq!(count(&collected["rpc.client.call.duration"]).0, 23);
     assert_eq!(count(&collected["rpc.server.call.duration"]).0, 23);
     assert_eq!(sum(&collected["ibex_sent_messages"]), 5 + 2 * 23);
+}
+
+#[test]
+fn a_view_makes_exponential_histograms_of_durations() {
+    let store = Store::open();
+    let reader = Reader::default();
+    let view = |instrument: &Instrument| {
+        let exponential = Aggregation::Base2ExponentialHistogram {
+            max_size: 160,
+            max_scale: 3,
+            record_min_max: true,
+        };
+        let is_it = instrument.name() == "rpc.client.call.duration";
+        is_it.then(|| Stream::builder().with_aggregation(exponential).build().ok())?
+    };
+    let provider = SdkMeterProvider::builder();
+    let provider = provider.with_reader(reader.clone()).with_view(view).build();
+    store.metrics().observe(&provider.meter("ibex"));
+    store.call(20);
+
+    let collected = reader.collected();
+    let Some(Data::ExponentialHistogram(calls)) = &collected["rpc.client.call.duration"].data
+    else {
+        panic!("{:?}", collected["rpc.client.call.duration"]);
+    };
+    assert_eq!(calls.data_points[0].count, 20);
+    assert!(calls.data_points[0].sum > Some(0.0));
+    let buckets = calls.data_points[0].positive.as_ref().expect("buckets");
+    assert_eq!(buckets.bucket_counts.iter().sum::<u64>(), 20);
 }

@@ -1,7 +1,7 @@
 //! A store and its client, two nodes of this process, joined over tcp.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, mpsc},
     thread::{self, JoinHandle},
 };
 
@@ -15,6 +15,8 @@ pub(crate) struct Store {
     to_store: Peer,
     log: Sender<[u8], Raw>,
     entries: Receiver<[u8], Raw>,
+    /// Has an entry for each request that the service has answered and dropped.
+    answered: mpsc::Receiver<()>,
     serving: Option<JoinHandle<()>>,
 }
 
@@ -41,10 +43,12 @@ impl Store {
             .codec::<Pod>()
             .service::<u64, u64>()
             .expect("a service");
+        let (has_answered, answered) = mpsc::channel();
         let serving = thread::spawn(move || {
             while let Some(request) = prices.next().expect("no session ends it") {
                 let price = *request * 3;
                 request.reply(&price).expect("it is waited for");
+                has_answered.send(()).expect("the test counts");
             }
         });
         Self {
@@ -53,6 +57,7 @@ impl Store {
             to_store,
             log: log.expect("a sender"),
             entries: entries.expect("a receiver"),
+            answered,
             serving: Some(serving),
         }
     }
@@ -67,6 +72,7 @@ impl Store {
         let prices = prices.caller::<u64, u64>().expect("a caller");
         for symbol in 0..calls {
             assert_eq!(*prices.call(&symbol).expect("a reply"), symbol * 3);
+            self.answered.recv().expect("the service goes on");
         }
     }
 
