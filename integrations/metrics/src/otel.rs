@@ -117,7 +117,7 @@ fn instrument(meter: &Meter, metric: &'static Metric, collection: &Arc<Mutex<Col
             let builder = builder.with_unit("s");
             let _instrument = builder
                 .with_callback(move |to| {
-                    observe(to, samples(), |number| metric.unit.scaled(number))
+                    observe(to, samples(), |number| metric.unit.scaled(number));
                 })
                 .build();
         }
@@ -125,14 +125,18 @@ fn instrument(meter: &Meter, metric: &'static Metric, collection: &Arc<Mutex<Col
             let builder = meter.u64_observable_counter(name).with_description(help);
             let builder = builder.with_unit(symbol(unit));
             let _instrument = builder
-                .with_callback(move |to| observe(to, samples(), |number| number))
+                .with_callback(move |to| {
+                    observe(to, samples(), |number| number);
+                })
                 .build();
         }
         (Kind::Gauge, unit) => {
             let builder = meter.f64_observable_gauge(name).with_description(help);
             let builder = builder.with_unit(symbol(unit));
             let _instrument = builder
-                .with_callback(move |to| observe(to, samples(), |number| unit.scaled(number)))
+                .with_callback(move |to| {
+                    observe(to, samples(), |number| unit.scaled(number));
+                })
                 .build();
         }
     }

@@ -41,7 +41,7 @@ impl Nodes {
     }
 
     fn join(&mut self, fabric: &str, builder: impl Fn() -> NodeBuilder) {
-        let node = |name: &str| builder().name(&format!("{name}-{fabric}")).histograms(true);
+        let node = |name: &str| builder().name(format!("{name}-{fabric}")).histograms(true);
         let store = node("store").listen("127.0.0.1:0").build();
         let store = Arc::new(store.expect("a node"));
         let client = Arc::new(node("client").build().expect("a node"));
@@ -79,7 +79,7 @@ impl Nodes {
 
     pub(crate) fn metrics(&self) -> Metrics {
         let nodes = self.nodes.iter();
-        nodes.fold(Metrics::new(), |metrics, node| metrics.watch(node))
+        nodes.fold(Metrics::new(), Metrics::watch)
     }
 
     /// Closes the nodes, and waits for the threads.
