@@ -1,5 +1,7 @@
 //! The collector of the crate prometheus-client.
 
+mod buckets;
+
 use std::fmt;
 
 use prometheus_client::{
@@ -10,11 +12,12 @@ use prometheus_client::{
 };
 
 use crate::{
-    buckets::{Native, classic, seconds},
+    buckets::seconds,
     collected::{Labels, Value},
     metrics::Metrics,
     table::{Kind, Metric, Unit},
 };
+use buckets::{Native, classic};
 
 /// Reads the nodes when the registry is encoded.
 ///
