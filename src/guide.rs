@@ -12,6 +12,7 @@
 //! [updating]: self::updating
 //! [rdma_setup]: self::rdma_setup
 //! [watching]: self::watching
+//! [metrics]: self::metrics
 //! [coming_from]: self::coming_from
 //! [troubleshooting]: self::troubleshooting
 #![doc = include_str!("guide/README.md")]
@@ -35,6 +36,7 @@ macro_rules! page_names {
 [updating]: crate::guide::updating
 [rdma_setup]: crate::guide::rdma_setup
 [watching]: crate::guide::watching
+[metrics]: crate::guide::metrics
 [coming_from]: crate::guide::coming_from
 [troubleshooting]: crate::guide::troubleshooting
 "
@@ -96,6 +98,10 @@ pub mod rdma_setup {}
 #[doc = page_names!()]
 #[doc = include_str!("guide/watching.md")]
 pub mod watching {}
+
+#[doc = page_names!()]
+#[doc = include_str!("guide/metrics.md")]
+pub mod metrics {}
 
 #[doc = page_names!()]
 #[doc = include_str!("guide/coming_from.md")]

@@ -230,6 +230,8 @@ pub use receiver::{Iter, Receiver};
 pub use reservation::{Permit, Reservation};
 pub use select::{Select, Selectable};
 pub use sender::Sender;
+#[cfg(feature = "verbs")]
+pub use stats::PortCounters;
 pub use stats::{EngineStats, NodeSession, NodeStats, NodeTotals, SessionState};
 pub use versions::{VersionedReceiver, VersionedSender, Versions};
 
@@ -250,7 +252,8 @@ pub use ibex_tls::{Encryption, Security, SecurityError, SharedSecret, rustls};
 pub use ibex_transport::{
     channel::{NotOpened, WhenFull},
     endpoint::stats::{ChannelState, ChannelStats},
-    node::{CloseReport, Undelivered, Wait},
+    histogram::Histogram,
+    node::{CloseReport, Measured, NodeHistogram, Undelivered, Wait},
     runtime::Driver,
     session::{Counts, EndCause, PeerNames, SessionStats, Suspension},
 };

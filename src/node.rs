@@ -298,6 +298,9 @@ impl Node {
         if let Some(current) = settings.trace_context {
             runtime.state().ask_for_trace_context(current);
         }
+        if settings.histograms {
+            runtime.state().keep_histograms();
+        }
         #[cfg(feature = "verbs")]
         devices.entrust_to(&runtime);
         runtime.set_dialer(Box::new(Dials {
@@ -632,7 +635,7 @@ impl Node {
             self.settings.driver,
             has_membarrier(),
             security_stats(&self.local),
-            self.runtime.stats(),
+            (self.runtime.stats(), self.runtime.state().histograms()),
         )
     }
 

@@ -50,6 +50,7 @@ pub(crate) struct NodeSettings {
     pub(crate) node_credit_bytes: u64,
     /// The limit; `None` if it follows from the memory that the process may have.
     pub(crate) memory_limit: Option<u64>,
+    pub(crate) histograms: bool,
     pub(crate) channel: ChannelDefaults,
     pub(crate) trace_context: Option<fn() -> Option<TraceContext>>,
     /// The optional parts of the protocol that the node knows. Tests play older nodes by it.
@@ -87,6 +88,7 @@ impl Default for NodeSettings {
             session_credit_bytes: 2 << 20,
             node_credit_bytes: 256 << 20,
             memory_limit: None,
+            histograms: false,
             channel: ChannelDefaults {
                 window: ChannelWindow {
                     messages: 16384,

@@ -6,6 +6,7 @@ use std::{fmt, net::SocketAddr, time::Duration};
 use ibex_base::{Counted, Rounded};
 use ibex_transport::{
     connection::{LinkStats, SessionTotals},
+    node::{Measured, NodeHistogram},
     runtime::{Driver, EngineStats as EngineCounts},
     session::SessionStats,
 };
@@ -45,6 +46,9 @@ pub struct NodeStats {
     pub engines: Vec<EngineStats>,
     /// The node's sessions by engine, the oldest first, without those that are over and forgotten.
     pub sessions: Vec<NodeSession>,
+    /// How long calls and waits for acknowledgements took; empty without
+    /// [`histograms`](crate::NodeBuilder::histograms). These counts never fall either.
+    pub histograms: Vec<NodeHistogram>,
 }
 
 /// What a node has counted since it was made, in a [`NodeStats`].
@@ -103,6 +107,8 @@ pub struct EngineStats {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct NodeSession {
+    /// The number of the session, which no other session of the node has had.
+    pub number: u64,
     /// The peer's identity.
     pub peer: PeerId,
     /// The engine that turns the session, as an index of [`NodeStats::engines`].
@@ -114,6 +120,9 @@ pub struct NodeSession {
     /// The fabric of the session's data.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
     pub fabric: Fabric,
+    /// The RDMA device of this node and the port of it, counted from 1, that carry the session's data
+    /// now; `None` over another fabric.
+    pub rdma_port: Option<(String, u8)>,
     /// The way in which the session's completions are polled, and the reason (verbs).
     pub completion_polling: Option<String>,
     /// The state of the session: connected, waiting for a connection, or ended.
@@ -122,6 +131,21 @@ pub struct NodeSession {
     pub counters: SessionStats,
     /// The session's channels, as far as this node has opened them.
     pub channels: Vec<ChannelStats>,
+}
+
+/// What the driver and the hardware have counted at a port of an RDMA device;
+/// [`NodeStats::port_counters`] reads it.
+#[cfg(feature = "verbs")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct PortCounters {
+    /// The device, as in `/sys/class/infiniband`.
+    pub device: String,
+    /// The port, counted from 1.
+    pub port: u8,
+    /// Each counter by the name of its file, such as `port_rcv_data` or `out_of_sequence`.
+    pub counters: Vec<(String, u64)>,
 }
 
 /// The state of a session; see [`Node`](crate::Node#when-a-connection-breaks).
@@ -145,7 +169,7 @@ impl NodeStats {
         driver: Driver,
         has_membarrier: bool,
         security: Option<SecurityStats>,
-        counts: Vec<EngineCounts>,
+        (counts, histograms): (Vec<EngineCounts>, Vec<NodeHistogram>),
     ) -> Self {
         let (mut engines, mut sessions) = (Vec::new(), Vec::new());
         let mut all = SessionTotals::default();
@@ -183,7 +207,30 @@ impl NodeStats {
             },
             engines,
             sessions,
+            histograms,
         }
+    }
+}
+
+#[cfg(feature = "verbs")]
+impl NodeStats {
+    /// Reads what the driver and the hardware have counted at each port that carries a session, in
+    /// the order of device and port.
+    ///
+    /// The counts are those of the whole port, of all programs, and are read by this call: from
+    /// `/sys/class/infiniband/DEVICE/ports/PORT/counters` and `hw_counters`, which take a device's
+    /// firmware milliseconds. A driver without such files has none; the names are its own.
+    #[must_use]
+    pub fn port_counters(&self) -> Vec<PortCounters> {
+        let ports = self.sessions.iter().filter_map(|one| one.rdma_port.clone());
+        let ports: std::collections::BTreeSet<_> = ports.collect();
+        let sysfs = ibex_verbs::discovery::Sysfs::default();
+        let read = |(device, port): (String, u8)| PortCounters {
+            counters: sysfs.port_counters(&device, port),
+            device,
+            port,
+        };
+        ports.into_iter().map(read).collect()
     }
 }
 
@@ -204,11 +251,13 @@ impl NodeSession {
     fn new(link: LinkStats) -> Self {
         let peer = link.session.peer();
         Self {
+            number: link.session.number(),
             peer: PeerId::of(peer),
             engine: link.session.engine().index(),
             address: peer.address,
             names: peer.names.clone(),
             fabric: fabric_of(link.session.fabric()),
+            rdma_port: link.session.rdma_port(),
             completion_polling: link.session.completion_polling(),
             state: match link.is_up {
                 false => SessionState::Gone,
@@ -255,6 +304,9 @@ impl fmt::Display for NodeStats {
             }
         }
         self.totals.fmt(f)?;
+        for histogram in &self.histograms {
+            write_histogram(histogram, f)?;
+        }
         self.sessions
             .iter()
             .try_for_each(|session| write!(f, "{session}"))
@@ -310,11 +362,13 @@ impl fmt::Display for EngineStats {
 impl fmt::Display for NodeSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
+            number: _,
             peer,
             engine: _,
             address,
             names,
             fabric,
+            rdma_port: _,
             completion_polling,
             state,
             counters,
@@ -379,6 +433,31 @@ impl fmt::Display for NodeSession {
             )
         })
     }
+}
+
+/// Writes a line about the durations, if there are any.
+fn write_histogram(histogram: &NodeHistogram, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let NodeHistogram {
+        measured,
+        name,
+        durations,
+        ..
+    } = histogram;
+    let what = match measured {
+        Measured::Calls => "calls to",
+        Measured::Handling => "handling of",
+        Measured::AckWaits => "waits for acknowledgement on",
+        _ => "durations of",
+    };
+    let at = |share| durations.quantile(share).map(Rounded);
+    let (Some(median), Some(p99), Some(longest)) = (at(0.5), at(0.99), at(1.0)) else {
+        return Ok(());
+    };
+    let count = durations.count();
+    writeln!(
+        f,
+        "  {what} {name}: {count}, median {median}, 99 % {p99}, longest {longest}"
+    )
 }
 
 /// Writes the counts that are not 0.

@@ -11,7 +11,10 @@ use std::{
 
 use futures_sink::Sink;
 use ibex_codec::{Codec, Raw};
-use ibex_transport::channel::{RawReservation, SendHandle};
+use ibex_transport::{
+    channel::{RawReservation, SendHandle},
+    node::Stopwatch,
+};
 
 use crate::{Permit, Reservation, SendError, Sender, WaitError, message::DefaultCodec};
 
@@ -132,6 +135,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
             sequence: self.handle.last_sequence(),
             sender: self,
             is_flush: true,
+            stopwatch: None,
         }
     }
 
@@ -160,6 +164,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         sequence: u64,
     ) -> impl Future<Output = Result<(), WaitError>> {
         WaitAckedAsync {
+            stopwatch: self.handle.time_ack(),
             sender: self,
             sequence,
             is_flush: false,
@@ -342,6 +347,8 @@ pub(crate) struct WaitAckedAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
     sender: &'a mut Sender<T, C>,
     sequence: u64,
     is_flush: bool,
+    /// Of a wait for acknowledgement, if the node keeps histograms.
+    stopwatch: Option<Stopwatch>,
 }
 
 impl<T: ?Sized, C: Codec<T>> Future for WaitAckedAsync<'_, T, C> {
@@ -354,6 +361,9 @@ impl<T: ?Sized, C: Codec<T>> Future for WaitAckedAsync<'_, T, C> {
             true => handle.poll_received(context.waker(), this.sequence),
             false => handle.poll_acked(context.waker(), this.sequence),
         };
+        if let (Poll::Ready(Ok(())), Some(stopwatch)) = (&answer, &this.stopwatch) {
+            stopwatch.record();
+        }
         answer.map_err(WaitError::from)
     }
 }

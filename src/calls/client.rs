@@ -17,7 +17,10 @@ use std::{
 use ibex_base::sync::lock;
 use ibex_protocol::format::message_version::MessageVersion;
 use ibex_ring::parking::Condition;
-use ibex_transport::{node::Serves, node::SessionShared};
+use ibex_transport::{
+    histogram::Recorder,
+    node::{Serves, SessionShared},
+};
 
 use super::{
     error::Refused,
@@ -46,6 +49,8 @@ pub(super) struct Shared {
     pub(super) in_progress: AtomicUsize,
     pub(super) refused: AtomicU64,
     pub(super) strays: AtomicU64,
+    /// Measures the handling of calls, if the node keeps histograms.
+    pub(super) durations: Option<Arc<Recorder>>,
 }
 
 /// Takes in the frames that have come from all callers.
@@ -58,6 +63,7 @@ impl Shared {
         template: ChannelTemplate,
         version: Result<MessageVersion, OpenFailure>,
         attendant: Weak<dyn Attendant + Send + Sync>,
+        durations: Option<Arc<Recorder>>,
     ) -> Self {
         Self {
             template,
@@ -69,6 +75,7 @@ impl Shared {
             in_progress: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
             strays: AtomicU64::new(0),
+            durations,
         }
     }
 

@@ -21,7 +21,8 @@ use ibex_base::fork;
 use ibex_ring::parking::{Attended, Condition, Patience, Ticket, TimedOut};
 use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure, SendHandle},
-    node::SessionShared,
+    histogram::Recorder,
+    node::{Measured, SessionShared},
     runtime::Driver,
 };
 
@@ -51,6 +52,8 @@ pub(super) struct Line {
     is_registered: AtomicBool,
     /// The line's waker is left at the session, to be called when the peer drains.
     drains: Option<Ticket>,
+    /// Measures the calls, if the node keeps histograms.
+    pub(super) durations: Option<Arc<Recorder>>,
 }
 
 /// The receiving end and its waker.
@@ -119,6 +122,7 @@ impl Line {
         settings: &LineSettings,
     ) -> LineRef {
         let session = requests.session().clone();
+        let durations = session.node().recorder(Measured::Calls, requests.name());
         let line = Arc::new_cyclic(|line| {
             let waker = Waker::from(Arc::new(News(line.clone())));
             let drains = Some(session.wake_when_peer_drains(&waker));
@@ -144,6 +148,7 @@ impl Line {
                 waker,
                 is_registered: AtomicBool::new(false),
                 drains,
+                durations,
             }
         });
         LineRef::new(line)

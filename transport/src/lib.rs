@@ -24,6 +24,7 @@ pub mod connection;
 mod counter;
 pub mod endpoint;
 pub mod engine;
+pub mod histogram;
 pub mod node;
 #[cfg(any(test, feature = "verbs"))]
 pub mod rdma;

@@ -51,6 +51,7 @@ mod tests {
     const FOLDERS: &[&str] = &[
         "clock",
         "counter",
+        "histogram",
         "shared_memory",
         "rdma",
         "session",

@@ -3,11 +3,11 @@
 
 use crate::failure::Failure;
 use crate::step::Step;
-use crate::tool::{CLIPPY, Tool};
+use crate::tool::{CLIPPY, PROMETHEUS, Tool};
 use crate::watchdog::Watchdog;
 
 /// Tools for the stage.
-pub(crate) const TOOLS: &[Tool] = &[CLIPPY];
+pub(crate) const TOOLS: &[Tool] = &[CLIPPY, PROMETHEUS];
 
 /// Runs the stage `integrations` of `cargo xtask test`.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
@@ -38,5 +38,5 @@ pub(crate) fn test_program(name: &str, watchdog: &Watchdog) -> Result<String, Fa
 
 const MANIFEST: &str = "--manifest-path integrations/Cargo.toml";
 /// Features that tests need beside the default ones.
-const FEATURES: &str = "--features ibex-hyper/fake-device,ibex-iceoryx2/fake-device,ibex-openraft/fake-device,\
+const FEATURES: &str = "--features ibex-hyper/fake-device,ibex-iceoryx2/fake-device,ibex-metrics/fake-device,ibex-openraft/fake-device,\
      ibex-tonic/fake-device";

@@ -89,6 +89,7 @@ mod tests {
             "CONTRIBUTING.md",
             "integrations/hyper/README.md",
             "integrations/iceoryx2/README.md",
+            "integrations/metrics/README.md",
             "integrations/openraft/README.md",
             "integrations/tonic/README.md",
             "integrations/tracing/README.md",

@@ -66,6 +66,9 @@ pub(crate) const DEBIAN_KEYRING: Tool = Tool::package(
     "test -e /usr/share/keyrings/debian-archive-keyring.gpg",
 );
 
+/// Scrapes the page of the metrics, and reads its text (promtool).
+pub(crate) const PROMETHEUS: Tool = Tool::package("prometheus", "promtool --version");
+
 /// Counts instructions.
 pub(crate) const VALGRIND: Tool = Tool::package("valgrind", "valgrind --version");
 

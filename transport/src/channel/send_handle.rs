@@ -32,7 +32,7 @@ use crate::{
         send_wait::{Registration, Room},
         state::End,
     },
-    node::SessionShared,
+    node::{Measured, SessionShared, Stopwatch},
     session::{Counts, EndCause, Interface},
 };
 
@@ -346,7 +346,20 @@ impl SendHandle {
 
     /// Waits until the peer's application has acknowledged message `sequence`.
     pub fn wait_acked(&self, sequence: u64, patience: Patience) -> Result<(), WaitAckedError> {
-        self.end.wait_news(Ask::acknowledged(sequence), patience)
+        let stopwatch = self.time_ack();
+        self.end.wait_news(Ask::acknowledged(sequence), patience)?;
+        if let Some(stopwatch) = stopwatch {
+            stopwatch.record();
+        }
+        Ok(())
+    }
+
+    /// Starts to measure a wait for an acknowledgement, if the node keeps histograms.
+    #[must_use]
+    pub fn time_ack(&self) -> Option<Stopwatch> {
+        let end = &self.end;
+        let find = || end.session.node().recorder(Measured::AckWaits, &end.name);
+        Stopwatch::start(end.ack_waits.get_or_init(find).as_ref())
     }
 
     /// Returns the last message's sequence; 0 before the first message.

@@ -12,7 +12,13 @@
 //!    A leaked one ends the channel, and its handle opens the turnstile again.
 
 use std::sync::atomic::Ordering;
-use std::{cell::UnsafeCell, ops::Deref, sync::OnceLock, thread};
+use std::{
+    cell::UnsafeCell,
+    ops::Deref,
+    sync::{Arc, OnceLock},
+    thread,
+    time::Instant,
+};
 
 use ibex_base::{
     fork,
@@ -32,7 +38,7 @@ use super::{
     stall::Stall,
     state::End,
 };
-use crate::{counter::Counter, session::Counts};
+use crate::{counter::Counter, histogram::Recorder, session::Counts};
 
 /// The state that the handles of a sending end and its engine share.
 #[derive(Debug)]
@@ -71,6 +77,8 @@ pub struct SendEnd {
     /// Messages with memory of their own.
     pub(crate) large_messages: Counter,
     pub(crate) large_bytes: Counter,
+    /// Measures waits for acknowledgements, from the first one on, if the node keeps histograms.
+    pub(crate) ack_waits: OnceLock<Option<Arc<Recorder>>>,
 }
 
 // SAFETY: `writing` is touched only as the rules of this module say, one thread at a
@@ -116,6 +124,7 @@ impl SendEnd {
             stall: Stall::default(),
             large_messages: Counter::default(),
             large_bytes: Counter::default(),
+            ack_waits: OnceLock::new(),
         }
     }
 

@@ -158,6 +158,12 @@ impl SessionShared {
         &self.node
     }
 
+    /// Returns the number of the session, which no other session of the node has had.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.id
+    }
+
     /// Returns the engine that turns the session, which never changes.
     #[must_use]
     pub fn engine(&self) -> EngineId {

@@ -24,7 +24,7 @@ use ibex_ring::{
 use super::{
     CloseReport, Driver, Driving, EventQueue, RuntimeConfig, SessionShared, Sessions, Wait,
     Warnings, control_thread::ControlThread, draining::Draining, held_tasks::HeldTasks,
-    service_names::ServiceNames,
+    histograms::Histograms, service_names::ServiceNames,
 };
 use crate::shared_memory::ControlSegments;
 
@@ -50,6 +50,8 @@ pub struct NodeState {
     // News.
     pub(crate) events: EventQueue,
     pub(crate) warnings: Arc<Warnings>,
+    /// Set if the node keeps histograms.
+    pub(crate) histograms: OnceLock<Histograms>,
 
     // The end.
     pub(crate) closed: AtomicBool,
@@ -90,6 +92,7 @@ impl NodeState {
             trace_context: OnceLock::new(),
             events: EventQueue::default(),
             warnings,
+            histograms: OnceLock::new(),
             closed: AtomicBool::new(false),
             lost_driver: AtomicBool::new(false),
             close_ends: AtomicBool::new(false),

@@ -140,6 +140,27 @@ impl Sysfs {
         }
     }
 
+    /// Returns what a port's driver and hardware have counted, by the names of the files in
+    /// `counters` and `hw_counters` of the port, in the order of the names. Empty if the driver has
+    /// no such files, or none that this process may read. Some devices ask their firmware for each
+    /// file, so this may take milliseconds.
+    #[must_use]
+    pub fn port_counters(&self, device: &str, port: u8) -> Vec<(String, u64)> {
+        let directory = self.device(device).join(format!("ports/{port}"));
+        let mut found = Vec::new();
+        for folder in ["counters", "hw_counters"] {
+            let folder = directory.join(folder);
+            let counter = |name: String| {
+                // Other files have settings: `lifespan` is the age at which the driver reads anew.
+                let value = read(&folder.join(&name)).filter(|_| name != "lifespan")?;
+                Some((name, value.parse().ok()?))
+            };
+            found.extend(names(&folder).into_iter().filter_map(counter));
+        }
+        found.sort();
+        found
+    }
+
     /// Returns the name of the network interface of a GID.
     #[must_use]
     pub fn gid_netdev(&self, device: &str, port: u8, index: u32) -> Option<String> {

@@ -623,3 +623,19 @@ fn a_devices_near_cores_are_those_of_its_node_where_there_is_another() {
     node(1, "8191");
     assert_eq!(near("1"), [8191]);
 }
+
+#[test]
+fn counters_of_a_port_are_the_numbers_in_its_files() {
+    let tree = SysfsTree::new();
+    let port = "sys/class/infiniband/mlx5_0/ports/1";
+    tree.file(&format!("{port}/hw_counters/out_of_sequence"), "3");
+    tree.file(&format!("{port}/hw_counters/lifespan"), "10");
+    tree.file(&format!("{port}/counters/port_rcv_data"), "12345678901");
+    tree.file(&format!("{port}/counters/VL15_dropped"), "N/A");
+    let sysfs = tree.sysfs();
+    let expected = [("out_of_sequence", 3), ("port_rcv_data", 12_345_678_901)];
+    let expected = expected.map(|(name, value)| (name.to_owned(), value));
+    assert_eq!(sysfs.port_counters("mlx5_0", 1), expected);
+    assert_eq!(sysfs.port_counters("mlx5_0", 2), []);
+    assert_eq!(sysfs.port_counters("rxe0", 1), []);
+}

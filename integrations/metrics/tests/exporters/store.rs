@@ -1,0 +1,114 @@
+//! A store and its client, two nodes of this process, joined over tcp.
+
+use std::{
+    sync::{Arc, mpsc},
+    thread::{self, JoinHandle},
+};
+
+use ibex::{Fabric, Histogram, Node, NodeBuilder, Peer, Pod, Policy, Raw, Receiver, Sender};
+use ibex_metrics::{Metrics, Value};
+
+/// The nodes, with a service that one calls, and a channel.
+pub(crate) struct Store {
+    store: Arc<Node>,
+    client: Arc<Node>,
+    to_store: Peer,
+    log: Sender<[u8], Raw>,
+    entries: Receiver<[u8], Raw>,
+    /// Has an entry for each request that the service has answered and dropped.
+    answered: mpsc::Receiver<()>,
+    serving: Option<JoinHandle<()>>,
+}
+
+impl Store {
+    /// Joins nodes that keep histograms.
+    pub(crate) fn open() -> Self {
+        Self::open_with(|builder| builder.histograms(true))
+    }
+
+    pub(crate) fn open_with(set: fn(NodeBuilder) -> NodeBuilder) -> Self {
+        let node = |name| {
+            let builder = Node::builder().name(name);
+            set(builder.fabric(Fabric::Tcp, Policy::Require))
+        };
+        let store = Arc::new(node("store").listen("127.0.0.1:0").build().expect("a node"));
+        let client = Arc::new(node("client").build().expect("a node"));
+        let address = store.local_addr().expect("it listens");
+        let to_store = client.connect(address).expect("a session");
+        let of_client = store.accept().expect("a session");
+        let log = to_store.channel("log").codec::<Raw>().sender();
+        let entries = of_client.channel("log").codec::<Raw>().receiver();
+        let mut prices = store
+            .channel("prices")
+            .codec::<Pod>()
+            .service::<u64, u64>()
+            .expect("a service");
+        let (has_answered, answered) = mpsc::channel();
+        let serving = thread::spawn(move || {
+            while let Some(request) = prices.next().expect("no session ends it") {
+                let price = *request * 3;
+                request.reply(&price).expect("it is waited for");
+                has_answered.send(()).expect("the test counts");
+            }
+        });
+        Self {
+            store,
+            client,
+            to_store,
+            log: log.expect("a sender"),
+            entries: entries.expect("a receiver"),
+            answered,
+            serving: Some(serving),
+        }
+    }
+
+    pub(crate) fn metrics(&self) -> Metrics {
+        Metrics::new().watch(&self.store).watch(&self.client)
+    }
+
+    /// Makes calls. When it returns, the service has dropped each request.
+    pub(crate) fn call(&self, calls: u64) {
+        let prices = self.to_store.channel("prices").codec::<Pod>();
+        let prices = prices.caller::<u64, u64>().expect("a caller");
+        for symbol in 0..calls {
+            assert_eq!(*prices.call(&symbol).expect("a reply"), symbol * 3);
+            self.answered.recv().expect("the service goes on");
+        }
+    }
+
+    /// Sends messages and waits for the acknowledgement of each.
+    pub(crate) fn send_acknowledged(&mut self, messages: u64) {
+        for _ in 0..messages {
+            let sequence = self.log.send(b"entry").expect("room");
+            self.entries
+                .next()
+                .expect("a message")
+                .expect("a message")
+                .ack();
+            self.log.wait_acked(sequence).expect("it was acknowledged");
+        }
+    }
+
+    /// Returns the durations of a metric, of both nodes together.
+    pub(crate) fn durations(&self, metrics: &Metrics, name: &str) -> Histogram {
+        let families = metrics.read();
+        let family = families.iter().find(|family| family.metric.name == name);
+        let samples = &family.unwrap_or_else(|| panic!("no {name}")).samples;
+        let mut histograms = samples.iter().filter_map(|(_, value)| match value {
+            Value::Histogram(histogram) => Some(histogram.clone()),
+            Value::Number(_) => None,
+        });
+        let mut all = histograms.next().expect("a sample");
+        histograms.for_each(|more| all.merge(&more));
+        all
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let _report = self.store.close(std::time::Duration::ZERO);
+        if let Some(serving) = self.serving.take() {
+            serving.join().expect("it ends in order");
+        }
+    }
+}
