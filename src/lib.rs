@@ -49,6 +49,7 @@
 //! | a log that survives restarts | [`log`] |
 //! | two releases of a message type | [`Versions`] |
 //! | events of sessions and channels, and their counters | [`Node::events`], [`Node::stats`] |
+//! | a look at a running node from outside: `ibex top` | [`NodeBuilder::inspect`], [`inspect`] |
 //! | settings, memory and `IBEX_*` variables | [`NodeBuilder`], [`ChannelBuilder`] |
 //!
 //! # Questions
@@ -187,6 +188,7 @@ mod events;
 mod fan_in;
 mod group;
 pub mod guide;
+pub mod inspect;
 pub mod io;
 mod listener;
 pub mod log;

@@ -4,6 +4,7 @@ use std::{
     fmt, mem,
     net::{SocketAddr, TcpListener},
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+    path::Path,
     sync::Arc,
     thread,
     time::{Duration, Instant, SystemTime},
@@ -31,6 +32,7 @@ use crate::{
     driving_tasks::Tasks,
     environment::Environment,
     error::{ListenFailure, NotAccepted},
+    inspect::{Inspector, Observed},
     io::ListenerNames,
     listener::{FailureCounts, Failures, Listener, admit},
     message::DefaultCodec,
@@ -72,7 +74,7 @@ use crate::{
 /// | make a node | [`client`](Self::client), [`listen`](Self::listen), [`builder`](Self::builder) |
 /// | meet peers | [`connect`](Self::connect), [`accept`](Self::accept), [`keep_connected`](Self::keep_connected) |
 /// | have a channel with many peers | [`fan_in`](Self::fan_in), [`group`](Self::group), [`channel`](Self::channel) |
-/// | see what happens | [`events`](Self::events), [`stats`](Self::stats), [`environment`](Self::environment) |
+/// | see what happens | [`events`](Self::events), [`stats`](Self::stats), [`environment`](Self::environment), [`inspect_path`](Self::inspect_path) |
 /// | run it in an event loop | [`poll`](Self::poll), [`as_fd`](Self::as_fd) |
 /// | end it | [`stop_accepting`](Self::stop_accepting), [`drain`](Self::drain), [`close`](Self::close) |
 ///
@@ -185,6 +187,8 @@ pub struct Node {
     settings: NodeSettings,
     environment: Environment,
     pub(crate) listener_names: ListenerNames,
+    /// Dropped once the node is closed.
+    inspector: Option<Inspector>,
 }
 
 /// An address to listen at, and the socket for that if there is one already.
@@ -314,6 +318,7 @@ impl Node {
             settings,
             environment,
             listener_names: ListenerNames::default(),
+            inspector: None,
         };
         #[cfg(feature = "verbs")]
         if node.settings.needs_verbs() {
@@ -323,6 +328,9 @@ impl Node {
         }
         if let Some(listening) = listening {
             node.bind(listening)?;
+        }
+        if let Some(place) = &node.settings.inspect {
+            node.inspector = Some(Inspector::start(place, node.observed())?);
         }
         tasks.spawn(&node.runtime, node.settings.linger)?;
         Ok(node)
@@ -614,6 +622,28 @@ impl Node {
     #[must_use]
     pub fn id(&self) -> PeerId {
         PeerId::new(self.local.identity.0, self.local.incarnation)
+    }
+
+    /// Returns what whoever inspects the node sees of it.
+    fn observed(&self) -> Observed {
+        Observed {
+            name: self.settings.name.clone(),
+            id: self.id(),
+            address: self.local_addr,
+            failures: self.failures.clone(),
+            driver: self.settings.driver,
+            credentials: self.local.credentials.clone(),
+            runtime: self.runtime.clone(),
+            environment: self.environment.overrides.clone(),
+            began: Instant::now(),
+        }
+    }
+
+    /// Returns the path of the socket at which the node is inspected, if it was built with
+    /// [`inspect`](NodeBuilder::inspect).
+    #[must_use]
+    pub fn inspect_path(&self) -> Option<&Path> {
+        self.inspector.as_ref().map(Inspector::path)
     }
 
     /// Returns a snapshot of what the node, its sessions and their channels have counted; its

@@ -11,7 +11,7 @@ use ibex_transport::{node::Wait, runtime::Driver, shared_memory};
 #[cfg(feature = "verbs")]
 use crate::rdma::RdmaSettings;
 use crate::{
-    Fabric, accept_placement::AcceptPlacement, channel_defaults::ChannelDefaults,
+    Fabric, accept_placement::AcceptPlacement, channel_defaults::ChannelDefaults, inspect::Place,
     node_builder::is_compiled_in, setting::SettingConflict,
 };
 
@@ -48,6 +48,8 @@ pub(crate) struct NodeSettings {
     /// The limit; `None` if it follows from the memory that the process may have.
     pub(crate) memory_limit: Option<u64>,
     pub(crate) channel: ChannelDefaults,
+    /// The place of the socket at which the node is inspected, if it has one.
+    pub(crate) inspect: Option<Place>,
 }
 
 impl Default for NodeSettings {
@@ -91,6 +93,7 @@ impl Default for NodeSettings {
                 open_timeout: Duration::from_secs(10),
                 ack_every: HALF_WINDOW,
             },
+            inspect: None,
         }
     }
 }

@@ -172,6 +172,13 @@ impl NodeState {
         longest_of_class(self.memory.limit())
     }
 
+    /// Returns the bytes of long messages that all nodes of the process hold, and the most that they
+    /// may hold while this node takes in more.
+    #[must_use]
+    pub fn long_message_bytes(&self) -> (u64, u64) {
+        (self.memory.used(), self.memory.limit())
+    }
+
     // ---- The end ---------------------------------------------------------------------
 
     /// Returns whether the node was closed.
