@@ -207,6 +207,7 @@ mod security_stats;
 mod select;
 mod sender;
 mod setting;
+mod slow_message;
 mod stats;
 #[cfg(feature = "tokio")]
 mod tasks;
@@ -231,6 +232,7 @@ pub use receiver::{Iter, Receiver};
 pub use reservation::{Permit, Reservation};
 pub use select::{Select, Selectable};
 pub use sender::Sender;
+pub use slow_message::SlowMessage;
 pub use stats::{EngineStats, NodeSession, NodeStats, NodeTotals, SessionState};
 pub use versions::{VersionedReceiver, VersionedSender, Versions};
 
@@ -250,7 +252,7 @@ pub use ibex_tls::{Encryption, Security, SecurityError, SharedSecret, rustls};
 pub use ibex_transport::{
     channel::{NotOpened, WhenFull},
     endpoint::stats::{ChannelState, ChannelStats},
-    node::{CloseReport, Undelivered, Wait},
+    node::{CloseReport, MessageStages, Undelivered, Wait},
     runtime::Driver,
     session::{Counts, EndCause, PeerNames, SessionStats, Suspension},
 };

@@ -26,7 +26,7 @@ use ibex_transport::{
 use crate::rdma::NodeDevices;
 use crate::{
     ChannelBuilder, CloseReason, ConnectError, Events, ListenError, NodeBuilder, NodeStats, Peer,
-    PeerId, ToAddress, address,
+    PeerId, SlowMessage, ToAddress, address,
     channel_defaults::ChannelDefaults,
     dialing::{Desk, Dials},
     driving_tasks::Tasks,
@@ -74,7 +74,7 @@ use crate::{
 /// | make a node | [`client`](Self::client), [`listen`](Self::listen), [`builder`](Self::builder) |
 /// | meet peers | [`connect`](Self::connect), [`accept`](Self::accept), [`keep_connected`](Self::keep_connected) |
 /// | have a channel with many peers | [`fan_in`](Self::fan_in), [`group`](Self::group), [`channel`](Self::channel) |
-/// | see what happens | [`events`](Self::events), [`stats`](Self::stats), [`environment`](Self::environment), [`inspect_path`](Self::inspect_path) |
+/// | see what happens | [`events`](Self::events), [`stats`](Self::stats), [`environment`](Self::environment), [`inspect_path`](Self::inspect_path), [`slow_messages`](Self::slow_messages) |
 /// | run it in an event loop | [`poll`](Self::poll), [`as_fd`](Self::as_fd) |
 /// | end it | [`stop_accepting`](Self::stop_accepting), [`drain`](Self::drain), [`close`](Self::close) |
 ///
@@ -297,6 +297,7 @@ impl Node {
             notice_timeout: settings.notice_timeout,
             session_timeout: settings.session_timeout,
             peer_gone_after: settings.peer_gone_after,
+            is_inspected: settings.inspect.is_some(),
         })?;
         #[cfg(feature = "verbs")]
         devices.entrust_to(&runtime);
@@ -644,6 +645,36 @@ impl Node {
     #[must_use]
     pub fn inspect_path(&self) -> Option<&Path> {
         self.inspector.as_ref().map(Inspector::path)
+    }
+
+    /// Returns the slowest messages of the last minute, at most 32 with the slowest first, and where
+    /// their time went. There are none unless the node was built with
+    /// [`inspect`](NodeBuilder::inspect): only such a node takes times, and each message costs it
+    /// two to four looks at the clock.
+    ///
+    /// Each end has its own account of a message, by its own clock: the sending end of the way into
+    /// the wire and of the answer, the receiving end of its queue and its program.
+    /// [`MessageStages`](crate::MessageStages) says which stage begins and ends where. Of more than
+    /// 1024 messages of an end that are in one stage together, some are not timed.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let node = ibex::Node::builder().inspect().build()?;
+    /// for message in node.slow_messages() {
+    ///     // message 17 of channel "wal" to 10.0.0.2:7000 (named "replica-2"): 12.1ms, room 12ms,
+    ///     // credit 0ns, frame 100us
+    ///     println!("{message}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn slow_messages(&self) -> Vec<SlowMessage> {
+        if fork::is_child() {
+            return Vec::new();
+        }
+        let slowest = self.runtime.state().slow_messages().into_iter();
+        slowest.map(SlowMessage::from).collect()
     }
 
     /// Returns a snapshot of what the node, its sessions and their channels have counted; its

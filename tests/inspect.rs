@@ -8,10 +8,14 @@ use std::{
         net::UnixStream,
     },
     path::{Path, PathBuf},
-    process, thread,
+    pin::pin,
+    process,
+    task::{Context, Waker},
+    thread,
+    time::Duration,
 };
 
-use ibex::{Fabric, ListenErrorKind, Node, Policy, Raw};
+use ibex::{Fabric, ListenErrorKind, MessageStages, Node, Peer, Policy, Raw};
 use rustix::process::{Uid, geteuid};
 use serde_json::Value;
 
@@ -112,6 +116,20 @@ fn a_node_tells_what_its_sessions_do_as_often_as_it_is_asked() {
         );
     }
 
+    let slow = first["slow"].as_array().expect("a list");
+    let of_sender = slow.iter().find(|message| message["end"] == "sender");
+    let of_sender = of_sender.expect("the only message");
+    assert_eq!(
+        (&of_sender["channel"], &of_sender["name"]),
+        (&"numbers".into(), &"far".into())
+    );
+    let stages = of_sender["stages"].as_object().expect("an object");
+    let sum: u64 = stages
+        .values()
+        .map(|time| time.as_u64().expect("a number"))
+        .sum();
+    assert_eq!(of_sender["total_ns"], sum);
+
     sender.send(b"two").expect("room");
     client.say("\n");
     let second = client.answer();
@@ -120,6 +138,146 @@ fn a_node_tells_what_its_sessions_do_as_often_as_it_is_asked() {
     assert!(age(&first) < age(&second));
     client.say("stats\n");
     assert_eq!(client.rest(), b"", "only empty lines ask");
+}
+
+/// Two nodes with a session over a fabric, both inspected or neither.
+fn pair(fabric: Fabric, is_inspected: bool) -> ([Node; 2], [Peer; 2]) {
+    let none: [(&str, &str); 0] = [];
+    let builder = || {
+        let builder = Node::builder().environment(none);
+        let builder = builder.fabric(fabric, Policy::Require);
+        match is_inspected {
+            true => builder.inspect(),
+            false => builder,
+        }
+    };
+    let far = builder().listen("127.0.0.1:0").build().expect("a node");
+    let near = builder().name("near").build().expect("a node");
+    let to_far = near.connect(far.local_addr().expect("it listens"));
+    let peers = [to_far.expect("a session"), far.accept().expect("the same")];
+    ([near, far], peers)
+}
+
+/// Sends two messages through a window of one, of which the program holds the first until the sender
+/// waits. Returns what each end says of them, by sequence.
+fn times_of_two(fabric: Fabric, is_inspected: bool) -> [Vec<MessageStages>; 2] {
+    let ([near, far], [to_far, to_near]) = pair(fabric, is_inspected);
+    let sender = to_far.channel("wal").window_messages(1).codec::<Raw>();
+    let mut sender = sender.sender::<[u8]>().expect("an end");
+    let receiver = to_near.channel("wal").codec::<Raw>();
+    let mut receiver = receiver.receiver::<[u8]>().expect("an end");
+    sender.send(b"first").expect("room");
+    let first = receiver.recv().expect("it was sent");
+    let sending = thread::spawn(move || {
+        sender.send(b"second").expect("room comes");
+        sender
+    });
+    while near.stats().totals.stalls == 0 {
+        thread::yield_now();
+    }
+    first.ack();
+    // The receiver's call finds the first message released.
+    let second = receiver.recv().expect("it was sent");
+    let mut sender = sending.join().expect("it sent");
+    {
+        let mut acked = pin!(sender.wait_acked_async(2));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(acked.as_mut().poll(&mut context).is_pending());
+        second.ack();
+        smol::block_on(acked).expect("it was acknowledged");
+    }
+    receiver.try_recv().expect_err("there is no third");
+    [near, far].map(|node| {
+        let mut slow = node.slow_messages();
+        for message in &slow {
+            assert_eq!(message.channel, "wal");
+            let known = message.stages.named().into_iter();
+            let sum: Duration = known.filter_map(|(_, time)| time).sum();
+            assert_eq!(message.stages.total(), sum, "{message}");
+        }
+        assert!(slow.is_sorted_by(|one, next| one.stages.total() >= next.stages.total()));
+        slow.sort_by_key(|message| message.sequence);
+        slow.into_iter().map(|message| message.stages).collect()
+    })
+}
+
+/// Returns the names of the stages that are known.
+fn known(stages: &MessageStages) -> Vec<&'static str> {
+    let named = stages.named().into_iter();
+    named
+        .filter_map(|(name, time)| time.map(|_| name))
+        .collect()
+}
+
+#[test]
+fn each_end_tells_where_the_time_of_a_slow_message_went() {
+    let [sent, received] = times_of_two(Fabric::Tcp, true);
+    assert_eq!(
+        sent.iter().map(known).collect::<Vec<_>>(),
+        [
+            vec!["credit", "frame"],
+            vec!["room", "credit", "frame", "answer"]
+        ]
+    );
+    assert_eq!(
+        received.iter().map(known).collect::<Vec<_>>(),
+        [["queue", "program"], ["queue", "program"]]
+    );
+    // In shared memory there is neither credit nor a frame, and nobody sees an arrival.
+    let [sent, received] = times_of_two(Fabric::Shm, true);
+    assert_eq!(
+        sent.iter().map(known).collect::<Vec<_>>(),
+        [vec![], vec!["room", "answer"]]
+    );
+    assert_eq!(
+        received.iter().map(known).collect::<Vec<_>>(),
+        [["program"], ["program"]]
+    );
+    let nothing = times_of_two(Fabric::Tcp, false);
+    assert_eq!(nothing, [vec![], vec![]]);
+}
+
+#[test]
+fn a_task_that_waits_for_room_has_its_time_and_one_that_gives_up_has_none() {
+    let ([near, _far], [to_far, to_near]) = pair(Fabric::Tcp, true);
+    let sender = to_far.channel("wal").window_messages(1).codec::<Raw>();
+    let mut sender = sender.sender::<[u8]>().expect("an end");
+    let receiver = to_near.channel("wal").codec::<Raw>();
+    let mut receiver = receiver.receiver::<[u8]>().expect("an end");
+    let mut context = Context::from_waker(Waker::noop());
+    let room_of = |sequence| {
+        let slow = near.slow_messages();
+        let message = slow.iter().find(|message| message.sequence == sequence);
+        message.map(|message| message.stages.room.is_some())
+    };
+    sender.send(b"first").expect("room");
+    let first = receiver.recv().expect("it was sent");
+    {
+        let mut given_up = pin!(sender.send_async(b"never"));
+        assert!(given_up.as_mut().poll(&mut context).is_pending());
+    }
+    drop(first);
+    receiver.try_recv().expect_err("nothing more was sent");
+    // Only a look at the counters shows the room, and this message does not wait for it.
+    sender.flush().expect("it was received");
+    while sender.counts().released == 0 {
+        near.poll();
+    }
+    sender.send(b"second").expect("room");
+    let second = receiver.recv().expect("it was sent");
+    {
+        let mut waits = pin!(sender.send_async(b"third"));
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        drop(second);
+        let releasing = thread::spawn(move || receiver.recv().map(|message| message.len()));
+        smol::block_on(waits).expect("room comes");
+        assert_eq!(releasing.join().expect("it ends").expect("it was sent"), 5);
+    }
+    sender.flush().expect("it goes out");
+    assert_eq!(
+        [1, 2, 3].map(room_of),
+        [Some(false), Some(false), Some(true)]
+    );
 }
 
 #[test]

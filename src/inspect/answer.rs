@@ -12,6 +12,7 @@ use std::{
 
 use ibex_tls::Credentials;
 use ibex_transport::{
+    node::SlowMessage,
     runtime::{Driver, Runtime, has_membarrier},
     session::SessionStats,
 };
@@ -75,6 +76,8 @@ impl Observed {
             answer.object("totals", |object| write_totals(object, &stats.totals));
             answer.list("engines", &stats.engines, write_engine);
             answer.list("sessions", &stats.sessions, write_session);
+            let slow = self.runtime.state().slow_messages();
+            answer.list("slow", slow, |object, message| write_slow(object, &message));
         });
         line.push('\n');
         line
@@ -205,11 +208,7 @@ fn write_session(object: &mut Object<'_>, session: &NodeSession) {
 
 fn write_channel(object: &mut Object<'_>, channel: &ChannelStats) {
     object.text("name", &channel.name);
-    let end = match channel.end {
-        Role::Sender => "sender",
-        Role::Receiver => "receiver",
-    };
-    object.text("end", end);
+    object.text("end", end_name(channel.end));
     let state = match channel.state {
         ChannelState::Pending => "pending",
         ChannelState::Open => "open",
@@ -229,6 +228,38 @@ fn write_channel(object: &mut Object<'_>, channel: &ChannelStats) {
     object.number("stalled_ns", nanoseconds(channel.stalled));
     object.number("large_messages", channel.large_messages);
     object.number("large_bytes", channel.large_bytes);
+}
+
+fn write_slow(object: &mut Object<'_>, message: &SlowMessage) {
+    let SlowMessage {
+        peer,
+        channel,
+        end,
+        sequence,
+        at,
+        stages,
+        ..
+    } = message;
+    object.text("peer", PeerId::of(peer));
+    object.text("address", peer.address);
+    object.text_of("name", peer.names.name.as_ref());
+    object.text("channel", channel);
+    object.text("end", end_name(*end));
+    object.number("sequence", *sequence);
+    object.number("ago_ns", nanoseconds(at.elapsed()));
+    object.number("total_ns", nanoseconds(stages.total()));
+    object.object("stages", |object| {
+        for (name, time) in stages.named() {
+            object.number_of(&format!("{name}_ns"), time.map(nanoseconds));
+        }
+    });
+}
+
+fn end_name(end: Role) -> &'static str {
+    match end {
+        Role::Sender => "sender",
+        Role::Receiver => "receiver",
+    }
 }
 
 fn driver_name(driver: Driver) -> &'static str {

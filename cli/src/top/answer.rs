@@ -10,7 +10,6 @@ pub(crate) type Counters = BTreeMap<String, u64>;
 /// What a node tells of itself.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Answer {
-    pub(crate) version: u64,
     pub(crate) pid: u32,
     pub(crate) program: Option<String>,
     pub(crate) name: Option<String>,
@@ -23,6 +22,21 @@ pub(crate) struct Answer {
     pub(crate) memory: Memory,
     pub(crate) totals: Totals,
     pub(crate) sessions: Vec<Session>,
+    #[serde(default)]
+    pub(crate) slow: Vec<Slow>,
+}
+
+/// A message that took long.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Slow {
+    pub(crate) address: String,
+    pub(crate) name: Option<String>,
+    pub(crate) channel: String,
+    pub(crate) end: String,
+    pub(crate) sequence: u64,
+    pub(crate) total_ns: u64,
+    /// Times by the names of the stages.
+    pub(crate) stages: Counters,
 }
 
 /// How peers are authenticated.

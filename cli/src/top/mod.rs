@@ -4,6 +4,7 @@ mod answer;
 mod findings;
 mod node;
 mod screen;
+mod slow;
 mod table;
 
 use std::io::{self, IsTerminal};

@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::answer::Answer;
 
 /// A node that answers.
@@ -86,15 +88,19 @@ impl Connection {
             }
             _ => return Err(ENDED.to_owned()),
         }
-        let answer: Answer = serde_json::from_str(&line)
-            .map_err(|error| format!("what answers is no node of a known version: {error}"))?;
-        match answer.version {
-            1 => Ok((line, answer)),
-            other => Err(format!(
-                "the node answers in version {other}, and this program knows version 1; use the \
-                 `ibex` of the node's release"
-            )),
+        let strange = |error| format!("what answers is no node: {error}");
+        let value: Value = serde_json::from_str(&line).map_err(strange)?;
+        match &value["version"] {
+            version if *version == 1 => {}
+            other => {
+                return Err(format!(
+                    "the node answers in version {other}, and this program knows version 1; use \
+                     the `ibex` of the node's release"
+                ));
+            }
         }
+        let answer = serde_json::from_value(value).map_err(strange)?;
+        Ok((line, answer))
     }
 }
 

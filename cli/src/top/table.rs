@@ -1,4 +1,4 @@
-//! The table of a node: rates, sessions, channels, what deserves attention.
+//! The table of a node: rates, sessions, channels, what deserves attention, slow messages.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,7 @@ use ibex_harness::row;
 
 use super::answer::{Answer, Channel, Interval, Session};
 use super::findings::{findings, percent};
-use super::title;
+use super::{slow, title};
 use crate::date;
 use crate::page::{Page, Tone};
 
@@ -28,6 +28,7 @@ pub(crate) fn write(before: Option<&Answer>, now: &Answer, page: &mut Page) {
         page.text(8, &finding.meaning);
         page.row(8, "to do:", 7, Tone::Plain, &finding.step);
     }
+    slow::write(now, page);
 }
 
 fn write_head(before: Option<&Answer>, now: &Answer, interval: Interval, page: &mut Page) {
@@ -35,7 +36,13 @@ fn write_head(before: Option<&Answer>, now: &Answer, interval: Interval, page: &
     let rate = |of: fn(&Answer) -> u64| interval.rate(before.map(of), of(now));
     let bytes = |of: fn(&Session) -> u64| {
         let rate = |session: &Session| interval.rate(session.before(before).map(of), of(session));
-        row::bytes(now.sessions.iter().map(rate).sum::<f64>().round())
+        row::bytes(
+            now.sessions
+                .iter()
+                .map(rate)
+                .fold(0.0, |sum, rate| sum + rate)
+                .round(),
+        )
     };
     let sent = row::count(rate(|answer| answer.totals.sent).round());
     let received = row::count(rate(|answer| answer.totals.received).round());
@@ -43,10 +50,9 @@ fn write_head(before: Option<&Answer>, now: &Answer, interval: Interval, page: &
     page.text(
         2,
         &format!(
-            "sent {sent}/s ({out}/s), received {received}/s ({in}/s), {} sessions, {} connections \
-             refused and {} silent",
-            now.sessions.len(),
-            now.totals.refused_connections,
+            "sent {sent}/s ({out}/s), received {received}/s ({in}/s), {}, {} refused and {} silent",
+            counted(now.sessions.len() as u64, "session"),
+            counted(now.totals.refused_connections, "connection"),
             now.totals.silent_connections
         ),
     );
@@ -67,7 +73,11 @@ fn write_head(before: Option<&Answer>, now: &Answer, interval: Interval, page: &
     page.text(2, &facts);
     let replays = now.totals.counters.get("replayed").copied().unwrap_or(0);
     let breaks = now.totals.counters.get("suspensions").copied().unwrap_or(0);
-    let mut facts = format!("{breaks} breaks of connections, {replays} messages sent again");
+    let mut facts = format!(
+        "{} of connections, {} sent again",
+        counted(breaks, "break"),
+        counted(replays, "message")
+    );
     if let Some(security) = &now.security {
         let failed: u64 = security.failures.values().sum();
         facts += &format!("; {} handshakes, {failed} failed", security.handshakes);
@@ -108,7 +118,11 @@ fn write_session(session: &Session, before: Option<&Session>, interval: Interval
     );
     let (breaks, replayed) = (session.count("suspensions"), session.count("replayed"));
     if breaks > 0 {
-        text += &format!(", {breaks} breaks, {replayed} messages sent again");
+        text += &format!(
+            ", {}, {} sent again",
+            counted(breaks, "break"),
+            counted(replayed, "message")
+        );
     }
     page.row(0, &session.state, 10, tone, &text);
     let reason = &session.fabric_reason;
@@ -168,6 +182,14 @@ fn channel_row(channel: &Channel, before: Option<&Channel>, interval: Interval) 
         &row::bytes(channel.window_bytes as f64),
         &waits,
     ])
+}
+
+/// Names a number of things.
+fn counted(number: u64, one: &str) -> String {
+    match number {
+        1 => format!("1 {one}"),
+        _ => format!("{number} {one}s"),
+    }
 }
 
 /// Lays cells out: the first three to the left, numbers to the right. A name that is too long is

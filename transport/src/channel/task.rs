@@ -23,6 +23,7 @@
 use std::{
     mem::{self, MaybeUninit},
     task::{Poll, Waker},
+    time::Instant,
 };
 
 use ibex_base::fork;
@@ -36,6 +37,7 @@ use super::{
     send_handle::{Entered, Reserved},
 };
 use crate::{
+    clock,
     endpoint::send_wait::Registration,
     runtime::{Driver, Gathering},
 };
@@ -45,6 +47,8 @@ use crate::{
 pub(super) struct SendWaits {
     /// The wait for room, or for the peer to open its end.
     pub(super) room: Registration,
+    /// The time at which that wait began, where times of messages are kept.
+    since: Option<Instant>,
     /// Ticket of a task's waker at the turnstile, while another handle may have the producer.
     turn: Option<Ticket>,
     /// The wait for the peer's engine to hold a message.
@@ -296,6 +300,8 @@ impl SendHandle {
         if fork::is_child() {
             return Poll::Ready(Err(self.end().used_after_fork()));
         }
+        let since = self.waits.since;
+        let mut attempt = |entered: Entered<'_>| attempt_since(since, entered, &mut attempt);
         // Leaving the turnstile wakes its waiters, and would wake this task.
         self.leave_room();
         if let Some(done) = settled_send(self.enter(Patience::None).and_then(&mut attempt)) {
@@ -324,6 +330,9 @@ impl SendHandle {
                 // does so.
                 self.end().session.watch_stalls();
                 self.end().watch_open();
+                if self.end.times.is_some() {
+                    self.waits.since = since.or_else(|| Some(clock::now()));
+                }
                 Poll::Pending
             }
         }
@@ -380,6 +389,7 @@ impl SendHandle {
         if !waits.room.is_left() {
             return false;
         }
+        waits.since = None;
         let was_there = end.leave(&mut waits.room);
         end.turnstile.waiters.leave(&mut waits.turn);
         was_there
@@ -401,6 +411,24 @@ impl SendHandle {
         self.leave_received();
         self.leave_acked();
     }
+}
+
+/// Makes an attempt to send for a task that has waited `since` then, if it has.
+fn attempt_since<'e, R>(
+    since: Option<Instant>,
+    entered: Entered<'e>,
+    attempt: impl FnOnce(Entered<'e>) -> Result<R, SendFailure>,
+) -> Result<R, SendFailure> {
+    let Some(since) = since else {
+        return attempt(entered);
+    };
+    let end = entered.end;
+    end.waited_for_room(since);
+    let done = attempt(entered);
+    if done.is_err() {
+        end.gave_up_waiting();
+    }
+    done
 }
 
 impl Entered<'_> {

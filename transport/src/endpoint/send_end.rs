@@ -29,6 +29,7 @@ use super::{
     channel_end::ChannelEnd,
     error::{SendError, SendFailure},
     send_producer::SendProducer,
+    send_times::SendTimes,
     stall::Stall,
 };
 use crate::{counter::Counter, session::Counts};
@@ -70,6 +71,8 @@ pub struct SendEnd {
     /// Messages with memory of their own.
     pub(crate) large_messages: Counter,
     pub(crate) large_bytes: Counter,
+    /// The times of messages, if the node is inspected.
+    pub(crate) times: Option<Box<SendTimes>>,
 }
 
 // SAFETY: `writing` is touched only as the rules of this module say, one thread at a
@@ -99,6 +102,7 @@ impl Deref for SendEnd {
 impl SendEnd {
     pub(crate) fn new(common: ChannelEnd) -> Self {
         Self {
+            times: common.session.is_inspected().then(Box::default),
             common,
             theirs: OnceLock::new(),
             ours: OnceLock::new(),

@@ -21,11 +21,11 @@ use ibex_ring::{
 };
 
 use super::{
-    CloseReport, Driver, Driving, EventQueue, RuntimeConfig, SessionShared, Sessions, Wait,
-    Warnings, control_thread::ControlThread, draining::Draining, held_tasks::HeldTasks,
-    service_names::ServiceNames,
+    CloseReport, Driver, Driving, EventQueue, RuntimeConfig, SessionShared, Sessions, SlowMessage,
+    SlowMessages, Wait, Warnings, control_thread::ControlThread, draining::Draining,
+    held_tasks::HeldTasks, service_names::ServiceNames,
 };
-use crate::shared_memory::ControlSegments;
+use crate::{clock, shared_memory::ControlSegments};
 
 /// State of a node that its engines share.
 pub struct NodeState {
@@ -47,6 +47,8 @@ pub struct NodeState {
     // News.
     pub(crate) events: EventQueue,
     pub(crate) warnings: Arc<Warnings>,
+    /// The slowest messages, if the node is inspected. Otherwise nobody takes times.
+    pub(crate) slow: Option<SlowMessages>,
 
     // The end.
     pub(crate) closed: AtomicBool,
@@ -86,6 +88,7 @@ impl NodeState {
             service_names: ServiceNames::default(),
             events: EventQueue::default(),
             warnings,
+            slow: config.is_inspected.then(SlowMessages::default),
             closed: AtomicBool::new(false),
             lost_driver: AtomicBool::new(false),
             close_ends: AtomicBool::new(false),
@@ -152,6 +155,14 @@ impl NodeState {
     #[must_use]
     pub fn accepts_no_more(&self) -> bool {
         self.accepts_no_more.load(Ordering::Acquire) || self.is_closed()
+    }
+
+    /// Returns the slowest messages of the last minute, the slowest first; none unless the node is
+    /// inspected.
+    #[must_use]
+    pub fn slow_messages(&self) -> Vec<SlowMessage> {
+        let slow = self.slow.as_ref();
+        slow.map_or_else(Vec::new, |slow| slow.of_last_minute(clock::now()))
     }
 
     // ---- Memory ----------------------------------------------------------------------
