@@ -49,6 +49,7 @@
 //! | a log that survives restarts | [`log`] |
 //! | two releases of a message type | [`Versions`] |
 //! | events of sessions and channels, and their counters | [`Node::events`], [`Node::stats`] |
+//! | a look at a running node from outside: `ibex top` | [`NodeBuilder::inspect`], [`inspect`] |
 //! | settings, memory and `IBEX_*` variables | [`NodeBuilder`], [`ChannelBuilder`] |
 //!
 //! # Questions
@@ -188,6 +189,7 @@ mod events;
 mod fan_in;
 mod group;
 pub mod guide;
+pub mod inspect;
 pub mod io;
 mod listener;
 pub mod log;
@@ -206,6 +208,7 @@ mod security_stats;
 mod select;
 mod sender;
 mod setting;
+mod slow_message;
 mod stats;
 #[cfg(feature = "tokio")]
 mod tasks;
@@ -230,6 +233,7 @@ pub use receiver::{Iter, Receiver};
 pub use reservation::{Permit, Reservation};
 pub use select::{Select, Selectable};
 pub use sender::Sender;
+pub use slow_message::SlowMessage;
 #[cfg(feature = "verbs")]
 pub use stats::PortCounters;
 pub use stats::{EngineStats, NodeSession, NodeStats, NodeTotals, SessionState};
@@ -253,7 +257,7 @@ pub use ibex_transport::{
     channel::{NotOpened, WhenFull},
     endpoint::stats::{ChannelState, ChannelStats},
     histogram::Histogram,
-    node::{CloseReport, Measured, NodeHistogram, Undelivered, Wait},
+    node::{CloseReport, Measured, MessageStages, NodeHistogram, Undelivered, Wait},
     runtime::Driver,
     session::{Counts, EndCause, PeerNames, SessionStats, Suspension},
 };

@@ -4,6 +4,7 @@ use std::{
     fmt, mem,
     net::{SocketAddr, TcpListener},
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+    path::Path,
     sync::Arc,
     thread,
     time::{Duration, Instant, SystemTime},
@@ -25,12 +26,13 @@ use ibex_transport::{
 use crate::rdma::NodeDevices;
 use crate::{
     ChannelBuilder, CloseReason, ConnectError, Events, ListenError, NodeBuilder, NodeStats, Peer,
-    PeerId, ToAddress, address,
+    PeerId, SlowMessage, ToAddress, address,
     channel_defaults::ChannelDefaults,
     dialing::{Desk, Dials},
     driving_tasks::Tasks,
     environment::Environment,
     error::{ListenFailure, NotAccepted},
+    inspect::{Inspector, Observed},
     io::ListenerNames,
     listener::{FailureCounts, Failures, Listener, admit},
     message::DefaultCodec,
@@ -72,7 +74,7 @@ use crate::{
 /// | make a node | [`client`](Self::client), [`listen`](Self::listen), [`builder`](Self::builder) |
 /// | meet peers | [`connect`](Self::connect), [`accept`](Self::accept), [`keep_connected`](Self::keep_connected) |
 /// | have a channel with many peers | [`fan_in`](Self::fan_in), [`group`](Self::group), [`channel`](Self::channel) |
-/// | see what happens | [`events`](Self::events), [`stats`](Self::stats), [`environment`](Self::environment) |
+/// | see what happens | [`events`](Self::events), [`stats`](Self::stats), [`environment`](Self::environment), [`inspect_path`](Self::inspect_path), [`slow_messages`](Self::slow_messages) |
 /// | run it in an event loop | [`poll`](Self::poll), [`as_fd`](Self::as_fd) |
 /// | end it | [`stop_accepting`](Self::stop_accepting), [`drain`](Self::drain), [`close`](Self::close) |
 ///
@@ -185,6 +187,8 @@ pub struct Node {
     settings: NodeSettings,
     environment: Environment,
     pub(crate) listener_names: ListenerNames,
+    /// Dropped once the node is closed.
+    inspector: Option<Inspector>,
 }
 
 /// An address to listen at, and the socket for that if there is one already.
@@ -294,6 +298,7 @@ impl Node {
             notice_timeout: settings.notice_timeout,
             session_timeout: settings.session_timeout,
             peer_gone_after: settings.peer_gone_after,
+            is_inspected: settings.inspect.is_some(),
         })?;
         if let Some(current) = settings.trace_context {
             runtime.state().ask_for_trace_context(current);
@@ -321,6 +326,7 @@ impl Node {
             settings,
             environment,
             listener_names: ListenerNames::default(),
+            inspector: None,
         };
         #[cfg(feature = "verbs")]
         if node.settings.needs_verbs() {
@@ -330,6 +336,9 @@ impl Node {
         }
         if let Some(listening) = listening {
             node.bind(listening)?;
+        }
+        if let Some(place) = &node.settings.inspect {
+            node.inspector = Some(Inspector::start(place, node.observed())?);
         }
         tasks.spawn(&node.runtime, node.settings.linger)?;
         Ok(node)
@@ -621,6 +630,58 @@ impl Node {
     #[must_use]
     pub fn id(&self) -> PeerId {
         PeerId::new(self.local.identity.0, self.local.incarnation)
+    }
+
+    /// Returns what whoever inspects the node sees of it.
+    fn observed(&self) -> Observed {
+        Observed {
+            name: self.settings.name.clone(),
+            id: self.id(),
+            address: self.local_addr,
+            failures: self.failures.clone(),
+            driver: self.settings.driver,
+            credentials: self.local.credentials.clone(),
+            runtime: self.runtime.clone(),
+            environment: self.environment.overrides.clone(),
+            began: Instant::now(),
+        }
+    }
+
+    /// Returns the path of the socket at which the node is inspected, if it was built with
+    /// [`inspect`](NodeBuilder::inspect).
+    #[must_use]
+    pub fn inspect_path(&self) -> Option<&Path> {
+        self.inspector.as_ref().map(Inspector::path)
+    }
+
+    /// Returns the slowest messages of the last minute, at most 32 with the slowest first, and where
+    /// their time went. There are none unless the node was built with
+    /// [`inspect`](NodeBuilder::inspect): only such a node takes times, and each message costs it
+    /// two to four looks at the clock.
+    ///
+    /// Each end has its own account of a message, by its own clock: the sending end of the way into
+    /// the wire and of the answer, the receiving end of its queue and its program.
+    /// [`MessageStages`](crate::MessageStages) says which stage begins and ends where. Of more than
+    /// 1024 messages of an end that are in one stage together, some are not timed.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let node = ibex::Node::builder().inspect().build()?;
+    /// for message in node.slow_messages() {
+    ///     // message 17 of channel "wal" to 10.0.0.2:7000 (named "replica-2"): 12.1ms, room 12ms,
+    ///     // credit 0ns, frame 100us
+    ///     println!("{message}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn slow_messages(&self) -> Vec<SlowMessage> {
+        if fork::is_child() {
+            return Vec::new();
+        }
+        let slowest = self.runtime.state().slow_messages().into_iter();
+        slowest.map(SlowMessage::from).collect()
     }
 
     /// Returns a snapshot of what the node, its sessions and their channels have counted; its

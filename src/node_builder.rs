@@ -5,6 +5,7 @@ mod limits;
 use std::{
     io,
     net::{SocketAddr, TcpListener},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -19,6 +20,7 @@ use crate::{
     address,
     environment::{self, Environment, EnvironmentWarning, Site},
     error::ListenFailure,
+    inspect::Place,
     node::Listening,
     node_settings::NodeSettings,
     setting::SettingError,
@@ -57,6 +59,7 @@ use crate::{
 /// | tracing | [`trace_context`](Self::trace_context) |
 /// | statistics | [`histograms`](Self::histograms) |
 /// | variables | [`environment`](Self::environment) |
+/// | inspection from outside | [`inspect`](Self::inspect), [`inspect_at`](Self::inspect_at) |
 ///
 /// # Variables
 ///
@@ -571,6 +574,28 @@ impl NodeBuilder {
         self
     }
 
+    /// Lets `ibex top` and other programs of this user inspect the running node, over a Unix socket
+    /// in a folder of the user that nobody else may enter. Default: nobody can.
+    ///
+    /// The socket is `$XDG_RUNTIME_DIR/ibex/PID-NAME.sock`, or `/tmp/ibex-UID/PID-NAME.sock` without
+    /// that variable; [`Node::inspect_path`] returns it. NAME is that of the node, if it has one.
+    /// [`ibex::inspect`](crate::inspect) says what is answered there, and to whom.
+    ///
+    /// The node has a thread for it, under each driver, which sleeps while nobody is connected. An
+    /// answer holds each engine's lock for some 100 ns for each channel.
+    pub fn inspect(mut self) -> Self {
+        self.settings.inspect = Some(Place::Default);
+        self
+    }
+
+    /// Lets programs of this user inspect the node at a path, in place of
+    /// [`inspect`](Self::inspect). The last of the two calls counts. The path is one where there is
+    /// no file yet, or the socket of a node that is gone. It has 107 bytes at most.
+    pub fn inspect_at(mut self, path: impl Into<PathBuf>) -> Self {
+        self.settings.inspect = Some(Place::At(path.into()));
+        self
+    }
+
     /// Takes [`IBEX_*` variables](Self#variables) from here instead of from the process. An empty
     /// list means no variables. It is meant for programs that read them from elsewhere, and for
     /// tests.
@@ -638,8 +663,8 @@ impl NodeBuilder {
     ///
     /// [`ListenError`]: a setting is out of its range or does not go with another, a
     /// [variable](Self#variables) has a value that it cannot have, the
-    /// address cannot be had or is open to strangers, the process lacks threads, descriptors or
-    /// memory, or there is no runtime for [`Driver::Tasks`].
+    /// address cannot be had or is open to strangers, the socket of [`inspect`](Self::inspect)
+    /// cannot be made, the process lacks threads, descriptors or memory, or there is no runtime for [`Driver::Tasks`].
     ///
     /// # Panics
     ///

@@ -14,7 +14,7 @@ use ibex_transport::{node::Wait, runtime::Driver, shared_memory};
 #[cfg(feature = "verbs")]
 use crate::rdma::RdmaSettings;
 use crate::{
-    Fabric, accept_placement::AcceptPlacement, channel_defaults::ChannelDefaults,
+    Fabric, accept_placement::AcceptPlacement, channel_defaults::ChannelDefaults, inspect::Place,
     node_builder::is_compiled_in, setting::SettingConflict,
 };
 
@@ -55,6 +55,8 @@ pub(crate) struct NodeSettings {
     pub(crate) trace_context: Option<fn() -> Option<TraceContext>>,
     /// The optional parts of the protocol that the node knows. Tests play older nodes by it.
     pub(crate) features: u64,
+    /// The place of the socket at which the node is inspected, if it has one.
+    pub(crate) inspect: Option<Place>,
 }
 
 impl Default for NodeSettings {
@@ -101,6 +103,7 @@ impl Default for NodeSettings {
             },
             trace_context: None,
             features: Hello::FEATURES,
+            inspect: None,
         }
     }
 }

@@ -123,10 +123,20 @@ pub struct NodeSession {
     /// The RDMA device of this node and the port of it, counted from 1, that carry the session's data
     /// now; `None` over another fabric.
     pub rdma_port: Option<(String, u8)>,
+    /// The fabric that the session began with. It differs from `fabric` if the session has failed
+    /// over.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
+    pub first_fabric: Fabric,
+    /// The reason for the choice of `first_fabric`; see
+    /// [`Peer::fabric_reason`](crate::Peer::fabric_reason).
+    pub fabric_reason: String,
     /// The way in which the session's completions are polled, and the reason (verbs).
     pub completion_polling: Option<String>,
     /// The state of the session: connected, waiting for a connection, or ended.
     pub state: SessionState,
+    /// Why the session has no connection, since when, and what this node does about it, while it is
+    /// suspended.
+    pub suspension: Option<String>,
     /// Counts of the session.
     pub counters: SessionStats,
     /// The session's channels, as far as this node has opened them.
@@ -258,12 +268,15 @@ impl NodeSession {
             names: peer.names.clone(),
             fabric: fabric_of(link.session.fabric()),
             rdma_port: link.session.rdma_port(),
+            first_fabric: fabric_of(peer.fabric),
+            fabric_reason: peer.reason.clone(),
             completion_polling: link.session.completion_polling(),
             state: match link.is_up {
                 false => SessionState::Gone,
                 true if link.session.is_suspended() => SessionState::Suspended,
                 true => SessionState::Up,
             },
+            suspension: link.session.suspension().map(|why| why.to_string()),
             counters: link.session.stats(),
             channels: link.channels,
         }
@@ -369,8 +382,11 @@ impl fmt::Display for NodeSession {
             names,
             fabric,
             rdma_port: _,
+            first_fabric: _,
+            fabric_reason: _,
             completion_polling,
             state,
+            suspension: _,
             counters,
             channels,
         } = self;

@@ -61,7 +61,7 @@ pub use identity::{HostHint, Incarnation, NodeIdentity, Secret};
 pub use integrity::Integrity;
 pub use io::{
     Acceptor, DeviceThread, DialDesk, DialRequest, Dialer, Dialing, Outcome, ResumeRequest, dial,
-    resolve, resume,
+    resolve, resume, user_of_peer,
 };
 pub use local::{Limits, Local};
 pub use message::{ResumeRefusal, SecurityMode, Text, Version, VersionRange, parse_message};

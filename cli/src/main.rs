@@ -17,6 +17,7 @@ mod ping;
 mod root;
 mod route;
 mod session;
+mod top;
 mod watch;
 
 use std::io::{self, Write};
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
         Command::Ping(options) => ping::run(&options),
         Command::Perf(options) => perf::run(&options),
         Command::Watch(options) => watch::run(&options),
+        Command::Top(options) => top::run(&options),
         Command::Config(Config::Explain(options)) => config::run(&options),
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { folder } => manual::man(folder.as_deref()),

@@ -27,6 +27,7 @@ pub(crate) enum Command {
     Ping(PingOptions),
     Perf(PerfOptions),
     Watch(WatchOptions),
+    Top(TopOptions),
     #[command(subcommand)]
     Config(Config),
     #[command(subcommand)]
@@ -192,6 +193,34 @@ pub(crate) struct WatchOptions {
     /// Print each event as a JSON object on a line
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Show what a running node does and why it is slow: sessions, rates, waits, warnings in words
+#[derive(Args, Debug)]
+#[command(after_help = "Exit codes:\n  \
+    0  shown, or several nodes were listed\n  \
+    1  the node ended or does not answer, the folder of sockets is another user's, or the output\n     \
+       could not be written\n  \
+    2  the command line is wrong\n  \
+    4  no such node: none was built with `Node::builder().inspect()`, or it has ended")]
+pub(crate) struct TopOptions {
+    /// The process of the node, or the path of its socket; without it, the only node of this user
+    /// that can be inspected, or a list of them
+    #[arg(value_name = "PID | SOCKET")]
+    pub(crate) node: Option<String>,
+
+    /// Print one table, and end
+    #[arg(long)]
+    pub(crate) once: bool,
+
+    /// Print what the node answers, a JSON object on a line, and end
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Milliseconds from one look to the next
+    #[arg(long, value_name = "MS", default_value_t = 1000,
+          value_parser = clap::value_parser!(u64).range(100..=3_600_000))]
+    pub(crate) interval_ms: u64,
 }
 
 /// Explain settings

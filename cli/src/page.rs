@@ -1,13 +1,12 @@
 //! Text for people: 100 columns at most, in colour on a terminal only.
 
-use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write as _};
 
 /// The most columns of a line.
 const COLUMNS: usize = 100;
 
 /// The colours that a word can have.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tone {
     Plain,
     Title,
@@ -16,9 +15,12 @@ pub(crate) enum Tone {
     Bad,
 }
 
+/// The words of a line, each with its colour.
+pub(crate) type Line = Vec<(Tone, String)>;
+
 /// Lines that are complete, to be printed or written to a file.
 pub(crate) struct Page {
-    text: String,
+    lines: Vec<Line>,
     /// Set once a part was printed, so that the next one keeps its distance.
     is_begun: bool,
     in_colour: bool,
@@ -30,16 +32,16 @@ impl Page {
     pub(crate) fn for_output() -> Self {
         let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self {
-            text: String::new(),
+            lines: Vec::new(),
             is_begun: false,
             in_colour: io::stdout().is_terminal() && !is_plain,
         }
     }
 
-    /// Makes a page for a file.
+    /// Makes a page without colours, for a file, or for a screen that chooses them itself.
     pub(crate) fn for_file() -> Self {
         Self {
-            text: String::new(),
+            lines: Vec::new(),
             is_begun: false,
             in_colour: false,
         }
@@ -48,16 +50,15 @@ impl Page {
     /// Adds a title.
     pub(crate) fn title(&mut self, text: &str) {
         self.gap();
-        for line in wrap(text, COLUMNS) {
-            let line = self.toned(Tone::Title, &line);
-            let _ = writeln!(self.text, "{line}");
-        }
+        let lines = wrap(text, COLUMNS).into_iter();
+        self.lines
+            .extend(lines.map(|line| vec![(Tone::Title, line)]));
     }
 
     /// Adds an empty line, unless the page begins here.
     pub(crate) fn gap(&mut self) {
         if std::mem::replace(&mut self.is_begun, true) {
-            self.text.push('\n');
+            self.lines.push(Line::new());
         }
     }
 
@@ -71,11 +72,13 @@ impl Page {
         };
         self.is_begun = true;
         let padding = " ".repeat(width - label.chars().count());
-        let margin = " ".repeat(indent);
-        let mut head = format!("{margin}{}{padding}", self.toned(tone, label));
+        let plain = |text: String| (Tone::Plain, text);
+        let mut head = vec![plain(" ".repeat(indent)), (tone, label.to_owned())];
+        let mut before = padding;
         for line in wrap(text, COLUMNS - indent - width) {
-            let _ = writeln!(self.text, "{}", format!("{head}{line}").trim_end());
-            head = " ".repeat(indent + width);
+            head.push(plain(format!("{before}{line}").trim_end().to_owned()));
+            self.lines.push(std::mem::take(&mut head));
+            before = " ".repeat(indent + width);
         }
     }
 
@@ -87,14 +90,29 @@ impl Page {
     /// Prints what was added, at once.
     pub(crate) fn print(&mut self) -> io::Result<()> {
         let mut output = io::stdout().lock();
-        output.write_all(self.text.as_bytes())?;
+        output.write_all(self.as_text().as_bytes())?;
         output.flush()?;
-        self.text.clear();
+        self.lines.clear();
         Ok(())
     }
 
     pub(crate) fn into_text(self) -> String {
-        self.text
+        self.as_text()
+    }
+
+    pub(crate) fn into_lines(self) -> Vec<Line> {
+        self.lines
+    }
+
+    fn as_text(&self) -> String {
+        let mut all = String::new();
+        for line in &self.lines {
+            for (tone, text) in line {
+                all += &self.toned(*tone, text);
+            }
+            all.push('\n');
+        }
+        all
     }
 
     fn toned(&self, tone: Tone, text: &str) -> String {

@@ -1,6 +1,6 @@
 //! The error of making a node.
 
-use std::{fmt, io, net::SocketAddr};
+use std::{fmt, io, net::SocketAddr, path::PathBuf};
 
 use ibex_base::fork::UsedAfterFork;
 
@@ -37,6 +37,7 @@ use crate::{
 /// | [`Security`](ListenErrorKind::Security) | other certificates or another secret |
 /// | [`NotCompiledIn`](ListenErrorKind::NotCompiledIn) | a cargo feature, or another fabric |
 /// | [`Rdma`](ListenErrorKind::Rdma) | a device that can be used, or another fabric |
+/// | [`Inspect`](ListenErrorKind::Inspect) | another path, or no inspection |
 /// | [`NoRuntime`](ListenErrorKind::NoRuntime) | a tokio runtime, or another driver |
 /// | [`Resources`](ListenErrorKind::Resources) | higher limits of the process, or a later attempt |
 /// | [`UsedAfterFork`](ListenErrorKind::UsedAfterFork) | a process that is no fork |
@@ -60,6 +61,8 @@ pub enum ListenErrorKind {
     NotCompiledIn,
     /// RDMA is required, or all that the policies leave, and no device can be used.
     Rdma,
+    /// The socket at which the node is to be inspected cannot be made.
+    Inspect,
     /// The node is to be driven by tasks, and there is no runtime for them.
     NoRuntime,
     /// The process lacks threads, descriptors or memory.
@@ -121,6 +124,16 @@ pub(crate) enum ListenFailure {
         /// The obstacle to RDMA.
         r#source: crate::rdma::VerbsError,
     },
+    /// The socket at which the node is to be inspected cannot be made.
+    #[error("the node cannot be inspected at {}: {source}; {step}", path.display())]
+    Inspect {
+        /// The socket, or the folder for it.
+        path: PathBuf,
+        /// The error of the system.
+        r#source: io::Error,
+        /// The next step.
+        step: &'static str,
+    },
     /// The node is to be driven by tasks, and there is no runtime for them.
     #[error("Driver::Tasks cannot be used here: {why}")]
     NoRuntime {
@@ -149,6 +162,7 @@ impl ListenError {
             ListenFailure::NotCompiledIn { .. } => ListenErrorKind::NotCompiledIn,
             #[cfg(feature = "verbs")]
             ListenFailure::Rdma { .. } => ListenErrorKind::Rdma,
+            ListenFailure::Inspect { .. } => ListenErrorKind::Inspect,
             ListenFailure::NoRuntime { .. } => ListenErrorKind::NoRuntime,
             ListenFailure::Environment(_) => ListenErrorKind::Resources,
             ListenFailure::UsedAfterFork(_) => ListenErrorKind::UsedAfterFork,
@@ -172,13 +186,13 @@ impl ListenError {
         }
     }
 
-    /// Returns the kind of the system's error, if it refused an address or a resource.
+    /// Returns the kind of the system's error, if it refused an address, a socket or a resource.
     #[must_use]
     pub fn io_kind(&self) -> Option<io::ErrorKind> {
         match &*self.0 {
-            ListenFailure::Address { source, .. } | ListenFailure::Environment(source) => {
-                Some(source.kind())
-            }
+            ListenFailure::Address { source, .. }
+            | ListenFailure::Inspect { source, .. }
+            | ListenFailure::Environment(source) => Some(source.kind()),
             _ => None,
         }
     }

@@ -29,6 +29,7 @@ pub use blocking::{dial, resume};
 pub use dial_desk::{DialDesk, DialRequest, Dialing, ResumeRequest};
 pub use dialer::{Dialer, Outcome};
 pub use errands::DeviceThread;
+pub use unix::user_of_peer;
 
 /// Returns the time `duration` after `now`, at most a century, since the clock cannot express every
 /// time.

@@ -258,6 +258,15 @@ fn seqpacket() -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
+/// Returns the user of the process at the other end of a Unix socket, as of its `connect`.
+///
+/// # Errors
+///
+/// The socket is none, or is not connected.
+pub fn user_of_peer(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(credentials(socket)?.uid)
+}
+
 /// `SO_PEERCRED`: the peer as of its `connect` or `listen`, in this process's
 /// namespaces.
 ///

@@ -14,6 +14,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+pub(crate) use self::security::EXPIRES_SOON;
+
 use crate::Failure;
 use crate::devices::{self, Device};
 use crate::options::DoctorOptions;

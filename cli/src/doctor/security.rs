@@ -8,7 +8,7 @@ use super::Diagnosis;
 use crate::date;
 
 /// The time before its end at which a certificate is worth a warning.
-const SOON: Duration = Duration::from_secs(30 * 86_400);
+pub(crate) const EXPIRES_SOON: Duration = Duration::from_secs(30 * 86_400);
 
 pub(super) fn check(security: Option<&Security>, diagnosis: &mut Diagnosis) {
     let Some(security) = security else {
@@ -33,7 +33,7 @@ pub(super) fn check(security: Option<&Security>, diagnosis: &mut Diagnosis) {
     let left = left.unwrap_or_default();
     let days = left.as_secs() / 86_400;
     let until = format!("until {}, {days} days", date::text(expires));
-    if left < SOON {
+    if left < EXPIRES_SOON {
         return diagnosis.warning(
             "identity",
             format!("The certificate is valid {until}."),

@@ -9,4 +9,5 @@ mod machine;
 mod namespace;
 mod perf;
 mod ping;
+mod top;
 mod watch;

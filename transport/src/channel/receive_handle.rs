@@ -296,6 +296,12 @@ impl ReceiveHandle {
         self.advance_at_bytes = self.handed_out_bytes + self.quarter_bytes;
         self.end.advance(false);
         self.last_cell = self.end.prefix.last_cell(self.cells);
+        if let Some(times) = &self.end.times {
+            // Each message comes here, so that its time is noted.
+            self.advance_at = 0;
+            self.end.look_at_released();
+            times.taken(self.handed_out);
+        }
     }
 
     /// Handles everything but a plain message: a large message, a full set of cells, a source that
@@ -305,6 +311,10 @@ impl ReceiveHandle {
     /// until memory is available, and try for it from time to time.
     #[inline(never)]
     fn poll_slow(&mut self) -> Result<Option<RawMessage>, RecvError> {
+        if self.end.times.is_some() {
+            self.end.advance(false);
+            self.end.look_at_released();
+        }
         if self.lacks_memory() {
             return Ok(None);
         }
@@ -555,7 +565,10 @@ impl ReceiveHandle {
         }
         self.quarter_messages = self.quarter_messages.min(self.end.tell_every);
         self.quarter_bytes = (agreed.window.bytes / 4).max(1);
-        self.advance_at = self.quarter_messages;
+        self.advance_at = match self.end.times {
+            Some(_) => 0,
+            None => self.quarter_messages,
+        };
         self.advance_at_bytes = self.quarter_bytes;
     }
 

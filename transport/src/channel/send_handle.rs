@@ -24,6 +24,7 @@ use ibex_ring::parking::{Condition, Patience, TimedOut};
 
 use super::{reservation::RawReservation, task::SendWaits};
 use crate::{
+    clock,
     endpoint::{
         channel_end::ChannelEnd,
         error::{Full, MessageTooLong, SendError, SendFailure, WaitAckedError},
@@ -503,6 +504,19 @@ impl Entered<'_> {
         patience: Patience,
         encode: &mut Encoder<'_>,
     ) -> Result<u64, SendFailure> {
+        let sent = self.find_room_and_send(size, patience, encode);
+        if sent.is_err() {
+            self.end.gave_up_waiting();
+        }
+        sent
+    }
+
+    fn find_room_and_send(
+        &mut self,
+        size: Option<usize>,
+        patience: Patience,
+        encode: &mut Encoder<'_>,
+    ) -> Result<u64, SendFailure> {
         let end = self.end;
         self.open_producer(patience)?;
         let is_traced = end.state.agreed().is_some_and(|agreed| agreed.is_traced);
@@ -633,11 +647,22 @@ impl SendEnd {
             self.ring_reader(producer.doorbell.generation());
         }
         producer.untransmitted += length;
+        if producer.untransmitted >= producer.attend_at {
+            self.attend(producer, sequence);
+        }
+        sequence
+    }
+
+    /// Runs a turn if many bytes are queued, and notes the time of a message where times are kept.
+    #[cold]
+    fn attend(&self, producer: &mut SendProducer, sequence: u64) {
+        if let Some(times) = &self.times {
+            self.was_published(times, sequence);
+        }
         if producer.untransmitted >= producer.transmit_at {
             producer.untransmitted = 0;
             self.session.poll();
         }
-        sequence
     }
 
     /// Wakes the reader of the ring, which armed its doorbell with `generation` before it slept.
@@ -678,6 +703,7 @@ impl SendEnd {
         // What was released when the first look failed. Only the first round looks before it waits;
         // each wait begins with a new question.
         let mut released = None;
+        let mut waits_since = None;
         let answer = loop {
             let mut room = Room {
                 end,
@@ -700,6 +726,9 @@ impl SendEnd {
                 }
                 break room.look().ok_or(SendFailure::Full)?;
             };
+            if self.times.is_some() {
+                waits_since.get_or_insert_with(clock::now);
+            }
             // A sender that waits for long wakes up once to report the stall.
             let until = [deadline, end.stall.notice_at()]
                 .into_iter()
@@ -713,6 +742,11 @@ impl SendEnd {
                 Err(TimedOut) => {}
             }
         };
+        if let Some(since) = waits_since
+            && answer.is_ok()
+        {
+            end.waited_for_room(since);
+        }
         match answer {
             Ok(()) => end.room_came(),
             // The channel is over. The caller gets that error, so the end of the stall is not

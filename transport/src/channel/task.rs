@@ -23,6 +23,7 @@
 use std::{
     mem::{self, MaybeUninit},
     task::{Poll, Waker, ready},
+    time::Instant,
 };
 
 use ibex_base::fork;
@@ -37,6 +38,7 @@ use super::{
     send_handle::{Entered, Reserved},
 };
 use crate::{
+    clock,
     endpoint::send_wait::Registration,
     runtime::{Driver, EventLoop, Gathering, Looks},
 };
@@ -46,6 +48,8 @@ use crate::{
 pub(super) struct SendWaits {
     /// The wait for room, or for the peer to open its end.
     pub(super) room: Registration,
+    /// The time at which that wait began, where times of messages are kept.
+    since: Option<Instant>,
     /// Ticket of a task's waker at the turnstile, while another handle may have the producer.
     turn: Option<Ticket>,
     /// The wait for the peer's engine to hold a message.
@@ -258,11 +262,13 @@ impl SendHandle {
     fn poll_entered<R>(
         &mut self,
         waker: &Waker,
-        attempt: impl FnMut(Entered<'_>) -> Result<R, SendFailure>,
+        mut attempt: impl FnMut(Entered<'_>) -> Result<R, SendFailure>,
     ) -> Poll<Result<R, SendError>> {
         if fork::is_child() {
             return Poll::Ready(Err(self.end().used_after_fork()));
         }
+        let since = self.waits.since;
+        let attempt = |entered: Entered<'_>| attempt_since(since, entered, &mut attempt);
         // Leaving the turnstile wakes its waiters, and would wake this task.
         self.leave_room();
         let entering = Entering {
@@ -276,6 +282,9 @@ impl SendHandle {
             // so.
             self.end().session.watch_stalls();
             self.end().watch_open();
+            if self.end.times.is_some() {
+                self.waits.since = since.or_else(|| Some(clock::now()));
+            }
         }
         polled
     }
@@ -316,6 +325,7 @@ impl SendHandle {
         if !waits.room.is_left() {
             return false;
         }
+        waits.since = None;
         let was_there = end.leave(&mut waits.room);
         end.turnstile.waiters.leave(&mut waits.turn);
         was_there
@@ -377,6 +387,24 @@ impl<R, F: FnMut(Entered<'_>) -> Result<R, SendFailure>> Condition for Entering<
     fn leave(&mut self) {
         self.handle.leave_room();
     }
+}
+
+/// Makes an attempt to send for a task that has waited `since` then, if it has.
+fn attempt_since<'e, R>(
+    since: Option<Instant>,
+    entered: Entered<'e>,
+    attempt: impl FnOnce(Entered<'e>) -> Result<R, SendFailure>,
+) -> Result<R, SendFailure> {
+    let Some(since) = since else {
+        return attempt(entered);
+    };
+    let end = entered.end;
+    end.waited_for_room(since);
+    let done = attempt(entered);
+    if done.is_err() {
+        end.gave_up_waiting();
+    }
+    done
 }
 
 impl Entered<'_> {

@@ -157,6 +157,9 @@ impl ReceiveLink {
         time: u64,
         memory: impl Into<FrameMemory>,
     ) {
+        if let Some(times) = &self.end.times {
+            times.arrived(self.arrived + 1, last_sequence);
+        }
         self.arrived = last_sequence;
         self.end.arrived.store(last_sequence, Ordering::Relaxed);
         let Some(writer) = &mut self.writer else {

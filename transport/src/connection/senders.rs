@@ -60,6 +60,8 @@ pub(super) struct AttachedRing {
     words: Words<ReceiverWords>,
     arm: Arm,
     is_armed: bool,
+    /// Times of messages are kept.
+    pub(super) is_timed: bool,
 }
 
 pub(super) struct LargeOut {
@@ -207,7 +209,8 @@ pub(super) struct Rings<'a>(pub(super) &'a mut IdMap<SendLink>);
 impl RecordSource for Rings<'_> {
     #[inline]
     fn take_run(&mut self, end: u32, batch: usize, single: usize) -> Option<Run> {
-        let ring = self.0.get_mut(end)?.ring.as_mut()?;
+        let sender = self.0.get_mut(end)?;
+        let ring = sender.ring.as_mut()?;
         // This process itself writes these rings, so a malformed record is a bug in ibex.
         let run = ring
             .consumer
@@ -218,6 +221,9 @@ impl RecordSource for Rings<'_> {
         }
         let position = ring.consumer.position();
         ring.consumer.advance_by(run.bytes, run.records);
+        if ring.is_timed {
+            sender.end.was_framed(ring.consumer.read().messages);
+        }
         Some(Run {
             position,
             bytes: run.bytes,
@@ -273,6 +279,7 @@ impl Senders {
             words,
             arm: Arm::new(),
             is_armed: true,
+            is_timed: sender.end.times.is_some(),
         };
         // The ring begins cold: the first message rings the engine.
         ring.arm.set(&ring.words.armed);

@@ -104,8 +104,10 @@ impl Connection {
         if !core.is_undisturbed() {
             return false;
         }
-        let sender = core.ends.senders.ends.get_mut(end);
-        let Some(ring) = sender.and_then(|sender| sender.ring.as_mut()) else {
+        let Some(sender) = core.ends.senders.ends.get_mut(end) else {
+            return false;
+        };
+        let Some(ring) = sender.ring.as_mut() else {
             return false;
         };
         let Some((payload, _, size)) = ring.consumer.peek_data() else {
@@ -124,6 +126,9 @@ impl Connection {
             Ok(false) => false,
             Ok(true) => {
                 ring.consumer.advance_by(size, 1);
+                if ring.is_timed {
+                    sender.end.was_framed(ring.consumer.read().messages);
+                }
                 true
             }
             Err(cause) => {

@@ -24,7 +24,7 @@ use ibex_ring::{
     memory::{LargeLease, MemoryClaim},
 };
 
-use super::{channel_end::ChannelEnd, error::RecvError};
+use super::{channel_end::ChannelEnd, error::RecvError, receive_times::ReceiveTimes};
 use crate::{
     counter::Counter,
     session::Counts,
@@ -55,6 +55,8 @@ pub struct ReceiveEnd {
     pub(crate) large_released: Counter,
     /// Messages that arrived over a wire, as the engine counts them.
     pub(crate) arrived: AtomicU64,
+    /// The times of messages, if the node is inspected.
+    pub(crate) times: Option<Box<ReceiveTimes>>,
     /// A message waits because there is no room for it within the node's `memory_limit`. Relaxed,
     /// because the flag only serves error texts and statistics.
     pub(crate) lacks_room: AtomicBool,
@@ -187,6 +189,7 @@ impl ReceiveEnd {
     /// Makes an end whose guards settle in `cells`.
     pub(crate) fn new(common: ChannelEnd, cells: CellLease, tell_every: u64) -> Self {
         Self {
+            times: common.session.is_inspected().then(Box::default),
             common,
             ours: OnceLock::new(),
             theirs: OnceLock::new(),
@@ -428,6 +431,9 @@ impl ReceiveEnd {
     /// Takes over a large message that has arrived. A message that was announced earlier may still
     /// be on its way.
     pub(crate) fn large_came(&self, arrival: LargeArrival) {
+        if let Some(times) = &self.times {
+            times.large_arrived(arrival.sequence);
+        }
         let mut large = self.large();
         let behind = large.partition_point(|other| other.sequence < arrival.sequence);
         large.insert(behind, arrival);

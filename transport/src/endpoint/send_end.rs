@@ -17,7 +17,6 @@ use std::{
     ops::Deref,
     sync::{Arc, OnceLock},
     thread,
-    time::Instant,
 };
 
 use ibex_base::{
@@ -35,6 +34,7 @@ use super::{
     channel_end::ChannelEnd,
     error::{SendError, SendFailure},
     send_producer::SendProducer,
+    send_times::SendTimes,
     stall::Stall,
     state::End,
 };
@@ -79,6 +79,8 @@ pub struct SendEnd {
     pub(crate) large_bytes: Counter,
     /// Measures waits for acknowledgements, from the first one on, if the node keeps histograms.
     pub(crate) ack_waits: OnceLock<Option<Arc<Recorder>>>,
+    /// The times of messages, if the node is inspected.
+    pub(crate) times: Option<Box<SendTimes>>,
 }
 
 // SAFETY: `writing` is touched only as the rules of this module say, one thread at a
@@ -108,6 +110,7 @@ impl Deref for SendEnd {
 impl SendEnd {
     pub(crate) fn new(common: ChannelEnd) -> Self {
         Self {
+            times: common.session.is_inspected().then(Box::default),
             common,
             theirs: OnceLock::new(),
             ours: OnceLock::new(),

@@ -38,6 +38,9 @@ pub(crate) struct SendProducer {
     /// Bytes published since the last turn that the sender ran (`Driver::Caller`).
     pub(crate) untransmitted: usize,
     pub(crate) transmit_at: usize,
+    /// The number of those bytes from which on there is more to do behind a message: `transmit_at`,
+    /// or 0 if times of messages are kept.
+    pub(crate) attend_at: usize,
     /// Large messages whose memory is in use, with their slots in shared memory.
     pub(crate) large: VecDeque<(u64, u32)>,
     pub(crate) segments: MessageSegmentPool,
@@ -139,6 +142,7 @@ impl SendProducer {
             let from = ring.released();
             end.session.attach_ring(end.id, lease.clone(), layout, from);
         }
+        let transmit_at = end.session.transmit_at(capacity);
         let largest = if shares_memory {
             ring.largest()
         } else {
@@ -156,7 +160,11 @@ impl SendProducer {
             max_message_bytes: agreed.max_message_bytes,
             max_unreleased_bytes: agreed.max_unreleased_bytes,
             untransmitted: 0,
-            transmit_at: end.session.transmit_at(capacity),
+            transmit_at,
+            attend_at: match end.times {
+                Some(_) => 0,
+                None => transmit_at,
+            },
             large: Default::default(),
             segments: MessageSegmentPool::new(),
             out: OutsideRing::new(agreed),

@@ -64,9 +64,14 @@ impl SendEnd {
             // Looking is useless before the peer's engine has heard the question.
             news.ask();
         }
-        self.session
+        let answer = self
+            .session
             .wait(deadline, news)
-            .unwrap_or_else(|TimedOut| Err(self.late(ask, before)))
+            .unwrap_or_else(|TimedOut| Err(self.late(ask, before)));
+        if answer.is_ok() {
+            self.was_answered(ask.received.max(ask.acknowledged));
+        }
+        answer
     }
 
     /// Waits for counters, for a task. While it is pending, `registration` holds its waker.
@@ -85,7 +90,11 @@ impl SendEnd {
         }
         // Where callers turn the engine, the turn may bring the answer at once.
         let news = News::new(self, ask, registration);
-        parking::poll(news, waker, || self.session.poll())
+        let answer = parking::poll(news, waker, || self.session.poll());
+        if let Poll::Ready(Ok(())) = answer {
+            self.was_answered(ask.received.max(ask.acknowledged));
+        }
+        answer
     }
 
     /// Leaves a waker for any news from the peer or the engine. A look follows.

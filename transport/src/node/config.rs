@@ -36,6 +36,8 @@ pub struct RuntimeConfig {
     pub session_timeout: Duration,
     /// Time for which the peer's host may refuse every dial before the peer counts as gone.
     pub peer_gone_after: Duration,
+    /// The node keeps its slowest messages, for those who inspect it.
+    pub is_inspected: bool,
 }
 
 impl RuntimeConfig {
@@ -60,6 +62,7 @@ impl RuntimeConfig {
             notice_timeout: Duration::from_secs(3),
             session_timeout: Duration::from_secs(30),
             peer_gone_after: Duration::MAX,
+            is_inspected: false,
         }
     }
 }

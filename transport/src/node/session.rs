@@ -152,6 +152,11 @@ impl SessionShared {
         self.fences.store(true, Ordering::Relaxed);
     }
 
+    /// Returns whether times of messages are kept.
+    pub(crate) fn is_inspected(&self) -> bool {
+        self.node.slow.is_some()
+    }
+
     /// Returns the state that all sessions of the node share.
     #[must_use]
     pub fn node(&self) -> &Arc<NodeState> {

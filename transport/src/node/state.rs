@@ -22,11 +22,11 @@ use ibex_ring::{
 };
 
 use super::{
-    CloseReport, Driver, Driving, EventQueue, RuntimeConfig, SessionShared, Sessions, Wait,
-    Warnings, control_thread::ControlThread, draining::Draining, held_tasks::HeldTasks,
-    histograms::Histograms, service_names::ServiceNames,
+    CloseReport, Driver, Driving, EventQueue, RuntimeConfig, SessionShared, Sessions, SlowMessage,
+    SlowMessages, Wait, Warnings, control_thread::ControlThread, draining::Draining,
+    held_tasks::HeldTasks, histograms::Histograms, service_names::ServiceNames,
 };
-use crate::shared_memory::ControlSegments;
+use crate::{clock, shared_memory::ControlSegments};
 
 /// State of a node that its engines share.
 pub struct NodeState {
@@ -52,6 +52,8 @@ pub struct NodeState {
     pub(crate) warnings: Arc<Warnings>,
     /// Set if the node keeps histograms.
     pub(crate) histograms: OnceLock<Histograms>,
+    /// The slowest messages, if the node is inspected. Otherwise nobody takes times.
+    pub(crate) slow: Option<SlowMessages>,
 
     // The end.
     pub(crate) closed: AtomicBool,
@@ -93,6 +95,7 @@ impl NodeState {
             events: EventQueue::default(),
             warnings,
             histograms: OnceLock::new(),
+            slow: config.is_inspected.then(SlowMessages::default),
             closed: AtomicBool::new(false),
             lost_driver: AtomicBool::new(false),
             close_ends: AtomicBool::new(false),
@@ -181,6 +184,14 @@ impl NodeState {
         self.accepts_no_more.load(Ordering::Acquire) || self.is_closed()
     }
 
+    /// Returns the slowest messages of the last minute, the slowest first; none unless the node is
+    /// inspected.
+    #[must_use]
+    pub fn slow_messages(&self) -> Vec<SlowMessage> {
+        let slow = self.slow.as_ref();
+        slow.map_or_else(Vec::new, |slow| slow.of_last_minute(clock::now()))
+    }
+
     // ---- Memory ----------------------------------------------------------------------
 
     /// Charges `bytes` more to a claim. If there is no room, pools first free the memory that they
@@ -197,6 +208,13 @@ impl NodeState {
     #[must_use]
     pub fn longest_message(&self) -> u64 {
         longest_of_class(self.memory.limit())
+    }
+
+    /// Returns the bytes of long messages that all nodes of the process hold, and the most that they
+    /// may hold while this node takes in more.
+    #[must_use]
+    pub fn long_message_bytes(&self) -> (u64, u64) {
+        (self.memory.used(), self.memory.limit())
     }
 
     // ---- The end ---------------------------------------------------------------------

@@ -74,6 +74,15 @@ impl SessionCounters {
         self.credit_stalled.add(waited);
     }
 
+    /// Returns for how long sending has waited for credit so far, the present wait included.
+    pub(crate) fn credit_stalled(&self) -> Duration {
+        let present = match self.credit_stalled_since.load(Ordering::Relaxed) {
+            0 => 0,
+            since => CoarseTime::now().nanoseconds().saturating_sub(since),
+        };
+        Duration::from_nanos(self.credit_stalled.get() + present)
+    }
+
     /// Returns the counts so far, with those that the RDMA port keeps for all of its sessions.
     pub(crate) fn snapshot(&self, rdma_port: PortCounts) -> SessionStats {
         let inline_sends = self.inline_sends.get();

@@ -132,6 +132,7 @@ pub use device::fork_report::{ForkReport, ForkStatus};
 pub use error::VerbsError;
 #[doc(no_inline)]
 pub use ibex_base::fork;
+pub use locked_memory::LockedMemory;
 pub use memory::anonymous::AnonymousMemory;
 pub use memory::foreign::{ForeignRegion, OnDeviceMemory};
 pub use memory::on_demand::Prefetch;

@@ -9,11 +9,11 @@ use rustix::process::{Resource, getrlimit};
 /// The memory that the kernel counts against the limit on locked memory
 /// ([`RLIMIT_MEMLOCK`](https://man7.org/linux/man-pages/man2/getrlimit.2.html)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LockedMemory {
+pub struct LockedMemory {
     /// Bytes that devices have pinned for this process, for any of its code.
-    pub(crate) pinned: u64,
+    pub pinned: u64,
     /// The soft limit; `None` where there is none, or where it does not bind.
-    pub(crate) limit: Option<u64>,
+    pub limit: Option<u64>,
 }
 
 /// `CAP_IPC_LOCK` (linux/capability.h): a process that has this capability is not limited.
@@ -21,7 +21,8 @@ const IPC_LOCK: u64 = 1 << 14;
 
 impl LockedMemory {
     /// Reads the present state.
-    pub(crate) fn now() -> Self {
+    #[must_use]
+    pub fn now() -> Self {
         // Capabilities belong to a thread. Without /proc, only the limit is known.
         let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
         Self::from_status(&status, getrlimit(Resource::Memlock).current)

@@ -1,0 +1,111 @@
+//! Nodes that answer at their sockets.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::answer::Answer;
+
+/// A node that answers.
+pub(crate) struct Node {
+    pub(crate) path: PathBuf,
+    pub(crate) connection: Connection,
+    /// The first answer, as it came and as it was read.
+    pub(crate) line: String,
+    pub(crate) answer: Answer,
+}
+
+/// A connection to a node's socket.
+pub(crate) struct Connection(BufReader<UnixStream>);
+
+/// Returns the nodes of that process or socket, or all nodes of this user.
+pub(crate) fn find(wanted: Option<&str>) -> Result<Vec<Node>, String> {
+    if let Some(path) = wanted.filter(|wanted| wanted.contains('/')) {
+        return Node::at(Path::new(path)).map(|node| node.into_iter().collect());
+    }
+    let sockets = ibex::inspect::sockets()
+        .map_err(|error| format!("the folder of sockets cannot be read: {error}"))?;
+    let is_wanted = |path: &&PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        wanted.is_none_or(|pid| name.split('-').next() == Some(pid))
+    };
+    let nodes = sockets.iter().filter(is_wanted).map(|path| Node::at(path));
+    nodes.filter_map(Result::transpose).collect()
+}
+
+impl Node {
+    /// Returns the node that listens at a path, if one does.
+    fn at(path: &Path) -> Result<Option<Self>, String> {
+        let socket = match UnixStream::connect(path) {
+            Ok(socket) => socket,
+            // The node has ended since, or its process was killed.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound
+                ) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Err(format!("{}: {error}", path.display())),
+        };
+        let limited = socket.set_read_timeout(Some(PATIENCE));
+        limited.map_err(|error| error.to_string())?;
+        let mut connection = Connection(BufReader::new(socket));
+        let named = |why: String| format!("{}: {why}", path.display());
+        let (line, answer) = connection.answer().map_err(named)?;
+        Ok(Some(Self {
+            path: path.to_owned(),
+            connection,
+            line,
+            answer,
+        }))
+    }
+}
+
+impl Connection {
+    /// Asks for another answer.
+    pub(crate) fn ask(&mut self) -> Result<Answer, String> {
+        let asked = self.0.get_mut().write_all(b"\n");
+        asked.map_err(|_| ENDED.to_owned())?;
+        self.answer().map(|(_, answer)| answer)
+    }
+
+    fn answer(&mut self) -> Result<(String, Answer), String> {
+        let mut line = String::new();
+        let read = (&mut self.0).take(MOST_BYTES).read_line(&mut line);
+        match read {
+            Ok(_) if line.ends_with('\n') => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(format!(
+                    "the node does not answer within {} s; its process may be stopped, or serve 8 \
+                     others already",
+                    PATIENCE.as_secs()
+                ));
+            }
+            _ => return Err(ENDED.to_owned()),
+        }
+        let strange = |error| format!("what answers is no node: {error}");
+        let value: Value = serde_json::from_str(&line).map_err(strange)?;
+        match &value["version"] {
+            version if *version == 1 => {}
+            other => {
+                return Err(format!(
+                    "the node answers in version {other}, and this program knows version 1; use \
+                     the `ibex` of the node's release"
+                ));
+            }
+        }
+        let answer = serde_json::from_value(value).map_err(strange)?;
+        Ok((line, answer))
+    }
+}
+
+const ENDED: &str = "the node has ended";
+/// The time that a node has for an answer. It answers at once, unless its process is stopped.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest answer that is read: many times that of a node with all sessions that it may have.
+const MOST_BYTES: u64 = 1 << 30;

@@ -1,0 +1,273 @@
+//! The places of sockets at which nodes are inspected.
+//!
+//! The default place is a folder of the user, which nobody else may enter: `ibex` below
+//! `$XDG_RUNTIME_DIR`, or `/tmp/ibex-UID`. A socket there is named by its process and node.
+#![forbid(unsafe_code)]
+
+use std::{
+    env,
+    fs::{self, DirBuilder, Permissions},
+    io,
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
+    },
+    path::{Path, PathBuf},
+    process,
+};
+
+use ibex_transport::node::has_more_rights_than_its_user;
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+    },
+    process::geteuid,
+};
+
+/// The place of a node's socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The folder of the user.
+    Default,
+    /// A path that the program chose.
+    At(PathBuf),
+}
+
+/// A place that cannot have a socket.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) path: PathBuf,
+    pub(crate) source: io::Error,
+}
+
+impl Place {
+    /// Listens there. Returns the socket, which does not block, and its path.
+    pub(crate) fn listen(&self, node: Option<&str>) -> Result<(OwnedFd, PathBuf), Refused> {
+        let refused = |path: &Path| {
+            let path = path.to_owned();
+            |source: io::Error| Refused { path, source }
+        };
+        match self {
+            Place::At(path) => {
+                remove_if_dead(path).map_err(refused(path))?;
+                let listener = listen_at(path).map_err(refused(path))?;
+                Ok((listener, path.clone()))
+            }
+            Place::Default => {
+                let folder = folder();
+                make_private(&folder).map_err(refused(&folder))?;
+                remove_of_dead(&folder);
+                // Nodes of one process may have one name, and an earlier process may have had this
+                // one's number.
+                let mut number = 1;
+                loop {
+                    let path = folder.join(file_name(node, number));
+                    match listen_at(&path) {
+                        Ok(listener) => return Ok((listener, path)),
+                        Err(error) if is_taken(&error) && number < MOST_NODES => number += 1,
+                        Err(error) => return Err(refused(&path)(error)),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns the sockets of this user's nodes in the default place, in the order of their names. One
+/// whose process was killed may be among them; connecting to it is refused.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let node = ibex::Node::builder().name("primary").inspect().build()?;
+/// let path = node.inspect_path().ok_or("no socket")?;
+/// assert!(ibex::inspect::sockets()?.iter().any(|socket| socket == path));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The folder exists and cannot be read.
+pub fn sockets() -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let mut paths = paths.collect::<io::Result<Vec<_>>>()?;
+    paths.retain(|path| path.extension().is_some_and(|suffix| suffix == SUFFIX));
+    paths.sort();
+    Ok(paths)
+}
+
+/// Returns the default place of sockets.
+fn folder() -> PathBuf {
+    let of_session = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    // Where the user has fewer rights than the process, the variable is not to be trusted.
+    let of_session =
+        of_session.filter(|path| path.is_absolute() && !has_more_rights_than_its_user());
+    match of_session.filter(|path| is_private(path).is_ok()) {
+        Some(path) => path.join("ibex"),
+        None => PathBuf::from(format!("/tmp/ibex-{}", geteuid().as_raw())),
+    }
+}
+
+/// Makes a folder that only this user may enter, if there is none.
+fn make_private(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => is_private(folder),
+    }
+}
+
+/// Checks that a folder belongs to this user, and that nobody else may enter it.
+fn is_private(folder: &Path) -> io::Result<()> {
+    // A link may be another user's.
+    let found = fs::symlink_metadata(folder)?;
+    let why = match () {
+        () if !found.is_dir() => "it is not a folder",
+        () if found.uid() != geteuid().as_raw() => "it belongs to another user",
+        () if found.mode() & 0o077 != 0 => "other users may enter it; `chmod 700` mends that",
+        () => return Ok(()),
+    };
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
+/// Returns the name of a socket: the process, the node, and a number if the name is taken.
+fn file_name(node: Option<&str>, number: u32) -> String {
+    let plain = |character: char| match character {
+        'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' | '.' => character,
+        _ => '_',
+    };
+    let node: String = node.unwrap_or("node").chars().map(plain).collect();
+    match number {
+        1 => format!("{}-{node}.{SUFFIX}", process::id()),
+        _ => format!("{}-{node}-{number}.{SUFFIX}", process::id()),
+    }
+}
+
+fn listen_at(path: &Path) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let listener = stream()?;
+    bind(&listener, &address)?;
+    let listening = fs::set_permissions(path, Permissions::from_mode(0o600))
+        .and_then(|()| Ok(listen(&listener, BACKLOG)?));
+    if let Err(error) = listening {
+        let _ = fs::remove_file(path);
+        return Err(error);
+    }
+    Ok(listener)
+}
+
+/// Removes a socket that nobody listens at.
+fn remove_if_dead(path: &Path) -> io::Result<()> {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    if !is_socket {
+        // Whatever it is, `bind` tells.
+        return Ok(());
+    }
+    match connect(stream()?, &SocketAddrUnix::new(path)?) {
+        Err(Errno::CONNREFUSED) => fs::remove_file(path),
+        _ => Ok(()),
+    }
+}
+
+/// Removes the sockets of processes that were killed.
+fn remove_of_dead(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let pid = name.and_then(|name| name.split_once('-')?.0.parse::<u32>().ok());
+        // A process that lives may be about to listen. One of another PID namespace is not seen
+        // here, so the socket has the last word.
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+            && let Err(error) = remove_if_dead(&path)
+        {
+            tracing::debug!(path = %path.display(), %error, "a dead node's socket stays");
+        }
+    }
+}
+
+fn stream() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+fn is_taken(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrInUse
+}
+
+/// The next step after the system refused a place.
+pub(crate) fn next_step(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "a node that runs, or a file that is no socket, has this path; name another one by \
+             inspect_at(..)"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "name a path by inspect_at(..), in a folder of this user that nobody else may enter"
+        }
+        io::ErrorKind::NotFound => "make the folder, or name another path by inspect_at(..)",
+        _ => "name another path by inspect_at(..), of at most 107 bytes, or leave inspect() out",
+    }
+}
+
+const SUFFIX: &str = "sock";
+/// Number of sockets of one name that are tried.
+const MOST_NODES: u32 = 1000;
+/// Clients that wait until one of those that are served leaves.
+const BACKLOG: i32 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_no_character_that_a_path_gives_a_meaning_to() {
+        let pid = process::id();
+        assert_eq!(file_name(None, 1), format!("{pid}-node.sock"));
+        assert_eq!(
+            file_name(Some("../a b/\u{df}"), 2),
+            format!("{pid}-.._a_b__-2.sock")
+        );
+    }
+
+    #[test]
+    fn a_folder_of_others_is_refused() {
+        let folder = env::temp_dir().join(format!("ibex-place-{}", process::id()));
+        make_private(&folder).expect("a new folder");
+        make_private(&folder).expect("it is there already");
+        fs::set_permissions(&folder, Permissions::from_mode(0o711)).expect("its owner changes it");
+        let error = make_private(&folder).expect_err("others may enter it");
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        assert!(error.to_string().contains("chmod 700"), "{error}");
+        fs::remove_dir(&folder).expect("it is empty");
+        std::os::unix::fs::symlink("/", &folder).expect("a link");
+        let error = make_private(&folder).expect_err("a link may be another user's");
+        assert!(error.to_string().contains("not a folder"), "{error}");
+        fs::remove_file(&folder).expect("the link");
+    }
+
+    #[test]
+    fn a_dead_socket_is_replaced_and_a_living_one_is_not() {
+        let path = env::temp_dir().join(format!("ibex-dead-{}.sock", process::id()));
+        let place = Place::At(path.clone());
+        let (first, at) = place.listen(None).expect("a free path");
+        assert_eq!(at, path);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let refused = place.listen(None).expect_err("the first listens");
+        assert!(is_taken(&refused.source), "{refused:?}");
+        drop(first);
+        drop(place.listen(None).expect("the first is gone"));
+        fs::write(&path, "").expect_err("a socket is not written to");
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "mine").unwrap();
+        let refused = place.listen(None).expect_err("a file");
+        assert!(is_taken(&refused.source), "{refused:?}");
+        assert_eq!(fs::read(&path).unwrap(), b"mine");
+        fs::remove_file(&path).unwrap();
+    }
+}
