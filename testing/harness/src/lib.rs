@@ -50,6 +50,8 @@ pub mod row;
 pub mod run_keys;
 #[cfg(feature = "verbs")]
 mod verbs_context;
+#[cfg(feature = "verbs")]
+mod verbs_objects;
 pub mod verbs_port;
 pub mod wakes;
 

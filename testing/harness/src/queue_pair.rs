@@ -26,15 +26,15 @@ use ibex_verbs::{
         send_flags, wr_opcode,
     },
     provider::{
-        CompletionHandle, CompletionProvider, DomainHandle, HotCalls, MemoryProvider, PairHandle,
-        Provider, QueuePairInit, QueuePairSizes, RegionHandle,
+        CompletionProvider, HotCalls, MemoryProvider, Provider, QueuePairInit, QueuePairSizes,
     },
 };
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, clock, mapping::Mapping, pair::Watch, verbs_context::Context, verbs_port::VerbsPort,
+    Error, clock, mapping::Mapping, pair::Watch, verbs_context::Context, verbs_objects::Objects,
+    verbs_port::VerbsPort,
 };
 
 /// An end of the connection.
@@ -75,15 +75,6 @@ pub(crate) struct QueuePair {
 
     // Scatter entries of a list while it is posted.
     pieces: [Sge; BATCH],
-}
-
-/// The objects of the connection.
-struct Objects {
-    pair: Option<PairHandle>,
-    queues: Vec<CompletionHandle>,
-    region: Option<RegionHandle>,
-    domain: Option<DomainHandle>,
-    context: Context,
 }
 
 /// Facts about an end that the other needs.
@@ -441,23 +432,6 @@ impl QueuePair {
         // SAFETY: the queue pair exists.
         let modified = unsafe { library.modify_pair(pair, attributes, mask | Mask::STATE) };
         modified.map_err(refused(what))
-    }
-}
-
-impl Drop for Objects {
-    fn drop(&mut self) {
-        let library = &self.context.library;
-        // SAFETY: every object was made by us. Each is destroyed before the object that it was made
-        // from, and the context, a field, after all of them. Destroying fails only for an object in
-        // use, and none is.
-        unsafe {
-            let _ = self.pair.map(|pair| library.destroy_pair(pair));
-            for queue in self.queues.drain(..) {
-                let _ = library.destroy_completion_queue(queue);
-            }
-            let _ = self.region.map(|region| library.deregister(region));
-            let _ = self.domain.map(|domain| library.destroy_domain(domain));
-        }
     }
 }
 
