@@ -7,6 +7,7 @@ use std::{
 };
 
 use ibex_codec::Codec;
+use ibex_transport::node::Stopwatch;
 
 use super::{Group, encoding::Encoded};
 use crate::{SendError, WaitError, message::DefaultCodec};
@@ -22,6 +23,8 @@ pub(crate) struct QuorumAsync<'a, T: ?Sized, C = DefaultCodec> {
     group: &'a mut Group<T, C>,
     sequence: u64,
     quorum: usize,
+    /// Measures the wait, if the node keeps histograms.
+    stopwatch: Option<Stopwatch>,
 }
 
 /// A wait for all members' engines to hold everything; see [`Group::flush_async`].
@@ -77,6 +80,7 @@ impl<T: ?Sized, C> Group<T, C> {
         quorum: usize,
     ) -> impl Future<Output = Result<(), WaitError>> {
         QuorumAsync {
+            stopwatch: Stopwatch::start(self.ack_waits.as_ref()),
             group: self,
             sequence,
             quorum,
@@ -103,6 +107,9 @@ impl<T: ?Sized, C> Future for QuorumAsync<'_, T, C> {
         let (sequence, quorum) = (this.sequence, this.quorum);
         let group = &mut this.group.group;
         let answer = group.poll_acknowledged(context.waker(), sequence, quorum);
+        if let (Poll::Ready(Ok(_)), Some(stopwatch)) = (&answer, &this.stopwatch) {
+            stopwatch.record();
+        }
         let channel = this.group.template.name();
         answer.map_err(|failure| WaitError::of_quorum(channel, sequence, quorum, failure))
     }

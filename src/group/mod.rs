@@ -4,7 +4,11 @@ use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
-use ibex_transport::channel::{SendGroup, WhenFull};
+use ibex_transport::{
+    channel::{SendGroup, WhenFull},
+    histogram::Recorder,
+    node::{Measured, Stopwatch},
+};
 
 pub use self::member::{GroupMember, MemberId, MemberLost};
 use crate::{
@@ -91,6 +95,8 @@ pub struct Group<T: ?Sized, C = DefaultCodec> {
     /// A peer is shared with the errors that name it, which so cost no allocation.
     group: SendGroup<Arc<PeerAt>>,
     template: ChannelTemplate,
+    /// Measures waits for a quorum, if the node keeps histograms.
+    ack_waits: Option<Arc<Recorder>>,
     _message: PhantomData<fn(&T)>,
     _codec: PhantomData<fn() -> C>,
 }
@@ -139,9 +145,13 @@ impl<C> ChannelBuilder<C, &Node> {
     where
         C: Codec<T>,
     {
+        let template = self.template.checked()?;
+        let runtime = &self.at.runtime;
+        let node = runtime.state();
         Ok(Group {
-            template: self.template.checked()?,
-            group: SendGroup::new(&self.at.runtime),
+            ack_waits: node.recorder(Measured::AckWaits, template.name()),
+            template,
+            group: SendGroup::new(runtime),
             _message: PhantomData,
             _codec: PhantomData,
         })
@@ -285,7 +295,11 @@ impl<T: ?Sized, C> Group<T, C> {
         quorum: usize,
         patience: Patience,
     ) -> Result<(), WaitError> {
+        let stopwatch = Stopwatch::start(self.ack_waits.as_ref());
         let answer = self.group.wait_acknowledged(sequence, quorum, patience);
+        if let (Ok(_), Some(stopwatch)) = (&answer, stopwatch) {
+            stopwatch.record();
+        }
         let channel = self.template.name();
         answer.map_err(|failure| WaitError::of_quorum(channel, sequence, quorum, failure))
     }

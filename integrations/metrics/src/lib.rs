@@ -16,8 +16,6 @@
 //! says what to do when one moves, and `grafana.json` beside this crate is a dashboard of them.
 //!
 //! ```
-//! # #[cfg(feature = "prometheus-client")]
-//! # mod example {
 //! use std::{error::Error, sync::Arc};
 //!
 //! use ibex::Node;
@@ -34,9 +32,6 @@
 //!     assert!(page.contains("ibex_begun_sessions_total{node=\"store\"} 0"));
 //!     Ok(())
 //! }
-//! # #[test]
-//! # fn runs() { main().unwrap() }
-//! # }
 //! ```
 
 #[cfg(any(

@@ -34,7 +34,7 @@ use crate::{
 /// for family in metrics.read() {
 ///     for (labels, value) in &family.samples {
 ///         println!("{} {labels:?} {value:?}", family.metric.name);
-///         assert_eq!(*value, Value::Number(0));
+///         assert!(matches!(value, Value::Number(_)), "no histograms are kept");
 ///     }
 /// }
 /// # Ok(())

@@ -24,8 +24,8 @@ pub enum Measured {
     /// Calls that this node's handlers answered: from the arrival of the request at the service to
     /// the answer, or the drop of the request.
     Handling,
-    /// Waits of `Sender::wait_acked`, its other forms and those of a
-    /// `LogSender` that ended with the acknowledgement. Those of a group are not measured.
+    /// Waits of `wait_acked` and its other forms that ended with the acknowledgement: of senders
+    /// and log senders, and of groups for a quorum.
     AckWaits,
 }
 

@@ -80,6 +80,10 @@ fn each_call_and_each_wait_is_counted_once() {
     assert_eq!(waits.count(), 10);
     assert!(waits.quantile(1.0) > Some(std::time::Duration::ZERO));
     assert!(waits.sum() > std::time::Duration::ZERO);
+
+    store.send_to_group(4);
+    let waits = store.durations(&metrics, "ibex_ack_wait_seconds");
+    assert_eq!(waits.count(), 10 + 4);
 }
 
 #[test]

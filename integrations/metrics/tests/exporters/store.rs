@@ -13,6 +13,7 @@ pub(crate) struct Store {
     store: Arc<Node>,
     client: Arc<Node>,
     to_store: Peer,
+    of_client: Peer,
     log: Sender<[u8], Raw>,
     entries: Receiver<[u8], Raw>,
     /// Has an entry for each request that the service has answered and dropped.
@@ -55,6 +56,7 @@ impl Store {
             store,
             client,
             to_store,
+            of_client,
             log: log.expect("a sender"),
             entries: entries.expect("a receiver"),
             answered,
@@ -86,6 +88,21 @@ impl Store {
                 .expect("a message")
                 .ack();
             self.log.wait_acked(sequence).expect("it was acknowledged");
+        }
+    }
+
+    /// Sends messages to a group of one member, and waits for it as a quorum each time.
+    pub(crate) fn send_to_group(&self, messages: u64) {
+        let group = self.client.channel("wal").codec::<Raw>();
+        let mut group = group.group::<[u8]>().expect("a group");
+        group.join(&self.to_store).expect("a member");
+        let entries = self.of_client.channel("wal").codec::<Raw>();
+        let mut entries = entries.receiver::<[u8]>().expect("a receiver");
+        for _ in 0..messages {
+            let sequence = group.send(b"entry").expect("room");
+            entries.next().expect("a message").expect("a message").ack();
+            let waited = group.wait_acked(sequence, 1);
+            waited.expect("it was acknowledged");
         }
     }
 
