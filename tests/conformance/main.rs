@@ -43,6 +43,7 @@ mod resting;
 mod secured;
 mod selecting;
 mod sharing;
+mod spanning;
 mod stalling;
 mod streaming;
 mod tasks;
@@ -84,6 +85,7 @@ fn main() -> ExitCode {
         resting::SCENARIOS,
         selecting::SCENARIOS,
         sharing::SCENARIOS,
+        spanning::SCENARIOS,
         tasks::SCENARIOS,
         opening::SCENARIOS,
         versioning::SCENARIOS,
