@@ -10,6 +10,7 @@ mod failure;
 mod floors;
 mod fuzz;
 mod guide;
+mod house;
 mod instructions;
 mod integrations;
 mod minimum;
@@ -122,6 +123,14 @@ const COMMANDS: &[CommandEntry] = &[
             guide::check()?;
             Ok(ExitCode::SUCCESS)
         },
+    },
+    CommandEntry {
+        name: "house",
+        arguments: "[--list | --write | FOLDER]",
+        about: "count lines, methods, files, orderings and names of the published crates, and fail\n      \
+                if a count is above xtask/house.txt; --list: what is counted; --write: hold the\n      \
+                present values; FOLDER: count another clone",
+        run: house::run,
     },
     CommandEntry {
         name: "corpus",
