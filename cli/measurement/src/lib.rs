@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod channels;
+pub mod chart;
 pub mod costs;
 pub mod pairs;
 pub mod protection;

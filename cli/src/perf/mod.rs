@@ -3,7 +3,6 @@
 //!
 //! Without HOST it starts its own peer process. Each row is printed as soon as it is measured.
 
-mod chart;
 mod options;
 mod other_host;
 mod place;

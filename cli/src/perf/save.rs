@@ -9,9 +9,9 @@ use ibex_harness::Error;
 use ibex_harness::histogram::Distribution;
 use ibex_harness::job::Mode;
 use ibex_harness::row::{Row, bytes, duration};
+use ibex_measurement::chart::{Axis, Chart, Series};
 
 use super::Kept;
-use super::chart::{Axis, Chart, Series};
 
 /// Writes all files of a run into a folder, which is made if it does not exist.
 pub(crate) fn write(folder: &Path, kept: &[Kept]) -> Result<(), Error> {

@@ -5,26 +5,30 @@ use std::fmt;
 use ibex_harness::row::bytes;
 
 /// A picture.
-pub(crate) struct Chart {
-    pub(crate) title: &'static str,
-    pub(crate) x: Axis,
+pub struct Chart {
+    /// The line above the picture.
+    pub title: &'static str,
+    /// What the horizontal axis shows.
+    pub x: Axis,
     /// Formats a value of the vertical axis.
-    pub(crate) y: fn(f64) -> String,
-    pub(crate) series: Vec<Series>,
+    pub y: fn(f64) -> String,
+    /// The lines, in the order of the legend.
+    pub series: Vec<Series>,
 }
 
 /// A line.
-pub(crate) struct Series {
-    pub(crate) name: String,
+pub struct Series {
+    /// The name in the legend.
+    pub name: String,
     /// In ascending order.
-    pub(crate) points: Vec<(f64, f64)>,
+    pub points: Vec<(f64, f64)>,
     /// Set for a limit, whose line is dashed.
-    pub(crate) is_limit: bool,
+    pub is_limit: bool,
 }
 
 /// The meaning of the horizontal axis.
 #[derive(Clone, Copy)]
-pub(crate) enum Axis {
+pub enum Axis {
     /// Sizes, by powers of two.
     Bytes,
     /// Percentiles by their number of nines: 1 is 90 %, 2 is 99 %.
