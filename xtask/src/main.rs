@@ -86,11 +86,11 @@ const COMMANDS: &[CommandEntry] = &[
     },
     CommandEntry {
         name: "bench",
-        arguments: "[--vm] [--json] [--instructions] [ROW]",
+        arguments: "[--vm] [--json] [--instructions] [ROW] | --plots",
         about: "measure ibex beside its limits, the rows whose names hold ROW; on the device that\n      \
                 IBEX_TEST_DEVICE names only those of verbs; --vm: these in one boot of a guest,\n      \
                 beside perftest, UCX and libfabric too; --instructions: callgrind counts those\n      \
-                of a message first",
+                of a message first; --plots: draw docs/figures from README.md and BENCHMARKS.md",
         run: |arguments| verbs::bench(&BenchOptions::parse(arguments)?),
     },
     CommandEntry {
