@@ -87,9 +87,9 @@ use crate::{
 ///
 /// The most that a node takes is the sum of two lines, in bytes:
 ///
-/// - Short messages: [`node_credit_bytes`](Self::node_credit_bytes), but no more than
-///   `session_credit_bytes` for each session, + 80 MiB kept + 1 MiB for each session +
-///   (52 *n* + 16 *W*) for each receiving end + *W* for each sending end that was used.
+/// - Short messages: [`node_credit_bytes`](Self::node_credit_bytes) + 80 MiB kept + 1 MiB for each
+///   session + (52 *n* + 16 *W*) for each receiving end + *W* for each sending end that was used. Of
+///   the first, no more than `session_credit_bytes` for each session counts.
 /// - Long messages, 0 if there are none: [`memory_limit`](Self::memory_limit) + at most 512 MiB that were sent and are kept + 4 MiB for
 ///   each session + 1.5 *U* for each sending end that was used.
 ///
@@ -99,8 +99,8 @@ use crate::{
 /// longer than 128 KiB, and over verbs if it is longer than a receive buffer.
 ///
 /// For example, one session with one channel each way over TCP takes by default up to 118 MiB for short
-/// messages (2 + 80 + 1 + 1 + 32 + 2), and up to 564 MiB (512 + 4 + 48) and `memory_limit` for long
-/// ones.
+/// messages (2 + 80 + 1 + 1 + 32 + 2). For long ones it takes up to 564 MiB (512 + 4 + 48) and
+/// `memory_limit`.
 ///
 /// The formula differs in these cases:
 ///
@@ -661,10 +661,14 @@ impl NodeBuilder {
     ///
     /// # Errors
     ///
-    /// [`ListenError`]: a setting is out of its range or does not go with another, a
-    /// [variable](Self#variables) has a value that it cannot have, the
-    /// address cannot be had or is open to strangers, the socket of [`inspect`](Self::inspect)
-    /// cannot be made, the process lacks threads, descriptors or memory, or there is no runtime for [`Driver::Tasks`].
+    /// [`ListenError`] if
+    ///
+    /// - a setting is out of its range or does not go with another,
+    /// - a [variable](Self#variables) has a value that it cannot have,
+    /// - the address cannot be had or is open to strangers,
+    /// - the socket of [`inspect`](Self::inspect) cannot be made,
+    /// - the process lacks threads, descriptors or memory, or
+    /// - there is no runtime for [`Driver::Tasks`].
     ///
     /// # Panics
     ///

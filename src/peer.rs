@@ -209,9 +209,9 @@ impl Peer {
     /// `linger` ([`Duration::MAX`]: for ever) until everything that was sent is delivered. The node
     /// and its other sessions go on.
     ///
-    /// It does for one session what [`Node::close`](crate::Node::close) does for all: calls on its
-    /// channels that wait in other threads return with errors, and a call that is in the middle of
-    /// a send, or a reservation that is held, is waited for up to a second. Handles and errors here
+    /// It does for one session what [`Node::close`](crate::Node::close) does for all. Calls on its
+    /// channels that wait in other threads return with errors. A call that is in the middle of a
+    /// send, or a reservation that is held, is waited for up to a second. Handles and errors here
     /// then say [`EndedHere`](crate::EndCause::EndedHere), those of the peer
     /// [`EndedByPeer`](crate::EndCause::EndedByPeer). Both nodes forget the session: its
     /// descriptors, its memory and its place under

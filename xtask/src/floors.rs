@@ -89,19 +89,13 @@ mod tests {
     #[test]
     fn every_crate_and_folder_has_a_floor() {
         let root = workspace::root();
-        let text = fs::read_to_string(root.join("Cargo.toml")).expect("the workspace is there");
-        let (_, members) = text.split_once("members = [").expect("it has members");
-        let (members, _) = members.split_once(']').expect("the list ends");
-        let members = members.split('"').skip(1).step_by(2);
-        let published = members.filter(|member| {
-            let manifest = root.join(member).join("Cargo.toml");
-            let manifest = fs::read_to_string(manifest).expect("the crate is there");
-            !manifest.contains("publish = false")
-        });
-        let published = published.map(|member| if member == "." { "" } else { member });
+        let published = workspace::published(root).expect("the workspace is there");
         let crates = CRATES.iter().map(|(folder, _)| *folder);
         assert_eq!(
-            published.collect::<BTreeSet<_>>(),
+            published
+                .iter()
+                .map(String::as_str)
+                .collect::<BTreeSet<_>>(),
             crates.collect::<BTreeSet<_>>()
         );
 

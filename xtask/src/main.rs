@@ -10,6 +10,7 @@ mod failure;
 mod floors;
 mod fuzz;
 mod guide;
+mod house;
 mod instructions;
 mod integrations;
 mod minimum;
@@ -85,11 +86,11 @@ const COMMANDS: &[CommandEntry] = &[
     },
     CommandEntry {
         name: "bench",
-        arguments: "[--vm] [--json] [--instructions] [ROW]",
+        arguments: "[--vm] [--json] [--instructions] [ROW] | --plots",
         about: "measure ibex beside its limits, the rows whose names hold ROW; on the device that\n      \
                 IBEX_TEST_DEVICE names only those of verbs; --vm: these in one boot of a guest,\n      \
                 beside perftest, UCX and libfabric too; --instructions: callgrind counts those\n      \
-                of a message first",
+                of a message first; --plots: draw docs/figures from README.md and BENCHMARKS.md",
         run: |arguments| verbs::bench(&BenchOptions::parse(arguments)?),
     },
     CommandEntry {
@@ -122,6 +123,14 @@ const COMMANDS: &[CommandEntry] = &[
             guide::check()?;
             Ok(ExitCode::SUCCESS)
         },
+    },
+    CommandEntry {
+        name: "house",
+        arguments: "[--list | --write | FOLDER]",
+        about: "count lines, methods, files, orderings and names of the published crates, and fail\n      \
+                if a count is above xtask/house.txt; --list: what is counted; --write: hold the\n      \
+                present values; FOLDER: count another clone",
+        run: house::run,
     },
     CommandEntry {
         name: "corpus",

@@ -51,6 +51,8 @@ pub(crate) struct BenchOptions {
     pub(crate) json: bool,
     /// Counts the instructions of a message, too.
     pub(crate) instructions: bool,
+    /// Draws the pictures of the recorded figures, and measures nothing.
+    pub(crate) plots: bool,
     /// Runs only the rows whose names contain this.
     pub(crate) row: Option<String>,
 }
@@ -64,6 +66,7 @@ impl BenchOptions {
                 "--vm" => options.vm = true,
                 "--json" => options.json = true,
                 "--instructions" => options.instructions = true,
+                "--plots" => options.plots = true,
                 row if !row.starts_with('-') && options.row.is_none() => {
                     options.row = Some(row.to_string());
                 }
@@ -182,6 +185,7 @@ mod tests {
         assert!(options.vm && options.json);
         assert_eq!(options.row.as_deref(), Some("latency"));
         assert!(BenchOptions::parse(&words("one two")).is_err());
+        assert!(BenchOptions::parse(&words("--plots")).unwrap().plots);
         assert!(BenchOptions::parse(&words("--rows")).is_err());
     }
 

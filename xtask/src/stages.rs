@@ -14,7 +14,7 @@ use crate::step::{Step, side_by_side};
 use crate::tool::{CLIPPY, CMAKE, IPROUTE, LIBCLANG, RUSTFMT};
 use crate::watchdog::Watchdog;
 use crate::{
-    fuzz, guide, integrations, minimum, mutants, simulate, soak, tested, verbs, workspace,
+    fuzz, guide, house, integrations, minimum, mutants, simulate, soak, tested, verbs, workspace,
 };
 
 pub(crate) const STAGES: &[Stage] = &[
@@ -39,6 +39,14 @@ pub(crate) const STAGES: &[Stage] = &[
         work: Work::Commands(&[
             "cargo clippy --workspace --all-targets --all-features -- -D warnings",
         ]),
+    },
+    Stage {
+        name: "house",
+        about: "lines, methods, long files, lone orderings and shared names do not become more",
+        budget: seconds(10),
+        quick: true,
+        tools: &[],
+        work: Work::Function(house::stage),
     },
     Stage {
         name: "minimum",

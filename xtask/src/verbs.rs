@@ -157,11 +157,18 @@ fn faults(label: &str, watchdog: &Watchdog) -> Result<Vec<Step>, Failure> {
     ])
 }
 
-/// Runs `cargo xtask bench`: the benchmark, or its rows of verbs on a device.
+/// Runs `cargo xtask bench`: the benchmark, or its rows of verbs on a device, or the drawing of its
+/// figures.
 ///
 /// Standard output has only the benchmark's output.
 pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode, Failure> {
     let watchdog = Watchdog::patient();
+    if options.plots {
+        let line = "cargo run -p ibex-measurement --example plots";
+        return Step::of_line(line)
+            .run(&watchdog)
+            .map(|()| ExitCode::SUCCESS);
+    }
     let mut build = Step::of_line("cargo bench -p ibex-benches --bench pingpong").aside();
     let has_device = options.vm || env::var_os("IBEX_TEST_DEVICE").is_some();
     if has_device {

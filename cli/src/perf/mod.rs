@@ -3,7 +3,6 @@
 //!
 //! Without HOST it starts its own peer process. Each row is printed as soon as it is measured.
 
-mod chart;
 mod options;
 mod other_host;
 mod place;
@@ -73,8 +72,9 @@ fn measure(options: &PerfOptions, protection: Option<RunKeys>) -> Result<u8, Fai
         is_all_sound: true,
         has_limits: true,
     };
+    let opening = table::opening(options, &run.place);
     if !options.json {
-        run.progress.print(&table::opening(options, &run.place))?;
+        run.progress.print(&opening)?;
     }
     if cfg!(debug_assertions) {
         run.progress.note(
@@ -106,7 +106,7 @@ fn measure(options: &PerfOptions, protection: Option<RunKeys>) -> Result<u8, Fai
         run.progress.print(&table::FOOTING)?;
     }
     if let Some(folder) = &options.save {
-        save::write(folder, &run.kept)?;
+        save::write(folder, &run.kept, &opening)?;
         run.progress
             .note(&format!("{}: rows and plots", folder.display()));
     }

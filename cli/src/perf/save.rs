@@ -7,14 +7,15 @@ use std::path::Path;
 
 use ibex_harness::Error;
 use ibex_harness::histogram::Distribution;
-use ibex_harness::job::Mode;
-use ibex_harness::row::{Row, bytes, duration};
+use ibex_harness::row::bytes;
+use ibex_measurement::by_size;
+use ibex_measurement::chart::{Axis, Chart, Series, Unit};
 
 use super::Kept;
-use super::chart::{Axis, Chart, Series};
 
-/// Writes all files of a run into a folder, which is made if it does not exist.
-pub(crate) fn write(folder: &Path, kept: &[Kept]) -> Result<(), Error> {
+/// Writes all files of a run into a folder, which is made if it does not exist. The plots have the
+/// note below their titles.
+pub(crate) fn write(folder: &Path, kept: &[Kept], note: &str) -> Result<(), Error> {
     let write = || -> io::Result<()> {
         fs::create_dir_all(folder)?;
         let rows: Vec<_> = kept.iter().map(|kept| &kept.row).collect();
@@ -26,7 +27,7 @@ pub(crate) fn write(folder: &Path, kept: &[Kept]) -> Result<(), Error> {
                 fs::write(folder.join(file), percentiles(distribution))?;
             }
         }
-        for (name, chart) in charts(kept) {
+        for (name, chart) in charts(kept, note) {
             if !chart.series.is_empty() {
                 fs::write(folder.join(format!("{name}.svg")), chart.to_string())?;
             }
@@ -64,7 +65,7 @@ fn percentiles(distribution: &Distribution) -> String {
     text
 }
 
-fn charts(kept: &[Kept]) -> [(&'static str, Chart); 3] {
+fn charts(kept: &[Kept], note: &str) -> [(&'static str, Chart); 3] {
     let with_times = kept.iter().filter_map(|kept| {
         let distribution = kept.distribution.as_ref()?;
         let total = distribution.steps().last()?.1;
@@ -80,68 +81,17 @@ fn charts(kept: &[Kept]) -> [(&'static str, Chart); 3] {
             is_limit: false,
         })
     });
-    let p50 = |row: &Row| row.one_way_ns.map(|times| times.p50 as f64);
-    let raw_p50 = |row: &Row| row.raw_one_way_ns_p50.map(|ns| ns as f64);
-    let rate = |row: &Row| (row.mode == Mode::Stream).then_some(row.bytes_per_s);
-    let raw_rate = |row: &Row| row.raw_bytes_per_s.filter(|_| row.mode == Mode::Stream);
-    let time = |ns: f64| duration(ns as u64);
+    let by_percentile = Chart {
+        title: "One way, by percentile",
+        note: note.to_owned(),
+        x: Axis::Nines,
+        y: Unit::Nanoseconds,
+        series: with_times.collect(),
+    };
+    let rows: Vec<_> = kept.iter().map(|kept| &kept.row).collect();
     [
-        (
-            "latency_by_percentile",
-            Chart {
-                title: "One way, by percentile",
-                x: Axis::Nines,
-                y: time,
-                series: with_times.collect(),
-            },
-        ),
-        (
-            "latency_by_size",
-            Chart {
-                title: "One way, median, by size of a message",
-                x: Axis::Bytes,
-                y: time,
-                series: by_size(kept, p50, raw_p50),
-            },
-        ),
-        (
-            "bandwidth_by_size",
-            Chart {
-                title: "Stream, payload per second, by size of a message",
-                x: Axis::Bytes,
-                y: |rate| format!("{}/s", bytes(rate)),
-                series: by_size(kept, rate, raw_rate),
-            },
-        ),
+        ("latency_by_percentile", by_percentile),
+        ("latency_by_size", by_size::latency(&rows, note)),
+        ("bandwidth_by_size", by_size::bandwidth(&rows, note)),
     ]
-}
-
-/// Returns a line for each fabric and each limit that has more than one size.
-fn by_size(
-    kept: &[Kept],
-    ours: impl Fn(&Row) -> Option<f64>,
-    limit: impl Fn(&Row) -> Option<f64>,
-) -> Vec<Series> {
-    let mut series: Vec<Series> = Vec::new();
-    for row in kept.iter().map(|kept| &kept.row).filter(|row| row.size > 0) {
-        let both = [(ours(row), ""), (limit(row), " limit")];
-        for (figure, suffix) in both {
-            let name = format!("{}{suffix}", row.fabric);
-            let Some(figure) = figure else { continue };
-            let point = (row.size as f64, figure);
-            match series.iter_mut().find(|series| series.name == name) {
-                Some(series) => series.points.push(point),
-                None => series.push(Series {
-                    name,
-                    points: vec![point],
-                    is_limit: !suffix.is_empty(),
-                }),
-            }
-        }
-    }
-    series.retain(|series| series.points.len() > 1);
-    for line in &mut series {
-        line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
-    }
-    series
 }

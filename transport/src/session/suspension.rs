@@ -22,9 +22,11 @@ use super::EndCause;
 /// since when, why, and what this node does about it.
 ///
 /// Errors and events of a wait that had no chance because of it carry this. It prints as a sentence
-/// without its end, such as *there has been no connection to 10.0.0.2:7000 for 4.2s: it closed the
-/// connection; this node dials it again (7 attempts so far, the last: connection refused), and the
-/// session ends unless that succeeds within 25.8s*. The times in it count from the moment of printing.
+/// without its end, whose times count from the moment of printing, such as
+///
+/// > there has been no connection to 10.0.0.2:7000 for 4.2s: it closed the connection; this node
+/// > dials it again (7 attempts so far, the last: connection refused), and the session ends unless
+/// > that succeeds within 25.8s
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Suspension {

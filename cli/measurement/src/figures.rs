@@ -1,0 +1,60 @@
+//! The pictures of README.md and BENCHMARKS.md, which show the tables of these pages.
+
+use std::fs;
+use std::path::Path;
+
+use ibex_harness::Error;
+
+use crate::ratios::{RatioRow, Ratios};
+
+/// Returns the pictures of the repository at `root`, each with its path.
+///
+/// # Errors
+/// A page cannot be read, or README.md has a row that BENCHMARKS.md has not.
+pub fn pictures(root: &Path) -> Result<Vec<(&'static str, String)>, Error> {
+    let read = |path: &str| {
+        let text = fs::read_to_string(root.join(path));
+        text.map_err(|error| Error::subject(format!("{path}: {error}")))
+    };
+    let benchmarks = RatioRow::read(&read("BENCHMARKS.md")?);
+    let readme = read("README.md")?;
+    let short = readme.lines().filter(|line| is_ratio(line));
+    let short = short.map(|line| RatioRow::named(&benchmarks, line));
+    let readme = Ratios {
+        title: "ibex beside loops written by hand",
+        note: "on the same memory, socket or queue pair and the same cores; BENCHMARKS.md has machine, commit and command",
+        rows: short.collect::<Result<_, _>>()?,
+    };
+    let limits = Ratios {
+        title: "ibex beside its limits and other programs",
+        note: "cargo bench --bench pingpong, cargo xtask bench --vm; machines and commits are below the table",
+        rows: benchmarks,
+    };
+    Ok(vec![
+        ("docs/figures/readme.svg", readme.to_string()),
+        ("docs/figures/limits.svg", limits.to_string()),
+    ])
+}
+
+/// Returns whether a line is a row of a table with a ratio and its spread.
+fn is_ratio(line: &str) -> bool {
+    let spread = line.split_once('[').map_or("", |(_, spread)| spread);
+    line.starts_with('|') && spread.starts_with(|letter: char| letter.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pictures_show_the_present_tables() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for (path, picture) in pictures(&root).expect("the figures can be read") {
+            let there = fs::read_to_string(root.join(path)).unwrap_or_default();
+            assert!(
+                there == picture,
+                "{path} is of other figures; `cargo xtask bench --plots` draws it again"
+            );
+        }
+    }
+}
