@@ -11,8 +11,8 @@ use ibex_transport::{node::Wait, runtime::Driver, shared_memory};
 #[cfg(feature = "verbs")]
 use crate::rdma::RdmaSettings;
 use crate::{
-    Fabric, accept_placement::AcceptPlacement, channel_defaults::ChannelDefaults, inspect::Place,
-    node_builder::is_compiled_in, setting::SettingConflict,
+    Fabric, accept_placement::AcceptPlacement, channel_defaults::ChannelDefaults,
+    inspect::SocketPlace, node_builder::is_compiled_in, setting::SettingConflict,
 };
 
 /// Settings of a node.
@@ -49,7 +49,7 @@ pub(crate) struct NodeSettings {
     pub(crate) memory_limit: Option<u64>,
     pub(crate) channel: ChannelDefaults,
     /// The place of the socket at which the node is inspected, if it has one.
-    pub(crate) inspect: Option<Place>,
+    pub(crate) inspect: Option<SocketPlace>,
 }
 
 impl Default for NodeSettings {
