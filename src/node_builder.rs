@@ -20,7 +20,7 @@ use crate::{
     address,
     environment::{self, Environment, EnvironmentWarning, Site},
     error::ListenFailure,
-    inspect::Place,
+    inspect::SocketPlace,
     node::Listening,
     node_settings::NodeSettings,
     setting::SettingError,
@@ -584,7 +584,7 @@ impl NodeBuilder {
     /// The node has a thread for it, under each driver, which sleeps while nobody is connected. An
     /// answer holds each engine's lock for some 100 ns for each channel.
     pub fn inspect(mut self) -> Self {
-        self.settings.inspect = Some(Place::Default);
+        self.settings.inspect = Some(SocketPlace::Default);
         self
     }
 
@@ -592,7 +592,7 @@ impl NodeBuilder {
     /// [`inspect`](Self::inspect). The last of the two calls counts. The path is one where there is
     /// no file yet, or the socket of a node that is gone. It has 107 bytes at most.
     pub fn inspect_at(mut self, path: impl Into<PathBuf>) -> Self {
-        self.settings.inspect = Some(Place::At(path.into()));
+        self.settings.inspect = Some(SocketPlace::At(path.into()));
         self
     }
 

@@ -14,8 +14,8 @@ use ibex_transport::{node::Wait, runtime::Driver, shared_memory};
 #[cfg(feature = "verbs")]
 use crate::rdma::RdmaSettings;
 use crate::{
-    Fabric, accept_placement::AcceptPlacement, channel_defaults::ChannelDefaults, inspect::Place,
-    node_builder::is_compiled_in, setting::SettingConflict,
+    Fabric, accept_placement::AcceptPlacement, channel_defaults::ChannelDefaults,
+    inspect::SocketPlace, node_builder::is_compiled_in, setting::SettingConflict,
 };
 
 /// Settings of a node.
@@ -56,7 +56,7 @@ pub(crate) struct NodeSettings {
     /// The optional parts of the protocol that the node knows. Tests play older nodes by it.
     pub(crate) features: u64,
     /// The place of the socket at which the node is inspected, if it has one.
-    pub(crate) inspect: Option<Place>,
+    pub(crate) inspect: Option<SocketPlace>,
 }
 
 impl Default for NodeSettings {

@@ -209,7 +209,7 @@ pub(crate) struct TopOptions {
     #[arg(value_name = "PID | SOCKET")]
     pub(crate) node: Option<String>,
 
-    /// Print one table, and end
+    /// Print one table, and end, as is done where the output is no terminal
     #[arg(long)]
     pub(crate) once: bool,
 

@@ -18,7 +18,7 @@ use rustix::{
     process::geteuid,
 };
 
-use super::{Observed, Place, place::next_step};
+use super::{Observed, SocketPlace, socket_place::next_step};
 use crate::{ListenError, error::ListenFailure};
 
 /// A node's socket and its thread. Dropping it removes the socket and ends the thread.
@@ -31,7 +31,7 @@ pub(crate) struct Inspector {
 
 impl Inspector {
     /// Listens at `place`, and answers what `observed` shows.
-    pub(crate) fn start(place: &Place, observed: Observed) -> Result<Self, ListenError> {
+    pub(crate) fn start(place: &SocketPlace, observed: Observed) -> Result<Self, ListenError> {
         let listening = place.listen(observed.name());
         let (listener, path) = listening.map_err(|refused| ListenFailure::Inspect {
             path: refused.path,

@@ -38,12 +38,12 @@
 mod answer;
 mod inspector;
 mod json;
-mod place;
+mod socket_place;
 
 pub(crate) use answer::Observed;
 pub(crate) use inspector::Inspector;
-pub(crate) use place::Place;
-pub use place::sockets;
+pub(crate) use socket_place::SocketPlace;
+pub use socket_place::sockets;
 
 #[cfg(doc)]
 use crate::NodeStats;

@@ -282,7 +282,9 @@ impl SendHandle {
             // so.
             self.end().session.watch_stalls();
             self.end().watch_open();
-            if self.end.times.is_some() {
+            // The peer's end, and a turn at the producer, are no room.
+            let waits_for_room = self.waits.turn.is_none() && self.is_open();
+            if waits_for_room && self.end.times.is_some() {
                 self.waits.since = since.or_else(|| Some(clock::now()));
             }
         }

@@ -192,6 +192,7 @@ mod tests {
                 reason: String::new(),
                 names: PeerNames::default(),
                 known_to: None,
+                carries_context: false,
             },
             channel: "wal".into(),
             end: Role::Sender,

@@ -27,7 +27,7 @@ use rustix::{
 
 /// The place of a node's socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum SocketPlace {
     /// The folder of the user.
     Default,
     /// A path that the program chose.
@@ -41,7 +41,7 @@ pub(crate) struct Refused {
     pub(crate) source: io::Error,
 }
 
-impl Place {
+impl SocketPlace {
     /// Listens there. Returns the socket, which does not block, and its path.
     pub(crate) fn listen(&self, node: Option<&str>) -> Result<(OwnedFd, PathBuf), Refused> {
         let refused = |path: &Path| {
@@ -49,12 +49,12 @@ impl Place {
             |source: io::Error| Refused { path, source }
         };
         match self {
-            Place::At(path) => {
+            SocketPlace::At(path) => {
                 remove_if_dead(path).map_err(refused(path))?;
                 let listener = listen_at(path).map_err(refused(path))?;
                 Ok((listener, path.clone()))
             }
-            Place::Default => {
+            SocketPlace::Default => {
                 let folder = folder();
                 make_private(&folder).map_err(refused(&folder))?;
                 remove_of_dead(&folder);
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn a_dead_socket_is_replaced_and_a_living_one_is_not() {
         let path = env::temp_dir().join(format!("ibex-dead-{}.sock", process::id()));
-        let place = Place::At(path.clone());
+        let place = SocketPlace::At(path.clone());
         let (first, at) = place.listen(None).expect("a free path");
         assert_eq!(at, path);
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
