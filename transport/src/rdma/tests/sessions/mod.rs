@@ -110,6 +110,7 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
             fabric: Fabric::Verbs,
             reason: "the test says so".to_owned(),
             known_to: None,
+            carries_context: false,
         },
         parts: WireParts {
             stream,
