@@ -2,7 +2,7 @@
 //! cancellation.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::Instant,
 };
@@ -414,8 +414,10 @@ fn a_call_of_a_service_that_nobody_offers_says_so_at_its_deadline() {
 
 #[test]
 fn a_call_without_a_turn_is_late_and_was_not_executed() {
+    static ARE_LATE: AtomicBool = AtomicBool::new(false);
     in_each_cell(
         |node, peer| {
+            ARE_LATE.store(false, Ordering::SeqCst);
             let calls = peer.channel("echo").max_in_flight(1);
             let echo = calls.caller::<Question, Answer>().unwrap();
             let first = question(1);
@@ -429,12 +431,13 @@ fn a_call_without_a_turn_is_late_and_was_not_executed() {
                 assert_eq!(late.kind(), CallErrorKind::DeadlineExceeded, "{late}");
                 assert_eq!(late.execution(), Execution::NotExecuted);
             }
+            ARE_LATE.store(true, Ordering::SeqCst);
             assert_eq!(run(node, first).unwrap().number, 1);
         },
-        |_, peer| {
+        |node, peer| {
             let mut service = peer.service::<Question, Answer>("echo").unwrap();
             let request = service.next().unwrap().unwrap();
-            thread::sleep(3 * MOMENT);
+            until(node, || ARE_LATE.load(Ordering::SeqCst));
             answer(request);
             assert!(service.next().unwrap().is_none());
         },
