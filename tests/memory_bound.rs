@@ -44,7 +44,8 @@ fn rings(fabric: Fabric) {
         .collect();
     // The receiving end over tcp takes up to 52 bytes for each message of its window.
     let most = RINGS * (WINDOW + 52 * 16384) + SLACK;
-    grown.check("rings", fabric, RINGS * WINDOW..=most);
+    // Where the machine is slow, all but the last have rested long enough to give theirs back.
+    grown.check("rings", fabric, WINDOW..=most);
     drop(ends);
 }
 

@@ -231,7 +231,7 @@ impl Run<'_> {
         title: &str,
     ) -> Result<Kept, Error> {
         let port = match fabric {
-            FabricName::Verbs if !self.place.is_there() => VerbsPort::choose().ok(),
+            FabricName::Verbs => VerbsPort::choose().ok(),
             _ => None,
         };
         let limit = match fabric {

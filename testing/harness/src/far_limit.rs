@@ -1,5 +1,6 @@
-//! The limits of TCP between two hosts. The answering side opens a [`Door`], the measuring side
-//! learns its [`DoorKey`] from it over a connection that they have, and goes in.
+//! The limits between two hosts. The answering side opens a [`Door`], the measuring side learns its
+//! [`DoorKey`] from it over a connection that they have, and goes in. For verbs, the TCP connection
+//! carries what the two queue pairs need of each other, and its end tells of the other side's.
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,16 @@ use crate::{
     limit::Limit,
     link::{self, Link},
     raw_tcp::RawTcp,
+};
+#[cfg(feature = "verbs")]
+use std::io::{BufRead, BufReader};
+
+#[cfg(feature = "verbs")]
+use crate::{
+    pair::Watch,
+    queue_pair::{Endpoint, QueuePair},
+    raw_verbs::RawVerbs,
+    verbs_port::VerbsPort,
 };
 
 /// What opens a door.
@@ -101,6 +112,10 @@ impl Door {
         if let Some(tls) = &self.tls {
             return link::answer(job, &mut RawTcp::over(*job, tls.accept(socket)?));
         }
+        #[cfg(feature = "verbs")]
+        if self.limit == Limit::Verbs {
+            return link::answer(job, &mut answer_verbs(*job, socket)?);
+        }
         let blocks = self.limit == Limit::BlockingTcp;
         link::answer(job, &mut RawTcp::new(*job, socket, blocks)?)
     }
@@ -146,7 +161,50 @@ pub fn measure(
     if let Some(certificate) = &key.certificate {
         return run(job, RawTcp::over(job, raw_tls::dial(certificate, socket)?));
     }
+    #[cfg(feature = "verbs")]
+    if limit == Limit::Verbs {
+        return run(job, dial_verbs(job, socket)?);
+    }
     run(job, RawTcp::new(job, socket, limit == Limit::BlockingTcp)?)
+}
+
+/// Connects a queue pair to that of the measuring side. This side connects first, since the other
+/// sends at once.
+#[cfg(feature = "verbs")]
+fn answer_verbs(job: Job, socket: TcpStream) -> Result<RawVerbs, Error> {
+    let theirs: Endpoint = receive(&socket)?;
+    let mut ours = QueuePair::new(&VerbsPort::choose()?)?;
+    ours.connect(&theirs)?;
+    send(&socket, &ours.endpoint())?;
+    RawVerbs::new(job, ours.watched(Watch::over(socket)?), true)
+}
+
+#[cfg(feature = "verbs")]
+fn dial_verbs(job: Job, socket: TcpStream) -> Result<RawVerbs, Error> {
+    let mut ours = QueuePair::new(&VerbsPort::choose()?)?;
+    send(&socket, &ours.endpoint())?;
+    ours.connect(&receive(&socket)?)?;
+    RawVerbs::new(job, ours.watched(Watch::over(socket)?), false)
+}
+
+#[cfg(feature = "verbs")]
+fn send(mut socket: &TcpStream, endpoint: &Endpoint) -> Result<(), Error> {
+    let mut line = serde_json::to_string(endpoint).map_err(Error::subject)?;
+    line.push('\n');
+    let sent = socket.write_all(line.as_bytes());
+    sent.map_err(Error::io("sending the endpoint of the queue pair"))
+}
+
+/// Receives the line of an endpoint, behind which the other side sends nothing by TCP.
+#[cfg(feature = "verbs")]
+fn receive(socket: &TcpStream) -> Result<Endpoint, Error> {
+    let mut line = String::new();
+    socket
+        .set_read_timeout(Some(PATIENCE))
+        .and_then(|()| BufReader::new(socket.take(LONGEST_LINE)).read_line(&mut line))
+        .and_then(|_| socket.set_read_timeout(None))
+        .map_err(Error::io("receiving the endpoint of the queue pair"))?;
+    serde_json::from_str(&line).map_err(Error::subject)
 }
 
 fn run(job: Job, mut link: impl Link) -> Result<(Stopped, Tally), Error> {
@@ -159,6 +217,7 @@ fn check(limit: Limit) -> Result<(), Error> {
     match limit {
         Limit::Tcp | Limit::BlockingTcp => Ok(()),
         Limit::Tls if cfg!(feature = "tls") => Ok(()),
+        Limit::Verbs if cfg!(feature = "verbs") => Ok(()),
         _ => Err(Error::subject(format!(
             "{limit:?} is no limit between hosts"
         ))),
@@ -166,3 +225,6 @@ fn check(limit: Limit) -> Result<(), Error> {
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The most bytes of an endpoint's line.
+#[cfg(feature = "verbs")]
+const LONGEST_LINE: u64 = 4096;

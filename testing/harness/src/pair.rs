@@ -12,8 +12,8 @@
 
 use std::{
     env,
-    io::{self, BufRead, BufReader, Write},
-    net::SocketAddr,
+    io::{self, BufRead, BufReader, Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
     os::fd::RawFd,
     process::{ChildStdout, ExitCode, Stdio},
     sync::{
@@ -142,8 +142,9 @@ impl Pair {
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch {
-            pid: self.pid(),
+            pid: Some(self.pid()),
             ended: Arc::clone(&self.ended),
+            connection: None,
         }
     }
 
@@ -181,11 +182,48 @@ impl Pair {
 /// its parent, it never reports an end.
 #[derive(Clone, Default)]
 pub struct Watch {
-    pid: u32,
+    /// The number of the process, if it is one of this host.
+    pid: Option<u32>,
     ended: Arc<AtomicBool>,
+    /// The connection whose end tells of the other process, of another host.
+    #[allow(dead_code, reason = "held for its drop")]
+    connection: Option<Arc<Shut>>,
+}
+
+/// A connection that ends with this value, though a thread reads from it.
+struct Shut(TcpStream);
+
+impl Drop for Shut {
+    fn drop(&mut self) {
+        // It fails if the connection has ended already.
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
 }
 
 impl Watch {
+    /// Watches a process of another host, which ends this connection when it ends and sends nothing
+    /// on it. The connection ends with the watch.
+    ///
+    /// # Errors
+    /// The process lacks a descriptor.
+    pub fn over(connection: TcpStream) -> Result<Self, Error> {
+        let watched = connection.try_clone();
+        let mut watched = watched.map_err(Error::io("watching the connection"))?;
+        let ended = Arc::<AtomicBool>::default();
+        let noted = ended.clone();
+        thread::spawn(move || {
+            // Both an error and the end are the end.
+            let _ = watched.read(&mut [0]);
+            // ENDED, pairs with `has_ended`.
+            noted.store(true, Ordering::Release);
+        });
+        Ok(Self {
+            pid: None,
+            ended,
+            connection: Some(Arc::new(Shut(connection))),
+        })
+    }
+
     /// Returns whether the other process has ended, well or badly.
     #[inline]
     #[must_use]
@@ -198,9 +236,13 @@ impl Watch {
     #[cold]
     #[must_use]
     pub fn ended_early(&self) -> Error {
-        Error::PeerEnded {
-            pid: self.pid,
-            status: "before it had sent everything".into(),
+        let status = "before it had sent everything";
+        match self.pid {
+            Some(pid) => Error::PeerEnded {
+                pid,
+                status: status.into(),
+            },
+            None => Error::subject(format!("the process of the other host ended {status}")),
         }
     }
 }

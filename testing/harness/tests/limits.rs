@@ -151,11 +151,7 @@ fn a_flipped_byte_is_counted(cores: Cores) {
 }
 
 fn a_door_lets_in_who_has_its_key() {
-    for limit in OF_EVERY_HOST
-        .iter()
-        .copied()
-        .filter(|limit| *limit != Limit::Shm)
-    {
+    for limit in limits().into_iter().filter(|limit| *limit != Limit::Shm) {
         let job = Job {
             mode: Mode::Latency,
             size: 1000,
