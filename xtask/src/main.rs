@@ -143,7 +143,10 @@ const COMMANDS: &[CommandEntry] = &[
     },
 ];
 
-fn run_stages(stages: &'static [Stage], arguments: &[String]) -> Result<ExitCode, Failure> {
+fn run_stages(
+    stages: &'static [&'static [Stage]],
+    arguments: &[String],
+) -> Result<ExitCode, Failure> {
     stage::run(stages, &TestOptions::parse(stages, arguments)?)
 }
 
@@ -186,7 +189,7 @@ fn help() -> String {
     ];
     for (title, stages) in lists {
         text += title;
-        for stage in stages {
+        for stage in stages.iter().copied().flatten() {
             let mark = if stage.quick { '*' } else { ' ' };
             text += &format!("  {mark} {:<12} {}\n", stage.name, stage.about);
         }

@@ -18,7 +18,7 @@ pub(crate) struct TestOptions {
 
 impl TestOptions {
     /// Reads the arguments behind `test` or `torture`, with the stages of that command.
-    pub(crate) fn parse(stages: &[Stage], arguments: &[String]) -> Result<Self, Failure> {
+    pub(crate) fn parse(stages: &[&[Stage]], arguments: &[String]) -> Result<Self, Failure> {
         let mut options = Self::default();
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
@@ -123,8 +123,8 @@ pub(crate) fn expect_none(arguments: &[String]) -> Result<(), Failure> {
         .map_or(Ok(()), |first| Err(unknown(first)))
 }
 
-fn stage_name(stages: &[Stage], name: Option<&String>) -> Result<String, Failure> {
-    let names = || stages.iter().map(|stage| stage.name);
+fn stage_name(stages: &[&[Stage]], name: Option<&String>) -> Result<String, Failure> {
+    let names = || stages.iter().copied().flatten().map(|stage| stage.name);
     let all = || names().collect::<Vec<_>>().join(", ");
     let name = name.ok_or_else(|| Failure::new(format!("--stage takes one of {}", all())))?;
     if names().any(|known| known == name) {

@@ -13,7 +13,7 @@ use crate::tool::{self, CARGO_DENY, CARGO_HACK, CARGO_SEMVER_CHECKS};
 use crate::watchdog::Watchdog;
 use crate::workspace;
 
-pub(crate) const STAGES: &[Stage] = &[
+pub(crate) const STAGES: &[&[Stage]] = &[&[
     Stage {
         name: "package",
         about: "every crate is packaged without a warning, with its licences and its README",
@@ -73,7 +73,7 @@ pub(crate) const STAGES: &[Stage] = &[
         tools: &[],
         work: Work::Function(semver),
     },
-];
+]];
 
 /// The published crates.
 const CRATES: [&str; 10] = [

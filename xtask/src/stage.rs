@@ -1,14 +1,15 @@
-//! A stage of the test run, and the run itself: every chosen stage in turn, whatever the outcome of
-//! the one before.
+//! A stage of the test run, and the run itself: lists of stages run side by side, and in each every
+//! chosen stage in turn, whatever the outcome of the one before.
 
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 use crate::options::TestOptions;
 use crate::process_tree;
 use crate::report::{Report, Row};
-use crate::step::Step;
+use crate::step::{Step, lists_at_once};
 use crate::tool::{self, Tool};
 use crate::watchdog::Watchdog;
 
@@ -39,25 +40,24 @@ pub(crate) enum Work {
     Function(fn(&Watchdog) -> Result<(), Failure>),
 }
 
-/// Runs the chosen stages, and prints the report.
-pub(crate) fn run(stages: &'static [Stage], options: &TestOptions) -> Result<ExitCode, Failure> {
+/// Runs the chosen stages of lists that run side by side, and prints the report.
+pub(crate) fn run(
+    lists: &'static [&'static [Stage]],
+    options: &TestOptions,
+) -> Result<ExitCode, Failure> {
     let is_chosen = |stage: &&Stage| options.selects(stage.name, stage.quick);
+    let stages = || lists.iter().copied().flatten();
     process_tree::adopt_orphans();
 
     let mut wanted: Vec<&Tool> = Vec::new();
-    for tool in stages
-        .iter()
-        .filter(is_chosen)
-        .flat_map(|stage| stage.tools)
-    {
+    for tool in stages().filter(is_chosen).flat_map(|stage| stage.tools) {
         if !wanted.contains(&tool) {
             wanted.push(tool);
         }
     }
     tool::prepare(&wanted, !options.no_install);
 
-    let left_out: Vec<_> = stages
-        .iter()
+    let left_out: Vec<_> = stages()
         .filter(|stage| !is_chosen(stage))
         .map(|stage| stage.name)
         .collect();
@@ -66,8 +66,16 @@ pub(crate) fn run(stages: &'static [Stage], options: &TestOptions) -> Result<Exi
         println!("left out, as the arguments ask for: {list}");
     }
     let started = Instant::now();
+    let rows = Mutex::new(Vec::new());
+    lists_at_once(lists, |stage| {
+        if is_chosen(&stage) {
+            let row = stage.run();
+            rows.lock().expect("no stage panics here").push(row);
+        }
+        Ok(())
+    })?;
     let report = Report {
-        rows: stages.iter().filter(is_chosen).map(Stage::run).collect(),
+        rows: rows.into_inner().expect("no stage panics here"),
         taken: started.elapsed(),
     };
     print!("\n{report}");

@@ -1,10 +1,9 @@
-//! The stages of `cargo xtask test`, in the order in which they run: those first that fail soonest,
-//! those last that share the optimized build. And the stages of `cargo xtask torture`. A new stage
-//! is a new entry.
+//! The stages of `cargo xtask test`, in two lists that run side by side, each in its order, with
+//! those first that fail soonest; and the stages of `cargo xtask torture`. A new stage is a new
+//! entry.
 //!
-//! Stages run one after the other; inside one, tests that wait run side by side. Two lists of stages
-//! at once were slower on two cores (3,817 s after 2,581 s): the guests' processors waited for cores
-//! that builds had.
+//! One list alone leaves two cores partly idle: its tests wait more than they compute. The lists
+//! build mostly in different profiles, so that one seldom waits for the other's builds.
 
 use std::time::Duration;
 
@@ -17,7 +16,10 @@ use crate::{
     fuzz, guide, house, integrations, minimum, mutants, simulate, soak, tested, verbs, workspace,
 };
 
-pub(crate) const STAGES: &[Stage] = &[
+pub(crate) const STAGES: &[&[Stage]] = &[CHECKS, OPTIMIZED];
+
+/// The stages that check the code, and those with builds of their own.
+const CHECKS: &[Stage] = &[
     Stage {
         name: "fmt",
         about: "the code is formatted",
@@ -112,6 +114,10 @@ pub(crate) const STAGES: &[Stage] = &[
         tools: integrations::TOOLS,
         work: Work::Function(integrations::stage),
     },
+];
+
+/// The stages that share the optimized build.
+const OPTIMIZED: &[Stage] = &[
     Stage {
         name: "build",
         about: "the optimised programs of all stages behind this one",
@@ -180,7 +186,7 @@ pub(crate) const STAGES: &[Stage] = &[
 
 /// The stages of `cargo xtask torture`, which do for hours what `cargo xtask test` does, or need a
 /// build of their own. No promise of RELIABILITY.md has its only test here.
-pub(crate) const TORTURE: &[Stage] = &[
+pub(crate) const TORTURE: &[&[Stage]] = &[&[
     Stage {
         name: "memory",
         about: "twenty times the messages of the proof that memory stays flat",
@@ -245,7 +251,7 @@ pub(crate) const TORTURE: &[Stage] = &[
         tools: verbs::TOOLS,
         work: Work::Function(verbs::whole),
     },
-];
+]];
 
 /// Runs Clippy, a check that can deny warnings without building every dependency again.
 fn features(watchdog: &Watchdog) -> Result<(), Failure> {
@@ -500,8 +506,8 @@ mod tests {
 
     #[test]
     fn names_are_words_and_unique() {
-        for stages in [STAGES, TORTURE, crate::release::STAGES] {
-            let mut names: Vec<_> = stages.iter().map(|stage| stage.name).collect();
+        for lists in [STAGES, TORTURE, crate::release::STAGES] {
+            let mut names: Vec<_> = lists.iter().copied().flatten().map(|s| s.name).collect();
             for name in &names {
                 assert!(name.chars().all(|c| c.is_ascii_lowercase()), "{name}");
             }
