@@ -1,10 +1,15 @@
 //! Integrations of other software over ibex: the workspace `integrations/`, which is built
 //! separately.
 
+use std::fs;
+use std::io;
+use std::path::Path;
+
 use crate::failure::Failure;
 use crate::step::Step;
 use crate::tool::{CLIPPY, PROMETHEUS, Tool};
 use crate::watchdog::Watchdog;
+use crate::workspace;
 
 /// Tools for the stage.
 pub(crate) const TOOLS: &[Tool] = &[CLIPPY, PROMETHEUS];
@@ -12,7 +17,48 @@ pub(crate) const TOOLS: &[Tool] = &[CLIPPY, PROMETHEUS];
 /// Runs the stage `integrations` of `cargo xtask test`.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     test("--all-targets --no-run").run(watchdog)?;
-    test("--no-fail-fast -- --skip /verbs/").run(watchdog)
+    test("--no-fail-fast -- --skip /verbs/").run(watchdog)?;
+    by_path(watchdog)
+}
+
+/// Has cargo read a crate outside of the clone that names ibex and every integration by path, as
+/// README tells users to.
+fn by_path(watchdog: &Watchdog) -> Result<(), Failure> {
+    let folder = workspace::target().join("outside");
+    let written = write_user(&folder);
+    written.map_err(|error| Failure::new(format!("{}: {error}", folder.display())))?;
+    let step = Step::of_line("cargo metadata --format-version 1 --offline").in_directory(&folder);
+    match step.capture(watchdog)?.status.success() {
+        true => Ok(()),
+        false => Err(Failure::new(
+            "a crate outside of the clone cannot use ibex and its integrations by path",
+        )),
+    }
+}
+
+fn write_user(folder: &Path) -> io::Result<()> {
+    let root = workspace::root();
+    let mut manifest = format!(
+        "[package]\nname = \"outside\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[workspace]\n\n\
+         [dependencies]\nibex = {{ path = {root:?} }}\n"
+    );
+    for entry in fs::read_dir(root.join("integrations"))? {
+        let path = entry?.path();
+        let Ok(text) = fs::read_to_string(path.join("Cargo.toml")) else {
+            continue;
+        };
+        let name = text.lines().find_map(|line| line.strip_prefix("name = "));
+        if let Some(name) = name.filter(|_| path.join("README.md").exists()) {
+            manifest += &format!("{} = {{ path = {path:?} }}\n", name.trim_matches('"'));
+        }
+    }
+    fs::create_dir_all(folder.join("src"))?;
+    fs::write(folder.join("src/lib.rs"), "")?;
+    fs::copy(
+        root.join("integrations/Cargo.lock"),
+        folder.join("Cargo.lock"),
+    )?;
+    fs::write(folder.join("Cargo.toml"), manifest)
 }
 
 /// Returns `cargo test` with these targets, and arguments for their programs behind `--`.
@@ -40,3 +86,23 @@ const MANIFEST: &str = "--manifest-path integrations/Cargo.toml";
 /// Features that tests need beside the default ones.
 const FEATURES: &str = "--features ibex-hyper/fake-device,ibex-iceoryx2/fake-device,ibex-metrics/fake-device,ibex-openraft/fake-device,\
      ibex-tonic/fake-device";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_outside_names_every_integration() {
+        let folder = workspace::target().join("outside-test");
+        write_user(&folder).unwrap();
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        for name in [
+            "hyper", "iceoryx2", "metrics", "openraft", "tonic", "tracing",
+        ] {
+            assert!(
+                manifest.contains(&format!("\nibex-{name} = ")),
+                "{manifest}"
+            );
+        }
+    }
+}

@@ -32,9 +32,10 @@ pub(crate) fn published(root: &Path) -> Result<Vec<String>, Failure> {
     let members = text.split_once("members = [");
     let members = members.and_then(|(_, rest)| rest.split_once(']'));
     let (members, _) = members.ok_or_else(|| Failure::new("the workspace has no members"))?;
+    // The root's own crate is a member without being in the list.
+    let listed = members.split('"').skip(1).step_by(2);
     let mut published = Vec::new();
-    for member in members.split('"').skip(1).step_by(2) {
-        let member = member.trim_start_matches('.');
+    for member in [""].into_iter().chain(listed) {
         if !read(root.join(member).join("Cargo.toml"))?.contains("publish = false") {
             published.push(member.to_owned());
         }
