@@ -25,7 +25,8 @@ pub struct SlowMessage {
     pub channel: String,
     /// The end that this node has.
     pub end: Role,
-    /// The message's place in its channel; the first message has 1.
+    /// The message's place in its channel; the first message has 1. A call as a whole has 0, and
+    /// `channel` is the name of its service.
     pub sequence: u64,
     /// The time at which the last known stage was over.
     pub at: Instant,
@@ -64,10 +65,11 @@ impl fmt::Display for SlowMessage {
             Role::Receiver => "from",
         };
         let total = Rounded(stages.total());
-        write!(
-            f,
-            "message {sequence} of channel \"{channel}\" {way} {address}{names}: {total}"
-        )?;
+        match *sequence {
+            node::SlowMessage::A_CALL => write!(f, "call of service")?,
+            sequence => write!(f, "message {sequence} of channel")?,
+        }
+        write!(f, " \"{channel}\" {way} {address}{names}: {total}")?;
         let known = stages.named().into_iter();
         known
             .filter_map(|(name, time)| Some((name, time?)))

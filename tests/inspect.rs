@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use ibex::{Fabric, ListenErrorKind, MessageStages, Node, Peer, Policy, Raw};
+use ibex::{Fabric, ListenErrorKind, MessageStages, Node, Peer, Policy, Raw, Role};
 use rustix::process::{Uid, geteuid};
 use serde_json::Value;
 
@@ -235,6 +235,34 @@ fn each_end_tells_where_the_time_of_a_slow_message_went() {
     );
     let nothing = times_of_two(Fabric::Tcp, false);
     assert_eq!(nothing, [vec![], vec![]]);
+}
+
+#[test]
+fn a_slow_call_is_told_at_both_ends() {
+    for fabric in [Fabric::Shm, Fabric::Tcp] {
+        let ([near, far], [to_far, to_near]) = pair(fabric, true);
+        let handling = Duration::from_millis(50);
+        let serving = thread::spawn(move || {
+            let service = to_near.channel("slow").codec::<Raw>();
+            let mut service = service.service::<[u8], [u8]>().expect("a service");
+            let request = service.next().expect("a call").expect("a call");
+            thread::sleep(handling);
+            request.reply(b"done").expect("it is awaited");
+        });
+        let caller = to_far.channel("slow").codec::<Raw>();
+        let caller = caller.caller::<[u8], [u8]>().expect("a caller");
+        caller.call(b"do it").expect("an answer");
+        serving.join().expect("it has answered");
+        for (node, end) in [(&near, Role::Sender), (&far, Role::Receiver)] {
+            let slow = node.slow_messages();
+            let call = slow.iter().find(|message| message.sequence == 0);
+            let call = call.expect("the call is among the slowest");
+            assert_eq!((call.channel.as_str(), call.end), ("slow", end));
+            let stages = call.stages;
+            let took = [stages.answer, stages.program][usize::from(end == Role::Receiver)];
+            assert!(took.is_some_and(|took| took >= handling), "{call}");
+        }
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::{
 use ibex_codec::{Codec, Invalid};
 use ibex_protocol::format::call_extension::WrittenExtension;
 use ibex_ring::parking::{Ticket, TimedOut};
-use ibex_transport::node::Stopwatch;
+use ibex_transport::node::CallTime;
 
 use super::{
     error::{CallError, CallFailure, MAX_FAILURE_BYTES, Over, Refused},
@@ -38,8 +38,8 @@ pub(super) struct Claim<L: Deref<Target = Line>> {
     is_over: bool,
     /// The wait for room, if a task has one.
     room: Option<Ticket>,
-    /// Measures the call, if the node keeps histograms.
-    stopwatch: Option<Stopwatch>,
+    /// The time of the call, if somebody wants to know it.
+    time: Option<CallTime>,
 }
 
 /// The number of replies that a call takes: one or many.
@@ -70,7 +70,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
         };
         let (key, id) = line.slots().claim(deadline, window);
         Self {
-            stopwatch: Stopwatch::start(line.durations.as_ref()),
+            time: CallTime::start(line.times.as_ref()),
             line,
             key,
             id,
@@ -226,7 +226,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
     /// Counts the time from now on.
     pub(super) fn set_deadline(&mut self, deadline: Option<Instant>) {
         self.deadline = deadline;
-        self.stopwatch = Stopwatch::start(self.line.durations.as_ref());
+        self.time = CallTime::start(self.line.times.as_ref());
         self.line.slots().set_deadline(self.key, deadline);
     }
 
@@ -401,8 +401,8 @@ impl<L: Deref<Target = Line>> Claim<L> {
 
 impl<L: Deref<Target = Line>> Drop for Claim<L> {
     fn drop(&mut self) {
-        if let (true, Some(stopwatch)) = (self.is_sent, &self.stopwatch) {
-            stopwatch.record();
+        if let (true, Some(time)) = (self.is_sent, &self.time) {
+            time.note(&self.line.session);
         }
         self.line.outbox.leave(&mut self.room);
         let left = self.line.slots().leave(self.key);

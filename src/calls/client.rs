@@ -17,10 +17,7 @@ use std::{
 use ibex_base::sync::lock;
 use ibex_protocol::format::message_version::MessageVersion;
 use ibex_ring::parking::Condition;
-use ibex_transport::{
-    histogram::Recorder,
-    node::{Serves, SessionShared},
-};
+use ibex_transport::node::{CallTimes, Serves, SessionShared};
 
 use super::{
     error::Refused,
@@ -49,8 +46,8 @@ pub(super) struct Shared {
     pub(super) in_progress: AtomicUsize,
     pub(super) refused: AtomicU64,
     pub(super) strays: AtomicU64,
-    /// Measures the handling of calls, if the node keeps histograms.
-    pub(super) durations: Option<Arc<Recorder>>,
+    /// Takes the times of the handling of calls, if somebody wants to know them.
+    pub(super) times: Option<Arc<CallTimes>>,
 }
 
 /// Takes in the frames that have come from all callers.
@@ -63,7 +60,7 @@ impl Shared {
         template: ChannelTemplate,
         version: Result<MessageVersion, OpenFailure>,
         attendant: Weak<dyn Attendant + Send + Sync>,
-        durations: Option<Arc<Recorder>>,
+        times: Option<Arc<CallTimes>>,
     ) -> Self {
         Self {
             template,
@@ -75,7 +72,7 @@ impl Shared {
             in_progress: AtomicUsize::new(0),
             refused: AtomicU64::new(0),
             strays: AtomicU64::new(0),
-            durations,
+            times,
         }
     }
 

@@ -21,8 +21,7 @@ use ibex_base::fork;
 use ibex_ring::parking::{Attended, Condition, Patience, Ticket, TimedOut};
 use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure, SendHandle},
-    histogram::Recorder,
-    node::{Measured, SessionShared},
+    node::{CallTimes, SessionShared},
     runtime::Driver,
 };
 
@@ -34,6 +33,7 @@ use super::{
     outbox::Outbox,
     slots::{Key, Landed, Look, Slots},
 };
+use crate::Role;
 
 /// See the module.
 pub(super) struct Line {
@@ -52,8 +52,8 @@ pub(super) struct Line {
     is_registered: AtomicBool,
     /// The line's waker is left at the session, to be called when the peer drains.
     drains: Option<Ticket>,
-    /// Measures the calls, if the node keeps histograms.
-    pub(super) durations: Option<Arc<Recorder>>,
+    /// Takes the times of the calls, if somebody wants to know them.
+    pub(super) times: Option<Arc<CallTimes>>,
 }
 
 /// The receiving end and its waker.
@@ -122,7 +122,7 @@ impl Line {
         settings: &LineSettings,
     ) -> LineRef {
         let session = requests.session().clone();
-        let durations = session.node().recorder(Measured::Calls, requests.name());
+        let times = session.node().call_times(Role::Sender, requests.name());
         let line = Arc::new_cyclic(|line| {
             let waker = Waker::from(Arc::new(News(line.clone())));
             let drains = Some(session.wake_when_peer_drains(&waker));
@@ -148,7 +148,7 @@ impl Line {
                 waker,
                 is_registered: AtomicBool::new(false),
                 drains,
-                durations,
+                times,
             }
         });
         LineRef::new(line)

@@ -14,7 +14,7 @@ use std::{
 use ibex_codec::Codec;
 use ibex_protocol::format::{metadata::Metadata, trace_context::TraceContext};
 use ibex_ring::parking::Ticket;
-use ibex_transport::{channel, node::Stopwatch};
+use ibex_transport::{channel, node::CallTime};
 
 use super::{
     client::{Client, Credit},
@@ -53,8 +53,8 @@ struct Call {
     has_begun: bool,
     /// True once the request was answered or given back.
     is_over: bool,
-    /// Measures the handling, if the node keeps histograms.
-    stopwatch: Option<Stopwatch>,
+    /// The time of the handling, if somebody wants to know it.
+    time: Option<CallTime>,
 }
 
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
@@ -68,8 +68,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
             // COUNTED, pairs with `Runtime::begin_drain`.
             shared.in_progress.fetch_add(1, Ordering::SeqCst);
         }
-        let recorder = client.shared().and_then(|shared| shared.durations.as_ref());
-        let stopwatch = Stopwatch::start(recorder);
+        let times = client.shared().and_then(|shared| shared.times.as_ref());
+        let time = CallTime::start(times);
         Self {
             opened,
             call: Call {
@@ -80,7 +80,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
                 is_copied: false,
                 has_begun: false,
                 is_over: false,
-                stopwatch,
+                time,
             },
             _reply: PhantomData,
         }
@@ -458,8 +458,8 @@ impl Drop for Call {
             self.finish(Kind::Unanswered, 0, "");
         }
         self.client.finish(self.id);
-        if let (true, Some(stopwatch)) = (self.has_begun, &self.stopwatch) {
-            stopwatch.record();
+        if let (true, Some(time)) = (self.has_begun, &self.time) {
+            time.note(&self.client.session);
         }
         let node = self.client.session.node();
         if self.has_begun && node.is_draining() {

@@ -17,7 +17,7 @@ use ibex_base::sync::lock;
 use ibex_codec::Codec;
 use ibex_ring::parking::Attended;
 use ibex_transport::{
-    node::{Measured, NodeState, ServiceName, SessionShared},
+    node::{NodeState, ServiceName, SessionShared},
     session::Interface,
 };
 
@@ -128,13 +128,13 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         node: Arc<NodeState>,
         name: ServiceName,
     ) -> Self {
-        let durations = node.recorder(Measured::Handling, template.name());
+        let times = node.call_times(Role::Receiver, template.name());
         let hub = Arc::new_cyclic(|hub: &Weak<Hub<Q, R, C>>| {
             // An unusable reply type is reported when its channel is opened.
             let version = reply_version::<Q, R, C>();
             Hub {
                 source: Attended::new(source),
-                shared: Arc::new(Shared::new(template, version, hub.clone(), durations)),
+                shared: Arc::new(Shared::new(template, version, hub.clone(), times)),
                 waker: Waker::from(Arc::new(News(hub.clone()))),
                 is_registered: AtomicBool::new(false),
                 next: Mutex::new(None),

@@ -23,10 +23,11 @@ fn text(message: &Slow) -> String {
         _ => "from",
     };
     let peer = message.name.as_ref().unwrap_or(&message.address);
-    let mut text = format!(
-        "message {} of {} {way} {peer}",
-        message.sequence, message.channel
-    );
+    let channel = &message.channel;
+    let mut text = match message.sequence {
+        0 => format!("call of {channel} {way} {peer}"),
+        sequence => format!("message {sequence} of {channel} {way} {peer}"),
+    };
     let mut before = ": ";
     for (stage, words) in STAGES {
         if let Some(time) = message.stages.get(*stage).filter(|time| **time > 0) {

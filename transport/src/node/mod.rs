@@ -1,6 +1,7 @@
 //! The state of a node and of its sessions, which engines and handles share. It includes the
 //! reports for the program: events, warnings, and the report of the node's end.
 
+mod call_times;
 mod close_report;
 mod config;
 mod control_thread;
@@ -20,6 +21,7 @@ mod state;
 mod wait;
 mod warnings;
 
+pub use call_times::{CallTime, CallTimes};
 pub use close_report::{CloseReport, Undelivered};
 pub(crate) use config::Driving;
 pub use config::{Driver, RuntimeConfig};

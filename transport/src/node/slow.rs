@@ -23,7 +23,8 @@ pub struct SlowMessage {
     pub channel: Arc<str>,
     /// The end that this node has.
     pub end: Role,
-    /// The message's place in its channel; the first message has 1.
+    /// The message's place in its channel; the first message has 1. [`A_CALL`](Self::A_CALL) for a
+    /// call as a whole.
     pub sequence: u64,
     /// The time at which the last known stage was over.
     pub at: Instant,
@@ -31,6 +32,11 @@ pub struct SlowMessage {
     pub stages: MessageStages,
     /// The session and the number of the end in it.
     pub(crate) key: (u64, u32),
+}
+
+impl SlowMessage {
+    /// The place of a call as a whole, whose channel is the service.
+    pub const A_CALL: u64 = 0;
 }
 
 /// Where the time of a message went, at one end of its channel and by the clock of that end. A stage
@@ -49,13 +55,15 @@ pub struct MessageStages {
     pub frame: Option<Duration>,
     /// At the sending end: from the frame, or over shared memory from the publication, until a call
     /// that waited for the message to be received or acknowledged had its answer: the way there and
-    /// back, and for an acknowledgement the peer's program.
+    /// back, and for an acknowledgement the peer's program. At a caller: from the beginning of the
+    /// call to its reply.
     pub answer: Option<Duration>,
     /// At the receiving end: from the arrival of the whole message until the program took it. Over
     /// shared memory this end sees no arrival.
     pub queue: Option<Duration>,
     /// At the receiving end: from there until the message was found released, when the program
-    /// called again. For a message that was held longer, the time after which it was last seen held.
+    /// called again. For a message that was held beyond such a call, until it was last seen held, so
+    /// at least so long. At a service: from the arrival of the call until it was answered.
     pub program: Option<Duration>,
 }
 
