@@ -75,7 +75,7 @@ pub enum HandshakeError {
     Oneself,
     /// The peer is connected and sends nothing.
     #[error(
-        "the peer fell silent: waited {} in all, the last wait for {step}; \
+        "the peer fell silent: waited {} in this handshake, the last wait for {step}; \
          the connection was given up; see whether the peer's process runs",
         Rounded(*waited)
     )]
@@ -87,7 +87,7 @@ pub enum HandshakeError {
     },
     /// This node could not do its part in time.
     #[error(
-        "waited {} in all, the last wait for {step}, which gave no answer; the \
+        "waited {} in this handshake, the last wait for {step}, which gave no answer; the \
          connection was given up; see the kernel's log, or allow more by handshake_timeout",
         Rounded(*waited)
     )]

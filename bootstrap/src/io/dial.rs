@@ -114,7 +114,7 @@ impl Dial {
     /// address is tried once.
     ///
     /// # Errors
-    /// The text is no address.
+    /// The text is no address, or has port 0.
     pub(super) fn begin(
         address: String,
         tries_again: bool,
@@ -122,6 +122,10 @@ impl Dial {
         now: Instant,
     ) -> Result<Dial, DialError> {
         let destination = match address::parse(&address) {
+            Ok(_) if address.ends_with(":0") => {
+                let source = io::Error::new(io::ErrorKind::InvalidInput, NO_PORT);
+                return Err(DialError::InvalidAddress { address, source });
+            }
             Ok(destination) => destination,
             Err(source) => return Err(DialError::InvalidAddress { address, source }),
         };
@@ -495,6 +499,10 @@ const BACK_OFF: BackOff = BackOff::new(Duration::from_millis(10), Duration::from
 
 /// The pause of a dial for which this process has no descriptor, port or thread.
 const REST: Duration = Duration::from_millis(100);
+
+/// The reason why port 0 is no address to connect to.
+const NO_PORT: &str = "port 0 has a listener take any free port; name the port that it took, which \
+                       its local_addr tells";
 
 /// The least time left with which another attempt is worth beginning.
 const LAST_ATTEMPT: Duration = Duration::from_millis(10);

@@ -236,3 +236,17 @@ fn a_link_local_address_without_its_interface_is_refused_at_once() {
     let said = dial.err().expect("it leads nowhere").to_string();
     assert!(said.contains("[fe80::1%eth0]:7000"), "{said}");
 }
+
+#[test]
+fn a_port_that_nobody_can_have_is_refused_at_once() {
+    for address in ["127.0.0.1:0", "store.example:0", "[::1]:0"] {
+        let dial = Dial::begin(
+            address.to_owned(),
+            true,
+            (TIMEOUT, HANDSHAKE),
+            Instant::now(),
+        );
+        let error = dial.err().expect("no port").to_string();
+        assert!(error.contains("port 0"), "{error}");
+    }
+}
