@@ -164,11 +164,19 @@ pub use queue_pair::xrc::{
     XrcBatch, XrcDomain, XrcOpening, XrcReceiveQueue, XrcReceiveQueuePair, XrcSendQueuePair,
 };
 pub use queue_pair::{QueuePair, QueuePairBuilder, SendBatch};
+/// The number of an error of the system, as `errno.h` has it.
+#[doc(no_inline)]
+pub use rustix::io::Errno;
 
 #[cfg(feature = "rdma-sys")]
 #[cfg_attr(docsrs, doc(cfg(feature = "rdma-sys")))]
 #[doc(no_inline)]
 pub use rdma_sys;
+
+/// The README, whose code is compiled.
+#[cfg(all(doctest, feature = "fake"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 #[cfg(test)]
 mod tests;
