@@ -77,7 +77,7 @@ impl Options {
                 "-s" | "--size" => self.bytes = number(&name, &value()?, 1..=MOST_BYTES)?,
                 "-m" | "--mtu" => self.mtu = mtu(&name, &value()?)?,
                 "-r" | "--rx-depth" => self.receives = number(&name, &value()?, 1..=MOST_QUEUED)?,
-                "-n" | "--iters" => self.rounds = number(&name, &value()?, 1..=u64::MAX)?,
+                "-n" | "--iters" => self.rounds = number(&name, &value()?, 1..=u32::MAX.into())?,
                 "-l" | "--sl" => self.service_level = number(&name, &value()?, 0..=15)?,
                 "-g" | "--gid-idx" => {
                     self.gid_index = Some(number(&name, &value()?, 0..=u32::MAX)?);
