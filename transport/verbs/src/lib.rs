@@ -93,6 +93,8 @@
 //! ever), first sequences, the protection domain of a region and the number of a port. A completion
 //! queue that overflows drops completions with an event alone.
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// The README's code is compiled.
+#![cfg_attr(all(doctest, feature = "fake"), doc = include_str!("../README.md"))]
 
 pub mod abi;
 mod completion;
@@ -172,11 +174,6 @@ pub use rustix::io::Errno;
 #[cfg_attr(docsrs, doc(cfg(feature = "rdma-sys")))]
 #[doc(no_inline)]
 pub use rdma_sys;
-
-/// The README, whose code is compiled.
-#[cfg(all(doctest, feature = "fake"))]
-#[doc = include_str!("../README.md")]
-struct Readme;
 
 #[cfg(test)]
 mod tests;
