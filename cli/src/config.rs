@@ -69,9 +69,8 @@ struct Output<'a> {
 
 /// Runs the subcommand.
 pub(crate) fn run(options: &ExplainOptions) -> Result<u8, Failure> {
-    let node = Node::builder().build();
-    let node = node.map_err(|error| Failure {
-        text: format!("a node cannot be made with these variables: {error}"),
+    let node = node_of_environment().map_err(|obstacle| Failure {
+        text: obstacle.seen,
         code: 3,
     })?;
     let mut settings = settings(node.environment());
@@ -99,6 +98,59 @@ pub(crate) fn run(options: &ExplainOptions) -> Result<u8, Failure> {
     }
     page.print()?;
     Ok(0)
+}
+
+/// Why no node can be made in this environment.
+#[derive(Clone, Debug)]
+pub(crate) struct Obstacle {
+    /// What is wrong, with the variable and its value.
+    pub(crate) seen: String,
+    pub(crate) mend: String,
+}
+
+/// Makes a node without settings, so that only the environment can stand in its way.
+pub(crate) fn node_of_environment() -> Result<Node, Obstacle> {
+    let node = Node::builder().build();
+    node.map_err(|error| {
+        let set = std::env::vars_os().filter_map(|(name, value)| {
+            let (name, value) = (
+                name.into_string().ok()?,
+                value.to_string_lossy().into_owned(),
+            );
+            Some((name, value))
+        });
+        let set: Vec<_> = set.filter(|(name, _)| name.starts_with("IBEX_")).collect();
+        obstacle(&error.to_string(), &set)
+    })
+}
+
+/// Says what an error has to do with these variables of the environment.
+fn obstacle(error: &str, set: &[(String, String)]) -> Obstacle {
+    let is_in_error = |name: &str| {
+        let mut words = error.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+        words.any(|word| word == name)
+    };
+    let is_untold = |(name, value): &&(String, String)| {
+        is_in_error(name) && !error.contains(&format!("\"{value}\""))
+    };
+    let wrong = set.iter().filter(is_untold);
+    let wrong: Vec<_> = wrong
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    let set = match wrong.is_empty() {
+        true => String::new(),
+        false => format!(" (set: {})", wrong.join(", ")),
+    };
+    let mut mend = "correct the variable or unset it where the program is started".to_owned();
+    for (_, variable) in variables(BUILDERS[0].1) {
+        if is_in_error(&variable.name) {
+            mend += &format!("; {} may be {}", variable.name, variable.values);
+        }
+    }
+    Obstacle {
+        seen: format!("a node cannot be made with these variables: {error}{set}"),
+        mend,
+    }
 }
 
 fn show(setting: &Setting, page: &mut Page) {
@@ -302,6 +354,18 @@ mod tests {
             .find(|one| one.name == "NodeBuilder::linger");
         let linger = linger.expect("a setting with a time");
         assert_eq!((linger.unit, linger.source), ("time", Source::Default));
+    }
+
+    #[test]
+    fn an_obstacle_names_variable_value_and_what_is_possible() {
+        let set = [("IBEX_FABRIC", "tcp"), ("IBEX_RDMA_PORT", "2")];
+        let set = set.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let Obstacle { seen, mend } = obstacle("IBEX_FABRIC: is IBEX_FABRICS meant?", &set);
+        assert!(seen.ends_with("meant? (set: IBEX_FABRIC=tcp)"), "{seen}");
+        assert!(
+            mend.ends_with("; IBEX_FABRICS may be shm, tcp, verbs, separated by commas"),
+            "{mend}"
+        );
     }
 
     #[test]

@@ -4,12 +4,16 @@ use ibex::Fabric;
 use serde::Serialize;
 
 use crate::Failure;
+use crate::config;
 use crate::devices::{self, Device, Port};
 use crate::options::InfoOptions;
 use crate::page::{Page, Tone, print_json};
 use crate::root::Root;
 use crate::route::{self, Route};
 use crate::session::{self, Taken};
+
+const OTHER_HOST: &str = "a node of another host";
+const NO_NODE: &str = "no node can be made in this environment";
 
 /// Whether this build has sessions over RDMA.
 const HAS_VERBS: bool = cfg!(feature = "verbs");
@@ -19,6 +23,9 @@ const HAS_VERBS: bool = cfg!(feature = "verbs");
 pub(crate) struct Info {
     pub(crate) version: &'static str,
     pub(crate) kernel: Option<String>,
+    /// Why no node can be made in this environment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) environment_problem: Option<String>,
     pub(crate) fabrics: Vec<FabricInfo>,
     pub(crate) sessions: Vec<Expected>,
     pub(crate) devices: Vec<Device>,
@@ -85,7 +92,7 @@ pub(crate) fn run(options: &InfoOptions) -> Result<u8, Failure> {
     if options.common.json {
         info.route = find_route(&info).map_err(Failure::said)?;
         print_json(&info)?;
-        return Ok(0);
+        return Ok(info.code());
     }
     let mut page = Page::for_output();
     show(&info, &mut page);
@@ -95,31 +102,65 @@ pub(crate) fn run(options: &InfoOptions) -> Result<u8, Failure> {
         show_route(&route, &info, &mut page);
         page.print()?;
     }
-    Ok(0)
+    Ok(info.code())
+}
+
+impl Info {
+    /// Returns the reason against verbs if there is one. It may be long, so that it is told once.
+    fn against_verbs(&self) -> Option<&str> {
+        let name = Fabric::Verbs.to_string();
+        let verbs = self.fabrics.iter().find(|fabric| fabric.name == name)?;
+        (!verbs.is_usable).then_some(verbs.reason.as_str())
+    }
+
+    /// Returns the exit code.
+    fn code(&self) -> u8 {
+        match self.environment_problem {
+            Some(_) => 3,
+            None => 0,
+        }
+    }
 }
 
 /// Gathers everything but the route.
 pub(crate) fn gather(root: &Root) -> Info {
     let devices = devices::devices(root);
     let library = Library::ask(root);
-    let taken = root.is_machine().then(session::on_this_host);
-    let verbs = verbs(&devices, &library);
+    let environment_problem = match root.is_machine() {
+        true => config::node_of_environment().err().map(|found| found.seen),
+        false => None,
+    };
+    // The sentence itself stands above all that follows from it.
+    let obstacle = environment_problem.as_ref().map(|_| NO_NODE.to_owned());
+    let taken = match &obstacle {
+        Some(why) => Some(Err(why.clone())),
+        None => root.is_machine().then(session::on_this_host),
+    };
+    let verbs = match &obstacle {
+        Some(why) => Err(why.clone()),
+        None => verbs(&devices, &library),
+    };
+    let others = match &obstacle {
+        Some(why) => no_session(OTHER_HOST, why.clone()),
+        None => with_others(verbs.clone()),
+    };
     let mut fabrics = vec![shm(taken.as_ref())];
     fabrics.push(FabricInfo {
         name: Fabric::Tcp.to_string(),
-        is_usable: true,
-        reason: "every machine has it".to_owned(),
+        is_usable: obstacle.is_none(),
+        reason: obstacle.unwrap_or_else(|| "every machine has it".to_owned()),
     });
     fabrics.push(FabricInfo {
         name: Fabric::Verbs.to_string(),
         is_usable: verbs.is_ok(),
-        reason: verbs.clone().unwrap_or_else(|why| why),
+        reason: verbs.unwrap_or_else(|why| why),
     });
     Info {
         version: env!("CARGO_PKG_VERSION"),
         kernel: root.read("/proc/sys/kernel/osrelease"),
+        environment_problem,
         fabrics,
-        sessions: vec![on_this_host(taken), with_others(verbs)],
+        sessions: vec![on_this_host(taken), others],
         devices,
         library,
         route: None,
@@ -166,16 +207,20 @@ fn on_this_host(taken: Option<Result<Taken, String>>) -> Expected {
                 reason: format!("a session just now: {}{variables}", taken.reason),
             }
         }
-        Some(Err(error)) => Expected {
-            peer,
-            fabric: None,
-            reason: error,
-        },
+        Some(Err(error)) => no_session(peer, error),
+    }
+}
+
+fn no_session(peer: &'static str, why: String) -> Expected {
+    Expected {
+        peer,
+        fabric: None,
+        reason: why,
     }
 }
 
 fn with_others(verbs: Result<String, String>) -> Expected {
-    let peer = "a node of another host";
+    let peer = OTHER_HOST;
     match verbs {
         Ok(why) => Expected {
             peer,
@@ -322,6 +367,9 @@ fn capabilities_of(
 
 /// Adds everything but the route.
 pub(crate) fn show(info: &Info, page: &mut Page) {
+    if let Some(why) = &info.environment_problem {
+        page.row(0, "problem", 8, Tone::Bad, why);
+    }
     page.title("Fabrics");
     for fabric in &info.fabrics {
         let (tone, word) = match fabric.is_usable {
@@ -331,17 +379,16 @@ pub(crate) fn show(info: &Info, page: &mut Page) {
         let label = format!("{:<7}{word}", fabric.name);
         page.row(2, &label, 12, tone, &fabric.reason);
     }
+    let against = info.against_verbs();
     page.title("What a session takes");
     for session in &info.sessions {
         let fabric = session.fabric.as_deref().unwrap_or("none");
         let label = format!("with {}", session.peer);
-        page.row(
-            2,
-            &label,
-            36,
-            Tone::Plain,
-            &format!("{fabric}: {}", session.reason),
-        );
+        let reason = match against {
+            Some(why) if session.fabric.is_some() => session.reason.replace(why, "see verbs above"),
+            _ => session.reason.clone(),
+        };
+        page.row(2, &label, 36, Tone::Plain, &format!("{fabric}: {reason}"));
     }
     page.title("RDMA devices");
     if info.devices.is_empty() {
@@ -368,7 +415,13 @@ pub(crate) fn show(info: &Info, page: &mut Page) {
                 page.row(2, &format!("{} {}", one.device, one.name), 36, tone, &text);
             }
         }
-        (None, Some(error)) => page.row(2, "libibverbs", 12, Tone::Warning, error),
+        (None, Some(error)) => {
+            let error = match against == Some(error) {
+                true => "see verbs above",
+                false => error,
+            };
+            page.row(2, "libibverbs", 12, Tone::Warning, error);
+        }
         (None, None) => page.row(
             2,
             "libibverbs",
@@ -461,6 +514,7 @@ fn show_route(route: &Route, info: &Info, page: &mut Page) {
                 .map_or_else(String::new, |mtu| format!(" and MTU {mtu}")),
             choice.reason
         ),
+        Err(why) if info.against_verbs() == Some(why) => "none: see verbs above".to_owned(),
         Err(why) => format!("none: {why}"),
     };
     page.row(2, "RDMA", 8, Tone::Plain, &rdma);
@@ -488,7 +542,7 @@ fn expected(route: &Route, info: &Info) -> String {
             )
         }
         (Ok(_), false) => "tcp from this build, which lacks the feature `verbs`".to_owned(),
-        (Err(why), _) => format!("tcp: {why}"),
+        (Err(_), _) => "tcp, since there is no RDMA on this route".to_owned(),
     }
 }
 

@@ -2,6 +2,7 @@
 //! the keys with which nodes authenticate each other.
 #![forbid(unsafe_code)]
 
+mod address;
 mod config;
 mod date;
 mod devices;
@@ -23,7 +24,8 @@ mod watch;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::error::{ContextKind, ContextValue};
+use clap::{CommandFactory, Parser};
 
 use options::{Command, Config, Options};
 
@@ -67,7 +69,8 @@ fn main() -> ExitCode {
     if let Some(code) = ibex_harness::pair::run_if_peer(ibex_measurement::session::answer_here) {
         return code;
     }
-    let done = match Options::parse().command {
+    let options = Options::try_parse().unwrap_or_else(|error| without_hidden(error).exit());
+    let done = match options.command {
         Command::Info(options) => info::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Keygen(options) => keygen::run(&options),
@@ -88,6 +91,24 @@ fn main() -> ExitCode {
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// Returns an error of the command line without the suggestion of an option that `--help` hides.
+fn without_hidden(mut error: clap::Error) -> clap::Error {
+    let command = Options::command();
+    let mut hidden = command
+        .get_subcommands()
+        .flat_map(clap::Command::get_arguments)
+        .filter(|argument| argument.is_hide_set())
+        .filter_map(|argument| Some(format!("--{}", argument.get_long()?)));
+    let is_hidden = match error.get(ContextKind::SuggestedArg) {
+        Some(ContextValue::String(suggested)) => hidden.any(|name| *suggested == name),
+        _ => false,
+    };
+    if is_hidden {
+        error.remove(ContextKind::SuggestedArg);
+    }
+    error
 }
 
 /// Prints a text.

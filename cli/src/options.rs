@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::address;
 use crate::perf::PerfOptions;
 
 /// Shows what this machine offers to programs that use ibex, and what stands in their way.
@@ -54,10 +55,12 @@ pub(crate) enum Command {
     1  a name could not be resolved, no route leads there, there is no such network interface,\n     \
        or the output could not be written\n  \
     2  the command line is wrong\n  \
+    3  a variable of the environment keeps a node from being made\n  \
     4  --shell, and no RDMA device serves the route")]
 pub(crate) struct InfoOptions {
-    /// Host to reach: also show the route to it, and the device, port and GID on it
-    #[arg(long, value_name = "HOST", conflicts_with = "netdev")]
+    /// Host to reach: also show the route to it, and the device, port and GID on it. A port behind it
+    /// does not matter
+    #[arg(long, value_name = "HOST", conflicts_with = "netdev", value_parser = address::host)]
     pub(crate) to: Option<String>,
 
     /// Network interface: also show the device, port and GID that belong to it
@@ -78,10 +81,11 @@ pub(crate) struct InfoOptions {
     0  nothing stops a fabric; there may be warnings\n  \
     1  the output or the report could not be written\n  \
     2  the command line is wrong\n  \
-    3  something stops a fabric, or HOST:PORT gives no session")]
+    3  something stops a fabric, a variable of the environment keeps a node from being made, or\n     \
+       HOST:PORT gives no session")]
 pub(crate) struct DoctorOptions {
     /// A node that listens: also try to reach it and to begin a session
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = address::to_node)]
     pub(crate) to: Option<String>,
 
     #[command(flatten)]
@@ -106,11 +110,11 @@ pub(crate) struct DoctorOptions {
     3  a ping was lost or damaged, or there was no session over any fabric")]
 pub(crate) struct PingOptions {
     /// Where `ibex ping --listen` answers
-    #[arg(value_name = "HOST:PORT", conflicts_with = "listen")]
+    #[arg(value_name = "HOST:PORT", conflicts_with = "listen", value_parser = address::to_node)]
     pub(crate) to: Option<String>,
 
     /// Answer pings at this address, until the process is ended
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address::to_listen)]
     pub(crate) listen: Option<String>,
 
     /// With --listen and without --secret: answer any who reach an address that other hosts can
@@ -180,7 +184,7 @@ pub(crate) struct Identity {
     4  there is nothing to watch: no RDMA device, and no session")]
 pub(crate) struct WatchOptions {
     /// A node that listens: also begin a session with it and watch that
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = address::to_node)]
     pub(crate) to: Option<String>,
 
     #[command(flatten)]

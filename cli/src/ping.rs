@@ -117,20 +117,12 @@ fn ping(to: &str, options: &PingOptions, security: Option<&Security>) -> Result<
         };
         match line {
             Ok(line) => lines.push(line),
-            Err(why) => {
-                if !options.json {
-                    page.row(
-                        0,
-                        &fabric.to_string(),
-                        6,
-                        Tone::Warning,
-                        &format!("none: {why}"),
-                    );
-                    page.print()?;
-                }
-                tallies.push(Tally::unusable(fabric, why));
-            }
+            Err(why) => tallies.push(Tally::unusable(fabric, why)),
         }
+    }
+    if !options.json {
+        show_unusable(&tallies, &mut page);
+        page.print()?;
     }
     for number in 0..options.count {
         if number > 0 && !lines.is_empty() {
@@ -262,6 +254,27 @@ impl Tally {
             lost: 0,
             damaged: 0,
             round_trip_us: None,
+        }
+    }
+}
+
+/// Says why there is no session over some fabrics: once if the reason is the same for all.
+fn show_unusable(tallies: &[Tally], page: &mut Page) {
+    let reasons = tallies.iter().filter_map(|tally| {
+        let why = tally.unusable.as_deref()?;
+        Some((&tally.fabric, why))
+    });
+    let reasons: Vec<_> = reasons.collect();
+    match reasons.as_slice() {
+        [(_, first), ..]
+            if reasons.len() == FABRICS.len() && reasons.iter().all(|(_, why)| why == first) =>
+        {
+            page.row(0, "none", 6, Tone::Warning, first);
+        }
+        _ => {
+            for (fabric, why) in reasons {
+                page.row(0, fabric, 6, Tone::Warning, &format!("none: {why}"));
+            }
         }
     }
 }

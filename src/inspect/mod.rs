@@ -2,7 +2,7 @@
 //!
 //! A node that was built with [`inspect`](crate::NodeBuilder::inspect) listens on a Unix socket.
 //! While nobody is connected, a thread sleeps there and nothing else happens: messages cost the
-//! same as without. [`sockets`] lists the sockets of this user.
+//! same as without. [`sockets`] lists the sockets of this user, in [`folders`].
 //!
 //! # The answer
 //!
@@ -43,7 +43,7 @@ mod socket_place;
 pub(crate) use answer::Observed;
 pub(crate) use inspector::Inspector;
 pub(crate) use socket_place::SocketPlace;
-pub use socket_place::sockets;
+pub use socket_place::{folders, sockets};
 
 #[cfg(doc)]
 use crate::NodeStats;

@@ -74,8 +74,8 @@ impl SocketPlace {
     }
 }
 
-/// Returns the sockets of this user's nodes in the default place, in the order of their names. One
-/// whose process was killed may be among them; connecting to it is refused.
+/// Returns the sockets of this user's nodes in [`folders`], in the order of their paths. One whose
+/// process was killed may be among them; connecting to it is refused.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -88,29 +88,79 @@ impl SocketPlace {
 ///
 /// # Errors
 ///
-/// The folder exists and cannot be read.
+/// No socket is found, and one of the folders is another user's, can be entered by others or cannot
+/// be read.
 pub fn sockets() -> io::Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(folder()) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
-    let mut paths = paths.collect::<io::Result<Vec<_>>>()?;
+    sockets_in(&folders())
+}
+
+/// Returns the folders in which nodes of this user listen by default: `ibex` below this process's
+/// `$XDG_RUNTIME_DIR` and below `/run/user/UID`, which is its usual value, and `/tmp/ibex-UID`.
+/// Nodes whose environment has another `$XDG_RUNTIME_DIR` than this process's, or none, are found
+/// too. A folder may be missing.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let node = ibex::Node::builder().inspect().build()?;
+/// let folder = node.inspect_path().and_then(|path| path.parent()).ok_or("no socket")?;
+/// assert!(ibex::inspect::folders().iter().any(|searched| searched == folder));
+/// # Ok(())
+/// # }
+/// ```
+pub fn folders() -> Vec<PathBuf> {
+    let usual = PathBuf::from(format!("/run/user/{}", geteuid().as_raw()));
+    let mut folders: Vec<_> = runtime_folder().into_iter().chain([usual]).collect();
+    folders.dedup();
+    folders.iter_mut().for_each(|folder| folder.push("ibex"));
+    folders.push(folder_without_session());
+    folders
+}
+
+/// Returns the sockets in these folders.
+fn sockets_in(folders: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    let mut refused = Ok(());
+    for folder in folders {
+        // Another user may have made a folder of this name, with sockets that are no nodes.
+        let entries = is_private(folder).and_then(|()| fs::read_dir(folder)?.collect());
+        match entries {
+            Ok::<Vec<_>, _>(entries) => paths.extend(entries.iter().map(fs::DirEntry::path)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                let text = format!("{}: {error}", folder.display());
+                refused = Err(io::Error::new(error.kind(), text));
+            }
+        }
+    }
     paths.retain(|path| path.extension().is_some_and(|suffix| suffix == SUFFIX));
     paths.sort();
+    // Who finds a node does not care that another folder is closed.
+    if paths.is_empty() {
+        refused?;
+    }
     Ok(paths)
 }
 
-/// Returns the default place of sockets.
+/// Returns the default place of this process's sockets.
 fn folder() -> PathBuf {
+    match runtime_folder() {
+        Some(path) => path.join("ibex"),
+        None => folder_without_session(),
+    }
+}
+
+/// Returns `$XDG_RUNTIME_DIR`, if it can be used.
+fn runtime_folder() -> Option<PathBuf> {
     let of_session = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     // Where the user has fewer rights than the process, the variable is not to be trusted.
     let of_session =
         of_session.filter(|path| path.is_absolute() && !has_more_rights_than_its_user());
-    match of_session.filter(|path| is_private(path).is_ok()) {
-        Some(path) => path.join("ibex"),
-        None => PathBuf::from(format!("/tmp/ibex-{}", geteuid().as_raw())),
-    }
+    of_session.filter(|path| is_private(path).is_ok())
+}
+
+/// Returns the place of sockets where `$XDG_RUNTIME_DIR` cannot be used.
+fn folder_without_session() -> PathBuf {
+    PathBuf::from(format!("/tmp/ibex-{}", geteuid().as_raw()))
 }
 
 /// Makes a folder that only this user may enter, if there is none.
@@ -249,6 +299,33 @@ mod tests {
         let error = make_private(&folder).expect_err("a link may be another user's");
         assert!(error.to_string().contains("not a folder"), "{error}");
         fs::remove_file(&folder).expect("the link");
+    }
+
+    #[test]
+    fn sockets_of_all_private_folders_are_found() {
+        let [one, other, missing] = ["one", "other", "missing"]
+            .map(|name| env::temp_dir().join(format!("ibex-folders-{}-{name}", process::id())));
+        let folders = [one.clone(), missing, other.clone()];
+        assert_eq!(
+            sockets_in(&folders).expect("none is there"),
+            [""; 0].map(PathBuf::from)
+        );
+        let mut made = Vec::new();
+        for folder in [&one, &other] {
+            make_private(folder).expect("a new folder");
+            let path = folder.join("1-node.sock");
+            fs::write(&path, "").expect("a file");
+            fs::write(folder.join("other"), "").expect("a file");
+            made.push(path);
+        }
+        assert_eq!(sockets_in(&folders).expect("two"), made);
+        let open = Permissions::from_mode(0o755);
+        fs::set_permissions(&one, open).expect("its owner changes it");
+        assert_eq!(sockets_in(&folders).expect("one is private"), made[1..]);
+        fs::remove_dir_all(&other).expect("it is this test's");
+        let error = sockets_in(&folders).expect_err("none, and a folder is open to others");
+        assert!(error.to_string().contains("-one: other users"), "{error}");
+        fs::remove_dir_all(&one).expect("it is this test's");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use serde::Serialize;
 pub(crate) use self::security::EXPIRES_SOON;
 
 use crate::Failure;
+use crate::config;
 use crate::devices::{self, Device};
 use crate::options::DoctorOptions;
 use crate::page::{Page, Tone, print_json};
@@ -188,7 +189,34 @@ fn examine(root: &Root, devices: &[Device]) -> Diagnosis {
     memory::check(root, devices, &mut diagnosis);
     isolation::check(root, &mut diagnosis);
     host::check(root, &mut diagnosis);
+    environment(root, &mut diagnosis);
     diagnosis
+}
+
+/// Checks the variables of this process's environment, which a node respects.
+fn environment(root: &Root, diagnosis: &mut Diagnosis) {
+    if !root.is_machine() {
+        return;
+    }
+    match config::node_of_environment() {
+        Ok(node) => {
+            for warning in node.environment_warnings() {
+                diagnosis.warning(
+                    "environment",
+                    format!("{warning}."),
+                    "Someone expects an effect that it does not have.",
+                    "unset it; `ibex config explain` shows all variables",
+                );
+            }
+            diagnosis.fine("environment", "a node can be made with its variables");
+        }
+        Err(obstacle) => diagnosis.problem(
+            "environment",
+            format!("{}.", obstacle.seen),
+            "A program that builds a node with such an environment gets this error, and no fabric.",
+            obstacle.mend,
+        ),
+    }
 }
 
 fn show(diagnosis: &Diagnosis, page: &mut Page) {

@@ -71,24 +71,14 @@ pub(super) fn reach(to: &str, security: Option<Security>, diagnosis: &mut Diagno
     let addresses: Vec<SocketAddr> = match to.to_socket_addrs() {
         Ok(addresses) => addresses.collect(),
         Err(error) => {
-            let (seen, mend) = match error.kind() {
-                ErrorKind::InvalidInput => (
-                    format!("{to} is not HOST:PORT."),
-                    "write the port behind the host, as in db1.example:7000".to_owned(),
-                ),
-                _ => (
-                    format!("The name in {to} is not found: {error}."),
-                    format!(
-                        "getent hosts {}; then /etc/hosts and the DNS of this host or container",
-                        host_of(to)
-                    ),
-                ),
-            };
             diagnosis.problem(
                 "name",
-                seen,
+                format!("The name in {to} is not found: {error}."),
                 "Without an address nobody can be reached.",
-                mend,
+                format!(
+                    "getent hosts {}; then /etc/hosts and the DNS of this host or container",
+                    host_of(to)
+                ),
             );
             return reached;
         }

@@ -15,6 +15,8 @@ use ibex_measurement::{
     session::{DriverName, FabricName, Setup, usual_iters},
 };
 
+use crate::address;
+
 /// Measure latency, rate and bandwidth of ibex, beside raw limits, plain TCP and TLS
 ///
 /// Without HOST and --listen it starts its own peer process and measures every fabric of this
@@ -30,13 +32,13 @@ use ibex_measurement::{
     3  a row could not be measured, or a message was damaged")]
 pub(crate) struct PerfOptions {
     /// HOST or HOST:PORT where `ibex perf --listen` runs. Default: a process of this machine
-    #[arg(value_name = "HOST", value_parser = parse_host,
+    #[arg(value_name = "HOST", value_parser = |text: &str| address::to_node_at(text, Some(PORT)),
         conflicts_with_all = ["listen", "cores", "tls"])]
     pub(crate) to: Option<String>,
 
     /// Serve measurements for other hosts until the process is ended. Default: 0.0.0.0:7700
-    #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = EVERYWHERE,
-        value_parser = |text: &str| parse_address(text, 0),
+    #[arg(long, value_name = "ADDRESS[:PORT]", num_args = 0..=1, default_missing_value = EVERYWHERE,
+        value_parser = |text: &str| address::to_listen_at(text, PORT),
         conflicts_with_all = ["fabric", "sizes", "sweep", "iters", "seconds", "rate", "mode",
             "pairs", "tls", "save", "json"])]
     pub(crate) listen: Option<String>,
@@ -250,33 +252,12 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Returns the address with the port of `--listen` if it has none.
-fn parse_host(text: &str) -> Result<String, String> {
-    parse_address(text, 1).or_else(|_| parse_address(&format!("{text}:{PORT}"), 1))
-}
-
 fn parse_size(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(size) if size <= Job::MAX_SIZE => Ok(size),
         _ => Err(format!(
             "a message may have 0 to {} bytes, in digits",
             Job::MAX_SIZE
-        )),
-    }
-}
-
-/// Returns the address unchanged if it has a host and a port of at least `lowest_port`.
-fn parse_address(text: &str, lowest_port: u16) -> Result<String, String> {
-    let is_host = |host: &str| {
-        let in_brackets = host.starts_with('[') && host.ends_with(']');
-        !host.is_empty() && (in_brackets || !host.contains(':'))
-    };
-    let is_port = |port: &str| port.parse().is_ok_and(|port: u16| port >= lowest_port);
-    match text.rsplit_once(':') {
-        Some((host, port)) if is_host(host) && is_port(port) => Ok(text.to_owned()),
-        _ => Err(format!(
-            "give HOST:PORT, such as 127.0.0.1:7000 or [::1]:7000, with a port from {lowest_port} \
-             to 65535"
         )),
     }
 }

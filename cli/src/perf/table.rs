@@ -71,9 +71,11 @@ fn rate(bytes_per_s: f64) -> String {
 }
 
 const LATENCY: &str = "
+ratio: the time of ibex in multiples of the limit's; lower is better
 one way        size      p50      p90      p99    p99.9      max    msgs/s     limit    ratio
 ";
 const STREAM: &str = "
+ratio: the rate of ibex in multiples of the limit's; higher is better
 stream         size     msgs/s         rate        limit    ratio
 ";
 
@@ -128,10 +130,15 @@ mod tests {
             "{text}"
         );
         assert!(
-            lines[2].contains("61 ns") && lines[2].ends_with("1.53 x"),
+            lines[3].contains("61 ns") && lines[3].ends_with("1.53 x"),
             "{text}"
         );
-        assert_eq!(lines[1].len(), lines[2].len(), "{text}");
+        assert_eq!(lines[2].len(), lines[3].len(), "{text}");
+        assert!(lines[1].ends_with("lower is better"), "{text}");
+        assert!(
+            text.contains("the rate of ibex") && text.contains("higher is better"),
+            "{text}"
+        );
         assert!(stream.contains("488 MiB/s"), "{stream}");
     }
 

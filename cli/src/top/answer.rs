@@ -136,11 +136,11 @@ impl Session {
     }
 
     /// Returns this session in an earlier answer.
-    pub(crate) fn before<'a>(&self, before: Option<&'a Answer>) -> Option<&'a Session> {
+    pub(crate) fn before<'a>(&self, before: &'a Answer) -> Option<&'a Session> {
         let is_same = |other: &&Session| {
             (&other.peer, &other.address, other.engine) == (&self.peer, &self.address, self.engine)
         };
-        before?.sessions.iter().find(is_same)
+        before.sessions.iter().find(is_same)
     }
 }
 
@@ -169,13 +169,13 @@ impl Channel {
 pub(crate) struct Interval(pub(crate) f64);
 
 impl Interval {
-    /// Returns the time between two answers; without an earlier one, since the node was made.
-    pub(crate) fn between(before: Option<&Answer>, now: &Answer) -> Self {
-        let ns = now.age_ns - before.map_or(0, |before| before.age_ns.min(now.age_ns));
+    /// Returns the time between two answers.
+    pub(crate) fn between(before: &Answer, now: &Answer) -> Self {
+        let ns = now.age_ns.saturating_sub(before.age_ns);
         Self((ns as f64 / 1e9).max(1e-6))
     }
 
-    /// Returns how much a count rose in a second.
+    /// Returns how much a count rose in a second, from 0 for what was not there before.
     pub(crate) fn rate(self, before: Option<u64>, now: u64) -> f64 {
         now.saturating_sub(before.unwrap_or(0)) as f64 / self.0
     }

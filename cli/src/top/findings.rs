@@ -16,7 +16,7 @@ pub(crate) struct Finding {
 }
 
 /// Returns what deserves attention, given an earlier answer for rates.
-pub(crate) fn findings(before: Option<&Answer>, now: &Answer, time: SystemTime) -> Vec<Finding> {
+pub(crate) fn findings(before: &Answer, now: &Answer, time: SystemTime) -> Vec<Finding> {
     let interval = Interval::between(before, now);
     let mut found = Findings::default();
     found.of_certificate(now, time);
@@ -29,7 +29,7 @@ pub(crate) fn findings(before: Option<&Answer>, now: &Answer, time: SystemTime) 
         }
     }
     let refused = now.totals.refused_connections;
-    if before.is_some_and(|before| before.totals.refused_connections < refused) {
+    if before.totals.refused_connections < refused {
         found.add(
             "A connection was refused just now.",
             "A stranger, another version, a certificate or a limit; the node's log says which.",

@@ -20,45 +20,25 @@ use self::node::Node;
 
 /// Runs the subcommand.
 pub(crate) fn run(options: &TopOptions) -> Result<u8, Failure> {
-    let nodes = node::find(options.node.as_deref()).map_err(Failure::said)?;
-    if nodes.is_empty() {
-        let which = match &options.node {
-            Some(wanted) => format!("no node that runs answers for `{wanted}`"),
-            None => "no node of this user that runs can be inspected".to_owned(),
-        };
-        return Err(Failure {
-            text: format!(
-                "{which}; build it with `Node::builder().inspect()`, and run `ibex top` as the \
-                 same user and with the same XDG_RUNTIME_DIR"
-            ),
-            code: 4,
-        });
-    }
+    let nodes = node::find(options.node.as_deref())?;
     if options.json {
         nodes.iter().try_for_each(|node| print(&node.line))?;
         return Ok(0);
     }
-    let Ok([node]) = <[Node; 1]>::try_from(nodes).map_err(|nodes| list(&nodes)) else {
+    let Ok([mut node]) = <[Node; 1]>::try_from(nodes).map_err(|nodes| list(&nodes)) else {
         return Ok(0);
     };
-    if options.once || !io::stdout().is_terminal() {
-        return once(
-            node,
-            Duration::from_millis(options.interval_ms.min(FIRST_LOOK)),
-        );
-    }
-    screen::run(node, Duration::from_millis(options.interval_ms))?;
-    Ok(0)
-}
-
-/// Prints one table. Its rates are those of a moment.
-fn once(mut node: Node, moment: Duration) -> Result<u8, Failure> {
-    let before = node.answer;
-    thread::sleep(moment);
+    // Rates need two answers.
+    thread::sleep(Duration::from_millis(options.interval_ms.min(FIRST_LOOK)));
     let now = node.connection.ask().map_err(Failure::said)?;
-    let mut page = Page::for_output();
-    table::write(Some(&before), &now, &mut page);
-    page.print()?;
+    let before = std::mem::replace(&mut node.answer, now);
+    if options.once || !io::stdout().is_terminal() {
+        let mut page = Page::for_output();
+        table::write(&before, &node.answer, &mut page);
+        page.print()?;
+        return Ok(0);
+    }
+    screen::run(before, node, Duration::from_millis(options.interval_ms))?;
     Ok(0)
 }
 
@@ -88,5 +68,5 @@ fn title(answer: &Answer) -> String {
     title
 }
 
-/// Milliseconds that `--once` looks for rates, so that there is an answer within a second.
+/// Milliseconds to the second answer at most, so that something is shown within a second.
 const FIRST_LOOK: u64 = 500;

@@ -16,7 +16,7 @@ use crate::page::{self, Page, Tone};
 
 /// What is shown, and the part of it that the screen begins with.
 struct Screen {
-    before: Option<Answer>,
+    before: Answer,
     now: Answer,
     /// The first line that is seen.
     top: u16,
@@ -28,21 +28,26 @@ enum Wish {
     Leave,
 }
 
-/// Shows a node until the user leaves or the node ends.
-pub(crate) fn run(node: Node, interval: Duration) -> Result<(), Failure> {
+/// Shows a node, of which an earlier answer is there, until the user leaves or the node ends.
+pub(crate) fn run(before: Answer, node: Node, interval: Duration) -> Result<(), Failure> {
     let mut terminal = ratatui::try_init()?;
-    let outcome = show(&mut terminal, node, interval);
+    let outcome = show(&mut terminal, before, node, interval);
     ratatui::restore();
     outcome
 }
 
-fn show(terminal: &mut DefaultTerminal, mut node: Node, interval: Duration) -> Result<(), Failure> {
+fn show(
+    terminal: &mut DefaultTerminal,
+    before: Answer,
+    mut node: Node,
+    interval: Duration,
+) -> Result<(), Failure> {
     let mut screen = Screen {
-        before: None,
+        before,
         now: node.answer,
         top: 0,
     };
-    let mut next = Instant::now() + interval.min(FIRST_LOOK);
+    let mut next = Instant::now() + interval;
     loop {
         terminal.draw(|frame| screen.draw(frame))?;
         let left = next.saturating_duration_since(Instant::now());
@@ -53,7 +58,7 @@ fn show(terminal: &mut DefaultTerminal, mut node: Node, interval: Duration) -> R
             }
         }
         let now = node.connection.ask().map_err(Failure::said)?;
-        screen.before = Some(std::mem::replace(&mut screen.now, now));
+        screen.before = std::mem::replace(&mut screen.now, now);
         next = Instant::now() + interval;
     }
 }
@@ -61,11 +66,11 @@ fn show(terminal: &mut DefaultTerminal, mut node: Node, interval: Duration) -> R
 impl Screen {
     fn draw(&mut self, frame: &mut Frame<'_>) {
         let mut page = Page::for_file();
-        table::write(self.before.as_ref(), &self.now, &mut page);
+        table::write(&self.before, &self.now, &mut page);
         let mut text: Text<'_> = page.into_lines().into_iter().map(toned).collect();
         let most = text
             .height()
-            .saturating_sub(usize::from(frame.area().height) - 1);
+            .saturating_sub(usize::from(frame.area().height).saturating_sub(1));
         self.top = self.top.min(u16::try_from(most).unwrap_or(u16::MAX));
         let help = "q leaves, ↑ ↓ PgUp PgDn move".to_owned();
         text.lines.push(Line::from(help));
@@ -112,7 +117,31 @@ fn toned(line: page::Line) -> Line<'static> {
     Line::from_iter(words)
 }
 
-/// The time after which the first rates are shown.
-const FIRST_LOOK: Duration = Duration::from_millis(500);
 /// Lines that PgUp and PgDn move by.
 const PAGE: u16 = 10;
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+
+    #[test]
+    fn a_terminal_may_have_any_size() {
+        let answer = r#"{"pid": 1, "driver": "caller", "age_ns": 1, "memory": {"held_bytes": 0,
+            "limit_bytes": 1}, "totals": {"sent": 0, "received": 0, "refused_connections": 0,
+            "silent_connections": 0, "counters": {}}, "sessions": []}"#;
+        let answer: Answer = serde_json::from_str(answer).expect("an answer");
+        let mut screen = Screen {
+            before: answer.clone(),
+            now: answer,
+            top: u16::MAX,
+        };
+        for (columns, rows) in [(80, 0), (0, 24), (0, 0), (1, 1), (80, 2), (200, 100)] {
+            let mut terminal = Terminal::new(TestBackend::new(columns, rows)).expect("a terminal");
+            terminal.draw(|frame| screen.draw(frame)).expect("a screen");
+        }
+        assert_eq!(screen.top, 0, "all fits into 100 rows");
+    }
+}

@@ -10,8 +10,8 @@ use super::{slow, title};
 use crate::date;
 use crate::page::{Page, Tone};
 
-/// Writes the table, given an earlier answer for rates.
-pub(crate) fn write(before: Option<&Answer>, now: &Answer, page: &mut Page) {
+/// Writes the table. Its rates are those between the two answers.
+pub(crate) fn write(before: &Answer, now: &Answer, page: &mut Page) {
     let interval = Interval::between(before, now);
     write_head(before, now, interval, page);
     for session in &now.sessions {
@@ -31,9 +31,9 @@ pub(crate) fn write(before: Option<&Answer>, now: &Answer, page: &mut Page) {
     slow::write(now, page);
 }
 
-fn write_head(before: Option<&Answer>, now: &Answer, interval: Interval, page: &mut Page) {
+fn write_head(before: &Answer, now: &Answer, interval: Interval, page: &mut Page) {
     page.title(&title(now));
-    let rate = |of: fn(&Answer) -> u64| interval.rate(before.map(of), of(now));
+    let rate = |of: fn(&Answer) -> u64| interval.rate(Some(of(before)), of(now));
     let bytes = |of: fn(&Session) -> u64| {
         let rate = |session: &Session| interval.rate(session.before(before).map(of), of(session));
         row::bytes(
@@ -50,33 +50,33 @@ fn write_head(before: Option<&Answer>, now: &Answer, interval: Interval, page: &
     page.text(
         2,
         &format!(
-            "sent {sent}/s ({out}/s), received {received}/s ({in}/s), {}, {} refused and {} silent",
+            "sent {sent}/s ({out}/s), received {received}/s ({in}/s), {}",
             counted(now.sessions.len() as u64, "session"),
-            counted(now.totals.refused_connections, "connection"),
-            now.totals.silent_connections
         ),
     );
     let age = row::duration(Duration::from_nanos(now.age_ns).as_nanos() as u64);
     let mut facts = format!("driver {}, made {age} ago", now.driver);
     let memory = &now.memory;
     facts += &format!(
-        "; long messages hold {} of {}",
+        "; unreleased long messages take {} (limit {})",
         row::bytes(memory.held_bytes as f64),
         row::bytes(memory.limit_bytes as f64)
     );
     if let Some(pinned) = memory.pinned_bytes {
         facts += &format!("; registered {}", row::bytes(pinned as f64));
         if let Some(limit) = memory.pinned_limit_bytes {
-            facts += &format!(" of {}", row::bytes(limit as f64));
+            facts += &format!(" (limit {})", row::bytes(limit as f64));
         }
     }
     page.text(2, &facts);
     let replays = now.totals.counters.get("replayed").copied().unwrap_or(0);
     let breaks = now.totals.counters.get("suspensions").copied().unwrap_or(0);
     let mut facts = format!(
-        "{} of connections, {} sent again",
-        counted(breaks, "break"),
-        counted(replays, "message")
+        "since it was made: {} lost by sessions, {} sent again, {} refused, {} closed before their first byte",
+        counted(breaks, "connection"),
+        counted(replays, "message"),
+        counted(now.totals.refused_connections, "connection"),
+        now.totals.silent_connections
     );
     if let Some(security) = &now.security {
         let failed: u64 = security.failures.values().sum();
@@ -147,8 +147,8 @@ fn write_session(session: &Session, before: Option<&Session>, interval: Interval
             "state",
             "per s",
             "held",
-            "window",
-            "window of",
+            "held max",
+            "bytes max",
             "waits",
         ]),
         0,

@@ -15,6 +15,10 @@ fn this_machine_has_tcp_and_says_what_a_session_takes() {
     ] {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }
+    let output = ibex(&["info", "--to", "127.0.0.1:7000"]);
+    assert!(page(&output).contains("Route to 127.0.0.1\n"), "{output:?}");
+    // A machine without RDMA has one reason for that.
+    assert!(text.matches("RDMA cannot be used").count() <= 1, "{text}");
     let output = ibex(&["info", "--json"]);
     let info: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     // The session was real, whatever fabric this host gives it.
@@ -113,6 +117,71 @@ fn what_is_not_there_is_named() {
     assert_eq!(code(&output), 2, "{output:?}");
     let output = ibex(&["info", "--to", "no.such.host.invalid", "--json"]);
     assert_eq!((code(&output), output.stdout.len()), (1, 0), "{output:?}");
+}
+
+#[test]
+fn a_variable_that_stops_every_node_is_told_by_all_who_know_it() {
+    for (name, value, says) in [
+        ("IBEX_FABRICS", "foo", "IBEX_FABRICS is \"foo\""),
+        ("IBEX_FABRIC", "foo", "is IBEX_FABRICS meant?"),
+    ] {
+        let run = |arguments: &[&str]| {
+            let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ibex"));
+            let output = command
+                .args(arguments)
+                .env_remove("IBEX_FABRICS")
+                .env(name, value)
+                .output();
+            output.expect("the command runs")
+        };
+        let output = run(&["info"]);
+        assert_eq!(code(&output), 3, "{output:?}");
+        let text = page(&output);
+        assert!(text.contains(says), "{text}");
+        assert!(!text.contains("yes"), "{text}");
+        let output = run(&["info", "--json"]);
+        assert_eq!(code(&output), 3, "{output:?}");
+        let info: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let fabrics = info["fabrics"].as_array().expect("a list");
+        assert!(
+            fabrics.iter().all(|fabric| fabric["is_usable"] == false),
+            "{info:#}"
+        );
+        let output = run(&["doctor", "--json"]);
+        assert_eq!(code(&output), 3, "{output:?}");
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let findings = said["findings"].as_array().expect("a list");
+        let finding = findings
+            .iter()
+            .find(|finding| finding["check"] == "environment");
+        let finding = finding.unwrap_or_else(|| panic!("no finding: {said:#}"));
+        assert_eq!(finding["severity"], "problem");
+        let seen = finding["seen"].as_str().expect("text");
+        assert!(
+            seen.contains(says) && seen.contains(name) && seen.contains(value),
+            "{seen}"
+        );
+        let mend = finding["mend"].as_str().expect("text");
+        assert!(
+            mend.contains("IBEX_FABRICS may be shm, tcp, verbs"),
+            "{mend}"
+        );
+    }
+}
+
+#[test]
+fn a_hidden_option_is_not_suggested() {
+    let why = |option: &str| {
+        let output = ibex(&["doctor", option]);
+        assert_eq!(code(&output), 2, "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let text = why("--foo");
+    assert!(
+        text.contains("'--foo'") && !text.contains("--root"),
+        "{text}"
+    );
+    assert!(why("--jsn").contains("'--json'"));
 }
 
 #[test]

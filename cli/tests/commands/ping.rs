@@ -59,7 +59,19 @@ fn who_does_not_answer_is_told() {
     let output = ibex(&["ping", &address]);
     assert_eq!(code(&output), 3, "{output:?}");
     assert!(page(&output).contains("ibex doctor --to"), "{output:?}");
+    assert_eq!(
+        page(&output).matches("Connection refused").count(),
+        1,
+        "{output:?}"
+    );
     assert_eq!(code(&ibex(&["ping"])), 2);
+    let output = ibex(&["ping", "localhost"]);
+    assert_eq!(code(&output), 2, "{output:?}");
+    let why = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        why.contains("the port is missing: give HOST:PORT, such as localhost:7000"),
+        "{why}"
+    );
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! `ibex top`: on a screen, as a table and as JSON, of a node under load.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::{self, Command};
 use std::sync::Arc;
@@ -290,16 +291,70 @@ fn nodes_are_found_by_their_process_and_listed_if_they_are_several() {
     let names: Vec<_> = names.collect();
     assert_eq!(names, ["listed-one", "listed-other"]);
     let path = one.inspect_path().expect("a path").to_owned();
-    drop((one, other));
-    for gone in [path.to_str().expect("text"), &pid, "0"] {
-        let output = ibex(&["top", gone]);
-        assert_eq!(code(&output), 4, "{output:?}");
-        let why = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            why.contains("build it with `Node::builder().inspect()`"),
-            "{why}"
-        );
+    // The command's environment may have another runtime folder than the nodes'.
+    let folder = std::env::temp_dir().join(format!("ibex-top-{pid}-runtime"));
+    let made = DirBuilder::new().mode(0o700).create(&folder);
+    made.expect("a folder");
+    let elsewhere = Command::new(env!("CARGO_BIN_EXE_ibex"))
+        .args(["top", &pid, "--json"])
+        .env("XDG_RUNTIME_DIR", &folder)
+        .output();
+    let elsewhere = elsewhere.expect("the command runs");
+    std::fs::remove_dir(&folder).expect("nothing was made there");
+    // An unusual runtime folder of this process cannot be known there.
+    if ["/run/user/", "/tmp/ibex-"]
+        .iter()
+        .any(|usual| path.to_string_lossy().starts_with(usual))
+    {
+        assert_eq!(code(&elsewhere), 0, "{elsewhere:?}");
+        let lines = String::from_utf8_lossy(&elsewhere.stdout).lines().count();
+        assert_eq!(lines, 2, "{elsewhere:?}");
     }
+    drop((one, other));
+    let mut dead = Command::new("true").spawn().expect("a process");
+    dead.wait().expect("its end");
+    let dead = dead.id().to_string();
+    let no_socket = env!("CARGO_MANIFEST_DIR");
+    for (gone, says, expected) in [
+        (path.to_str().expect("text"), "there is no such socket", 4),
+        (no_socket, "this is no socket", 4),
+        (
+            &pid,
+            "runs, and no node of it can be inspected: looked in ",
+            4,
+        ),
+        (&dead, "no process ", 4),
+        ("word", "`word` is neither the number of a process nor", 2),
+    ] {
+        let output = ibex(&["top", gone]);
+        assert_eq!(code(&output), expected, "{output:?}");
+        let why = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(why.contains(says), "{why}");
+    }
+}
+
+#[test]
+fn the_first_screen_of_an_idle_node_has_no_rates() {
+    let socket = std::env::temp_dir().join(format!("ibex-top-{}-idle.sock", process::id()));
+    let far = Node::listen("127.0.0.1:0").expect("a node");
+    let near = Node::builder().inspect_at(&socket).build().expect("a node");
+    let to_far = near.connect(far.local_addr().expect("it listens"));
+    let to_far = to_far.expect("a session");
+    let to_near = far.accept().expect("the same");
+    let sender = to_far.channel("past").codec::<Raw>().sender::<[u8]>();
+    let receiver = to_near.channel("past").codec::<Raw>().receiver::<[u8]>();
+    let (mut sender, mut receiver) = (sender.expect("an end"), receiver.expect("an end"));
+    for _ in 0..1000 {
+        sender.send(b"past").expect("room comes");
+        receiver.recv().expect("sent");
+    }
+    let socket = socket.to_str().expect("text");
+    let mut terminal = Terminal::new(&["top", socket]);
+    let seen = terminal.await_screen(|words| words.contains("q leaves"));
+    assert!(seen.contains("sent 0/s"), "{seen}");
+    assert!(seen.contains("past sender open 0 "), "{seen}");
+    terminal.press("q");
+    assert_eq!(terminal.end(), Some(0));
 }
 
 #[test]

@@ -58,3 +58,13 @@ pub use crate::{
     metrics::Metrics,
     table::{Kind, Metric, TABLE, Unit},
 };
+
+/// The README, whose code is compiled.
+#[cfg(all(
+    doctest,
+    feature = "metrics",
+    feature = "opentelemetry",
+    feature = "prometheus-client"
+))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -12,6 +12,8 @@
 #[path = "common/mod.rs"]
 pub(crate) mod common;
 
+use std::process::ExitCode;
+
 use common::Outcome;
 use common::options::Options;
 use common::pingpong::{self, Pairs, SEND, Table};
@@ -67,6 +69,6 @@ impl Pairs for Reliable {
     }
 }
 
-fn main() -> Outcome {
+fn main() -> ExitCode {
     pingpong::main::<Reliable>(Options::new(4096))
 }

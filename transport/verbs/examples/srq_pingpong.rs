@@ -13,8 +13,10 @@
 #[path = "common/mod.rs"]
 pub(crate) mod common;
 
+use std::process::ExitCode;
+
 use common::Outcome;
-use common::options::Options;
+use common::options::{MOST_PAIRS, Options};
 use common::pingpong::{self, Pairs, SEND, Table};
 use ibex_verbs::{
     CompletionQueue, FirstSequence, LocalPort, Operation, QueuePair, QueuePairBuilder,
@@ -28,8 +30,7 @@ pub(crate) struct Shared {
 }
 
 impl Pairs for Shared {
-    // `MAX_QP` of rdma-core's program.
-    const ADDRESSES: usize = 256;
+    const ADDRESSES: usize = MOST_PAIRS;
     const CHANGES: bool = false;
 
     fn new(table: &Table, completions: &CompletionQueue) -> Outcome<Self> {
@@ -98,6 +99,6 @@ pub(crate) fn defaults() -> Options {
     }
 }
 
-fn main() -> Outcome {
+fn main() -> ExitCode {
     pingpong::main::<Shared>(defaults())
 }

@@ -12,6 +12,8 @@
 #[path = "common/mod.rs"]
 pub(crate) mod common;
 
+use std::process::ExitCode;
+
 use common::Outcome;
 use common::options::Options;
 use common::pingpong::{self, Pairs, RECEIVE, SEND, Table};
@@ -92,6 +94,6 @@ impl Pairs for Datagrams {
     }
 }
 
-fn main() -> Outcome {
+fn main() -> ExitCode {
     pingpong::main::<Datagrams>(Options::new(1024))
 }

@@ -13,6 +13,8 @@
 #[path = "common/mod.rs"]
 pub(crate) mod common;
 
+use std::process::ExitCode;
+
 use common::Outcome;
 use common::options::Options;
 use common::pingpong::{self, Pairs, RECEIVE, SEND, Table};
@@ -98,6 +100,6 @@ impl Pairs for Extended {
     }
 }
 
-fn main() -> Outcome {
+fn main() -> ExitCode {
     pingpong::main::<Extended>(Options::new(4096))
 }

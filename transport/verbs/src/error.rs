@@ -476,7 +476,10 @@ impl VerbsError {
                 source,
                 consequence: match source {
                     Errno::NOMEM | Errno::AGAIN => "the device has no room for it",
-                    _ => "the device refuses what is within all limits that it tells",
+                    _ => consequence(
+                        source,
+                        "the device refuses what is within all limits that it tells",
+                    ),
                 },
             },
         }
@@ -505,7 +508,10 @@ impl VerbsError {
                 device: device.to_owned(),
                 call: "ibv_reg_mr",
                 source,
-                consequence: "the memory stays unregistered; free memory or register less",
+                consequence: consequence(
+                    source,
+                    "the memory stays unregistered; free memory or register less",
+                ),
             },
         }
     }
@@ -548,6 +554,17 @@ fn list_step(source: Errno) -> String {
     match source {
         Errno::MFILE | Errno::NFILE => format!("; {MORE_FILES}"),
         _ => String::new(),
+    }
+}
+
+/// Returns what an errno means for the caller. A driver answers `EIO` to each verb of a device that it
+/// has lost, whatever the verb would do otherwise.
+pub(crate) fn consequence(source: Errno, otherwise: &'static str) -> &'static str {
+    match source {
+        Errno::IO => {
+            "the device was removed or has failed; open it again when it is in the list of devices"
+        }
+        _ => otherwise,
     }
 }
 
@@ -619,6 +636,11 @@ mod tests {
             text(Some(65_536), Errno::INVAL),
             "RDMA device mlx5_0: ibv_create_cq failed: Invalid argument (os error 22); the device \
              refuses what is within all limits that it tells"
+        );
+        assert_eq!(
+            text(Some(65_536), Errno::IO),
+            "RDMA device mlx5_0: ibv_create_cq failed: Input/output error (os error 5); the device \
+             was removed or has failed; open it again when it is in the list of devices"
         );
     }
 

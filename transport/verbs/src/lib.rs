@@ -93,6 +93,8 @@
 //! ever), first sequences, the protection domain of a region and the number of a port. A completion
 //! queue that overflows drops completions with an event alone.
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// The README's code is compiled.
+#![cfg_attr(all(doctest, feature = "fake"), doc = include_str!("../README.md"))]
 
 pub mod abi;
 mod completion;
@@ -164,6 +166,9 @@ pub use queue_pair::xrc::{
     XrcBatch, XrcDomain, XrcOpening, XrcReceiveQueue, XrcReceiveQueuePair, XrcSendQueuePair,
 };
 pub use queue_pair::{QueuePair, QueuePairBuilder, SendBatch};
+/// The number of an error of the system, as `errno.h` has it.
+#[doc(no_inline)]
+pub use rustix::io::Errno;
 
 #[cfg(feature = "rdma-sys")]
 #[cfg_attr(docsrs, doc(cfg(feature = "rdma-sys")))]

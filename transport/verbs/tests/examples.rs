@@ -79,9 +79,39 @@ fn pingpong_takes_the_options_of_rdma_core() {
     assert_eq!((options.gid_index, options.rounds), (Some(1), 10));
     assert_eq!((options.bytes, options.mtu.bytes()), (64, 2048));
     assert_eq!(options.host.as_deref(), Some("192.0.2.1"));
-    for refused in ["-s 0", "-m 1000", "-q", "-q 600", "--odp", "one two"] {
-        assert!(parse(refused).is_err(), "{refused}");
+    for (refused, reason) in [
+        ("-s 0", r#"-s is "0": it is a whole number from 1 to"#),
+        ("-s 99999999999", r#"-s is "99999999999": it is a whole"#),
+        ("-n abc", r#"-n is "abc": it is a whole number from 1"#),
+        ("--iters=0", r#"--iters is "0""#),
+        ("-l 16", r#"-l is "16": it is a whole number from 0 to 15"#),
+        ("-m 1000", r#"-m is "1000": it is 256, 512"#),
+        ("-q", "-q wants a value"),
+        ("-q 257", r#"-q is "257""#),
+        ("-r 15 -q 16", "--rx-depth is 15: it is at least --num-qp"),
+        ("--odp", "there is no option --odp"),
+        ("one two", "one is one host"),
+    ] {
+        let error = parse(refused).unwrap_err().to_string();
+        assert!(error.starts_with(reason), "{refused}: {error}");
     }
+}
+
+#[test]
+#[cfg(not(feature = "libibverbs"))]
+fn pingpong_over_memory_reaches_no_host() {
+    use rc_pingpong::common::{options::Options, pingpong};
+
+    let options = Options {
+        host: Some("192.0.2.1".to_owned()),
+        ..Options::new(64)
+    };
+    let refused = pingpong::run::<rc_pingpong::Reliable>(&options).unwrap_err();
+    let refused = refused.to_string();
+    assert!(
+        refused.starts_with("HOST needs the feature libibverbs"),
+        "{refused}"
+    );
 }
 
 fn opened(fake: &FakeProvider) -> Device {

@@ -132,3 +132,31 @@ fn messages_are_counted_by_channel_and_fabric() {
     assert_eq!(sample("ibex_acknowledged_messages_total"), Value::Number(7));
     assert_eq!(sample("ibex_unreleased_messages"), Value::Number(0));
 }
+
+/// As the guide's row of the metric says.
+#[test]
+fn calls_are_answered_and_not_acknowledged() {
+    let store = Store::open();
+    let metrics = store.metrics();
+    let _caller = store.call(3);
+    let families = metrics.read();
+    let of_prices = |name: &str| {
+        let family = families.iter().find(|family| family.metric.name == name);
+        let samples = &family.unwrap_or_else(|| panic!("no {name}")).samples;
+        ["prices", "prices/replies"].map(|channel| {
+            let of_channel = samples.iter();
+            let mut of_channel =
+                of_channel.filter(|(labels, _)| labels.get("channel") == Some(channel));
+            let (_, value) = of_channel.next().expect("the channel");
+            value.clone()
+        })
+    };
+    assert_eq!(
+        of_prices("ibex_sent_messages_total"),
+        [3, 3].map(Value::Number)
+    );
+    assert_eq!(
+        of_prices("ibex_acknowledged_messages_total"),
+        [0, 0].map(Value::Number)
+    );
+}

@@ -5,7 +5,9 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use ibex::{Fabric, Histogram, Node, NodeBuilder, Peer, Pod, Policy, Raw, Receiver, Sender};
+use ibex::{
+    Fabric, Histogram, Node, NodeBuilder, Peer, Pod, Policy, Raw, Receiver, Sender, calls::Caller,
+};
 use ibex_metrics::{Metrics, Value};
 
 /// The nodes, with a service that one calls, and a channel.
@@ -68,14 +70,15 @@ impl Store {
         Metrics::new().watch(&self.store).watch(&self.client)
     }
 
-    /// Makes calls. When it returns, the service has dropped each request.
-    pub(crate) fn call(&self, calls: u64) {
+    /// Makes calls. When it returns, the service has dropped each request, and the caller is open.
+    pub(crate) fn call(&self, calls: u64) -> Caller<u64, u64, Pod> {
         let prices = self.to_store.channel("prices").codec::<Pod>();
         let prices = prices.caller::<u64, u64>().expect("a caller");
         for symbol in 0..calls {
             assert_eq!(*prices.call(&symbol).expect("a reply"), symbol * 3);
             self.answered.recv().expect("the service goes on");
         }
+        prices
     }
 
     /// Sends messages and waits for the acknowledgement of each.

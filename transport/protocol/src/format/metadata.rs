@@ -57,12 +57,16 @@ pub enum MetadataValue<'a> {
 pub enum MetadataRefused {
     /// The key is empty, too long or not visible ASCII.
     #[error(
-        "metadata has no key {key:?}: a key is 1 to {max} bytes of visible ASCII; choose another",
+        "{key:?}{}, of {bytes} bytes, cannot be a key of metadata: a key is 1 to {max} bytes of \
+         visible ASCII; choose another",
+        if key.len() < *bytes { "…" } else { "" },
         max = Metadata::MAX_KEY_BYTES
     )]
     Key {
         /// The key, cut to its first characters.
         key: String,
+        /// The length of the whole key.
+        bytes: usize,
     },
     /// There are as many pairs as there may be.
     #[error(
@@ -115,8 +119,9 @@ impl Metadata {
         value: impl Into<MetadataValue<'a>>,
     ) -> Result<(), MetadataRefused> {
         if !is_key(key.as_bytes()) {
-            let key = key.chars().take(Self::MAX_KEY_BYTES).collect();
-            return Err(MetadataRefused::Key { key });
+            let bytes = key.len();
+            let key = key.chars().take(SHOWN_CHARACTERS).collect();
+            return Err(MetadataRefused::Key { key, bytes });
         }
         let value = value.into();
         let before = self.raw().find(|pair| pair.key == key.as_bytes());
@@ -356,6 +361,8 @@ fn is_key(key: &[u8]) -> bool {
     (1..=Metadata::MAX_KEY_BYTES).contains(&key.len()) && key.iter().all(u8::is_ascii_graphic)
 }
 
+/// The characters of a refused key that its error has.
+const SHOWN_CHARACTERS: usize = 32;
 const HEAD_BYTES: usize = 4;
 const TEXT: u8 = 0;
 const INTEGER: u8 = 1;
@@ -431,6 +438,20 @@ mod tests {
             );
         }
         assert_eq!(metadata.get("k"), Some(MetadataValue::Text(&most)));
+    }
+
+    #[test]
+    fn a_refused_key_is_told_with_its_whole_length() {
+        let text = |key: &str| Metadata::new().insert(key, 1).unwrap_err().to_string();
+        let rule = "cannot be a key of metadata: a key is 1 to 64 bytes of visible ASCII; choose \
+                    another";
+        let shown = "k".repeat(SHOWN_CHARACTERS);
+        assert_eq!(
+            text(&"k".repeat(300)),
+            format!("\"{shown}\"…, of 300 bytes, {rule}")
+        );
+        assert_eq!(text("a b"), format!("\"a b\", of 3 bytes, {rule}"));
+        assert_eq!(text(""), format!("\"\", of 0 bytes, {rule}"));
     }
 
     #[test]

@@ -1,5 +1,9 @@
 //! Options, with the names and defaults of rdma-core's `ibv_*_pingpong`.
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
 use ibex_verbs::Mtu;
 
 use super::Outcome;
@@ -67,31 +71,72 @@ impl Options {
                 value.ok_or_else(|| format!("{name} wants a value"))
             };
             match name.as_str() {
-                "-p" | "--port" => self.port = value()?.parse()?,
+                "-p" | "--port" => self.port = number(&name, &value()?, 1..=u16::MAX)?,
                 "-d" | "--ib-dev" => self.device = Some(value()?),
-                "-i" | "--ib-port" => self.ib_port = value()?.parse()?,
-                "-s" | "--size" => self.bytes = value()?.parse()?,
-                "-m" | "--mtu" => self.mtu = mtu(value()?.parse()?)?,
-                "-r" | "--rx-depth" => self.receives = value()?.parse()?,
-                "-n" | "--iters" => self.rounds = value()?.parse()?,
-                "-l" | "--sl" => self.service_level = value()?.parse()?,
-                "-g" | "--gid-idx" => self.gid_index = Some(value()?.parse()?),
-                "-q" | "--num-qp" => self.queue_pairs = value()?.parse()?,
-                _ => return Err(format!("{name} is no option; {OPTIONS}").into()),
+                "-i" | "--ib-port" => self.ib_port = number(&name, &value()?, 1..=u8::MAX)?,
+                "-s" | "--size" => self.bytes = number(&name, &value()?, 1..=MOST_BYTES)?,
+                "-m" | "--mtu" => self.mtu = mtu(&name, &value()?)?,
+                "-r" | "--rx-depth" => self.receives = number(&name, &value()?, 1..=MOST_QUEUED)?,
+                "-n" | "--iters" => self.rounds = number(&name, &value()?, 1..=u32::MAX.into())?,
+                "-l" | "--sl" => self.service_level = number(&name, &value()?, 0..=15)?,
+                "-g" | "--gid-idx" => {
+                    self.gid_index = Some(number(&name, &value()?, 0..=u32::MAX)?);
+                }
+                "-q" | "--num-qp" => self.queue_pairs = number(&name, &value()?, 1..=MOST_PAIRS)?,
+                _ => return Err(format!("there is no option {name}; --help lists them").into()),
             }
         }
-        match (self.bytes, self.receives as usize >= self.queue_pairs) {
-            (0, _) => Err("--size is at least 1".into()),
-            (_, false) => Err("--rx-depth is at least the number of queue pairs".into()),
-            _ => Ok(self),
+        match self.receives as usize >= self.queue_pairs {
+            true => Ok(self),
+            false => Err(format!(
+                "--rx-depth is {}: it is at least --num-qp, which is {}",
+                self.receives, self.queue_pairs
+            )
+            .into()),
         }
     }
 }
 
-fn mtu(bytes: u32) -> Outcome<Mtu> {
-    let known = Mtu::from_bytes(bytes);
-    Ok(known.ok_or_else(|| format!("{bytes} is no MTU: 256, 512, 1024, 2048 or 4096"))?)
+/// Reads the value of an option, a whole number of this range.
+fn number<T>(name: &str, value: &str, range: RangeInclusive<T>) -> Outcome<T>
+where
+    T: FromStr + PartialOrd + Display,
+{
+    let number = value.parse().ok().filter(|number| range.contains(number));
+    Ok(number.ok_or_else(|| {
+        let (least, most) = (range.start(), range.end());
+        format!("{name} is {value:?}: it is a whole number from {least} to {most}")
+    })?)
 }
 
-const OPTIONS: &str = "there are --port, --ib-dev, --ib-port, --size, --mtu, --rx-depth, --iters, \
-                       --sl, --gid-idx, --num-qp, and the host of a server";
+fn mtu(name: &str, value: &str) -> Outcome<Mtu> {
+    let known = value.parse().ok().and_then(Mtu::from_bytes);
+    Ok(known.ok_or_else(|| format!("{name} is {value:?}: it is 256, 512, 1024, 2048 or 4096"))?)
+}
+
+/// The longest message of InfiniBand is twice as long.
+const MOST_BYTES: usize = 1 << 30;
+/// More than the queues of any device hold.
+const MOST_QUEUED: u32 = 1 << 20;
+/// `MAX_QP` of rdma-core's `ibv_srq_pingpong`.
+pub(crate) const MOST_PAIRS: usize = 256;
+
+/// What `--help` prints.
+pub(crate) const USAGE: &str = "\
+usage: PROGRAM [OPTION VALUE]... [HOST]
+
+With HOST, connects to the server there; without, waits for a client. Both need the feature
+libibverbs: without it, both ends run in this process, over a device made of memory.
+
+  -p, --port PORT       TCP port by which the two ends meet (18515)
+  -d, --ib-dev DEVICE   RDMA device (the first)
+  -i, --ib-port PORT    port of the device (1)
+  -s, --size BYTES      length of a message (4096; 1024 for ud_pingpong)
+  -m, --mtu BYTES       path MTU: 256, 512, 1024, 2048 or 4096 (1024)
+  -r, --rx-depth COUNT  receives that are posted at a time (500)
+  -n, --iters COUNT     messages in each direction (1000)
+  -l, --sl LEVEL        service level (0)
+  -g, --gid-idx INDEX   place in the port's GID table (the preferred one)
+  -q, --num-qp COUNT    queue pairs (16 for srq_pingpong; the others have one)
+  -h, --help            print this
+";

@@ -10,6 +10,7 @@
 use std::env;
 use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
@@ -21,7 +22,12 @@ use ibex_verbs::{
     provider::Provider,
 };
 
-use super::{Outcome, check::Check, exchange, open, options::Options};
+use super::{
+    Outcome,
+    check::Check,
+    exchange, open,
+    options::{Options, USAGE},
+};
 
 /// What all kinds of queue pairs need.
 pub(crate) struct Table {
@@ -63,7 +69,9 @@ impl Table {
     fn new(provider: &Arc<dyn Provider>, options: Options) -> Outcome<Self> {
         let device = open(provider, options.device.as_deref())?;
         let domain = ProtectionDomain::new(&device)?;
-        let memory = AnonymousMemory::new(GlobalHeader::BYTES + options.bytes)?;
+        let bytes = options.bytes;
+        let memory = AnonymousMemory::new(GlobalHeader::BYTES + bytes)
+            .map_err(|error| format!("no memory for a message of --size {bytes}: {error}"))?;
         Ok(Self {
             memory: MemoryRegion::register(&domain, memory, RegionAccess::RECEIVE)?,
             options,
@@ -126,18 +134,49 @@ impl Table {
 pub(crate) const RECEIVE: WorkId = WorkId::new(Operation::Receive, 0, 0);
 pub(crate) const SEND: WorkId = WorkId::new(Operation::Send, 0, 0);
 
-/// Runs an example.
-pub(crate) fn main<P: Pairs>(defaults: Options) -> Outcome {
-    let options = defaults.parse(env::args().skip(1))?;
-    let provider = super::provider()?;
-    if cfg!(not(feature = "libibverbs")) {
-        return both::<P>(&provider, &options);
+/// Runs an example, and prints what went wrong.
+pub(crate) fn main<P: Pairs>(defaults: Options) -> ExitCode {
+    let arguments: Vec<_> = env::args().skip(1).collect();
+    if arguments.iter().any(|one| one == "-h" || one == "--help") {
+        print!("{USAGE}");
+        return ExitCode::SUCCESS;
     }
+    let options = defaults.parse(arguments.into_iter());
+    match options.and_then(|options| run::<P>(&options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs one end, or, over a device made of memory, both.
+pub(crate) fn run<P: Pairs>(options: &Options) -> Outcome {
+    let is_fake = cfg!(not(feature = "libibverbs"));
+    if let (Some(host), true) = (&options.host, is_fake) {
+        return Err(format!(
+            "HOST needs the feature libibverbs: this build has only a device made of memory, which \
+             does not reach {host}; add `--features libibverbs`, or leave out HOST"
+        )
+        .into());
+    }
+    let provider = super::provider()?;
+    if is_fake {
+        return both::<P>(&provider, options);
+    }
+    let port = options.port;
     let stream = match &options.host {
-        Some(host) => TcpStream::connect((host.as_str(), options.port))?,
-        None => TcpListener::bind(("::", options.port))?.accept()?.0,
+        Some(host) => TcpStream::connect((host.as_str(), port))
+            .map_err(|error| format!("cannot connect to the server at {host}:{port}: {error}"))?,
+        None => {
+            let listener = TcpListener::bind(("::", port)).map_err(|error| {
+                format!("cannot wait for a client at port {port}: {error}; see --port")
+            })?;
+            listener.accept()?.0
+        }
     };
-    end::<P>(&provider, &options, stream)
+    end::<P>(&provider, options, stream)
 }
 
 /// Runs both ends in this process.

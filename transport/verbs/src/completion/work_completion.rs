@@ -230,6 +230,13 @@ macro_rules! statuses {
             Unknown(u32),
         }
 
+        impl From<u32> for CompletionStatus {
+            /// Translates the C enumeration, as [`from_raw`](Self::from_raw) does.
+            fn from(raw: u32) -> Self {
+                Self::from_raw(raw)
+            }
+        }
+
         impl CompletionStatus {
             /// Translates the C enumeration.
             #[must_use]

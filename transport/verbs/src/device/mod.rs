@@ -23,7 +23,7 @@ use super::{
         partition::{Partition, PartitionKey},
         port::{PortAttributes, PortState},
     },
-    error::VerbsError,
+    error::{VerbsError, consequence},
     locked_memory::LockedMemory,
     provider::{ContextHandle, DeviceAttributes, OpenedContext, Provider, RawEvent, Transport},
 };
@@ -402,7 +402,7 @@ impl Context {
                 source,
                 instead,
             },
-            false => self.failed(call, source, instead),
+            false => self.failed(call, source, consequence(source, instead)),
         }
     }
 

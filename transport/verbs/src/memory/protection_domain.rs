@@ -8,7 +8,7 @@ use ibex_base::fork;
 use super::region::Registration;
 use crate::{
     device::{Context, Device},
-    error::VerbsError,
+    error::{VerbsError, consequence},
     provider::{DomainHandle, ThreadDomainHandle},
 };
 
@@ -60,7 +60,8 @@ impl ProtectionDomain {
         // SAFETY: the context is open.
         let handle =
             unsafe { context.provider().create_domain(context.handle()) }.map_err(|errno| {
-                context.failed("ibv_alloc_pd", errno, "nothing can be made on this device")
+                let otherwise = "nothing can be made on this device";
+                context.failed("ibv_alloc_pd", errno, consequence(errno, otherwise))
             })?;
         Ok(Self {
             inner: Arc::new(Domain {

@@ -119,7 +119,7 @@ fn a_failed_request_is_told_and_the_rest_is_flushed() {
     for slot in 0..3 {
         send(&mut one, slot, false);
     }
-    fake.fail_send(one.pair.number(), 12, 0x81);
+    fake.fail_send(one.pair.number(), CompletionStatus::RetryExceeded, 0x81);
     let told: Vec<_> = one
         .poll()
         .iter()

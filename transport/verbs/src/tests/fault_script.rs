@@ -163,6 +163,11 @@ fn a_device_that_is_removed_flushes_raises_and_refuses_what_is_new() {
     assert!(came.contains(&AsyncEvent::DeviceFatal), "{came:?}");
     let refused = ProtectionDomain::new(&one.device).unwrap_err();
     assert!(refused.to_string().contains("os error 5"), "{refused}");
+    let queue = CompletionQueue::polled(&one.device, 4).unwrap_err();
+    let region = MemoryRegion::register(&one.domain, memory(), RegionAccess::SEND).unwrap_err();
+    for refused in [queue.to_string(), region.to_string()] {
+        assert!(refused.contains("the device was removed"), "{refused}");
+    }
     assert!(one.pair.query().is_err());
     let opened = Device::open(&fake.provider(), DEVICE).unwrap_err();
     assert!(matches!(opened, VerbsError::NoSuchDevice { .. }));

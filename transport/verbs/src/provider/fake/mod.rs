@@ -14,8 +14,7 @@
 //!
 //! ```
 //! use ibex_verbs::provider::fake::{Call, FakeDevice, FakeProvider, FaultScript};
-//! use ibex_verbs::{CompletionQueue, Device};
-//! use rustix::io::Errno;
+//! use ibex_verbs::{CompletionQueue, Device, Errno};
 //!
 //! let fake = FakeProvider::new(vec![FakeDevice::soft_roce("rxe0", 1, [192, 0, 2, 1])]);
 //! let device = Device::open(&fake.provider(), "rxe0")?;
@@ -29,6 +28,7 @@
 //! than its receive is status 2 at the receiver and 11 at the sender.
 
 mod batch;
+mod call;
 mod completion;
 mod control;
 mod datagram;
@@ -54,6 +54,7 @@ use rustix::io::Errno;
 
 use super::{Provider, RawEvent};
 use crate::{
+    CompletionStatus,
     abi::{
         Sge, Wc,
         queue_pair_state::{AttributeMask, QueuePairAttributes},
@@ -61,6 +62,7 @@ use crate::{
     device::fork_report::ForkStatus,
 };
 
+pub use call::Call;
 pub use datagram::PostedDatagram;
 pub use device::{FakeClock, FakeDevice, FakeExtended, FakePort, FakeTags};
 pub use mask::Mask;
@@ -74,71 +76,6 @@ use world::World;
 #[derive(Clone, Debug)]
 pub struct FakeProvider {
     world: Arc<World>,
-}
-
-/// A call that can be refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(
-    missing_docs,
-    reason = "each is the call of its name in `Provider` or `HotCalls`"
-)]
-pub enum Call {
-    Devices,
-    Open,
-    Close,
-    QueryDevice,
-    QueryPort,
-    QueryGid,
-    QueryPkey,
-    AsyncEvent,
-    CreateDomain,
-    CreateThreadDomain,
-    DestroyThreadDomain,
-    CreateParentDomain,
-    DestroyDomain,
-    Register,
-    Deregister,
-    Reregister,
-    RegisterDmabuf,
-    RegisterBuffer,
-    CreateBuffer,
-    DestroyBuffer,
-    Advise,
-    CreateWindow,
-    DestroyWindow,
-    BindWindow,
-    CreateChannel,
-    DestroyChannel,
-    ChannelEvent,
-    CreateCompletionQueue,
-    DestroyCompletionQueue,
-    ResizeCompletionQueue,
-    ModerateCompletions,
-    CreateSharedReceive,
-    ArmSharedReceiveLimit,
-    ResizeSharedReceive,
-    QuerySharedReceive,
-    DestroySharedReceive,
-    CreatePair,
-    ModifyPair,
-    QueryPair,
-    DestroyPair,
-    PostSend,
-    PostReceive,
-    PollQueue,
-    StartPoll,
-    NextPoll,
-    CreateExtendedQueue,
-    ReadClock,
-    CreateAddress,
-    DestroyAddress,
-    AttachMulticast,
-    DetachMulticast,
-    OpenXrcDomain,
-    CloseXrcDomain,
-    CreateXrcReceives,
-    OpenPair,
-    RequestNotify,
 }
 
 /// A send as it was posted.
@@ -268,11 +205,18 @@ impl FakeProvider {
         change(&mut pair.sends.front_mut().expect("one is held back").send);
     }
 
-    /// Fails the oldest send of a queue pair with a status; the queue pair dies of it.
+    /// Fails the oldest send of a queue pair with a [`CompletionStatus`], or its number; the queue
+    /// pair dies of it.
     ///
     /// # Panics
     /// If it has no such request.
-    pub fn fail_send(&self, queue_pair: u32, status: u32, vendor_error: u32) {
+    pub fn fail_send(
+        &self,
+        queue_pair: u32,
+        status: impl Into<CompletionStatus>,
+        vendor_error: u32,
+    ) {
+        let status = status.into().to_raw();
         self.world
             .lock()
             .fail_next(queue_pair, status, vendor_error);
@@ -283,10 +227,19 @@ impl FakeProvider {
     ///
     /// # Panics
     /// If it has fewer.
-    pub fn fail_sends(&self, queue_pair: u32, statuses: &[u32], vendor_error: u32) {
+    pub fn fail_sends<S: Into<CompletionStatus> + Copy>(
+        &self,
+        queue_pair: u32,
+        statuses: &[S],
+        vendor_error: u32,
+    ) {
+        let statuses: Vec<_> = statuses
+            .iter()
+            .map(|&status| status.into().to_raw())
+            .collect();
         self.world
             .lock()
-            .fail_oldest(queue_pair, statuses, vendor_error);
+            .fail_oldest(queue_pair, &statuses, vendor_error);
     }
 
     /// Fails the oldest receive that a queue pair may take with a status; the queue pair dies
@@ -294,7 +247,13 @@ impl FakeProvider {
     ///
     /// # Panics
     /// If it has no such request.
-    pub fn fail_receive(&self, queue_pair: u32, status: u32, vendor_error: u32) {
+    pub fn fail_receive(
+        &self,
+        queue_pair: u32,
+        status: impl Into<CompletionStatus>,
+        vendor_error: u32,
+    ) {
+        let status = status.into().to_raw();
         self.world
             .lock()
             .fail_receive(queue_pair, status, vendor_error);

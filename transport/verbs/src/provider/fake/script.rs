@@ -154,8 +154,13 @@ impl FaultScript {
     /// Fails the `nth` send with a status. Its queue pair dies of it, or, where it is an unreliable
     /// one, sends nothing more.
     #[must_use]
-    pub fn fail_send(self, nth: u64, status: CompletionStatus, vendor_error: u32) -> Self {
-        let status = status.to_raw();
+    pub fn fail_send(
+        self,
+        nth: u64,
+        status: impl Into<CompletionStatus>,
+        vendor_error: u32,
+    ) -> Self {
+        let status = status.into().to_raw();
         self.with_send(
             nth,
             SendFault::Fail {
@@ -169,9 +174,14 @@ impl FaultScript {
     /// queue pair dies of it, and the send fails with
     /// [`RemoteOperation`](CompletionStatus::RemoteOperation).
     #[must_use]
-    pub fn fail_receive(self, nth: u64, status: CompletionStatus, vendor_error: u32) -> Self {
+    pub fn fail_receive(
+        self,
+        nth: u64,
+        status: impl Into<CompletionStatus>,
+        vendor_error: u32,
+    ) -> Self {
         let counted = Counted::Receives(self.queue_pair);
-        let status = status.to_raw();
+        let status = status.into().to_raw();
         let fault = Fault::FailReceive {
             status,
             vendor_error,
