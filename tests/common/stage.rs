@@ -26,6 +26,8 @@ pub(crate) struct Stage {
     line: Line,
     /// The other side's process.
     other: Pid,
+    /// False if the session may have another connection at any time, which cannot be checked then.
+    keeps_connections: bool,
     /// The port of the session, if the fabric is verbs.
     port: Option<VerbsPort>,
     /// The device of the session, if both sides are played in this process.
@@ -50,6 +52,7 @@ impl Stage {
             cell,
             line,
             other,
+            keeps_connections: true,
             port: device::port(),
             #[cfg(feature = "fake-device")]
             fake: None,
@@ -65,9 +68,15 @@ impl Stage {
             cell,
             line,
             other: getpid(),
+            keeps_connections: true,
             port: None,
             fake,
         }
+    }
+
+    /// Plays a session that changes its connection by itself.
+    pub(crate) fn change_connections(&mut self) {
+        self.keeps_connections = false;
     }
 
     pub(crate) fn is_dialer(&self) -> bool {
@@ -231,7 +240,9 @@ impl Stage {
             return;
         }
         let other = self.other.as_raw_nonzero().get() as u32;
-        kernel::assert_connected_to(peer.address(), other);
+        if self.keeps_connections {
+            kernel::assert_connected_to(peer.address(), other);
+        }
         if self.cell.fabric == Fabric::Shm {
             assert_eq!(peer.pid(), Some(other), "SO_PEERCRED names another process");
         }

@@ -25,6 +25,7 @@ pub(crate) const SCENARIOS: &[Scenario] =
 fn authenticated_again(stage: &mut Stage) {
     let security = stage.security().expect("a cell with security");
     let aged = security.max_session_age(AGE);
+    stage.change_connections();
     let (_node, peer) = stage.meet_as(|builder| builder.security(aged));
     let numbered = |sequence| payload::numbered(sequence, 1000);
     match stage.side {
