@@ -241,6 +241,52 @@ enum State {
 }
 
 impl Node {
+    /// Connects to the node that listens on `address`, which is `host:port`, a [`SocketAddr`](std::net::SocketAddr), or
+    /// `(host, port)`; see [`ToAddress`].
+    ///
+    /// The addresses of a name are tried beside each other, a quarter of a second apart, and the
+    /// first that gives a session wins. An IPv6 address may name its interface:
+    /// `[fe80::1%eth0]:7000`.
+    ///
+    /// Waits for up to `connect_timeout` (default 10 s) for a node that starts later. Under
+    /// [`Driver::Caller`](crate::Driver::Caller) it runs turns meanwhile: sessions go on and peers are let in, so a node
+    /// may connect to itself, and two nodes to each other.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]: no node answered in time; the program that answered is not ibex, or has
+    /// another version or kind of security; or no fabric suits both nodes. A failed attempt leaves
+    /// nothing behind.
+    pub fn connect(&self, address: impl ToAddress) -> Result<Peer, ConnectError> {
+        self.connect_to(&address::text_of(&address), None)
+    }
+
+    /// Connects like [`connect`](Self::connect), and places the session on one of the engines that
+    /// [`io_threads`](crate::NodeBuilder::io_threads) gave the node, numbered from 0. It stays there for as
+    /// long as it lasts, and over RDMA uses the queues of that engine. Without this call the session
+    /// is on the engine with the fewest sessions.
+    ///
+    /// ```no_run
+    /// use ibex::Node;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let node = Node::builder().io_threads(2).build()?;
+    /// // Two sessions with one peer, each on an engine of its own.
+    /// let bulk = node.connect_on(0, "db:7000")?;
+    /// let requests = node.connect_on(1, "db:7000")?;
+    /// assert_ne!(bulk.engine(), requests.engine());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`connect`](Self::connect), and
+    /// [`NoSuchEngine`](crate::ConnectErrorKind::NoSuchEngine).
+    pub fn connect_on(&self, engine: usize, address: impl ToAddress) -> Result<Peer, ConnectError> {
+        self.connect_to(&address::text_of(&address), Some(engine))
+    }
+
     /// Connects in a task to the node that listens on `address`. Connecting begins with the first
     /// poll.
     ///
@@ -281,11 +327,7 @@ impl Node {
         ConnectAsync::new(self, address::text_of(&address), Some(engine))
     }
 
-    pub(crate) fn connect_to(
-        &self,
-        address: &str,
-        engine: Option<usize>,
-    ) -> Result<Peer, ConnectError> {
+    fn connect_to(&self, address: &str, engine: Option<usize>) -> Result<Peer, ConnectError> {
         self.check_fork()?;
         let connecting = self.begin_to_connect(address, engine)?;
         let outcome = connecting.wait(&self.runtime);

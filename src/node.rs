@@ -26,7 +26,7 @@ use ibex_transport::{
 use crate::rdma::NodeDevices;
 use crate::{
     ChannelBuilder, CloseReason, ConnectError, Events, ListenError, NodeBuilder, NodeStats, Peer,
-    PeerId, SlowMessage, ToAddress, address,
+    PeerId, ToAddress,
     channel_defaults::ChannelDefaults,
     dialing::{Desk, Dials},
     driving_tasks::Tasks,
@@ -383,52 +383,6 @@ impl Node {
         &self.environment.warnings
     }
 
-    /// Connects to the node that listens on `address`, which is `host:port`, a [`SocketAddr`], or
-    /// `(host, port)`; see [`ToAddress`].
-    ///
-    /// The addresses of a name are tried beside each other, a quarter of a second apart, and the
-    /// first that gives a session wins. An IPv6 address may name its interface:
-    /// `[fe80::1%eth0]:7000`.
-    ///
-    /// Waits for up to `connect_timeout` (default 10 s) for a node that starts later. Under
-    /// [`Driver::Caller`](crate::Driver::Caller) it runs turns meanwhile: sessions go on and peers are let in, so a node
-    /// may connect to itself, and two nodes to each other.
-    ///
-    /// # Errors
-    ///
-    /// [`ConnectError`]: no node answered in time; the program that answered is not ibex, or has
-    /// another version or kind of security; or no fabric suits both nodes. A failed attempt leaves
-    /// nothing behind.
-    pub fn connect(&self, address: impl ToAddress) -> Result<Peer, ConnectError> {
-        self.connect_to(&address::text_of(&address), None)
-    }
-
-    /// Connects like [`connect`](Self::connect), and places the session on one of the engines that
-    /// [`io_threads`](NodeBuilder::io_threads) gave the node, numbered from 0. It stays there for as
-    /// long as it lasts, and over RDMA uses the queues of that engine. Without this call the session
-    /// is on the engine with the fewest sessions.
-    ///
-    /// ```no_run
-    /// use ibex::Node;
-    ///
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let node = Node::builder().io_threads(2).build()?;
-    /// // Two sessions with one peer, each on an engine of its own.
-    /// let bulk = node.connect_on(0, "db:7000")?;
-    /// let requests = node.connect_on(1, "db:7000")?;
-    /// assert_ne!(bulk.engine(), requests.engine());
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`connect`](Self::connect), and
-    /// [`NoSuchEngine`](crate::ConnectErrorKind::NoSuchEngine).
-    pub fn connect_on(&self, engine: usize, address: impl ToAddress) -> Result<Peer, ConnectError> {
-        self.connect_to(&address::text_of(&address), Some(engine))
-    }
-
     /// Returns what this node brings to the handshake of a session, which may be placed on an
     /// engine.
     pub(crate) fn local_for(
@@ -652,36 +606,6 @@ impl Node {
     #[must_use]
     pub fn inspect_path(&self) -> Option<&Path> {
         self.inspector.as_ref().map(Inspector::path)
-    }
-
-    /// Returns the slowest messages of the last minute, at most 32 with the slowest first, and where
-    /// their time went. There are none unless the node was built with
-    /// [`inspect`](NodeBuilder::inspect): only such a node takes times, and each message costs it
-    /// two to four looks at the clock.
-    ///
-    /// Each end has its own account of a message, by its own clock: the sending end of the way into
-    /// the wire and of the answer, the receiving end of its queue and its program.
-    /// [`MessageStages`](crate::MessageStages) says which stage begins and ends where. Of more than
-    /// 1024 messages of an end that are in one stage together, some are not timed.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let node = ibex::Node::builder().inspect().build()?;
-    /// for message in node.slow_messages() {
-    ///     // message 17 of channel "wal" to 10.0.0.2:7000 (named "replica-2"): 12.1ms, room 12ms,
-    ///     // credit 0ns, frame 100us
-    ///     println!("{message}");
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn slow_messages(&self) -> Vec<SlowMessage> {
-        if fork::is_child() {
-            return Vec::new();
-        }
-        let slowest = self.runtime.state().slow_messages().into_iter();
-        slowest.map(SlowMessage::from).collect()
     }
 
     /// Returns a snapshot of what the node, its sessions and their channels have counted; its
