@@ -1,5 +1,5 @@
-//! A command's lines about failed tests, kept while its output is passed on: they are repeated at
-//! the end of a run of an hour, so that nobody has to search for them.
+//! A command's lines about failed tests and its last lines, kept while its output is passed on: they
+//! are repeated at the end of a run of an hour, so that nobody has to search for them.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -13,10 +13,11 @@ pub(crate) struct PassedOn {
     kept: Receiver<Remarks>,
 }
 
-/// The last lines about failures.
+/// The last lines about failures, and the last lines of all.
 #[derive(Debug, Default)]
 struct Remarks {
     lines: VecDeque<String>,
+    last: VecDeque<String>,
     /// The number of following lines that belong to the last one.
     belong: usize,
 }
@@ -50,18 +51,25 @@ impl PassedOn {
         Self { kept }
     }
 
-    /// Returns the lines about failures, each on its own line, after the command has ended and all
-    /// its output was shown.
+    /// Returns the lines about failures and the last lines, each on its own line, after the command
+    /// has ended and all its output was shown.
     pub(crate) fn of_failures(self) -> String {
         // A process that outlives the command may keep its output open.
         let remarks = self.kept.recv_timeout(PATIENCE).unwrap_or_default();
-        let lines = remarks.lines.iter().map(|line| format!("\n    {line}"));
-        lines.collect()
+        let mut said = String::new();
+        for (title, lines) in [("failures", &remarks.lines), ("last lines", &remarks.last)] {
+            if !lines.is_empty() {
+                said.push_str(&format!("\n  {title}:"));
+            }
+            said.extend(lines.iter().map(|line| format!("\n    {line}")));
+        }
+        said
     }
 }
 
 impl Remarks {
     fn hear(&mut self, line: &str) {
+        keep(&mut self.last, line);
         let is_panic = line.contains("panicked at ");
         if !is_panic && !line.contains("FAILED") && self.belong == 0 {
             return;
@@ -70,15 +78,21 @@ impl Remarks {
             true => LINES_OF_A_PANIC,
             false => self.belong.saturating_sub(1),
         };
-        if self.lines.len() == LINES_KEPT {
-            self.lines.pop_front();
-        }
-        self.lines.push_back(line.to_string());
+        keep(&mut self.lines, line);
     }
+}
+
+fn keep(lines: &mut VecDeque<String>, line: &str) {
+    if lines.len() == LINES_KEPT {
+        lines.pop_front();
+    }
+    lines.push_back(line.chars().take(LINE_KEPT).collect());
 }
 
 const LINES_OF_A_PANIC: usize = 3;
 const LINES_KEPT: usize = 24;
+/// The characters of a line that are kept.
+const LINE_KEPT: usize = 300;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
@@ -105,5 +119,8 @@ mod tests {
         }
         assert_eq!(remarks.lines.len(), LINES_KEPT);
         assert_eq!(remarks.lines.back().unwrap(), "test 99 ... FAILED");
+        remarks.hear("process 7: a proof hangs");
+        assert_eq!(remarks.last.len(), LINES_KEPT);
+        assert_eq!(remarks.last.back().unwrap(), "process 7: a proof hangs");
     }
 }

@@ -100,13 +100,20 @@ impl Step {
 
     /// Runs the command; anything but success is a failure.
     pub(crate) fn run(&self, watchdog: &Watchdog) -> Result<(), Failure> {
+        let mut passed_on = None;
         // On a terminal, the command gets the terminal.
-        let stdout = match (self.aside, io::stdout().is_terminal()) {
-            (true, _) => io::stderr().into(),
-            (false, true) => Stdio::inherit(),
-            (false, false) => Stdio::piped(),
+        let (stdout, stderr) = match (self.aside, io::stdout().is_terminal()) {
+            (true, _) => (io::stderr().into(), Stdio::inherit()),
+            (false, true) => (Stdio::inherit(), Stdio::inherit()),
+            (false, false) => {
+                let piped = io::pipe().and_then(|(output, input)| {
+                    passed_on = Some(PassedOn::of(output));
+                    Ok((input.try_clone()?.into(), input.into()))
+                });
+                piped.map_err(|error| Failure::new(format!("a pipe: {error}")))?
+            }
         };
-        let (status, passed_on) = self.run_to_end(watchdog, stdout)?;
+        let status = self.run_to_end(watchdog, stdout, stderr)?;
         let remarks = passed_on.map(PassedOn::of_failures).unwrap_or_default();
         if status.success() {
             return Ok(());
@@ -124,7 +131,7 @@ impl Step {
         let path = workspace::target().join(name);
         let unusable = |error| Failure::new(format!("{}: {error}", path.display()));
         let file = File::create(&path).map_err(unusable)?;
-        let (status, _) = self.run_to_end(watchdog, file.into())?;
+        let status = self.run_to_end(watchdog, file.into(), Stdio::inherit())?;
         let stdout = fs::read(&path).map_err(unusable)?;
         // A leftover file would only take room.
         let _ = fs::remove_file(&path);
@@ -151,27 +158,26 @@ impl Step {
 
     /// Returns whether the program exists and succeeds, without showing output.
     pub(crate) fn succeeds(&self) -> bool {
-        let status = self.command(Stdio::null()).stderr(Stdio::null()).status();
+        let status = self.command(Stdio::null(), Stdio::null()).status();
         status.is_ok_and(|status| status.success())
     }
 
-    /// Runs the command to its end. Returns the exit status, and the lines about failures if the
-    /// output was passed on.
+    /// Runs the command to its end. Returns the exit status.
     fn run_to_end(
         &self,
         watchdog: &Watchdog,
         stdout: Stdio,
-    ) -> Result<(ExitStatus, Option<PassedOn>), Failure> {
+        stderr: Stdio,
+    ) -> Result<ExitStatus, Failure> {
         if self.named_aside {
             eprintln!("$ {self}");
         } else {
             println!("$ {self}");
         }
         let impossible = |error| Failure::new(format!("`{self}` cannot be run: {error}"));
-        let mut child = self.command(stdout).spawn().map_err(impossible)?;
-        let passed_on = child.stdout.take().map(PassedOn::of);
+        let child = self.command(stdout, stderr).spawn().map_err(impossible)?;
         match wait(child, watchdog).map_err(impossible)? {
-            Some(status) => Ok((status, passed_on)),
+            Some(status) => Ok(status),
             None => {
                 let seconds = watchdog.elapsed().as_secs();
                 Err(Failure::new(format!(
@@ -181,7 +187,7 @@ impl Step {
         }
     }
 
-    fn command(&self, stdout: Stdio) -> Command {
+    fn command(&self, stdout: Stdio, stderr: Stdio) -> Command {
         let program = match self.program.as_str() {
             // This is the cargo that runs this program, instead of a wrapper that would choose
             // again.
@@ -196,7 +202,8 @@ impl Step {
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .current_dir(&self.directory)
             .stdin(Stdio::null())
-            .stdout(stdout);
+            .stdout(stdout)
+            .stderr(stderr);
         command
     }
 }
