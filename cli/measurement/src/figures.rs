@@ -1,16 +1,19 @@
-//! The pictures of README.md and BENCHMARKS.md, which show the tables of these pages.
+//! The pictures of README.md and BENCHMARKS.md, which show the tables of these pages and recorded
+//! rows of `ibex perf`.
 
 use std::fs;
 use std::path::Path;
 
 use ibex_harness::Error;
+use ibex_harness::row::Row;
 
+use crate::by_size;
 use crate::ratios::{RatioRow, Ratios};
 
 /// Returns the pictures of the repository at `root`, each with its path.
 ///
 /// # Errors
-/// A page cannot be read, or README.md has a row that BENCHMARKS.md has not.
+/// A page or the recorded rows cannot be read, or README.md has a row that BENCHMARKS.md has not.
 pub fn pictures(root: &Path) -> Result<Vec<(&'static str, String)>, Error> {
     let read = |path: &str| {
         let text = fs::read_to_string(root.join(path));
@@ -30,11 +33,26 @@ pub fn pictures(root: &Path) -> Result<Vec<(&'static str, String)>, Error> {
         note: "cargo bench --bench pingpong, cargo xtask bench --vm; machines and commits are below the table",
         rows: benchmarks,
     };
+    let rows = serde_json::from_str::<Vec<Row>>(&read(BY_SIZE)?);
+    let rows = rows.map_err(|error| Error::subject(format!("{BY_SIZE}: {error}")))?;
+    let rows: Vec<_> = rows.iter().collect();
+    let note = "ibex perf --sweep; BENCHMARKS.md has machine and commit";
     Ok(vec![
         ("docs/figures/readme.svg", readme.to_string()),
         ("docs/figures/limits.svg", limits.to_string()),
+        (
+            "docs/figures/latency_by_size.svg",
+            by_size::latency(&rows, note).to_string(),
+        ),
+        (
+            "docs/figures/bandwidth_by_size.svg",
+            by_size::bandwidth(&rows, note).to_string(),
+        ),
     ])
 }
+
+/// The rows that `ibex perf --sweep --save FOLDER` writes into `rows.json`.
+const BY_SIZE: &str = "docs/figures/by_size.json";
 
 /// Returns whether a line is a row of a table with a ratio and its spread.
 fn is_ratio(line: &str) -> bool {
