@@ -19,7 +19,7 @@ use ibex::{
 use crate::{
     belongings::{Belongings, anonymous_kib},
     outlived::{LONG, NAME, SHORT, SLACK_KIB, Thing, Use, fetch, meet},
-    processes::{Party, Setup, orders},
+    processes::{Party, Setup, orders, step},
 };
 
 /// What the program drops. The number is its place among the [`Parts`].
@@ -98,6 +98,7 @@ fn drop_in_every_order(party: &Party, bytes: usize, thing: Thing, from: Origin) 
 
 /// Sends one message between two nodes, and drops the parts in this order.
 fn play(setup: Setup, bytes: usize, thing: Thing, from: Origin, order: &[Part]) {
+    step();
     let builder = || setup.node().memory_limit(LIMIT);
     let here = builder().listen("127.0.0.1:0").build().expect("a node");
     let there = builder().build().expect("a node");

@@ -10,7 +10,7 @@ use ibex::{Fabric, FanInEvent, Message, Node, Peer, Raw};
 
 use crate::{
     belongings::{Belongings, anonymous_kib},
-    processes::{Party, Setup},
+    processes::{Party, Setup, step},
 };
 
 pub(crate) fn give_everything_back(party: &mut Party) {
@@ -62,8 +62,18 @@ fn repeat(party: &Party, bytes: usize, thing: Thing) {
     let mut stage = Stage::new(party.setup);
     let mut settled = None;
     for round in 0..ROUNDS {
-        for use_ in [Use::Drop, Use::Answer, Use::Detach] {
-            for end in [End::Nothing, End::Handle, End::Session, End::Nodes] {
+        for (at, use_) in [Use::Drop, Use::Answer, Use::Detach]
+            .into_iter()
+            .enumerate()
+        {
+            let ends = [End::Nothing, End::Handle, End::Session, End::Nodes];
+            // All of them make some 1,000 sessions, so an emulated device plays one with each use,
+            // in turn.
+            let played = match party.setup.is_emulated() {
+                true => &ends[(at + round as usize) % ends.len()..][..1],
+                false => &ends[..],
+            };
+            for &end in played {
                 let times = match (party.setup.fabric, bytes, end) {
                     // A leak of such a message is small.
                     (Fabric::Tcp, SHORT, End::Handle) => 20,
@@ -117,6 +127,7 @@ impl Stage {
     }
 
     fn play(&mut self, bytes: usize, thing: Thing, use_: Use, end: End) {
+        step();
         let to_here = self.to_here.clone();
         let sending = thread::spawn(move || send(&to_here, bytes, thing));
         let (handle, held) = fetch(&self.here, &self.to_there, bytes, thing, use_);

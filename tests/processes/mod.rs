@@ -10,7 +10,8 @@
 //! 3. Proofs run one after the other, and the runner has no threads of its own except a sleeping
 //!    watchdog. Everything that a proof counts (allocations, processor time, memory, descriptors)
 //!    therefore belongs to the library and to the proof.
-//! 4. A side that panics ends the proof; the watchdog ends a proof that hangs.
+//! 4. A side that panics ends the proof; the watchdog ends a proof in which the runner takes no
+//!    [step](step) for minutes, and with the runner ends its child.
 #![allow(dead_code, reason = "each test that includes this uses a part of it")]
 
 #[path = "../extent/mod.rs"]
@@ -24,6 +25,7 @@ use std::{
     str::FromStr,
     sync::{
         OnceLock,
+        atomic::{AtomicU64, Ordering},
         mpsc::{self, RecvTimeoutError},
     },
     thread,
@@ -104,7 +106,6 @@ impl Proof {
 
     fn play_there(&self) {
         process::stay_with_parent().expect("the runner lives");
-        let _watchdog = Watchdog::start(&self.name);
         let mut other = Other::of_child();
         let address: String = other.hear();
         let (node, peer) = if address == LISTEN {
@@ -193,14 +194,17 @@ impl Setup {
         Self::all().filter(|setup| setup.driver == Driver::Threads)
     }
 
-    /// Scales a count: `full`, or one in `part` of it if the kernel emulates the device, which
-    /// takes a hundred times as long.
+    /// Scales a count: `full`, or one in `part` of it if the device is emulated.
     pub(crate) fn count(self, full: u64, part: u64) -> u64 {
-        if self.fabric == Fabric::Verbs && device().is_some_and(VerbsPort::is_software) {
-            full / part
-        } else {
-            full
+        match self.is_emulated() {
+            true => full / part,
+            false => full,
         }
+    }
+
+    /// Returns whether the kernel emulates the device, which takes a hundred times as long.
+    pub(crate) fn is_emulated(self) -> bool {
+        self.fabric == Fabric::Verbs && device().is_some_and(VerbsPort::is_software)
     }
 
     /// Returns a builder of a node with these settings.
@@ -258,6 +262,7 @@ impl Party {
     }
 
     fn check(&self) {
+        step();
         assert_ne!(self.other.pid, own_pid(), "a proof needs two processes");
         assert_eq!(self.peer.fabric(), self.setup.fabric);
         if let Some(pid) = self.peer.pid() {
@@ -268,6 +273,7 @@ impl Party {
     /// Waits until the other process has come to this point, without allocating. If callers drive
     /// the engine, it is driven meanwhile, so that the other side gets its answers.
     pub(crate) fn meet(&mut self) {
+        step();
         let wire = &mut self.other.wire;
         wire.write_all(&[BEAT]).expect("the other process is there");
         wire.set_nonblocking(self.setup.driver == Driver::Caller)
@@ -339,6 +345,7 @@ impl Other {
         while self.wire.read(&mut byte).is_ok_and(|count| count == 1) && byte != *b"\n" {
             line.extend(byte);
         }
+        step();
         let line = String::from_utf8(line).expect("lines are text");
         line.parse().unwrap_or_else(|error| {
             panic!("the other process ended or said {line:?} out of turn: {error:?}")
@@ -399,7 +406,13 @@ fn device() -> Option<&'static VerbsPort> {
     DEVICE.get_or_init(choose).as_ref()
 }
 
-/// Ends the process when a proof hangs. It is no time limit, since it is far longer than any proof
+/// Says that the proof goes on. Each meeting with the other process does; a proof that needs minutes
+/// between them on a slow machine calls this in its loop.
+pub(crate) fn step() {
+    STEPS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Ends the process when a proof hangs. It is no time limit, since it is far longer than any step
 /// needs.
 struct Watchdog {
     _done: mpsc::Sender<()>,
@@ -410,9 +423,14 @@ impl Watchdog {
         let (done, is_done) = mpsc::channel();
         let message = format!("process {}: {proof} hangs; ending it", own_pid());
         thread::spawn(move || {
-            if is_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("{message}");
-                std::process::abort();
+            let mut seen = STEPS.load(Ordering::Relaxed);
+            while is_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                let steps = STEPS.load(Ordering::Relaxed);
+                if steps == seen {
+                    eprintln!("{message}");
+                    std::process::abort();
+                }
+                seen = steps;
             }
         });
         Self { _done: done }
@@ -425,4 +443,6 @@ const PROOF: &str = "TWO_PROCESS_PROOF";
 const LISTEN: &str = "listen";
 /// The byte that [`Party::meet`] exchanges.
 const BEAT: u8 = b'.';
+/// The longest time without a step.
 const PATIENCE: Duration = Duration::from_secs(600);
+static STEPS: AtomicU64 = AtomicU64::new(0);
