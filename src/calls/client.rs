@@ -39,7 +39,8 @@ pub(super) struct Shared {
     clients: Mutex<Vec<Weak<Client>>>,
     /// The number of handlers that wait for their callers.
     pub(super) waiting: AtomicUsize,
-    /// The service was dropped: nothing comes in any more.
+    /// The service was dropped: nothing comes in any more. Relaxed: the lock of a client's calls
+    /// orders it for a handler that waits there.
     pub(super) is_closed: AtomicBool,
 
     // Counts.
@@ -88,6 +89,13 @@ impl Shared {
         clients.push(Arc::downgrade(client));
     }
 
+    /// Wakes the handlers that wait for their callers, because nothing comes in any more.
+    pub(super) fn wake_waiting(&self) {
+        for client in self.clients() {
+            client.calls().take_wakers().into_iter().for_each(Waker::wake);
+        }
+    }
+
     pub(super) fn attend(&self) {
         if let Some(attendant) = self.attendant.upgrade() {
             attendant.attend();
@@ -101,6 +109,7 @@ impl Serves for Shared {
     }
 
     fn running(&self) -> usize {
+        // COUNTED, pairs with `Request::new`. ENDED, pairs with the drop of `Call`.
         self.in_progress.load(Ordering::SeqCst)
     }
 
@@ -294,8 +303,7 @@ impl Client {
         let wakers: Vec<Waker> = {
             let mut calls = self.calls();
             calls.is_gone = true;
-            let entries = calls.by_number.iter_mut();
-            entries.filter_map(|entry| entry.waker.take()).collect()
+            calls.take_wakers()
         };
         wakers.into_iter().for_each(Waker::wake);
         if let Some(outbox) = self.outbox.get() {
@@ -425,6 +433,12 @@ impl Client {
 }
 
 impl Calls {
+    /// Takes the wakers of all handlers that wait.
+    fn take_wakers(&mut self) -> Vec<Waker> {
+        let entries = self.by_number.iter_mut();
+        entries.filter_map(|entry| entry.waker.take()).collect()
+    }
+
     fn entry(&mut self, id: CallId) -> Option<&mut Entry> {
         let entry = self.by_number.get_mut(id.number as usize)?;
         (entry.is_taken && entry.generation == id.generation).then_some(entry)

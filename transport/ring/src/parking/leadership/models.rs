@@ -489,6 +489,27 @@ fn loom_the_seat_is_claimed() {
     });
 }
 
+/// The keeper leaves for a claim while a thread begins to wait for several engines. The fence of the
+/// keeper has no mutant: the barrier of `wake_one` stands in for it here.
+///
+/// Mutant: span_fence_missing.
+#[test]
+fn loom_the_keeper_stays_for_who_spans() {
+    loom::model(|| {
+        let leadership = Arc::new(Leadership::new(()));
+        let summoned = Arc::new(AtomicBool::new(false));
+        let kept = leadership.try_keep().unwrap();
+        let spans = {
+            let (leadership, summoned) = (leadership.clone(), summoned.clone());
+            thread::spawn(move || leadership.span(|| summoned.store(true, Ordering::Relaxed)))
+        };
+        drop(kept);
+        let is_wanted = leadership.is_spanned();
+        spans.join().unwrap();
+        assert!(is_wanted || summoned.load(Ordering::Relaxed));
+    });
+}
+
 /// A thread that waited goes away while another begins to wait for several engines.
 ///
 /// The fence of the thread that goes away has no mutant: here the barrier of `wake_one` stands in for
