@@ -91,9 +91,9 @@ impl Shared {
 
     /// Wakes the handlers that wait for their callers, because nothing comes in any more.
     pub(super) fn wake_waiting(&self) {
-        for client in self.clients() {
-            client.calls().take_wakers().into_iter().for_each(Waker::wake);
-        }
+        self.clients()
+            .iter()
+            .for_each(|client| client.wake_waiting());
     }
 
     pub(super) fn attend(&self) {
@@ -300,17 +300,22 @@ impl Client {
 
     /// Notes that the caller has left, and ends its calls.
     pub(super) fn is_gone(&self) {
-        let wakers: Vec<Waker> = {
-            let mut calls = self.calls();
-            calls.is_gone = true;
-            calls.take_wakers()
-        };
-        wakers.into_iter().for_each(Waker::wake);
+        self.calls().is_gone = true;
+        self.wake_waiting();
         if let Some(outbox) = self.outbox.get() {
             outbox.close();
         }
         self.session.node().wake_drain();
         self.free_name();
+    }
+
+    fn wake_waiting(&self) {
+        let wakers: Vec<Waker> = {
+            let mut calls = self.calls();
+            let entries = calls.by_number.iter_mut();
+            entries.filter_map(|entry| entry.waker.take()).collect()
+        };
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Lets another caller of the name be answered, although handlers of this one have yet to end.
@@ -433,12 +438,6 @@ impl Client {
 }
 
 impl Calls {
-    /// Takes the wakers of all handlers that wait.
-    fn take_wakers(&mut self) -> Vec<Waker> {
-        let entries = self.by_number.iter_mut();
-        entries.filter_map(|entry| entry.waker.take()).collect()
-    }
-
     fn entry(&mut self, id: CallId) -> Option<&mut Entry> {
         let entry = self.by_number.get_mut(id.number as usize)?;
         (entry.is_taken && entry.generation == id.generation).then_some(entry)

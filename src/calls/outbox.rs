@@ -281,14 +281,8 @@ impl Outbox {
             match handle.poll_send(&self.waker, size, encode) {
                 // OWED, pairs with `wake_if_owed`.
                 Poll::Ready(Ok(_)) => self.owes_wake.store(true, Ordering::Release),
-                Poll::Ready(Err(_)) => {
-                    // The channel is over, so no peer is left to be told.
-                    let mut notices = self.notices();
-                    notices.clear();
-                    self.has_notices.store(false, Ordering::Relaxed);
-                    drop(notices);
-                    return self.session.node().wake_drain();
-                }
+                // The channel is over, so no peer is left to be told.
+                Poll::Ready(Err(_)) => self.notices().clear(),
                 Poll::Pending => return self.notices().push_front(notice),
             }
         }

@@ -45,7 +45,8 @@ use crate::{
 ///
 /// Dropping the service refuses the requests that no handler has taken, so that their callers know
 /// them as [not executed](crate::calls::Execution::NotExecuted). Handlers may still answer the
-/// requests that they have.
+/// requests that they have, but no longer wait until a caller takes more items of a stream: that is
+/// [cancelled](crate::SendErrorKind::Cancelled).
 ///
 /// ```
 /// # #[cfg(feature = "rkyv")]

@@ -403,8 +403,8 @@ impl Drop for SendHandle {
             // The panic prevented messages that the handle was meant to send.
             self.end.break_off(CloseReason::Aborted);
         }
-        // HANDLES, pairs with itself: the last handle sees what the others sent, and why one broke the
-        // channel off.
+        // HANDLES, pairs with itself: the last handle sees what the others sent, and why one broke
+        // the channel off.
         if self.end.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end.close(self.end.parting());
         }

@@ -477,8 +477,8 @@ impl Surroundings for EventLoop {
 
 impl Drive for EventLoop {
     fn drive(&self) {
-        // RANG, pairs with `guard_rang`: the engine sees the cell that the guard settled. A swap and
-        // not a store, which would overwrite the release of a guard that rang before.
+        // RANG, pairs with `guard_rang`: the engine sees the cell that the guard settled. A swap
+        // and not a store, which would overwrite the release of a guard that rang before.
         self.guard_rang.swap(true, Ordering::Release);
         let turn = |engine: MutexGuard<'_, Engine>| {
             let moved = self.turn(engine, &Ready::NOTHING);

@@ -57,7 +57,7 @@ impl Placement {
     #[must_use]
     pub fn leave(&self, engine: usize) -> bool {
         lock(&self.loads)[engine] -= 1;
-        // LEFT, pairs with `is_over`: an engine that finds no session left finds what they left to it.
+        // LEFT, pairs with `is_over`: an engine that finds no session finds what they left to it.
         let was_last = self.placed.fetch_sub(1, Ordering::Release) == 1;
         // LAST, pairs with `begin_close`.
         fence(Ordering::SeqCst);

@@ -489,8 +489,8 @@ fn loom_the_seat_is_claimed() {
     });
 }
 
-/// The keeper leaves for a claim while a thread begins to wait for several engines. The fence of the
-/// keeper has no mutant: the barrier of `wake_one` stands in for it here.
+/// The keeper leaves for a claim while a thread begins to wait for several engines. The keeper's
+/// fence has no mutant: the barrier of `wake_one` stands in for it here.
 ///
 /// Mutant: span_fence_missing.
 #[test]
