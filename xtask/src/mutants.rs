@@ -404,6 +404,12 @@ const FINDERS: &[Finder] = &[
     },
     Finder {
         package: "ibex-ring",
+        tool: Tool::Loom,
+        test: "loom_marks_of_two_threads",
+        mutants: &["marked_by_a_store"],
+    },
+    Finder {
+        package: "ibex-ring",
         tool: Tool::Proptest,
         test: "release::tests::counts_like_the_naive_model",
         mutants: &["ack_counted_on_drop", "window_returned_twice"],

@@ -134,7 +134,7 @@ impl<E> Leadership<E> {
     /// Leaves a mark that a turn is wanted. Call [`rouse`](Self::rouse) if the turn cannot wait.
     pub fn mark(&self) {
         // MARK, pairs with `take_mark`: the turn sees what the mark is for. A swap and not a store,
-        // which would overwrite the release of a mark before it.
+        // which would overwrite the release of a mark before it. Model: loom_marks_of_two_threads.
         self.marked.swap(true, Ordering::Release);
     }
 
