@@ -218,10 +218,8 @@ impl Runtime {
     fn next_accepted(&self) -> Option<Option<Arc<SessionShared>>> {
         // The flag is read first, so that no session which came before it is missed.
         let is_last = self.accepts_no_more();
-        match self.take_accepted() {
-            Some(session) => Some(Some(session)),
-            None => is_last.then_some(None),
-        }
+        let next = self.take_accepted().map(Some);
+        next.or_else(|| is_last.then_some(None))
     }
 
     /// Refuses peers that dial from now on, or leaves them to other processes that share the
