@@ -39,7 +39,8 @@ pub(super) struct Shared {
     clients: Mutex<Vec<Weak<Client>>>,
     /// The number of handlers that wait for their callers.
     pub(super) waiting: AtomicUsize,
-    /// The service was dropped: nothing comes in any more.
+    /// The service was dropped: nothing comes in any more. Relaxed: the lock of a client's calls
+    /// orders it for a handler that waits there.
     pub(super) is_closed: AtomicBool,
 
     // Counts.
@@ -88,6 +89,13 @@ impl Shared {
         clients.push(Arc::downgrade(client));
     }
 
+    /// Wakes the handlers that wait for their callers, because nothing comes in any more.
+    pub(super) fn wake_waiting(&self) {
+        self.clients()
+            .iter()
+            .for_each(|client| client.wake_waiting());
+    }
+
     pub(super) fn attend(&self) {
         if let Some(attendant) = self.attendant.upgrade() {
             attendant.attend();
@@ -101,6 +109,7 @@ impl Serves for Shared {
     }
 
     fn running(&self) -> usize {
+        // COUNTED, pairs with `Request::new`. ENDED, pairs with the drop of `Call`.
         self.in_progress.load(Ordering::SeqCst)
     }
 
@@ -291,18 +300,22 @@ impl Client {
 
     /// Notes that the caller has left, and ends its calls.
     pub(super) fn is_gone(&self) {
-        let wakers: Vec<Waker> = {
-            let mut calls = self.calls();
-            calls.is_gone = true;
-            let entries = calls.by_number.iter_mut();
-            entries.filter_map(|entry| entry.waker.take()).collect()
-        };
-        wakers.into_iter().for_each(Waker::wake);
+        self.calls().is_gone = true;
+        self.wake_waiting();
         if let Some(outbox) = self.outbox.get() {
             outbox.close();
         }
         self.session.node().wake_drain();
         self.free_name();
+    }
+
+    fn wake_waiting(&self) {
+        let wakers: Vec<Waker> = {
+            let mut calls = self.calls();
+            let entries = calls.by_number.iter_mut();
+            entries.filter_map(|entry| entry.waker.take()).collect()
+        };
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Lets another caller of the name be answered, although handlers of this one have yet to end.

@@ -48,7 +48,9 @@ pub(super) struct Line {
     slots: Attended<Slots>,
     waker: Waker,
     /// True if the waker is left at the receiving end and was not called since. The flag is set
-    /// before the waker is left, so that a call in between is not forgotten.
+    /// before the waker is left, so that a call in between is not forgotten. The inbox's holder
+    /// writes it, and a call of the waker does, which then attends to the inbox: that shows the
+    /// holder what the call wrote.
     is_registered: AtomicBool,
     /// The line's waker is left at the session, to be called when the peer drains.
     drains: Option<Ticket>,
@@ -188,7 +190,7 @@ impl Line {
     /// Acts on news: frames have come, notices have room, a deadline has passed, or the peer
     /// drains.
     fn has_news(&self) {
-        self.is_registered.store(false, Ordering::Release);
+        self.is_registered.store(false, Ordering::Relaxed);
         self.take_in_in_passing();
         if self.session.peer_drains() {
             let wakers = self.slots().unsent();
@@ -215,17 +217,17 @@ impl Line {
             // Takes back an older waker: it may not be called for messages behind those that were
             // taken.
             inbox.handle.leave();
-            self.is_registered.store(true, Ordering::Release);
+            self.is_registered.store(true, Ordering::Relaxed);
             let polled = poll(&mut inbox.handle, &self.waker);
             if let Poll::Ready(received) = polled {
-                self.is_registered.store(false, Ordering::Release);
+                self.is_registered.store(false, Ordering::Relaxed);
                 self.received(inbox, received);
             }
         }
     }
 
     fn is_registered(&self) -> bool {
-        self.is_registered.load(Ordering::Acquire)
+        self.is_registered.load(Ordering::Relaxed)
     }
 
     fn hand_out(&self, inbox: &mut Inbox) {
@@ -341,7 +343,7 @@ impl Line {
         };
         let answered = self.receive_until(&mut inbox, key, id, deadline);
         // The wait of a thread disarms what the registered waker needs.
-        self.is_registered.store(false, Ordering::Release);
+        self.is_registered.store(false, Ordering::Relaxed);
         let others_wait = self.slots().is_waited_for();
         self.inbox.leave(inbox, |inbox| self.take_in(inbox));
         if others_wait {
@@ -477,7 +479,7 @@ impl Inbox {
     fn counts(&mut self, raw: &RawMessage, line: &Line) {
         // The registered waker may be about to be called for this message alone, and not for a
         // later one.
-        line.is_registered.store(false, Ordering::Release);
+        line.is_registered.store(false, Ordering::Relaxed);
         self.messages += 1;
         self.bytes += raw.bytes().len() as u64;
         if self.messages >= LOOK_EVERY || self.bytes >= LOOK_EVERY_BYTES {

@@ -33,9 +33,10 @@ pub(super) struct Outbox {
     sending: Attended<Sending>,
     /// The channel's end, as the session numbers it, once it was opened.
     end: OnceLock<u32>,
-    /// True once frames are no longer sent.
+    /// True once frames are no longer sent. A thread that sets this or `has_notices` attends to
+    /// `sending` afterwards, which shows both to the thread that holds it.
     is_closed: AtomicBool,
-    /// There may be notices.
+    /// There may be notices. Written under their lock.
     has_notices: AtomicBool,
     notices: Mutex<VecDeque<Notice>>,
     /// Limit of the notices that are due at a time to a peer that takes its messages.
@@ -121,7 +122,7 @@ impl Outbox {
     /// Ends the channel in order, after the messages that were sent, either at once or when the
     /// sending thread leaves.
     pub(super) fn close(&self) {
-        self.is_closed.store(true, Ordering::Release);
+        self.is_closed.store(true, Ordering::Relaxed);
         self.attend();
     }
 
@@ -206,21 +207,23 @@ impl Outbox {
         if notices.len() < self.max_notices {
             notices.push_back(Notice { header, text });
         }
-        self.has_notices.store(true, Ordering::Release);
+        self.has_notices.store(true, Ordering::Relaxed);
         drop(notices);
         self.flush();
     }
 
     /// Sends the notices that wait, as far as there is room.
     pub(super) fn flush(&self) {
-        if self.has_notices.load(Ordering::Acquire) {
+        if self.has_notices.load(Ordering::Relaxed) {
             self.attend();
         }
     }
 
     /// Returns whether notices wait for room, or for the thread that is sending.
     pub(super) fn has_notices(&self) -> bool {
-        !self.is_closed.load(Ordering::Acquire) && self.has_notices.load(Ordering::Acquire)
+        // SAID, pairs with `flush_notices`: a drain that finds no notice here finds them among the
+        // messages that were sent.
+        !self.is_closed.load(Ordering::Relaxed) && self.has_notices.load(Ordering::Acquire)
     }
 
     // ---- Inside ----------------------------------------------------------------------
@@ -240,16 +243,18 @@ impl Outbox {
     /// Wakes the waiters that relied on the waker that was taken back, so that they look again.
     #[inline]
     fn wake_if_owed(&self) {
-        if self.owes_wake.load(Ordering::Acquire) && self.owes_wake.swap(false, Ordering::AcqRel) {
+        // OWED, pairs with `flush_notices` and `attempt_and_register`: the thread that takes the debt
+        // sees the waiters that relied on the waker.
+        if self.owes_wake.load(Ordering::Relaxed) && self.owes_wake.swap(false, Ordering::Acquire) {
             self.room.wake_all();
         }
     }
 
     #[inline]
     fn flush_into(&self, sending: &mut Sending) {
-        if self.is_closed.load(Ordering::Acquire) {
+        if self.is_closed.load(Ordering::Relaxed) {
             sending.close();
-        } else if self.has_notices.load(Ordering::Acquire) {
+        } else if self.has_notices.load(Ordering::Relaxed) {
             self.flush_notices(sending);
         }
     }
@@ -263,6 +268,7 @@ impl Outbox {
             let next = {
                 let mut notices = self.notices();
                 let next = notices.pop_front();
+                // SAID, pairs with `has_notices`: the last notice was sent before.
                 self.has_notices.store(next.is_some(), Ordering::Release);
                 next
             };
@@ -273,13 +279,10 @@ impl Outbox {
             let size = frame_size(content);
             let encode = |slot: &mut [MaybeUninit<u8>]| encode_frame(notice.header, content, slot);
             match handle.poll_send(&self.waker, size, encode) {
+                // OWED, pairs with `wake_if_owed`.
                 Poll::Ready(Ok(_)) => self.owes_wake.store(true, Ordering::Release),
-                Poll::Ready(Err(_)) => {
-                    // The channel is over, so no peer is left to be told.
-                    self.notices().clear();
-                    self.has_notices.store(false, Ordering::Release);
-                    return self.session.node().wake_drain();
-                }
+                // The channel is over, so no peer is left to be told.
+                Poll::Ready(Err(_)) => self.notices().clear(),
                 Poll::Pending => return self.notices().push_front(notice),
             }
         }
@@ -322,6 +325,7 @@ impl Outbox {
                 let encode = |slot: &mut [MaybeUninit<u8>]| (frame.encode)(header, slot);
                 match handle.poll_send(&self.waker, frame.size, encode) {
                     Poll::Ready(sent) => {
+                        // OWED, pairs with `wake_if_owed`.
                         self.owes_wake.store(true, Ordering::Release);
                         Some(sent.map(drop).map_err(Unsent::Failed))
                     }

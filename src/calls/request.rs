@@ -65,7 +65,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         opened: Opened<Q, C>,
     ) -> Self {
         if let Some(shared) = client.shared() {
-            // COUNTED, pairs with `Runtime::begin_drain`.
+            // COUNTED, pairs with `Runtime::begin_drain`: `is_draining` is read after this.
             shared.in_progress.fetch_add(1, Ordering::SeqCst);
         }
         let times = client.shared().and_then(|shared| shared.times.as_ref());
@@ -466,7 +466,8 @@ impl Drop for Call {
             node.count_drained_call();
         }
         if let Some(shared) = self.client.shared() {
-            // A thread that sees the lower count also sees what was said and counted before.
+            // ENDED, pairs with `Shared::running`: a thread that sees the lower count also sees
+            // what was said and counted before.
             shared.in_progress.fetch_sub(1, Ordering::Release);
             node.wake_drain();
         }
@@ -532,7 +533,8 @@ struct Waiting<'a>(&'a Client);
 impl<'a> Waiting<'a> {
     fn on(client: &'a Client) -> Self {
         if let Some(shared) = client.shared() {
-            shared.waiting.fetch_add(1, Ordering::AcqRel);
+            // WAITS: the wait begins with `attend`, whose fence pairs with `Hub::has_news`.
+            shared.waiting.fetch_add(1, Ordering::Relaxed);
         }
         Self(client)
     }
@@ -541,7 +543,7 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(shared) = self.0.shared() {
-            shared.waiting.fetch_sub(1, Ordering::AcqRel);
+            shared.waiting.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, Ordering, fence},
     },
     task::{Context, Poll, Wake, Waker},
     time::Instant,
@@ -45,7 +45,8 @@ use crate::{
 ///
 /// Dropping the service refuses the requests that no handler has taken, so that their callers know
 /// them as [not executed](crate::calls::Execution::NotExecuted). Handlers may still answer the
-/// requests that they have.
+/// requests that they have, but no longer wait until a caller takes more items of a stream: that is
+/// [cancelled](crate::SendErrorKind::Cancelled).
 ///
 /// ```
 /// # #[cfg(feature = "rkyv")]
@@ -77,7 +78,8 @@ struct Hub<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> {
     source: Attended<Source<Q, R, C>>,
     shared: Arc<Shared>,
     waker: Waker,
-    /// The waker is left at the source and was not called since.
+    /// The waker is left at the source and was not called since. The source's holder writes it, and
+    /// a call of the waker does.
     is_registered: AtomicBool,
     /// The waker of the task that waits for a request.
     next: Mutex<Option<Waker>>,
@@ -235,7 +237,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
     fn take_in(&self, source: &mut Source<Q, R, C>, asked: Asked) {
         // The registered waker may be about to be called for this frame alone, and not for a later
         // one.
-        self.is_registered.store(false, Ordering::Release);
+        self.is_registered.store(false, Ordering::Relaxed);
         let Asked {
             client,
             header,
@@ -297,7 +299,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
 
     /// Returns whether arriving frames must be taken in although no one asks for the next request.
     fn is_attended(&self) -> bool {
-        self.shared.waiting.load(Ordering::Acquire) > 0 || self.node.is_draining()
+        self.shared.waiting.load(Ordering::Relaxed) > 0 || self.node.is_draining()
     }
 
     /// Takes in all frames that have come, for handlers that wait, and has later arrivals reported.
@@ -322,13 +324,13 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
 
     /// Leaves the waker, unless it is registered already. Returns whether a frame came in between.
     fn register(&self, source: &mut Source<Q, R, C>, may_look: bool) -> bool {
-        if source.is_over() || self.is_registered.swap(true, Ordering::AcqRel) {
+        if source.is_over() || self.is_registered.swap(true, Ordering::Relaxed) {
             return false;
         }
         let Poll::Ready(asked) = source.poll(&self.waker, may_look) else {
             return false;
         };
-        self.is_registered.store(false, Ordering::Release);
+        self.is_registered.store(false, Ordering::Relaxed);
         if let Some(asked) = asked {
             self.take_in(source, asked);
         }
@@ -360,7 +362,12 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
 
     /// Wakes the task that waits for a request, or handlers, because frames have come.
     fn has_news(&self) {
-        self.is_registered.store(false, Ordering::Release);
+        self.is_registered.store(false, Ordering::Relaxed);
+        // WAITS, pairs with the fence in `Attended::attend`, which a handler reaches after it is
+        // counted in `waiting` (or the drain after it is announced), and before `register`. So
+        // either this thread sees that frames must be taken in, or that one sees that the waker was
+        // called and leaves it again. A task that waits is ordered by the lock of `next`.
+        fence(Ordering::SeqCst);
         if self.is_attended() {
             self.attend();
         }
@@ -396,6 +403,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Drop for Service<Q, R, C> {
         hub.refuse_backlog(&mut source, Refused::Closed);
         source.close();
         drop(source);
+        hub.shared.wake_waiting();
     }
 }
 

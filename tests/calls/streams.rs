@@ -219,3 +219,33 @@ fn a_dropped_stream_cancels_its_handler_and_a_failure_ends_it() {
         },
     );
 }
+
+/// A dropped service takes in no frames any more, so a handler could wait for ever.
+#[test]
+fn a_dropped_service_ends_the_wait_of_a_handler_for_its_caller() {
+    in_each_cell(
+        |_, peer| {
+            let items = peer.caller::<Question, Answer>("items").unwrap();
+            let signal = peer.caller::<Question, Answer>("signal").unwrap();
+            let one = items.with(CallOptions::new().window(1));
+            let mut replies = one.stream(&question(u64::MAX)).unwrap();
+            signal.call(&question(0)).unwrap();
+            assert_eq!(replies.next().unwrap().unwrap().number, 0);
+            let error = replies.next().unwrap_err();
+            assert_eq!(error.kind(), CallErrorKind::Unanswered, "{error}");
+        },
+        |node, _| {
+            let mut signal = node.service::<Question, Answer>("signal").unwrap();
+            let mut service = node.service::<Question, Answer>("items").unwrap();
+            let request = service.next().unwrap().unwrap();
+            let handler = thread::spawn(move || send_items(request));
+            // The handler has sent what it may, and waits. Nothing tells of that.
+            thread::sleep(MOMENT);
+            drop(service);
+            let error = handler.join().unwrap().unwrap_err();
+            assert_eq!(error.kind(), SendErrorKind::Cancelled, "{error}");
+            let request = signal.next().unwrap().unwrap();
+            request.reply(&item(0)).unwrap();
+        },
+    );
+}

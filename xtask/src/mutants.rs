@@ -254,6 +254,12 @@ const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-ring",
         tool: Tool::Loom,
+        test: "loom_news_of_two_threads",
+        mutants: &["told_by_a_store"],
+    },
+    Finder {
+        package: "ibex-ring",
+        tool: Tool::Loom,
         test: "loom_pushed_or_woken",
         mutants: &["light_missing", "heavy_missing", "woken_early"],
     },
@@ -389,6 +395,18 @@ const FINDERS: &[Finder] = &[
         tool: Tool::Loom,
         test: "loom_a_vacant_seat_is_kept_for_who_spans",
         mutants: &["span_fence_missing"],
+    },
+    Finder {
+        package: "ibex-ring",
+        tool: Tool::Loom,
+        test: "loom_the_keeper_stays_for_who_spans",
+        mutants: &["span_fence_missing"],
+    },
+    Finder {
+        package: "ibex-ring",
+        tool: Tool::Loom,
+        test: "loom_marks_of_two_threads",
+        mutants: &["marked_by_a_store"],
     },
     Finder {
         package: "ibex-ring",

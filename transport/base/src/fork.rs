@@ -116,7 +116,8 @@ pub unsafe fn keep_from_children(range: Range<usize>) {
 /// [`UsedAfterFork`] in a child of one that has.
 pub fn claim() -> Result<(), UsedAfterFork> {
     check(|| "ibex, as it runs here,".to_owned())?;
-    if TOLD_BY.load(Ordering::Acquire) == NOBODY {
+    // Relaxed: only whether it was set matters here.
+    if TOLD_BY.load(Ordering::Relaxed) == NOBODY {
         OWNER.store(process::id(), Ordering::Relaxed);
         // Two threads may get here at a time, and then do the same.
         let told_by = match PAGE.is_wiped_on_fork() {
@@ -138,6 +139,7 @@ pub fn claim() -> Result<(), UsedAfterFork> {
 #[cold]
 #[inline(never)]
 fn is_child_at_a_closer_look() -> bool {
+    // TOLD, pairs with `claim`.
     match TOLD_BY.load(Ordering::Acquire) {
         // The word is loaded once more, because it may have been set since.
         THE_WORD => PAGE.word.load(Ordering::Relaxed) == 0,

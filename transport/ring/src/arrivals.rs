@@ -113,7 +113,7 @@ impl<T> ArrivalWriter<T> {
     /// Gives the memory of the slots back until the next push, if the ring is empty.
     /// Returns whether it is; "empty" stays true until a push.
     pub fn rest(&mut self) -> bool {
-        // RETIRE, as in `has_room`. Model: loom_slots_rest.
+        // RETIRE, pairs with `ArrivalRetirer::retire_while`. Model: loom_slots_rest.
         self.retired = self.shared.behind.retired.load(Ordering::Acquire);
         let is_empty = self.retired == self.published;
         if is_empty {

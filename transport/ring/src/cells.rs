@@ -120,6 +120,8 @@ impl CellBlock {
         let recycled = slab()[class(count)].pop();
         let block = recycled.map_or_else(|| Self::allocate(count), Ok)?;
         block.asked.store(ASKED_NOT, Ordering::Relaxed);
+        // BELL, pairs with `bell`: a guard of an earlier channel (rule 4) may find this bell, and
+        // nothing else orders the two.
         block
             .bell
             .store(ptr::from_ref(bell).cast_mut(), Ordering::Release);
@@ -208,7 +210,8 @@ impl CellBlock {
     /// sender that waits for more must ask again.
     #[must_use]
     pub fn has_rung(&self) -> bool {
-        self.asked.load(Ordering::Relaxed) == ASKED_RUNG
+        // RUNG, pairs with `answer`: the sum that follows counts the guard's cell.
+        self.asked.load(Ordering::Acquire) == ASKED_RUNG
     }
 
     /// Leaves memory that guards read in their care: the last guard frees it, or this call does if
@@ -244,6 +247,7 @@ impl CellBlock {
     /// The bell that guards ring.
     #[must_use]
     pub fn bell(&self) -> &'static Bell {
+        // BELL, pairs with `lease`.
         let bell = self.bell.load(Ordering::Acquire);
         // SAFETY: `allocate` leaves null here, but no one else has the block
         // before `lease` has stored a pointer made from a `&'static Bell`, and
@@ -275,9 +279,10 @@ impl CellBlock {
         }
         // Each question gets one ring: the first guard that answers makes it, and the engine that
         // asked sums all cells.
+        // RUNG, pairs with `has_rung`.
         let first =
             self.asked
-                .compare_exchange(ASKED, ASKED_RUNG, Ordering::AcqRel, Ordering::Relaxed);
+                .compare_exchange(ASKED, ASKED_RUNG, Ordering::Release, Ordering::Relaxed);
         if first.is_ok() {
             self.bell().ring();
         }
@@ -352,8 +357,8 @@ impl CellLease {
     /// out.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        // SETTLE, pairs with `settle`: the memory that the guards read may be freed now.
         self.block.cells.iter().all(|cell| {
+            // SETTLE, pairs with `settle`: the memory that the guards read may be freed now.
             let word = cell.load(Ordering::Acquire);
             !matches!(
                 CellState::from_bits(word),

@@ -269,7 +269,7 @@ impl<M: RingBytes> Consumer<M> {
     #[must_use]
     pub fn peek_data(&self) -> Option<(NonNull<u8>, usize, usize)> {
         let offset = self.offset(self.position);
-        // PUBLISH, as in `record_at`.
+        // PUBLISH, pairs with `Producer::publish`, as in `record_at`.
         let word = self.memory.load(offset, Ordering::Acquire);
         let header = RecordHeader::of_data(word)?;
         if header.sequence_low != self.sequence as u32 {

@@ -85,6 +85,7 @@ const _: () = {
 #[inline]
 fn load(word: &AtomicU64) -> u64 {
     let value = word.load(Ordering::Relaxed);
+    // CLOSE, RELEASE and GONE: pairs with the stores of the two `close` and of `report`.
     fence(Ordering::Acquire);
     value
 }
@@ -149,6 +150,7 @@ impl ReceiverWords {
         // sees a position at least as new.
         self.released_position
             .store(counters.released_position, Ordering::Release);
+        // RELEASE, pairs with `released`.
         self.released.store(counters.released, Ordering::Release);
     }
 
@@ -176,12 +178,14 @@ impl ReceiverWords {
     /// The end is gone.
     #[inline]
     pub fn close(&self) {
+        // GONE, pairs with `is_closed`: a sender that sees it sees the last counters.
         self.closed.store(1, Ordering::Release);
     }
 
     /// Returns whether the end is gone.
     #[inline]
     pub fn is_closed(&self) -> bool {
+        // GONE, pairs with `close`.
         load(&self.closed) != 0
     }
 }

@@ -99,7 +99,7 @@ impl Advance {
         rest: impl FnOnce(),
         then: impl FnMut(&Prefix),
     ) -> bool {
-        // ADVANCE, as in `run`.
+        // ADVANCE, pairs with the release in `run_locked`, as in `run`.
         let locked = self
             .lock
             .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
@@ -119,10 +119,12 @@ impl Advance {
         loop {
             // This is a swap and not a store. A mark that came after the exchange below failed is
             // overwritten here, and must be read to be answered.
+            // ADVANCE, pairs with the mark in `run`: the sum sees the cells that its thread saw.
             self.lock.swap(HELD, Ordering::Acquire);
             if let Some(prefix) = self.sum(cells) {
                 then(&prefix);
             }
+            // ADVANCE, pairs with `run` and `rest`: the next holder continues from these counters.
             let freed =
                 self.lock
                     .compare_exchange(HELD, FREE, Ordering::Release, Ordering::Relaxed);
@@ -163,7 +165,7 @@ impl Advance {
     /// guard reads anything any more.
     #[must_use]
     pub fn is_settled(&self, handed_out: u64) -> bool {
-        // EMPTIED, as in `last_cell`: the guards have read their last bytes, whichever thread
+        // EMPTIED, pairs with `sum`: the guards have read their last bytes, whichever thread
         // summed their cells.
         self.settled.load(Ordering::Acquire) == handed_out
     }

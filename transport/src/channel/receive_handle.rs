@@ -278,6 +278,7 @@ impl ReceiveHandle {
         self.handed_out_bytes += size as u64;
         let sequence = self.handed_out;
         self.cells.hold(sequence, size);
+        // HAND, pairs with `ReceiveEnd::rest` and `ring_rests`.
         self.end.handed_out.store(sequence, Ordering::Release);
         if sequence >= self.advance_at || self.handed_out_bytes >= self.advance_at_bytes {
             self.advance();
@@ -461,7 +462,7 @@ impl ReceiveHandle {
         {
             return Err(RecvError::Ended);
         }
-        if over && !self.end.has_source.load(Ordering::Acquire) {
+        if over && !self.end.has_source.load(Ordering::Relaxed) {
             return Err(self.end.error());
         }
         Ok(None)
@@ -519,7 +520,7 @@ impl ReceiveHandle {
     /// Takes over the source that the engine left, if there is one. A ring is mapped here, on the
     /// caller's thread.
     fn take_source(&mut self) -> Result<(), RecvError> {
-        if !self.end.has_source.load(Ordering::Acquire) {
+        if !self.end.has_source.load(Ordering::Relaxed) {
             return Ok(());
         }
         let end = self.end.clone();
@@ -546,7 +547,7 @@ impl ReceiveHandle {
                 Err(SegmentRefused::Memory(error)) => {
                     // The ring stays with the end, for the next call.
                     *offered = Some(SourceOffer::Ring { fd, capacity });
-                    end.has_source.store(true, Ordering::Release);
+                    end.has_source.store(true, Ordering::Relaxed);
                     return Err(error.into());
                 }
                 source => source.map_err(|refused| refused.to_string()),

@@ -366,6 +366,7 @@ impl SendHandle {
     /// Returns the last message's sequence; 0 before the first message.
     #[must_use]
     pub fn last_sequence(&self) -> u64 {
+        // SENT, pairs with `publish`.
         self.end.sent.load(Ordering::Acquire)
     }
 }
@@ -402,6 +403,8 @@ impl Drop for SendHandle {
             // The panic prevented messages that the handle was meant to send.
             self.end.break_off(CloseReason::Aborted);
         }
+        // HANDLES, pairs with itself: the last handle sees what the others sent, and why one broke
+        // the channel off.
         if self.end.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end.close(self.end.parting());
         }
@@ -636,6 +639,7 @@ impl SendEnd {
     #[inline(always)]
     fn publish(&self, producer: &mut SendProducer, kind: RecordKind, length: usize) -> u64 {
         let sequence = producer.ring.publish(kind, length);
+        // SENT, pairs with the loads of `sent`: a thread that sees the count finds the records.
         self.sent.store(sequence, Ordering::Release);
         if !kind.is_large() {
             producer.typical = length;

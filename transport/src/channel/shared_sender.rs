@@ -74,7 +74,8 @@ impl SendEnd {
         // Several callers may find the end over. Only the first of them takes back the count of the
         // end itself and closes it.
         if self.shared.0.swap(false, Ordering::Relaxed) {
-            self.handles.fetch_sub(1, Ordering::AcqRel);
+            // HANDLES, pairs with the drop of the last `SendHandle`.
+            self.handles.fetch_sub(1, Ordering::Release);
             self.close(self.parting());
         }
     }

@@ -67,6 +67,7 @@ impl Senders {
             return;
         };
         sender.is_ending = false;
+        // SENT, pairs with `SendEnd::publish`: the close goes out behind these records.
         let last = sender.end.sent.load(Ordering::Acquire);
         if !sender.is_closed {
             let reason = sender.end.parting();
@@ -149,6 +150,7 @@ impl Core {
                 self.parting = Some(cause);
                 for (id, sender) in self.ends.senders.ends.iter_mut() {
                     sender.is_closed = true;
+                    // SENT, pairs with `SendEnd::publish`.
                     let last = sender.end.sent.load(Ordering::Acquire);
                     self.common
                         .session

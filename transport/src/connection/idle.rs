@@ -65,6 +65,7 @@ impl SenderSilence {
     /// released. A device may be done with them without reporting that, until a frame is sent whose
     /// completion it must report, such as a question.
     fn look(&mut self, end: &SendEnd, wire: &AnyWire) -> Finding {
+        // SENT, pairs with `SendEnd::publish`.
         let sent = end.sent.load(Ordering::Acquire);
         if self.sent.replace(sent) != Some(sent) {
             self.is_asked = false;
@@ -140,6 +141,7 @@ impl Senders {
                     // releases means that the sender waits for room, and the peer would report a
                     // stall. If acknowledgement has ended, the peer answers when all messages are
                     // released.
+                    // SENT, pairs with `SendEnd::publish`.
                     let ask = Ask::acknowledged(sender.end.sent.load(Ordering::Acquire));
                     common.session.ask(id, ask);
                 }

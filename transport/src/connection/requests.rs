@@ -190,6 +190,7 @@ impl Senders {
             return;
         }
         for (id, sender) in self.ends.iter() {
+            // SENT, pairs with `SendEnd::publish`.
             let sent = sender.end.sent.load(Ordering::Acquire);
             if sent > sender.end.counts().received {
                 common.session.ask(id, Ask::received(sent));
@@ -202,7 +203,9 @@ impl Receivers {
     /// Notes that a receiving end's prefix moved far enough for its sender to hear of it.
     pub(crate) fn prefix_moved(&self, end: u32, common: &mut Common) {
         if let Some(receiver) = self.ends.get(end) {
-            receiver.end.is_marked.store(false, Ordering::Release);
+            // MARK, pairs with `ReceiveEnd::tell`. A swap and not a store: a handle that still finds
+            // the end marked leaves its prefix to the look that follows.
+            receiver.end.is_marked.swap(false, Ordering::Acquire);
             common.session.released(end, &receiver.end.counters());
         }
     }

@@ -47,7 +47,7 @@ pub struct ReceiveEnd {
     // Arrivals.
     /// The source of records, which the handle takes over when it first looks: frames or a ring.
     pub(crate) source: Mutex<Option<Source>>,
-    /// True once `source` is set.
+    /// True once `source` is set. Relaxed: the lock of `source` orders the rest.
     pub(crate) has_source: AtomicBool,
     /// Large messages that have arrived whole, by their order.
     pub(crate) large: Mutex<VecDeque<LargeArrival>>,
@@ -245,6 +245,7 @@ impl ReceiveEnd {
     ///
     /// No message waits to be handed out, and none arrives during the call.
     pub(crate) unsafe fn rest(&self) -> bool {
+        // HAND, pairs with `ReceiveHandle::hand_out`: a message that is counted has its cell.
         let handed_out = self.handed_out.load(Ordering::Acquire);
         let discard = || {
             // SAFETY: all messages have settled, and the caller guarantees that no other comes.
@@ -265,6 +266,7 @@ impl ReceiveEnd {
             return Ok(());
         }
         let mut held = self.held();
+        // HAND, pairs with `ReceiveHandle::hand_out`.
         let handed_out = self.handed_out.load(Ordering::Acquire);
         if self.prefix.prefix().released != handed_out {
             return Err("a ring is given up while its messages are held".to_owned());
@@ -390,7 +392,9 @@ impl ReceiveEnd {
             self.marked_released
                 .fetch_max(prefix.released, Ordering::Relaxed);
             let urgent = owes || asked;
-            let is_marked = self.is_marked.swap(true, Ordering::AcqRel);
+            // MARK, pairs with `Receivers::prefix_moved`: the engine that takes this mark sees the
+            // prefix.
+            let is_marked = self.is_marked.swap(true, Ordering::Release);
             // An earlier mark may have been set without waking the engine.
             if urgent || !is_marked {
                 session.mark_released(self.id, urgent);
@@ -442,7 +446,7 @@ impl ReceiveEnd {
     /// Gives the handle its source.
     pub(crate) fn provide(&self, source: Source) {
         *lock(&self.source) = Some(source);
-        self.has_source.store(true, Ordering::Release);
+        self.has_source.store(true, Ordering::Relaxed);
     }
 }
 

@@ -133,6 +133,7 @@ impl SendEnd {
 
     /// Returns the channel's counters.
     pub(crate) fn counts(&self) -> Counts {
+        // SENT, pairs with `publish`.
         let sent = self.sent.load(Ordering::Acquire);
         let Some(theirs) = self.theirs.get().filter(|_| !fork::is_child()) else {
             return Counts {
@@ -286,6 +287,7 @@ impl Turnstile {
     /// Leaves on behalf of the holder, from any thread.
     #[inline]
     pub(crate) fn leave(&self) {
+        // TURN, pairs with `try_enter_as`.
         self.holder.store(0, Ordering::Release);
         if self.waiters.is_waiting() {
             self.waiters.wake_all();

@@ -175,7 +175,7 @@ impl SendEnd {
             Some(theirs) => theirs.acknowledged(),
             None => (0, false),
         };
-        // A peer's counters are limited to what was sent.
+        // A peer's counters are limited to what was sent. SENT, pairs with `SendEnd::publish`.
         (acknowledged.min(self.sent.load(Ordering::Acquire)), ended)
     }
 
@@ -248,6 +248,7 @@ impl SendEnd {
 
     /// Closes the end, because the last handle is gone or the channel cannot go on.
     pub(crate) fn close(&self, reason: CloseReason) {
+        // SENT, pairs with `publish`: the channel ends behind records that are there.
         let last = self.sent.load(Ordering::Acquire);
         // The word means an orderly end. The receiver learns of any other end from its engine, with
         // the reason.

@@ -49,17 +49,21 @@ impl EndState {
         if end.is_none() {
             *end = Some(reason);
         }
+        // OVER, pairs with `is_over` and `is_over_or_traced`: a handle that sees it sees all that
+        // arrived before, and the reason.
         self.phase.store(OVER, Ordering::Release);
     }
 
     /// Returns whether the peer has not opened its end yet.
     pub fn is_pending(&self) -> bool {
+        // OPEN, pairs with `open`.
         self.phase.load(Ordering::Acquire) == PENDING
     }
 
     /// Returns whether the end is over.
     #[inline]
     pub fn is_over(&self) -> bool {
+        // OVER, pairs with `end`.
         self.phase.load(Ordering::Acquire) == OVER
     }
 
@@ -67,6 +71,7 @@ impl EndState {
     /// both by this look.
     #[inline]
     pub fn is_over_or_traced(&self) -> bool {
+        // OPEN and OVER, pairs with `open` and `end`.
         self.phase.load(Ordering::Acquire) >= TRACED
     }
 

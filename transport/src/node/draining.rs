@@ -50,6 +50,9 @@ impl Draining {
 }
 
 /// State of a peer's drain, as the peer has told it to a session.
+///
+/// Nothing else is read because of the flags, so they are relaxed. The engine sets them before it
+/// takes the waiters, or ends the channels of calls, which orders what the callers see.
 #[derive(Default)]
 pub(crate) struct PeerDraining {
     drains: AtomicBool,
@@ -62,9 +65,9 @@ impl PeerDraining {
     /// Takes in the peer's notice. Returns whether it is the first one.
     pub(crate) fn hear(&self, is_done: bool) -> bool {
         if is_done {
-            self.has_drained.store(true, Ordering::Release);
+            self.has_drained.store(true, Ordering::Relaxed);
         }
-        !self.drains.swap(true, Ordering::AcqRel)
+        !self.drains.swap(true, Ordering::Relaxed)
     }
 
     pub(crate) fn take_waiters(&self, wakers: &mut Wakers) {
@@ -77,7 +80,7 @@ impl SessionShared {
     #[inline]
     #[must_use]
     pub fn peer_drains(&self) -> bool {
-        self.draining.drains.load(Ordering::Acquire)
+        self.draining.drains.load(Ordering::Relaxed)
     }
 
     /// Leaves `waker` to be called when the peer announces its drain.
@@ -94,7 +97,7 @@ impl SessionShared {
     /// Returns whether the peer has answered all calls that it had begun.
     #[must_use]
     pub fn peer_has_drained(&self) -> bool {
-        self.draining.has_drained.load(Ordering::Acquire)
+        self.draining.has_drained.load(Ordering::Relaxed)
     }
 }
 
@@ -103,6 +106,7 @@ impl NodeState {
     #[inline]
     #[must_use]
     pub fn is_draining(&self) -> bool {
+        // COUNTED, pairs with `Runtime::begin_drain`.
         self.draining.is_draining.load(Ordering::SeqCst)
     }
 

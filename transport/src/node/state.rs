@@ -181,6 +181,7 @@ impl NodeState {
     /// Returns true once the node refuses new sessions of peers that dial.
     #[must_use]
     pub fn accepts_no_more(&self) -> bool {
+        // REFUSE, pairs with `Runtime::stop_accepting`: the queue is looked at after this.
         self.accepts_no_more.load(Ordering::Acquire) || self.is_closed()
     }
 
@@ -222,6 +223,8 @@ impl NodeState {
     /// Returns whether the node was closed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
+        // CLOSED, pairs with `Runtime::start_close`: a thread that sees it sees whether the driver
+        // was lost before.
         self.closed.load(Ordering::Acquire)
     }
 

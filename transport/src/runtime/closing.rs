@@ -80,7 +80,8 @@ impl Runtime {
     /// Begins to close every channel and session, and does not wait for the end. Returns whether
     /// this is the first close.
     pub(crate) fn start_close(&self, timeout: Duration) -> bool {
-        let is_first = !self.closed.swap(true, Ordering::AcqRel);
+        // CLOSED, pairs with `NodeState::is_closed`.
+        let is_first = !self.closed.swap(true, Ordering::Release);
         self.sessions.begin_close();
         // A time that the clock cannot express means no limit.
         let deadline = clock::now().checked_add(timeout);
@@ -108,7 +109,8 @@ impl Runtime {
     /// Ends the remaining sessions of a node when the time of its close is over, and returns the
     /// report.
     pub(crate) fn end_close(&self) -> CloseReport {
-        if self.close_ends.swap(true, Ordering::AcqRel) {
+        // Relaxed: the report's lock orders what this call does for those that come later.
+        if self.close_ends.swap(true, Ordering::Relaxed) {
             return self.await_close_report();
         }
         let mut report = CloseReport::default();

@@ -18,6 +18,8 @@ impl Runtime {
             return;
         }
         self.stop_accepting();
+        // COUNTED, pairs with `Request::new`: a service counts a request before it looks whether
+        // the node drains, and the drain reads the counts after this.
         self.draining.is_draining.store(true, Ordering::SeqCst);
         for event_loop in self.event_loops() {
             event_loop.with_engine(|engine, context| {

@@ -442,7 +442,8 @@ impl EventLoop {
     /// Returns whether a guard rang since the last call. This is for `Driver::Caller`; elsewhere
     /// the bell reports guards through epoll.
     pub(crate) fn guard_rang(&self) -> bool {
-        self.guard_rang.load(Ordering::Acquire) && self.guard_rang.swap(false, Ordering::AcqRel)
+        // RANG, pairs with `drive`.
+        self.guard_rang.load(Ordering::Relaxed) && self.guard_rang.swap(false, Ordering::Acquire)
     }
 
     pub(crate) fn rouse_leader(&self) {
@@ -476,7 +477,9 @@ impl Surroundings for EventLoop {
 
 impl Drive for EventLoop {
     fn drive(&self) {
-        self.guard_rang.store(true, Ordering::Release);
+        // RANG, pairs with `guard_rang`: the engine sees the cell that the guard settled. A swap
+        // and not a store, which would overwrite the release of a guard that rang before.
+        self.guard_rang.swap(true, Ordering::Release);
         let turn = |engine: MutexGuard<'_, Engine>| {
             let moved = self.turn(engine, &Ready::NOTHING);
             if self.engine.has_sleeper() {

@@ -216,16 +216,17 @@ impl Runtime {
 
     /// Returns the next session that a peer dialed, or `None` within if none will come.
     fn next_accepted(&self) -> Option<Option<Arc<SessionShared>>> {
-        match self.take_accepted() {
-            Some(session) => Some(Some(session)),
-            None => self.accepts_no_more().then_some(None),
-        }
+        // The flag is read first, so that no session which came before it is missed.
+        let is_last = self.accepts_no_more();
+        let next = self.take_accepted().map(Some);
+        next.or_else(|| is_last.then_some(None))
     }
 
     /// Refuses peers that dial from now on, or leaves them to other processes that share the
     /// socket. Present sessions go on. Calls that wait for another session learn that none will
     /// come.
     pub fn stop_accepting(&self) {
+        // REFUSE, pairs with `NodeState::accepts_no_more`.
         self.accepts_no_more.store(true, Ordering::Release);
         self.first().with_engine(|engine, context| {
             engine.stop_accepting(context);

@@ -60,7 +60,7 @@ impl Flushing {
     /// yet.
     fn ask(&self) -> bool {
         // OWED, pairs with `begin`: the turn sees everything that came before.
-        if self.is_owed.swap(true, Ordering::AcqRel) {
+        if self.is_owed.swap(true, Ordering::Release) {
             return false;
         }
         let waker = lock(&self.waker).clone();
@@ -74,13 +74,15 @@ impl Flushing {
     pub(crate) fn begin(&self) {
         // This load saves the locked instruction for most turns, which nobody has asked for.
         if self.is_owed.load(Ordering::Relaxed) {
-            self.is_owed.swap(false, Ordering::AcqRel);
+            // OWED, pairs with `ask`.
+            self.is_owed.swap(false, Ordering::Acquire);
         }
     }
 
-    /// Returns whether a turn was asked for and has not begun.
+    /// Returns whether a turn was asked for and has not begun. A task that has registered before it
+    /// looks here misses nothing: `ask` takes the waker's lock after it sets the flag.
     fn is_owed(&self) -> bool {
-        self.is_owed.load(Ordering::Acquire)
+        self.is_owed.load(Ordering::Relaxed)
     }
 
     fn register(&self, waker: &Waker) {

@@ -82,7 +82,9 @@ impl Asymmetry {
     #[inline]
     pub fn light(self) {
         match self {
+            // BARRIER, pairs with the system call in `heavy_for`.
             Self::Membarrier => compiler_fence(Ordering::SeqCst),
+            // BARRIER, pairs with the fence in `heavy_for`.
             Self::Fence => fence(Ordering::SeqCst),
         }
     }
@@ -117,6 +119,7 @@ impl Asymmetry {
                          ({error}): allow the system call for the life of the process"
                     )
                 }),
+            // BARRIER, pairs with the fence in `light`.
             Self::Fence => fence(Ordering::SeqCst),
         }
     }

@@ -48,7 +48,7 @@ impl Placement {
         let least = || (0..loads.len()).min_by_key(|&engine| loads[engine]);
         let engine = wanted.or_else(least).expect("a node has an engine");
         loads[engine] += 1;
-        self.placed.fetch_add(1, Ordering::AcqRel);
+        self.placed.fetch_add(1, Ordering::Relaxed);
         engine
     }
 
@@ -57,15 +57,17 @@ impl Placement {
     #[must_use]
     pub fn leave(&self, engine: usize) -> bool {
         lock(&self.loads)[engine] -= 1;
-        let was_last = self.placed.fetch_sub(1, Ordering::AcqRel) == 1;
+        // LEFT, pairs with `is_over`: an engine that finds no session finds what they left to it.
+        let was_last = self.placed.fetch_sub(1, Ordering::Release) == 1;
         // LAST, pairs with `begin_close`.
         fence(Ordering::SeqCst);
-        was_last && self.is_closing.load(Ordering::Acquire)
+        was_last && self.is_closing.load(Ordering::Relaxed)
     }
 
     /// Notes that the node closes: its engines stop when the last session is over. Wake them
     /// afterwards.
     pub fn begin_close(&self) {
+        // CLOSING, pairs with `is_over`: sessions that were placed before the close are counted.
         self.is_closing.store(true, Ordering::Release);
         // LAST, pairs with `leave`: an engine that looks after this finds no session, or is woken.
         fence(Ordering::SeqCst);
@@ -74,6 +76,7 @@ impl Placement {
     /// Returns whether the node closes and no session is left.
     #[must_use]
     pub fn is_over(&self) -> bool {
+        // CLOSING, pairs with `begin_close`. LEFT, pairs with `leave`.
         self.is_closing.load(Ordering::Acquire) && self.placed.load(Ordering::Acquire) == 0
     }
 

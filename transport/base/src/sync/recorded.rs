@@ -23,6 +23,7 @@ const LINE_BYTES: usize = 64;
 /// Writes by line and engine: the places in the source.
 type Writes = BTreeMap<usize, BTreeMap<usize, BTreeSet<String>>>;
 
+/// Relaxed: what is recorded is under the lock of `WRITES`.
 static IS_ON: atomic::AtomicBool = atomic::AtomicBool::new(false);
 static ARRIVALS: atomic::AtomicU64 = atomic::AtomicU64::new(0);
 static FOREIGN_ARRIVALS: atomic::AtomicU64 = atomic::AtomicU64::new(0);
@@ -54,13 +55,13 @@ impl Drop for Turning {
 /// Records writes from now on.
 pub fn begin() {
     writes().clear();
-    IS_ON.store(true, Ordering::SeqCst);
+    IS_ON.store(true, Ordering::Relaxed);
 }
 
 /// Stops recording. Returns how many lines engines wrote, and, for each line that several engines
 /// wrote, the places in the source that write it.
 pub fn end() -> (usize, Vec<BTreeSet<String>>) {
-    IS_ON.store(false, Ordering::SeqCst);
+    IS_ON.store(false, Ordering::Relaxed);
     let writes = std::mem::take(&mut *writes());
     let lines = writes.len();
     let shared = writes.into_values().filter(|engines| engines.len() > 1);

@@ -58,14 +58,16 @@ impl<T> Attended<T> {
 
     fn tell(&self) {
         // TOLD, pairs with `take_news`: the thread that takes the flag sees what the news are about.
-        self.is_told.store(true, Ordering::Release);
+        // A swap and not a store, which would overwrite the release of a thread that told before
+        // this one. Model: loom_news_of_two_threads.
+        self.is_told.swap(true, Ordering::Release);
         // LOOK, pairs with `unlock`: the lock is tried after the flag is set.
         fence(Ordering::SeqCst);
     }
 
     fn take_news(&self) -> bool {
         // TOLD, pairs with `tell`.
-        self.is_told.swap(false, Ordering::AcqRel)
+        self.is_told.swap(false, Ordering::Acquire)
     }
 
     /// Returns the value, if it has no holder. Give it back by [`leave`](Self::leave) or
@@ -155,6 +157,28 @@ mod models {
             let mut held = attended.hold();
             *held = news.load(Ordering::Relaxed);
             attended.leave(held, |seen| *seen = news.load(Ordering::Relaxed));
+            tells.join().unwrap();
+            assert_eq!(*attended.hold(), 1);
+        });
+    }
+
+    /// Two threads have news at once. The one that looks after the value sees the news of both, even
+    /// if it told last.
+    ///
+    /// Mutant: told_by_a_store.
+    #[test]
+    fn loom_news_of_two_threads() {
+        loom::model(|| {
+            let attended = Arc::new(Attended::new(0));
+            let news = Arc::new(AtomicU32::new(0));
+            let tells = {
+                let (attended, news) = (attended.clone(), news.clone());
+                thread::spawn(move || {
+                    news.store(1, Ordering::Relaxed);
+                    attended.attend(|seen| *seen = news.load(Ordering::Relaxed));
+                })
+            };
+            attended.attend(|seen| *seen = news.load(Ordering::Relaxed));
             tells.join().unwrap();
             assert_eq!(*attended.hold(), 1);
         });

@@ -52,7 +52,9 @@
 //! 10. SPAN: a thread that waits for several engines leads none of them, so the keeper must. That
 //!     thread counts itself before it looks whether the seat is vacant, behind a fence. A thread that
 //!     waited and goes away leaves the seat before it looks at that count, behind a fence. So one of
-//!     the two summons the keeper. Model: loom_a_vacant_seat_is_kept_for_who_spans.
+//!     the two summons the keeper. Model: loom_a_vacant_seat_is_kept_for_who_spans. The keeper that
+//!     leaves for a claim looks at the count in the same way before it naps. Model:
+//!     loom_the_keeper_stays_for_who_spans.
 //!
 //! News costs one fence and one load for the thread that has it. Nothing here is per message.
 
@@ -131,19 +133,21 @@ impl<E> Leadership<E> {
 
     /// Leaves a mark that a turn is wanted. Call [`rouse`](Self::rouse) if the turn cannot wait.
     pub fn mark(&self) {
-        self.marked.store(true, Ordering::Release);
+        // MARK, pairs with `take_mark`: the turn sees what the mark is for. A swap and not a store,
+        // which would overwrite the release of a mark before it. Model: loom_marks_of_two_threads.
+        self.marked.swap(true, Ordering::Release);
     }
 
     /// Returns whether a mark was left that no turn has taken.
     #[inline]
     pub fn is_marked(&self) -> bool {
-        self.marked.load(Ordering::Acquire)
+        self.marked.load(Ordering::Relaxed)
     }
 
     /// Returns whether a mark was left since the last call; for the thread that turns the engine.
     pub fn take_mark(&self) -> bool {
-        // The swap runs only if there is a mark.
-        self.marked.load(Ordering::Acquire) && self.marked.swap(false, Ordering::AcqRel)
+        // MARK, pairs with `mark`. The swap runs only if there is a mark.
+        self.marked.load(Ordering::Relaxed) && self.marked.swap(false, Ordering::Acquire)
     }
 
     /// Rings for the leader if it sleeps, or for the driving task if that is parked. Leave the news
@@ -218,6 +222,7 @@ impl<E> Leadership<E> {
     }
 
     fn try_take(&self, who: u32) -> Option<Lead<'_, E>> {
+        // SEAT, pairs with `Lead::drop`: the count of leads is that of the leaders before.
         self.seat
             .compare_exchange(VACANT, who, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
@@ -392,15 +397,21 @@ pub struct Lead<'a, E> {
 
 impl<E> Drop for Lead<'_, E> {
     fn drop(&mut self) {
-        if self.of.seat.load(Ordering::Relaxed) == KEPT {
+        let is_kept = self.of.seat.load(Ordering::Relaxed) == KEPT;
+        if is_kept {
             // The claim is cleared before the seat is vacant. A claim that comes later is
             // superfluous: the keeper then leaves at once when it next leads. Cleared after, a new
             // claim would be lost.
             self.of.claimed.store(false, Ordering::Relaxed);
         }
-        // LEAVE, pairs with `follow` and `stand_by`; the barrier is in `wake_one`.
+        // LEAVE, pairs with `follow` and `stand_by`; the barrier is in `wake_one`. SEAT, pairs with
+        // `try_take`.
         self.of.seat.store(VACANT, Ordering::Release);
         self.of.wake_next();
+        if is_kept {
+            // SPAN, pairs with `span`: the keeper looks next whether it is wanted.
+            fence(Ordering::SeqCst);
+        }
     }
 }
 

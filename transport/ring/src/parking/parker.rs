@@ -83,7 +83,7 @@ impl Parker {
     /// an earlier wait of this thread, so look before believing it.
     pub fn park(&self, deadline: Option<Instant>) -> bool {
         let state = &self.word.state;
-        // WAKE, pairs with `Wake::wake_by_ref`: the woken thread sees why.
+        // Relaxed: the swap below orders what the waker's thread did.
         let slept = state.compare_exchange(AWAKE, ASLEEP, Ordering::Relaxed, Ordering::Relaxed);
         while slept.is_ok() && state.load(Ordering::Relaxed) == ASLEEP {
             let left = match deadline {
@@ -97,6 +97,7 @@ impl Parker {
             // loop looks at the word and the clock again.
             let _ = futex::wait(state, futex::Flags::PRIVATE, ASLEEP, left.as_ref());
         }
+        // WAKE, pairs with `Wake::wake_by_ref`.
         state.swap(AWAKE, Ordering::Acquire) == WOKEN
     }
 }

@@ -26,7 +26,7 @@ impl AsyncEvents {
     /// [`VerbsError`] if reading cannot be made non-blocking.
     pub fn of(device: &Device) -> Result<Option<Self>, VerbsError> {
         let context = device.context();
-        // Acquire pairs with the Release in `drop`; nothing but the flag is handed over.
+        // READER, pairs with the drop: the reader before this one has read its last event.
         if context.events_taken.swap(true, Ordering::Acquire) {
             return Ok(None);
         }
@@ -56,6 +56,7 @@ impl AsFd for AsyncEvents {
 
 impl Drop for AsyncEvents {
     fn drop(&mut self) {
+        // READER, pairs with `of`.
         self.context.events_taken.store(false, Ordering::Release);
     }
 }

@@ -205,8 +205,8 @@ impl AtomicResult {
         }
         self.waits_for = None;
         completion.outcome()?;
-        // Acquire orders later reads of what the value announces; the device's write came before the
-        // completion.
+        // RESULT, pairs with the device's write, which came before the completion: later reads see
+        // what the value announces.
         Ok(Some(self.cell().load(Ordering::Acquire)))
     }
 

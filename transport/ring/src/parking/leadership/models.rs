@@ -489,6 +489,53 @@ fn loom_the_seat_is_claimed() {
     });
 }
 
+/// Two threads leave marks at once. The turn that takes both sees what both are for.
+///
+/// Mutant: marked_by_a_store.
+#[test]
+fn loom_marks_of_two_threads() {
+    loom::model(|| {
+        let leadership = Arc::new(Leadership::new(()));
+        let news = Arc::new(AtomicU32::new(0));
+        let marks = {
+            let (leadership, news) = (leadership.clone(), news.clone());
+            thread::spawn(move || {
+                news.store(1, Ordering::Relaxed);
+                leadership.mark();
+            })
+        };
+        leadership.mark();
+        assert!(leadership.take_mark());
+        let mut seen = news.load(Ordering::Relaxed);
+        marks.join().unwrap();
+        if leadership.take_mark() {
+            seen = news.load(Ordering::Relaxed);
+        }
+        assert_eq!(seen, 1);
+    });
+}
+
+/// The keeper leaves for a claim while a thread begins to wait for several engines. The keeper's
+/// fence has no mutant: the barrier of `wake_one` stands in for it here.
+///
+/// Mutant: span_fence_missing.
+#[test]
+fn loom_the_keeper_stays_for_who_spans() {
+    loom::model(|| {
+        let leadership = Arc::new(Leadership::new(()));
+        let summoned = Arc::new(AtomicBool::new(false));
+        let kept = leadership.try_keep().unwrap();
+        let spans = {
+            let (leadership, summoned) = (leadership.clone(), summoned.clone());
+            thread::spawn(move || leadership.span(|| summoned.store(true, Ordering::Relaxed)))
+        };
+        drop(kept);
+        let is_wanted = leadership.is_spanned();
+        spans.join().unwrap();
+        assert!(is_wanted || summoned.load(Ordering::Relaxed));
+    });
+}
+
 /// A thread that waited goes away while another begins to wait for several engines.
 ///
 /// The fence of the thread that goes away has no mutant: here the barrier of `wake_one` stands in for
