@@ -13,7 +13,7 @@ use ibex_base::{Counted, Rounded};
 use ibex_tls::{AuthenticationError, TlsError};
 use rustix::io::Errno;
 
-use crate::handshake::{CHECKSUM, Step};
+use crate::handshake::{CHECKSUM, HandshakeStep};
 use crate::identity::{Incarnation, NodeIdentity};
 use crate::message::{MessageError, MessageKind, ResumeRefusal, SecurityMode, Text, VersionRange};
 use crate::negotiate::{End, FabricConflict};
@@ -62,7 +62,7 @@ pub enum HandshakeError {
     #[error("{problem}, before {step}; the connection was given up")]
     Tls {
         /// The step that was waited for.
-        step: Step,
+        step: HandshakeStep,
         /// The error of TLS.
         problem: TlsError,
     },
@@ -81,7 +81,7 @@ pub enum HandshakeError {
     )]
     Silent {
         /// The step that was waited for.
-        step: Step,
+        step: HandshakeStep,
         /// Time since the handshake began.
         waited: Duration,
     },
@@ -93,7 +93,7 @@ pub enum HandshakeError {
     )]
     Slow {
         /// The step that was waited for.
-        step: Step,
+        step: HandshakeStep,
         /// Time since the handshake began.
         waited: Duration,
     },
@@ -104,7 +104,7 @@ pub enum HandshakeError {
     )]
     Closed {
         /// The step that was waited for.
-        step: Step,
+        step: HandshakeStep,
         /// The error of the socket; `None` for an orderly end of the stream.
         detail: Option<String>,
     },
@@ -112,7 +112,7 @@ pub enum HandshakeError {
     #[error("the peer broke the protocol before {step}: {problem}; the connection was given up")]
     Malformed {
         /// The step that was waited for.
-        step: Step,
+        step: HandshakeStep,
         /// The error in the bytes.
         problem: MessageError,
     },
@@ -124,7 +124,7 @@ pub enum HandshakeError {
     )]
     Garbled {
         /// The next message that this end waited for.
-        step: Step,
+        step: HandshakeStep,
         /// The end that noticed the damage, and how.
         how: Garbling,
     },
@@ -135,7 +135,7 @@ pub enum HandshakeError {
     )]
     OutOfTurn {
         /// The step that was waited for.
-        step: Step,
+        step: HandshakeStep,
         /// The kind of message that came.
         kind: MessageKind,
     },
@@ -195,7 +195,7 @@ pub enum HandshakeError {
     #[error("the peer refused before {step}: {reason}")]
     Refused {
         /// The step that was waited for.
-        step: Step,
+        step: HandshakeStep,
         /// The peer's reason.
         reason: Text,
     },
@@ -247,9 +247,9 @@ impl HandshakeError {
                             ..
                         }
                 );
-                *step == Step::Hello || is_unchecked
+                *step == HandshakeStep::Hello || is_unchecked
             }
-            HandshakeError::OutOfTurn { step, .. } => *step == Step::Hello,
+            HandshakeError::OutOfTurn { step, .. } => *step == HandshakeStep::Hello,
             HandshakeError::NotIbex { seen } => is_nearly_magic(seen),
             _ => false,
         }
@@ -259,7 +259,7 @@ impl HandshakeError {
     /// sent.
     pub(crate) fn takes_no_more() -> HandshakeError {
         HandshakeError::Closed {
-            step: Step::Finished,
+            step: HandshakeStep::Finished,
             detail: Some("it takes no more bytes".to_string()),
         }
     }
@@ -507,7 +507,7 @@ pub enum Problem {
     )]
     Crowded {
         /// The step that was waited for.
-        step: Step,
+        step: HandshakeStep,
         /// The limit that was reached.
         max_pending: usize,
     },

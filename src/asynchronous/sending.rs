@@ -106,7 +106,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// [`SendError`]: the peer's end has another type, or the session has ended. The future waits
     /// without a time limit until the peer opens its end, whatever `open_timeout` is.
     pub fn opened_async(&mut self) -> impl Future<Output = Result<(), SendError>> {
-        OpenedAsync(&mut self.handle)
+        SenderOpenedAsync(&mut self.handle)
     }
 
     /// Delivers in a task everything that was sent to the peer's engine, and ends this handle, as
@@ -261,9 +261,9 @@ impl<T: ?Sized, C: Codec<T>> Drop for SendAsync<'_, T, C> {
 }
 
 /// A wait for the peer to open its end; see [`Sender::opened_async`].
-struct OpenedAsync<'a>(&'a mut SendHandle);
+struct SenderOpenedAsync<'a>(&'a mut SendHandle);
 
-impl Future for OpenedAsync<'_> {
+impl Future for SenderOpenedAsync<'_> {
     type Output = Result<(), SendError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -272,7 +272,7 @@ impl Future for OpenedAsync<'_> {
     }
 }
 
-impl Drop for OpenedAsync<'_> {
+impl Drop for SenderOpenedAsync<'_> {
     fn drop(&mut self) {
         self.0.leave_room();
     }
@@ -290,23 +290,23 @@ pub(crate) struct ReserveAsync<'a, R> {
 }
 
 /// Output of [`ReserveAsync`]: a [`Permit`] or a [`Reservation`].
-pub(crate) trait Reserved<'a> {
+pub(crate) trait ReserveOutput<'a> {
     fn of(raw: RawReservation<'a>) -> Self;
 }
 
-impl<'a, T: ?Sized, C: Codec<T>> Reserved<'a> for Permit<'a, T, C> {
+impl<'a, T: ?Sized, C: Codec<T>> ReserveOutput<'a> for Permit<'a, T, C> {
     fn of(raw: RawReservation<'a>) -> Self {
         Self::new(raw)
     }
 }
 
-impl<'a> Reserved<'a> for Reservation<'a> {
+impl<'a> ReserveOutput<'a> for Reservation<'a> {
     fn of(raw: RawReservation<'a>) -> Self {
         Self::new(raw)
     }
 }
 
-impl<'a, R: Reserved<'a>> ReserveAsync<'a, R> {
+impl<'a, R: ReserveOutput<'a>> ReserveAsync<'a, R> {
     fn new(handle: &'a mut SendHandle, length: Option<usize>) -> Self {
         Self {
             handle: Some(handle),
@@ -316,7 +316,7 @@ impl<'a, R: Reserved<'a>> ReserveAsync<'a, R> {
     }
 }
 
-impl<'a, R: Reserved<'a>> Future for ReserveAsync<'a, R> {
+impl<'a, R: ReserveOutput<'a>> Future for ReserveAsync<'a, R> {
     type Output = Result<R, SendError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

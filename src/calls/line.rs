@@ -26,12 +26,12 @@ use ibex_transport::{
 };
 
 use super::{
-    error::Over,
-    frame::Body,
-    header::{CallId, Header, Kind, Malformed},
+    error::RepliesOver,
+    frame::FrameBody,
+    header::{CallId, Header, Kind, MalformedCallFrame},
     line_ref::LineRef,
     outbox::Outbox,
-    slots::{Key, Landed, Look, Slots},
+    slots::{ArrivedFrame, CallKey, CallPoll, Slots},
 };
 use crate::Role;
 
@@ -40,7 +40,7 @@ pub(super) struct Line {
     pub(super) service: String,
     pub(super) session: Arc<SessionShared>,
     pub(super) outbox: Outbox,
-    inbox: Attended<Inbox>,
+    inbox: Attended<ReplyChannel>,
     /// The receiving end, as the session numbers it.
     inbox_end: u32,
     /// The calls. If the line's waker is called while a thread holds them, that thread acts on the
@@ -57,7 +57,7 @@ pub(super) struct Line {
 }
 
 /// The receiving end and its waker.
-struct Inbox {
+struct ReplyChannel {
     handle: ReceiveHandle,
     is_over: bool,
     /// Messages that came since the replies held here were last copied out.
@@ -72,9 +72,9 @@ pub(super) struct LineSettings {
 }
 
 /// The line's waker.
-struct News(Weak<Line>);
+struct LineWaker(Weak<Line>);
 
-impl Wake for News {
+impl Wake for LineWaker {
     fn wake(self: Arc<Self>) {
         if let Some(line) = self.0.upgrade() {
             line.wake();
@@ -124,7 +124,7 @@ impl Line {
         let session = requests.session().clone();
         let times = session.node().call_times(Role::Sender, requests.name());
         let line = Arc::new_cyclic(|line| {
-            let waker = Waker::from(Arc::new(News(line.clone())));
+            let waker = Waker::from(Arc::new(LineWaker(line.clone())));
             let drains = Some(session.wake_when_peer_drains(&waker));
             Self {
                 service: requests.name().to_owned(),
@@ -138,7 +138,7 @@ impl Line {
                 ),
                 session,
                 inbox_end: replies.number(),
-                inbox: Attended::new(Inbox {
+                inbox: Attended::new(ReplyChannel {
                     handle: replies,
                     is_over: false,
                     messages: 0,
@@ -200,14 +200,14 @@ impl Line {
 
     /// Hands out all frames that have come. If a task waits, the line's waker is called when the
     /// next frame comes.
-    fn take_in(&self, inbox: &mut Inbox) {
+    fn take_in(&self, inbox: &mut ReplyChannel) {
         self.take_in_by(inbox, ReceiveHandle::poll_receive_at_once);
     }
 
     /// Takes in as [`take_in`](Self::take_in) does, by the given poll.
     fn take_in_by(
         &self,
-        inbox: &mut Inbox,
+        inbox: &mut ReplyChannel,
         poll: fn(&mut ReceiveHandle, &Waker) -> Poll<Result<RawMessage, RecvError>>,
     ) {
         self.hand_out(inbox);
@@ -228,7 +228,7 @@ impl Line {
         self.is_registered.load(Ordering::Acquire)
     }
 
-    fn hand_out(&self, inbox: &mut Inbox) {
+    fn hand_out(&self, inbox: &mut ReplyChannel) {
         while !inbox.is_over && !fork::is_child() {
             match inbox.handle.poll_awaited() {
                 Ok(None) => break,
@@ -239,7 +239,7 @@ impl Line {
     }
 
     /// Takes in a message or an error.
-    fn received(&self, inbox: &mut Inbox, received: Result<RawMessage, RecvError>) {
+    fn received(&self, inbox: &mut ReplyChannel, received: Result<RawMessage, RecvError>) {
         match received {
             Ok(raw) => {
                 inbox.counts(&raw, self);
@@ -251,20 +251,20 @@ impl Line {
             Err(error) => {
                 inbox.is_over = true;
                 self.end(match self.session.peer_has_drained() {
-                    true => Over::Drained,
-                    false => Over::of(&error, &self.service, &self.peer_name()),
+                    true => RepliesOver::Drained,
+                    false => RepliesOver::of(&error, &self.service, &self.peer_name()),
                 });
             }
         }
     }
 
     /// Ends all calls that have no answer here yet.
-    fn end(&self, over: Over) {
+    fn end(&self, over: RepliesOver) {
         let wakers = self.slots().end(over);
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    fn parse(&self, raw: RawMessage) -> Option<Landed> {
+    fn parse(&self, raw: RawMessage) -> Option<ArrivedFrame> {
         let header = Header::parse(raw.bytes()).and_then(|header| match header.kind {
             Kind::Reply
             | Kind::Item
@@ -279,12 +279,12 @@ impl Line {
             | Kind::Credit
             | Kind::Drained
             | Kind::ExtendedCall
-            | Kind::ExtendedStream => Err(Malformed::Direction),
+            | Kind::ExtendedStream => Err(MalformedCallFrame::Direction),
         });
         match header {
-            Ok(header) => Some(Landed {
+            Ok(header) => Some(ArrivedFrame {
                 header,
-                body: Body::InPlace(raw),
+                body: FrameBody::InPlace(raw),
             }),
             Err(malformed) => {
                 let peer = self.session.peer().address;
@@ -295,9 +295,9 @@ impl Line {
         }
     }
 
-    fn land(&self, landed: Landed) {
+    fn land(&self, landed: ArrivedFrame) {
         if landed.header.kind == Kind::Drained {
-            return self.end(Over::Drained);
+            return self.end(RepliesOver::Drained);
         }
         let landing = self.slots().land(landed);
         if let Some(waker) = landing.waker
@@ -321,7 +321,7 @@ impl Line {
     /// Waits until the call may be sent.
     pub(super) fn wait_for_turn(
         &self,
-        key: Key,
+        key: CallKey,
         deadline: Option<Instant>,
     ) -> Result<Option<CallId>, TimedOut> {
         let turn = Turn { line: self, key };
@@ -331,12 +331,12 @@ impl Line {
     /// Waits for the next frame of a call.
     pub(super) fn wait_for_answer(
         &self,
-        key: Key,
+        key: CallKey,
         id: CallId,
         deadline: Option<Instant>,
-    ) -> Result<Look, TimedOut> {
+    ) -> Result<CallPoll, TimedOut> {
         let Some(mut inbox) = self.inbox.try_hold() else {
-            let answer = Answer { line: self, key };
+            let answer = FrameArrival { line: self, key };
             return self.session.wait_for(deadline, answer);
         };
         let answered = self.receive_until(&mut inbox, key, id, deadline);
@@ -353,13 +353,13 @@ impl Line {
     /// Receives for all calls until this call has a frame.
     fn receive_until(
         &self,
-        inbox: &mut Inbox,
-        key: Key,
+        inbox: &mut ReplyChannel,
+        key: CallKey,
         id: CallId,
         deadline: Option<Instant>,
-    ) -> Result<Look, TimedOut> {
+    ) -> Result<CallPoll, TimedOut> {
         let look = self.slots().look(key);
-        if !matches!(look, Look::Nothing) {
+        if !matches!(look, CallPoll::Nothing) {
             return Ok(look);
         }
         loop {
@@ -368,7 +368,9 @@ impl Line {
                     inbox.counts(&raw, self);
                     match self.parse(raw) {
                         // The call's entry holds no frame, so this frame is the call's next one.
-                        Some(landed) if landed.header.id == id => return Ok(Look::Landed(landed)),
+                        Some(landed) if landed.header.id == id => {
+                            return Ok(CallPoll::Landed(landed));
+                        }
                         Some(landed) => {
                             let is_last = landed.header.kind == Kind::Drained;
                             self.land(landed);
@@ -394,19 +396,24 @@ impl Line {
 
     /// Returns the frame that has come for a call. If there is none, the call's task is woken when
     /// one comes or the deadline passes.
-    pub(super) fn poll_answer(&self, key: Key, waker: &Waker, deadline: Option<Instant>) -> Look {
+    pub(super) fn poll_answer(
+        &self,
+        key: CallKey,
+        waker: &Waker,
+        deadline: Option<Instant>,
+    ) -> CallPoll {
         let (look, _before) = {
             let mut slots = self.slots();
             let look = slots.look(key);
             match look {
-                Look::Nothing => {
+                CallPoll::Nothing => {
                     slots.begin_look(key);
                     (look, slots.set_waker(key, Some(waker)))
                 }
                 look => (look, None),
             }
         };
-        if !matches!(look, Look::Nothing) {
+        if !matches!(look, CallPoll::Nothing) {
             return look;
         }
         self.inbox.attend(|inbox| {
@@ -422,7 +429,7 @@ impl Line {
             self.take_in_by(inbox, ReceiveHandle::poll_receive);
         });
         let look = self.slots().look_behind(key);
-        if matches!(look, Look::Nothing) {
+        if matches!(look, CallPoll::Nothing) {
             self.wake_by(deadline);
         }
         look
@@ -432,7 +439,7 @@ impl Line {
     /// now.
     pub(super) fn poll_turn(
         &self,
-        key: Key,
+        key: CallKey,
         waker: &Waker,
         deadline: Option<Instant>,
     ) -> Option<CallId> {
@@ -451,7 +458,7 @@ impl Line {
     }
 
     /// Has the task of a call that waits for room woken at its deadline.
-    pub(super) fn wake_late(&self, key: Key, waker: &Waker, deadline: Option<Instant>) {
+    pub(super) fn wake_late(&self, key: CallKey, waker: &Waker, deadline: Option<Instant>) {
         let _before = self.slots().set_waker(key, Some(waker));
         self.wake_by(deadline);
     }
@@ -469,7 +476,7 @@ impl Line {
     }
 }
 
-impl Inbox {
+impl ReplyChannel {
     /// Messages or bytes after which replies are copied out of the channel: half a window. A reply
     /// that stays where it lies stops the channel, and with it all calls, once the window behind it
     /// is full.
@@ -505,7 +512,7 @@ const LOOK_EVERY_BYTES: u64 = 16 << 10;
 /// The condition "the call may be sent, or no call ever will".
 struct Turn<'a> {
     line: &'a Line,
-    key: Key,
+    key: CallKey,
 }
 
 impl Condition for Turn<'_> {
@@ -538,16 +545,16 @@ impl Condition for Turn<'_> {
 }
 
 /// The condition "a frame has come for the call". Another thread may be taking in frames.
-struct Answer<'a> {
+struct FrameArrival<'a> {
     line: &'a Line,
-    key: Key,
+    key: CallKey,
 }
 
-impl Condition for Answer<'_> {
-    type Output = Look;
+impl Condition for FrameArrival<'_> {
+    type Output = CallPoll;
 
-    fn look(&mut self) -> Option<Look> {
-        let found = |look: Look| (!matches!(look, Look::Nothing)).then_some(look);
+    fn look(&mut self) -> Option<CallPoll> {
+        let found = |look: CallPoll| (!matches!(look, CallPoll::Nothing)).then_some(look);
         let look = self.line.slots().look(self.key);
         found(look).or_else(|| {
             let mut inbox = self.line.inbox.try_hold()?;

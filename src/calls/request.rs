@@ -17,9 +17,9 @@ use ibex_ring::parking::Ticket;
 use ibex_transport::{channel, node::CallTime};
 
 use super::{
-    client::{Client, Credit},
+    client::{Client, ItemCredit},
     error::{MAX_FAILURE_BYTES, Refused},
-    frame::{Opened, Value},
+    frame::{DecodedPayload, Value},
     header::{CallId, Header, Kind},
     outbox::Unsent,
 };
@@ -37,7 +37,7 @@ use crate::{PeerAt, PeerNames, SendError, SendErrorKind, message::DefaultCodec};
 /// window behind it is full; other callers go on. A handler that takes long calls
 /// [`detach`](Self::detach). The first item of a stream does so by itself.
 pub struct Request<Q: ?Sized, R: ?Sized, C: Codec<Q> = DefaultCodec> {
-    opened: Opened<Q, C>,
+    opened: DecodedPayload<Q, C>,
     call: Call,
     _reply: PhantomData<fn(&R)>,
 }
@@ -62,7 +62,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         client: Arc<Client>,
         header: &Header,
         deadline: Option<Instant>,
-        opened: Opened<Q, C>,
+        opened: DecodedPayload<Q, C>,
     ) -> Self {
         if let Some(shared) = client.shared() {
             // COUNTED, pairs with `Runtime::begin_drain`.
@@ -190,7 +190,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     /// # }
     /// ```
     pub async fn cancelled(&self) {
-        let _waiting = Waiting::on(&self.call.client);
+        let _waiting = CallerWait::on(&self.call.client);
         poll_fn(|context| self.call.poll_cancelled(context)).await;
     }
 
@@ -275,7 +275,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     pub async fn send_async(&mut self, item: &R) -> Result<(), SendError> {
         self.begin_stream()?;
         {
-            let _waiting = Waiting::on(&self.call.client);
+            let _waiting = CallerWait::on(&self.call.client);
             poll_fn(|context| self.call.poll_credit(context)).await?;
         }
         self.call.send_async::<R, C>(Kind::Item, item).await
@@ -384,29 +384,29 @@ impl Call {
 
     fn poll_credit(&self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         let mut credit = self.client.take_credit(self.id);
-        if credit == Credit::NotYet {
+        if credit == ItemCredit::NotYet {
             self.client.set_waker(self.id, Some(context.waker()));
             self.attend();
             credit = self.client.take_credit(self.id);
         }
         match credit {
-            Credit::Taken => Poll::Ready(Ok(())),
-            Credit::NotYet => Poll::Pending,
-            Credit::Cancelled => Poll::Ready(Err(SendError::cancelled())),
+            ItemCredit::Taken => Poll::Ready(Ok(())),
+            ItemCredit::NotYet => Poll::Pending,
+            ItemCredit::Cancelled => Poll::Ready(Err(SendError::cancelled())),
         }
     }
 
     fn wait_for_credit(&self) -> Result<(), SendError> {
         let credit = match self.client.take_credit(self.id) {
-            Credit::NotYet => {
-                let _waiting = Waiting::on(&self.client);
+            ItemCredit::NotYet => {
+                let _waiting = CallerWait::on(&self.client);
                 self.client.wait_for_credit(self.id, self.deadline)
             }
             credit => credit,
         };
         match credit {
-            Credit::Taken => Ok(()),
-            Credit::NotYet | Credit::Cancelled => Err(SendError::cancelled()),
+            ItemCredit::Taken => Ok(()),
+            ItemCredit::NotYet | ItemCredit::Cancelled => Err(SendError::cancelled()),
         }
     }
 
@@ -430,7 +430,7 @@ impl Call {
         if self.client.is_cancelled(self.id) {
             return Err(SendError::cancelled());
         }
-        let sending = Sending::<R, C> {
+        let sending = SendAnswer::<R, C> {
             call: self,
             kind,
             value,
@@ -485,7 +485,7 @@ fn sent(sent: Result<(), Unsent>) -> Result<(), SendError> {
 }
 
 /// An answer on its way into its channel, of a task.
-struct Sending<'a, R: ?Sized, C> {
+struct SendAnswer<'a, R: ?Sized, C> {
     call: &'a Call,
     kind: Kind,
     value: &'a R,
@@ -494,7 +494,7 @@ struct Sending<'a, R: ?Sized, C> {
     _codec: PhantomData<fn() -> C>,
 }
 
-impl<R: ?Sized, C: Codec<R>> Future for Sending<'_, R, C> {
+impl<R: ?Sized, C: Codec<R>> Future for SendAnswer<'_, R, C> {
     type Output = Result<(), SendError>;
 
     fn poll(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -518,7 +518,7 @@ impl<R: ?Sized, C: Codec<R>> Future for Sending<'_, R, C> {
     }
 }
 
-impl<R: ?Sized, C> Drop for Sending<'_, R, C> {
+impl<R: ?Sized, C> Drop for SendAnswer<'_, R, C> {
     fn drop(&mut self) {
         if let Some(outbox) = self.call.client.outbox() {
             outbox.leave(&mut self.room);
@@ -527,9 +527,9 @@ impl<R: ?Sized, C> Drop for Sending<'_, R, C> {
 }
 
 /// A handler's wait for its caller, during which it takes in arriving frames.
-struct Waiting<'a>(&'a Client);
+struct CallerWait<'a>(&'a Client);
 
-impl<'a> Waiting<'a> {
+impl<'a> CallerWait<'a> {
     fn on(client: &'a Client) -> Self {
         if let Some(shared) = client.shared() {
             shared.waiting.fetch_add(1, Ordering::AcqRel);
@@ -538,7 +538,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for CallerWait<'_> {
     fn drop(&mut self) {
         if let Some(shared) = self.0.shared() {
             shared.waiting.fetch_sub(1, Ordering::AcqRel);

@@ -5,16 +5,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::conversation;
+use super::conversation::Conversation;
 use super::machine::{Handshake, Part};
-use super::proof::Claim;
-use super::{Agreement, ResumedSession, Step};
+use super::proof::ResumptionClaim;
+use super::{Agreement, HandshakeStep, ResumedSession};
 use crate::error::HandshakeError;
 use crate::fabric::{FabricKind, VerbsDevice};
 use crate::identity::{HostHint, Incarnation, NodeIdentity, Secret};
 use crate::local::Local;
 use crate::message::{
-    Choice, Endpoint, GidType, HostTags, Message, MessageError, Offer, Ready, Resume,
+    Endpoint, FabricChoice, GidType, HostTags, Message, MessageError, Offer, Ready, Resume,
     ResumeRefusal, Resumed, SessionSecrets, ShmEndpoint, Text, Unavailable, VerbsEndpoint, Version,
 };
 use crate::negotiate::{self, End};
@@ -37,7 +37,7 @@ pub struct AcceptorPart {
     /// The number of files that this process may open, where it can open too few for a session.
     shortage: Option<u32>,
     /// Tasks for the driver about sockets and queue pairs, each told once, in order.
-    errands: VecDeque<AcceptorEvent>,
+    deferred: VecDeque<AcceptorEvent>,
     /// Fabrics that were chosen so far. Each may be chosen once, which bounds the number of the
     /// dialer's choices.
     tried: Vec<FabricKind>,
@@ -93,18 +93,18 @@ enum State {
     AwaitBinding(Version),
     AwaitDevice(Version),
     AwaitOffer(Version),
-    AwaitChoice(Course),
-    AwaitListening(Course, Choice),
-    AwaitPrepared(Course, Choice),
+    AwaitChoice(OfferedTerms),
+    AwaitListening(OfferedTerms, FabricChoice),
+    AwaitPrepared(OfferedTerms, FabricChoice),
     /// Waits for the dialer's queue pair; this end's has a GID of this type.
-    AwaitPair(Course, Choice, GidType),
+    AwaitPair(OfferedTerms, FabricChoice, GidType),
     AwaitReady {
-        course: Course,
-        choice: Choice,
-        way: Way,
+        course: OfferedTerms,
+        choice: FabricChoice,
+        way: ReadyCondition,
     },
     /// Waits until this end's queue pair is connected; the dialer may have named its process.
-    AwaitConnected(Course, Choice, Option<u32>),
+    AwaitConnected(OfferedTerms, FabricChoice, Option<u32>),
     /// Waits for the dialer's queue pair, to resume a session.
     AwaitResumePair(ResumeAnswer),
     /// Waits for this end's queue pair, to resume a session.
@@ -122,7 +122,7 @@ struct ResumeAnswer {
 }
 
 /// Conditions of the dialer's *Ready*, before it counts.
-enum Way {
+enum ReadyCondition {
     /// The token is presented at the Unix socket.
     Unix { joined: bool },
     /// No condition.
@@ -131,21 +131,19 @@ enum Way {
     Verbs(Box<VerbsEndpoint>),
 }
 
-impl Way {
-    /// Returns the errand that undoes this preparation when another fabric is chosen.
+impl ReadyCondition {
+    /// Returns the work that undoes this preparation when another fabric is chosen.
     fn close(self) -> Option<AcceptorEvent> {
         match self {
-            Way::Unix { .. } => Some(AcceptorEvent::CloseUnix),
-            Way::Tcp => None,
-            Way::Verbs(_) => Some(AcceptorEvent::ClosePair),
+            ReadyCondition::Unix { .. } => Some(AcceptorEvent::CloseUnix),
+            ReadyCondition::Tcp => None,
+            ReadyCondition::Verbs(_) => Some(AcceptorEvent::ClosePair),
         }
     }
 }
 
-type Conversation = conversation::Conversation<AcceptorEvent>;
-
 /// Everything known from the peer's offer on.
-struct Course {
+struct OfferedTerms {
     version: Version,
     theirs: Offer,
     place: Place,
@@ -172,7 +170,7 @@ impl Handshake<AcceptorPart> {
                 state: State::AwaitHello,
                 seeks_device: local.usable_devices().is_some(),
                 shortage: None,
-                errands: VecDeque::new(),
+                deferred: VecDeque::new(),
                 tried: Vec::new(),
             },
         }
@@ -203,13 +201,13 @@ impl Handshake<AcceptorPart> {
                 part.state = State::AwaitReady {
                     course,
                     choice,
-                    way: Way::Unix { joined: false },
+                    way: ReadyCondition::Unix { joined: false },
                 };
             }
             (State::AwaitListening(course, choice), Err(why)) => {
                 part.decline(conversation, course, choice.fabric, &why);
             }
-            // The handshake has ended meanwhile: nothing waits for the answer to this errand.
+            // The handshake has ended meanwhile: nothing waits for the result of this work.
             (state, _) => part.state = state,
         }
         self.read_messages();
@@ -243,7 +241,7 @@ impl Handshake<AcceptorPart> {
             (State::AwaitResumePrepared(answer, theirs), Ok(ours)) => {
                 match negotiate::gid_types(theirs.gid_type, ours.gid_type) {
                     Ok(()) => {
-                        part.errands.push_back(AcceptorEvent::ConnectPair(theirs));
+                        part.deferred.push_back(AcceptorEvent::ConnectPair(theirs));
                         part.state = State::AwaitResumeConnected(answer, Box::new(ours));
                     }
                     Err(why) => conversation.fail(HandshakeError::not_over_verbs(&why)),
@@ -266,7 +264,7 @@ impl Handshake<AcceptorPart> {
                 part.finish(conversation, course, choice, process);
             }
             (State::AwaitConnected(course, choice, _), Err(why)) => {
-                part.errands.push_back(AcceptorEvent::ClosePair);
+                part.deferred.push_back(AcceptorEvent::ClosePair);
                 let why = End::Acceptor.cannot_connect(&why);
                 part.decline(conversation, course, choice.fabric, &why);
             }
@@ -292,7 +290,7 @@ impl Handshake<AcceptorPart> {
         let awaits = matches!(
             self.part.state,
             State::AwaitReady {
-                way: Way::Unix { joined: false },
+                way: ReadyCondition::Unix { joined: false },
                 ..
             }
         );
@@ -306,7 +304,7 @@ impl Handshake<AcceptorPart> {
     pub fn handle_token(&mut self, bytes: &[u8]) -> bool {
         match &mut self.part.state {
             State::AwaitReady {
-                way: Way::Unix { joined },
+                way: ReadyCondition::Unix { joined },
                 ..
             } if !*joined && self.part.entropy.token.matches(bytes) => {
                 *joined = true;
@@ -341,21 +339,21 @@ impl Handshake<AcceptorPart> {
 impl Part for AcceptorPart {
     type Event = AcceptorEvent;
 
-    fn step(&self) -> Step {
+    fn step(&self) -> HandshakeStep {
         match &self.state {
-            State::AwaitHello => Step::Hello,
-            State::AwaitBinding(_) => Step::Binding,
-            State::AwaitDevice(_) => Step::Device,
-            State::AwaitOffer(_) => Step::Offer,
-            State::AwaitChoice(_) => Step::Choice,
-            State::AwaitListening(..) => Step::UnixSocket,
+            State::AwaitHello => HandshakeStep::Hello,
+            State::AwaitBinding(_) => HandshakeStep::Binding,
+            State::AwaitDevice(_) => HandshakeStep::Device,
+            State::AwaitOffer(_) => HandshakeStep::Offer,
+            State::AwaitChoice(_) => HandshakeStep::Choice,
+            State::AwaitListening(..) => HandshakeStep::UnixSocket,
             State::AwaitPrepared(..)
             | State::AwaitConnected(..)
             | State::AwaitResumePrepared(..)
-            | State::AwaitResumeConnected(..) => Step::QueuePair,
-            State::AwaitPair(..) | State::AwaitResumePair(_) => Step::Endpoint,
-            State::AwaitReady { .. } | State::AwaitResumeReady(_) => Step::Ready,
-            State::Over => Step::Finished,
+            | State::AwaitResumeConnected(..) => HandshakeStep::QueuePair,
+            State::AwaitPair(..) | State::AwaitResumePair(_) => HandshakeStep::Endpoint,
+            State::AwaitReady { .. } | State::AwaitResumeReady(_) => HandshakeStep::Ready,
+            State::Over => HandshakeStep::Finished,
         }
     }
 
@@ -365,18 +363,18 @@ impl Part for AcceptorPart {
 
     fn takes_messages(&self) -> bool {
         let step = self.step();
-        !step.is_ours() && step != Step::UnixSocket
+        !step.is_ours() && step != HandshakeStep::UnixSocket
     }
 
-    fn take_errand(&mut self) -> Option<AcceptorEvent> {
-        self.errands.pop_front()
+    fn take_deferred(&mut self) -> Option<AcceptorEvent> {
+        self.deferred.pop_front()
     }
 
     fn failed(error: HandshakeError) -> AcceptorEvent {
         AcceptorEvent::Failed(error)
     }
 
-    fn handle_message(&mut self, conversation: &mut Conversation, message: Message) {
+    fn handle_message(&mut self, conversation: &mut Conversation<AcceptorEvent>, message: Message) {
         let step = self.step();
         match (std::mem::replace(&mut self.state, State::Over), message) {
             (State::AwaitHello, Message::Hello(theirs)) => {
@@ -416,7 +414,7 @@ impl Part for AcceptorPart {
                 let (peer, run) = (theirs.identity, theirs.incarnation);
                 match self.places.take(peer, run, proven, conversation.started()) {
                     Ok(place) => {
-                        self.state = State::AwaitChoice(Course {
+                        self.state = State::AwaitChoice(OfferedTerms {
                             version,
                             theirs,
                             place,
@@ -432,7 +430,7 @@ impl Part for AcceptorPart {
                 self.resume(conversation, &resume);
             }
             (State::AwaitResumePair(answer), Message::Endpoint(Endpoint::Verbs(theirs))) => {
-                self.errands.push_back(AcceptorEvent::PreparePair);
+                self.deferred.push_back(AcceptorEvent::PreparePair);
                 self.state = State::AwaitResumePrepared(answer, Box::new(theirs));
             }
             (State::AwaitResumeReady(session), Message::Ready(Ready { session: None, .. })) => {
@@ -442,11 +440,11 @@ impl Part for AcceptorPart {
                 self.follow(conversation, step, course, choice);
             }
             (State::AwaitReady { course, way, .. }, Message::Choice(choice)) => {
-                self.errands.extend(way.close());
+                self.deferred.extend(way.close());
                 self.follow(conversation, step, course, choice);
             }
             (State::AwaitPair(course, ..), Message::Choice(choice)) => {
-                self.errands.push_back(AcceptorEvent::ClosePair);
+                self.deferred.push_back(AcceptorEvent::ClosePair);
                 self.follow(conversation, step, course, choice);
             }
             (
@@ -454,7 +452,7 @@ impl Part for AcceptorPart {
                 Message::Endpoint(Endpoint::Verbs(theirs)),
             ) => match negotiate::gid_types(theirs.gid_type, gid_type) {
                 Ok(()) => {
-                    let way = Way::Verbs(Box::new(theirs));
+                    let way = ReadyCondition::Verbs(Box::new(theirs));
                     self.state = State::AwaitReady {
                         course,
                         choice,
@@ -472,21 +470,21 @@ impl Part for AcceptorPart {
                 State::AwaitReady {
                     course,
                     choice,
-                    way: Way::Verbs(theirs),
+                    way: ReadyCondition::Verbs(theirs),
                 },
                 Message::Ready(Ready {
                     process,
                     session: None,
                 }),
             ) => {
-                self.errands.push_back(AcceptorEvent::ConnectPair(theirs));
+                self.deferred.push_back(AcceptorEvent::ConnectPair(theirs));
                 self.state = State::AwaitConnected(course, choice, process);
             }
             (
                 State::AwaitReady {
                     course,
                     choice,
-                    way: Way::Tcp | Way::Unix { joined: true },
+                    way: ReadyCondition::Tcp | ReadyCondition::Unix { joined: true },
                 },
                 Message::Ready(Ready {
                     process,
@@ -503,22 +501,22 @@ impl Part for AcceptorPart {
 
 impl AcceptorPart {
     /// Begins to offer, now that the peer may hear of it.
-    fn go_on(&mut self, conversation: &mut Conversation, version: Version) {
+    fn go_on(&mut self, conversation: &mut Conversation<AcceptorEvent>, version: Version) {
         if self.seeks_device {
-            self.errands.push_back(AcceptorEvent::FindDevice);
+            self.deferred.push_back(AcceptorEvent::FindDevice);
             self.state = State::AwaitDevice(version);
         } else {
             self.offer(conversation, version);
         }
     }
 
-    fn offer(&mut self, conversation: &mut Conversation, version: Version) {
+    fn offer(&mut self, conversation: &mut Conversation<AcceptorEvent>, version: Version) {
         self.ours.host = HostTags::new(&self.host, End::Acceptor, conversation.hellos());
         conversation.send(&Message::Offer(self.ours.clone()));
         self.state = State::AwaitOffer(version);
     }
 
-    fn resume(&mut self, conversation: &mut Conversation, resume: &Resume) {
+    fn resume(&mut self, conversation: &mut Conversation<AcceptorEvent>, resume: &Resume) {
         let answer = match self.answer(conversation, resume) {
             Ok(answer) => answer,
             Err(error) => return conversation.fail(error),
@@ -535,7 +533,7 @@ impl AcceptorPart {
     /// Answers a resumption. A peer without the secret learns nothing about epochs.
     fn answer(
         &self,
-        conversation: &Conversation,
+        conversation: &Conversation<AcceptorEvent>,
         resume: &Resume,
     ) -> Result<ResumeAnswer, HandshakeError> {
         let refused = |refusal| HandshakeError::NotResumed { refusal };
@@ -543,7 +541,7 @@ impl AcceptorPart {
         let session = self.resumable.as_ref().and_then(find);
         let session = session.ok_or(refused(ResumeRefusal::NoSuchSession))?;
         let prologue = conversation.prologue();
-        let claim = Claim {
+        let claim = ResumptionClaim {
             session_id: &resume.session_id,
             epoch: resume.epoch,
             fabric: resume.fabric,
@@ -573,10 +571,10 @@ impl AcceptorPart {
 
     fn follow(
         &mut self,
-        conversation: &mut Conversation,
-        step: Step,
-        course: Course,
-        choice: Choice,
+        conversation: &mut Conversation<AcceptorEvent>,
+        step: HandshakeStep,
+        course: OfferedTerms,
+        choice: FabricChoice,
     ) {
         if self.tried.contains(&choice.fabric) {
             let problem = MessageError::Repeated {
@@ -593,7 +591,7 @@ impl AcceptorPart {
         match choice.fabric {
             FabricKind::Shm => {
                 let name = ShmEndpoint::name(&self.entropy.token);
-                self.errands.push_back(AcceptorEvent::ListenUnix { name });
+                self.deferred.push_back(AcceptorEvent::ListenUnix { name });
                 self.state = State::AwaitListening(course, choice);
             }
             FabricKind::Tcp => {
@@ -601,11 +599,11 @@ impl AcceptorPart {
                 self.state = State::AwaitReady {
                     course,
                     choice,
-                    way: Way::Tcp,
+                    way: ReadyCondition::Tcp,
                 };
             }
             FabricKind::Verbs => {
-                self.errands.push_back(AcceptorEvent::PreparePair);
+                self.deferred.push_back(AcceptorEvent::PreparePair);
                 self.state = State::AwaitPrepared(course, choice);
             }
         }
@@ -613,8 +611,8 @@ impl AcceptorPart {
 
     fn decline(
         &mut self,
-        conversation: &mut Conversation,
-        course: Course,
+        conversation: &mut Conversation<AcceptorEvent>,
+        course: OfferedTerms,
         fabric: FabricKind,
         why: &str,
     ) {
@@ -627,9 +625,9 @@ impl AcceptorPart {
 
     fn finish(
         &mut self,
-        conversation: &mut Conversation,
-        course: Course,
-        choice: Choice,
+        conversation: &mut Conversation<AcceptorEvent>,
+        course: OfferedTerms,
+        choice: FabricChoice,
         process: Option<u32>,
     ) {
         let session = SessionSecrets {

@@ -4,15 +4,15 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::conversation;
+use super::conversation::Conversation;
 use super::machine::{Handshake, Part};
-use super::{Agreement, Step};
+use super::{Agreement, HandshakeStep};
 use crate::error::HandshakeError;
 use crate::fabric::{FabricKind, VerbsDevice};
 use crate::identity::{HostHint, Secret};
 use crate::local::Local;
 use crate::message::{
-    Choice, Endpoint, HostTags, Message, Offer, Ready, SessionSecrets, ShmEndpoint, Text,
+    Endpoint, FabricChoice, HostTags, Message, Offer, Ready, SessionSecrets, ShmEndpoint, Text,
     VerbsEndpoint, Version,
 };
 use crate::negotiate::{self, Chosen, End, RuledOut};
@@ -30,7 +30,7 @@ pub struct DialerPart {
     /// Set where this node may have an RDMA device.
     seeks_device: bool,
     /// Tasks for the driver about sockets and queue pairs, each told once, in order.
-    errands: VecDeque<DialerEvent>,
+    deferred: VecDeque<DialerEvent>,
 }
 
 /// An event that a dialer's driver has to act on.
@@ -69,20 +69,18 @@ enum State {
     AwaitOffer(Version),
     /// Awaits nothing more, since the two Hellos do not go together.
     AwaitEnd,
-    AwaitEndpoint(Course),
-    AwaitUnix(Course),
+    AwaitEndpoint(ChosenTerms),
+    AwaitUnix(ChosenTerms),
     /// Waits for this end's queue pair, to be connected with the peer's.
-    AwaitPrepared(Course, Box<VerbsEndpoint>),
+    AwaitPrepared(ChosenTerms, Box<VerbsEndpoint>),
     /// Waits until this end's queue pair, described here, is connected.
-    AwaitConnected(Course, Box<VerbsEndpoint>),
-    AwaitReady(Course),
+    AwaitConnected(ChosenTerms, Box<VerbsEndpoint>),
+    AwaitReady(ChosenTerms),
     Over,
 }
 
-type Conversation = conversation::Conversation<DialerEvent>;
-
 /// Everything known from the choice on.
-struct Course {
+struct ChosenTerms {
     version: Version,
     theirs: Offer,
     chosen: Chosen,
@@ -109,7 +107,7 @@ impl Handshake<DialerPart> {
             places: local.places.clone(),
             state: State::AwaitHello,
             seeks_device: local.usable_devices().is_some(),
-            errands: VecDeque::new(),
+            deferred: VecDeque::new(),
         };
         Handshake { conversation, part }
     }
@@ -120,7 +118,7 @@ impl Handshake<DialerPart> {
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
             (State::AwaitUnix(course), Ok(())) => part.become_ready(conversation, course),
             (State::AwaitUnix(course), Err(why)) => part.fall_back(conversation, course, why),
-            // The handshake has ended meanwhile: nothing waits for the answer to this errand.
+            // The handshake has ended meanwhile: nothing waits for the result of this work.
             (state, _) => part.state = state,
         }
     }
@@ -157,7 +155,7 @@ impl Handshake<DialerPart> {
             (State::AwaitPrepared(course, theirs), Ok(ours)) => {
                 match negotiate::gid_types(ours.gid_type, theirs.gid_type) {
                     Ok(()) => {
-                        part.errands.push_back(DialerEvent::ConnectPair(theirs));
+                        part.deferred.push_back(DialerEvent::ConnectPair(theirs));
                         part.state = State::AwaitConnected(course, Box::new(ours));
                     }
                     Err(why) => part.leave_verbs(conversation, course, why),
@@ -193,17 +191,17 @@ impl Handshake<DialerPart> {
 impl Part for DialerPart {
     type Event = DialerEvent;
 
-    fn step(&self) -> Step {
+    fn step(&self) -> HandshakeStep {
         match &self.state {
-            State::AwaitHello => Step::Hello,
-            State::AwaitBinding(_) => Step::Binding,
-            State::AwaitDevice(_) => Step::Device,
-            State::AwaitOffer(_) | State::AwaitEnd => Step::Offer,
-            State::AwaitEndpoint(_) => Step::Endpoint,
-            State::AwaitUnix(_) => Step::UnixSocket,
-            State::AwaitPrepared(..) | State::AwaitConnected(..) => Step::QueuePair,
-            State::AwaitReady(_) => Step::Ready,
-            State::Over => Step::Finished,
+            State::AwaitHello => HandshakeStep::Hello,
+            State::AwaitBinding(_) => HandshakeStep::Binding,
+            State::AwaitDevice(_) => HandshakeStep::Device,
+            State::AwaitOffer(_) | State::AwaitEnd => HandshakeStep::Offer,
+            State::AwaitEndpoint(_) => HandshakeStep::Endpoint,
+            State::AwaitUnix(_) => HandshakeStep::UnixSocket,
+            State::AwaitPrepared(..) | State::AwaitConnected(..) => HandshakeStep::QueuePair,
+            State::AwaitReady(_) => HandshakeStep::Ready,
+            State::Over => HandshakeStep::Finished,
         }
     }
 
@@ -215,15 +213,15 @@ impl Part for DialerPart {
         !self.step().is_ours()
     }
 
-    fn take_errand(&mut self) -> Option<DialerEvent> {
-        self.errands.pop_front()
+    fn take_deferred(&mut self) -> Option<DialerEvent> {
+        self.deferred.pop_front()
     }
 
     fn failed(error: HandshakeError) -> DialerEvent {
         DialerEvent::Failed(error)
     }
 
-    fn handle_message(&mut self, conversation: &mut Conversation, message: Message) {
+    fn handle_message(&mut self, conversation: &mut Conversation<DialerEvent>, message: Message) {
         let step = self.step();
         match (std::mem::replace(&mut self.state, State::Over), message) {
             (State::AwaitHello, Message::Hello(theirs)) => match conversation.settle(&theirs) {
@@ -286,16 +284,16 @@ impl Part for DialerPart {
 
 impl DialerPart {
     /// Begins to offer, now that the peer may hear of it.
-    fn go_on(&mut self, conversation: &mut Conversation, version: Version) {
+    fn go_on(&mut self, conversation: &mut Conversation<DialerEvent>, version: Version) {
         if self.seeks_device {
-            self.errands.push_back(DialerEvent::FindDevice);
+            self.deferred.push_back(DialerEvent::FindDevice);
             self.state = State::AwaitDevice(version);
         } else {
             self.offer(conversation, version);
         }
     }
 
-    fn offer(&mut self, conversation: &mut Conversation, version: Version) {
+    fn offer(&mut self, conversation: &mut Conversation<DialerEvent>, version: Version) {
         self.ours.host = HostTags::new(&self.host, End::Dialer, conversation.hellos());
         conversation.send(&Message::Offer(self.ours.clone()));
         self.state = State::AwaitOffer(version);
@@ -305,7 +303,7 @@ impl DialerPart {
     /// because `ruled_out` grows by one known fabric each time.
     fn choose(
         &mut self,
-        conversation: &mut Conversation,
+        conversation: &mut Conversation<DialerEvent>,
         version: Version,
         theirs: Offer,
         place: Place,
@@ -313,11 +311,11 @@ impl DialerPart {
     ) {
         match negotiate::fabric(&self.ours, &theirs, &ruled_out) {
             Ok(chosen) => {
-                conversation.send(&Message::Choice(Choice {
+                conversation.send(&Message::Choice(FabricChoice {
                     fabric: chosen.fabric,
                     reason: Text::new(&chosen.reason),
                 }));
-                self.state = State::AwaitEndpoint(Course {
+                self.state = State::AwaitEndpoint(ChosenTerms {
                     version,
                     theirs,
                     chosen,
@@ -329,12 +327,17 @@ impl DialerPart {
         }
     }
 
-    fn fall_back(&mut self, conversation: &mut Conversation, mut course: Course, why: String) {
+    fn fall_back(
+        &mut self,
+        conversation: &mut Conversation<DialerEvent>,
+        mut course: ChosenTerms,
+        why: String,
+    ) {
         course.ruled_out.push(RuledOut {
             fabric: course.chosen.fabric,
             why,
         });
-        let Course {
+        let ChosenTerms {
             version,
             theirs,
             ruled_out,
@@ -345,16 +348,26 @@ impl DialerPart {
     }
 
     /// Falls back from verbs when there is a queue pair already.
-    fn leave_verbs(&mut self, conversation: &mut Conversation, course: Course, why: String) {
+    fn leave_verbs(
+        &mut self,
+        conversation: &mut Conversation<DialerEvent>,
+        course: ChosenTerms,
+        why: String,
+    ) {
         conversation.speak_again();
-        self.errands.push_back(DialerEvent::ClosePair);
+        self.deferred.push_back(DialerEvent::ClosePair);
         self.fall_back(conversation, course, why);
     }
 
-    fn go_to(&mut self, conversation: &mut Conversation, endpoint: Endpoint, course: Course) {
+    fn go_to(
+        &mut self,
+        conversation: &mut Conversation<DialerEvent>,
+        endpoint: Endpoint,
+        course: ChosenTerms,
+    ) {
         match endpoint {
             Endpoint::Shm(endpoint) => {
-                self.errands.push_back(DialerEvent::ConnectUnix {
+                self.deferred.push_back(DialerEvent::ConnectUnix {
                     name: ShmEndpoint::name(&endpoint.token),
                     token: endpoint.token,
                 });
@@ -362,13 +375,13 @@ impl DialerPart {
             }
             Endpoint::Tcp => self.become_ready(conversation, course),
             Endpoint::Verbs(theirs) => {
-                self.errands.push_back(DialerEvent::PreparePair);
+                self.deferred.push_back(DialerEvent::PreparePair);
                 self.state = State::AwaitPrepared(course, Box::new(theirs));
             }
         }
     }
 
-    fn become_ready(&mut self, conversation: &mut Conversation, course: Course) {
+    fn become_ready(&mut self, conversation: &mut Conversation<DialerEvent>, course: ChosenTerms) {
         let ready = self.ours.ready(&course.theirs, self.host.pid, None);
         conversation.send(&Message::Ready(ready));
         // The acceptor's session may have begun with *Ready*, and would read more as a frame.
@@ -378,8 +391,8 @@ impl DialerPart {
 
     fn finish(
         &mut self,
-        conversation: &mut Conversation,
-        course: Course,
+        conversation: &mut Conversation<DialerEvent>,
+        course: ChosenTerms,
         process: Option<u32>,
         session: SessionSecrets,
     ) {

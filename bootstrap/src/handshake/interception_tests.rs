@@ -343,7 +343,7 @@ fn a_peer_that_sends_on_while_a_device_is_found_is_given_up() {
         acceptor.poll_event(),
         Some(AcceptorEvent::FindDevice)
     ));
-    // No errand is answered, and the peer sends more than any handshake holds.
+    // No deferred work is done, and the peer sends more than any handshake holds.
     let mut rounds = 0;
     loop {
         acceptor.handle_bytes(&[1; 4096]);

@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::meeting::{ENTROPY, Meeting, TIMEOUT, host, local};
-use super::proof::Claim;
+use super::proof::ResumptionClaim;
 use super::verbs_tests::endpoint;
 use super::*;
 use crate::error::HandshakeError;
 use crate::identity::NodeIdentity;
 use crate::local::Local;
 use crate::message::{
-    ALONE, CHECKSUM_BYTES, MAGIC, Message, MessageError, MessageKind, Ready, Refusal, RefusalCause,
-    Resume, ResumeRefusal, Resumed, Text, VerbsEndpoint, checksum, parse_message,
+    ALONE, CHECKSUM_BYTES, HandshakeRefusal, MAGIC, Message, MessageError, MessageKind, Ready,
+    RefusalCause, Resume, ResumeRefusal, Resumed, Text, VerbsEndpoint, checksum, parse_message,
 };
 use crate::negotiate::End;
 use crate::places::{Places, SessionLimits};
-use crate::resumption::{Resumable, ResumableSessions, Ticket};
+use crate::resumption::{Resumable, ResumableSessions, ResumeTicket};
 
 /// Both ends of a resumption, and all that they say.
 pub(super) struct Reunion {
@@ -100,8 +100,8 @@ fn node_in(identity: u8, epoch: u64) -> Local {
 }
 
 /// Returns a ticket for the session with node 0x22.
-pub(super) fn ticket(epoch: u64) -> Ticket {
-    Ticket {
+pub(super) fn ticket(epoch: u64) -> ResumeTicket {
+    ResumeTicket {
         authenticated_as: None,
         session_id: ENTROPY.session_id,
         secret: ENTROPY.resume_secret,
@@ -117,7 +117,7 @@ impl Reunion {
         Reunion::between(&node(0x11), ticket(epoch), &node(0x22))
     }
 
-    pub(super) fn between(dialer: &Local, ticket: Ticket, acceptor: &Local) -> Reunion {
+    pub(super) fn between(dialer: &Local, ticket: ResumeTicket, acceptor: &Local) -> Reunion {
         let now = Instant::now();
         let deadline = now + TIMEOUT;
         Reunion {
@@ -209,8 +209,8 @@ impl Reunion {
     pub(super) fn say_to_acceptor(&mut self, message: &Message) {
         let mut bytes = Vec::new();
         match self.acceptor.step() {
-            Step::Hello => message.write(&mut bytes),
-            Step::Offer => message.write_checked(self.hellos(), &mut bytes),
+            HandshakeStep::Hello => message.write(&mut bytes),
+            HandshakeStep::Offer => message.write_checked(self.hellos(), &mut bytes),
             _ => message.write_checked(ALONE, &mut bytes),
         }
         self.acceptor.handle_bytes(&bytes);
@@ -221,11 +221,11 @@ impl Reunion {
     fn say_to_dialer(&mut self, message: &Message) {
         let mut bytes = Vec::new();
         match self.dialer.step() {
-            Step::Hello => {
+            HandshakeStep::Hello => {
                 bytes.extend(MAGIC);
                 message.write(&mut bytes);
             }
-            Step::Offer => message.write_checked(self.hellos(), &mut bytes),
+            HandshakeStep::Offer => message.write_checked(self.hellos(), &mut bytes),
             _ => message.write_checked(ALONE, &mut bytes),
         }
         self.dialer.handle_bytes(&bytes);
@@ -296,7 +296,7 @@ pub(super) fn met(dialer: &Local, acceptor: &Local) -> (Reunion, Prologue) {
     let mut reunion = Reunion::between(dialer, ticket(EPOCH), acceptor);
     reunion.cut_after = HELLO;
     reunion.run();
-    assert_eq!(reunion.acceptor.step(), Step::Offer);
+    assert_eq!(reunion.acceptor.step(), HandshakeStep::Offer);
     let prologue = Prologue {
         dialer: reunion.from_dialer[..HELLO].to_vec(),
         acceptor: reunion.from_acceptor[..HELLO].to_vec(),
@@ -306,7 +306,7 @@ pub(super) fn met(dialer: &Local, acceptor: &Local) -> (Reunion, Prologue) {
 
 /// Returns a Resume with the proof that `by` would give in that conversation.
 pub(super) fn resume_proven_by(by: End, prologue: &Prologue) -> Message {
-    let Ticket {
+    let ResumeTicket {
         authenticated_as: _,
         session_id,
         secret,
@@ -314,7 +314,7 @@ pub(super) fn resume_proven_by(by: End, prologue: &Prologue) -> Message {
         fabric,
         ..
     } = ticket(EPOCH);
-    let claim = Claim {
+    let claim = ResumptionClaim {
         session_id: &session_id,
         epoch,
         fabric,
@@ -331,7 +331,7 @@ pub(super) fn resume_proven_by(by: End, prologue: &Prologue) -> Message {
 #[test]
 fn a_session_goes_on_with_its_next_epoch() {
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
-        let ticket = Ticket {
+        let ticket = ResumeTicket {
             authenticated_as: None,
             fabric,
             ..ticket(EPOCH)
@@ -395,7 +395,7 @@ fn bytes_behind_the_last_message_belong_to_the_session() {
 
 #[test]
 fn a_session_that_is_not_there_is_refused() {
-    let other = Ticket {
+    let other = ResumeTicket {
         authenticated_as: None,
         session_id: [9; 16],
         ..ticket(EPOCH)
@@ -407,7 +407,7 @@ fn a_session_that_is_not_there_is_refused() {
 #[test]
 fn a_dialer_with_another_secret_learns_nothing_of_epochs() {
     for epoch in [1, EPOCH] {
-        let guessed = Ticket {
+        let guessed = ResumeTicket {
             authenticated_as: None,
             secret: Secret::new([9; 32]),
             ..ticket(epoch)
@@ -445,7 +445,7 @@ fn a_fabric_that_it_may_not_go_on_over_is_refused_with_the_reason() {
     let said = "the session is not resumed over tcp: the listening node requires verbs";
     assert_eq!(dialer.unwrap_err().to_string(), said);
     // A dialer without the session's secret learns nothing of the session.
-    let guessed = Ticket {
+    let guessed = ResumeTicket {
         authenticated_as: None,
         secret: Secret::new([9; 32]),
         ..ticket(EPOCH)
@@ -526,7 +526,7 @@ fn a_proof_goes_to_nobody_but_the_peer() {
         let HandshakeError::Refused { step, reason } = there.unwrap_err() else {
             panic!("not a refusal in words");
         };
-        assert_eq!(step, Step::Offer);
+        assert_eq!(step, HandshakeStep::Offer);
         assert_eq!(reason.as_str(), other.to_string());
         assert_eq!(dialer, Err(other));
     }
@@ -538,7 +538,7 @@ fn a_refusal_of_the_session_before_it_is_asked_for_does_not_end_it() {
     let mut reunion = Reunion::new(EPOCH);
     reunion.cut_after = 2 * HELLO;
     reunion.run();
-    reunion.say_to_dialer(&Message::Refusal(Refusal {
+    reunion.say_to_dialer(&Message::Refusal(HandshakeRefusal {
         reason: Text::new("there is no such session"),
         cause: Some(RefusalCause::Resume(ResumeRefusal::NoSuchSession)),
     }));
@@ -572,22 +572,28 @@ fn a_resume_out_of_turn_ends_the_handshake() {
     reunion.acceptor.handle_bytes(&MAGIC);
     reunion.say_to_acceptor(&resume);
     let out_of_turn = |step, kind| HandshakeError::OutOfTurn { step, kind };
-    let error = out_of_turn(Step::Hello, MessageKind::Resume);
+    let error = out_of_turn(HandshakeStep::Hello, MessageKind::Resume);
     assert_eq!(reunion.acceptor_end, Some(Err(error)));
 
     // The Resume comes behind the Offer of a new session, and to the dialer of one.
     let mut meeting = Meeting::on_hosts(&node(1), host(1), &node(2), host(2));
     meeting.cut_after = 4;
     meeting.run();
-    assert_eq!(meeting.acceptor.step(), Step::Choice);
+    assert_eq!(meeting.acceptor.step(), HandshakeStep::Choice);
     meeting.acceptor.handle_bytes(&bytes_of(&resume));
     meeting.dialer.handle_bytes(&bytes_of(&resume));
     meeting.attend_acceptor();
     meeting.attend_dialer();
     let (dialer, acceptor) = meeting.ends();
     let resume = MessageKind::Resume;
-    assert_eq!(acceptor.unwrap_err(), out_of_turn(Step::Choice, resume));
-    assert_eq!(dialer.unwrap_err(), out_of_turn(Step::Endpoint, resume));
+    assert_eq!(
+        acceptor.unwrap_err(),
+        out_of_turn(HandshakeStep::Choice, resume)
+    );
+    assert_eq!(
+        dialer.unwrap_err(),
+        out_of_turn(HandshakeStep::Endpoint, resume)
+    );
 }
 
 #[test]
@@ -597,9 +603,9 @@ fn a_message_out_of_turn_ends_the_resumption() {
         Message::Resumed(Resumed { proof: [0; 32] }),
     ];
     let steps = [
-        (HELLO, Step::Hello),
-        (2 * HELLO, Step::Offer),
-        (2 * HELLO + OFFER, Step::Resumed),
+        (HELLO, HandshakeStep::Hello),
+        (2 * HELLO, HandshakeStep::Offer),
+        (2 * HELLO + OFFER, HandshakeStep::Resumed),
     ];
     for (delivered, step) in steps {
         for message in &wrong {
@@ -610,7 +616,7 @@ fn a_message_out_of_turn_ends_the_resumption() {
             reunion.say_to_dialer(message);
             let kind = message.kind();
             let error = match (step, kind) {
-                (Step::Resumed, MessageKind::Resumed) => HandshakeError::NotResumed {
+                (HandshakeStep::Resumed, MessageKind::Resumed) => HandshakeError::NotResumed {
                     refusal: ResumeRefusal::WrongProof,
                 },
                 _ => HandshakeError::OutOfTurn { step, kind },
@@ -644,14 +650,18 @@ fn a_peer_that_falls_silent_is_given_up_by_name_of_the_step() {
         waited: TIMEOUT,
     };
     for (delivered, at_dialer, at_acceptor) in [
-        (0, Step::Hello, Some(Step::Hello)),
-        (HELLO, Step::Hello, Some(Step::Offer)),
-        (2 * HELLO, Step::Offer, Some(Step::Offer)),
-        (2 * HELLO + OFFER, Step::Resumed, Some(Step::Offer)),
-        (2 * HELLO + OFFER + RESUME, Step::Resumed, None),
+        (0, HandshakeStep::Hello, Some(HandshakeStep::Hello)),
+        (HELLO, HandshakeStep::Hello, Some(HandshakeStep::Offer)),
+        (2 * HELLO, HandshakeStep::Offer, Some(HandshakeStep::Offer)),
+        (
+            2 * HELLO + OFFER,
+            HandshakeStep::Resumed,
+            Some(HandshakeStep::Offer),
+        ),
+        (2 * HELLO + OFFER + RESUME, HandshakeStep::Resumed, None),
         (
             2 * HELLO + OFFER + RESUME + RESUMED - 1,
-            Step::Resumed,
+            HandshakeStep::Resumed,
             None,
         ),
     ] {
@@ -686,7 +696,7 @@ fn an_unknown_fabric_is_no_message() {
         field: "fabric kind",
         value: 9,
     };
-    let step = Step::Offer;
+    let step = HandshakeStep::Offer;
     let malformed = HandshakeError::Malformed { step, problem };
     assert_eq!(reunion.acceptor_end, Some(Err(malformed)));
 }

@@ -10,38 +10,38 @@ use std::time::Instant;
 use rustix::event::epoll::EventFlags;
 
 use super::connect::{self, NoConnection};
+use super::device_jobs::{DeviceJob, DeviceOutcome};
 use super::dial::Missed;
-use super::epoll_set::Watch;
-use super::errands::{Errand, Outcome};
-use super::line::Line;
+use super::epoll_set::EpollEntry;
+use super::handshake_connection::HandshakeConnection;
 use super::reserve::{self, Reserve};
 use super::unix::{UnixPair, UnixPeer};
 use super::{after, host, tcp};
 use crate::error::HandshakeError;
 use crate::established::{Established, Sockets};
 use crate::handshake::{
-    Agreement, DialerEvent, DialerHandshake, DialerPart, ResumedSession, ResumerEvent,
-    ResumerHandshake, ResumerPart, Step,
+    Agreement, DialerEvent, DialerHandshake, DialerPart, HandshakeStep, ResumedSession,
+    ResumerEvent, ResumerHandshake, ResumerPart,
 };
 use crate::identity::{HostHint, Secret};
 use crate::local::Local;
 use crate::message::VerbsEndpoint;
 use crate::negotiate::End;
-use crate::resumption::{ResumedConnection, Ticket};
+use crate::resumption::{ResumeTicket, ResumedConnection};
 use crate::verbs::{PairRequest, VerbsDevices, VerbsPair};
 
 /// A connection that is being made, whose sockets are in the dialer's epoll set under one key.
-pub(super) struct Attempt {
+pub(super) struct ConnectionAttempt {
     address: SocketAddr,
     local: Arc<Local>,
     /// The session to resume, if it is not a new one.
-    ticket: Option<Ticket>,
+    ticket: Option<ResumeTicket>,
     /// The time at which the attempt ends in any case.
     deadline: Instant,
-    stage: Stage,
+    stage: AttemptStage,
 }
 
-enum Stage {
+enum AttemptStage {
     /// The kernel connects the socket.
     Connecting(TcpStream),
     Talking(Box<Talk>),
@@ -50,7 +50,7 @@ enum Stage {
 
 /// A handshake and the sockets that it runs on.
 struct Talk {
-    line: AnyLine,
+    connection: AnyConnection,
     began: Instant,
     /// Connected, from the moment when the machine asked for the socket. Only the machine knows
     /// whether the answer came.
@@ -60,8 +60,8 @@ struct Talk {
     /// This end's address on the connection, by which a device is chosen.
     own_address: IpAddr,
     pair: Option<Box<dyn VerbsPair>>,
-    /// Errands to be run off the turn; the results come to [`Attempt::handle_outcome`].
-    errands: Vec<Errand>,
+    /// Device jobs to be run off the turn; the results come to [`ConnectionAttempt::handle_outcome`].
+    device_jobs: Vec<DeviceJob>,
 }
 
 /// A new session's handshake, or the handshake of one that resumes.
@@ -69,13 +69,13 @@ struct Talk {
     clippy::large_enum_variant,
     reason = "the talk around it is boxed as a whole"
 )]
-enum AnyLine {
-    New(Line<DialerPart>),
-    Resuming(Line<ResumerPart>),
+enum AnyConnection {
+    New(HandshakeConnection<DialerPart>),
+    Resuming(HandshakeConnection<ResumerPart>),
 }
 
 /// The result of everything that could be done without waiting.
-pub(super) enum Progress {
+pub(super) enum AttemptProgress {
     Waiting,
     Established(Box<Established>),
     Resumed(Box<ResumedConnection>),
@@ -85,7 +85,7 @@ pub(super) enum Progress {
 }
 
 /// An event of either machine.
-enum Event {
+enum HandshakeEvent {
     ConnectUnix { name: Vec<u8>, token: Secret },
     FindDevice,
     PreparePair,
@@ -96,100 +96,103 @@ enum Event {
     Failed(HandshakeError),
 }
 
-/// Evaluates an expression with the line of either kind.
-macro_rules! with_line {
-    ($any:expr, $line:ident => $value:expr) => {
+/// Evaluates an expression with the connection of either kind.
+macro_rules! with_connection {
+    ($any:expr, $connection:ident => $value:expr) => {
         match $any {
-            AnyLine::New($line) => $value,
-            AnyLine::Resuming($line) => $value,
+            AnyConnection::New($connection) => $value,
+            AnyConnection::Resuming($connection) => $value,
         }
     };
 }
 
-impl Attempt {
+impl ConnectionAttempt {
     /// Begins to connect. Without a `ticket`, the aim is a new session.
     pub(super) fn begin(
         address: SocketAddr,
         local: Arc<Local>,
-        ticket: Option<Ticket>,
+        ticket: Option<ResumeTicket>,
         deadline: Instant,
-        watch: Watch<'_>,
-    ) -> Result<Attempt, NoConnection> {
+        watch: EpollEntry<'_>,
+    ) -> Result<ConnectionAttempt, NoConnection> {
         let stream = connect::begin(address)?;
         // A socket that is connected already is writable too.
         watch
             .add(&stream, EventFlags::OUT)
             .map_err(|error| NoConnection::Shortage("watch a socket", error))?;
-        Ok(Attempt {
+        Ok(ConnectionAttempt {
             address,
             local,
             ticket,
             deadline,
-            stage: Stage::Connecting(stream),
+            stage: AttemptStage::Connecting(stream),
         })
     }
 
     /// Does everything that can be done without waiting.
-    pub(super) fn advance(&mut self, now: Instant, watch: Watch<'_>) -> Progress {
-        if let Stage::Connecting(_) = self.stage {
+    pub(super) fn advance(&mut self, now: Instant, watch: EpollEntry<'_>) -> AttemptProgress {
+        if let AttemptStage::Connecting(_) = self.stage {
             match self.connect(now, watch) {
                 Ok(true) => {}
-                Ok(false) => return Progress::Waiting,
-                Err(missed) => return Progress::Missed(missed),
+                Ok(false) => return AttemptProgress::Waiting,
+                Err(missed) => return AttemptProgress::Missed(missed),
             }
         }
-        let Stage::Talking(talk) = &mut self.stage else {
-            return Progress::Gone;
+        let AttemptStage::Talking(talk) = &mut self.stage else {
+            return AttemptProgress::Gone;
         };
-        if talk.line.is_parting() {
-            return match with_line!(&mut talk.line, line => line.hear_out(now)) {
-                true => Progress::Waiting,
-                false => Progress::Gone,
+        if talk.connection.is_parting() {
+            return match with_connection!(&mut talk.connection, connection => connection.hear_out(now))
+            {
+                true => AttemptProgress::Waiting,
+                false => AttemptProgress::Gone,
             };
         }
-        with_line!(&mut talk.line, line => line.read());
+        with_connection!(&mut talk.connection, connection => connection.read());
         talk.hear_unix(watch);
-        with_line!(&mut talk.line, line => line.machine.handle_timeout(now));
+        with_connection!(&mut talk.connection, connection => connection.machine.handle_timeout(now));
         let outcome = talk.act(self.address, &self.local, self.ticket.as_ref(), watch);
-        with_line!(&mut talk.line, line => line.write(watch));
+        with_connection!(&mut talk.connection, connection => connection.write(watch));
         match outcome {
-            None => Progress::Waiting,
-            Some(Event::Failed(error)) => Progress::Missed(Missed::Handshake(error)),
+            None => AttemptProgress::Waiting,
+            Some(HandshakeEvent::Failed(error)) => {
+                AttemptProgress::Missed(Missed::Handshake(error))
+            }
             // The last message has to be written before the stream changes hands.
-            Some(_) if !with_line!(&talk.line, line => line.has_written()) => {
-                Progress::Missed(Missed::Handshake(HandshakeError::takes_no_more()))
+            Some(_) if !with_connection!(&talk.connection, connection => connection.has_written()) => {
+                AttemptProgress::Missed(Missed::Handshake(HandshakeError::takes_no_more()))
             }
             Some(over) => self.finish(over, watch),
         }
     }
 
-    /// Takes the errands to be run off the turn, and the devices that they are for.
-    pub(super) fn take_errands(&mut self) -> (Vec<Errand>, Option<&Arc<dyn VerbsDevices>>) {
-        let errands = match &mut self.stage {
-            Stage::Talking(talk) => mem::take(&mut talk.errands),
+    /// Takes the device jobs to be run off the turn, and the devices that they are for.
+    pub(super) fn take_device_jobs(&mut self) -> (Vec<DeviceJob>, Option<&Arc<dyn VerbsDevices>>) {
+        let device_jobs = match &mut self.stage {
+            AttemptStage::Talking(talk) => mem::take(&mut talk.device_jobs),
             _ => Vec::new(),
         };
-        (errands, self.local.usable_devices())
+        (device_jobs, self.local.usable_devices())
     }
 
-    /// Takes the result of an errand. [`Attempt::advance`] is due afterwards.
-    pub(super) fn handle_outcome(&mut self, outcome: Outcome) {
-        let Stage::Talking(talk) = &mut self.stage else {
+    /// Takes the result of a job. [`ConnectionAttempt::advance`] is due afterwards.
+    pub(super) fn handle_outcome(&mut self, outcome: DeviceOutcome) {
+        let AttemptStage::Talking(talk) = &mut self.stage else {
             return;
         };
         match outcome {
-            Outcome::Found(found) => {
-                if let AnyLine::New(line) = &mut talk.line {
-                    line.machine.handle_device(found);
+            DeviceOutcome::Found(found) => {
+                if let AnyConnection::New(connection) = &mut talk.connection {
+                    connection.machine.handle_device(found);
                 }
             }
-            Outcome::Prepared(prepared) => {
+            DeviceOutcome::Prepared(prepared) => {
                 let endpoint = prepared.map(|pair| talk.pair.insert(pair).endpoint());
-                with_line!(&mut talk.line, line => line.machine.handle_prepared(endpoint));
+                with_connection!(&mut talk.connection, connection => connection.machine.handle_prepared(endpoint));
             }
-            Outcome::Connected(connected) => {
+            DeviceOutcome::Connected(connected) => {
                 let connected = connected.map(|pair| talk.pair = Some(pair));
-                with_line!(&mut talk.line, line => line.machine.handle_connected(connected));
+                with_connection!(&mut talk.connection, connection => connection.machine.handle_connected(connected));
             }
         }
     }
@@ -202,9 +205,11 @@ impl Attempt {
     /// Returns the time at which [`advance`](Self::advance) is due even if no socket is ready.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.stage {
-            Stage::Connecting(_) => Some(self.deadline),
-            Stage::Talking(talk) => with_line!(&talk.line, line => line.deadline()),
-            Stage::Over => None,
+            AttemptStage::Connecting(_) => Some(self.deadline),
+            AttemptStage::Talking(talk) => {
+                with_connection!(&talk.connection, connection => connection.deadline())
+            }
+            AttemptStage::Over => None,
         }
     }
 
@@ -212,9 +217,9 @@ impl Attempt {
     /// takes it.
     pub(super) fn may_be_session(&self) -> bool {
         match &self.stage {
-            Stage::Talking(talk) => match &talk.line {
-                AnyLine::New(line) => line.machine.step() == Step::Ready,
-                AnyLine::Resuming(_) => false,
+            AttemptStage::Talking(talk) => match &talk.connection {
+                AnyConnection::New(connection) => connection.machine.step() == HandshakeStep::Ready,
+                AnyConnection::Resuming(_) => false,
             },
             _ => false,
         }
@@ -223,55 +228,58 @@ impl Attempt {
     /// Returns whether a node has answered at the address.
     pub(super) fn has_answer(&self) -> bool {
         match &self.stage {
-            Stage::Connecting(_) => false,
-            Stage::Talking(talk) => with_line!(&talk.line, line => line.machine.has_hello()),
-            Stage::Over => true,
+            AttemptStage::Connecting(_) => false,
+            AttemptStage::Talking(talk) => {
+                with_connection!(&talk.connection, connection => connection.machine.has_hello())
+            }
+            AttemptStage::Over => true,
         }
     }
 
     /// Begins to read the peer's remaining bytes, where TLS has sent the reason, which must not be
     /// lost. Returns whether it does.
-    pub(super) fn begin_farewell(&mut self, now: Instant, watch: Watch<'_>) -> bool {
-        let Stage::Talking(talk) = &mut self.stage else {
+    pub(super) fn begin_farewell(&mut self, now: Instant, watch: EpollEntry<'_>) -> bool {
+        let AttemptStage::Talking(talk) = &mut self.stage else {
             return false;
         };
         if let Some(unix) = talk.unix.take() {
             watch.remove(&unix.control);
         }
         talk.pair = None;
-        with_line!(&mut talk.line, line => line.begin_farewell(now))
+        with_connection!(&mut talk.connection, connection => connection.begin_farewell(now))
     }
 
     /// Takes every socket out of the epoll set. Closing would do it, unless a forked child holds
     /// them open, and then they would stay ready forever.
-    pub(super) fn unwatch(&self, watch: Watch<'_>) {
+    pub(super) fn unwatch(&self, watch: EpollEntry<'_>) {
         match &self.stage {
-            Stage::Connecting(stream) => watch.remove(stream),
-            Stage::Talking(talk) => {
-                with_line!(&talk.line, line => watch.remove(&line.stream));
+            AttemptStage::Connecting(stream) => watch.remove(stream),
+            AttemptStage::Talking(talk) => {
+                with_connection!(&talk.connection, connection => watch.remove(&connection.stream));
                 if let Some(unix) = &talk.unix {
                     watch.remove(&unix.control);
                 }
             }
-            Stage::Over => {}
+            AttemptStage::Over => {}
         }
     }
 
     /// Gives up an attempt whose peer has no session. The reset leaves no port in TIME-WAIT.
-    pub(super) fn give_up(self, watch: Watch<'_>) {
+    pub(super) fn give_up(self, watch: EpollEntry<'_>) {
         self.unwatch(watch);
         match &self.stage {
-            Stage::Connecting(stream) => connect::reset_on_close(stream),
-            Stage::Talking(talk) => {
-                with_line!(&talk.line, line => connect::reset_on_close(&line.stream));
+            AttemptStage::Connecting(stream) => connect::reset_on_close(stream),
+            AttemptStage::Talking(talk) => {
+                with_connection!(&talk.connection, connection => connect::reset_on_close(&connection.stream));
             }
-            Stage::Over => {}
+            AttemptStage::Over => {}
         }
     }
 
     /// Finishes to connect and begins to talk. Returns false if the kernel still connects.
-    fn connect(&mut self, now: Instant, watch: Watch<'_>) -> Result<bool, Missed> {
-        let Stage::Connecting(stream) = mem::replace(&mut self.stage, Stage::Over) else {
+    fn connect(&mut self, now: Instant, watch: EpollEntry<'_>) -> Result<bool, Missed> {
+        let AttemptStage::Connecting(stream) = mem::replace(&mut self.stage, AttemptStage::Over)
+        else {
             return Ok(false);
         };
         if !is_writable(&stream) {
@@ -280,14 +288,14 @@ impl Attempt {
                 let error = io::Error::from(io::ErrorKind::TimedOut);
                 return Err(Missed::Connection(NoConnection::Peer(error)));
             }
-            self.stage = Stage::Connecting(stream);
+            self.stage = AttemptStage::Connecting(stream);
             return Ok(false);
         }
         let connected = connect::finish(&stream, self.address);
         match connected.and_then(|()| self.talk(&stream, now)) {
             Ok(talk) => {
                 watch.modify(&stream, EventFlags::IN);
-                self.stage = Stage::Talking(Box::new(talk.on(stream)));
+                self.stage = AttemptStage::Talking(Box::new(talk.on(stream)));
                 Ok(true)
             }
             Err(missed) => {
@@ -297,7 +305,7 @@ impl Attempt {
         }
     }
 
-    fn talk(&self, stream: &TcpStream, now: Instant) -> Result<Opening, NoConnection> {
+    fn talk(&self, stream: &TcpStream, now: Instant) -> Result<TalkParts, NoConnection> {
         let failed = |action| move |error| connect::lacking(action, error);
         let mut nonce = [0; 16];
         ibex_base::random::fill(&mut nonce).map_err(failed(RANDOM))?;
@@ -322,35 +330,35 @@ impl Attempt {
                 deadline,
             )),
         };
-        Ok(Opening {
+        Ok(TalkParts {
             machine,
             began: now,
             own_address,
         })
     }
 
-    fn finish(&mut self, over: Event, watch: Watch<'_>) -> Progress {
+    fn finish(&mut self, over: HandshakeEvent, watch: EpollEntry<'_>) -> AttemptProgress {
         self.unwatch(watch);
-        let Stage::Talking(talk) = mem::replace(&mut self.stage, Stage::Over) else {
-            return Progress::Gone;
+        let AttemptStage::Talking(talk) = mem::replace(&mut self.stage, AttemptStage::Over) else {
+            return AttemptProgress::Gone;
         };
         let sockets = talk.into_sockets(self.address);
         match over {
-            Event::Agreed(agreement) => {
+            HandshakeEvent::Agreed(agreement) => {
                 let established = Established::new(*agreement, sockets, true);
-                Progress::Established(Box::new(established))
+                AttemptProgress::Established(Box::new(established))
             }
-            Event::Resumed(session) => {
+            HandshakeEvent::Resumed(session) => {
                 let resumed = ResumedConnection::new(session, sockets, true);
-                Progress::Resumed(Box::new(resumed))
+                AttemptProgress::Resumed(Box::new(resumed))
             }
-            _ => Progress::Gone,
+            _ => AttemptProgress::Gone,
         }
     }
 }
 
 /// The parts of a talk, before it has the connection.
-struct Opening {
+struct TalkParts {
     machine: Machine,
     began: Instant,
     own_address: IpAddr,
@@ -365,43 +373,51 @@ enum Machine {
     Resuming(ResumerHandshake),
 }
 
-impl Opening {
+impl TalkParts {
     fn on(self, stream: TcpStream) -> Talk {
         Talk {
-            line: match self.machine {
-                Machine::New(machine) => AnyLine::New(Line::new(machine, stream)),
-                Machine::Resuming(machine) => AnyLine::Resuming(Line::new(machine, stream)),
+            connection: match self.machine {
+                Machine::New(machine) => {
+                    AnyConnection::New(HandshakeConnection::new(machine, stream))
+                }
+                Machine::Resuming(machine) => {
+                    AnyConnection::Resuming(HandshakeConnection::new(machine, stream))
+                }
             },
             began: self.began,
             unix: None,
             own_address: self.own_address,
             pair: None,
-            errands: Vec::new(),
+            device_jobs: Vec::new(),
         }
     }
 }
 
-impl AnyLine {
+impl AnyConnection {
     fn is_parting(&self) -> bool {
-        with_line!(self, line => line.is_parting())
+        with_connection!(self, connection => connection.is_parting())
     }
 
-    fn poll_event(&mut self) -> Option<Event> {
+    fn poll_event(&mut self) -> Option<HandshakeEvent> {
         match self {
-            AnyLine::New(line) => line.machine.poll_event().map(Event::from),
-            AnyLine::Resuming(line) => line.machine.poll_event().map(Event::from),
+            AnyConnection::New(connection) => {
+                connection.machine.poll_event().map(HandshakeEvent::from)
+            }
+            AnyConnection::Resuming(connection) => {
+                connection.machine.poll_event().map(HandshakeEvent::from)
+            }
         }
     }
 
     fn handle_unix(&mut self, outcome: Result<(), String>) {
-        if let AnyLine::New(line) = self {
-            line.machine.handle_unix(outcome);
+        if let AnyConnection::New(connection) = self {
+            connection.machine.handle_unix(outcome);
         }
     }
 
     fn handle_shortage(&mut self, limit: u32) {
-        if let AnyLine::New(line) = self {
-            line.machine.handle_shortage(limit);
+        if let AnyConnection::New(connection) = self {
+            connection.machine.handle_shortage(limit);
         }
     }
 }
@@ -412,14 +428,14 @@ impl Talk {
         &mut self,
         peer: SocketAddr,
         local: &Local,
-        ticket: Option<&Ticket>,
-        watch: Watch<'_>,
-    ) -> Option<Event> {
-        while let Some(event) = self.line.poll_event() {
+        ticket: Option<&ResumeTicket>,
+        watch: EpollEntry<'_>,
+    ) -> Option<HandshakeEvent> {
+        while let Some(event) = self.connection.poll_event() {
             match event {
-                Event::ConnectUnix { name, token } => {
+                HandshakeEvent::ConnectUnix { name, token } => {
                     if let Err(limit) = Reserve::keep(reserve::OF_SESSION, reserve::FOR_CHANNELS) {
-                        self.line.handle_shortage(limit);
+                        self.connection.handle_shortage(limit);
                         continue;
                     }
                     let connected = UnixPair::connect(&name, &token, local.unix_closing);
@@ -430,24 +446,30 @@ impl Talk {
                     });
                     match watched {
                         Ok(unix) => self.unix = Some(unix),
-                        Err(why) => self.line.handle_unix(Err(why)),
+                        Err(why) => self.connection.handle_unix(Err(why)),
                     }
                 }
-                Event::FindDevice => self.errands.push(Errand::Find(self.own_address)),
-                Event::PreparePair => self.errands.push(Errand::Prepare(PairRequest {
-                    local: self.own_address,
-                    peer,
-                    offered: None,
-                    end: End::Dialer,
-                    resumes: ticket.map(|ticket| ticket.session_id),
-                })),
-                Event::ConnectPair(theirs) => {
-                    let pair = self.pair.take();
-                    self.errands
-                        .extend(pair.map(|pair| Errand::Connect(pair, theirs)));
+                HandshakeEvent::FindDevice => {
+                    self.device_jobs.push(DeviceJob::Find(self.own_address))
                 }
-                Event::ClosePair => self.pair = None,
-                over @ (Event::Agreed(_) | Event::Resumed(_) | Event::Failed(_)) => {
+                HandshakeEvent::PreparePair => {
+                    self.device_jobs.push(DeviceJob::Prepare(PairRequest {
+                        local: self.own_address,
+                        peer,
+                        offered: None,
+                        end: End::Dialer,
+                        resumes: ticket.map(|ticket| ticket.session_id),
+                    }))
+                }
+                HandshakeEvent::ConnectPair(theirs) => {
+                    let pair = self.pair.take();
+                    self.device_jobs
+                        .extend(pair.map(|pair| DeviceJob::Connect(pair, theirs)));
+                }
+                HandshakeEvent::ClosePair => self.pair = None,
+                over @ (HandshakeEvent::Agreed(_)
+                | HandshakeEvent::Resumed(_)
+                | HandshakeEvent::Failed(_)) => {
                     return Some(over);
                 }
             }
@@ -457,7 +479,7 @@ impl Talk {
         None
     }
 
-    fn hear_unix(&mut self, watch: Watch<'_>) {
+    fn hear_unix(&mut self, watch: EpollEntry<'_>) {
         let Some(unix) = self.awaited_unix() else {
             return;
         };
@@ -466,26 +488,29 @@ impl Talk {
             if answer.is_err() {
                 self.unix = None;
             }
-            self.line.handle_unix(answer);
+            self.connection.handle_unix(answer);
         }
     }
 
     /// The Unix socket while its answer is outstanding.
     fn awaited_unix(&self) -> Option<&UnixPeer> {
-        let step = with_line!(&self.line, line => line.machine.step());
-        let unix = self.unix.as_ref().filter(|_| step == Step::UnixSocket);
+        let step = with_connection!(&self.connection, connection => connection.machine.step());
+        let unix = self
+            .unix
+            .as_ref()
+            .filter(|_| step == HandshakeStep::UnixSocket);
         unix.map(|unix| &unix.control)
     }
 
     fn into_sockets(self, address: SocketAddr) -> Sockets {
         let unix = self.unix.map(UnixPair::into_parts);
         let (began, verbs) = (self.began, self.pair);
-        with_line!(self.line, line => {
-            let mut line = line;
+        with_connection!(self.connection, connection => {
+            let mut connection = connection;
             Sockets {
-                tls: line.machine.take_tls(),
-                stream: line.stream,
-                leftover: line.machine.into_leftover(),
+                tls: connection.machine.take_tls(),
+                stream: connection.stream,
+                leftover: connection.machine.into_leftover(),
                 address,
                 began,
                 unix,
@@ -495,27 +520,27 @@ impl Talk {
     }
 }
 
-impl From<DialerEvent> for Event {
-    fn from(event: DialerEvent) -> Event {
+impl From<DialerEvent> for HandshakeEvent {
+    fn from(event: DialerEvent) -> HandshakeEvent {
         match event {
-            DialerEvent::ConnectUnix { name, token } => Event::ConnectUnix { name, token },
-            DialerEvent::FindDevice => Event::FindDevice,
-            DialerEvent::PreparePair => Event::PreparePair,
-            DialerEvent::ConnectPair(theirs) => Event::ConnectPair(theirs),
-            DialerEvent::ClosePair => Event::ClosePair,
-            DialerEvent::Agreed(agreement) => Event::Agreed(agreement),
-            DialerEvent::Failed(error) => Event::Failed(error),
+            DialerEvent::ConnectUnix { name, token } => HandshakeEvent::ConnectUnix { name, token },
+            DialerEvent::FindDevice => HandshakeEvent::FindDevice,
+            DialerEvent::PreparePair => HandshakeEvent::PreparePair,
+            DialerEvent::ConnectPair(theirs) => HandshakeEvent::ConnectPair(theirs),
+            DialerEvent::ClosePair => HandshakeEvent::ClosePair,
+            DialerEvent::Agreed(agreement) => HandshakeEvent::Agreed(agreement),
+            DialerEvent::Failed(error) => HandshakeEvent::Failed(error),
         }
     }
 }
 
-impl From<ResumerEvent> for Event {
-    fn from(event: ResumerEvent) -> Event {
+impl From<ResumerEvent> for HandshakeEvent {
+    fn from(event: ResumerEvent) -> HandshakeEvent {
         match event {
-            ResumerEvent::PreparePair => Event::PreparePair,
-            ResumerEvent::ConnectPair(theirs) => Event::ConnectPair(theirs),
-            ResumerEvent::Resumed(session) => Event::Resumed(session),
-            ResumerEvent::Failed(error) => Event::Failed(error),
+            ResumerEvent::PreparePair => HandshakeEvent::PreparePair,
+            ResumerEvent::ConnectPair(theirs) => HandshakeEvent::ConnectPair(theirs),
+            ResumerEvent::Resumed(session) => HandshakeEvent::Resumed(session),
+            ResumerEvent::Failed(error) => HandshakeEvent::Failed(error),
         }
     }
 }

@@ -24,7 +24,7 @@ use super::address::{self, Destination};
 use super::after;
 use super::connect::NoConnection;
 use crate::error::{DialError, HandshakeError};
-use crate::handshake::Step;
+use crate::handshake::HandshakeStep;
 
 /// A dial that is under way.
 pub(super) struct Dial {
@@ -70,7 +70,7 @@ enum Lookup {
 struct Target {
     address: SocketAddr,
     state: State,
-    finding: Option<Finding>,
+    finding: Option<AttemptFailure>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -85,7 +85,7 @@ enum State {
 }
 
 /// The result of the last attempt at an address.
-enum Finding {
+enum AttemptFailure {
     Absent { why: String, is_refused: bool },
     Handshake(HandshakeError),
 }
@@ -266,14 +266,15 @@ impl Dial {
             ),
             Missed::Handshake(
                 error @ (HandshakeError::Closed {
-                    step: Step::Hello, ..
+                    step: HandshakeStep::Hello,
+                    ..
                 }
                 | HandshakeError::Closing),
             ) => (error.to_string(), false),
             Missed::Handshake(error) => {
                 target.handle_failed(error, self.handshake_timeout);
                 self.shortage = None;
-                if let Some(Finding::Absent { why, .. }) = &target.finding {
+                if let Some(AttemptFailure::Absent { why, .. }) = &target.finding {
                     self.last = Some(located(why, address, named));
                 }
                 return;
@@ -283,7 +284,7 @@ impl Dial {
         self.shortage = None;
         self.last = Some(located(&why, address, named));
         target.state = State::Tried;
-        target.finding = Some(Finding::Absent { why, is_refused });
+        target.finding = Some(AttemptFailure::Absent { why, is_refused });
     }
 
     /// Notes that this process lacks something, so that an attempt waits for a while.
@@ -356,8 +357,8 @@ impl Dial {
         };
         self.targets.sort_by_key(is_worse);
         for target in &mut self.targets {
-            if let Some(Finding::Handshake(_)) = target.finding
-                && let Some(Finding::Handshake(source)) = target.finding.take()
+            if let Some(AttemptFailure::Handshake(_)) = target.finding
+                && let Some(AttemptFailure::Handshake(source)) = target.finding.take()
             {
                 let peer = target.address;
                 return DialError::Handshake {
@@ -388,7 +389,7 @@ impl Dial {
             };
         }
         let is_refused = |target: &Target| match target.finding {
-            Some(Finding::Absent { is_refused, .. }) => is_refused,
+            Some(AttemptFailure::Absent { is_refused, .. }) => is_refused,
             _ => false,
         };
         let all_refused = !self.targets.is_empty() && self.targets.iter().all(is_refused);
@@ -426,27 +427,29 @@ impl Target {
         self.state = State::Tried;
         if !error.may_be_garbling() {
             self.state = State::Wrong;
-            self.finding = Some(Finding::Handshake(error));
+            self.finding = Some(AttemptFailure::Handshake(error));
             return;
         }
         // An attempt that had no time for an answer shows nothing about the peer.
         let cut_short = match &error {
             HandshakeError::Silent {
-                step: Step::Hello,
+                step: HandshakeStep::Hello,
                 waited,
             } if *waited < handshake_timeout => Some(Rounded(*waited)),
             _ => None,
         };
         match (&mut self.finding, cut_short) {
-            (Some(Finding::Absent { why, .. }), Some(waited)) => {
+            (Some(AttemptFailure::Absent { why, .. }), Some(waited)) => {
                 why.push_str(&format!("; one more was cut short after {waited}"));
             }
-            (Some(Finding::Handshake(_)), Some(_)) => {}
+            (Some(AttemptFailure::Handshake(_)), Some(_)) => {}
             // A finding that comes twice in a row is lasting, unless the error itself is transient.
-            (Some(Finding::Handshake(first)), None) if is_lasting(first) && is_lasting(&error) => {
+            (Some(AttemptFailure::Handshake(first)), None)
+                if is_lasting(first) && is_lasting(&error) =>
+            {
                 self.state = State::Wrong;
             }
-            (finding, _) => *finding = Some(Finding::Handshake(error)),
+            (finding, _) => *finding = Some(AttemptFailure::Handshake(error)),
         }
     }
 }

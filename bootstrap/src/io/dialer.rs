@@ -27,18 +27,18 @@ use rustix::event::epoll::EventFlags;
 
 use super::address;
 use super::after;
-use super::attempt::{Attempt, Progress};
-use super::bell::Bell;
+use super::attempt::{AttemptProgress, ConnectionAttempt};
 use super::connect::{LOCAL_PORT, NoConnection};
+use super::device_jobs::DeviceJobs;
 use super::dial::{Action, Dial, Missed};
 use super::dial_desk::{DialDesk, DialRequest, Named, Order, ResumeRequest};
 use super::epoll_set::EpollSet;
-use super::errands::Errands;
+use super::event_fd::EventFd;
 use super::resolver::{LookUp, Resolver};
 use crate::error::{DialError, HandshakeError, ResumeError};
 use crate::established::Established;
 use crate::local::Local;
-use crate::resumption::{ResumedConnection, Ticket};
+use crate::resumption::{ResumeTicket, ResumedConnection};
 
 /// All connections that a node is making.
 ///
@@ -48,12 +48,12 @@ use crate::resumption::{ResumedConnection, Ticket};
 /// to `None`.
 pub struct Dialer<T> {
     desk: DialDesk<T>,
-    /// Rung for orders, for the resolver's answers and for results of errands.
-    bell: Arc<Bell>,
+    /// Rung for orders, for the resolver's answers and for results of device jobs.
+    bell: Arc<EventFd>,
     /// Holds the bell under [`BELL`], and each attempt's sockets under its key.
     epoll: EpollSet,
     resolver: Resolver,
-    errands: Errands,
+    device_jobs: DeviceJobs,
     is_authenticated: bool,
 
     // The orders, by number.
@@ -61,18 +61,18 @@ pub struct Dialer<T> {
 
     // The attempts.
     /// The attempts by key; keys grow, so the first is the oldest.
-    attempts: BTreeMap<u64, Entry>,
+    attempts: BTreeMap<u64, RunningAttempt>,
     next_key: u64,
     timers: BTreeSet<(Instant, Timed)>,
 
     // The results.
-    outcomes: VecDeque<(T, Outcome)>,
+    outcomes: VecDeque<(T, DialOutcome)>,
     unwanted: VecDeque<Established>,
 }
 
 /// The outcome of an order.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum DialOutcome {
     /// The session, or the reason why there is none.
     Dialed(Result<Box<Established>, DialError>),
     /// The session's next connection, or the reason why there is none.
@@ -91,13 +91,13 @@ enum Aim {
     Session(Dial),
     Resumption {
         address: SocketAddr,
-        ticket: Box<Ticket>,
+        ticket: Box<ResumeTicket>,
         deadline: Instant,
     },
 }
 
-struct Entry {
-    attempt: Attempt,
+struct RunningAttempt {
+    attempt: ConnectionAttempt,
     began: Instant,
     /// The order that the attempt is made for; `None` once it is over.
     order: Option<u64>,
@@ -122,12 +122,12 @@ impl<T: Send + 'static> Dialer<T> {
     }
 
     pub(super) fn with_resolver(local: &Local, look_up: LookUp) -> io::Result<Dialer<T>> {
-        let (epoll, bell) = (EpollSet::new()?, Arc::new(Bell::new()?));
+        let (epoll, bell) = (EpollSet::new()?, Arc::new(EventFd::new()?));
         epoll.watch(BELL).add(&*bell, EventFlags::IN)?;
         Ok(Dialer {
             desk: DialDesk::new(bell.clone()),
             resolver: Resolver::new(look_up, bell.clone()),
-            errands: Errands::ringing(local, bell.clone()),
+            device_jobs: DeviceJobs::ringing(local, bell.clone()),
             is_authenticated: local.credentials.is_some(),
             bell,
             epoll,
@@ -180,7 +180,7 @@ impl<T: Send + 'static> Dialer<T> {
     /// Returns the next outcome, with the owner of the order. Drain after every `turn`, and after
     /// [`close`](Self::close).
     #[must_use]
-    pub fn poll_outcome(&mut self) -> Option<(T, Outcome)> {
+    pub fn poll_outcome(&mut self) -> Option<(T, DialOutcome)> {
         self.outcomes.pop_front()
     }
 
@@ -246,7 +246,7 @@ impl<T: Send + 'static> Dialer<T> {
         let times = (timeout, local.handshake_timeout);
         match Dial::begin(address, tries_again, times, now) {
             Ok(dial) => self.enter(named, Arc::new(local), Aim::Session(dial), now),
-            Err(error) => self.put_out(named, Outcome::Dialed(Err(error))),
+            Err(error) => self.put_out(named, DialOutcome::Dialed(Err(error))),
         }
     }
 
@@ -269,9 +269,9 @@ impl<T: Send + 'static> Dialer<T> {
             return;
         };
         let outcome = match order.aim {
-            Aim::Session(dial) => Outcome::Dialed(Err(dial.cancelled(now))),
+            Aim::Session(dial) => DialOutcome::Dialed(Err(dial.cancelled(now))),
             Aim::Resumption { address, .. } => {
-                Outcome::Resumed(Err(ResumeError::Cancelled { address }))
+                DialOutcome::Resumed(Err(ResumeError::Cancelled { address }))
             }
         };
         self.put_out(order.named, outcome);
@@ -295,19 +295,19 @@ impl<T: Send + 'static> Dialer<T> {
         Some(order)
     }
 
-    fn end(&mut self, id: u64, outcome: Outcome) {
+    fn end(&mut self, id: u64, outcome: DialOutcome) {
         if let Some(order) = self.take_out(id) {
             self.put_out(order.named, outcome);
         }
     }
 
-    fn put_out(&mut self, named: Named<T>, outcome: Outcome) {
+    fn put_out(&mut self, named: Named<T>, outcome: DialOutcome) {
         // Spares the dialer an order that it would ignore; see `Dialing`.
         named.is_over.store(true, Ordering::Relaxed);
         self.outcomes.push_back((named.owner, outcome));
     }
 
-    /// Takes the resolver's answers and the results of errands.
+    /// Takes the resolver's answers and the results of device jobs.
     fn take_answers(&mut self, now: Instant) {
         for (id, found) in self.resolver.take_done() {
             if let Some(Ordered {
@@ -319,7 +319,7 @@ impl<T: Send + 'static> Dialer<T> {
                 self.set_order_timer(id, Some(now));
             }
         }
-        for (key, outcome) in self.errands.take_done() {
+        for (key, outcome) in self.device_jobs.take_done() {
             if let Some(entry) = self.attempts.get_mut(&key) {
                 entry.attempt.handle_outcome(outcome);
                 self.advance(key, now);
@@ -359,7 +359,7 @@ impl<T: Send + 'static> Dialer<T> {
                     self.start(id, address, None, deadline, now);
                 }
                 Action::Wait(at) => return self.set_order_timer(id, Some(at)),
-                Action::End(error) => return self.end(id, Outcome::Dialed(Err(error))),
+                Action::End(error) => return self.end(id, DialOutcome::Dialed(Err(error))),
             }
         }
     }
@@ -370,7 +370,7 @@ impl<T: Send + 'static> Dialer<T> {
         &mut self,
         id: u64,
         address: SocketAddr,
-        ticket: Option<Ticket>,
+        ticket: Option<ResumeTicket>,
         deadline: Instant,
         now: Instant,
     ) {
@@ -380,10 +380,10 @@ impl<T: Send + 'static> Dialer<T> {
         let key = self.next_key;
         self.next_key += 1;
         let local = order.local.clone();
-        match Attempt::begin(address, local, ticket, deadline, self.epoll.watch(key)) {
+        match ConnectionAttempt::begin(address, local, ticket, deadline, self.epoll.watch(key)) {
             Ok(attempt) => {
                 order.attempts.push(key);
-                let entry = Entry {
+                let entry = RunningAttempt {
                     attempt,
                     began: now,
                     order: Some(id),
@@ -404,7 +404,7 @@ impl<T: Send + 'static> Dialer<T> {
 
     /// Gives up the oldest attempt that has had time for an answer, to be made again.
     fn displace(&mut self, now: Instant) {
-        let is_waiting = |entry: &Entry| {
+        let is_waiting = |entry: &RunningAttempt| {
             let waited = now.saturating_duration_since(entry.began);
             waited > PRESENT && entry.order.is_some() && !entry.attempt.has_answer()
         };
@@ -434,28 +434,28 @@ impl<T: Send + 'static> Dialer<T> {
         };
         let watch = self.epoll.watch(key);
         match entry.attempt.advance(now, watch) {
-            Progress::Waiting => {
-                if let (errands, Some(devices)) = entry.attempt.take_errands() {
-                    for errand in errands {
-                        self.errands.begin(key, devices, errand);
+            AttemptProgress::Waiting => {
+                if let (device_jobs, Some(devices)) = entry.attempt.take_device_jobs() {
+                    for job in device_jobs {
+                        self.device_jobs.begin(key, devices, job);
                     }
                 }
                 self.set_attempt_timer(key);
             }
-            Progress::Established(established) => {
+            AttemptProgress::Established(established) => {
                 let order = self.remove_attempt(key).and_then(|entry| entry.order);
                 match order {
-                    Some(id) => self.end(id, Outcome::Dialed(Ok(established))),
+                    Some(id) => self.end(id, DialOutcome::Dialed(Ok(established))),
                     None => self.unwanted.push_back(*established),
                 }
             }
-            Progress::Resumed(resumed) => {
+            AttemptProgress::Resumed(resumed) => {
                 let order = self.remove_attempt(key).and_then(|entry| entry.order);
                 if let Some(id) = order {
-                    self.end(id, Outcome::Resumed(Ok(resumed)));
+                    self.end(id, DialOutcome::Resumed(Ok(resumed)));
                 }
             }
-            Progress::Missed(missed) => {
+            AttemptProgress::Missed(missed) => {
                 let (address, order) = (entry.attempt.address(), entry.order.take());
                 match entry.attempt.begin_farewell(now, watch) {
                     true => self.set_attempt_timer(key),
@@ -469,7 +469,7 @@ impl<T: Send + 'static> Dialer<T> {
                     self.note_missed(id, key, address, missed, now);
                 }
             }
-            Progress::Gone => {
+            AttemptProgress::Gone => {
                 if let Some(entry) = self.remove_attempt(key) {
                     entry.attempt.unwatch(self.epoll.watch(key));
                 }
@@ -512,13 +512,13 @@ impl<T: Send + 'static> Dialer<T> {
                 address, ticket, ..
             }) => {
                 let error = not_resumed(*address, ticket, missed);
-                self.end(id, Outcome::Resumed(Err(error)));
+                self.end(id, DialOutcome::Resumed(Err(error)));
             }
             None => {}
         }
     }
 
-    fn remove_attempt(&mut self, key: u64) -> Option<Entry> {
+    fn remove_attempt(&mut self, key: u64) -> Option<RunningAttempt> {
         let entry = self.attempts.remove(&key)?;
         if let Some(at) = entry.timer {
             self.timers.remove(&(at, Timed::Attempt(key)));
@@ -587,7 +587,7 @@ impl<T> Drop for Dialer<T> {
 }
 
 /// Says why a session has not resumed.
-fn not_resumed(address: SocketAddr, ticket: &Ticket, missed: Missed) -> ResumeError {
+fn not_resumed(address: SocketAddr, ticket: &ResumeTicket, missed: Missed) -> ResumeError {
     let not_yet = |why, is_refused| ResumeError::NotYet {
         address,
         why,

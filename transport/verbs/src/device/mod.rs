@@ -31,12 +31,12 @@ use super::{
 /// An open device. Clones are the same device.
 #[derive(Clone, Debug)]
 pub struct Device {
-    context: Arc<Context>,
+    context: Arc<DeviceContext>,
 }
 
 /// The part of a device that its objects share.
 #[derive(Debug)]
-pub(crate) struct Context {
+pub(crate) struct DeviceContext {
     provider: Arc<dyn Provider>,
     opened: OpenedContext,
     name: String,
@@ -73,7 +73,7 @@ impl Device {
             });
         }
         let opened = provider.open(name)?;
-        let mut context = Context {
+        let mut context = DeviceContext {
             provider: Arc::clone(provider),
             opened,
             name: name.to_owned(),
@@ -288,13 +288,13 @@ impl Device {
     }
 
     /// Returns an open device that another object keeps open.
-    pub(crate) fn of(context: &Arc<Context>) -> Self {
+    pub(crate) fn of(context: &Arc<DeviceContext>) -> Self {
         Self {
             context: Arc::clone(context),
         }
     }
 
-    pub(crate) fn context(&self) -> &Arc<Context> {
+    pub(crate) fn context(&self) -> &Arc<DeviceContext> {
         &self.context
     }
 
@@ -315,7 +315,7 @@ impl Device {
     }
 }
 
-impl Context {
+impl DeviceContext {
     pub(crate) fn provider(&self) -> &dyn Provider {
         &*self.provider
     }
@@ -407,14 +407,14 @@ impl Context {
     }
 
     /// Refuses a size that is beyond the device's limit.
-    pub(crate) fn check_limit(&self, asked: &Asked) -> Result<(), VerbsError> {
+    pub(crate) fn check_limit(&self, asked: &RequestedSize) -> Result<(), VerbsError> {
         match asked.asked <= asked.limit {
             true => Ok(()),
             false => Err(self.beyond(asked)),
         }
     }
 
-    fn beyond(&self, asked: &Asked) -> VerbsError {
+    fn beyond(&self, asked: &RequestedSize) -> VerbsError {
         VerbsError::Limit {
             device: self.name.clone(),
             what: asked.what,
@@ -429,7 +429,7 @@ impl Context {
         &self,
         call: &'static str,
         source: Errno,
-        limits: &[Asked],
+        limits: &[RequestedSize],
     ) -> VerbsError {
         let beyond = limits.iter().find(|asked| asked.asked > asked.limit);
         match beyond {
@@ -450,7 +450,7 @@ impl Context {
     }
 }
 
-impl Drop for Context {
+impl Drop for DeviceContext {
     fn drop(&mut self) {
         if fork::is_child() {
             return;
@@ -494,7 +494,7 @@ pub(crate) fn new_tag() -> u64 {
 
 /// A requested size beside the device's limit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RequestedSize {
     /// The object whose size it is.
     pub(crate) what: &'static str,
     /// The size that was requested.
@@ -505,7 +505,7 @@ pub(crate) struct Asked {
     pub(crate) setting: &'static str,
 }
 
-impl Asked {
+impl RequestedSize {
     pub(crate) fn new(what: &'static str, asked: u32, limit: u32, setting: &'static str) -> Self {
         Self {
             what,

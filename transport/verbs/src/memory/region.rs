@@ -4,7 +4,7 @@
 //! 1. A region owns its memory and gives it up only after it has been deregistered. So a request
 //!    that is still on its way when a region is dropped fails at the device, and never touches
 //!    memory that has another owner by then. If deregistering fails, the memory is leaked. When a
-//!    device is removed, its registrations end while their owners still exist (`Registration`): the
+//!    device is removed, its registrations end while their owners still exist (`RegionRegistration`): the
 //!    owners keep the memory, and requests fail as before.
 //! 2. No code holds a reference into registered memory unless it knows that the device
 //!    does not write there: the device writes a receive from its posting until its
@@ -31,7 +31,7 @@ use rustix::io::Errno;
 use super::protection_domain::{Domain, ProtectionDomain};
 use crate::{
     abi::{Sge, access_flags},
-    device::{Context, new_tag},
+    device::{DeviceContext, new_tag},
     error::VerbsError,
     locked_memory::LockedMemory,
     provider::RegionHandle,
@@ -110,7 +110,7 @@ impl RegionAccess {
     }
 
     /// Refuses rights that the device does not have.
-    fn check(self, context: &Context) -> Result<(), VerbsError> {
+    fn check(self, context: &DeviceContext) -> Result<(), VerbsError> {
         let on_demand = &context.attributes().extended.on_demand;
         match self.contains(Self::ON_DEMAND) && !on_demand.is_there() {
             false => Ok(()),
@@ -136,7 +136,7 @@ pub struct MemoryRegion<M: DeviceMemory> {
     pub(super) memory: ManuallyDrop<M>,
     /// Memory that the device may know in place of `memory`, since a change has failed.
     pub(super) doubtful: ManuallyDrop<Option<M>>,
-    pub(crate) registration: Arc<Registration>,
+    pub(crate) registration: Arc<RegionRegistration>,
     pub(super) base: NonNull<u8>,
     pub(super) bytes: usize,
     pub(super) lkey: u32,
@@ -147,7 +147,7 @@ pub struct MemoryRegion<M: DeviceMemory> {
 /// The device's knowledge of a region, until it is ended: by the region, or before that by the
 /// close of the device.
 #[derive(Debug)]
-pub(crate) struct Registration {
+pub(crate) struct RegionRegistration {
     /// The number of the registration in its domain.
     number: u64,
     state: Mutex<RegistrationState>,
@@ -155,7 +155,7 @@ pub(crate) struct Registration {
 
 #[derive(Debug)]
 enum RegistrationState {
-    Held(Held),
+    Held(LiveRegistration),
     /// The device is done with the memory.
     Ended,
     /// The registration could not be ended, so the memory belongs to the device for ever.
@@ -164,7 +164,7 @@ enum RegistrationState {
 
 /// A registration that the device knows.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct LiveRegistration {
     pub(crate) handle: RegionHandle,
     pub(super) domain: Arc<Domain>,
     /// The addresses of this process that are registered, which are mapped while this value exists;
@@ -211,7 +211,7 @@ impl<M: DeviceMemory> MemoryRegion<M> {
             VerbsError::registration(context.name(), bytes as u64, LockedMemory::now(), errno)
         })?;
         let handle = registered.handle;
-        let (registration, is_noted) = Registration::new(handle, domain, range);
+        let (registration, is_noted) = RegionRegistration::new(handle, domain, range);
         let region = Self {
             memory: ManuallyDrop::new(memory),
             doubtful: ManuallyDrop::new(None),
@@ -345,7 +345,7 @@ impl<M: DeviceMemory> Drop for MemoryRegion<M> {
     }
 }
 
-impl Registration {
+impl RegionRegistration {
     /// Keeps the registration of a range of this process, or of other memory if it is empty. Returns
     /// whether the domain takes it.
     pub(super) fn new(
@@ -354,7 +354,7 @@ impl Registration {
         range: Range<usize>,
     ) -> (Arc<Self>, bool) {
         let number = new_tag();
-        let held = Held {
+        let held = LiveRegistration {
             handle,
             domain: Arc::clone(domain),
             range,
@@ -373,7 +373,7 @@ impl Registration {
 
     /// Runs `act` while the device knows the region; `None` if it no longer does. The lock keeps the
     /// registration from being ended meanwhile.
-    pub(crate) fn while_held<T>(&self, act: impl FnOnce(&mut Held) -> T) -> Option<T> {
+    pub(crate) fn while_held<T>(&self, act: impl FnOnce(&mut LiveRegistration) -> T) -> Option<T> {
         match &mut *self.state() {
             RegistrationState::Held(held) => Some(act(held)),
             _ => None,
@@ -391,7 +391,7 @@ impl Registration {
     pub(crate) fn end(&self) -> bool {
         let mut state = self.state();
         if let RegistrationState::Held(held) = &*state {
-            let Held {
+            let LiveRegistration {
                 handle,
                 domain,
                 range,

@@ -20,7 +20,7 @@ use crate::{
         wc_flags, wc_opcode,
     },
     completion::work_completion::WorkCompletion,
-    device::{Context, Device},
+    device::{Device, DeviceContext},
     error::VerbsError,
     memory::protection_domain::{Domain, ProtectionDomain},
     provider::AddressObject,
@@ -112,7 +112,7 @@ impl Drop for Address {
         if fork::is_child() {
             return;
         }
-        let context: &Context = &self.domain.context;
+        let context: &DeviceContext = &self.domain.context;
         // SAFETY: the handle is alive, and outstanding requests that name it held an `Arc` of it.
         if let Err(errno) = unsafe { context.provider().destroy_address(self.handle) } {
             context.undestroyed("ibv_destroy_ah", errno);

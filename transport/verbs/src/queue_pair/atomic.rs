@@ -143,11 +143,11 @@ impl SendBatch<'_, '_> {
 /// Registered memory for the results of atomics.
 #[derive(Debug)]
 pub struct AtomicResults {
-    shared: Arc<Places>,
+    shared: Arc<ResultSlots>,
 }
 
 #[derive(Debug)]
-struct Places {
+struct ResultSlots {
     region: MemoryRegion<AnonymousMemory>,
     free: Mutex<Vec<usize>>,
 }
@@ -156,7 +156,7 @@ struct Places {
 /// [`AtomicResults`], unless it still waits.
 #[derive(Debug)]
 pub struct AtomicResult {
-    shared: Arc<Places>,
+    shared: Arc<ResultSlots>,
     index: usize,
     /// The request and the queue pair that write here.
     waits_for: Option<(WorkId, u32)>,
@@ -175,7 +175,7 @@ impl AtomicResults {
         let region = MemoryRegion::register(domain, memory, RegionAccess::RECEIVE)?;
         let free = Mutex::new((0..bytes / RESULT_BYTES).rev().collect());
         Ok(Self {
-            shared: Arc::new(Places { region, free }),
+            shared: Arc::new(ResultSlots { region, free }),
         })
     }
 

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use ibex_base::fork;
 
 use super::{
-    Pair, QueuePair, QueuePairBuilder, SendBatch,
+    QueuePair, QueuePairBuilder, QueuePairObject, SendBatch,
     address::{Address, AddressHandle},
     connection::{ConnectionSettings, FirstSequence, LocalPort},
     datagram_buffer::DatagramEntry,
@@ -80,7 +80,7 @@ pub struct DatagramDestination<'address> {
 #[derive(Debug)]
 pub(super) struct Datagrams {
     groups: Vec<MulticastGroup>,
-    pair: Arc<Pair>,
+    pair: Arc<QueuePairObject>,
     /// The address handles of the batch that is being filled.
     pending: Vec<Arc<Address>>,
     /// The address handle of each datagram that is outstanding.

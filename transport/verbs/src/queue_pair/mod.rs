@@ -36,7 +36,7 @@ use connection::{ConnectionSettings, FirstSequence, LocalPort, RemoteEndpoint};
 use datagram::Datagrams;
 use ibex_base::fork;
 use read::ReadLimits;
-use receive_queue::{PostError, ReceiveQueue, SharedReceives};
+use receive_queue::{PostError, ReceiveQueue, SharedReceiveQueueObject};
 use work_request::{PushError, ReceiveRequest, RequestTable, SendRequest};
 
 use super::{
@@ -48,11 +48,11 @@ use super::{
         work_id::{Operation, WorkId},
     },
     completion::{
-        queue::{CompletionQueue, Completions},
+        queue::{CompletionQueue, CompletionQueueObject},
         room::TakenRoom,
     },
     connect_error::{ConnectCause, ConnectError},
-    device::{Asked, Device},
+    device::{Device, RequestedSize},
     error::VerbsError,
     memory::{
         protection_domain::{Domain, ProtectionDomain},
@@ -65,9 +65,9 @@ use super::{
 #[derive(Clone, Debug)]
 pub struct QueuePairBuilder {
     domain: Arc<Domain>,
-    send_completions: Arc<Completions>,
-    receive_completions: Arc<Completions>,
-    shared: Option<Arc<SharedReceives>>,
+    send_completions: Arc<CompletionQueueObject>,
+    receive_completions: Arc<CompletionQueueObject>,
+    shared: Option<Arc<SharedReceiveQueueObject>>,
     sizes: QueuePairSizes,
     access: RegionAccess,
     pkey_index: u16,
@@ -245,19 +245,19 @@ impl QueuePairBuilder {
                 "ibv_create_qp",
                 errno,
                 &[
-                    Asked::new(
+                    RequestedSize::new(
                         "a queue pair with that many sends",
                         init.sizes.send_requests,
                         limits.max_queue_pair_requests,
                         "send_requests",
                     ),
-                    Asked::new(
+                    RequestedSize::new(
                         "a queue pair with that many receives",
                         init.sizes.receive_requests,
                         limits.max_queue_pair_requests,
                         "its receives (session_credit)",
                     ),
-                    Asked::new(
+                    RequestedSize::new(
                         "a queue pair with that many scatter entries",
                         init.sizes.send_entries.max(init.sizes.receive_entries),
                         limits.max_entries,
@@ -274,7 +274,7 @@ impl QueuePairBuilder {
         if self.receive_completions.room.is_some() {
             sizes.receive_requests = sizes.receive_requests.min(receives);
         }
-        let inner = Arc::new(Pair {
+        let inner = Arc::new(QueuePairObject {
             handle: created.handle,
             _room: room,
             shared: self.shared,
@@ -360,7 +360,7 @@ pub(crate) enum Queue {
 /// An end of a reliable connection.
 #[derive(Debug)]
 pub struct QueuePair {
-    inner: Arc<Pair>,
+    inner: Arc<QueuePairObject>,
     kind: QueuePairKind,
     number: u32,
     sizes: QueuePairSizes,
@@ -389,15 +389,15 @@ pub struct QueuePair {
 
 /// The object itself, which an own receive queue keeps alive too.
 #[derive(Debug)]
-pub(crate) struct Pair {
+pub(crate) struct QueuePairObject {
     pub(crate) handle: PairHandle,
-    shared: Option<Arc<SharedReceives>>,
+    shared: Option<Arc<SharedReceiveQueueObject>>,
     pub(crate) domain: Arc<Domain>,
     /// The room of its completion queues, which is free when the queue pair is destroyed.
     _room: [Option<TakenRoom>; 2],
     // Completion queues.
-    send_completions: Arc<Completions>,
-    receive_completions: Arc<Completions>,
+    send_completions: Arc<CompletionQueueObject>,
+    receive_completions: Arc<CompletionQueueObject>,
 }
 
 impl QueuePair {
@@ -572,7 +572,7 @@ impl QueuePair {
     }
 
     #[cfg(feature = "rdma-sys")]
-    pub(crate) fn context(&self) -> &crate::device::Context {
+    pub(crate) fn context(&self) -> &crate::device::DeviceContext {
         &self.inner.domain.context
     }
 
@@ -667,7 +667,7 @@ impl QueuePair {
     }
 }
 
-impl Drop for Pair {
+impl Drop for QueuePairObject {
     fn drop(&mut self) {
         if fork::is_child() {
             return;
