@@ -7,10 +7,12 @@
 //! those. If no thread waits, the line's waker does the same at once; the engine calls it when a
 //! frame has come.
 
+mod conditions;
+mod held_slots;
+
 use std::{
-    ops::{Deref, DerefMut},
     sync::{
-        Arc, MutexGuard, Weak,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     task::{Poll, Wake, Waker},
@@ -18,13 +20,17 @@ use std::{
 };
 
 use ibex_base::fork;
-use ibex_ring::parking::{Attended, Condition, Patience, Ticket, TimedOut};
+use ibex_ring::parking::{Attended, Patience, Ticket, TimedOut};
 use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure, SendHandle},
     node::{CallTimes, SessionShared},
     runtime::Driver,
 };
 
+use self::{
+    conditions::{FrameArrival, Turn},
+    held_slots::HeldSlots,
+};
 use super::{
     error::RepliesOver,
     frame::FrameBody,
@@ -78,39 +84,6 @@ impl Wake for LineWaker {
     fn wake(self: Arc<Self>) {
         if let Some(line) = self.0.upgrade() {
             line.wake();
-        }
-    }
-}
-
-/// The slots, held by a thread. A reply that is dropped or copied out during that time may turn the
-/// engine in this very thread, and the engine may call the line's waker. The waker then leaves its
-/// news to the holder.
-pub(super) struct HeldSlots<'a> {
-    line: &'a Line,
-    /// `Some` until the drop.
-    slots: Option<MutexGuard<'a, Slots>>,
-}
-
-impl Deref for HeldSlots<'_> {
-    type Target = Slots;
-
-    fn deref(&self) -> &Slots {
-        self.slots.as_ref().expect("held until the drop")
-    }
-}
-
-impl DerefMut for HeldSlots<'_> {
-    fn deref_mut(&mut self) -> &mut Slots {
-        self.slots.as_mut().expect("held until the drop")
-    }
-}
-
-impl Drop for HeldSlots<'_> {
-    fn drop(&mut self) {
-        if let Some(slots) = self.slots.take()
-            && self.line.slots.unlock(slots)
-        {
-            self.line.wake();
         }
     }
 }
@@ -508,72 +481,6 @@ impl ReplyChannel {
 /// No window is smaller than four times these.
 const LOOK_EVERY: u64 = 64;
 const LOOK_EVERY_BYTES: u64 = 16 << 10;
-
-/// The condition "the call may be sent, or no call ever will".
-struct Turn<'a> {
-    line: &'a Line,
-    key: CallKey,
-}
-
-impl Condition for Turn<'_> {
-    type Output = Option<CallId>;
-
-    fn look(&mut self) -> Option<Self::Output> {
-        let found = {
-            let mut slots = self.line.slots();
-            match slots.id(self.key) {
-                Some(id) => Some(Some(id)),
-                None => slots.over().is_some().then_some(None),
-            }
-        };
-        let found = found.or_else(|| self.line.session.peer_drains().then_some(None));
-        if found.is_none() {
-            // Calls under way end by frames that have arrived.
-            self.line.take_in_in_passing();
-        }
-        found
-    }
-
-    fn register(&mut self, waker: &Waker) {
-        let _before = self.line.slots().set_waker(self.key, Some(waker));
-        self.line.take_in_in_passing();
-    }
-
-    fn leave(&mut self) {
-        let _before = self.line.slots().set_waker(self.key, None);
-    }
-}
-
-/// The condition "a frame has come for the call". Another thread may be taking in frames.
-struct FrameArrival<'a> {
-    line: &'a Line,
-    key: CallKey,
-}
-
-impl Condition for FrameArrival<'_> {
-    type Output = CallPoll;
-
-    fn look(&mut self) -> Option<CallPoll> {
-        let found = |look: CallPoll| (!matches!(look, CallPoll::Nothing)).then_some(look);
-        let look = self.line.slots().look(self.key);
-        found(look).or_else(|| {
-            let mut inbox = self.line.inbox.try_hold()?;
-            let line = self.line;
-            line.take_in(&mut inbox);
-            line.inbox.leave(inbox, |inbox| line.take_in(inbox));
-            found(line.slots().look(self.key))
-        })
-    }
-
-    fn register(&mut self, waker: &Waker) {
-        let _before = self.line.slots().set_waker(self.key, Some(waker));
-        self.line.take_in_in_passing();
-    }
-
-    fn leave(&mut self) {
-        let _before = self.line.slots().set_waker(self.key, None);
-    }
-}
 
 impl Drop for Line {
     fn drop(&mut self) {

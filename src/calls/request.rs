@@ -1,5 +1,7 @@
 //! A request that a handler has, and its answer.
 
+mod send_answer;
+
 use std::{
     fmt,
     future::{Future, poll_fn},
@@ -7,21 +9,20 @@ use std::{
     ops::Deref,
     pin::pin,
     sync::{Arc, atomic::Ordering},
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Instant,
 };
 
 use ibex_codec::Codec;
 use ibex_protocol::format::{metadata::Metadata, trace_context::TraceContext};
-use ibex_ring::parking::Ticket;
-use ibex_transport::{channel, node::CallTime};
+use ibex_transport::node::CallTime;
 
+use self::send_answer::{SendAnswer, sent};
 use super::{
     client::{Client, ItemCredit},
     error::{MAX_FAILURE_BYTES, Refused},
     frame::{DecodedPayload, Value},
     header::{CallId, Header, Kind},
-    outbox::Unsent,
 };
 use crate::{PeerAt, PeerNames, SendError, SendErrorKind, message::DefaultCodec};
 
@@ -469,59 +470,6 @@ impl Drop for Call {
             // A thread that sees the lower count also sees what was said and counted before.
             shared.in_progress.fetch_sub(1, Ordering::Release);
             node.wake_drain();
-        }
-    }
-}
-
-fn sent(sent: Result<(), Unsent>) -> Result<(), SendError> {
-    match sent {
-        Ok(()) => Ok(()),
-        // The caller's end is gone, and so is the caller that waits.
-        Err(
-            Unsent::Late | Unsent::InVain | Unsent::Failed(channel::SendError::Disconnected(_)),
-        ) => Err(SendError::cancelled()),
-        Err(Unsent::Failed(error)) => Err(SendError::of_answer(error)),
-    }
-}
-
-/// An answer on its way into its channel, of a task.
-struct SendAnswer<'a, R: ?Sized, C> {
-    call: &'a Call,
-    kind: Kind,
-    value: &'a R,
-    /// Waits for room.
-    room: Option<Ticket>,
-    _codec: PhantomData<fn() -> C>,
-}
-
-impl<R: ?Sized, C: Codec<R>> Future for SendAnswer<'_, R, C> {
-    type Output = Result<(), SendError>;
-
-    fn poll(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        let Some(outbox) = this.call.client.outbox() else {
-            return Poll::Ready(Err(SendError::cancelled()));
-        };
-        let header = || Header::new(this.call.id, this.kind);
-        let value = Value::<R, C>::new(this.value);
-        let polled = outbox.poll_send(&mut this.room, context.waker(), header, value);
-        if polled.is_pending() {
-            // A caller that does not take its replies may cancel, which wakes this task.
-            this.call
-                .client
-                .set_waker(this.call.id, Some(context.waker()));
-            if this.call.client.is_cancelled(this.call.id) {
-                return Poll::Ready(Err(SendError::cancelled()));
-            }
-        }
-        Poll::Ready(sent(ready!(polled)))
-    }
-}
-
-impl<R: ?Sized, C> Drop for SendAnswer<'_, R, C> {
-    fn drop(&mut self) {
-        if let Some(outbox) = self.call.client.outbox() {
-            outbox.leave(&mut self.room);
         }
     }
 }

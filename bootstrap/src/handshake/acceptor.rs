@@ -1,17 +1,20 @@
 //! The end that listened: it speaks second, provides the endpoint of whatever
 //! fabric the dialer chooses, and draws the session's secrets.
 
+mod answers;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::acceptor_entropy::AcceptorEntropy;
 use super::conversation::Conversation;
 use super::machine::{Handshake, Part};
 use super::proof::ResumptionClaim;
 use super::{Agreement, HandshakeStep, ResumedSession};
 use crate::error::HandshakeError;
-use crate::fabric::{FabricKind, VerbsDevice};
-use crate::identity::{HostHint, Incarnation, NodeIdentity, Secret};
+use crate::fabric::FabricKind;
+use crate::identity::HostHint;
 use crate::local::Local;
 use crate::message::{
     Endpoint, FabricChoice, GidType, HostTags, Message, MessageError, Offer, Ready, Resume,
@@ -41,19 +44,6 @@ pub struct AcceptorPart {
     /// Fabrics that were chosen so far. Each may be chosen once, which bounds the number of the
     /// dialer's choices.
     tried: Vec<FabricKind>,
-}
-
-/// Everything random in an acceptor's handshake, drawn by its driver.
-#[derive(Clone, Debug)]
-pub struct AcceptorEntropy {
-    /// The nonce of the Hello.
-    pub nonce: [u8; 16],
-    /// The token that the dialer presents at the Unix socket, whose name follows from it.
-    pub token: Secret,
-    /// The session's name.
-    pub session_id: [u8; 16],
-    /// The secret that will prove the right to resume the session.
-    pub resume_secret: Secret,
 }
 
 /// An event that an acceptor's driver has to act on.
@@ -99,9 +89,9 @@ enum State {
     /// Waits for the dialer's queue pair; this end's has a GID of this type.
     AwaitPair(OfferedTerms, FabricChoice, GidType),
     AwaitReady {
-        course: OfferedTerms,
+        terms: OfferedTerms,
         choice: FabricChoice,
-        way: ReadyCondition,
+        condition: ReadyCondition,
     },
     /// Waits until this end's queue pair is connected; the dialer may have named its process.
     AwaitConnected(OfferedTerms, FabricChoice, Option<u32>),
@@ -173,165 +163,6 @@ impl Handshake<AcceptorPart> {
                 deferred: VecDeque::new(),
                 tried: Vec::new(),
             },
-        }
-    }
-
-    /// Notes that this process, which may open `limit` files, can open too few for a new session.
-    /// The peer is told so once it asks for one, or now, if the Unix socket is what is lacking. A
-    /// session that resumes needs no more than its connection.
-    pub fn handle_shortage(&mut self, limit: u32) {
-        let (part, conversation) = (&mut self.part, &mut self.conversation);
-        part.shortage = Some(limit);
-        if let State::AwaitListening(..) = part.state {
-            part.state = State::Over;
-            let end = End::Acceptor;
-            conversation.fail(HandshakeError::Descriptors { end, limit });
-        }
-    }
-
-    /// Takes the outcome of listening at the Unix socket, or the reason why it failed.
-    pub fn handle_listening(&mut self, outcome: Result<(), String>) {
-        let (part, conversation) = (&mut self.part, &mut self.conversation);
-        match (std::mem::replace(&mut part.state, State::Over), outcome) {
-            (State::AwaitListening(course, choice), Ok(())) => {
-                let endpoint = Endpoint::Shm(ShmEndpoint {
-                    token: part.entropy.token.clone(),
-                });
-                conversation.send(&Message::Endpoint(endpoint));
-                part.state = State::AwaitReady {
-                    course,
-                    choice,
-                    way: ReadyCondition::Unix { joined: false },
-                };
-            }
-            (State::AwaitListening(course, choice), Err(why)) => {
-                part.decline(conversation, course, choice.fabric, &why);
-            }
-            // The handshake has ended meanwhile: nothing waits for the result of this work.
-            (state, _) => part.state = state,
-        }
-        self.read_messages();
-    }
-
-    /// Takes the RDMA device for this connection, or the reason why there is none.
-    pub fn handle_device(&mut self, found: Result<VerbsDevice, String>) {
-        let (part, conversation) = (&mut self.part, &mut self.conversation);
-        match std::mem::replace(&mut part.state, State::Over) {
-            State::AwaitDevice(version) => {
-                part.ours.set_device(found);
-                part.offer(conversation, version);
-            }
-            state => part.state = state,
-        }
-        self.read_messages();
-    }
-
-    /// Takes the queue pair that was made, or the reason why there is none.
-    pub fn handle_prepared(&mut self, outcome: Result<VerbsEndpoint, String>) {
-        let (part, conversation) = (&mut self.part, &mut self.conversation);
-        match (std::mem::replace(&mut part.state, State::Over), outcome) {
-            (State::AwaitPrepared(course, choice), Ok(ours)) => {
-                part.state = State::AwaitPair(course, choice, ours.gid_type);
-                conversation.send(&Message::Endpoint(Endpoint::Verbs(ours)));
-            }
-            (State::AwaitPrepared(course, choice), Err(why)) => {
-                let why = End::Acceptor.cannot_prepare(&why);
-                part.decline(conversation, course, choice.fabric, &why);
-            }
-            (State::AwaitResumePrepared(answer, theirs), Ok(ours)) => {
-                match negotiate::gid_types(theirs.gid_type, ours.gid_type) {
-                    Ok(()) => {
-                        part.deferred.push_back(AcceptorEvent::ConnectPair(theirs));
-                        part.state = State::AwaitResumeConnected(answer, Box::new(ours));
-                    }
-                    Err(why) => conversation.fail(HandshakeError::not_over_verbs(&why)),
-                }
-            }
-            (State::AwaitResumePrepared(..), Err(why)) => {
-                let why = End::Acceptor.cannot_prepare(&why);
-                conversation.fail(HandshakeError::not_over_verbs(&why));
-            }
-            (state, _) => part.state = state,
-        }
-        self.read_messages();
-    }
-
-    /// Notes that the queue pair is connected, or the reason why it is not.
-    pub fn handle_connected(&mut self, outcome: Result<(), String>) {
-        let (part, conversation) = (&mut self.part, &mut self.conversation);
-        match (std::mem::replace(&mut part.state, State::Over), outcome) {
-            (State::AwaitConnected(course, choice, process), Ok(())) => {
-                part.finish(conversation, course, choice, process);
-            }
-            (State::AwaitConnected(course, choice, _), Err(why)) => {
-                part.deferred.push_back(AcceptorEvent::ClosePair);
-                let why = End::Acceptor.cannot_connect(&why);
-                part.decline(conversation, course, choice.fabric, &why);
-            }
-            (State::AwaitResumeConnected(answer, ours), Ok(())) => {
-                let ResumeAnswer { session, proof } = answer;
-                conversation.send(&Message::Resumed(Resumed { proof }));
-                conversation.send(&Message::Endpoint(Endpoint::Verbs(*ours)));
-                part.state = State::AwaitResumeReady(session);
-            }
-            (State::AwaitResumeConnected(..), Err(why)) => {
-                let why = End::Acceptor.cannot_connect(&why);
-                conversation.fail(HandshakeError::not_over_verbs(&why));
-            }
-            (state, _) => part.state = state,
-        }
-        self.read_messages();
-    }
-
-    /// Returns whether a connection at the Unix socket that presents `bytes` may be part of the
-    /// session: `bytes` are the token. The call does not use the token up.
-    #[must_use]
-    pub fn knows_token(&self, bytes: &[u8]) -> bool {
-        let awaits = matches!(
-            self.part.state,
-            State::AwaitReady {
-                way: ReadyCondition::Unix { joined: false },
-                ..
-            }
-        );
-        awaits && self.part.entropy.token.matches(bytes)
-    }
-
-    /// Handles what a connection of this user presents at the Unix socket. Returns true for the
-    /// first one with the right token: keep it, and answer it. Otherwise, close that connection and
-    /// go on listening.
-    #[must_use]
-    pub fn handle_token(&mut self, bytes: &[u8]) -> bool {
-        match &mut self.part.state {
-            State::AwaitReady {
-                way: ReadyCondition::Unix { joined },
-                ..
-            } if !*joined && self.part.entropy.token.matches(bytes) => {
-                *joined = true;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Returns the identity that the peer of a new session has offered, and its run, while a
-    /// queue pair is made.
-    #[must_use]
-    pub fn offered(&self) -> Option<(NodeIdentity, Incarnation)> {
-        match &self.part.state {
-            State::AwaitPrepared(course, _) => {
-                Some((course.theirs.identity, course.theirs.incarnation))
-            }
-            _ => None,
-        }
-    }
-
-    /// Returns the session to resume, while a queue pair is made for it.
-    #[must_use]
-    pub fn resumes(&self) -> Option<[u8; 16]> {
-        match &self.part.state {
-            State::AwaitResumePrepared(answer, _) => Some(answer.session.session_id),
-            _ => None,
         }
     }
 }
@@ -436,27 +267,32 @@ impl Part for AcceptorPart {
             (State::AwaitResumeReady(session), Message::Ready(Ready { session: None, .. })) => {
                 conversation.succeed(AcceptorEvent::Resumed(session));
             }
-            (State::AwaitChoice(course), Message::Choice(choice)) => {
-                self.follow(conversation, step, course, choice);
-            }
-            (State::AwaitReady { course, way, .. }, Message::Choice(choice)) => {
-                self.deferred.extend(way.close());
-                self.follow(conversation, step, course, choice);
-            }
-            (State::AwaitPair(course, ..), Message::Choice(choice)) => {
-                self.deferred.push_back(AcceptorEvent::ClosePair);
-                self.follow(conversation, step, course, choice);
+            (State::AwaitChoice(terms), Message::Choice(choice)) => {
+                self.follow(conversation, step, terms, choice);
             }
             (
-                State::AwaitPair(course, choice, gid_type),
+                State::AwaitReady {
+                    terms, condition, ..
+                },
+                Message::Choice(choice),
+            ) => {
+                self.deferred.extend(condition.close());
+                self.follow(conversation, step, terms, choice);
+            }
+            (State::AwaitPair(terms, ..), Message::Choice(choice)) => {
+                self.deferred.push_back(AcceptorEvent::ClosePair);
+                self.follow(conversation, step, terms, choice);
+            }
+            (
+                State::AwaitPair(terms, choice, gid_type),
                 Message::Endpoint(Endpoint::Verbs(theirs)),
             ) => match negotiate::gid_types(theirs.gid_type, gid_type) {
                 Ok(()) => {
-                    let way = ReadyCondition::Verbs(Box::new(theirs));
+                    let condition = ReadyCondition::Verbs(Box::new(theirs));
                     self.state = State::AwaitReady {
-                        course,
+                        terms,
                         choice,
-                        way,
+                        condition,
                     };
                 }
                 // The dialer knew the type of the acceptor's GID before it sent its own.
@@ -468,9 +304,9 @@ impl Part for AcceptorPart {
             },
             (
                 State::AwaitReady {
-                    course,
+                    terms,
                     choice,
-                    way: ReadyCondition::Verbs(theirs),
+                    condition: ReadyCondition::Verbs(theirs),
                 },
                 Message::Ready(Ready {
                     process,
@@ -478,19 +314,19 @@ impl Part for AcceptorPart {
                 }),
             ) => {
                 self.deferred.push_back(AcceptorEvent::ConnectPair(theirs));
-                self.state = State::AwaitConnected(course, choice, process);
+                self.state = State::AwaitConnected(terms, choice, process);
             }
             (
                 State::AwaitReady {
-                    course,
+                    terms,
                     choice,
-                    way: ReadyCondition::Tcp | ReadyCondition::Unix { joined: true },
+                    condition: ReadyCondition::Tcp | ReadyCondition::Unix { joined: true },
                 },
                 Message::Ready(Ready {
                     process,
                     session: None,
                 }),
-            ) => self.finish(conversation, course, choice, process),
+            ) => self.finish(conversation, terms, choice, process),
             (_, message) => {
                 let kind = message.kind();
                 conversation.fail(HandshakeError::OutOfTurn { step, kind });
@@ -573,7 +409,7 @@ impl AcceptorPart {
         &mut self,
         conversation: &mut Conversation<AcceptorEvent>,
         step: HandshakeStep,
-        course: OfferedTerms,
+        terms: OfferedTerms,
         choice: FabricChoice,
     ) {
         if self.tried.contains(&choice.fabric) {
@@ -584,7 +420,7 @@ impl AcceptorPart {
             return;
         }
         self.tried.push(choice.fabric);
-        if let Err(conflict) = negotiate::permitted(&course.theirs, &self.ours, choice.fabric) {
+        if let Err(conflict) = negotiate::permitted(&terms.theirs, &self.ours, choice.fabric) {
             conversation.fail(conflict.into());
             return;
         }
@@ -592,19 +428,19 @@ impl AcceptorPart {
             FabricKind::Shm => {
                 let name = ShmEndpoint::name(&self.entropy.token);
                 self.deferred.push_back(AcceptorEvent::ListenUnix { name });
-                self.state = State::AwaitListening(course, choice);
+                self.state = State::AwaitListening(terms, choice);
             }
             FabricKind::Tcp => {
                 conversation.send(&Message::Endpoint(Endpoint::Tcp));
                 self.state = State::AwaitReady {
-                    course,
+                    terms,
                     choice,
-                    way: ReadyCondition::Tcp,
+                    condition: ReadyCondition::Tcp,
                 };
             }
             FabricKind::Verbs => {
                 self.deferred.push_back(AcceptorEvent::PreparePair);
-                self.state = State::AwaitPrepared(course, choice);
+                self.state = State::AwaitPrepared(terms, choice);
             }
         }
     }
@@ -612,7 +448,7 @@ impl AcceptorPart {
     fn decline(
         &mut self,
         conversation: &mut Conversation<AcceptorEvent>,
-        course: OfferedTerms,
+        terms: OfferedTerms,
         fabric: FabricKind,
         why: &str,
     ) {
@@ -620,13 +456,13 @@ impl AcceptorPart {
             fabric,
             reason: Text::new(why),
         }));
-        self.state = State::AwaitChoice(course);
+        self.state = State::AwaitChoice(terms);
     }
 
     fn finish(
         &mut self,
         conversation: &mut Conversation<AcceptorEvent>,
-        course: OfferedTerms,
+        terms: OfferedTerms,
         choice: FabricChoice,
         process: Option<u32>,
     ) {
@@ -634,22 +470,20 @@ impl AcceptorPart {
             id: self.entropy.session_id,
             resume: self.entropy.resume_secret.clone(),
         };
-        let ready = self
-            .ours
-            .ready(&course.theirs, self.host.pid, Some(session));
+        let ready = self.ours.ready(&terms.theirs, self.host.pid, Some(session));
         conversation.send(&Message::Ready(ready));
         let prologue = conversation.prologue();
-        let lack = negotiate::own_lack(End::Acceptor, &self.ours, &course.theirs, choice.fabric);
+        let lack = negotiate::own_lack(End::Acceptor, &self.ours, &terms.theirs, choice.fabric);
         let agreement = Agreement {
-            stated_pid: process.filter(|_| self.ours.host.share_pids(&course.theirs.host)),
-            no_tcp: negotiate::exclusion(&course.theirs, &self.ours, FabricKind::Tcp),
+            stated_pid: process.filter(|_| self.ours.host.share_pids(&terms.theirs.host)),
+            no_tcp: negotiate::exclusion(&terms.theirs, &self.ours, FabricKind::Tcp),
             payload_checksums: negotiate::payload_checksums(
                 &self.ours,
-                &course.theirs,
+                &terms.theirs,
                 conversation.is_sealed(),
             ),
-            peer: course.theirs,
-            version: course.version,
+            peer: terms.theirs,
+            version: terms.version,
             features: conversation.common_features(),
             session_id: self.entropy.session_id,
             resume_secret: self.entropy.resume_secret.clone(),
@@ -657,7 +491,7 @@ impl AcceptorPart {
             reason: format!("{}{lack}", choice.reason),
             prologue,
             authenticated_as: conversation.authenticated_as(),
-            place: course.place,
+            place: terms.place,
         };
         conversation.succeed(AcceptorEvent::Agreed(Box::new(agreement)));
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use proptest::prelude::*;
 
 use super::meeting::{Meeting, TIMEOUT, Unix, host, local};
-use super::resume_tests::HELLO;
+use super::reunion::HELLO;
 use super::*;
 use crate::error::{Garbling, HandshakeError};
 use crate::message::{Hello, MAGIC, Message, MessageError, SecurityMode, VersionRange};

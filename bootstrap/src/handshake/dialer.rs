@@ -116,8 +116,8 @@ impl Handshake<DialerPart> {
     pub fn handle_unix(&mut self, outcome: Result<(), String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
-            (State::AwaitUnix(course), Ok(())) => part.become_ready(conversation, course),
-            (State::AwaitUnix(course), Err(why)) => part.fall_back(conversation, course, why),
+            (State::AwaitUnix(terms), Ok(())) => part.become_ready(conversation, terms),
+            (State::AwaitUnix(terms), Err(why)) => part.fall_back(conversation, terms, why),
             // The handshake has ended meanwhile: nothing waits for the result of this work.
             (state, _) => part.state = state,
         }
@@ -152,18 +152,18 @@ impl Handshake<DialerPart> {
     pub fn handle_prepared(&mut self, outcome: Result<VerbsEndpoint, String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
-            (State::AwaitPrepared(course, theirs), Ok(ours)) => {
+            (State::AwaitPrepared(terms, theirs), Ok(ours)) => {
                 match negotiate::gid_types(ours.gid_type, theirs.gid_type) {
                     Ok(()) => {
                         part.deferred.push_back(DialerEvent::ConnectPair(theirs));
-                        part.state = State::AwaitConnected(course, Box::new(ours));
+                        part.state = State::AwaitConnected(terms, Box::new(ours));
                     }
-                    Err(why) => part.leave_verbs(conversation, course, why),
+                    Err(why) => part.leave_verbs(conversation, terms, why),
                 }
             }
-            (State::AwaitPrepared(course, _), Err(why)) => {
+            (State::AwaitPrepared(terms, _), Err(why)) => {
                 let why = End::Dialer.cannot_prepare(&why);
-                part.fall_back(conversation, course, why);
+                part.fall_back(conversation, terms, why);
             }
             (state, _) => part.state = state,
         }
@@ -174,13 +174,13 @@ impl Handshake<DialerPart> {
     pub fn handle_connected(&mut self, outcome: Result<(), String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
-            (State::AwaitConnected(course, ours), Ok(())) => {
+            (State::AwaitConnected(terms, ours), Ok(())) => {
                 conversation.send(&Message::Endpoint(Endpoint::Verbs(*ours)));
-                part.become_ready(conversation, course);
+                part.become_ready(conversation, terms);
             }
-            (State::AwaitConnected(course, _), Err(why)) => {
+            (State::AwaitConnected(terms, _), Err(why)) => {
                 let why = End::Dialer.cannot_connect(&why);
-                part.leave_verbs(conversation, course, why);
+                part.leave_verbs(conversation, terms, why);
             }
             (state, _) => part.state = state,
         }
@@ -248,31 +248,31 @@ impl Part for DialerPart {
                     }
                 }
             }
-            (State::AwaitEndpoint(course), Message::Endpoint(endpoint))
-                if endpoint.fabric() == course.chosen.fabric =>
+            (State::AwaitEndpoint(terms), Message::Endpoint(endpoint))
+                if endpoint.fabric() == terms.chosen.fabric =>
             {
-                self.go_to(conversation, endpoint, course);
+                self.go_to(conversation, endpoint, terms);
             }
-            (State::AwaitEndpoint(course), Message::Unavailable(unavailable))
-                if unavailable.fabric == course.chosen.fabric =>
+            (State::AwaitEndpoint(terms), Message::Unavailable(unavailable))
+                if unavailable.fabric == terms.chosen.fabric =>
             {
-                self.fall_back(conversation, course, unavailable.reason.to_string());
+                self.fall_back(conversation, terms, unavailable.reason.to_string());
             }
             // The acceptor could not connect its queue pair with this end's.
-            (State::AwaitReady(course), Message::Unavailable(unavailable))
+            (State::AwaitReady(terms), Message::Unavailable(unavailable))
                 if unavailable.fabric == FabricKind::Verbs
-                    && course.chosen.fabric == FabricKind::Verbs =>
+                    && terms.chosen.fabric == FabricKind::Verbs =>
             {
-                self.leave_verbs(conversation, course, unavailable.reason.to_string());
+                self.leave_verbs(conversation, terms, unavailable.reason.to_string());
             }
             (
-                State::AwaitReady(course),
+                State::AwaitReady(terms),
                 Message::Ready(Ready {
                     process,
                     session: Some(session),
                 }),
             ) => {
-                self.finish(conversation, course, process, session);
+                self.finish(conversation, terms, process, session);
             }
             (_, message) => {
                 let kind = message.kind();
@@ -330,11 +330,11 @@ impl DialerPart {
     fn fall_back(
         &mut self,
         conversation: &mut Conversation<DialerEvent>,
-        mut course: ChosenTerms,
+        mut terms: ChosenTerms,
         why: String,
     ) {
-        course.ruled_out.push(RuledOut {
-            fabric: course.chosen.fabric,
+        terms.ruled_out.push(RuledOut {
+            fabric: terms.chosen.fabric,
             why,
         });
         let ChosenTerms {
@@ -343,7 +343,7 @@ impl DialerPart {
             ruled_out,
             place,
             ..
-        } = course;
+        } = terms;
         self.choose(conversation, version, theirs, place, ruled_out);
     }
 
@@ -351,19 +351,19 @@ impl DialerPart {
     fn leave_verbs(
         &mut self,
         conversation: &mut Conversation<DialerEvent>,
-        course: ChosenTerms,
+        terms: ChosenTerms,
         why: String,
     ) {
         conversation.speak_again();
         self.deferred.push_back(DialerEvent::ClosePair);
-        self.fall_back(conversation, course, why);
+        self.fall_back(conversation, terms, why);
     }
 
     fn go_to(
         &mut self,
         conversation: &mut Conversation<DialerEvent>,
         endpoint: Endpoint,
-        course: ChosenTerms,
+        terms: ChosenTerms,
     ) {
         match endpoint {
             Endpoint::Shm(endpoint) => {
@@ -371,50 +371,50 @@ impl DialerPart {
                     name: ShmEndpoint::name(&endpoint.token),
                     token: endpoint.token,
                 });
-                self.state = State::AwaitUnix(course);
+                self.state = State::AwaitUnix(terms);
             }
-            Endpoint::Tcp => self.become_ready(conversation, course),
+            Endpoint::Tcp => self.become_ready(conversation, terms),
             Endpoint::Verbs(theirs) => {
                 self.deferred.push_back(DialerEvent::PreparePair);
-                self.state = State::AwaitPrepared(course, Box::new(theirs));
+                self.state = State::AwaitPrepared(terms, Box::new(theirs));
             }
         }
     }
 
-    fn become_ready(&mut self, conversation: &mut Conversation<DialerEvent>, course: ChosenTerms) {
-        let ready = self.ours.ready(&course.theirs, self.host.pid, None);
+    fn become_ready(&mut self, conversation: &mut Conversation<DialerEvent>, terms: ChosenTerms) {
+        let ready = self.ours.ready(&terms.theirs, self.host.pid, None);
         conversation.send(&Message::Ready(ready));
         // The acceptor's session may have begun with *Ready*, and would read more as a frame.
         conversation.be_quiet();
-        self.state = State::AwaitReady(course);
+        self.state = State::AwaitReady(terms);
     }
 
     fn finish(
         &mut self,
         conversation: &mut Conversation<DialerEvent>,
-        course: ChosenTerms,
+        terms: ChosenTerms,
         process: Option<u32>,
         session: SessionSecrets,
     ) {
         let prologue = conversation.prologue();
         let agreement = Agreement {
-            stated_pid: process.filter(|_| self.ours.host.share_pids(&course.theirs.host)),
-            no_tcp: negotiate::exclusion(&self.ours, &course.theirs, FabricKind::Tcp),
+            stated_pid: process.filter(|_| self.ours.host.share_pids(&terms.theirs.host)),
+            no_tcp: negotiate::exclusion(&self.ours, &terms.theirs, FabricKind::Tcp),
             payload_checksums: negotiate::payload_checksums(
                 &self.ours,
-                &course.theirs,
+                &terms.theirs,
                 conversation.is_sealed(),
             ),
-            peer: course.theirs,
-            version: course.version,
+            peer: terms.theirs,
+            version: terms.version,
             features: conversation.common_features(),
             session_id: session.id,
             resume_secret: session.resume,
-            fabric: course.chosen.fabric,
-            reason: course.chosen.reason,
+            fabric: terms.chosen.fabric,
+            reason: terms.chosen.reason,
             prologue,
             authenticated_as: conversation.authenticated_as(),
-            place: course.place,
+            place: terms.place,
         };
         conversation.succeed(DialerEvent::Agreed(Box::new(agreement)));
     }

@@ -11,7 +11,7 @@ use ibex_harness::fixed_random;
 use ibex_tls::{AuthenticatedAs, Credentials, Security, SharedSecret};
 
 use super::meeting::{ENTROPY, Meeting, TIMEOUT, host, local};
-use super::resume_tests::{EPOCH, Reunion, node, ticket};
+use super::reunion::{EPOCH, Reunion, node, ticket};
 use super::verbs_tests::{hardware, hardware_of, with_hardware};
 use super::*;
 use crate::error::HandshakeError;

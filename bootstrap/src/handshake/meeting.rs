@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::resume_tests::HELLO;
+use super::reunion::HELLO;
 use super::*;
 use crate::error::HandshakeError;
 use crate::identity::{HostHint, NodeIdentity};

@@ -65,6 +65,7 @@
 #![forbid(unsafe_code)]
 
 mod acceptor;
+mod acceptor_entropy;
 mod conversation;
 mod dialer;
 mod inbox;
@@ -76,7 +77,8 @@ use std::fmt;
 
 use ibex_tls::AuthenticatedAs;
 
-pub use acceptor::{AcceptorEntropy, AcceptorEvent, AcceptorHandshake, AcceptorPart};
+pub use acceptor::{AcceptorEvent, AcceptorHandshake, AcceptorPart};
+pub use acceptor_entropy::AcceptorEntropy;
 pub use dialer::{DialerEvent, DialerHandshake, DialerPart};
 pub(crate) use inbox::CHECKSUM;
 pub use machine::{Handshake, Part};
@@ -212,6 +214,8 @@ mod meeting;
 mod resume_tests;
 #[cfg(test)]
 mod resume_verbs_tests;
+#[cfg(test)]
+mod reunion;
 #[cfg(test)]
 mod security_tests;
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::meeting::TIMEOUT;
-use super::resume_tests::{EPOCH, HELLO, OFFER, RESUME, RESUMED, Reunion, bytes_of, node, ticket};
+use super::reunion::{EPOCH, HELLO, OFFER, RESUME, RESUMED, Reunion, bytes_of, node, ticket};
 use super::verbs_tests::endpoint;
 use super::*;
 use crate::error::HandshakeError;

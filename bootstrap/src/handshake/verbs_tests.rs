@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::meeting::{ACCEPTOR, DIALER, Meeting, TIMEOUT, agreed, failed, host, local};
-use super::resume_tests::bytes_of;
+use super::reunion::bytes_of;
 use super::*;
 use crate::error::HandshakeError;
 use crate::fabric::{Policy, VerbsDevice};

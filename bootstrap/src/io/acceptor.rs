@@ -22,13 +22,13 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::device_jobs::DeviceJobs;
 use super::epoll_set::{EpollEntry, EpollSet};
-use super::pending::{HandshakeProgress, Pending};
+use super::pending::{HandshakeProgress, Pending, draw_entropy};
 use super::reserve::Reserve;
 use super::{after, host, tcp};
 use crate::error::{HandshakeFailure, ListenError, Problem};
 use crate::established::Established;
-use crate::handshake::{AcceptorEntropy, AcceptorHandshake};
-use crate::identity::{HostHint, Secret};
+use crate::handshake::AcceptorHandshake;
+use crate::identity::HostHint;
 use crate::local::Local;
 use crate::resumption::ResumedConnection;
 
@@ -466,20 +466,6 @@ impl Acceptor {
     fn listener_watch(&self) -> EpollEntry<'_> {
         self.epoll.watch(LISTENER)
     }
-}
-
-fn draw_entropy() -> io::Result<AcceptorEntropy> {
-    fn draw<const N: usize>() -> io::Result<[u8; N]> {
-        let mut bytes = [0; N];
-        ibex_base::random::fill(&mut bytes)?;
-        Ok(bytes)
-    }
-    Ok(AcceptorEntropy {
-        nonce: draw()?,
-        token: Secret::new(draw()?),
-        session_id: draw()?,
-        resume_secret: Secret::new(draw()?),
-    })
 }
 
 /// The listener's key in the epoll set.

@@ -10,6 +10,7 @@ mod connect;
 mod device_jobs;
 mod dial;
 mod dial_desk;
+mod dial_target;
 mod dialer;
 mod epoll_set;
 mod event_fd;
@@ -18,6 +19,7 @@ mod host;
 mod pending;
 mod reserve;
 mod resolver;
+mod talk;
 mod tcp;
 mod unix;
 

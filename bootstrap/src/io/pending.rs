@@ -17,8 +17,10 @@ use super::unix::{self, Datagram, Purpose, UnixPair, UnixPeer};
 use crate::error::{HandshakeError, Problem};
 use crate::established::{Established, Sockets};
 use crate::handshake::{
-    AcceptorEvent, AcceptorHandshake, AcceptorPart, Agreement, HandshakeStep, ResumedSession,
+    AcceptorEntropy, AcceptorEvent, AcceptorHandshake, AcceptorPart, Agreement, HandshakeStep,
+    ResumedSession,
 };
+use crate::identity::Secret;
 use crate::negotiate::End;
 use crate::resumption::ResumedConnection;
 use crate::unix_sockets::{UnixClosing, UnixSocket};
@@ -298,7 +300,7 @@ impl Pending {
                     self.reserve = Reserve::default();
                 }
                 AcceptorEvent::FindDevice => {
-                    self.device_jobs.push(DeviceJob::Find(self.own_address))
+                    self.device_jobs.push(DeviceJob::Find(self.own_address));
                 }
                 AcceptorEvent::PreparePair => {
                     self.device_jobs.push(DeviceJob::Prepare(PairRequest {
@@ -307,7 +309,7 @@ impl Pending {
                         offered: self.connection.machine.offered(),
                         end: End::Acceptor,
                         resumes: self.connection.machine.resumes(),
-                    }))
+                    }));
                 }
                 AcceptorEvent::ConnectPair(theirs) => {
                     let pair = self.pair.take();
@@ -357,6 +359,21 @@ impl Pending {
             self.connection.machine.handle_shortage(limit);
         }
     }
+}
+
+/// Draws what a handshake of the acceptor needs of randomness.
+pub(super) fn draw_entropy() -> io::Result<AcceptorEntropy> {
+    fn draw<const N: usize>() -> io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        ibex_base::random::fill(&mut bytes)?;
+        Ok(bytes)
+    }
+    Ok(AcceptorEntropy {
+        nonce: draw()?,
+        token: Secret::new(draw()?),
+        session_id: draw()?,
+        resume_secret: Secret::new(draw()?),
+    })
 }
 
 /// The most connections to the Unix socket that a turn accepts, of whichever user: both connections

@@ -14,7 +14,7 @@ use super::{
     room::CompletionRoom,
 };
 use crate::{
-    device::{Device, DeviceContext, RequestedSize, clock::DeviceClock, new_tag},
+    device::{Device, DeviceContext, clock::DeviceClock, new_tag, requested_size::RequestedSize},
     error::VerbsError,
     probe::polling::CompletionPolling,
     provider::{CompletionHandle, ExtendedInit},

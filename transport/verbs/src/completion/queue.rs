@@ -27,7 +27,7 @@ use super::{
     work_completion::WorkCompletion,
 };
 use crate::{
-    device::{DeviceContext, RequestedSize},
+    device::{DeviceContext, requested_size::RequestedSize},
     error::VerbsError,
     provider::{ChannelHandle, CompletionHandle, PollQueue, RequestNotify},
 };

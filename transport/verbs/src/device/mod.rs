@@ -7,13 +7,16 @@
 pub(crate) mod async_event;
 pub(crate) mod clock;
 pub(crate) mod fork_report;
+pub(crate) mod guid;
+pub(crate) mod requested_size;
 
-use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use guid::Guid;
 use ibex_base::fork;
+use requested_size::RequestedSize;
 use rustix::fs::Access;
 use rustix::io::Errno;
 
@@ -462,56 +465,8 @@ impl Drop for DeviceContext {
     }
 }
 
-/// A 64-bit identifier in the form of `ibv_devinfo`.
-pub(crate) struct Guid(pub(crate) u64);
-
-impl Guid {
-    /// Reads a device's name of the form `guid:0002:c903:0000:0001`; `None` for another name.
-    pub(crate) fn of_name(name: &str) -> Option<Self> {
-        let words: Vec<_> = name.strip_prefix("guid:")?.split(':').collect();
-        let is_word =
-            |word: &&str| word.len() == 4 && word.bytes().all(|one| one.is_ascii_hexdigit());
-        match words.len() == 4 && words.iter().all(is_word) {
-            true => u64::from_str_radix(&words.concat(), 16).ok().map(Self),
-            false => None,
-        }
-    }
-}
-
-impl fmt::Display for Guid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = |place: u32| self.0 >> (16 * place) & 0xffff;
-        let [a, b, c, d] = [3, 2, 1, 0].map(word);
-        write!(f, "{a:04x}:{b:04x}:{c:04x}:{d:04x}")
-    }
-}
-
 /// Returns a number that no other queue of this process has, by which events name the queue.
 pub(crate) fn new_tag() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// A requested size beside the device's limit.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RequestedSize {
-    /// The object whose size it is.
-    pub(crate) what: &'static str,
-    /// The size that was requested.
-    pub(crate) asked: u64,
-    /// The device's limit.
-    pub(crate) limit: u64,
-    /// The setting that asks for less.
-    pub(crate) setting: &'static str,
-}
-
-impl RequestedSize {
-    pub(crate) fn new(what: &'static str, asked: u32, limit: u32, setting: &'static str) -> Self {
-        Self {
-            what,
-            asked: asked.into(),
-            limit: limit.into(),
-            setting,
-        }
-    }
 }

@@ -15,11 +15,13 @@ use rustix::io::Errno;
 
 use super::{
     protection_domain::ProtectionDomain,
-    region::{RegionAccess, RegionRegistration, RemoteAddress, ScatterEntry, TargetEntry},
+    region::{RegionAccess, RegionRegistration},
+    remote_address::RemoteAddress,
+    scatter_entry::{ScatterEntry, TargetEntry},
 };
 use crate::{
     abi::Sge,
-    device::{Device, DeviceContext, RequestedSize},
+    device::{Device, DeviceContext, requested_size::RequestedSize},
     error::VerbsError,
     locked_memory::LockedMemory,
     provider::{BufferHandle, RegisteredRegion},

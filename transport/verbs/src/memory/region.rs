@@ -18,17 +18,17 @@
 //!    what happens afterwards is rule 1.
 
 use std::ffi::c_void;
-use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ibex_base::{fork, sync::lock};
 use rustix::io::Errno;
 
 use super::protection_domain::{Domain, ProtectionDomain};
+use super::remote_address::RemoteAddress;
+use super::scatter_entry::{ScatterEntry, TargetEntry};
 use crate::{
     abi::{Sge, access_flags},
     device::{DeviceContext, new_tag},
@@ -317,15 +317,11 @@ impl<M: DeviceMemory> MemoryRegion<M> {
             self.bytes
         );
         let length = u32::try_from(range.end - range.start).expect("a piece below 4 GiB");
-        ScatterEntry {
-            sge: Sge {
-                addr: (self.base.as_ptr().addr() + range.start) as u64,
-                length,
-                lkey: self.lkey,
-            },
-            registered: true,
-            memory: PhantomData,
-        }
+        ScatterEntry::registered(Sge {
+            addr: (self.base.as_ptr().addr() + range.start) as u64,
+            length,
+            lkey: self.lkey,
+        })
     }
 }
 
@@ -421,125 +417,5 @@ impl RegionRegistration {
 
     fn state(&self) -> MutexGuard<'_, RegistrationState> {
         lock(&self.state)
-    }
-}
-
-/// A place in a peer's memory, and the key to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteAddress {
-    /// The address there.
-    pub address: u64,
-    /// The key that permits this end to read or write there.
-    pub rkey: u32,
-}
-
-impl RemoteAddress {
-    /// Returns the key alone.
-    #[must_use]
-    pub fn key(self) -> RemoteKey {
-        RemoteKey(self.rkey)
-    }
-
-    /// Returns the place this many bytes behind. The addresses of a peer are numbers here, so they
-    /// wrap.
-    #[must_use]
-    pub fn plus(self, bytes: u64) -> Self {
-        Self {
-            address: self.address.wrapping_add(bytes),
-            ..self
-        }
-    }
-}
-
-/// The key of a memory region or of a memory window, by which a peer reaches it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RemoteKey(pub(crate) u32);
-
-impl RemoteKey {
-    /// Takes the number that a peer has told.
-    #[must_use]
-    pub fn from_raw(raw: u32) -> Self {
-        Self(raw)
-    }
-
-    /// Returns the number, to be told to a peer.
-    #[must_use]
-    pub fn to_raw(self) -> u32 {
-        self.0
-    }
-}
-
-/// A piece of memory of a work request.
-#[derive(Clone, Copy, Debug)]
-pub struct ScatterEntry<'memory> {
-    pub(crate) sge: Sge,
-    pub(crate) registered: bool,
-    memory: PhantomData<&'memory [u8]>,
-}
-
-impl<'memory> ScatterEntry<'memory> {
-    /// A piece of registered memory, which exists while `'memory` lasts.
-    pub(super) fn registered(sge: Sge) -> Self {
-        Self {
-            sge,
-            registered: true,
-            memory: PhantomData,
-        }
-    }
-
-    /// An entry without bytes, with which arrays of entries are made before they are filled.
-    pub const EMPTY: Self = Self {
-        sge: Sge {
-            addr: 0,
-            length: 0,
-            lkey: 0,
-        },
-        registered: false,
-        memory: PhantomData,
-    };
-
-    /// Memory that is not registered, for inline sends only: the bytes are copied while
-    /// they are posted.
-    ///
-    /// # Panics
-    /// If it is longer than 4 GiB.
-    #[inline]
-    #[must_use]
-    pub fn unregistered(bytes: &'memory [u8]) -> Self {
-        Self {
-            sge: Sge {
-                addr: bytes.as_ptr().addr() as u64,
-                length: u32::try_from(bytes.len()).expect("a piece below 4 GiB"),
-                lkey: 0,
-            },
-            registered: false,
-            memory: PhantomData,
-        }
-    }
-
-    /// Returns the piece's length.
-    #[inline]
-    #[must_use]
-    pub fn bytes(&self) -> u32 {
-        self.sge.length
-    }
-}
-
-/// A piece of memory of a work request that the device writes
-/// ([`MemoryRegion::target`]).
-#[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-pub struct TargetEntry<'memory>(pub(crate) ScatterEntry<'memory>);
-
-impl<'memory> TargetEntry<'memory> {
-    pub(crate) fn as_entries<'list>(list: &'list [Self]) -> &'list [ScatterEntry<'memory>] {
-        // SAFETY: the same pieces, since the type is transparent.
-        unsafe { slice::from_raw_parts(list.as_ptr().cast(), list.len()) }
-    }
-
-    /// Returns the piece's length.
-    #[must_use]
-    pub fn bytes(&self) -> u32 {
-        self.0.bytes()
     }
 }

@@ -63,7 +63,8 @@ use ibex_base::fork;
 
 use super::{
     protection_domain::{Domain, ProtectionDomain},
-    region::{RegionAccess, RegionRegistration, RemoteAddress, RemoteKey},
+    region::{RegionAccess, RegionRegistration},
+    remote_address::{RemoteAddress, RemoteKey},
 };
 use crate::{
     abi::work_id::WorkId,

@@ -10,13 +10,14 @@ use std::sync::Arc;
 use ibex_base::fork;
 
 use super::{
-    connection::{ConnectionSettings, LocalPort, RemoteEndpoint},
+    connection::ConnectionSettings,
+    endpoint::{LocalPort, RemoteEndpoint},
     global_header::GlobalHeader,
 };
 use crate::{
     abi::{
         gid::GidType,
-        queue_pair_state::{AddressVector, GlobalRoute},
+        queue_pair_attributes::{AddressVector, GlobalRoute},
         wc_flags, wc_opcode,
     },
     completion::work_completion::WorkCompletion,

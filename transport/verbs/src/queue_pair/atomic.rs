@@ -34,7 +34,9 @@ use crate::{
     memory::{
         anonymous::AnonymousMemory,
         protection_domain::ProtectionDomain,
-        region::{MemoryRegion, RegionAccess, RemoteAddress, TargetEntry},
+        region::{MemoryRegion, RegionAccess},
+        remote_address::RemoteAddress,
+        scatter_entry::TargetEntry,
     },
     provider::AtomicSupport,
 };

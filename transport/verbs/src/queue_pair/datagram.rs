@@ -24,17 +24,20 @@ use ibex_base::fork;
 use super::{
     QueuePair, QueuePairBuilder, QueuePairObject, SendBatch,
     address::{Address, AddressHandle},
-    connection::{ConnectionSettings, FirstSequence, LocalPort},
+    connection::ConnectionSettings,
     datagram_buffer::DatagramEntry,
     delegates::delegates,
+    endpoint::{FirstSequence, LocalPort},
     receive_queue::{PostError, ReceiveBatch, ReceiveQueue},
     work_request::{PushError, ReceiveRequest, SendRequest},
 };
 use crate::{
     abi::{
+        attribute_mask::AttributeMask,
         gid::{Gid, GidScope},
+        queue_pair_attributes::QueuePairAttributes,
         queue_pair_kind::QueuePairKind,
-        queue_pair_state::{AttributeMask, QueuePairAttributes, QueuePairState},
+        queue_pair_state::QueuePairState,
         work_id::WorkId,
     },
     error::VerbsError,

@@ -13,7 +13,8 @@ use rustix::io::Errno;
 
 use super::{
     QueuePairObject,
-    work_request::{PushError, ReceiveRequest, RequestTable},
+    request_table::RequestTable,
+    work_request::{PushError, ReceiveRequest},
     xrc::{OpenXrcDomain, XrcDomain},
 };
 use crate::{
@@ -22,7 +23,7 @@ use crate::{
         queue::{CompletionQueue, CompletionQueueObject},
         room::TakenRoom,
     },
-    device::{DeviceContext, RequestedSize, new_tag},
+    device::{DeviceContext, new_tag, requested_size::RequestedSize},
     error::VerbsError,
     memory::protection_domain::{Domain, ProtectionDomain},
     provider::{PostReceive, SharedReceiveAttributes, SharedReceiveHandle, xrc::XrcReceivesInit},

@@ -12,7 +12,8 @@ use crate::{
     abi::{BindInfo, BindWr, access_flags, work_id::WorkId, wr_opcode},
     memory::{
         protection_domain::Domain,
-        region::{DeviceMemory, LiveRegistration, MemoryRegion, RegionAccess, RemoteAddress},
+        region::{DeviceMemory, LiveRegistration, MemoryRegion, RegionAccess},
+        remote_address::RemoteAddress,
         window::{BindRequest, MemoryWindow, WindowBinding, WindowError},
     },
     provider::{WindowKind, next_key},

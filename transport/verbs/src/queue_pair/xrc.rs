@@ -25,17 +25,17 @@ use rustix::io::Errno;
 
 use super::{
     QueuePair, QueuePairBuilder, SendBatch,
-    connection::{ConnectionSettings, FirstSequence, LocalPort, RemoteEndpoint},
+    connection::ConnectionSettings,
     delegates::delegates,
+    endpoint::{FirstSequence, LocalPort, RemoteEndpoint},
     read::{ReadLimits, ReadRequest},
     receive_queue::{PostError, ReceiveBatch, ReceiveQueue},
     work_request::{PushError, SendRequest},
 };
 use crate::{
     abi::{
-        port::Mtu,
-        queue_pair_kind::QueuePairKind,
-        queue_pair_state::{AttributeMask, QueuePairAttributes, QueuePairState},
+        attribute_mask::AttributeMask, port::Mtu, queue_pair_attributes::QueuePairAttributes,
+        queue_pair_kind::QueuePairKind, queue_pair_state::QueuePairState,
     },
     completion::queue::CompletionQueue,
     connect_error::{ConnectCause, ConnectError},
