@@ -9,9 +9,9 @@ use crate::PeerId;
 
 /// The program's choice of an engine for a peer that dials.
 #[derive(Clone)]
-pub(crate) struct AcceptPlacement(Arc<Place>);
+pub(crate) struct AcceptPlacement(Arc<ChooseEngine>);
 
-type Place = dyn Fn(PeerId, SocketAddr) -> Option<usize> + Send + Sync;
+type ChooseEngine = dyn Fn(PeerId, SocketAddr) -> Option<usize> + Send + Sync;
 
 impl AcceptPlacement {
     pub(crate) fn new(

@@ -12,7 +12,7 @@ use std::{
 
 use ibex_base::{fork, sync::lock};
 use ibex_bootstrap::{
-    DialDesk, DialError, DialRequest, Dialer, Dialing, Established, Outcome, ResumeError,
+    DialDesk, DialError, DialOutcome, DialRequest, Dialer, Dialing, Established, ResumeError,
     ResumedConnection,
 };
 use ibex_ring::parking::{self, AtSlot, Ticket, WaitSlot, Wakers};
@@ -33,7 +33,7 @@ pub(crate) type Desk = DialDesk<Owner>;
 
 /// Whoever gets the outcome of an order.
 pub(crate) enum Owner {
-    Call(Arc<Call>),
+    Call(Arc<PendingDial>),
     /// A session that is to resume.
     Session {
         session: u64,
@@ -58,7 +58,7 @@ impl Dials {
         let mut incoming = mem::take(&mut self.late);
         while let Some((owner, outcome)) = self.dialer.poll_outcome() {
             match (owner, outcome) {
-                (Owner::Call(call), Outcome::Dialed(outcome)) => {
+                (Owner::Call(call), DialOutcome::Dialed(outcome)) => {
                     let outcome = outcome.map(|established| self.admission(*established));
                     call.answer(outcome.map_err(ConnectError::from), wakers);
                 }
@@ -68,14 +68,14 @@ impl Dials {
                         epoch,
                         has_warned,
                     },
-                    Outcome::Resumed(outcome),
+                    DialOutcome::Resumed(outcome),
                 ) => incoming.push(Incoming::Redialed(Box::new(Redialed {
                     session,
                     epoch,
                     outcome: redialed(outcome, &has_warned),
                 }))),
                 // A call orders new sessions only, and a session orders none.
-                (Owner::Call(_), Outcome::Resumed(_)) | (Owner::Session { .. }, _) => {}
+                (Owner::Call(_), DialOutcome::Resumed(_)) | (Owner::Session { .. }, _) => {}
             }
         }
         while let Some(unwanted) = self.dialer.poll_unwanted() {
@@ -131,7 +131,7 @@ fn redialed(
 }
 
 /// The state that a call shares with the dialer.
-pub(crate) struct Call {
+pub(crate) struct PendingDial {
     answer: Mutex<Answer>,
     waiters: WaitSlot,
 }
@@ -143,7 +143,7 @@ enum Answer {
     Gone,
 }
 
-impl Call {
+impl PendingDial {
     fn answer(&self, outcome: Result<Box<Admission>, ConnectError>, wakers: &mut Wakers) {
         let mut answer = lock(&self.answer);
         match (&*answer, outcome) {
@@ -174,7 +174,7 @@ impl Call {
 /// A session on its way. Dropping it cancels the attempt, and abandons a session that is there
 /// already: the peer would wait for this end.
 pub(crate) struct Connecting {
-    call: Arc<Call>,
+    call: Arc<PendingDial>,
     held: Option<Ticket>,
     #[allow(dead_code, reason = "held for its drop")]
     dialing: Dialing,
@@ -183,7 +183,7 @@ pub(crate) struct Connecting {
 impl Connecting {
     /// Begins to connect; `None` if the node is closed.
     pub(crate) fn begin(desk: &Desk, request: DialRequest) -> Option<Self> {
-        let call = Arc::new(Call {
+        let call = Arc::new(PendingDial {
             answer: Mutex::new(Answer::Awaited),
             waiters: WaitSlot::new(),
         });

@@ -65,12 +65,12 @@ pub(crate) struct DrainAsync<'a> {
     node: &'a Node,
     /// Until it has begun.
     timeout: Option<Duration>,
-    waiting: Arc<Waiting>,
+    waiting: Arc<DrainWait>,
 }
 
 /// Shared by the future and the thread that waits.
 #[derive(Default)]
-struct Waiting {
+struct DrainWait {
     is_dropped: AtomicBool,
     outcome: Mutex<Outcome>,
 }
@@ -245,7 +245,7 @@ impl Drop for DrainAsync<'_> {
     }
 }
 
-impl Waiting {
+impl DrainWait {
     fn outcome(&self) -> MutexGuard<'_, Outcome> {
         lock(&self.outcome)
     }

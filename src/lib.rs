@@ -185,6 +185,7 @@ mod draining;
 mod driving_tasks;
 mod environment;
 mod error;
+mod event;
 mod events;
 mod fan_in;
 mod group;
@@ -222,7 +223,8 @@ pub use error::{
     ConnectError, ConnectErrorKind, ListenError, ListenErrorKind, OpenError, OpenErrorKind,
     RecvError, RecvErrorKind, SendError, SendErrorKind, WaitError, WaitErrorKind,
 };
-pub use events::{Event, Events};
+pub use event::Event;
+pub use events::Events;
 pub use fan_in::{FanIn, FanInEvent};
 pub use group::{Group, GroupMember, MemberId, MemberLost};
 pub use message::Message;

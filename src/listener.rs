@@ -18,7 +18,7 @@ use ibex_bootstrap::{
 use ibex_ring::parking::Wakers;
 use ibex_transport::{
     engine::{Admission, ControlSource, Incoming},
-    node::log_limit::{Held, LogLimit},
+    node::log_limit::{LogLimit, UnloggedEvents},
     runtime::Runtime,
     session::{EngineId, PeerDescription, PeerNames},
     shared_memory::UnixWires,
@@ -30,11 +30,11 @@ use crate::{
     accept_placement::AcceptPlacement,
     channel_defaults::ChannelDefaults,
     peer,
-    resuming::{Resuming, SessionPlace, prepared_pair},
+    resuming::{ResumablePlace, Resuming, prepared_pair},
 };
 
 /// The listener with its handshakes, as the engine turns it.
-pub(crate) struct Listener {
+pub(crate) struct PeerListener {
     pub(crate) acceptor: Acceptor,
     pub(crate) failures: Failures,
     pub(crate) our_channels: u32,
@@ -45,7 +45,7 @@ pub(crate) struct Listener {
     pub(crate) engines: usize,
 }
 
-impl Listener {
+impl PeerListener {
     /// Returns the engine that the program wants for a peer that has dialed.
     ///
     /// # Errors
@@ -62,7 +62,7 @@ impl Listener {
     }
 }
 
-impl ControlSource for Listener {
+impl ControlSource for PeerListener {
     fn fd(&self) -> BorrowedFd<'_> {
         self.acceptor.as_fd()
     }
@@ -177,7 +177,7 @@ impl Failures {
     ) {
         self.counts.refused.fetch_add(1, Ordering::Relaxed);
         // Recorded as an error value, so that a subscriber can tell one cause from another.
-        let tell: fn(&Held) =
+        let tell: fn(&UnloggedEvents) =
             |held| tracing::warn!(example = %held.example, count = held.count, "{held}");
         match self.limit.admits(kind, now, tell, || failure.to_string()) {
             true => tracing::warn!(failure, %listener, "a connection did not become a session"),
@@ -250,7 +250,7 @@ pub(crate) fn admission(
         payload_checksums,
         reconnect: Some(reconnect),
         engine: None,
-        place: Box::new(SessionPlace {
+        place: Box::new(ResumablePlace {
             place,
             session: session_id,
             _registered: registered,
@@ -348,7 +348,7 @@ mod tests {
             assert_eq!(count(&counts.others), 99_995);
             // A failure of another kind is still logged.
             let other = Problem::Handshake(HandshakeError::Closed {
-                step: ibex_bootstrap::handshake::Step::Hello,
+                step: ibex_bootstrap::handshake::HandshakeStep::Hello,
                 detail: None,
             });
             failures.tell(FailureKind::of(&other), &other, listener, start);

@@ -34,12 +34,12 @@ use crate::{
     error::{ListenFailure, NotAccepted},
     inspect::{Inspector, Observed},
     io::ListenerNames,
-    listener::{FailureCounts, Failures, Listener, admit},
+    listener::{FailureCounts, Failures, PeerListener, admit},
     message::DefaultCodec,
     node_builder::absent_fabrics,
     node_settings::NodeSettings,
     peers::Reaching,
-    resuming::{Resuming, Sessions},
+    resuming::{ResumeRegistry, Resuming},
     security_stats::{security_stats, warn_of_credentials},
     template::ChannelTemplate,
 };
@@ -272,7 +272,7 @@ impl Node {
             per_node: settings.max_node_sessions,
         });
         local.limits.session_credit_bytes = settings.session_credit_bytes;
-        let sessions = Arc::<Sessions>::default();
+        let sessions = Arc::<ResumeRegistry>::default();
         local.resumable = Some(sessions.clone());
         let dialer = Dialer::new(&local)?;
         let resuming = Resuming {
@@ -356,7 +356,7 @@ impl Node {
             source: error.source,
         })?;
         self.local_addr = Some(acceptor.local_addr());
-        let listener = Listener {
+        let listener = PeerListener {
             acceptor,
             failures: Failures::new(self.failures.clone()),
             our_channels: self.settings.max_channels,

@@ -16,7 +16,7 @@ use std::{
 use ibex_base::sync::lock;
 use ibex_bootstrap::{
     Established, FabricKind, HandshakeError, Local, Place, Resumable, ResumableSessions,
-    ResumeError, ResumeRequest, ResumedConnection, Ticket, VerbsPair,
+    ResumeError, ResumeRequest, ResumeTicket, ResumedConnection, VerbsPair,
 };
 use ibex_transport::{
     connection::{Attempt, NewWire, ReconnectTerms, Redial},
@@ -33,16 +33,16 @@ use crate::{
 
 /// The sessions of a node that may go on over another connection.
 #[derive(Default)]
-pub(crate) struct Sessions(Mutex<HashMap<[u8; 16], Resumable>>);
+pub(crate) struct ResumeRegistry(Mutex<HashMap<[u8; 16], Resumable>>);
 
 /// A session's place in its node, and among those that may go on.
-pub(crate) struct SessionPlace {
+pub(crate) struct ResumablePlace {
     pub(crate) place: Place,
     pub(crate) session: [u8; 16],
     pub(crate) _registered: Option<Registered>,
 }
 
-impl HeldPlace for SessionPlace {
+impl HeldPlace for ResumablePlace {
     fn suspended(&self, keeps_until: Instant) {
         self.place.suspended(self.session, keeps_until);
     }
@@ -54,11 +54,11 @@ impl HeldPlace for SessionPlace {
 
 /// A session among them, until this is dropped.
 pub(crate) struct Registered {
-    sessions: Arc<Sessions>,
+    sessions: Arc<ResumeRegistry>,
     id: [u8; 16],
 }
 
-impl Sessions {
+impl ResumeRegistry {
     fn enter(self: &Arc<Self>, id: [u8; 16], session: Resumable) -> Registered {
         self.lock().insert(id, session);
         let sessions = self.clone();
@@ -70,16 +70,16 @@ impl Sessions {
     }
 }
 
-impl ResumableSessions for Sessions {
+impl ResumableSessions for ResumeRegistry {
     fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
         self.lock().get(session_id).cloned()
     }
 }
 
 /// Omits the sessions' names, which are half of the secret that resumes them.
-impl fmt::Debug for Sessions {
+impl fmt::Debug for ResumeRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sessions")
+        f.debug_struct("ResumeRegistry")
             .field("count", &self.lock().len())
             .finish()
     }
@@ -94,7 +94,7 @@ impl Drop for Registered {
 /// The state that all sessions of a node share for going on over another connection.
 #[derive(Clone)]
 pub(crate) struct Resuming {
-    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) sessions: Arc<ResumeRegistry>,
     pub(crate) desk: Desk,
     pub(crate) local: Local,
     /// [`NodeBuilder::name`](crate::NodeBuilder::name).
@@ -115,7 +115,7 @@ impl Resuming {
         let redial = established.is_dialer.then(|| {
             Arc::new(Redialer {
                 address: peer.address,
-                ticket: Ticket {
+                ticket: ResumeTicket {
                     session_id: id,
                     secret: session.secret.clone(),
                     peer: peer.identity,
@@ -194,7 +194,7 @@ impl Resuming {
 /// Dials the peer of a session again.
 struct Redialer {
     address: SocketAddr,
-    ticket: Ticket,
+    ticket: ResumeTicket,
     local: Local,
     desk: Desk,
     /// Set once it was logged that the peer and this node do not authenticate each other any more.
@@ -223,7 +223,7 @@ impl Redial for Redialer {
         let request = ResumeRequest {
             address: self.address,
             local: self.local.clone(),
-            ticket: Ticket {
+            ticket: ResumeTicket {
                 epoch: attempt.epoch,
                 fabric: fabric_of(attempt.fabric),
                 ..self.ticket.clone()

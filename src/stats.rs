@@ -5,7 +5,7 @@ use std::{fmt, net::SocketAddr, time::Duration};
 
 use ibex_base::{Counted, Rounded};
 use ibex_transport::{
-    connection::{LinkStats, SessionTotals},
+    connection::{ConnectionStats, SessionTotals},
     node::{Measured, NodeHistogram},
     runtime::{Driver, EngineStats as EngineCounts},
     session::SessionStats,
@@ -185,15 +185,17 @@ impl NodeStats {
         let mut all = SessionTotals::default();
         for EngineCounts {
             turns,
-            links,
+            connections,
             ended,
             ..
         } in counts
         {
             let mut of_engine = ended;
-            links.iter().for_each(|link| of_engine.add(link));
-            engines.push(EngineStats::of(turns, links.len(), &of_engine));
-            sessions.extend(links.into_iter().map(NodeSession::new));
+            connections
+                .iter()
+                .for_each(|connection| of_engine.add(connection));
+            engines.push(EngineStats::of(turns, connections.len(), &of_engine));
+            sessions.extend(connections.into_iter().map(NodeSession::new));
             all.add_all(&of_engine);
         }
         let (refused_connections, silent_connections) = failures.counts();
@@ -258,27 +260,27 @@ impl EngineStats {
 }
 
 impl NodeSession {
-    fn new(link: LinkStats) -> Self {
-        let peer = link.session.peer();
+    fn new(connection: ConnectionStats) -> Self {
+        let peer = connection.session.peer();
         Self {
-            number: link.session.number(),
+            number: connection.session.number(),
             peer: PeerId::of(peer),
-            engine: link.session.engine().index(),
+            engine: connection.session.engine().index(),
             address: peer.address,
             names: peer.names.clone(),
-            fabric: fabric_of(link.session.fabric()),
-            rdma_port: link.session.rdma_port(),
+            fabric: fabric_of(connection.session.fabric()),
+            rdma_port: connection.session.rdma_port(),
             first_fabric: fabric_of(peer.fabric),
             fabric_reason: peer.reason.clone(),
-            completion_polling: link.session.completion_polling(),
-            state: match link.is_up {
+            completion_polling: connection.session.completion_polling(),
+            state: match connection.is_up {
                 false => SessionState::Gone,
-                true if link.session.is_suspended() => SessionState::Suspended,
+                true if connection.session.is_suspended() => SessionState::Suspended,
                 true => SessionState::Up,
             },
-            suspension: link.session.suspension().map(|why| why.to_string()),
-            counters: link.session.stats(),
-            channels: link.channels,
+            suspension: connection.session.suspension().map(|why| why.to_string()),
+            counters: connection.session.stats(),
+            channels: connection.channels,
         }
     }
 }

@@ -46,7 +46,7 @@ fn spawn_for(
     linger: Duration,
 ) -> io::Result<()> {
     let _context = handle.enter();
-    let set = EpollSet(event_loop.epoll());
+    let set = EngineEpollFd(event_loop.epoll());
     // SAFETY: the descriptor is open, and the same, for as long as `set` lives, and `AsyncFd` keeps
     // that until it has deregistered it.
     let descriptor = unsafe { AsyncFd::register_with_interest(set, Interest::READABLE) }?;
@@ -60,7 +60,7 @@ fn spawn_for(
             }
         })
     };
-    let driving = Driving {
+    let driving = DrivingTask {
         event_loop: event_loop.clone(),
         runtime: runtime.clone(),
         descriptor,
@@ -73,17 +73,17 @@ fn spawn_for(
 }
 
 /// The task that turns an engine when the reactor has news.
-struct Driving {
+struct DrivingTask {
     event_loop: Arc<EventLoop>,
     runtime: Arc<Runtime>,
-    descriptor: AsyncFd<EpollSet>,
+    descriptor: AsyncFd<EngineEpollFd>,
     linger: Duration,
     flushing: AbortHandle,
     /// True if all tasks of the runtime share one thread.
     shares_thread: bool,
 }
 
-impl Driving {
+impl DrivingTask {
     fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         if self.shares_thread {
             RUNS_TASKS.set(true);
@@ -111,7 +111,7 @@ impl Driving {
     }
 }
 
-impl Drop for Driving {
+impl Drop for DrivingTask {
     fn drop(&mut self) {
         self.flushing.abort();
         self.runtime.driver_left(self.linger);
@@ -139,9 +139,9 @@ fn holds_up_tasks() -> bool {
 const STEPS: u32 = 2;
 
 /// An engine's epoll set, which the reactor watches.
-struct EpollSet(Arc<OwnedFd>);
+struct EngineEpollFd(Arc<OwnedFd>);
 
-impl AsRawFd for EpollSet {
+impl AsRawFd for EngineEpollFd {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }

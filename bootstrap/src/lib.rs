@@ -60,12 +60,12 @@ pub use ibex_tls::{
 pub use identity::{HostHint, Incarnation, NodeIdentity, Secret};
 pub use integrity::Integrity;
 pub use io::{
-    Acceptor, DeviceThread, DialDesk, DialRequest, Dialer, Dialing, Outcome, ResumeRequest, dial,
-    resolve, resume, user_of_peer,
+    Acceptor, DeviceThread, DialDesk, DialOutcome, DialRequest, Dialer, Dialing, ResumeRequest,
+    dial, resolve, resume, user_of_peer,
 };
 pub use local::{Limits, Local};
 pub use message::{ResumeRefusal, SecurityMode, Text, Version, VersionRange, parse_message};
 pub use places::{Place, Places, SessionLimit, SessionLimits};
-pub use resumption::{Resumable, ResumableSessions, ResumedConnection, Ticket};
+pub use resumption::{Resumable, ResumableSessions, ResumeTicket, ResumedConnection};
 pub use unix_sockets::{UnixClosing, UnixSocket, UnixSockets};
 pub use verbs::{PairRequest, VerbsDevices, VerbsPair};

@@ -29,18 +29,18 @@ use crate::identity::{Incarnation, NodeIdentity};
 
 /// A node's places for sessions; clones share them.
 #[derive(Clone, Debug)]
-pub struct Places(Arc<Shared>);
+pub struct Places(Arc<PlaceTable>);
 
 #[derive(Debug)]
-struct Shared {
+struct PlaceTable {
     limits: SessionLimits,
     /// True once new peers that dial are refused.
     is_closed: AtomicBool,
-    taken: Mutex<Taken>,
+    taken: Mutex<TakenPlaces>,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct TakenPlaces {
     by_holder: HashMap<Holder, u32>,
     all: u32,
     /// The places of sessions without a connection, by number.
@@ -80,10 +80,10 @@ pub struct SessionLimits {
 
 /// A session's place.
 #[derive(Clone, Debug)]
-pub struct Place(#[allow(dead_code, reason = "held for its drop")] Arc<Held>);
+pub struct Place(#[allow(dead_code, reason = "held for its drop")] Arc<ReservedPlace>);
 
 #[derive(Debug)]
-struct Held {
+struct ReservedPlace {
     places: Places,
     holder: Holder,
     number: u64,
@@ -103,7 +103,7 @@ impl Places {
     /// Creates places, all of them free.
     #[must_use]
     pub fn new(limits: SessionLimits) -> Places {
-        Places(Arc::new(Shared {
+        Places(Arc::new(PlaceTable {
             limits,
             is_closed: AtomicBool::new(false),
             taken: Mutex::default(),
@@ -152,7 +152,7 @@ impl Places {
         taken.by_holder.insert(holder.clone(), with_peer + 1);
         taken.all += 1;
         taken.next_number += 1;
-        Ok(Place(Arc::new(Held {
+        Ok(Place(Arc::new(ReservedPlace {
             places: self.clone(),
             holder,
             number: taken.next_number,
@@ -166,7 +166,7 @@ impl Places {
     }
 
     /// Locks the counts, also after a panic: they are whole after every statement that may panic.
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, TakenPlaces> {
         self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -175,7 +175,7 @@ impl Place {
     /// Notes that the `session` of this place has no connection, and when it has been without one
     /// for as long as it had one.
     pub fn suspended(&self, session: [u8; 16], keeps_until: Instant) {
-        let Held { places, holder, .. } = &*self.0;
+        let ReservedPlace { places, holder, .. } = &*self.0;
         let suspended = Suspended {
             holder: holder.clone(),
             session,
@@ -190,7 +190,7 @@ impl Place {
     }
 }
 
-impl Taken {
+impl TakenPlaces {
     fn of(&self, holder: &Holder) -> u32 {
         self.by_holder.get(holder).copied().unwrap_or(0)
     }
@@ -212,7 +212,7 @@ impl Taken {
     }
 }
 
-impl Drop for Held {
+impl Drop for ReservedPlace {
     fn drop(&mut self) {
         let mut taken = self.places.taken();
         taken.suspended.remove(&self.number);

@@ -14,4 +14,4 @@ mod ticket;
 
 pub use resumable::{Resumable, ResumableSessions};
 pub use resumed_connection::ResumedConnection;
-pub use ticket::Ticket;
+pub use ticket::ResumeTicket;

@@ -11,8 +11,8 @@ use common::dialing::Turned;
 use common::sessions::Sessions;
 use common::{LONG, Listening, node};
 use ibex_bootstrap::{
-    Acceptor, DialError, DialRequest, FabricKind, NodeIdentity, Outcome, ResumeError, Secret,
-    Ticket,
+    Acceptor, DialError, DialOutcome, DialRequest, FabricKind, NodeIdentity, ResumeError,
+    ResumeTicket, Secret,
 };
 
 /// Listeners that let the kernel accept, and say nothing.
@@ -57,7 +57,7 @@ fn sessions_resume_beside_hundreds_whose_peers_do_not_answer() {
     let _first = here.dial(0, &listening.address);
     let (_, established) = here.established();
     sessions.add(&listening.established.recv().unwrap());
-    let ticket = Ticket {
+    let ticket = ResumeTicket {
         authenticated_as: None,
         session_id: established.session_id,
         secret: established.resume_secret.clone(),
@@ -92,7 +92,7 @@ fn a_dial_that_is_cancelled_ends_at_once_and_resets_its_connection() {
     };
     drop(dialing);
     let (number, outcome) = here.outcome();
-    let Outcome::Dialed(Err(error)) = outcome else {
+    let DialOutcome::Dialed(Err(error)) = outcome else {
         panic!("{outcome:?}");
     };
     assert_eq!(number, 7);
@@ -107,7 +107,7 @@ fn a_dial_that_is_cancelled_ends_at_once_and_resets_its_connection() {
 fn a_resumption_that_is_cancelled_ends_at_once() {
     let silent = silent(1);
     let mut here = Turned::new(node(1));
-    let ticket = Ticket {
+    let ticket = ResumeTicket {
         authenticated_as: None,
         session_id: [1; 16],
         secret: Secret::new([1; 32]),
@@ -143,7 +143,10 @@ fn a_session_that_nobody_wants_any_more_is_handed_out_as_such() {
     assert!(here.dialer.poll_outcome().is_none());
     drop(dialing);
     let (_, outcome) = here.outcome();
-    let is_cancelled = matches!(outcome, Outcome::Dialed(Err(DialError::Cancelled { .. })));
+    let is_cancelled = matches!(
+        outcome,
+        DialOutcome::Dialed(Err(DialError::Cancelled { .. }))
+    );
     assert!(is_cancelled, "{outcome:?}");
     let unwanted = loop {
         if let Some(unwanted) = here.dialer.poll_unwanted() {
@@ -168,7 +171,10 @@ fn a_closed_dialer_cancels_its_dials_and_takes_no_other() {
     here.dialer.close(Instant::now());
     for _ in 0..2 {
         let (_, outcome) = here.dialer.poll_outcome().expect("an outcome");
-        let is_cancelled = matches!(outcome, Outcome::Dialed(Err(DialError::Cancelled { .. })));
+        let is_cancelled = matches!(
+            outcome,
+            DialOutcome::Dialed(Err(DialError::Cancelled { .. }))
+        );
         assert!(is_cancelled, "{outcome:?}");
     }
     let request = DialRequest {
@@ -195,7 +201,7 @@ fn an_address_that_refuses_is_tried_once_where_the_owner_tries_again_itself() {
     let mut here = Turned::new(node(1));
     let _dialing = here.request(0, &address, LONG, false);
     let (_, outcome) = here.outcome();
-    let Outcome::Dialed(Err(DialError::Refused { attempts, .. })) = outcome else {
+    let DialOutcome::Dialed(Err(DialError::Refused { attempts, .. })) = outcome else {
         panic!("{outcome:?}");
     };
     assert_eq!(attempts, 1);

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use common::secured::{first_flights, secured};
 use common::{LONG, Listening, dial_node_1, has_bytes, is_readable, node};
-use ibex_bootstrap::handshake::Step;
+use ibex_bootstrap::handshake::HandshakeStep;
 use ibex_bootstrap::{Acceptor, Problem};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
@@ -32,7 +32,7 @@ fn an_honest_peer_gets_through_two_thousand_silent_ones() {
         matches!(
             failure.problem,
             Problem::Crowded {
-                step: Step::Hello,
+                step: HandshakeStep::Hello,
                 max_pending: 256
             }
         ),

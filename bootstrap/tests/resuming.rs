@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use common::sessions::Sessions;
 use common::{LONG, Listening, node};
-use ibex_bootstrap::handshake::Step;
+use ibex_bootstrap::handshake::HandshakeStep;
 use ibex_bootstrap::{
     Established, FabricKind, HandshakeError, Local, NodeIdentity, Policy, Problem, ResumeError,
-    ResumeRefusal, ResumedConnection, Secret, Ticket, dial, resume,
+    ResumeRefusal, ResumeTicket, ResumedConnection, Secret, dial, resume,
 };
 
 /// Two nodes with a session over tcp, of which the second listens.
@@ -48,9 +48,9 @@ impl Pair {
         }
     }
 
-    fn ticket(&self, epoch: u64) -> Ticket {
+    fn ticket(&self, epoch: u64) -> ResumeTicket {
         let session = &self.ends[0];
-        Ticket {
+        ResumeTicket {
             authenticated_as: None,
             session_id: session.session_id,
             secret: session.resume_secret.clone(),
@@ -61,11 +61,11 @@ impl Pair {
         }
     }
 
-    fn resume(&self, ticket: &Ticket) -> Result<ResumedConnection, ResumeError> {
+    fn resume(&self, ticket: &ResumeTicket) -> Result<ResumedConnection, ResumeError> {
         resume(self.address, &self.dialer, ticket, LONG)
     }
 
-    fn refusal(&self, ticket: &Ticket) -> ResumeRefusal {
+    fn refusal(&self, ticket: &ResumeTicket) -> ResumeRefusal {
         let error = self.resume(ticket).unwrap_err();
         let ResumeError::Refused { address, refusal } = error else {
             panic!("not refused: {error}");
@@ -120,7 +120,7 @@ fn a_session_goes_on_as_often_as_its_wires_break() {
 #[test]
 fn a_refusal_says_which_and_leaves_the_session_as_it_was() {
     let pair = Pair::connected();
-    let guessed = Ticket {
+    let guessed = ResumeTicket {
         authenticated_as: None,
         secret: Secret::new([9; 32]),
         ..pair.ticket(1)
@@ -197,7 +197,7 @@ fn a_restarted_other_or_foreign_server_is_told_apart() {
     assert!(matches!(
         failure.problem,
         Problem::Handshake(HandshakeError::Refused {
-            step: Step::Offer,
+            step: HandshakeStep::Offer,
             ..
         })
     ));
@@ -245,7 +245,7 @@ fn a_crowd_that_says_nothing_keeps_no_session_out() {
     let crowd: Vec<TcpStream> = (0..20)
         .map(|_| TcpStream::connect(&listening.address).unwrap())
         .collect();
-    let ticket = Ticket {
+    let ticket = ResumeTicket {
         authenticated_as: None,
         session_id: here.session_id,
         secret: here.resume_secret.clone(),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::dialing::Turned;
 use common::{has_bytes, node};
-use ibex_bootstrap::{DialError, Outcome};
+use ibex_bootstrap::{DialError, DialOutcome};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Takes every descriptor that the process may still have, by lowering the limit to those that it
@@ -40,7 +40,7 @@ fn without_descriptors_a_dial_waits_and_a_silent_peer_makes_room() {
     let taken = exhaust(&silent);
     let _in_vain = here.request(0, dead, Duration::from_millis(300), true);
     let (_, outcome) = here.outcome();
-    let Outcome::Dialed(Err(error)) = outcome else {
+    let DialOutcome::Dialed(Err(error)) = outcome else {
         panic!("{outcome:?}");
     };
     assert!(matches!(error, DialError::Environment { .. }), "{error}");

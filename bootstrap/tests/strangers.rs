@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use common::{LONG, Listening, dial_node_1, node};
-use ibex_bootstrap::handshake::Step;
+use ibex_bootstrap::handshake::HandshakeStep;
 use ibex_bootstrap::{Acceptor, DialError, HandshakeError, Problem, dial};
 
 /// A server that reads lines and answers them, as HTTP, SMTP or Redis do. It
@@ -67,7 +67,7 @@ fn a_server_that_accepts_and_falls_silent_is_named_with_the_step() {
     let error = dial(&address, &hasty, LONG).unwrap_err();
     assert!(
         matches!(error, DialError::Handshake {
-            source: HandshakeError::Silent { step: Step::Hello, waited }, ..
+            source: HandshakeError::Silent { step: HandshakeStep::Hello, waited }, ..
         } if waited >= hasty.handshake_timeout),
         "{error}"
     );

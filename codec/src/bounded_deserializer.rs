@@ -25,7 +25,7 @@ use serde::de::{
 };
 
 /// Decodes all of `payload` as a `T`.
-pub(crate) fn from_bytes<'de, T: Deserialize<'de>>(payload: &'de [u8]) -> Result<T, Refusal> {
+pub(crate) fn from_bytes<'de, T: Deserialize<'de>>(payload: &'de [u8]) -> Result<T, InvalidBytes> {
     let bounds = Bounds {
         elements: Cell::new(payload.len().saturating_add(FREE_ELEMENTS)),
         levels: Cell::new(MAX_NESTING),
@@ -35,31 +35,31 @@ pub(crate) fn from_bytes<'de, T: Deserialize<'de>>(payload: &'de [u8]) -> Result
     let value = T::deserialize(Bounded::new(&mut postcard, &bounds))?;
     match postcard.finalize() {
         Ok([]) => Ok(value),
-        Ok(rest) => Err(Refusal::new(format!("{} bytes follow it", rest.len()))),
+        Ok(rest) => Err(InvalidBytes::new(format!("{} bytes follow it", rest.len()))),
         Err(error) => Err(bounds.told(error)),
     }
 }
 
 /// The reason why bytes are not a value, in the words of the code that found out.
 #[derive(Debug)]
-pub(crate) struct Refusal(Box<str>);
+pub(crate) struct InvalidBytes(Box<str>);
 
-impl Refusal {
+impl InvalidBytes {
     #[cold]
     fn new(text: impl Into<Box<str>>) -> Self {
         Self(text.into())
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for InvalidBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for InvalidBytes {}
 
-impl de::Error for Refusal {
+impl de::Error for InvalidBytes {
     #[cold]
     fn custom<T: fmt::Display>(text: T) -> Self {
         Self::new(text.to_string())
@@ -71,18 +71,18 @@ struct Bounds {
     elements: Cell<usize>,
     levels: Cell<u32>,
     /// A refusal on its way out through postcard, whose own errors carry no text.
-    refusal: RefCell<Option<Refusal>>,
+    refusal: RefCell<Option<InvalidBytes>>,
 }
 
 impl Bounds {
     #[inline]
-    fn spend_element(&self) -> Result<(), Refusal> {
+    fn spend_element(&self) -> Result<(), InvalidBytes> {
         match self.elements.get().checked_sub(1) {
             Some(left) => {
                 self.elements.set(left);
                 Ok(())
             }
-            None => Err(Refusal::new("it has more elements than bytes")),
+            None => Err(InvalidBytes::new("it has more elements than bytes")),
         }
     }
 
@@ -95,10 +95,10 @@ impl Bounds {
 
     /// Runs `work` one level further in.
     #[inline]
-    fn nested<T>(&self, work: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
+    fn nested<T>(&self, work: impl FnOnce() -> Result<T, InvalidBytes>) -> Result<T, InvalidBytes> {
         let levels = self.levels.get();
         if levels == 0 {
-            return Err(Refusal::new(format!(
+            return Err(InvalidBytes::new(format!(
                 "it is nested deeper than {MAX_NESTING} levels"
             )));
         }
@@ -110,25 +110,25 @@ impl Bounds {
 
     /// Hands a refusal to postcard.
     #[cold]
-    fn tell<E: de::Error>(&self, refusal: Refusal) -> E {
+    fn tell<E: de::Error>(&self, refusal: InvalidBytes) -> E {
         *self.refusal.borrow_mut() = Some(refusal);
         E::custom("")
     }
 
     /// Returns the meaning of an error that came back from postcard.
     #[cold]
-    fn told(&self, error: impl fmt::Display) -> Refusal {
+    fn told(&self, error: impl fmt::Display) -> InvalidBytes {
         if let Some(told) = self.refusal.borrow_mut().take() {
             return told;
         }
         let text = error.to_string();
         if text == postcard::Error::WontImplement.to_string() {
-            return Refusal::new(
+            return InvalidBytes::new(
                 "its `Deserialize` asks what comes next, and the bytes do not say (`tag`, \
                  `untagged`, `flatten` and values of any kind need a format with names)",
             );
         }
-        Refusal::new(text)
+        InvalidBytes::new(text)
     }
 }
 
@@ -162,7 +162,7 @@ impl<'b, I> Bounded<'b, I> {
 
     /// Counts an element, if there was another and it counts.
     #[inline]
-    fn spent<T>(&self, element: Option<T>) -> Result<Option<T>, Refusal> {
+    fn spent<T>(&self, element: Option<T>) -> Result<Option<T>, InvalidBytes> {
         if self.is_counted && element.is_some() {
             self.bounds.spend_element()?;
         }
@@ -177,7 +177,7 @@ macro_rules! deserialize {
             self,
             $($name: $type,)*
             visitor: V,
-        ) -> Result<V::Value, Refusal> {
+        ) -> Result<V::Value, InvalidBytes> {
             let is_counted = false $(|| $counts)?;
             let visitor = Bounded::counted(visitor, self.bounds, is_counted);
             let result = self.inner.$method($($name,)* visitor);
@@ -187,7 +187,7 @@ macro_rules! deserialize {
 }
 
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
-    type Error = Refusal;
+    type Error = InvalidBytes;
 
     #[inline]
     fn is_human_readable(&self) -> bool {
@@ -233,7 +233,7 @@ macro_rules! visit {
     ($($method:ident($($value:ident: $type:ty)?);)*) => {$(
         #[inline]
         fn $method<E: de::Error>(self, $($value: $type)?) -> Result<V::Value, E> {
-            let result = self.inner.$method::<Refusal>($($value)?);
+            let result = self.inner.$method::<InvalidBytes>($($value)?);
             result.map_err(|refusal| self.bounds.tell(refusal))
         }
     )*};
@@ -338,13 +338,13 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Bounded<'_, S> {
 }
 
 impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Bounded<'_, A> {
-    type Error = Refusal;
+    type Error = InvalidBytes;
 
     #[inline]
     fn next_element_seed<S: DeserializeSeed<'de>>(
         &mut self,
         seed: S,
-    ) -> Result<Option<S::Value>, Refusal> {
+    ) -> Result<Option<S::Value>, InvalidBytes> {
         let seed = Bounded::new(seed, self.bounds);
         let element = self.inner.next_element_seed(seed);
         self.spent(element.map_err(|error| self.bounds.told(error))?)
@@ -357,20 +357,23 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Bounded<'_, A> {
 }
 
 impl<'de, A: MapAccess<'de>> MapAccess<'de> for Bounded<'_, A> {
-    type Error = Refusal;
+    type Error = InvalidBytes;
 
     #[inline]
     fn next_key_seed<S: DeserializeSeed<'de>>(
         &mut self,
         seed: S,
-    ) -> Result<Option<S::Value>, Refusal> {
+    ) -> Result<Option<S::Value>, InvalidBytes> {
         let seed = Bounded::new(seed, self.bounds);
         let key = self.inner.next_key_seed(seed);
         self.spent(key.map_err(|error| self.bounds.told(error))?)
     }
 
     #[inline]
-    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Refusal> {
+    fn next_value_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<S::Value, InvalidBytes> {
         let seed = Bounded::new(seed, self.bounds);
         let result = self.inner.next_value_seed(seed);
         result.map_err(|error| self.bounds.told(error))
@@ -383,14 +386,14 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Bounded<'_, A> {
 }
 
 impl<'de, 'b, A: EnumAccess<'de>> EnumAccess<'de> for Bounded<'b, A> {
-    type Error = Refusal;
+    type Error = InvalidBytes;
     type Variant = Bounded<'b, A::Variant>;
 
     #[inline]
     fn variant_seed<S: DeserializeSeed<'de>>(
         self,
         seed: S,
-    ) -> Result<(S::Value, Self::Variant), Refusal> {
+    ) -> Result<(S::Value, Self::Variant), InvalidBytes> {
         let seed = Bounded::new(seed, self.bounds);
         match self.inner.variant_seed(seed) {
             Ok((which, content)) => Ok((which, Bounded::new(content, self.bounds))),
@@ -400,23 +403,30 @@ impl<'de, 'b, A: EnumAccess<'de>> EnumAccess<'de> for Bounded<'b, A> {
 }
 
 impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Bounded<'_, A> {
-    type Error = Refusal;
+    type Error = InvalidBytes;
 
     #[inline]
-    fn unit_variant(self) -> Result<(), Refusal> {
+    fn unit_variant(self) -> Result<(), InvalidBytes> {
         let result = self.inner.unit_variant();
         result.map_err(|error| self.bounds.told(error))
     }
 
     #[inline]
-    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, Refusal> {
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(
+        self,
+        seed: S,
+    ) -> Result<S::Value, InvalidBytes> {
         let seed = Bounded::new(seed, self.bounds);
         let result = self.inner.newtype_variant_seed(seed);
         result.map_err(|error| self.bounds.told(error))
     }
 
     #[inline]
-    fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Refusal> {
+    fn tuple_variant<V: Visitor<'de>>(
+        self,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, InvalidBytes> {
         let visitor = Bounded::new(visitor, self.bounds);
         let result = self.inner.tuple_variant(len, visitor);
         result.map_err(|error| self.bounds.told(error))
@@ -427,7 +437,7 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Bounded<'_, A> {
         self,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Refusal> {
+    ) -> Result<V::Value, InvalidBytes> {
         let visitor = Bounded::new(visitor, self.bounds);
         let result = self.inner.struct_variant(fields, visitor);
         result.map_err(|error| self.bounds.told(error))

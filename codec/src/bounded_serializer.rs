@@ -18,9 +18,14 @@ use crate::bounded_deserializer::{FREE_ELEMENTS, MAX_NESTING};
 
 /// Writes `value` into the slot. Where the slot overflowed, the error is of no meaning.
 #[inline]
-pub(crate) fn write<T: Serialize>(value: &T, slot: &mut SlotWriter<'_>) -> Result<(), Failure> {
-    let mut bounded = Bounded {
-        postcard: postcard::Serializer { output: Slot(slot) },
+pub(crate) fn write<T: Serialize>(
+    value: &T,
+    slot: &mut SlotWriter<'_>,
+) -> Result<(), EncodeFailure> {
+    let mut bounded = CountingSerializer {
+        postcard: postcard::Serializer {
+            output: SlotFlavor(slot),
+        },
         levels: MAX_NESTING,
         elements: 0,
         is_too_deep: false,
@@ -28,40 +33,40 @@ pub(crate) fn write<T: Serialize>(value: &T, slot: &mut SlotWriter<'_>) -> Resul
     let result = value.serialize(&mut bounded);
     // The flag is asked, not the error: an implementation of `Serialize` may have passed over it.
     if bounded.is_too_deep {
-        return Err(Failure::TooDeep);
+        return Err(EncodeFailure::TooDeep);
     }
-    result.map_err(Failure::Postcard)?;
+    result.map_err(EncodeFailure::Postcard)?;
     let elements = bounded.elements;
     match elements > slot.len().saturating_add(FREE_ELEMENTS) {
-        true => Err(Failure::TooManyElements(elements)),
+        true => Err(EncodeFailure::TooManyElements(elements)),
         false => Ok(()),
     }
 }
 
 /// The reason why a value was not encoded.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum EncodeFailure {
     Postcard(Error),
     TooDeep,
     TooManyElements(usize),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for EncodeFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Postcard(Error::SerdeSerCustom) => {
+            EncodeFailure::Postcard(Error::SerdeSerCustom) => {
                 f.write_str("its `Serialize` refuses the value")
             }
-            Failure::Postcard(Error::SerializeSeqLengthUnknown) => f.write_str(
+            EncodeFailure::Postcard(Error::SerializeSeqLengthUnknown) => f.write_str(
                 "a sequence or map does not say how long it is before its elements (one that \
                  `#[serde(flatten)]` makes cannot)",
             ),
-            Failure::Postcard(other) => other.fmt(f),
-            Failure::TooDeep => write!(
+            EncodeFailure::Postcard(other) => other.fmt(f),
+            EncodeFailure::TooDeep => write!(
                 f,
                 "it is nested deeper than {MAX_NESTING} levels, and the receiver would refuse it"
             ),
-            Failure::TooManyElements(elements) => write!(
+            EncodeFailure::TooManyElements(elements) => write!(
                 f,
                 "it has {elements} elements and most of them take no bytes, so the receiver would \
                  refuse it; send their number instead"
@@ -71,9 +76,9 @@ impl fmt::Display for Failure {
 }
 
 /// The place where postcard writes.
-struct Slot<'w, 's>(&'w mut SlotWriter<'s>);
+struct SlotFlavor<'w, 's>(&'w mut SlotWriter<'s>);
 
-impl Flavor for Slot<'_, '_> {
+impl Flavor for SlotFlavor<'_, '_> {
     type Output = ();
 
     #[inline]
@@ -92,8 +97,8 @@ impl Flavor for Slot<'_, '_> {
 }
 
 /// Postcard's serializer, and what is counted beside it.
-struct Bounded<'w, 's> {
-    postcard: postcard::Serializer<Slot<'w, 's>>,
+struct CountingSerializer<'w, 's> {
+    postcard: postcard::Serializer<SlotFlavor<'w, 's>>,
     /// Levels that may still be entered.
     levels: u32,
     /// Elements of sequences and maps so far.
@@ -101,7 +106,7 @@ struct Bounded<'w, 's> {
     is_too_deep: bool,
 }
 
-impl<'w, 's> Bounded<'w, 's> {
+impl<'w, 's> CountingSerializer<'w, 's> {
     /// Enters levels, until [`Compound::leave`].
     #[inline]
     fn enter(&mut self, levels: u32) -> Result<Compound<'_, 'w, 's>, Error> {
@@ -147,7 +152,7 @@ macro_rules! atoms {
     )*};
 }
 
-impl<'a, 'w, 's> Serializer for &'a mut Bounded<'w, 's> {
+impl<'a, 'w, 's> Serializer for &'a mut CountingSerializer<'w, 's> {
     type Ok = ();
     type Error = Error;
     type SerializeSeq = Compound<'a, 'w, 's>;
@@ -302,7 +307,7 @@ impl<'a, 'w, 's> Serializer for &'a mut Bounded<'w, 's> {
 
 /// A value with parts, between its levels' beginning and end. Postcard writes nothing around parts.
 struct Compound<'a, 'w, 's> {
-    bounded: &'a mut Bounded<'w, 's>,
+    bounded: &'a mut CountingSerializer<'w, 's>,
     levels: u32,
 }
 

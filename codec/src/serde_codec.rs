@@ -9,7 +9,7 @@ use std::any;
 use serde::Serialize;
 use serde::de::{Deserialize, DeserializeOwned};
 
-use crate::bounded_serializer::Failure;
+use crate::bounded_serializer::EncodeFailure;
 use crate::{Codec, EncodeError, Invalid, MIN_ALIGNMENT, Overflow, Schema, SchemaInfo, SlotWriter};
 use crate::{bounded_deserializer, bounded_serializer};
 
@@ -147,7 +147,7 @@ pub(crate) fn decode<'de, T: Deserialize<'de>>(payload: &'de [u8]) -> Result<T, 
 }
 
 #[cold]
-fn refused<T>(failure: &Failure) -> EncodeError {
+fn refused<T>(failure: &EncodeFailure) -> EncodeError {
     let name = any::type_name::<T>();
     EncodeError::Failed(format!("cannot encode a {name}: {failure}").into())
 }

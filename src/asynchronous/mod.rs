@@ -115,9 +115,10 @@ mod accepting;
 mod closing;
 mod receiving;
 mod sending;
+mod sink;
 
 pub(crate) use self::receiving::{OpenedAsync, RecvAsync};
-pub use self::{receiving::Messages, sending::SendSink};
+pub use self::{receiving::Messages, sink::SendSink};
 
 #[allow(unused_imports, reason = "the documentation names them")]
 use crate::{Receiver, Sender};

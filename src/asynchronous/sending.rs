@@ -1,21 +1,20 @@
-//! Sending for tasks: futures, polls and a sink.
+//! Sending for tasks: futures and polls.
 
 use std::{
     borrow::Borrow,
-    fmt,
     future::Future,
     marker::PhantomData,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
-use futures_sink::Sink;
 use ibex_codec::{Codec, Raw};
 use ibex_transport::{
     channel::{RawReservation, SendHandle},
     node::Stopwatch,
 };
 
+use super::sink::SendSink;
 use crate::{Permit, Reservation, SendError, Sender, WaitError, message::DefaultCodec};
 
 impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
@@ -106,7 +105,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// [`SendError`]: the peer's end has another type, or the session has ended. The future waits
     /// without a time limit until the peer opens its end, whatever `open_timeout` is.
     pub fn opened_async(&mut self) -> impl Future<Output = Result<(), SendError>> {
-        OpenedAsync(&mut self.handle)
+        SenderOpenedAsync(&mut self.handle)
     }
 
     /// Delivers in a task everything that was sent to the peer's engine, and ends this handle, as
@@ -261,9 +260,9 @@ impl<T: ?Sized, C: Codec<T>> Drop for SendAsync<'_, T, C> {
 }
 
 /// A wait for the peer to open its end; see [`Sender::opened_async`].
-struct OpenedAsync<'a>(&'a mut SendHandle);
+struct SenderOpenedAsync<'a>(&'a mut SendHandle);
 
-impl Future for OpenedAsync<'_> {
+impl Future for SenderOpenedAsync<'_> {
     type Output = Result<(), SendError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -272,7 +271,7 @@ impl Future for OpenedAsync<'_> {
     }
 }
 
-impl Drop for OpenedAsync<'_> {
+impl Drop for SenderOpenedAsync<'_> {
     fn drop(&mut self) {
         self.0.leave_room();
     }
@@ -290,23 +289,23 @@ pub(crate) struct ReserveAsync<'a, R> {
 }
 
 /// Output of [`ReserveAsync`]: a [`Permit`] or a [`Reservation`].
-pub(crate) trait Reserved<'a> {
+pub(crate) trait ReserveOutput<'a> {
     fn of(raw: RawReservation<'a>) -> Self;
 }
 
-impl<'a, T: ?Sized, C: Codec<T>> Reserved<'a> for Permit<'a, T, C> {
+impl<'a, T: ?Sized, C: Codec<T>> ReserveOutput<'a> for Permit<'a, T, C> {
     fn of(raw: RawReservation<'a>) -> Self {
         Self::new(raw)
     }
 }
 
-impl<'a> Reserved<'a> for Reservation<'a> {
+impl<'a> ReserveOutput<'a> for Reservation<'a> {
     fn of(raw: RawReservation<'a>) -> Self {
         Self::new(raw)
     }
 }
 
-impl<'a, R: Reserved<'a>> ReserveAsync<'a, R> {
+impl<'a, R: ReserveOutput<'a>> ReserveAsync<'a, R> {
     fn new(handle: &'a mut SendHandle, length: Option<usize>) -> Self {
         Self {
             handle: Some(handle),
@@ -316,7 +315,7 @@ impl<'a, R: Reserved<'a>> ReserveAsync<'a, R> {
     }
 }
 
-impl<'a, R: Reserved<'a>> Future for ReserveAsync<'a, R> {
+impl<'a, R: ReserveOutput<'a>> Future for ReserveAsync<'a, R> {
     type Output = Result<R, SendError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -374,155 +373,5 @@ impl<T: ?Sized, C: Codec<T>> Drop for WaitAckedAsync<'_, T, C> {
             true => self.sender.handle.leave_received(),
             false => self.sender.handle.leave_acked(),
         }
-    }
-}
-
-// ---- The sink ------------------------------------------------------------------------
-
-/// An end that a [`SendSink`] sends by: a [`Sender`], or a `&mut` to one.
-pub trait SendingEnd {
-    /// The message type.
-    type Value: ?Sized;
-
-    fn poll_send(
-        &mut self,
-        context: &mut Context<'_>,
-        value: &Self::Value,
-    ) -> Poll<Result<u64, SendError>>;
-
-    fn try_send(&mut self, value: &Self::Value) -> Result<u64, SendError>;
-
-    fn handle(&mut self) -> &mut SendHandle;
-}
-
-impl<T: ?Sized, C: Codec<T>> SendingEnd for Sender<T, C> {
-    type Value = T;
-
-    fn poll_send(&mut self, context: &mut Context<'_>, value: &T) -> Poll<Result<u64, SendError>> {
-        Sender::poll_send(self, context, value)
-    }
-
-    fn try_send(&mut self, value: &T) -> Result<u64, SendError> {
-        Sender::try_send(self, value)
-    }
-
-    fn handle(&mut self) -> &mut SendHandle {
-        &mut self.handle
-    }
-}
-
-impl<S: SendingEnd> SendingEnd for &mut S {
-    type Value = S::Value;
-
-    fn poll_send(
-        &mut self,
-        context: &mut Context<'_>,
-        value: &S::Value,
-    ) -> Poll<Result<u64, SendError>> {
-        (**self).poll_send(context, value)
-    }
-
-    fn try_send(&mut self, value: &S::Value) -> Result<u64, SendError> {
-        (**self).try_send(value)
-    }
-
-    fn handle(&mut self) -> &mut SendHandle {
-        (**self).handle()
-    }
-}
-
-/// A sender as a sink. [`Sender::sink`] borrows the sender, and [`Sender::into_sink`] takes it.
-#[must_use = "a sink does nothing unless it is polled"]
-pub struct SendSink<S: SendingEnd, V> {
-    /// There until `into_inner` takes it.
-    sender: Option<S>,
-    /// A value that found no room.
-    kept: Option<V>,
-}
-
-impl<S: SendingEnd, V> SendSink<S, V> {
-    fn new(sender: S) -> Self {
-        Self {
-            sender: Some(sender),
-            kept: None,
-        }
-    }
-
-    /// Returns the sender, and the value that found no room, if the sink was not flushed.
-    pub fn into_inner(mut self) -> (S, Option<V>) {
-        let mut sender = self.sender.take().expect("nobody else takes it");
-        sender.handle().leave_room();
-        (sender, self.kept.take())
-    }
-}
-
-impl<S: SendingEnd, V: Borrow<S::Value>> SendSink<S, V> {
-    fn sender(&mut self) -> &mut S {
-        self.sender.as_mut().expect("only `into_inner` takes it")
-    }
-
-    /// Sends what is kept.
-    fn poll_empty(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
-        let Some(value) = self.kept.take() else {
-            return Poll::Ready(Ok(()));
-        };
-        match self.sender().poll_send(context, value.borrow()) {
-            Poll::Ready(sent) => Poll::Ready(sent.map(|_| ())),
-            Poll::Pending => {
-                self.kept = Some(value);
-                Poll::Pending
-            }
-        }
-    }
-}
-
-// No field is pinned.
-impl<S: SendingEnd, V> Unpin for SendSink<S, V> {}
-
-impl<S: SendingEnd, V: Borrow<S::Value>> Sink<V> for SendSink<S, V> {
-    type Error = SendError;
-
-    fn poll_ready(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
-        self.get_mut().poll_empty(context)
-    }
-
-    fn start_send(self: Pin<&mut Self>, value: V) -> Result<(), SendError> {
-        let this = self.get_mut();
-        match this.sender().try_send(value.borrow()) {
-            Ok(_) => Ok(()),
-            Err(error) if error.is_transient() => {
-                this.kept = Some(value);
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
-        self.get_mut().poll_empty(context)
-    }
-
-    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
-        let this = self.get_mut();
-        ready!(this.poll_empty(context))?;
-        let failure = this.sender().handle().open_failure();
-        Poll::Ready(failure.map_or(Ok(()), |error| Err(error.into())))
-    }
-}
-
-impl<S: SendingEnd, V> Drop for SendSink<S, V> {
-    fn drop(&mut self) {
-        if let Some(sender) = &mut self.sender {
-            sender.handle().leave_room();
-        }
-    }
-}
-
-impl<S: SendingEnd + fmt::Debug, V> fmt::Debug for SendSink<S, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendSink")
-            .field("sender", &self.sender)
-            .field("keeps_a_value", &self.kept.is_some())
-            .finish()
     }
 }

@@ -13,10 +13,10 @@ use std::{
 use ibex_codec::Codec;
 
 use super::{
-    claim::{Answer, CallKind, Claim},
     error::CallError,
     line_ref::LineRef,
     options::CallOptions,
+    pending_call::{CallKind, PendingCall, ReplyFrame},
     reply::Reply,
 };
 
@@ -34,7 +34,7 @@ pub struct CallAsync<V, Q: ?Sized, R: ?Sized, C> {
     deadline: Option<Instant>,
     retries: u32,
     /// From the first poll to the reply.
-    claim: Option<Claim<LineRef>>,
+    claim: Option<PendingCall<LineRef>>,
     is_sent: bool,
     /// The attempts before this one failed so.
     before: Option<CallError>,
@@ -46,7 +46,7 @@ impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
     pub(super) fn new(
         line: LineRef,
         options: &CallOptions,
-        mut claim: Option<Claim<LineRef>>,
+        mut claim: Option<PendingCall<LineRef>>,
         request: V,
     ) -> Self {
         let deadline = options.deadline();
@@ -70,17 +70,17 @@ impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
 impl<V: Borrow<Q>, Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> CallAsync<V, Q, R, C> {
     fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Reply<R, C>, CallError>> {
         let (line, deadline, options) = (&self.line, self.deadline, &self.options);
-        let claim = self
-            .claim
-            .get_or_insert_with(|| Claim::new(line.clone(), CallKind::Unary, deadline, options));
+        let claim = self.claim.get_or_insert_with(|| {
+            PendingCall::new(line.clone(), CallKind::Unary, deadline, options)
+        });
         if !self.is_sent {
             let request = self.request.borrow();
             ready!(claim.poll_send::<Q, C>(context.waker(), request, &self.line))?;
             self.is_sent = true;
         }
         Poll::Ready(match ready!(claim.poll_answer::<R, C>(context.waker()))? {
-            Answer::Reply(reply) => Ok(reply),
-            Answer::Item(_) | Answer::End => unreachable!("they come of streams alone"),
+            ReplyFrame::Reply(reply) => Ok(reply),
+            ReplyFrame::Item(_) | ReplyFrame::End => unreachable!("they come of streams alone"),
         })
     }
 }

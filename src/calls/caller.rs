@@ -7,10 +7,10 @@ use ibex_protocol::format::{metadata::Metadata, trace_context::TraceContext};
 
 use super::{
     call::CallAsync,
-    claim::{Answer, CallKind, Claim},
     error::CallError,
     line_ref::LineRef,
     options::CallOptions,
+    pending_call::{CallKind, PendingCall, ReplyFrame},
     replies::{Replies, StreamAsync},
     reply::Reply,
 };
@@ -51,7 +51,7 @@ pub struct Caller<Q: ?Sized, R: ?Sized, C = DefaultCodec> {
     options: CallOptions,
     /// The place on the line that `tower`'s `poll_ready` reserved.
     #[cfg(feature = "tower")]
-    pub(super) ready: Option<Claim<LineRef>>,
+    pub(super) ready: Option<PendingCall<LineRef>>,
     _types: super::Types<Q, R, C>,
 }
 
@@ -155,11 +155,11 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
 
     #[inline]
     fn call_once(&self, request: &Q, deadline: Option<Instant>) -> Result<Reply<R, C>, CallError> {
-        let mut claim = Claim::new(&*self.line, CallKind::Unary, deadline, &self.options);
+        let mut claim = PendingCall::new(&*self.line, CallKind::Unary, deadline, &self.options);
         claim.send::<Q, C>(request, &self.line)?;
         match claim.answer::<R, C>()? {
-            Answer::Reply(reply) => Ok(reply),
-            Answer::Item(_) | Answer::End => unreachable!("they come of streams alone"),
+            ReplyFrame::Reply(reply) => Ok(reply),
+            ReplyFrame::Item(_) | ReplyFrame::End => unreachable!("they come of streams alone"),
         }
     }
 
@@ -187,7 +187,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// [`CallError`]: the request was not sent.
     pub fn stream(&self, request: &Q) -> Result<Replies<R, C>, CallError> {
         let (line, options) = (self.line.clone(), &self.options);
-        let mut claim = Claim::new(line, options.stream(), options.deadline(), options);
+        let mut claim = PendingCall::new(line, options.stream(), options.deadline(), options);
         claim.send::<Q, C>(request, &self.line)?;
         Ok(Replies::new(claim))
     }
@@ -241,7 +241,7 @@ impl<Q, R: ?Sized, C> Caller<Q, R, C> {
     /// A call that may have its place already.
     pub(super) fn call_owned(
         &self,
-        claim: Option<Claim<LineRef>>,
+        claim: Option<PendingCall<LineRef>>,
         request: Q,
     ) -> CallAsync<Q, Q, R, C> {
         CallAsync::new(self.line.clone(), &self.options, claim, request)

@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// The state that a service shares with its clients.
-pub(super) struct Shared {
+pub(super) struct ServiceState {
     pub(super) template: ChannelTemplate,
     /// The message version of the replies.
     version: Result<MessageVersion, OpenFailure>,
@@ -56,7 +56,7 @@ pub(super) trait Attendant {
     fn attend(&self);
 }
 
-impl Shared {
+impl ServiceState {
     pub(super) fn new(
         template: ChannelTemplate,
         version: Result<MessageVersion, OpenFailure>,
@@ -103,7 +103,7 @@ impl Shared {
     }
 }
 
-impl Serves for Shared {
+impl Serves for ServiceState {
     fn refuse_waiting(&self) {
         self.attend();
     }
@@ -128,7 +128,7 @@ impl Serves for Shared {
 pub(super) struct Client {
     pub(super) session: Arc<SessionShared>,
     pub(super) at: PeerAt,
-    shared: OnceLock<Arc<Shared>>,
+    shared: OnceLock<Arc<ServiceState>>,
     outbox: OnceLock<Outbox>,
     calls: Mutex<Calls>,
     waker: Waker,
@@ -136,7 +136,7 @@ pub(super) struct Client {
 
 #[derive(Default)]
 struct Calls {
-    by_number: Vec<Entry>,
+    by_number: Vec<ReceivedCall>,
     /// The caller has left.
     is_gone: bool,
     /// The time at which the next handler is woken because its call's deadline has passed.
@@ -144,7 +144,7 @@ struct Calls {
 }
 
 #[derive(Default)]
-struct Entry {
+struct ReceivedCall {
     generation: u32,
     is_taken: bool,
     is_cancelled: bool,
@@ -155,7 +155,7 @@ struct Entry {
 
 /// Result of receiving the request of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Begun {
+pub(super) enum CallAdmission {
     Yes,
     Overloaded,
     /// The call was there already.
@@ -164,7 +164,7 @@ pub(super) enum Begun {
 
 /// The outcome of waiting to send another item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Credit {
+pub(super) enum ItemCredit {
     Taken,
     NotYet,
     Cancelled,
@@ -193,7 +193,7 @@ impl Client {
     }
 
     /// Belongs to a service from its first request on.
-    pub(super) fn joins(self: &Arc<Self>, shared: &Arc<Shared>) {
+    pub(super) fn joins(self: &Arc<Self>, shared: &Arc<ServiceState>) {
         if self.shared.set(shared.clone()).is_err() {
             return;
         }
@@ -228,7 +228,7 @@ impl Client {
         self.outbox.get()
     }
 
-    pub(super) fn shared(&self) -> Option<&Arc<Shared>> {
+    pub(super) fn shared(&self) -> Option<&Arc<ServiceState>> {
         self.shared.get()
     }
 
@@ -239,27 +239,29 @@ impl Client {
     // ---- Frames of the caller ----------------------------------------------------------
 
     /// Takes in the header of a request that has come.
-    pub(super) fn begin(&self, header: &Header, deadline: Option<Instant>) -> Begun {
+    pub(super) fn begin(&self, header: &Header, deadline: Option<Instant>) -> CallAdmission {
         let max_in_flight = self
             .shared
             .get()
             .map_or(0, |shared| shared.template.max_in_flight);
         let CallId { number, generation } = header.id;
         if number >= max_in_flight {
-            return Begun::Overloaded;
+            return CallAdmission::Overloaded;
         }
         let mut calls = self.calls();
         let number = number as usize;
         if number >= calls.by_number.len() {
-            calls.by_number.resize_with(number + 1, Entry::default);
+            calls
+                .by_number
+                .resize_with(number + 1, ReceivedCall::default);
         }
         let entry = &mut calls.by_number[number];
         if entry.is_taken && entry.generation == generation {
-            return Begun::Again;
+            return CallAdmission::Again;
         }
         let before = mem::replace(
             entry,
-            Entry {
+            ReceivedCall {
                 generation,
                 is_taken: true,
                 is_cancelled: false,
@@ -273,7 +275,7 @@ impl Client {
         if let Some(waker) = before.waker {
             waker.wake();
         }
-        Begun::Yes
+        CallAdmission::Yes
     }
 
     /// Notes that the caller does not wait any more.
@@ -288,7 +290,7 @@ impl Client {
         });
     }
 
-    fn change(&self, id: CallId, change: impl FnOnce(&mut Entry)) {
+    fn change(&self, id: CallId, change: impl FnOnce(&mut ReceivedCall)) {
         let waker = self.calls().entry(id).and_then(|entry| {
             change(entry);
             entry.waker.take()
@@ -344,23 +346,23 @@ impl Client {
     }
 
     /// Takes the right to send one item.
-    pub(super) fn take_credit(&self, id: CallId) -> Credit {
+    pub(super) fn take_credit(&self, id: CallId) -> ItemCredit {
         let is_closed = self
             .shared
             .get()
             .is_none_or(|shared| shared.is_closed.load(Ordering::Relaxed));
         if self.is_cancelled(id) {
-            return Credit::Cancelled;
+            return ItemCredit::Cancelled;
         }
         let mut calls = self.calls();
         match calls.entry(id) {
-            None => Credit::Cancelled,
+            None => ItemCredit::Cancelled,
             Some(entry) if entry.credit > 0 => {
                 entry.credit -= 1;
-                Credit::Taken
+                ItemCredit::Taken
             }
-            Some(_) if is_closed => Credit::Cancelled,
-            Some(_) => Credit::NotYet,
+            Some(_) if is_closed => ItemCredit::Cancelled,
+            Some(_) => ItemCredit::NotYet,
         }
     }
 
@@ -430,15 +432,15 @@ impl Client {
     }
 
     /// Waits until an item may be sent, or the caller no longer waits for it.
-    pub(super) fn wait_for_credit(&self, id: CallId, deadline: Option<Instant>) -> Credit {
+    pub(super) fn wait_for_credit(&self, id: CallId, deadline: Option<Instant>) -> ItemCredit {
         let room = ForCredit { client: self, id };
         let waited = self.session.wait_for(deadline, room);
-        waited.unwrap_or(Credit::Cancelled)
+        waited.unwrap_or(ItemCredit::Cancelled)
     }
 }
 
 impl Calls {
-    fn entry(&mut self, id: CallId) -> Option<&mut Entry> {
+    fn entry(&mut self, id: CallId) -> Option<&mut ReceivedCall> {
         let entry = self.by_number.get_mut(id.number as usize)?;
         (entry.is_taken && entry.generation == id.generation).then_some(entry)
     }
@@ -478,10 +480,10 @@ impl ForCredit<'_> {
 }
 
 impl Condition for ForCredit<'_> {
-    type Output = Credit;
+    type Output = ItemCredit;
 
-    fn look(&mut self) -> Option<Credit> {
-        let taken = |credit: Credit| (credit != Credit::NotYet).then_some(credit);
+    fn look(&mut self) -> Option<ItemCredit> {
+        let taken = |credit: ItemCredit| (credit != ItemCredit::NotYet).then_some(credit);
         taken(self.client.take_credit(self.id)).or_else(|| {
             self.attend();
             taken(self.client.take_credit(self.id))

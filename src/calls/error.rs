@@ -408,14 +408,14 @@ impl std::error::Error for CallError {}
 
 /// The reason for which no more replies come over a channel.
 #[derive(Clone, Debug)]
-pub(super) enum Over {
+pub(super) enum RepliesOver {
     /// The service has answered every call that it had begun, and begins no more.
     Drained,
     /// The channel has ended, as the text says.
     Lost(String),
 }
 
-impl Over {
+impl RepliesOver {
     /// Makes a call's error of an error in receiving the replies of that peer's service.
     pub(super) fn of(error: &RecvError, service: &str, peer: &str) -> Self {
         Self::Lost(match error {

@@ -9,7 +9,7 @@ use ibex_ring::parking::Patience;
 use ibex_transport::channel::SendHandle;
 
 use super::{
-    header::{CallId, Header, Kind, Malformed},
+    header::{CallId, Header, Kind, MalformedCallFrame},
     opening::{reply_version, request_version},
     *,
 };
@@ -319,7 +319,7 @@ fn an_extension_that_was_not_agreed_on_is_dropped_and_counted() {
     assert_eq!((reply.id.number, reply.kind), (1, Kind::Reply));
     assert_eq!(serving.join().expect("the service ends"), 1);
     // The words for the log.
-    let words = Malformed::Unagreed.to_string();
+    let words = MalformedCallFrame::Unagreed.to_string();
     assert!(words.contains("did not agree"), "{words}");
     let words = MalformedExtension::Flags(2).to_string();
     assert!(words.contains("0x2"), "{words}");

@@ -74,9 +74,9 @@ impl<T: ?Sized, C: Codec<T>> Content for Value<'_, T, C> {
 
 /// A text. A frame without a payload has an empty one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Text<'a>(pub(super) &'a str);
+pub(super) struct TextContent<'a>(pub(super) &'a str);
 
-impl Content for Text<'_> {
+impl Content for TextContent<'_> {
     fn offset() -> usize {
         Header::BYTES
     }
@@ -160,7 +160,7 @@ pub(super) fn encode_frame<P: Content>(
 
 /// The bytes of a frame that came, either where they arrived or copied out.
 #[derive(Debug)]
-pub(super) enum Body {
+pub(super) enum FrameBody {
     InPlace(RawMessage),
     Other(OtherBody),
 }
@@ -174,18 +174,18 @@ pub(super) enum OtherBody {
     Cut(Box<CutBody>),
 }
 
-const _: () = assert!(size_of::<Body>() == size_of::<RawMessage>());
+const _: () = assert!(size_of::<FrameBody>() == size_of::<RawMessage>());
 
 /// A frame's bytes up to its extension, and the extension.
 #[derive(Debug)]
 pub(super) struct CutBody {
-    body: Body,
+    body: FrameBody,
     /// The bytes before the extension; 0 if that is malformed.
     length: usize,
     extension: Result<CallExtension, MalformedExtension>,
 }
 
-impl Body {
+impl FrameBody {
     /// Takes the extension off a frame that has one. A frame whose extension is malformed has no
     /// payload any more, so that it is a request that is not valid.
     #[cold]
@@ -239,7 +239,7 @@ impl Body {
 /// A frame's bytes in memory of their own, aligned as those of a channel.
 #[derive(Debug)]
 pub(super) struct Copied {
-    lines: Box<[Line]>,
+    lines: Box<[AlignedBlock]>,
     length: usize,
 }
 
@@ -247,14 +247,14 @@ pub(super) struct Copied {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[bytemuck(crate = "ibex_codec::bytemuck")]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct AlignedBlock([u8; 64]);
 
-const _: () = assert!(align_of::<Line>() == ibex_codec::MAX_ALIGNMENT);
+const _: () = assert!(align_of::<AlignedBlock>() == ibex_codec::MAX_ALIGNMENT);
 
 impl Copied {
     fn of(bytes: &[u8]) -> Self {
-        let count = bytes.len().div_ceil(size_of::<Line>());
-        let mut lines = vec![Line::zeroed(); count].into_boxed_slice();
+        let count = bytes.len().div_ceil(size_of::<AlignedBlock>());
+        let mut lines = vec![AlignedBlock::zeroed(); count].into_boxed_slice();
         bytemuck::cast_slice_mut(&mut lines)[..bytes.len()].copy_from_slice(bytes);
         Self {
             lines,
@@ -268,14 +268,14 @@ impl Copied {
 }
 
 /// A payload that its codec has accepted.
-pub(super) struct Opened<T: ?Sized, C: Codec<T>> {
+pub(super) struct DecodedPayload<T: ?Sized, C: Codec<T>> {
     held: C::Held,
-    body: Body,
+    body: FrameBody,
 }
 
-impl<T: ?Sized, C: Codec<T>> Opened<T, C> {
+impl<T: ?Sized, C: Codec<T>> DecodedPayload<T, C> {
     /// Checks the payload of a frame.
-    pub(super) fn of(body: Body) -> Result<Self, Invalid> {
+    pub(super) fn of(body: FrameBody) -> Result<Self, Invalid> {
         let offset = payload_offset::<T, C>();
         let payload = body.bytes().get(offset..);
         let payload = payload.ok_or_else(|| body.without_payload())?;
@@ -288,7 +288,7 @@ impl<T: ?Sized, C: Codec<T>> Opened<T, C> {
         &self.body.bytes()[payload_offset::<T, C>()..]
     }
 
-    /// See [`Body::copy_out`].
+    /// See [`FrameBody::copy_out`].
     pub(super) fn copy_out(&mut self) {
         self.body.copy_out();
     }
@@ -296,13 +296,13 @@ impl<T: ?Sized, C: Codec<T>> Opened<T, C> {
     /// The extension of the frame, if it had one.
     pub(super) fn extension(&self) -> Option<&CallExtension> {
         match &self.body {
-            Body::Other(OtherBody::Cut(cut)) => cut.extension.as_ref().ok(),
+            FrameBody::Other(OtherBody::Cut(cut)) => cut.extension.as_ref().ok(),
             _ => None,
         }
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> Deref for Opened<T, C> {
+impl<T: ?Sized, C: Codec<T>> Deref for DecodedPayload<T, C> {
     type Target = C::View;
 
     #[inline]

@@ -169,9 +169,9 @@ impl Header {
     }
 
     /// Reads the header of a frame from any sender.
-    pub(super) fn parse(frame: &[u8]) -> Result<Self, Malformed> {
+    pub(super) fn parse(frame: &[u8]) -> Result<Self, MalformedCallFrame> {
         let bytes = frame.first_chunk::<{ Self::BYTES }>();
-        let bytes = bytes.ok_or(Malformed::Short(frame.len()))?;
+        let bytes = bytes.ok_or(MalformedCallFrame::Short(frame.len()))?;
         let [a, b, c, d, e, f, g, h, kind, i, j, argument @ ..] = *bytes;
         let kind = KINDS.into_iter().find(|&known| known as u8 == kind);
         let mut wide = [0; 8];
@@ -181,7 +181,7 @@ impl Header {
                 number: u32::from_le_bytes([a, b, c, d]),
                 generation: u32::from_le_bytes([e, f, g, h]),
             },
-            kind: kind.ok_or(Malformed::Kind(bytes[8]))?,
+            kind: kind.ok_or(MalformedCallFrame::Kind(bytes[8]))?,
             count: u16::from_le_bytes([i, j]),
             argument: u64::from_le_bytes(wide),
         })
@@ -190,7 +190,7 @@ impl Header {
 
 /// A frame that no ibex writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Malformed {
+pub(super) enum MalformedCallFrame {
     #[error("a call's frame has {0} bytes, less than the {header} of its header", header = Header::BYTES)]
     Short(usize),
     #[error("a call's frame is of kind {0}, which there is not")]
@@ -234,14 +234,14 @@ mod tests {
         let bytes = header(Kind::Call).to_bytes();
         for length in 0..Header::BYTES {
             let parsed = Header::parse(&bytes[..length]);
-            assert_eq!(parsed, Err(Malformed::Short(length)));
+            assert_eq!(parsed, Err(MalformedCallFrame::Short(length)));
         }
         for kind in 0..=u8::MAX {
             let mut bytes = bytes;
             bytes[8] = kind;
             match Header::parse(&bytes) {
                 Ok(header) => assert_eq!(header.kind as u8, kind),
-                Err(malformed) => assert_eq!(malformed, Malformed::Kind(kind)),
+                Err(malformed) => assert_eq!(malformed, MalformedCallFrame::Kind(kind)),
             }
         }
     }

@@ -7,10 +7,12 @@
 //! those. If no thread waits, the line's waker does the same at once; the engine calls it when a
 //! frame has come.
 
+mod conditions;
+mod held_slots;
+
 use std::{
-    ops::{Deref, DerefMut},
     sync::{
-        Arc, MutexGuard, Weak,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     task::{Poll, Wake, Waker},
@@ -18,20 +20,24 @@ use std::{
 };
 
 use ibex_base::fork;
-use ibex_ring::parking::{Attended, Condition, Patience, Ticket, TimedOut};
+use ibex_ring::parking::{Attended, Patience, Ticket, TimedOut};
 use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure, SendHandle},
     node::{CallTimes, SessionShared},
     runtime::Driver,
 };
 
+use self::{
+    conditions::{FrameArrival, Turn},
+    held_slots::HeldSlots,
+};
 use super::{
-    error::Over,
-    frame::Body,
-    header::{CallId, Header, Kind, Malformed},
+    error::RepliesOver,
+    frame::FrameBody,
+    header::{CallId, Header, Kind, MalformedCallFrame},
     line_ref::LineRef,
     outbox::Outbox,
-    slots::{Key, Landed, Look, Slots},
+    slots::{ArrivedFrame, CallKey, CallPoll, Slots},
 };
 use crate::Role;
 
@@ -40,7 +46,7 @@ pub(super) struct Line {
     pub(super) service: String,
     pub(super) session: Arc<SessionShared>,
     pub(super) outbox: Outbox,
-    inbox: Attended<Inbox>,
+    inbox: Attended<ReplyChannel>,
     /// The receiving end, as the session numbers it.
     inbox_end: u32,
     /// The calls. If the line's waker is called while a thread holds them, that thread acts on the
@@ -59,7 +65,7 @@ pub(super) struct Line {
 }
 
 /// The receiving end and its waker.
-struct Inbox {
+struct ReplyChannel {
     handle: ReceiveHandle,
     is_over: bool,
     /// Messages that came since the replies held here were last copied out.
@@ -74,45 +80,12 @@ pub(super) struct LineSettings {
 }
 
 /// The line's waker.
-struct News(Weak<Line>);
+struct LineWaker(Weak<Line>);
 
-impl Wake for News {
+impl Wake for LineWaker {
     fn wake(self: Arc<Self>) {
         if let Some(line) = self.0.upgrade() {
             line.wake();
-        }
-    }
-}
-
-/// The slots, held by a thread. A reply that is dropped or copied out during that time may turn the
-/// engine in this very thread, and the engine may call the line's waker. The waker then leaves its
-/// news to the holder.
-pub(super) struct HeldSlots<'a> {
-    line: &'a Line,
-    /// `Some` until the drop.
-    slots: Option<MutexGuard<'a, Slots>>,
-}
-
-impl Deref for HeldSlots<'_> {
-    type Target = Slots;
-
-    fn deref(&self) -> &Slots {
-        self.slots.as_ref().expect("held until the drop")
-    }
-}
-
-impl DerefMut for HeldSlots<'_> {
-    fn deref_mut(&mut self) -> &mut Slots {
-        self.slots.as_mut().expect("held until the drop")
-    }
-}
-
-impl Drop for HeldSlots<'_> {
-    fn drop(&mut self) {
-        if let Some(slots) = self.slots.take()
-            && self.line.slots.unlock(slots)
-        {
-            self.line.wake();
         }
     }
 }
@@ -126,7 +99,7 @@ impl Line {
         let session = requests.session().clone();
         let times = session.node().call_times(Role::Sender, requests.name());
         let line = Arc::new_cyclic(|line| {
-            let waker = Waker::from(Arc::new(News(line.clone())));
+            let waker = Waker::from(Arc::new(LineWaker(line.clone())));
             let drains = Some(session.wake_when_peer_drains(&waker));
             Self {
                 service: requests.name().to_owned(),
@@ -140,7 +113,7 @@ impl Line {
                 ),
                 session,
                 inbox_end: replies.number(),
-                inbox: Attended::new(Inbox {
+                inbox: Attended::new(ReplyChannel {
                     handle: replies,
                     is_over: false,
                     messages: 0,
@@ -202,14 +175,14 @@ impl Line {
 
     /// Hands out all frames that have come. If a task waits, the line's waker is called when the
     /// next frame comes.
-    fn take_in(&self, inbox: &mut Inbox) {
+    fn take_in(&self, inbox: &mut ReplyChannel) {
         self.take_in_by(inbox, ReceiveHandle::poll_receive_at_once);
     }
 
     /// Takes in as [`take_in`](Self::take_in) does, by the given poll.
     fn take_in_by(
         &self,
-        inbox: &mut Inbox,
+        inbox: &mut ReplyChannel,
         poll: fn(&mut ReceiveHandle, &Waker) -> Poll<Result<RawMessage, RecvError>>,
     ) {
         self.hand_out(inbox);
@@ -230,7 +203,7 @@ impl Line {
         self.is_registered.load(Ordering::Relaxed)
     }
 
-    fn hand_out(&self, inbox: &mut Inbox) {
+    fn hand_out(&self, inbox: &mut ReplyChannel) {
         while !inbox.is_over && !fork::is_child() {
             match inbox.handle.poll_awaited() {
                 Ok(None) => break,
@@ -241,7 +214,7 @@ impl Line {
     }
 
     /// Takes in a message or an error.
-    fn received(&self, inbox: &mut Inbox, received: Result<RawMessage, RecvError>) {
+    fn received(&self, inbox: &mut ReplyChannel, received: Result<RawMessage, RecvError>) {
         match received {
             Ok(raw) => {
                 inbox.counts(&raw, self);
@@ -253,20 +226,20 @@ impl Line {
             Err(error) => {
                 inbox.is_over = true;
                 self.end(match self.session.peer_has_drained() {
-                    true => Over::Drained,
-                    false => Over::of(&error, &self.service, &self.peer_name()),
+                    true => RepliesOver::Drained,
+                    false => RepliesOver::of(&error, &self.service, &self.peer_name()),
                 });
             }
         }
     }
 
     /// Ends all calls that have no answer here yet.
-    fn end(&self, over: Over) {
+    fn end(&self, over: RepliesOver) {
         let wakers = self.slots().end(over);
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    fn parse(&self, raw: RawMessage) -> Option<Landed> {
+    fn parse(&self, raw: RawMessage) -> Option<ArrivedFrame> {
         let header = Header::parse(raw.bytes()).and_then(|header| match header.kind {
             Kind::Reply
             | Kind::Item
@@ -281,12 +254,12 @@ impl Line {
             | Kind::Credit
             | Kind::Drained
             | Kind::ExtendedCall
-            | Kind::ExtendedStream => Err(Malformed::Direction),
+            | Kind::ExtendedStream => Err(MalformedCallFrame::Direction),
         });
         match header {
-            Ok(header) => Some(Landed {
+            Ok(header) => Some(ArrivedFrame {
                 header,
-                body: Body::InPlace(raw),
+                body: FrameBody::InPlace(raw),
             }),
             Err(malformed) => {
                 let peer = self.session.peer().address;
@@ -297,9 +270,9 @@ impl Line {
         }
     }
 
-    fn land(&self, landed: Landed) {
+    fn land(&self, landed: ArrivedFrame) {
         if landed.header.kind == Kind::Drained {
-            return self.end(Over::Drained);
+            return self.end(RepliesOver::Drained);
         }
         let landing = self.slots().land(landed);
         if let Some(waker) = landing.waker
@@ -323,7 +296,7 @@ impl Line {
     /// Waits until the call may be sent.
     pub(super) fn wait_for_turn(
         &self,
-        key: Key,
+        key: CallKey,
         deadline: Option<Instant>,
     ) -> Result<Option<CallId>, TimedOut> {
         let turn = Turn { line: self, key };
@@ -333,12 +306,12 @@ impl Line {
     /// Waits for the next frame of a call.
     pub(super) fn wait_for_answer(
         &self,
-        key: Key,
+        key: CallKey,
         id: CallId,
         deadline: Option<Instant>,
-    ) -> Result<Look, TimedOut> {
+    ) -> Result<CallPoll, TimedOut> {
         let Some(mut inbox) = self.inbox.try_hold() else {
-            let answer = Answer { line: self, key };
+            let answer = FrameArrival { line: self, key };
             return self.session.wait_for(deadline, answer);
         };
         let answered = self.receive_until(&mut inbox, key, id, deadline);
@@ -355,13 +328,13 @@ impl Line {
     /// Receives for all calls until this call has a frame.
     fn receive_until(
         &self,
-        inbox: &mut Inbox,
-        key: Key,
+        inbox: &mut ReplyChannel,
+        key: CallKey,
         id: CallId,
         deadline: Option<Instant>,
-    ) -> Result<Look, TimedOut> {
+    ) -> Result<CallPoll, TimedOut> {
         let look = self.slots().look(key);
-        if !matches!(look, Look::Nothing) {
+        if !matches!(look, CallPoll::Nothing) {
             return Ok(look);
         }
         loop {
@@ -370,7 +343,9 @@ impl Line {
                     inbox.counts(&raw, self);
                     match self.parse(raw) {
                         // The call's entry holds no frame, so this frame is the call's next one.
-                        Some(landed) if landed.header.id == id => return Ok(Look::Landed(landed)),
+                        Some(landed) if landed.header.id == id => {
+                            return Ok(CallPoll::Landed(landed));
+                        }
                         Some(landed) => {
                             let is_last = landed.header.kind == Kind::Drained;
                             self.land(landed);
@@ -396,19 +371,24 @@ impl Line {
 
     /// Returns the frame that has come for a call. If there is none, the call's task is woken when
     /// one comes or the deadline passes.
-    pub(super) fn poll_answer(&self, key: Key, waker: &Waker, deadline: Option<Instant>) -> Look {
+    pub(super) fn poll_answer(
+        &self,
+        key: CallKey,
+        waker: &Waker,
+        deadline: Option<Instant>,
+    ) -> CallPoll {
         let (look, _before) = {
             let mut slots = self.slots();
             let look = slots.look(key);
             match look {
-                Look::Nothing => {
+                CallPoll::Nothing => {
                     slots.begin_look(key);
                     (look, slots.set_waker(key, Some(waker)))
                 }
                 look => (look, None),
             }
         };
-        if !matches!(look, Look::Nothing) {
+        if !matches!(look, CallPoll::Nothing) {
             return look;
         }
         self.inbox.attend(|inbox| {
@@ -424,7 +404,7 @@ impl Line {
             self.take_in_by(inbox, ReceiveHandle::poll_receive);
         });
         let look = self.slots().look_behind(key);
-        if matches!(look, Look::Nothing) {
+        if matches!(look, CallPoll::Nothing) {
             self.wake_by(deadline);
         }
         look
@@ -434,7 +414,7 @@ impl Line {
     /// now.
     pub(super) fn poll_turn(
         &self,
-        key: Key,
+        key: CallKey,
         waker: &Waker,
         deadline: Option<Instant>,
     ) -> Option<CallId> {
@@ -453,7 +433,7 @@ impl Line {
     }
 
     /// Has the task of a call that waits for room woken at its deadline.
-    pub(super) fn wake_late(&self, key: Key, waker: &Waker, deadline: Option<Instant>) {
+    pub(super) fn wake_late(&self, key: CallKey, waker: &Waker, deadline: Option<Instant>) {
         let _before = self.slots().set_waker(key, Some(waker));
         self.wake_by(deadline);
     }
@@ -471,7 +451,7 @@ impl Line {
     }
 }
 
-impl Inbox {
+impl ReplyChannel {
     /// Messages or bytes after which replies are copied out of the channel: half a window. A reply
     /// that stays where it lies stops the channel, and with it all calls, once the window behind it
     /// is full.
@@ -503,72 +483,6 @@ impl Inbox {
 /// No window is smaller than four times these.
 const LOOK_EVERY: u64 = 64;
 const LOOK_EVERY_BYTES: u64 = 16 << 10;
-
-/// The condition "the call may be sent, or no call ever will".
-struct Turn<'a> {
-    line: &'a Line,
-    key: Key,
-}
-
-impl Condition for Turn<'_> {
-    type Output = Option<CallId>;
-
-    fn look(&mut self) -> Option<Self::Output> {
-        let found = {
-            let mut slots = self.line.slots();
-            match slots.id(self.key) {
-                Some(id) => Some(Some(id)),
-                None => slots.over().is_some().then_some(None),
-            }
-        };
-        let found = found.or_else(|| self.line.session.peer_drains().then_some(None));
-        if found.is_none() {
-            // Calls under way end by frames that have arrived.
-            self.line.take_in_in_passing();
-        }
-        found
-    }
-
-    fn register(&mut self, waker: &Waker) {
-        let _before = self.line.slots().set_waker(self.key, Some(waker));
-        self.line.take_in_in_passing();
-    }
-
-    fn leave(&mut self) {
-        let _before = self.line.slots().set_waker(self.key, None);
-    }
-}
-
-/// The condition "a frame has come for the call". Another thread may be taking in frames.
-struct Answer<'a> {
-    line: &'a Line,
-    key: Key,
-}
-
-impl Condition for Answer<'_> {
-    type Output = Look;
-
-    fn look(&mut self) -> Option<Look> {
-        let found = |look: Look| (!matches!(look, Look::Nothing)).then_some(look);
-        let look = self.line.slots().look(self.key);
-        found(look).or_else(|| {
-            let mut inbox = self.line.inbox.try_hold()?;
-            let line = self.line;
-            line.take_in(&mut inbox);
-            line.inbox.leave(inbox, |inbox| line.take_in(inbox));
-            found(line.slots().look(self.key))
-        })
-    }
-
-    fn register(&mut self, waker: &Waker) {
-        let _before = self.line.slots().set_waker(self.key, Some(waker));
-        self.line.take_in_in_passing();
-    }
-
-    fn leave(&mut self) {
-        let _before = self.line.slots().set_waker(self.key, None);
-    }
-}
 
 impl Drop for Line {
     fn drop(&mut self) {

@@ -14,9 +14,9 @@ use super::line::Line;
 /// gives the service's name back at once, although a waker in another thread may hold the line for
 /// a moment longer.
 #[derive(Clone)]
-pub(super) struct LineRef(Arc<Held>);
+pub(super) struct LineRef(Arc<LineShare>);
 
-struct Held {
+struct LineShare {
     line: Arc<Line>,
     /// What calls of this share carry.
     carried: CallExtension,
@@ -26,7 +26,7 @@ struct Held {
 
 impl LineRef {
     pub(super) fn new(line: Arc<Line>) -> Self {
-        Self(Arc::new(Held {
+        Self(Arc::new(LineShare {
             line,
             carried: CallExtension::default(),
             origin: None,
@@ -48,7 +48,7 @@ impl LineRef {
 
     fn carrying(&self, carried: CallExtension) -> Self {
         let origin = self.0.origin.as_ref().unwrap_or(self);
-        Self(Arc::new(Held {
+        Self(Arc::new(LineShare {
             line: self.0.line.clone(),
             carried,
             origin: Some(origin.clone()),
@@ -81,7 +81,7 @@ impl Deref for LineRef {
     }
 }
 
-impl Drop for Held {
+impl Drop for LineShare {
     fn drop(&mut self) {
         if self.origin.is_none() {
             self.line.free_names();

@@ -14,10 +14,8 @@ use std::marker::PhantomData;
 
 use crate::RecvError;
 
-mod asking;
 mod call;
 mod caller;
-mod claim;
 mod client;
 mod error;
 #[cfg(test)]
@@ -29,9 +27,11 @@ mod line_ref;
 mod opening;
 mod options;
 mod outbox;
+mod pending_call;
 mod replies;
 mod reply;
 mod request;
+mod request_frame;
 mod service;
 mod slots;
 mod source;
@@ -56,4 +56,4 @@ type Types<Q, R, C> = PhantomData<(fn(&Q), fn(&R), fn() -> C)>;
 type ReplyTypes<R, C> = PhantomData<(fn(&R), fn() -> C)>;
 
 /// Result of a look for the next request.
-type Taken<Q, R, C> = Result<Option<Request<Q, R, C>>, RecvError>;
+type NextRequest<Q, R, C> = Result<Option<Request<Q, R, C>>, RecvError>;

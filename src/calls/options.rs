@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::claim::CallKind;
+use super::pending_call::CallKind;
 
 /// Options of a call, or of all calls of a [`Caller`](crate::calls::Caller); see
 /// [`Caller::with`](crate::calls::Caller::with).

@@ -23,7 +23,7 @@ use ibex_transport::{
 };
 
 use super::{
-    frame::{Content, Text, encode_frame, frame_size},
+    frame::{Content, TextContent, encode_frame, frame_size},
     header::Header,
 };
 
@@ -152,15 +152,15 @@ impl Outbox {
         content: P,
         deadline: Option<Instant>,
     ) -> Result<(), Unsent> {
-        let mut frame = Frame {
+        let mut frame = OutgoingFrame {
             size: frame_size(content),
             encode: |header, slot: &mut [MaybeUninit<u8>]| encode_frame(header, content, slot),
             header,
         };
         match self.attempt(&mut frame) {
-            Attempt::Done(done) => done,
-            Attempt::NotOpen => self.send_when_open(frame, deadline),
-            Attempt::Full => self.wait(&mut frame, deadline),
+            SendAttempt::Done(done) => done,
+            SendAttempt::NotOpen => self.send_when_open(frame, deadline),
+            SendAttempt::Full => self.wait(&mut frame, deadline),
         }
     }
 
@@ -173,13 +173,13 @@ impl Outbox {
         header: impl Fn() -> Header,
         content: P,
     ) -> Poll<Result<(), Unsent>> {
-        let mut frame = Frame {
+        let mut frame = OutgoingFrame {
             size: frame_size(content),
             encode: |header, slot: &mut [MaybeUninit<u8>]| encode_frame(header, content, slot),
             header: || Some(header()),
         };
         self.room.leave(ticket);
-        if let Attempt::Done(done) = self.attempt(&mut frame) {
+        if let SendAttempt::Done(done) = self.attempt(&mut frame) {
             return Poll::Ready(done);
         }
         self.room.renew(ticket, waker);
@@ -275,7 +275,7 @@ impl Outbox {
             let Some(notice) = next else {
                 return self.session.node().wake_drain();
             };
-            let content = Text(&notice.text);
+            let content = TextContent(&notice.text);
             let size = frame_size(content);
             let encode = |slot: &mut [MaybeUninit<u8>]| encode_frame(notice.header, content, slot);
             match handle.poll_send(&self.waker, size, encode) {
@@ -289,7 +289,7 @@ impl Outbox {
     }
 
     #[inline]
-    fn attempt<H, F>(&self, frame: &mut Frame<H, F>) -> Attempt
+    fn attempt<H, F>(&self, frame: &mut OutgoingFrame<H, F>) -> SendAttempt
     where
         H: Fn() -> Option<Header>,
         F: FnMut(Header, &mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
@@ -300,20 +300,27 @@ impl Outbox {
             (Some(handle), Some(header)) => {
                 let encode = |slot: &mut [MaybeUninit<u8>]| (frame.encode)(header, slot);
                 match handle.send(frame.size, Patience::None, encode) {
-                    Ok(_) => Attempt::Done(Ok(())),
-                    Err(SendFailure::Failed(error)) => Attempt::Done(Err(Unsent::Failed(error))),
-                    Err(SendFailure::NotOpen | SendFailure::NotOpenInTime(_)) => Attempt::NotOpen,
-                    Err(SendFailure::Full | SendFailure::TimedOut(_)) => Attempt::Full,
+                    Ok(_) => SendAttempt::Done(Ok(())),
+                    Err(SendFailure::Failed(error)) => {
+                        SendAttempt::Done(Err(Unsent::Failed(error)))
+                    }
+                    Err(SendFailure::NotOpen | SendFailure::NotOpenInTime(_)) => {
+                        SendAttempt::NotOpen
+                    }
+                    Err(SendFailure::Full | SendFailure::TimedOut(_)) => SendAttempt::Full,
                 }
             }
-            _ => Attempt::Done(Err(Unsent::InVain)),
+            _ => SendAttempt::Done(Err(Unsent::InVain)),
         };
         self.leave_sending(sending);
         attempt
     }
 
     /// Tries to send, and leaves the waker if there is no room.
-    fn attempt_and_register<H, F>(&self, frame: &mut Frame<H, F>) -> Option<Result<(), Unsent>>
+    fn attempt_and_register<H, F>(
+        &self,
+        frame: &mut OutgoingFrame<H, F>,
+    ) -> Option<Result<(), Unsent>>
     where
         H: Fn() -> Option<Header>,
         F: FnMut(Header, &mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
@@ -341,7 +348,7 @@ impl Outbox {
     #[cold]
     fn send_when_open<H, F>(
         &self,
-        mut frame: Frame<H, F>,
+        mut frame: OutgoingFrame<H, F>,
         deadline: Option<Instant>,
     ) -> Result<(), Unsent>
     where
@@ -377,12 +384,16 @@ impl Outbox {
     }
 
     #[cold]
-    fn wait<H, F>(&self, frame: &mut Frame<H, F>, deadline: Option<Instant>) -> Result<(), Unsent>
+    fn wait<H, F>(
+        &self,
+        frame: &mut OutgoingFrame<H, F>,
+        deadline: Option<Instant>,
+    ) -> Result<(), Unsent>
     where
         H: Fn() -> Option<Header>,
         F: FnMut(Header, &mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
     {
-        let room = Room {
+        let room = FrameSent {
             outbox: self,
             frame,
             found: None,
@@ -398,27 +409,27 @@ impl Outbox {
 }
 
 /// A message that is to be sent.
-struct Frame<H, F> {
+struct OutgoingFrame<H, F> {
     size: Option<usize>,
     header: H,
     encode: F,
 }
 
-enum Attempt {
+enum SendAttempt {
     Done(Result<(), Unsent>),
     Full,
     NotOpen,
 }
 
 /// The condition "the frame has gone out, or never will".
-struct Room<'a, H, F> {
+struct FrameSent<'a, H, F> {
     outbox: &'a Outbox,
-    frame: &'a mut Frame<H, F>,
+    frame: &'a mut OutgoingFrame<H, F>,
     found: Option<Result<(), Unsent>>,
     held: Option<Ticket>,
 }
 
-impl<H, F> Condition for Room<'_, H, F>
+impl<H, F> Condition for FrameSent<'_, H, F>
 where
     H: Fn() -> Option<Header>,
     F: FnMut(Header, &mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
@@ -429,8 +440,8 @@ where
         match self.found.take() {
             Some(found) => Some(found),
             None => match self.outbox.attempt(self.frame) {
-                Attempt::Done(done) => Some(done),
-                Attempt::Full | Attempt::NotOpen => None,
+                SendAttempt::Done(done) => Some(done),
+                SendAttempt::Full | SendAttempt::NotOpen => None,
             },
         }
     }

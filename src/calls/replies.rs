@@ -13,10 +13,10 @@ use futures_core::{FusedStream, Stream};
 use ibex_codec::Codec;
 
 use super::{
-    claim::{Answer, Claim},
     error::CallError,
     line_ref::LineRef,
     options::CallOptions,
+    pending_call::{PendingCall, ReplyFrame},
     reply::Reply,
 };
 use crate::message::DefaultCodec;
@@ -45,12 +45,12 @@ use crate::message::DefaultCodec;
 /// ```
 pub struct Replies<R: ?Sized, C = DefaultCodec> {
     /// `None` when it is over.
-    claim: Option<Claim<LineRef>>,
+    claim: Option<PendingCall<LineRef>>,
     _types: super::ReplyTypes<R, C>,
 }
 
 impl<R: ?Sized, C: Codec<R>> Replies<R, C> {
-    pub(super) fn new(claim: Claim<LineRef>) -> Self {
+    pub(super) fn new(claim: PendingCall<LineRef>) -> Self {
         Self {
             claim: Some(claim),
             _types: PhantomData,
@@ -97,20 +97,20 @@ impl<R: ?Sized, C: Codec<R>> Replies<R, C> {
 
     fn take(
         &mut self,
-        answer: Result<Answer<R, C>, CallError>,
+        answer: Result<ReplyFrame<R, C>, CallError>,
     ) -> Result<Option<Reply<R, C>>, CallError> {
         match answer {
-            Ok(Answer::Item(item)) => {
+            Ok(ReplyFrame::Item(item)) => {
                 if let Some(claim) = &self.claim {
                     claim.item_taken();
                 }
                 Ok(Some(item))
             }
-            Ok(Answer::Reply(last)) => {
+            Ok(ReplyFrame::Reply(last)) => {
                 self.claim = None;
                 Ok(Some(last))
             }
-            Ok(Answer::End) => {
+            Ok(ReplyFrame::End) => {
                 self.claim = None;
                 Ok(None)
             }
@@ -150,7 +150,7 @@ pub(crate) struct StreamAsync<'a, Q: ?Sized, R: ?Sized, C> {
     line: LineRef,
     options: CallOptions,
     deadline: Option<Instant>,
-    claim: Option<Claim<LineRef>>,
+    claim: Option<PendingCall<LineRef>>,
     request: &'a Q,
     _types: super::ReplyTypes<R, C>,
 }
@@ -177,7 +177,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Future for StreamAsync<'_, Q,
             Some(claim) => claim,
             None => {
                 let (line, options) = (this.line.clone(), &this.options);
-                Claim::new(line, options.stream(), this.deadline, options)
+                PendingCall::new(line, options.stream(), this.deadline, options)
             }
         };
         match claim.poll_send::<Q, C>(context.waker(), this.request, &this.line) {

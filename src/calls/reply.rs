@@ -4,7 +4,7 @@ use std::{fmt, ops::Deref};
 
 use ibex_codec::Codec;
 
-use super::frame::Opened;
+use super::frame::DecodedPayload;
 use crate::message::DefaultCodec;
 
 /// A reply where it came in, checked. [`Caller::call`](crate::calls::Caller::call) returns it.
@@ -17,11 +17,11 @@ use crate::message::DefaultCodec;
 /// keeps replies calls [`detach`](Self::detach), which copies the bytes out. Replies that were not
 /// taken yet hold nothing up: they are copied out when the window needs it.
 pub struct Reply<R: ?Sized, C: Codec<R> = DefaultCodec> {
-    opened: Opened<R, C>,
+    opened: DecodedPayload<R, C>,
 }
 
 impl<R: ?Sized, C: Codec<R>> Reply<R, C> {
-    pub(super) fn new(opened: Opened<R, C>) -> Self {
+    pub(super) fn new(opened: DecodedPayload<R, C>) -> Self {
         Self { opened }
     }
 

@@ -1,5 +1,7 @@
 //! A request that a handler has, and its answer.
 
+mod send_answer;
+
 use std::{
     fmt,
     future::{Future, poll_fn},
@@ -7,21 +9,20 @@ use std::{
     ops::Deref,
     pin::pin,
     sync::{Arc, atomic::Ordering},
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Instant,
 };
 
 use ibex_codec::Codec;
 use ibex_protocol::format::{metadata::Metadata, trace_context::TraceContext};
-use ibex_ring::parking::Ticket;
-use ibex_transport::{channel, node::CallTime};
+use ibex_transport::node::CallTime;
 
+use self::send_answer::{SendAnswer, sent};
 use super::{
-    client::{Client, Credit},
+    client::{Client, ItemCredit},
     error::{MAX_FAILURE_BYTES, Refused},
-    frame::{Opened, Value},
+    frame::{DecodedPayload, Value},
     header::{CallId, Header, Kind},
-    outbox::Unsent,
 };
 use crate::{PeerAt, PeerNames, SendError, SendErrorKind, message::DefaultCodec};
 
@@ -37,7 +38,7 @@ use crate::{PeerAt, PeerNames, SendError, SendErrorKind, message::DefaultCodec};
 /// window behind it is full; other callers go on. A handler that takes long calls
 /// [`detach`](Self::detach). The first item of a stream does so by itself.
 pub struct Request<Q: ?Sized, R: ?Sized, C: Codec<Q> = DefaultCodec> {
-    opened: Opened<Q, C>,
+    opened: DecodedPayload<Q, C>,
     call: Call,
     _reply: PhantomData<fn(&R)>,
 }
@@ -62,7 +63,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         client: Arc<Client>,
         header: &Header,
         deadline: Option<Instant>,
-        opened: Opened<Q, C>,
+        opened: DecodedPayload<Q, C>,
     ) -> Self {
         if let Some(shared) = client.shared() {
             // COUNTED, pairs with `Runtime::begin_drain`: `is_draining` is read after this.
@@ -190,7 +191,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     /// # }
     /// ```
     pub async fn cancelled(&self) {
-        let _waiting = Waiting::on(&self.call.client);
+        let _waiting = CallerWait::on(&self.call.client);
         poll_fn(|context| self.call.poll_cancelled(context)).await;
     }
 
@@ -275,7 +276,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     pub async fn send_async(&mut self, item: &R) -> Result<(), SendError> {
         self.begin_stream()?;
         {
-            let _waiting = Waiting::on(&self.call.client);
+            let _waiting = CallerWait::on(&self.call.client);
             poll_fn(|context| self.call.poll_credit(context)).await?;
         }
         self.call.send_async::<R, C>(Kind::Item, item).await
@@ -384,29 +385,29 @@ impl Call {
 
     fn poll_credit(&self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         let mut credit = self.client.take_credit(self.id);
-        if credit == Credit::NotYet {
+        if credit == ItemCredit::NotYet {
             self.client.set_waker(self.id, Some(context.waker()));
             self.attend();
             credit = self.client.take_credit(self.id);
         }
         match credit {
-            Credit::Taken => Poll::Ready(Ok(())),
-            Credit::NotYet => Poll::Pending,
-            Credit::Cancelled => Poll::Ready(Err(SendError::cancelled())),
+            ItemCredit::Taken => Poll::Ready(Ok(())),
+            ItemCredit::NotYet => Poll::Pending,
+            ItemCredit::Cancelled => Poll::Ready(Err(SendError::cancelled())),
         }
     }
 
     fn wait_for_credit(&self) -> Result<(), SendError> {
         let credit = match self.client.take_credit(self.id) {
-            Credit::NotYet => {
-                let _waiting = Waiting::on(&self.client);
+            ItemCredit::NotYet => {
+                let _waiting = CallerWait::on(&self.client);
                 self.client.wait_for_credit(self.id, self.deadline)
             }
             credit => credit,
         };
         match credit {
-            Credit::Taken => Ok(()),
-            Credit::NotYet | Credit::Cancelled => Err(SendError::cancelled()),
+            ItemCredit::Taken => Ok(()),
+            ItemCredit::NotYet | ItemCredit::Cancelled => Err(SendError::cancelled()),
         }
     }
 
@@ -430,7 +431,7 @@ impl Call {
         if self.client.is_cancelled(self.id) {
             return Err(SendError::cancelled());
         }
-        let sending = Sending::<R, C> {
+        let sending = SendAnswer::<R, C> {
             call: self,
             kind,
             value,
@@ -474,63 +475,10 @@ impl Drop for Call {
     }
 }
 
-fn sent(sent: Result<(), Unsent>) -> Result<(), SendError> {
-    match sent {
-        Ok(()) => Ok(()),
-        // The caller's end is gone, and so is the caller that waits.
-        Err(
-            Unsent::Late | Unsent::InVain | Unsent::Failed(channel::SendError::Disconnected(_)),
-        ) => Err(SendError::cancelled()),
-        Err(Unsent::Failed(error)) => Err(SendError::of_answer(error)),
-    }
-}
-
-/// An answer on its way into its channel, of a task.
-struct Sending<'a, R: ?Sized, C> {
-    call: &'a Call,
-    kind: Kind,
-    value: &'a R,
-    /// Waits for room.
-    room: Option<Ticket>,
-    _codec: PhantomData<fn() -> C>,
-}
-
-impl<R: ?Sized, C: Codec<R>> Future for Sending<'_, R, C> {
-    type Output = Result<(), SendError>;
-
-    fn poll(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        let Some(outbox) = this.call.client.outbox() else {
-            return Poll::Ready(Err(SendError::cancelled()));
-        };
-        let header = || Header::new(this.call.id, this.kind);
-        let value = Value::<R, C>::new(this.value);
-        let polled = outbox.poll_send(&mut this.room, context.waker(), header, value);
-        if polled.is_pending() {
-            // A caller that does not take its replies may cancel, which wakes this task.
-            this.call
-                .client
-                .set_waker(this.call.id, Some(context.waker()));
-            if this.call.client.is_cancelled(this.call.id) {
-                return Poll::Ready(Err(SendError::cancelled()));
-            }
-        }
-        Poll::Ready(sent(ready!(polled)))
-    }
-}
-
-impl<R: ?Sized, C> Drop for Sending<'_, R, C> {
-    fn drop(&mut self) {
-        if let Some(outbox) = self.call.client.outbox() {
-            outbox.leave(&mut self.room);
-        }
-    }
-}
-
 /// A handler's wait for its caller, during which it takes in arriving frames.
-struct Waiting<'a>(&'a Client);
+struct CallerWait<'a>(&'a Client);
 
-impl<'a> Waiting<'a> {
+impl<'a> CallerWait<'a> {
     fn on(client: &'a Client) -> Self {
         if let Some(shared) = client.shared() {
             // WAITS: the wait begins with `attend`, whose fence pairs with `Hub::has_news`.
@@ -540,7 +488,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for CallerWait<'_> {
     fn drop(&mut self) {
         if let Some(shared) = self.0.shared() {
             shared.waiting.fetch_sub(1, Ordering::Relaxed);

@@ -22,14 +22,14 @@ use ibex_transport::{
 };
 
 use super::{
-    asking::Asked,
-    client::{Attendant, Begun, Shared},
+    client::{Attendant, CallAdmission, ServiceState},
     error::Refused,
-    frame::Opened,
+    frame::DecodedPayload,
     header::Kind,
     opening::{reply_version, request_version},
     request::Request,
-    source::Source,
+    request_frame::RequestFrame,
+    source::RequestSource,
 };
 use crate::{
     Node, OpenError, RecvError, Role, channel_builder::Offer, error::OpenFailure, fan_in::Gathered,
@@ -75,8 +75,8 @@ pub struct Service<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec
 
 /// The state that a service shares with its wakers.
 struct Hub<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> {
-    source: Attended<Source<Q, R, C>>,
-    shared: Arc<Shared>,
+    source: Attended<RequestSource<Q, R, C>>,
+    shared: Arc<ServiceState>,
     waker: Waker,
     /// The waker is left at the source and was not called since. The source's holder writes it, and
     /// a call of the waker does.
@@ -86,9 +86,11 @@ struct Hub<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> {
     node: Arc<NodeState>,
 }
 
-struct News<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>>(Weak<Hub<Q, R, C>>);
+struct HubWaker<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>>(
+    Weak<Hub<Q, R, C>>,
+);
 
-impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Wake for News<Q, R, C> {
+impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Wake for HubWaker<Q, R, C> {
     fn wake(self: Arc<Self>) {
         if let Some(hub) = self.0.upgrade() {
             hub.has_news();
@@ -102,7 +104,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         let template = template.told_as(Interface::Service).checked()?;
         let name = node.runtime.take_service_name(template.name());
         let name = name.ok_or_else(|| OpenError::name_taken(template.name()))?;
-        let source = Source::of_node(Gathered::open(node, template.clone())?);
+        let source = RequestSource::of_node(Gathered::open(node, template.clone())?);
         Ok(Self::on(
             source,
             template,
@@ -120,12 +122,12 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         let name = session.node().share_service_name(template.name());
         let name = name.ok_or_else(|| channel.refused(Role::Receiver, OpenFailure::AlreadyOpen))?;
         let requests = channel.open_receiver(request_version::<Q, R, C>().map(Offer::of_one))?;
-        let source = Source::of_peer(requests, channel);
+        let source = RequestSource::of_peer(requests, channel);
         Ok(Self::on(source, template, session.node().clone(), name))
     }
 
     fn on(
-        source: Source<Q, R, C>,
+        source: RequestSource<Q, R, C>,
         template: ChannelTemplate,
         node: Arc<NodeState>,
         name: ServiceName,
@@ -136,8 +138,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
             let version = reply_version::<Q, R, C>();
             Hub {
                 source: Attended::new(source),
-                shared: Arc::new(Shared::new(template, version, hub.clone(), times)),
-                waker: Waker::from(Arc::new(News(hub.clone()))),
+                shared: Arc::new(ServiceState::new(template, version, hub.clone(), times)),
+                waker: Waker::from(Arc::new(HubWaker(hub.clone()))),
                 is_registered: AtomicBool::new(false),
                 next: Mutex::new(None),
                 node: node.clone(),
@@ -213,7 +215,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Stream for Service<Q, R, C> {
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
     /// Takes in arrived frames, as far as the next request needs it, and returns that request.
     /// `Some(Ok(None))` and an error are the end.
-    fn look_for(&self, source: &mut Source<Q, R, C>) -> Option<super::Taken<Q, R, C>> {
+    fn look_for(&self, source: &mut RequestSource<Q, R, C>) -> Option<super::NextRequest<Q, R, C>> {
         while source.backlog.len() < LOOK_AHEAD {
             match source.find() {
                 Some(asked) => self.take_in(source, asked),
@@ -234,11 +236,11 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         source.over()
     }
 
-    fn take_in(&self, source: &mut Source<Q, R, C>, asked: Asked) {
+    fn take_in(&self, source: &mut RequestSource<Q, R, C>, asked: RequestFrame) {
         // The registered waker may be about to be called for this frame alone, and not for a later
         // one.
         self.is_registered.store(false, Ordering::Relaxed);
-        let Asked {
+        let RequestFrame {
             client,
             header,
             body,
@@ -254,11 +256,11 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
             .time_left()
             .and_then(|left| Instant::now().checked_add(left));
         match client.begin(&header, deadline) {
-            Begun::Yes => {}
-            Begun::Overloaded => return client.refuse(header.id, Refused::Overloaded),
-            Begun::Again => return source.count_stray(),
+            CallAdmission::Yes => {}
+            CallAdmission::Overloaded => return client.refuse(header.id, Refused::Overloaded),
+            CallAdmission::Again => return source.count_stray(),
         }
-        match Opened::of(body) {
+        match DecodedPayload::of(body) {
             Ok(opened) => {
                 let request = Request::<Q, R, C>::new(client, &header, deadline, opened);
                 // COUNTED: this read follows the count, see `Runtime::begin_drain`.
@@ -277,21 +279,21 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         }
     }
 
-    fn count_strays(&self, source: &mut Source<Q, R, C>) {
+    fn count_strays(&self, source: &mut RequestSource<Q, R, C>) {
         let strays = source.take_strays();
         if strays > 0 {
             self.shared.strays.fetch_add(strays, Ordering::Relaxed);
         }
     }
 
-    fn leave(&self, source: MutexGuard<'_, Source<Q, R, C>>) {
+    fn leave(&self, source: MutexGuard<'_, RequestSource<Q, R, C>>) {
         self.source.leave(source, |source| self.take_all(source));
         if self.is_attended() {
             self.attend();
         }
     }
 
-    fn refuse_backlog(&self, source: &mut Source<Q, R, C>, reason: Refused) {
+    fn refuse_backlog(&self, source: &mut RequestSource<Q, R, C>, reason: Refused) {
         while let Some(request) = source.backlog.pop() {
             request.give_back(reason);
         }
@@ -303,7 +305,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
     }
 
     /// Takes in all frames that have come, for handlers that wait, and has later arrivals reported.
-    fn take_all(&self, source: &mut Source<Q, R, C>) {
+    fn take_all(&self, source: &mut RequestSource<Q, R, C>) {
         loop {
             while let Some(asked) = source.find() {
                 self.take_in(source, asked);
@@ -323,7 +325,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
     }
 
     /// Leaves the waker, unless it is registered already. Returns whether a frame came in between.
-    fn register(&self, source: &mut Source<Q, R, C>, may_look: bool) -> bool {
+    fn register(&self, source: &mut RequestSource<Q, R, C>, may_look: bool) -> bool {
         if source.is_over() || self.is_registered.swap(true, Ordering::Relaxed) {
             return false;
         }
@@ -337,7 +339,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         true
     }
 
-    fn poll_next(&self, context: &mut Context<'_>) -> Poll<super::Taken<Q, R, C>> {
+    fn poll_next(&self, context: &mut Context<'_>) -> Poll<super::NextRequest<Q, R, C>> {
         let _before = self.next().replace(context.waker().clone());
         let mut found = None;
         self.source.attend(|source| {

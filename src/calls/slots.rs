@@ -15,8 +15,8 @@
 use std::{collections::VecDeque, mem, task::Waker, time::Instant};
 
 use super::{
-    error::Over,
-    frame::Body,
+    error::RepliesOver,
+    frame::FrameBody,
     header::{CallId, Header, Kind},
 };
 
@@ -24,7 +24,7 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Slots {
     // Calls.
-    entries: Vec<Entry>,
+    entries: Vec<CallEntry>,
     vacant: Vec<u32>,
     generation: u32,
 
@@ -33,7 +33,7 @@ pub(super) struct Slots {
     numbers: Vec<u32>,
     free_numbers: Vec<u32>,
     max_in_flight: u32,
-    queue: VecDeque<Key>,
+    queue: VecDeque<CallKey>,
     /// Keys in the queue whose calls have left.
     stale: usize,
 
@@ -42,17 +42,17 @@ pub(super) struct Slots {
     waiting: usize,
     /// The call whose task takes in frames and then looks at its own entry, so that it needs no
     /// wake-up.
-    looking: Option<Key>,
+    looking: Option<CallKey>,
     /// The time at which the next call is woken at its deadline, as far as that is arranged.
     alarm: Option<Instant>,
     /// No more answers come.
-    over: Option<Over>,
+    over: Option<RepliesOver>,
 
     strays: u64,
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct CallEntry {
     generation: u32,
     is_taken: bool,
     number: Option<u32>,
@@ -60,36 +60,36 @@ struct Entry {
     window: u16,
     /// Items that were taken and not yet given back as credit.
     taken: u16,
-    landed: VecDeque<Landed>,
+    landed: VecDeque<ArrivedFrame>,
     waker: Option<Waker>,
     deadline: Option<Instant>,
 }
 
 /// A call's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct CallKey {
     index: u32,
     pub(super) generation: u32,
 }
 
 /// A frame that has come for a call.
 #[derive(Debug)]
-pub(super) struct Landed {
+pub(super) struct ArrivedFrame {
     pub(super) header: Header,
-    pub(super) body: Body,
+    pub(super) body: FrameBody,
 }
 
 /// The result of a look at a call.
 #[derive(Debug)]
-pub(super) enum Look {
-    Landed(Landed),
-    Over(Over),
+pub(super) enum CallPoll {
+    Landed(ArrivedFrame),
+    Over(RepliesOver),
     Nothing,
 }
 
 /// The work that is left after a frame has landed, to be done outside of the lock.
 #[derive(Debug, Default)]
-pub(super) struct Landing {
+pub(super) struct PendingWake {
     /// The task of the call, to be woken or to be dropped outside of the lock.
     pub(super) waker: Option<Waker>,
     /// The call's task looks by itself, and needs no wake-up.
@@ -130,9 +130,9 @@ impl Slots {
         &mut self,
         deadline: Option<Instant>,
         window: u16,
-    ) -> (Key, Option<CallId>) {
+    ) -> (CallKey, Option<CallId>) {
         let index = self.vacant.pop().unwrap_or_else(|| {
-            self.entries.push(Entry::default());
+            self.entries.push(CallEntry::default());
             self.entries.len() as u32 - 1
         });
         self.generation = self.generation.wrapping_add(1);
@@ -143,7 +143,7 @@ impl Slots {
         entry.window = window;
         entry.taken = 0;
         entry.deadline = deadline;
-        let key = Key { index, generation };
+        let key = CallKey { index, generation };
         if self.queue.is_empty()
             && let Some(number) = self.take_number(index)
         {
@@ -166,20 +166,20 @@ impl Slots {
         })
     }
 
-    fn entry(&mut self, key: Key) -> Option<&mut Entry> {
+    fn entry(&mut self, key: CallKey) -> Option<&mut CallEntry> {
         let entry = self.entries.get_mut(key.index as usize)?;
         (entry.is_taken && entry.generation == key.generation).then_some(entry)
     }
 
     /// The time until which the caller waits.
-    pub(super) fn set_deadline(&mut self, key: Key, deadline: Option<Instant>) {
+    pub(super) fn set_deadline(&mut self, key: CallKey, deadline: Option<Instant>) {
         if let Some(entry) = self.entry(key) {
             entry.deadline = deadline;
         }
     }
 
     /// Returns the id by which the peer names the call, once the call may be sent.
-    pub(super) fn id(&mut self, key: Key) -> Option<CallId> {
+    pub(super) fn id(&mut self, key: CallKey) -> Option<CallId> {
         let number = self.entry(key)?.number?;
         Some(CallId {
             number,
@@ -188,13 +188,13 @@ impl Slots {
     }
 
     /// Returns the reason why no more answers come, if they do not.
-    pub(super) fn over(&self) -> Option<&Over> {
+    pub(super) fn over(&self) -> Option<&RepliesOver> {
         self.over.as_ref()
     }
 
     /// Has the call's task or thread woken by its next news. Returns the waker that it had.
     #[must_use = "it is dropped outside of the lock"]
-    pub(super) fn set_waker(&mut self, key: Key, waker: Option<&Waker>) -> Option<Waker> {
+    pub(super) fn set_waker(&mut self, key: CallKey, waker: Option<&Waker>) -> Option<Waker> {
         let entry = self.entry(key)?;
         let before = match (&entry.waker, waker) {
             (Some(had), Some(waker)) if had.will_wake(waker) => return None,
@@ -206,12 +206,12 @@ impl Slots {
     }
 
     /// Begins the look of a call's own task, which ends with [`look_behind`](Self::look_behind).
-    pub(super) fn begin_look(&mut self, key: Key) {
+    pub(super) fn begin_look(&mut self, key: CallKey) {
         self.looking = Some(key);
     }
 
     /// Looks at a call whose task has just taken in frames itself.
-    pub(super) fn look_behind(&mut self, key: Key) -> Look {
+    pub(super) fn look_behind(&mut self, key: CallKey) -> CallPoll {
         if self.looking == Some(key) {
             self.looking = None;
         }
@@ -224,19 +224,19 @@ impl Slots {
     }
 
     /// Looks at the frames that have come for a call.
-    pub(super) fn look(&mut self, key: Key) -> Look {
+    pub(super) fn look(&mut self, key: CallKey) -> CallPoll {
         let Some(entry) = self.entry(key) else {
-            return Look::Nothing;
+            return CallPoll::Nothing;
         };
         match entry.landed.pop_front() {
-            Some(landed) => Look::Landed(landed),
-            None => self.over.clone().map_or(Look::Nothing, Look::Over),
+            Some(landed) => CallPoll::Landed(landed),
+            None => self.over.clone().map_or(CallPoll::Nothing, CallPoll::Over),
         }
     }
 
     /// Counts an item of a stream that was taken. Returns how many more may come, once that is
     /// worth a frame.
-    pub(super) fn item_taken(&mut self, key: Key) -> Option<u16> {
+    pub(super) fn item_taken(&mut self, key: CallKey) -> Option<u16> {
         let entry = self.entry(key)?;
         entry.taken += 1;
         let is_due = entry.taken >= entry.window.div_ceil(2);
@@ -244,33 +244,33 @@ impl Slots {
     }
 
     /// Takes in a frame that has arrived. Returns the waker to call.
-    pub(super) fn land(&mut self, landed: Landed) -> Landing {
+    pub(super) fn land(&mut self, landed: ArrivedFrame) -> PendingWake {
         let CallId { number, generation } = landed.header.id;
         let index = self.numbers.get(number as usize).copied();
-        let key = index.map(|index| Key { index, generation });
+        let key = index.map(|index| CallKey { index, generation });
         let entry = key.and_then(|key| self.entry(key));
         let entry = entry.filter(|entry| entry.number == Some(number));
         let is_item = landed.header.kind == Kind::Item;
         // Beyond the window of items there is room for one more frame, the one that ends the call.
-        let room = |entry: &Entry| match is_item {
+        let room = |entry: &CallEntry| match is_item {
             true => entry.landed.len() < entry.window.into(),
             false => entry.landed.len() <= entry.window.into(),
         };
         let Some(entry) = entry.filter(|entry| room(entry)) else {
             self.strays += 1;
-            return Landing::default();
+            return PendingWake::default();
         };
         entry.landed.push_back(landed);
         let waker = entry.waker.take();
         self.waiting -= usize::from(waker.is_some());
-        Landing {
+        PendingWake {
             looks_itself: key == self.looking,
             waker,
         }
     }
 
     /// Ends a call and passes its number to the next call in the queue.
-    pub(super) fn leave(&mut self, key: Key) -> Left {
+    pub(super) fn leave(&mut self, key: CallKey) -> Left {
         let Some(entry) = self.entry(key) else {
             return Left::default();
         };
@@ -302,7 +302,7 @@ impl Slots {
         }
     }
 
-    fn next_in_queue(&mut self) -> Option<Key> {
+    fn next_in_queue(&mut self) -> Option<CallKey> {
         loop {
             let next = self.queue.pop_front()?;
             if self.entry(next).is_some() {
@@ -327,7 +327,7 @@ impl Slots {
     }
 
     /// No more answers come.
-    pub(super) fn end(&mut self, over: Over) -> Vec<Waker> {
+    pub(super) fn end(&mut self, over: RepliesOver) -> Vec<Waker> {
         self.over.get_or_insert(over);
         self.waiting = 0;
         let wakers = self.entries.iter_mut().map(|entry| entry.waker.take());

@@ -10,14 +10,14 @@ use ibex_ring::parking::Patience;
 use ibex_transport::channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure};
 
 use super::{
-    asking::{Asked, Asking, Seat},
     opening::reply_version,
     request::Request,
+    request_frame::{CallTypes, RequestFrame, Seat},
 };
 use crate::{ChannelBuilder, FanInEvent, RecvErrorKind, fan_in::Gathered};
 
 /// See the module.
-pub(super) struct Source<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
+pub(super) struct RequestSource<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
     from: From<Q, R, C>,
     pub(super) backlog: Backlog<Q, R, C>,
     /// Frames that no caller of ibex sends.
@@ -28,7 +28,7 @@ pub(super) struct Source<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
 }
 
 enum From<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
-    Node(Gathered<Asking<Q, R, C>>),
+    Node(Gathered<CallTypes<Q, R, C>>),
     /// The receiving end of a single peer's requests, with the place of that caller until its
     /// channel has ended.
     Peer(ReceiveHandle, Seat),
@@ -42,8 +42,8 @@ pub(super) struct Backlog<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
     copied_bytes: usize,
 }
 
-impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
-    pub(super) fn of_node(fan_in: Gathered<Asking<Q, R, C>>) -> Self {
+impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> RequestSource<Q, R, C> {
+    pub(super) fn of_node(fan_in: Gathered<CallTypes<Q, R, C>>) -> Self {
         Self::new(From::Node(fan_in))
     }
 
@@ -66,7 +66,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
     }
 
     /// The next frame, if one is there; runs no turn.
-    pub(super) fn find(&mut self) -> Option<Asked> {
+    pub(super) fn find(&mut self) -> Option<RequestFrame> {
         loop {
             let taken = match &mut self.from {
                 From::Node(fan_in) => match fan_in.find_awaited() {
@@ -82,15 +82,15 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
                 From::Nobody => return None,
             };
             match taken {
-                Taken::Frame(asked) => return Some(asked),
-                Taken::Nothing => {}
-                Taken::Over => return None,
+                NextFrame::Frame(asked) => return Some(asked),
+                NextFrame::Nothing => {}
+                NextFrame::Over => return None,
             }
         }
     }
 
     /// The next frame; waits for it. `None` is the end.
-    pub(super) fn wait(&mut self) -> Option<Asked> {
+    pub(super) fn wait(&mut self) -> Option<RequestFrame> {
         loop {
             let taken = match &mut self.from {
                 From::Node(fan_in) => {
@@ -100,21 +100,21 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
                 From::Peer(handle, _) => match handle.receive(Patience::FOREVER) {
                     Ok(raw) => self.of_message(Ok(raw)),
                     Err(RecvFailure::Failed(error)) => self.of_message(Err(error)),
-                    Err(_) => Taken::Nothing,
+                    Err(_) => NextFrame::Nothing,
                 },
                 From::Nobody => return None,
             };
             match taken {
-                Taken::Frame(asked) => return Some(asked),
-                Taken::Nothing => {}
-                Taken::Over => return None,
+                NextFrame::Frame(asked) => return Some(asked),
+                NextFrame::Nothing => {}
+                NextFrame::Over => return None,
             }
         }
     }
 
     /// Returns the next frame. If there is none, `waker` is called when there is. Before that, a
     /// task may look for a moment, but a waker may not.
-    pub(super) fn poll(&mut self, waker: &Waker, may_look: bool) -> Poll<Option<Asked>> {
+    pub(super) fn poll(&mut self, waker: &Waker, may_look: bool) -> Poll<Option<RequestFrame>> {
         loop {
             let taken = match &mut self.from {
                 From::Node(fan_in) => {
@@ -140,16 +140,16 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
                 From::Nobody => return Poll::Ready(None),
             };
             match taken {
-                Taken::Frame(asked) => return Poll::Ready(Some(asked)),
-                Taken::Nothing => {}
-                Taken::Over => return Poll::Ready(None),
+                NextFrame::Frame(asked) => return Poll::Ready(Some(asked)),
+                NextFrame::Nothing => {}
+                NextFrame::Over => return Poll::Ready(None),
             }
         }
     }
 
-    fn of_event(&mut self, event: Option<FanInEvent<Asked>>) -> Taken {
+    fn of_event(&mut self, event: Option<FanInEvent<RequestFrame>>) -> NextFrame {
         match event {
-            Some(FanInEvent::Message(_, asked)) => return Taken::Frame(asked),
+            Some(FanInEvent::Message(_, asked)) => return NextFrame::Frame(asked),
             Some(FanInEvent::Joined(_) | FanInEvent::Ended(_)) => {}
             Some(FanInEvent::Lost(peer, error)) => {
                 let is_stray = error.kind() == RecvErrorKind::Corrupt;
@@ -158,21 +158,21 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
             }
             None => {
                 self.is_over = true;
-                return Taken::Over;
+                return NextFrame::Over;
             }
         }
-        Taken::Nothing
+        NextFrame::Nothing
     }
 
-    fn of_message(&mut self, received: Result<RawMessage, RecvError>) -> Taken {
+    fn of_message(&mut self, received: Result<RawMessage, RecvError>) -> NextFrame {
         let From::Peer(handle, seat) = &mut self.from else {
-            return Taken::Over;
+            return NextFrame::Over;
         };
         match received.and_then(|raw| seat.open(handle, raw)) {
-            Ok(asked) => Taken::Frame(asked),
+            Ok(asked) => NextFrame::Frame(asked),
             Err(error) if error.spares_channel() => {
                 self.strays += u64::from(matches!(error, RecvError::Corrupt { .. }));
-                Taken::Nothing
+                NextFrame::Nothing
             }
             Err(error) => {
                 self.is_over = true;
@@ -180,7 +180,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
                     self.error = Some(error);
                 }
                 self.from = From::Nobody;
-                Taken::Over
+                NextFrame::Over
             }
         }
     }
@@ -218,8 +218,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
     }
 }
 
-enum Taken {
-    Frame(Asked),
+enum NextFrame {
+    Frame(RequestFrame),
     Nothing,
     Over,
 }

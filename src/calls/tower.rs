@@ -8,8 +8,8 @@ use tower_service::Service;
 use super::{
     call::CallAsync,
     caller::Caller,
-    claim::{CallKind, Claim},
     error::CallError,
+    pending_call::{CallKind, PendingCall},
     reply::Reply,
 };
 
@@ -24,7 +24,8 @@ impl<Q: 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Service<Q> for Cal
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), CallError>> {
         let (line, options) = (self.line(), *self.options());
         let ready = &mut self.ready;
-        let claim = ready.get_or_insert_with(|| Claim::new(line, CallKind::Unary, None, &options));
+        let claim =
+            ready.get_or_insert_with(|| PendingCall::new(line, CallKind::Unary, None, &options));
         claim.poll_turn(context.waker())
     }
 

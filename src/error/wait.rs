@@ -377,7 +377,7 @@ impl Quorum {
             "is acknowledged by {} of the {} needed ({}",
             acknowledged.len(),
             self.needed,
-            Peers(acknowledged)
+            PeerList(acknowledged)
         )?;
         let others = [
             ("may come from", able),
@@ -386,7 +386,7 @@ impl Quorum {
         ];
         for (what, peers) in others {
             if !peers.is_empty() {
-                write!(f, "; {what} {}", Peers(peers))?;
+                write!(f, "; {what} {}", PeerList(peers))?;
             }
         }
         f.write_str(")")
@@ -394,9 +394,9 @@ impl Quorum {
 }
 
 /// Peers as they are listed.
-struct Peers<'a>(&'a [PeerAt]);
+struct PeerList<'a>(&'a [PeerAt]);
 
-impl fmt::Display for Peers<'_> {
+impl fmt::Display for PeerList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((first, others)) = self.0.split_first() else {
             return f.write_str("nobody");

@@ -16,7 +16,7 @@ use ibex_transport::{
     runtime::{EventLoop, Gathering, Looks, Told},
 };
 
-use super::{FanInEvent, Opening, member::Member};
+use super::{FanInEvent, Opener, member::FanInMember};
 use crate::{
     Counts, Node, Peer, PeerAt, Suspension, channel_defaults::ChannelDefaults,
     setting::SettingError, template::ChannelTemplate,
@@ -24,13 +24,13 @@ use crate::{
 
 /// The receiving ends of one channel name with all peers of a node, present and future. `O` opens
 /// the messages that they receive.
-pub(crate) struct Gathered<O: Opening> {
+pub(crate) struct Gathered<O: Opener> {
     template: ChannelTemplate,
     /// Defaults for other channels with the peers.
     defaults: ChannelDefaults,
     gathering: Gathering,
     // Peers.
-    members: Vec<Option<Member<O>>>,
+    members: Vec<Option<FanInMember<O>>>,
     live: usize,
     /// True if every member's peer writes this process's memory.
     in_memory: bool,
@@ -54,7 +54,7 @@ pub(super) const HOT_LOOKS: u32 = 64;
 #[derive(Debug)]
 pub(crate) struct NothingCame;
 
-impl<O: Opening> Gathered<O> {
+impl<O: Opener> Gathered<O> {
     /// Opens the receiving end with every present and future peer.
     pub(crate) fn open(node: &Node, template: ChannelTemplate) -> Result<Self, SettingError> {
         Ok(Self {
@@ -290,7 +290,7 @@ impl<O: Opening> Gathered<O> {
         };
         let free = self.members.iter().position(Option::is_none);
         let number = free.unwrap_or(self.members.len());
-        let member = Member::new(peer, handle, O::keep(channel), self.gathering.waker(number));
+        let member = FanInMember::new(peer, handle, O::keep(channel), self.gathering.waker(number));
         match free {
             Some(free) => self.members[free] = Some(member),
             None => self.members.push(Some(member)),
@@ -330,7 +330,7 @@ impl<O: Opening> Gathered<O> {
     }
 
     /// Drops a member's end, and opens another with its peer.
-    fn reopen(&mut self, member: Member<O>) {
+    fn reopen(&mut self, member: FanInMember<O>) {
         let session = Arc::clone(member.handle.session());
         drop(member);
         if !session.is_over() && !self.gathering.is_closed() {
@@ -392,7 +392,7 @@ impl<O: Opening> Gathered<O> {
 }
 
 /// The condition "the next call that takes an event has one to return, or the end".
-impl<O: Opening> Condition for Gathered<O> {
+impl<O: Opener> Condition for Gathered<O> {
     type Output = ();
 
     fn look(&mut self) -> Option<()> {
@@ -432,7 +432,7 @@ impl<O: Opening> Condition for Gathered<O> {
     }
 }
 
-impl<O: Opening> End for Gathered<O> {
+impl<O: Opener> End for Gathered<O> {
     fn event_loop(&self) -> &Arc<EventLoop> {
         self.gathering.event_loop()
     }
@@ -442,7 +442,7 @@ impl<O: Opening> End for Gathered<O> {
     }
 }
 
-impl<O: Opening> Drop for Gathered<O> {
+impl<O: Opener> Drop for Gathered<O> {
     fn drop(&mut self) {
         for member in self.members.iter_mut().flatten() {
             member.handle.leave();
@@ -450,7 +450,7 @@ impl<O: Opening> Drop for Gathered<O> {
     }
 }
 
-impl<O: Opening> fmt::Debug for Gathered<O> {
+impl<O: Opener> fmt::Debug for Gathered<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FanIn")
             .field("channel", &self.template.name())

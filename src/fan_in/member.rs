@@ -4,11 +4,11 @@ use std::task::Waker;
 
 use ibex_transport::channel::{RawMessage, ReceiveHandle};
 
-use super::{FanInEvent, Opening};
+use super::{FanInEvent, Opener};
 use crate::PeerAt;
 
 /// The end of one peer.
-pub(super) struct Member<O: Opening> {
+pub(super) struct FanInMember<O: Opener> {
     pub(super) peer: PeerAt,
     pub(super) handle: ReceiveHandle,
     pub(super) has_joined: bool,
@@ -24,7 +24,7 @@ pub(super) struct Member<O: Opening> {
     pub(super) waker: Waker,
 }
 
-impl<O: Opening> Member<O> {
+impl<O: Opener> FanInMember<O> {
     /// Makes a member that is hot, because it may have sent already.
     pub(super) fn new(peer: PeerAt, handle: ReceiveHandle, kept: O::Kept, waker: Waker) -> Self {
         Self {

@@ -5,10 +5,10 @@ use std::{fmt, time::Duration};
 use ibex_codec::Codec;
 
 pub use self::event::FanInEvent;
-use self::opening::OfType;
+use self::opener::OfType;
 pub(crate) use self::{
     gathered::{Gathered, NothingCame},
-    opening::Opening,
+    opener::Opener,
 };
 use crate::{
     ChannelBuilder, Counts, Message, Node, OpenError, Peer, PeerAt, RecvError, RecvErrorKind,
@@ -19,7 +19,7 @@ mod event;
 mod futures;
 mod gathered;
 mod member;
-mod opening;
+mod opener;
 
 /// Receives from all present and future peers of a node, on one channel name.
 ///

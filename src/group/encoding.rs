@@ -8,12 +8,12 @@ use ibex_transport::channel::{Abort, GroupMessage};
 use crate::Sender;
 
 /// A value on its way into a group.
-pub(super) struct Encoded<'a, T: ?Sized, C> {
+pub(super) struct GroupValue<'a, T: ?Sized, C> {
     value: &'a T,
     _codec: PhantomData<fn() -> C>,
 }
 
-impl<'a, T: ?Sized, C> Encoded<'a, T, C> {
+impl<'a, T: ?Sized, C> GroupValue<'a, T, C> {
     pub(super) fn new(value: &'a T) -> Self {
         Self {
             value,
@@ -22,7 +22,7 @@ impl<'a, T: ?Sized, C> Encoded<'a, T, C> {
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> GroupMessage for Encoded<'_, T, C> {
+impl<T: ?Sized, C: Codec<T>> GroupMessage for GroupValue<'_, T, C> {
     #[inline]
     fn size(&mut self) -> Option<usize> {
         C::size(self.value)

@@ -9,7 +9,7 @@ use std::{
 use ibex_codec::Codec;
 use ibex_transport::node::Stopwatch;
 
-use super::{Group, encoding::Encoded};
+use super::{Group, encoding::GroupValue};
 use crate::{SendError, WaitError, message::DefaultCodec};
 
 /// A message that is being sent to a group; see [`Group::send_async`].
@@ -93,7 +93,7 @@ impl<T: ?Sized, C: Codec<T>> Future for GroupSendAsync<'_, T, C> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { group, value } = self.get_mut();
-        let mut message = Encoded::<T, C>::new(value);
+        let mut message = GroupValue::<T, C>::new(value);
         let sent = group.group.poll_send(context.waker(), &mut message);
         sent.map_err(|failure| SendError::of_group(group.template.name(), failure))
     }

@@ -91,7 +91,7 @@ struct Server {
 }
 
 /// The end of a client's connection, or of the node.
-struct Ended;
+struct InspectionEnded;
 
 impl Server {
     fn run(mut self) {
@@ -102,7 +102,7 @@ impl Server {
             let listens = !pauses && self.clients.len() < MOST_CLIENTS;
             let ready = self.wait(listens, pauses);
             pauses = false;
-            let Ready {
+            let PollFindings {
                 stopped,
                 connected,
                 clients,
@@ -125,7 +125,7 @@ impl Server {
     }
 
     /// Sleeps until the node ends, somebody connects or a client says something.
-    fn wait(&self, listens: bool, pauses: bool) -> Ready {
+    fn wait(&self, listens: bool, pauses: bool) -> PollFindings {
         let fds = [self.stop.as_fd(), self.listener.as_fd()].into_iter();
         let fds = fds.chain(self.clients.iter().map(AsFd::as_fd));
         let mut fds: Vec<_> = fds
@@ -136,7 +136,7 @@ impl Server {
         }
         let _ = retry_on_intr(|| poll(&mut fds, pauses.then_some(&PATIENCE)));
         let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
-        Ready {
+        PollFindings {
             stopped: ready.next().unwrap_or(true),
             connected: ready.next().unwrap_or(false) && listens,
             clients: ready.collect(),
@@ -160,18 +160,18 @@ impl Server {
 
     /// Reads what a client says, and answers an empty line. Several of them that came together are
     /// answered once.
-    fn hear(&self, client: &OwnedFd) -> Result<(), Ended> {
+    fn hear(&self, client: &OwnedFd) -> Result<(), InspectionEnded> {
         let mut bytes = [0; MOST_BYTES];
         match recv(client, &mut bytes[..], RecvFlags::DONTWAIT) {
             Ok((_, length)) if length > 0 && bytes[..length].iter().all(|byte| *byte == b'\n') => {
                 self.answer(client.as_fd())
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(()),
-            Ok(_) | Err(_) => Err(Ended),
+            Ok(_) | Err(_) => Err(InspectionEnded),
         }
     }
 
-    fn answer(&self, client: BorrowedFd<'_>) -> Result<(), Ended> {
+    fn answer(&self, client: BorrowedFd<'_>) -> Result<(), InspectionEnded> {
         let answer = self.observed.answer();
         let mut rest = answer.as_bytes();
         while !rest.is_empty() {
@@ -179,26 +179,26 @@ impl Server {
                 Ok(sent) => rest = &rest[sent..],
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.await_room(client)?,
-                Err(_) => return Err(Ended),
+                Err(_) => return Err(InspectionEnded),
             }
         }
         Ok(())
     }
 
     /// Waits until a client has read something. It may take a second, in which others wait.
-    fn await_room(&self, client: BorrowedFd<'_>) -> Result<(), Ended> {
+    fn await_room(&self, client: BorrowedFd<'_>) -> Result<(), InspectionEnded> {
         let mut fds = [
             PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(client, PollFlags::OUT),
         ];
         let _ = retry_on_intr(|| poll(&mut fds, Some(&PATIENCE)));
         let has_room = fds[0].revents().is_empty() && fds[1].revents().contains(PollFlags::OUT);
-        has_room.then_some(()).ok_or(Ended)
+        has_room.then_some(()).ok_or(InspectionEnded)
     }
 }
 
 /// The findings of a wait.
-struct Ready {
+struct PollFindings {
     stopped: bool,
     connected: bool,
     /// Whether each client has said something, or left.

@@ -36,17 +36,17 @@ pub(crate) enum SocketPlace {
 
 /// A place that cannot have a socket.
 #[derive(Debug)]
-pub(crate) struct Refused {
+pub(crate) struct UnusablePath {
     pub(crate) path: PathBuf,
     pub(crate) source: io::Error,
 }
 
 impl SocketPlace {
     /// Listens there. Returns the socket, which does not block, and its path.
-    pub(crate) fn listen(&self, node: Option<&str>) -> Result<(OwnedFd, PathBuf), Refused> {
+    pub(crate) fn listen(&self, node: Option<&str>) -> Result<(OwnedFd, PathBuf), UnusablePath> {
         let refused = |path: &Path| {
             let path = path.to_owned();
-            |source: io::Error| Refused { path, source }
+            |source: io::Error| UnusablePath { path, source }
         };
         match self {
             SocketPlace::At(path) => {

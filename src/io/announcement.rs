@@ -59,7 +59,7 @@ pub(super) enum Side {
 
 /// The ends of a stream, as far as they are open.
 #[derive(Debug)]
-pub(super) struct Opening {
+pub(super) struct StreamEnds {
     peer: Peer,
     listener: String,
     number: u64,
@@ -67,7 +67,7 @@ pub(super) struct Opening {
     receiver: Option<Receiver<[u8], Raw>>,
 }
 
-impl Opening {
+impl StreamEnds {
     pub(super) fn new(peer: Peer, listener: &str, number: u64, side: Side) -> Self {
         Self {
             peer,

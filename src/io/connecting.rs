@@ -24,7 +24,7 @@ use ibex_transport::{
 
 use super::{
     Stream,
-    announcement::{Announcement, MOST_NAME_BYTES, Opening, Side, is_name, next_number},
+    announcement::{Announcement, MOST_NAME_BYTES, Side, StreamEnds, is_name, next_number},
     error,
 };
 use crate::{CloseReason, EndCause, Peer, Sender};
@@ -60,10 +60,10 @@ impl Stream {
         let timeout = peer.channel(name).timeout();
         let deadline = Patience::Until(Instant::now().checked_add(timeout));
         loop {
-            let mut request = Request::new(peer, name)?;
+            let mut request = StreamRequest::new(peer, name)?;
             match request.wait(deadline) {
                 Err(failure) if failure.is_left() => {}
-                accepted => return accepted.map_err(Failure::into),
+                accepted => return accepted.map_err(RequestFailure::into),
             }
         }
     }
@@ -80,8 +80,8 @@ impl Stream {
         peer: &Peer,
         name: &str,
     ) -> impl Future<Output = io::Result<Self>> + use<> {
-        ConnectAsync {
-            state: match Request::new(peer, name) {
+        ConnectStreamAsync {
+            state: match StreamRequest::new(peer, name) {
                 Ok(request) => State::Waiting(Box::new(request)),
                 Err(error) => State::Failed(error),
             },
@@ -90,47 +90,47 @@ impl Stream {
 }
 
 /// A stream on its way. See [`Stream::connect_async`].
-pub(crate) struct ConnectAsync {
+pub(crate) struct ConnectStreamAsync {
     state: State,
 }
 
 enum State {
-    Waiting(Box<Request>),
+    Waiting(Box<StreamRequest>),
     Failed(io::Error),
     Done,
 }
 
 /// A stream that is to be taken in.
-struct Request {
+struct StreamRequest {
     announcer: Sender<u64, Announcement>,
-    opening: Opening,
+    opening: StreamEnds,
     /// The stream's ends here, once they are open and announced.
     stream: Option<Stream>,
     sequence: Option<u64>,
 }
 
-impl Request {
+impl StreamRequest {
     fn new(peer: &Peer, name: &str) -> io::Result<Self> {
         check_name(name)?;
         let channel = peer.channel(name).codec::<Announcement>();
         let channel = channel.told_as(Interface::Listener);
         Ok(Self {
             announcer: channel.shared_sender().map_err(error::of_open)?,
-            opening: Opening::new(peer.clone(), name, next_number(), Side::Connecting),
+            opening: StreamEnds::new(peer.clone(), name, next_number(), Side::Connecting),
             stream: None,
             sequence: None,
         })
     }
 
-    fn wait(&mut self, deadline: Patience) -> Result<Stream, Failure> {
+    fn wait(&mut self, deadline: Patience) -> Result<Stream, RequestFailure> {
         let (opening, stream) = (&mut self.opening, &mut self.stream);
         let handle = &mut self.announcer.handle;
         let sent = handle.send(Some(NUMBER_BYTES), deadline, |slot| {
             announce(opening, stream, slot)
         });
-        let sequence = sent.map_err(Failure::Unsent)?;
+        let sequence = sent.map_err(RequestFailure::Unsent)?;
         let accepted = handle.wait_acked(sequence, deadline);
-        accepted.map_err(Failure::Unaccepted)?;
+        accepted.map_err(RequestFailure::Unaccepted)?;
         Ok(self.stream())
     }
 
@@ -139,7 +139,7 @@ impl Request {
         Self::new(self.opening.peer(), self.opening.listener())
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Stream, Failure>> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Stream, RequestFailure>> {
         let handle = &mut self.announcer.handle;
         let sequence = match self.sequence {
             Some(sequence) => sequence,
@@ -148,11 +148,11 @@ impl Request {
                 let encode = |slot: &mut [_]| announce(opening, stream, slot);
                 let sent = handle.poll_send(context.waker(), Some(NUMBER_BYTES), encode);
                 let sent = ready!(sent).map_err(SendFailure::from);
-                *self.sequence.insert(sent.map_err(Failure::Unsent)?)
+                *self.sequence.insert(sent.map_err(RequestFailure::Unsent)?)
             }
         };
         let accepted = ready!(handle.poll_acked(context.waker(), sequence));
-        accepted.map_err(Failure::Unaccepted)?;
+        accepted.map_err(RequestFailure::Unaccepted)?;
         Poll::Ready(Ok(self.stream()))
     }
 
@@ -162,19 +162,19 @@ impl Request {
 }
 
 /// A request that failed.
-enum Failure {
+enum RequestFailure {
     /// The request was not sent.
     Unsent(SendFailure),
     /// The request was not accepted.
     Unaccepted(WaitAckedError),
 }
 
-impl Failure {
+impl RequestFailure {
     /// Returns whether the listener was dropped. This end may learn of that later than the program
     /// that connects, which knows the next listener already.
     fn is_left(&self) -> bool {
-        let (Failure::Unsent(SendFailure::Failed(error))
-        | Failure::Unaccepted(WaitAckedError::Failed(error))) = self
+        let (RequestFailure::Unsent(SendFailure::Failed(error))
+        | RequestFailure::Unaccepted(WaitAckedError::Failed(error))) = self
         else {
             return false;
         };
@@ -185,18 +185,18 @@ impl Failure {
     }
 }
 
-impl From<Failure> for io::Error {
-    fn from(failure: Failure) -> Self {
+impl From<RequestFailure> for io::Error {
+    fn from(failure: RequestFailure) -> Self {
         match failure {
-            Failure::Unsent(failure) => error::of_connect(failure),
-            Failure::Unaccepted(error) => error::of_acceptance(error),
+            RequestFailure::Unsent(failure) => error::of_connect(failure),
+            RequestFailure::Unaccepted(error) => error::of_acceptance(error),
         }
     }
 }
 
 /// Opens the ends of a stream and puts its number into the slot.
 fn announce(
-    opening: &mut Opening,
+    opening: &mut StreamEnds,
     stream: &mut Option<Stream>,
     slot: &mut [mem::MaybeUninit<u8>],
 ) -> Result<usize, Abort> {
@@ -224,7 +224,7 @@ pub(super) fn check_name(name: &str) -> io::Result<()> {
     ))
 }
 
-impl Future for ConnectAsync {
+impl Future for ConnectStreamAsync {
     type Output = io::Result<Stream>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -236,7 +236,7 @@ impl Future for ConnectAsync {
                         Ok(again) => **request = again,
                         Err(error) => break Err(error),
                     },
-                    accepted => break accepted.map_err(Failure::into),
+                    accepted => break accepted.map_err(RequestFailure::into),
                 }
             },
             State::Failed(_) => match mem::replace(&mut this.state, State::Done) {

@@ -96,14 +96,14 @@ pub(super) fn of_acceptance(error: WaitAckedError) -> io::Error {
             ..
         } => {
             let late = match suspended {
-                Some(suspended) => NotAccepted::Suspended(channel, peer, suspended),
-                None => NotAccepted::Late(channel, peer),
+                Some(suspended) => StreamNotAccepted::Suspended(channel, peer, suspended),
+                None => StreamNotAccepted::Late(channel, peer),
             };
             io::Error::new(io::ErrorKind::TimedOut, late)
         }
         // The listener was dropped while it held the request.
         WaitAckedError::Unacknowledged { channel, peer, .. } => {
-            let refused = NotAccepted::Dropped(channel, peer);
+            let refused = StreamNotAccepted::Dropped(channel, peer);
             io::Error::new(io::ErrorKind::ConnectionRefused, refused)
         }
     }
@@ -111,7 +111,7 @@ pub(super) fn of_acceptance(error: WaitAckedError) -> io::Error {
 
 /// A listener holds a request for a stream and does not accept it. Names the listener and its node.
 #[derive(Debug, thiserror::Error)]
-enum NotAccepted {
+enum StreamNotAccepted {
     #[error(
         "byte streams \"{0}\" with {1}: the listener there did not accept the stream within the \
          time-out, so it was taken back; see that the program there accepts, or raise \

@@ -17,7 +17,7 @@ use ibex_transport::session::Interface;
 
 use super::{
     Stream,
-    announcement::{Announcement, Opening, Side},
+    announcement::{Announcement, Side, StreamEnds},
     connecting::check_name,
     error,
 };
@@ -60,15 +60,15 @@ pub struct Listener {
     requests: FanIn<u64, Announcement>,
     /// A request whose ends could not be opened, to be tried again. It is dropped behind `requests`:
     /// its peer then hears that the listener is gone, and leaves the request to the next one.
-    held: Option<Held>,
+    held: Option<PendingAnnouncement>,
     is_over: bool,
 }
 
 /// An announcement that is being answered.
-struct Held {
+struct PendingAnnouncement {
     message: Message<u64, Announcement>,
     peer: PeerAt,
-    opening: Opening,
+    opening: StreamEnds,
 }
 
 impl Listener {
@@ -127,7 +127,7 @@ impl Listener {
     ///
     /// The errors of [`accept`](Self::accept).
     pub fn accept_async(&mut self) -> impl Future<Output = io::Result<(Stream, PeerAt)>> {
-        AcceptAsync { listener: self }
+        AcceptStreamAsync { listener: self }
     }
 
     /// Polls for the next stream. While it is pending, only the waker of the last poll is kept.
@@ -158,8 +158,8 @@ impl Listener {
         match event {
             FanInEvent::Message(who, message) => match self.requests.peer(who) {
                 Some(peer) => {
-                    let opening = Opening::new(peer, &self.name, *message, Side::Listening);
-                    self.held = Some(Held {
+                    let opening = StreamEnds::new(peer, &self.name, *message, Side::Listening);
+                    self.held = Some(PendingAnnouncement {
                         message,
                         peer: who,
                         opening,
@@ -212,11 +212,11 @@ impl Listener {
 }
 
 /// Future of [`Listener::accept_async`]: the next stream.
-pub(crate) struct AcceptAsync<'a> {
+pub(crate) struct AcceptStreamAsync<'a> {
     listener: &'a mut Listener,
 }
 
-impl Future for AcceptAsync<'_> {
+impl Future for AcceptStreamAsync<'_> {
     type Output = io::Result<(Stream, PeerAt)>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

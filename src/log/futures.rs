@@ -8,7 +8,7 @@ use std::{
 
 use ibex_codec::Codec;
 
-use super::{LogError, LogSender, LogSource, Step, source::Waiting};
+use super::{LogError, LogSender, LogSource, SendStep, source::Waiting};
 
 impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// Sends in a task all of `log` that the far end lacks, as [`send`](Self::send) does.
@@ -27,8 +27,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
                 let answer = log.resume_async(&peer).await;
                 self.take_answer(log, &peer, answer)?;
             }
-            let rest = Rest { sender: self, log };
-            if let Step::AtEnd = rest.await? {
+            let rest = RemainingLog { sender: self, log };
+            if let SendStep::AtEnd = rest.await? {
                 return Ok(self.position());
             }
         }
@@ -60,27 +60,27 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
 }
 
 /// Sends what is left of a log in one session.
-struct Rest<'a, T: ?Sized, C: Codec<T>, L> {
+struct RemainingLog<'a, T: ?Sized, C: Codec<T>, L> {
     sender: &'a mut LogSender<T, C>,
     log: &'a mut L,
 }
 
-impl<T: ?Sized, C: Codec<T>, L: LogSource<T, C>> Future for Rest<'_, T, C, L> {
-    type Output = Result<Step, LogError>;
+impl<T: ?Sized, C: Codec<T>, L: LogSource<T, C>> Future for RemainingLog<'_, T, C, L> {
+    type Output = Result<SendStep, LogError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         loop {
             match this.sender.step(this.log, Waiting::Task(context.waker())) {
-                Ok(Step::Sent) => {}
-                Ok(Step::NotYet(_)) => return Poll::Pending,
+                Ok(SendStep::Sent) => {}
+                Ok(SendStep::NotYet(_)) => return Poll::Pending,
                 done => return Poll::Ready(done),
             }
         }
     }
 }
 
-impl<T: ?Sized, C: Codec<T>, L> Drop for Rest<'_, T, C, L> {
+impl<T: ?Sized, C: Codec<T>, L> Drop for RemainingLog<'_, T, C, L> {
     fn drop(&mut self) {
         if let Some(channel) = &mut self.sender.channel {
             channel.handle.leave_room();

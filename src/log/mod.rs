@@ -18,8 +18,8 @@ use ibex_transport::channel::{SendError, SendFailure};
 
 use self::{
     error::{Ended, LogFailure, why_not_yet},
-    progress::Progress,
-    sessions::Sessions,
+    progress::LogProgress,
+    sessions::SessionSource,
     source::{SourceResult, Waiting},
 };
 pub use self::{
@@ -114,14 +114,14 @@ use crate::{
 /// Dropping a log sender ends its channel in order, as dropping a [`Sender`] does. The guide has a
 /// far end as well: [`restarting`](crate::guide::restarting).
 pub struct LogSender<T: ?Sized, C = DefaultCodec> {
-    sessions: Sessions,
+    sessions: SessionSource,
     /// The channel, once the far end has answered in the session that lasts.
     channel: Option<Sender<T, C>>,
-    progress: Progress,
+    progress: LogProgress,
 }
 
 /// Result of an attempt to send the next message.
-enum Step {
+enum SendStep {
     Sent,
     AtEnd,
     /// The reason in words, which only a call with a time-out needs: there is no room, or the time
@@ -140,7 +140,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// node is closed.
     #[must_use]
     pub fn at(peers: &Peers, address: impl ToAddress) -> Self {
-        Self::from(Sessions::kept(
+        Self::from(SessionSource::kept(
             peers.board().clone(),
             address::text_of(&address),
         ))
@@ -152,16 +152,16 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// While it has none its calls fail with [`NoSession`](LogErrorKind::NoSession).
     #[must_use]
     pub fn new() -> Self {
-        Self::from(Sessions::Given(Err(
+        Self::from(SessionSource::Given(Err(
             "it was given none: give it one by `go_on_with`".to_owned(),
         )))
     }
 
-    fn from(sessions: Sessions) -> Self {
+    fn from(sessions: SessionSource) -> Self {
         Self {
             sessions,
             channel: None,
-            progress: Progress::default(),
+            progress: LogProgress::default(),
         }
     }
 
@@ -169,7 +169,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// kept address is no longer followed.
     pub fn go_on_with(&mut self, peer: Peer) {
         self.channel = None;
-        self.sessions = Sessions::Given(Ok(peer));
+        self.sessions = SessionSource::Given(Ok(peer));
     }
 
     /// Sends all of `log` that the far end lacks, and returns the position behind it. Waits for the
@@ -211,9 +211,9 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
                 return Ok(false);
             }
             match self.step(log, Waiting::Blocking(Patience::None))? {
-                Step::Sent => return Ok(true),
-                Step::AtEnd | Step::NotYet(_) => return Ok(false),
-                Step::Restarted => {}
+                SendStep::Sent => return Ok(true),
+                SendStep::AtEnd | SendStep::NotYet(_) => return Ok(false),
+                SendStep::Restarted => {}
             }
         }
     }
@@ -228,9 +228,9 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
                 return Err(self.timed_out(log, &self.sessions.missing()));
             }
             match self.step(log, Waiting::Blocking(patience))? {
-                Step::Sent | Step::Restarted => {}
-                Step::AtEnd => return Ok(self.position()),
-                Step::NotYet(failure) => {
+                SendStep::Sent | SendStep::Restarted => {}
+                SendStep::AtEnd => return Ok(self.position()),
+                SendStep::NotYet(failure) => {
                     let why = failure.map(why_not_yet).transpose()?;
                     return Err(self.timed_out(log, &why.unwrap_or_default()));
                 }
@@ -373,10 +373,10 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         &mut self,
         log: &mut L,
         waiting: Waiting<'_>,
-    ) -> Result<Step, LogError> {
+    ) -> Result<SendStep, LogError> {
         let position = self.position();
         let Some(sender) = self.channel.as_mut().filter(|_| position < log.end()) else {
-            return Ok(Step::AtEnd);
+            return Ok(SendStep::AtEnd);
         };
         if self.progress.is_full() {
             self.progress.settle(sender.counts(), sender.counts());
@@ -390,13 +390,13 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         match message {
             Poll::Ready(Ok(message)) => {
                 self.progress.sent(message, end);
-                Ok(Step::Sent)
+                Ok(SendStep::Sent)
             }
             Poll::Ready(Err(SendFailure::Failed(error))) => {
-                self.failed(error).map(|()| Step::Restarted)
+                self.failed(error).map(|()| SendStep::Restarted)
             }
-            Poll::Ready(Err(failure)) => Ok(Step::NotYet(Some(failure))),
-            Poll::Pending => Ok(Step::NotYet(None)),
+            Poll::Ready(Err(failure)) => Ok(SendStep::NotYet(Some(failure))),
+            Poll::Pending => Ok(SendStep::NotYet(None)),
         }
     }
 

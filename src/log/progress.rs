@@ -7,7 +7,7 @@ use ibex_transport::session::Counts;
 
 /// The position up to which a log was sent, and its messages that are not acknowledged.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct LogProgress {
     /// The position up to which the log was sent.
     sent: u64,
     /// The position up to which the far end has the log, as far as is known.
@@ -24,7 +24,7 @@ struct Unacked {
     end: u64,
 }
 
-impl Progress {
+impl LogProgress {
     /// Notes that the far end has the log up to `position`, and that its channel is new.
     pub(super) fn resume(&mut self, position: u64) {
         *self = Self {
@@ -99,8 +99,8 @@ mod tests {
     }
 
     /// Three messages of 10 positions each, behind position 100.
-    fn three() -> Progress {
-        let mut progress = Progress::default();
+    fn three() -> LogProgress {
+        let mut progress = LogProgress::default();
         progress.resume(100);
         for message in 1..=3 {
             progress.sent(message, 100 + 10 * message);
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_full_list_has_room_once_it_is_settled() {
-        let mut progress = Progress::default();
+        let mut progress = LogProgress::default();
         for message in 1..10_000 {
             if progress.is_full() {
                 progress.settle(counts(0, 0), counts(0, 0));

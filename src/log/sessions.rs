@@ -13,14 +13,14 @@ use super::{LogError, error::LogFailure};
 use crate::{Peer, peers::Board};
 
 /// The source of a log sender's next session.
-pub(super) enum Sessions {
+pub(super) enum SessionSource {
     /// The program, which accepts it, say: the session, or why there is none.
     Given(Result<Peer, String>),
     /// The node, which keeps connected to an address.
-    Kept(Kept),
+    Kept(KeptPeer),
 }
 
-pub(super) struct Kept {
+pub(super) struct KeptPeer {
     board: Arc<Board>,
     address: String,
     /// The session that was handed out last.
@@ -31,9 +31,9 @@ pub(super) struct Kept {
     held: Option<Ticket>,
 }
 
-impl Sessions {
+impl SessionSource {
     pub(super) fn kept(board: Arc<Board>, address: String) -> Self {
-        Self::Kept(Kept {
+        Self::Kept(KeptPeer {
             board,
             address,
             last: None,
@@ -87,7 +87,7 @@ impl Sessions {
     }
 }
 
-impl Kept {
+impl KeptPeer {
     fn ended(&self) -> Option<&Peer> {
         self.last.as_ref().filter(|_| self.is_over)
     }
@@ -108,15 +108,15 @@ fn no_session(why: String) -> LogError {
 }
 
 /// The next session, for a task.
-pub(super) struct NextAsync<'a>(&'a mut Sessions);
+pub(super) struct NextAsync<'a>(&'a mut SessionSource);
 
 impl Future for NextAsync<'_> {
     type Output = Result<Peer, LogError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut *self.get_mut().0 {
-            Sessions::Given(peer) => Poll::Ready(peer.clone().map_err(no_session)),
-            Sessions::Kept(kept) => {
+            SessionSource::Given(peer) => Poll::Ready(peer.clone().map_err(no_session)),
+            SessionSource::Kept(kept) => {
                 let ended = kept.last.as_ref().filter(|_| kept.is_over);
                 let (address, held) = (&kept.address, &mut kept.held);
                 let next = kept.board.poll_peer(address, ended, held, context.waker());
@@ -129,7 +129,7 @@ impl Future for NextAsync<'_> {
 
 impl Drop for NextAsync<'_> {
     fn drop(&mut self) {
-        if let Sessions::Kept(kept) = &mut *self.0 {
+        if let SessionSource::Kept(kept) = &mut *self.0 {
             kept.board.leave(&mut kept.held);
         }
     }

@@ -32,7 +32,7 @@ struct Shown {
 }
 
 /// Result of a look by a call that waits; `None` within if nothing more will come.
-pub(crate) type Look<T> = Option<Option<T>>;
+pub(crate) type BoardPoll<T> = Option<Option<T>>;
 
 impl Board {
     pub(super) fn new(runtime: Arc<Runtime>) -> Self {
@@ -128,7 +128,7 @@ impl Board {
         address: &str,
         ended: Option<&Peer>,
         patience: Patience,
-    ) -> Look<Peer> {
+    ) -> BoardPoll<Peer> {
         if fork::is_child() {
             return Some(None);
         }
@@ -179,7 +179,7 @@ impl Board {
         self.waiters.leave(held);
     }
 
-    fn wait<T>(&self, deadline: Option<Instant>, look: impl FnMut() -> Look<T>) -> Option<T> {
+    fn wait<T>(&self, deadline: Option<Instant>, look: impl FnMut() -> BoardPoll<T>) -> Option<T> {
         if fork::is_child() {
             return None;
         }
@@ -191,7 +191,7 @@ impl Board {
         &self,
         held: &mut Option<Ticket>,
         waker: &Waker,
-        look: impl FnMut() -> Look<T>,
+        look: impl FnMut() -> BoardPoll<T>,
     ) -> Poll<Option<T>> {
         if fork::is_child() {
             return Poll::Ready(None);
@@ -199,7 +199,7 @@ impl Board {
         self.runtime.poll_at(&self.waiters, held, waker, look)
     }
 
-    fn look_for(&self, address: &str, ended: Option<&Peer>) -> Look<Peer> {
+    fn look_for(&self, address: &str, ended: Option<&Peer>) -> BoardPoll<Peer> {
         let shown = self.lock();
         let has_ended = |peer: &&Peer| {
             let session = peer.session();
@@ -211,7 +211,7 @@ impl Board {
         }
     }
 
-    fn look_event(&self) -> Look<PeersEvent> {
+    fn look_event(&self) -> BoardPoll<PeersEvent> {
         let mut shown = self.lock();
         match shown.events.pop_front() {
             Some(event) => Some(Some(event)),

@@ -25,24 +25,24 @@ pub(super) struct Keeper {
     reaching: Reaching,
     board: Arc<Board>,
     inbox: Arc<Inbox>,
-    kept: BTreeMap<String, Kept>,
+    kept: BTreeMap<String, KeptAddress>,
     discovery_fails: bool,
     /// The node's end.
     close: Option<Ticket>,
 }
 
 /// An address, and the state of its session.
-struct Kept {
+struct KeptAddress {
     /// The discovery still lists the address.
     is_listed: bool,
-    place: Place,
+    place: AddressState,
     /// Attempts in a row that led to no session, or to a short one.
     failures: u32,
     /// The program was told that the address is not reached.
     is_told: bool,
 }
 
-impl Kept {
+impl KeptAddress {
     /// Ends a series of failures.
     fn is_reached(&mut self, address: &str) {
         if mem::take(&mut self.is_told) {
@@ -52,18 +52,18 @@ impl Kept {
 }
 
 /// State of an address.
-enum Place {
+enum AddressState {
     /// The next attempt is made then.
     Due(Instant),
     Dialing(Connecting),
-    Connected(Session),
+    Connected(KeptSession),
     /// The address is this node's.
     Own,
     /// The address leads to a node that is connected by another address.
     Same(String),
 }
 
-struct Session {
+struct KeptSession {
     peer: Peer,
     since: Instant,
     waker: Waker,
@@ -73,7 +73,7 @@ struct Session {
     drains: Option<Ticket>,
 }
 
-impl Session {
+impl KeptSession {
     /// Takes the event that ends the keeping of the session. The waker is called when there is one.
     fn over(&mut self, address: &str) -> Option<PeersEvent> {
         let session = self.peer.session();
@@ -149,7 +149,7 @@ impl Keeper {
         // The discovery learns of the node's end as well.
         self.inbox.stop();
         for kept in self.kept.values_mut() {
-            if let Place::Connected(session) = &mut kept.place {
+            if let AddressState::Connected(session) = &mut kept.place {
                 session.leave();
             }
         }
@@ -159,7 +159,7 @@ impl Keeper {
 
     fn next_due(&self) -> Option<Instant> {
         let due = self.kept.values().filter_map(|kept| match kept.place {
-            Place::Due(at) => Some(at),
+            AddressState::Due(at) => Some(at),
             _ => None,
         });
         due.min()
@@ -173,29 +173,34 @@ impl Keeper {
             .values_mut()
             .for_each(|kept| kept.is_listed = false);
         for address in addresses {
-            let new = || Kept {
+            let new = || KeptAddress {
                 is_listed: true,
-                place: Place::Due(Instant::now()),
+                place: AddressState::Due(Instant::now()),
                 failures: 0,
                 is_told: false,
             };
             self.kept.entry(address).or_insert_with(new).is_listed = true;
         }
         // A session that stands for another listed address stays with it.
-        let stand_in = |kept: &Kept| match &kept.place {
-            Place::Same(first) if kept.is_listed => Some(first.clone()),
+        let stand_in = |kept: &KeptAddress| match &kept.place {
+            AddressState::Same(first) if kept.is_listed => Some(first.clone()),
             _ => None,
         };
         let needed: BTreeSet<String> = self.kept.values().filter_map(stand_in).collect();
         // Addresses that are no longer listed stay until their attempt or session is over.
         let (board, linger) = (&self.board, self.reaching.linger);
         self.kept.retain(|address, kept| {
-            let stays = matches!(kept.place, Place::Dialing(_) | Place::Connected(_));
+            let stays = matches!(
+                kept.place,
+                AddressState::Dialing(_) | AddressState::Connected(_)
+            );
             match &kept.place {
                 _ if kept.is_listed => {}
-                Place::Connected(_) if needed.contains(address) => {}
-                Place::Connected(session) => session.peer.session().begin_close(NOT_LISTED, linger),
-                Place::Dialing(_) => {}
+                AddressState::Connected(_) if needed.contains(address) => {}
+                AddressState::Connected(session) => {
+                    session.peer.session().begin_close(NOT_LISTED, linger);
+                }
+                AddressState::Dialing(_) => {}
                 _ => board.show(address, None),
             }
             kept.is_listed || stays
@@ -221,12 +226,12 @@ impl Keeper {
         let mut begun = Vec::new();
         let mut failed = Vec::new();
         for (address, kept) in &mut self.kept {
-            if !matches!(kept.place, Place::Due(at) if at <= now) {
+            if !matches!(kept.place, AddressState::Due(at) if at <= now) {
                 continue;
             }
             match self.reaching.dial(address) {
                 Ok(connecting) => {
-                    kept.place = Place::Dialing(connecting);
+                    kept.place = AddressState::Dialing(connecting);
                     begun.push(address.clone());
                 }
                 Err(error) => failed.push((address.clone(), error)),
@@ -242,8 +247,8 @@ impl Keeper {
     }
 
     fn look_at_attempt(&mut self, address: &str) {
-        let Some(Kept {
-            place: Place::Dialing(connecting),
+        let Some(KeptAddress {
+            place: AddressState::Dialing(connecting),
             ..
         }) = self.kept.get_mut(address)
         else {
@@ -270,11 +275,11 @@ impl Keeper {
         let id = who(&admission);
         if id == self.own {
             admission.abandon();
-            return self.put(address, Place::Own);
+            return self.put(address, AddressState::Own);
         }
         if let Some((first, peer)) = self.connected_to(id) {
             admission.abandon();
-            self.put(address, Place::Same(first));
+            self.put(address, AddressState::Same(first));
             return self.board.show(address, Some(&peer));
         }
         match self.reaching.admit(address, admission) {
@@ -293,14 +298,14 @@ impl Keeper {
         self.kept
             .iter()
             .find_map(|(address, kept)| match &kept.place {
-                Place::Connected(session) if session.peer.id() == id => {
+                AddressState::Connected(session) if session.peer.id() == id => {
                     Some((address.clone(), session.peer.clone()))
                 }
                 _ => None,
             })
     }
 
-    fn put(&mut self, address: &str, place: Place) {
+    fn put(&mut self, address: &str, place: AddressState) {
         if let Some(kept) = self.kept.get_mut(address) {
             kept.place = place;
             kept.failures = 0;
@@ -312,7 +317,7 @@ impl Keeper {
         if let Some(kept) = self.kept.get_mut(address) {
             let changed = address.to_owned();
             kept.is_reached(address);
-            kept.place = Place::Connected(Session {
+            kept.place = AddressState::Connected(KeptSession {
                 peer: peer.clone(),
                 since: Instant::now(),
                 waker: self.inbox.waker(move || News::Changed(changed.clone())),
@@ -334,7 +339,7 @@ impl Keeper {
         let Some(kept) = self.kept.get_mut(address) else {
             return;
         };
-        let Place::Connected(session) = &mut kept.place else {
+        let AddressState::Connected(session) = &mut kept.place else {
             return;
         };
         let Some(event) = session.over(address) else {
@@ -347,15 +352,15 @@ impl Keeper {
         };
         let pause = BACK_OFF.pause(kept.failures);
         let next = Instant::now() + pause;
-        kept.place = Place::Due(next);
+        kept.place = AddressState::Due(next);
         let mut hidden = vec![address.to_owned()];
         if !kept.is_listed {
             self.kept.remove(address);
         }
         // Another address of the peer may lead to it sooner.
         for (other, kept) in &mut self.kept {
-            if matches!(&kept.place, Place::Same(first) if first == address) {
-                kept.place = Place::Due(next);
+            if matches!(&kept.place, AddressState::Same(first) if first == address) {
+                kept.place = AddressState::Due(next);
                 hidden.push(other.clone());
             }
         }
@@ -371,7 +376,7 @@ impl Keeper {
         };
         kept.failures = kept.failures.saturating_add(1);
         let next_attempt = Instant::now() + BACK_OFF.pause(kept.failures);
-        kept.place = Place::Due(next_attempt);
+        kept.place = AddressState::Due(next_attempt);
         self.board.show_failure(address, &error);
         if !mem::replace(&mut kept.is_told, true) {
             tracing::warn!(

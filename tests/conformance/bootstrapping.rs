@@ -22,7 +22,8 @@ use ibex_bootstrap::{
     Acceptor, DialError, HandshakeError, HostHint, Local, NodeIdentity, PairRequest, Problem,
     Secret, VerbsDevice, VerbsDevices, VerbsPair, Version, VersionRange, dial,
     handshake::{
-        AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake, Step,
+        AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake,
+        HandshakeStep,
     },
     message::{GidType, MAGIC, VerbsEndpoint},
 };
@@ -417,43 +418,52 @@ struct Silence {
     /// Set if it does its part at the Unix socket.
     joins: bool,
     /// The step for which the other end then waits.
-    awaited: Step,
+    awaited: HandshakeStep,
 }
 
 impl Silence {
     /// Returns the silences of an acceptor, which sends Hello, Offer, Endpoint and Ready. Between
     /// the last two, it answers a token over shm, and connects its queue pair over verbs.
     fn of_acceptors(fabric: ibex::Fabric) -> Vec<Self> {
-        let mut silences = Self::at_messages(&[Step::Hello, Step::Offer, Step::Endpoint]);
+        let mut silences = Self::at_messages(&[
+            HandshakeStep::Hello,
+            HandshakeStep::Offer,
+            HandshakeStep::Endpoint,
+        ]);
         if fabric == ibex::Fabric::Shm {
-            silences.push(Self::new(3, 0, false, Step::UnixSocket));
+            silences.push(Self::new(3, 0, false, HandshakeStep::UnixSocket));
         }
-        silences.push(Self::new(3, 0, true, Step::Ready));
-        silences.push(Self::new(3, FEW_BYTES, true, Step::Ready));
+        silences.push(Self::new(3, 0, true, HandshakeStep::Ready));
+        silences.push(Self::new(3, FEW_BYTES, true, HandshakeStep::Ready));
         silences
     }
 
     /// Returns the silences of a dialer, which sends Hello, Offer, Choice and Ready. Between the
     /// last two, it presents a token over shm, and sends Endpoint over verbs.
     fn of_dialers(fabric: ibex::Fabric) -> Vec<Self> {
-        let steps = [Step::Hello, Step::Offer, Step::Choice, Step::Endpoint];
+        let steps = [
+            HandshakeStep::Hello,
+            HandshakeStep::Offer,
+            HandshakeStep::Choice,
+            HandshakeStep::Endpoint,
+        ];
         if fabric == ibex::Fabric::Verbs {
             let mut silences = Self::at_messages(&steps);
-            silences.push(Self::new(4, 0, true, Step::Ready));
-            silences.push(Self::new(4, FEW_BYTES, true, Step::Ready));
+            silences.push(Self::new(4, 0, true, HandshakeStep::Ready));
+            silences.push(Self::new(4, FEW_BYTES, true, HandshakeStep::Ready));
             return silences;
         }
         let mut silences = Self::at_messages(&steps[..3]);
         if fabric == ibex::Fabric::Shm {
-            silences.push(Self::new(3, 0, false, Step::Ready));
+            silences.push(Self::new(3, 0, false, HandshakeStep::Ready));
         }
-        silences.push(Self::new(3, 0, true, Step::Ready));
-        silences.push(Self::new(3, FEW_BYTES, true, Step::Ready));
+        silences.push(Self::new(3, 0, true, HandshakeStep::Ready));
+        silences.push(Self::new(3, FEW_BYTES, true, HandshakeStep::Ready));
         silences
     }
 
     /// Returns silences before each of these messages, and within it.
-    fn at_messages(steps: &[Step]) -> Vec<Self> {
+    fn at_messages(steps: &[HandshakeStep]) -> Vec<Self> {
         let numbered = steps.iter().enumerate();
         numbered
             .flat_map(|(index, &step)| {
@@ -462,7 +472,7 @@ impl Silence {
             .collect()
     }
 
-    fn new(messages: usize, more_bytes: usize, joins: bool, awaited: Step) -> Self {
+    fn new(messages: usize, more_bytes: usize, joins: bool, awaited: HandshakeStep) -> Self {
         Self {
             messages,
             more_bytes,

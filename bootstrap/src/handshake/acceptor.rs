@@ -1,20 +1,23 @@
 //! The end that listened: it speaks second, provides the endpoint of whatever
 //! fabric the dialer chooses, and draws the session's secrets.
 
+mod answers;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::conversation;
+use super::acceptor_entropy::AcceptorEntropy;
+use super::conversation::Conversation;
 use super::machine::{Handshake, Part};
-use super::proof::Claim;
-use super::{Agreement, ResumedSession, Step};
+use super::proof::ResumptionClaim;
+use super::{Agreement, HandshakeStep, ResumedSession};
 use crate::error::HandshakeError;
-use crate::fabric::{FabricKind, VerbsDevice};
-use crate::identity::{HostHint, Incarnation, NodeIdentity, Secret};
+use crate::fabric::FabricKind;
+use crate::identity::HostHint;
 use crate::local::Local;
 use crate::message::{
-    Choice, Endpoint, GidType, HostTags, Message, MessageError, Offer, Ready, Resume,
+    Endpoint, FabricChoice, GidType, HostTags, Message, MessageError, Offer, Ready, Resume,
     ResumeRefusal, Resumed, SessionSecrets, ShmEndpoint, Text, Unavailable, VerbsEndpoint, Version,
 };
 use crate::negotiate::{self, End};
@@ -37,23 +40,10 @@ pub struct AcceptorPart {
     /// The number of files that this process may open, where it can open too few for a session.
     shortage: Option<u32>,
     /// Tasks for the driver about sockets and queue pairs, each told once, in order.
-    errands: VecDeque<AcceptorEvent>,
+    deferred: VecDeque<AcceptorEvent>,
     /// Fabrics that were chosen so far. Each may be chosen once, which bounds the number of the
     /// dialer's choices.
     tried: Vec<FabricKind>,
-}
-
-/// Everything random in an acceptor's handshake, drawn by its driver.
-#[derive(Clone, Debug)]
-pub struct AcceptorEntropy {
-    /// The nonce of the Hello.
-    pub nonce: [u8; 16],
-    /// The token that the dialer presents at the Unix socket, whose name follows from it.
-    pub token: Secret,
-    /// The session's name.
-    pub session_id: [u8; 16],
-    /// The secret that will prove the right to resume the session.
-    pub resume_secret: Secret,
 }
 
 /// An event that an acceptor's driver has to act on.
@@ -93,18 +83,18 @@ enum State {
     AwaitBinding(Version),
     AwaitDevice(Version),
     AwaitOffer(Version),
-    AwaitChoice(Course),
-    AwaitListening(Course, Choice),
-    AwaitPrepared(Course, Choice),
+    AwaitChoice(OfferedTerms),
+    AwaitListening(OfferedTerms, FabricChoice),
+    AwaitPrepared(OfferedTerms, FabricChoice),
     /// Waits for the dialer's queue pair; this end's has a GID of this type.
-    AwaitPair(Course, Choice, GidType),
+    AwaitPair(OfferedTerms, FabricChoice, GidType),
     AwaitReady {
-        course: Course,
-        choice: Choice,
-        way: Way,
+        terms: OfferedTerms,
+        choice: FabricChoice,
+        condition: ReadyCondition,
     },
     /// Waits until this end's queue pair is connected; the dialer may have named its process.
-    AwaitConnected(Course, Choice, Option<u32>),
+    AwaitConnected(OfferedTerms, FabricChoice, Option<u32>),
     /// Waits for the dialer's queue pair, to resume a session.
     AwaitResumePair(ResumeAnswer),
     /// Waits for this end's queue pair, to resume a session.
@@ -122,7 +112,7 @@ struct ResumeAnswer {
 }
 
 /// Conditions of the dialer's *Ready*, before it counts.
-enum Way {
+enum ReadyCondition {
     /// The token is presented at the Unix socket.
     Unix { joined: bool },
     /// No condition.
@@ -131,21 +121,19 @@ enum Way {
     Verbs(Box<VerbsEndpoint>),
 }
 
-impl Way {
-    /// Returns the errand that undoes this preparation when another fabric is chosen.
+impl ReadyCondition {
+    /// Returns the work that undoes this preparation when another fabric is chosen.
     fn close(self) -> Option<AcceptorEvent> {
         match self {
-            Way::Unix { .. } => Some(AcceptorEvent::CloseUnix),
-            Way::Tcp => None,
-            Way::Verbs(_) => Some(AcceptorEvent::ClosePair),
+            ReadyCondition::Unix { .. } => Some(AcceptorEvent::CloseUnix),
+            ReadyCondition::Tcp => None,
+            ReadyCondition::Verbs(_) => Some(AcceptorEvent::ClosePair),
         }
     }
 }
 
-type Conversation = conversation::Conversation<AcceptorEvent>;
-
 /// Everything known from the peer's offer on.
-struct Course {
+struct OfferedTerms {
     version: Version,
     theirs: Offer,
     place: Place,
@@ -172,168 +160,9 @@ impl Handshake<AcceptorPart> {
                 state: State::AwaitHello,
                 seeks_device: local.usable_devices().is_some(),
                 shortage: None,
-                errands: VecDeque::new(),
+                deferred: VecDeque::new(),
                 tried: Vec::new(),
             },
-        }
-    }
-
-    /// Notes that this process, which may open `limit` files, can open too few for a new session.
-    /// The peer is told so once it asks for one, or now, if the Unix socket is what is lacking. A
-    /// session that resumes needs no more than its connection.
-    pub fn handle_shortage(&mut self, limit: u32) {
-        let (part, conversation) = (&mut self.part, &mut self.conversation);
-        part.shortage = Some(limit);
-        if let State::AwaitListening(..) = part.state {
-            part.state = State::Over;
-            let end = End::Acceptor;
-            conversation.fail(HandshakeError::Descriptors { end, limit });
-        }
-    }
-
-    /// Takes the outcome of listening at the Unix socket, or the reason why it failed.
-    pub fn handle_listening(&mut self, outcome: Result<(), String>) {
-        let (part, conversation) = (&mut self.part, &mut self.conversation);
-        match (std::mem::replace(&mut part.state, State::Over), outcome) {
-            (State::AwaitListening(course, choice), Ok(())) => {
-                let endpoint = Endpoint::Shm(ShmEndpoint {
-                    token: part.entropy.token.clone(),
-                });
-                conversation.send(&Message::Endpoint(endpoint));
-                part.state = State::AwaitReady {
-                    course,
-                    choice,
-                    way: Way::Unix { joined: false },
-                };
-            }
-            (State::AwaitListening(course, choice), Err(why)) => {
-                part.decline(conversation, course, choice.fabric, &why);
-            }
-            // The handshake has ended meanwhile: nothing waits for the answer to this errand.
-            (state, _) => part.state = state,
-        }
-        self.read_messages();
-    }
-
-    /// Takes the RDMA device for this connection, or the reason why there is none.
-    pub fn handle_device(&mut self, found: Result<VerbsDevice, String>) {
-        let (part, conversation) = (&mut self.part, &mut self.conversation);
-        match std::mem::replace(&mut part.state, State::Over) {
-            State::AwaitDevice(version) => {
-                part.ours.set_device(found);
-                part.offer(conversation, version);
-            }
-            state => part.state = state,
-        }
-        self.read_messages();
-    }
-
-    /// Takes the queue pair that was made, or the reason why there is none.
-    pub fn handle_prepared(&mut self, outcome: Result<VerbsEndpoint, String>) {
-        let (part, conversation) = (&mut self.part, &mut self.conversation);
-        match (std::mem::replace(&mut part.state, State::Over), outcome) {
-            (State::AwaitPrepared(course, choice), Ok(ours)) => {
-                part.state = State::AwaitPair(course, choice, ours.gid_type);
-                conversation.send(&Message::Endpoint(Endpoint::Verbs(ours)));
-            }
-            (State::AwaitPrepared(course, choice), Err(why)) => {
-                let why = End::Acceptor.cannot_prepare(&why);
-                part.decline(conversation, course, choice.fabric, &why);
-            }
-            (State::AwaitResumePrepared(answer, theirs), Ok(ours)) => {
-                match negotiate::gid_types(theirs.gid_type, ours.gid_type) {
-                    Ok(()) => {
-                        part.errands.push_back(AcceptorEvent::ConnectPair(theirs));
-                        part.state = State::AwaitResumeConnected(answer, Box::new(ours));
-                    }
-                    Err(why) => conversation.fail(HandshakeError::not_over_verbs(&why)),
-                }
-            }
-            (State::AwaitResumePrepared(..), Err(why)) => {
-                let why = End::Acceptor.cannot_prepare(&why);
-                conversation.fail(HandshakeError::not_over_verbs(&why));
-            }
-            (state, _) => part.state = state,
-        }
-        self.read_messages();
-    }
-
-    /// Notes that the queue pair is connected, or the reason why it is not.
-    pub fn handle_connected(&mut self, outcome: Result<(), String>) {
-        let (part, conversation) = (&mut self.part, &mut self.conversation);
-        match (std::mem::replace(&mut part.state, State::Over), outcome) {
-            (State::AwaitConnected(course, choice, process), Ok(())) => {
-                part.finish(conversation, course, choice, process);
-            }
-            (State::AwaitConnected(course, choice, _), Err(why)) => {
-                part.errands.push_back(AcceptorEvent::ClosePair);
-                let why = End::Acceptor.cannot_connect(&why);
-                part.decline(conversation, course, choice.fabric, &why);
-            }
-            (State::AwaitResumeConnected(answer, ours), Ok(())) => {
-                let ResumeAnswer { session, proof } = answer;
-                conversation.send(&Message::Resumed(Resumed { proof }));
-                conversation.send(&Message::Endpoint(Endpoint::Verbs(*ours)));
-                part.state = State::AwaitResumeReady(session);
-            }
-            (State::AwaitResumeConnected(..), Err(why)) => {
-                let why = End::Acceptor.cannot_connect(&why);
-                conversation.fail(HandshakeError::not_over_verbs(&why));
-            }
-            (state, _) => part.state = state,
-        }
-        self.read_messages();
-    }
-
-    /// Returns whether a connection at the Unix socket that presents `bytes` may be part of the
-    /// session: `bytes` are the token. The call does not use the token up.
-    #[must_use]
-    pub fn knows_token(&self, bytes: &[u8]) -> bool {
-        let awaits = matches!(
-            self.part.state,
-            State::AwaitReady {
-                way: Way::Unix { joined: false },
-                ..
-            }
-        );
-        awaits && self.part.entropy.token.matches(bytes)
-    }
-
-    /// Handles what a connection of this user presents at the Unix socket. Returns true for the
-    /// first one with the right token: keep it, and answer it. Otherwise, close that connection and
-    /// go on listening.
-    #[must_use]
-    pub fn handle_token(&mut self, bytes: &[u8]) -> bool {
-        match &mut self.part.state {
-            State::AwaitReady {
-                way: Way::Unix { joined },
-                ..
-            } if !*joined && self.part.entropy.token.matches(bytes) => {
-                *joined = true;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Returns the identity that the peer of a new session has offered, and its run, while a
-    /// queue pair is made.
-    #[must_use]
-    pub fn offered(&self) -> Option<(NodeIdentity, Incarnation)> {
-        match &self.part.state {
-            State::AwaitPrepared(course, _) => {
-                Some((course.theirs.identity, course.theirs.incarnation))
-            }
-            _ => None,
-        }
-    }
-
-    /// Returns the session to resume, while a queue pair is made for it.
-    #[must_use]
-    pub fn resumes(&self) -> Option<[u8; 16]> {
-        match &self.part.state {
-            State::AwaitResumePrepared(answer, _) => Some(answer.session.session_id),
-            _ => None,
         }
     }
 }
@@ -341,21 +170,21 @@ impl Handshake<AcceptorPart> {
 impl Part for AcceptorPart {
     type Event = AcceptorEvent;
 
-    fn step(&self) -> Step {
+    fn step(&self) -> HandshakeStep {
         match &self.state {
-            State::AwaitHello => Step::Hello,
-            State::AwaitBinding(_) => Step::Binding,
-            State::AwaitDevice(_) => Step::Device,
-            State::AwaitOffer(_) => Step::Offer,
-            State::AwaitChoice(_) => Step::Choice,
-            State::AwaitListening(..) => Step::UnixSocket,
+            State::AwaitHello => HandshakeStep::Hello,
+            State::AwaitBinding(_) => HandshakeStep::Binding,
+            State::AwaitDevice(_) => HandshakeStep::Device,
+            State::AwaitOffer(_) => HandshakeStep::Offer,
+            State::AwaitChoice(_) => HandshakeStep::Choice,
+            State::AwaitListening(..) => HandshakeStep::UnixSocket,
             State::AwaitPrepared(..)
             | State::AwaitConnected(..)
             | State::AwaitResumePrepared(..)
-            | State::AwaitResumeConnected(..) => Step::QueuePair,
-            State::AwaitPair(..) | State::AwaitResumePair(_) => Step::Endpoint,
-            State::AwaitReady { .. } | State::AwaitResumeReady(_) => Step::Ready,
-            State::Over => Step::Finished,
+            | State::AwaitResumeConnected(..) => HandshakeStep::QueuePair,
+            State::AwaitPair(..) | State::AwaitResumePair(_) => HandshakeStep::Endpoint,
+            State::AwaitReady { .. } | State::AwaitResumeReady(_) => HandshakeStep::Ready,
+            State::Over => HandshakeStep::Finished,
         }
     }
 
@@ -365,18 +194,18 @@ impl Part for AcceptorPart {
 
     fn takes_messages(&self) -> bool {
         let step = self.step();
-        !step.is_ours() && step != Step::UnixSocket
+        !step.is_ours() && step != HandshakeStep::UnixSocket
     }
 
-    fn take_errand(&mut self) -> Option<AcceptorEvent> {
-        self.errands.pop_front()
+    fn take_deferred(&mut self) -> Option<AcceptorEvent> {
+        self.deferred.pop_front()
     }
 
     fn failed(error: HandshakeError) -> AcceptorEvent {
         AcceptorEvent::Failed(error)
     }
 
-    fn handle_message(&mut self, conversation: &mut Conversation, message: Message) {
+    fn handle_message(&mut self, conversation: &mut Conversation<AcceptorEvent>, message: Message) {
         let step = self.step();
         match (std::mem::replace(&mut self.state, State::Over), message) {
             (State::AwaitHello, Message::Hello(theirs)) => {
@@ -416,7 +245,7 @@ impl Part for AcceptorPart {
                 let (peer, run) = (theirs.identity, theirs.incarnation);
                 match self.places.take(peer, run, proven, conversation.started()) {
                     Ok(place) => {
-                        self.state = State::AwaitChoice(Course {
+                        self.state = State::AwaitChoice(OfferedTerms {
                             version,
                             theirs,
                             place,
@@ -432,33 +261,38 @@ impl Part for AcceptorPart {
                 self.resume(conversation, &resume);
             }
             (State::AwaitResumePair(answer), Message::Endpoint(Endpoint::Verbs(theirs))) => {
-                self.errands.push_back(AcceptorEvent::PreparePair);
+                self.deferred.push_back(AcceptorEvent::PreparePair);
                 self.state = State::AwaitResumePrepared(answer, Box::new(theirs));
             }
             (State::AwaitResumeReady(session), Message::Ready(Ready { session: None, .. })) => {
                 conversation.succeed(AcceptorEvent::Resumed(session));
             }
-            (State::AwaitChoice(course), Message::Choice(choice)) => {
-                self.follow(conversation, step, course, choice);
-            }
-            (State::AwaitReady { course, way, .. }, Message::Choice(choice)) => {
-                self.errands.extend(way.close());
-                self.follow(conversation, step, course, choice);
-            }
-            (State::AwaitPair(course, ..), Message::Choice(choice)) => {
-                self.errands.push_back(AcceptorEvent::ClosePair);
-                self.follow(conversation, step, course, choice);
+            (State::AwaitChoice(terms), Message::Choice(choice)) => {
+                self.follow(conversation, step, terms, choice);
             }
             (
-                State::AwaitPair(course, choice, gid_type),
+                State::AwaitReady {
+                    terms, condition, ..
+                },
+                Message::Choice(choice),
+            ) => {
+                self.deferred.extend(condition.close());
+                self.follow(conversation, step, terms, choice);
+            }
+            (State::AwaitPair(terms, ..), Message::Choice(choice)) => {
+                self.deferred.push_back(AcceptorEvent::ClosePair);
+                self.follow(conversation, step, terms, choice);
+            }
+            (
+                State::AwaitPair(terms, choice, gid_type),
                 Message::Endpoint(Endpoint::Verbs(theirs)),
             ) => match negotiate::gid_types(theirs.gid_type, gid_type) {
                 Ok(()) => {
-                    let way = Way::Verbs(Box::new(theirs));
+                    let condition = ReadyCondition::Verbs(Box::new(theirs));
                     self.state = State::AwaitReady {
-                        course,
+                        terms,
                         choice,
-                        way,
+                        condition,
                     };
                 }
                 // The dialer knew the type of the acceptor's GID before it sent its own.
@@ -470,29 +304,29 @@ impl Part for AcceptorPart {
             },
             (
                 State::AwaitReady {
-                    course,
+                    terms,
                     choice,
-                    way: Way::Verbs(theirs),
+                    condition: ReadyCondition::Verbs(theirs),
                 },
                 Message::Ready(Ready {
                     process,
                     session: None,
                 }),
             ) => {
-                self.errands.push_back(AcceptorEvent::ConnectPair(theirs));
-                self.state = State::AwaitConnected(course, choice, process);
+                self.deferred.push_back(AcceptorEvent::ConnectPair(theirs));
+                self.state = State::AwaitConnected(terms, choice, process);
             }
             (
                 State::AwaitReady {
-                    course,
+                    terms,
                     choice,
-                    way: Way::Tcp | Way::Unix { joined: true },
+                    condition: ReadyCondition::Tcp | ReadyCondition::Unix { joined: true },
                 },
                 Message::Ready(Ready {
                     process,
                     session: None,
                 }),
-            ) => self.finish(conversation, course, choice, process),
+            ) => self.finish(conversation, terms, choice, process),
             (_, message) => {
                 let kind = message.kind();
                 conversation.fail(HandshakeError::OutOfTurn { step, kind });
@@ -503,22 +337,22 @@ impl Part for AcceptorPart {
 
 impl AcceptorPart {
     /// Begins to offer, now that the peer may hear of it.
-    fn go_on(&mut self, conversation: &mut Conversation, version: Version) {
+    fn go_on(&mut self, conversation: &mut Conversation<AcceptorEvent>, version: Version) {
         if self.seeks_device {
-            self.errands.push_back(AcceptorEvent::FindDevice);
+            self.deferred.push_back(AcceptorEvent::FindDevice);
             self.state = State::AwaitDevice(version);
         } else {
             self.offer(conversation, version);
         }
     }
 
-    fn offer(&mut self, conversation: &mut Conversation, version: Version) {
+    fn offer(&mut self, conversation: &mut Conversation<AcceptorEvent>, version: Version) {
         self.ours.host = HostTags::new(&self.host, End::Acceptor, conversation.hellos());
         conversation.send(&Message::Offer(self.ours.clone()));
         self.state = State::AwaitOffer(version);
     }
 
-    fn resume(&mut self, conversation: &mut Conversation, resume: &Resume) {
+    fn resume(&mut self, conversation: &mut Conversation<AcceptorEvent>, resume: &Resume) {
         let answer = match self.answer(conversation, resume) {
             Ok(answer) => answer,
             Err(error) => return conversation.fail(error),
@@ -535,7 +369,7 @@ impl AcceptorPart {
     /// Answers a resumption. A peer without the secret learns nothing about epochs.
     fn answer(
         &self,
-        conversation: &Conversation,
+        conversation: &Conversation<AcceptorEvent>,
         resume: &Resume,
     ) -> Result<ResumeAnswer, HandshakeError> {
         let refused = |refusal| HandshakeError::NotResumed { refusal };
@@ -543,7 +377,7 @@ impl AcceptorPart {
         let session = self.resumable.as_ref().and_then(find);
         let session = session.ok_or(refused(ResumeRefusal::NoSuchSession))?;
         let prologue = conversation.prologue();
-        let claim = Claim {
+        let claim = ResumptionClaim {
             session_id: &resume.session_id,
             epoch: resume.epoch,
             fabric: resume.fabric,
@@ -573,10 +407,10 @@ impl AcceptorPart {
 
     fn follow(
         &mut self,
-        conversation: &mut Conversation,
-        step: Step,
-        course: Course,
-        choice: Choice,
+        conversation: &mut Conversation<AcceptorEvent>,
+        step: HandshakeStep,
+        terms: OfferedTerms,
+        choice: FabricChoice,
     ) {
         if self.tried.contains(&choice.fabric) {
             let problem = MessageError::Repeated {
@@ -586,35 +420,35 @@ impl AcceptorPart {
             return;
         }
         self.tried.push(choice.fabric);
-        if let Err(conflict) = negotiate::permitted(&course.theirs, &self.ours, choice.fabric) {
+        if let Err(conflict) = negotiate::permitted(&terms.theirs, &self.ours, choice.fabric) {
             conversation.fail(conflict.into());
             return;
         }
         match choice.fabric {
             FabricKind::Shm => {
                 let name = ShmEndpoint::name(&self.entropy.token);
-                self.errands.push_back(AcceptorEvent::ListenUnix { name });
-                self.state = State::AwaitListening(course, choice);
+                self.deferred.push_back(AcceptorEvent::ListenUnix { name });
+                self.state = State::AwaitListening(terms, choice);
             }
             FabricKind::Tcp => {
                 conversation.send(&Message::Endpoint(Endpoint::Tcp));
                 self.state = State::AwaitReady {
-                    course,
+                    terms,
                     choice,
-                    way: Way::Tcp,
+                    condition: ReadyCondition::Tcp,
                 };
             }
             FabricKind::Verbs => {
-                self.errands.push_back(AcceptorEvent::PreparePair);
-                self.state = State::AwaitPrepared(course, choice);
+                self.deferred.push_back(AcceptorEvent::PreparePair);
+                self.state = State::AwaitPrepared(terms, choice);
             }
         }
     }
 
     fn decline(
         &mut self,
-        conversation: &mut Conversation,
-        course: Course,
+        conversation: &mut Conversation<AcceptorEvent>,
+        terms: OfferedTerms,
         fabric: FabricKind,
         why: &str,
     ) {
@@ -622,36 +456,34 @@ impl AcceptorPart {
             fabric,
             reason: Text::new(why),
         }));
-        self.state = State::AwaitChoice(course);
+        self.state = State::AwaitChoice(terms);
     }
 
     fn finish(
         &mut self,
-        conversation: &mut Conversation,
-        course: Course,
-        choice: Choice,
+        conversation: &mut Conversation<AcceptorEvent>,
+        terms: OfferedTerms,
+        choice: FabricChoice,
         process: Option<u32>,
     ) {
         let session = SessionSecrets {
             id: self.entropy.session_id,
             resume: self.entropy.resume_secret.clone(),
         };
-        let ready = self
-            .ours
-            .ready(&course.theirs, self.host.pid, Some(session));
+        let ready = self.ours.ready(&terms.theirs, self.host.pid, Some(session));
         conversation.send(&Message::Ready(ready));
         let prologue = conversation.prologue();
-        let lack = negotiate::own_lack(End::Acceptor, &self.ours, &course.theirs, choice.fabric);
+        let lack = negotiate::own_lack(End::Acceptor, &self.ours, &terms.theirs, choice.fabric);
         let agreement = Agreement {
-            stated_pid: process.filter(|_| self.ours.host.share_pids(&course.theirs.host)),
-            no_tcp: negotiate::exclusion(&course.theirs, &self.ours, FabricKind::Tcp),
+            stated_pid: process.filter(|_| self.ours.host.share_pids(&terms.theirs.host)),
+            no_tcp: negotiate::exclusion(&terms.theirs, &self.ours, FabricKind::Tcp),
             payload_checksums: negotiate::payload_checksums(
                 &self.ours,
-                &course.theirs,
+                &terms.theirs,
                 conversation.is_sealed(),
             ),
-            peer: course.theirs,
-            version: course.version,
+            peer: terms.theirs,
+            version: terms.version,
             features: conversation.common_features(),
             session_id: self.entropy.session_id,
             resume_secret: self.entropy.resume_secret.clone(),
@@ -659,7 +491,7 @@ impl AcceptorPart {
             reason: format!("{}{lack}", choice.reason),
             prologue,
             authenticated_as: conversation.authenticated_as(),
-            place: course.place,
+            place: terms.place,
         };
         conversation.succeed(AcceptorEvent::Agreed(Box::new(agreement)));
     }

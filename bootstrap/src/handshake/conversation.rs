@@ -7,13 +7,13 @@ use std::time::Instant;
 use hmac_sha256::Hash;
 use ibex_tls::{AuthenticatedAs, Credentials, Tls, TlsError};
 
-use super::inbox::{Inbox, Received, Unreadable};
-use super::{Prologue, Step};
+use super::inbox::{MessageReader, ReceivedMessage, Unreadable};
+use super::{HandshakeStep, Prologue};
 use crate::error::{Garbling, HandshakeError};
 use crate::local::Local;
 use crate::message::{
-    ALONE, Binding, Hello, MAGIC, Message, MessageError, Offer, Refusal, RefusalCause, Text,
-    Version,
+    ALONE, Binding, HandshakeRefusal, Hello, MAGIC, Message, MessageError, Offer, RefusalCause,
+    Text, Version,
 };
 use crate::negotiate::{self, End as Side};
 
@@ -21,7 +21,7 @@ use crate::negotiate::{self, End as Side};
 /// is private; `pub` lets [`Part`](super::machine::Part) mention it.
 pub struct Conversation<E> {
     // The wire.
-    inbox: Inbox,
+    inbox: MessageReader,
     /// Bytes to be sent as they are.
     outbox: Vec<u8>,
 
@@ -56,13 +56,13 @@ pub struct Conversation<E> {
     conflict: Option<HandshakeError>,
 
     // The end.
-    end: End<E>,
+    end: Conclusion<E>,
     /// Set once the peer may use the connection for a session: no Refusal is sent any more.
     is_quiet: bool,
 }
 
 /// The end of a conversation, and whether it was reported.
-enum End<E> {
+enum Conclusion<E> {
     Open,
     Well(Option<E>),
     Failed(Option<HandshakeError>),
@@ -79,7 +79,7 @@ impl<E> Conversation<E> {
         let mut hello_sent = MAGIC.to_vec();
         Message::Hello(hello.clone()).write(&mut hello_sent);
         Conversation {
-            inbox: Inbox::default(),
+            inbox: MessageReader::default(),
             outbox: Vec::new(),
             credentials: local.credentials.clone(),
             dialed: local.dialed.clone(),
@@ -96,7 +96,7 @@ impl<E> Conversation<E> {
             has_vouched: false,
             has_peer_vouched: false,
             conflict: None,
-            end: End::Open,
+            end: Conclusion::Open,
             is_quiet: false,
         }
     }
@@ -104,7 +104,7 @@ impl<E> Conversation<E> {
     // The wire.
 
     pub(super) fn receive(&mut self, bytes: &[u8]) {
-        if matches!(self.end, End::Failed(_)) {
+        if matches!(self.end, Conclusion::Failed(_)) {
             return;
         }
         match &mut self.tls {
@@ -119,7 +119,7 @@ impl<E> Conversation<E> {
 
     /// Returns the next message while the conversation is open, or `None`. Ends the conversation on
     /// a Refusal, and on bytes that are no message or were damaged.
-    pub(super) fn next_message(&mut self, step: Step) -> Option<Message> {
+    pub(super) fn next_message(&mut self, step: HandshakeStep) -> Option<Message> {
         if !self.is_open() {
             return None;
         }
@@ -130,7 +130,7 @@ impl<E> Conversation<E> {
         };
         let error = match self.inbox.next_message(before) {
             Ok(None) => return None,
-            Ok(Some(Received {
+            Ok(Some(ReceivedMessage {
                 message: Message::Refusal(refusal),
                 ..
             })) => {
@@ -163,7 +163,7 @@ impl<E> Conversation<E> {
                 });
                 return None;
             }
-            Ok(Some(Received { message, bytes })) => {
+            Ok(Some(ReceivedMessage { message, bytes })) => {
                 if self.has_hello() {
                     self.has_peer_vouched = true;
                 } else if matches!(message, Message::Hello(_)) {
@@ -183,8 +183,8 @@ impl<E> Conversation<E> {
     }
 
     /// Ends the conversation if unread bytes pile up because the peer goes on sending while this
-    /// end runs an errand.
-    pub(super) fn refuse_flood(&mut self, step: Step) {
+    /// end waits for deferred work.
+    pub(super) fn refuse_flood(&mut self, step: HandshakeStep) {
         let length = self.inbox.len();
         if self.is_open() && length > MOST_UNREAD_BYTES {
             self.inbox.take_rest();
@@ -197,7 +197,7 @@ impl<E> Conversation<E> {
         self.outbox.extend_from_slice(&self.hello_sent);
     }
 
-    /// Sends a message, but none once the conversation is over: an errand may be answered later.
+    /// Sends a message, but none once the conversation is over: deferred work may end later.
     pub(super) fn send(&mut self, message: &Message) {
         if !self.is_open() {
             return;
@@ -266,7 +266,7 @@ impl<E> Conversation<E> {
     }
 
     /// Ends the conversation where TLS has, once the messages before that are read.
-    pub(super) fn end_broken_tls(&mut self, step: Step) {
+    pub(super) fn end_broken_tls(&mut self, step: HandshakeStep) {
         match self.broken_tls.take() {
             None => {}
             Some(TlsError::Refused(refusal)) => self.fail(refusal.into()),
@@ -276,9 +276,16 @@ impl<E> Conversation<E> {
 
     /// Returns whether a message is from a peer that saw the same Hellos and is not this node. If
     /// not, that is the end.
-    pub(super) fn admits(&mut self, step: Step, ours: Option<&Offer>, message: &Message) -> bool {
+    pub(super) fn admits(
+        &mut self,
+        step: HandshakeStep,
+        ours: Option<&Offer>,
+        message: &Message,
+    ) -> bool {
         match (message, ours) {
-            (Message::Binding(binding), _) if step == Step::Binding => self.is_bound(step, binding),
+            (Message::Binding(binding), _) if step == HandshakeStep::Binding => {
+                self.is_bound(step, binding)
+            }
             (Message::Offer(theirs), Some(ours)) if self.is_sealed() && ours.is_of_run(theirs) => {
                 self.fail(HandshakeError::Oneself);
                 false
@@ -287,7 +294,7 @@ impl<E> Conversation<E> {
         }
     }
 
-    fn is_bound(&mut self, step: Step, binding: &Binding) -> bool {
+    fn is_bound(&mut self, step: HandshakeStep, binding: &Binding) -> bool {
         let is_bound = binding.hellos == self.hash_of_hellos();
         if !is_bound {
             let how = Garbling::Hellos;
@@ -377,7 +384,7 @@ impl<E> Conversation<E> {
         self.is_open().then_some(self.deadline)
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Instant, step: Step) {
+    pub(super) fn handle_timeout(&mut self, now: Instant, step: HandshakeStep) {
         if self.is_open() && now >= self.deadline {
             let waited = now.saturating_duration_since(self.started);
             self.fail(match step.is_ours() {
@@ -390,12 +397,12 @@ impl<E> Conversation<E> {
     // The end.
 
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.end, End::Open)
+        matches!(self.end, Conclusion::Open)
     }
 
     pub(super) fn succeed(&mut self, event: E) {
         if self.is_open() {
-            self.end = End::Well(Some(event));
+            self.end = Conclusion::Well(Some(event));
         }
     }
 
@@ -427,7 +434,7 @@ impl<E> Conversation<E> {
                 Some(conflict) if !self.has_said_otherwise(&error) => conflict,
                 _ => error,
             };
-            self.end = End::Failed(Some(error));
+            self.end = Conclusion::Failed(Some(error));
         }
     }
 
@@ -443,14 +450,14 @@ impl<E> Conversation<E> {
 
     pub(super) fn poll_succeeded(&mut self) -> Option<E> {
         match &mut self.end {
-            End::Well(event) => event.take(),
+            Conclusion::Well(event) => event.take(),
             _ => None,
         }
     }
 
     pub(super) fn poll_failed(&mut self) -> Option<HandshakeError> {
         match &mut self.end {
-            End::Failed(error) => error.take(),
+            Conclusion::Failed(error) => error.take(),
             _ => None,
         }
     }
@@ -465,14 +472,14 @@ fn in_order<'a>(side: Side, sent: &'a [u8], received: &'a [u8]) -> [&'a [u8]; 2]
 }
 
 /// Returns the words for the peer.
-fn refusal_for(error: &HandshakeError) -> Refusal {
+fn refusal_for(error: &HandshakeError) -> HandshakeRefusal {
     let cause = match error {
         HandshakeError::TooManySessions { end, limit } => Some(RefusalCause::Limit(*end, *limit)),
         HandshakeError::Descriptors { end, limit } => Some(RefusalCause::Descriptors(*end, *limit)),
         HandshakeError::NotResumed { refusal } => Some(RefusalCause::Resume(*refusal)),
         HandshakeError::Closing => Some(RefusalCause::Closing),
         HandshakeError::NotOverFabric { why } => {
-            return Refusal {
+            return HandshakeRefusal {
                 reason: why.clone(),
                 cause: Some(RefusalCause::NotOverFabric),
             };
@@ -480,7 +487,7 @@ fn refusal_for(error: &HandshakeError) -> Refusal {
         _ if error.may_be_garbling() => Some(RefusalCause::Garbled),
         _ => None,
     };
-    Refusal {
+    HandshakeRefusal {
         reason: Text::new(&error.to_string()),
         cause,
     }

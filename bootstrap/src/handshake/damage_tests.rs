@@ -5,7 +5,7 @@ use std::time::Instant;
 use proptest::prelude::*;
 
 use super::meeting::{Meeting, TIMEOUT, Unix, host, local};
-use super::resume_tests::HELLO;
+use super::reunion::HELLO;
 use super::*;
 use crate::error::{Garbling, HandshakeError};
 use crate::message::{Hello, MAGIC, Message, MessageError, SecurityMode, VersionRange};
@@ -68,7 +68,7 @@ fn a_length_out_of_bounds_is_refused_before_its_bytes_come() {
         assert_eq!(
             error,
             HandshakeError::Malformed {
-                step: Step::Hello,
+                step: HandshakeStep::Hello,
                 problem
             }
         );
@@ -196,7 +196,7 @@ fn a_message_out_of_turn_ends_the_handshake() {
             meeting.cut_after = delivered;
             meeting.run();
             let (step, kind) = (meeting.dialer.step(), message.kind());
-            if step == Step::Hello {
+            if step == HandshakeStep::Hello {
                 continue;
             }
             let mut bytes = Vec::new();

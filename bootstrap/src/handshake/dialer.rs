@@ -4,15 +4,15 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::conversation;
+use super::conversation::Conversation;
 use super::machine::{Handshake, Part};
-use super::{Agreement, Step};
+use super::{Agreement, HandshakeStep};
 use crate::error::HandshakeError;
 use crate::fabric::{FabricKind, VerbsDevice};
 use crate::identity::{HostHint, Secret};
 use crate::local::Local;
 use crate::message::{
-    Choice, Endpoint, HostTags, Message, Offer, Ready, SessionSecrets, ShmEndpoint, Text,
+    Endpoint, FabricChoice, HostTags, Message, Offer, Ready, SessionSecrets, ShmEndpoint, Text,
     VerbsEndpoint, Version,
 };
 use crate::negotiate::{self, Chosen, End, RuledOut};
@@ -30,7 +30,7 @@ pub struct DialerPart {
     /// Set where this node may have an RDMA device.
     seeks_device: bool,
     /// Tasks for the driver about sockets and queue pairs, each told once, in order.
-    errands: VecDeque<DialerEvent>,
+    deferred: VecDeque<DialerEvent>,
 }
 
 /// An event that a dialer's driver has to act on.
@@ -69,20 +69,18 @@ enum State {
     AwaitOffer(Version),
     /// Awaits nothing more, since the two Hellos do not go together.
     AwaitEnd,
-    AwaitEndpoint(Course),
-    AwaitUnix(Course),
+    AwaitEndpoint(ChosenTerms),
+    AwaitUnix(ChosenTerms),
     /// Waits for this end's queue pair, to be connected with the peer's.
-    AwaitPrepared(Course, Box<VerbsEndpoint>),
+    AwaitPrepared(ChosenTerms, Box<VerbsEndpoint>),
     /// Waits until this end's queue pair, described here, is connected.
-    AwaitConnected(Course, Box<VerbsEndpoint>),
-    AwaitReady(Course),
+    AwaitConnected(ChosenTerms, Box<VerbsEndpoint>),
+    AwaitReady(ChosenTerms),
     Over,
 }
 
-type Conversation = conversation::Conversation<DialerEvent>;
-
 /// Everything known from the choice on.
-struct Course {
+struct ChosenTerms {
     version: Version,
     theirs: Offer,
     chosen: Chosen,
@@ -109,7 +107,7 @@ impl Handshake<DialerPart> {
             places: local.places.clone(),
             state: State::AwaitHello,
             seeks_device: local.usable_devices().is_some(),
-            errands: VecDeque::new(),
+            deferred: VecDeque::new(),
         };
         Handshake { conversation, part }
     }
@@ -118,9 +116,9 @@ impl Handshake<DialerPart> {
     pub fn handle_unix(&mut self, outcome: Result<(), String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
-            (State::AwaitUnix(course), Ok(())) => part.become_ready(conversation, course),
-            (State::AwaitUnix(course), Err(why)) => part.fall_back(conversation, course, why),
-            // The handshake has ended meanwhile: nothing waits for the answer to this errand.
+            (State::AwaitUnix(terms), Ok(())) => part.become_ready(conversation, terms),
+            (State::AwaitUnix(terms), Err(why)) => part.fall_back(conversation, terms, why),
+            // The handshake has ended meanwhile: nothing waits for the result of this work.
             (state, _) => part.state = state,
         }
     }
@@ -154,18 +152,18 @@ impl Handshake<DialerPart> {
     pub fn handle_prepared(&mut self, outcome: Result<VerbsEndpoint, String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
-            (State::AwaitPrepared(course, theirs), Ok(ours)) => {
+            (State::AwaitPrepared(terms, theirs), Ok(ours)) => {
                 match negotiate::gid_types(ours.gid_type, theirs.gid_type) {
                     Ok(()) => {
-                        part.errands.push_back(DialerEvent::ConnectPair(theirs));
-                        part.state = State::AwaitConnected(course, Box::new(ours));
+                        part.deferred.push_back(DialerEvent::ConnectPair(theirs));
+                        part.state = State::AwaitConnected(terms, Box::new(ours));
                     }
-                    Err(why) => part.leave_verbs(conversation, course, why),
+                    Err(why) => part.leave_verbs(conversation, terms, why),
                 }
             }
-            (State::AwaitPrepared(course, _), Err(why)) => {
+            (State::AwaitPrepared(terms, _), Err(why)) => {
                 let why = End::Dialer.cannot_prepare(&why);
-                part.fall_back(conversation, course, why);
+                part.fall_back(conversation, terms, why);
             }
             (state, _) => part.state = state,
         }
@@ -176,13 +174,13 @@ impl Handshake<DialerPart> {
     pub fn handle_connected(&mut self, outcome: Result<(), String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
-            (State::AwaitConnected(course, ours), Ok(())) => {
+            (State::AwaitConnected(terms, ours), Ok(())) => {
                 conversation.send(&Message::Endpoint(Endpoint::Verbs(*ours)));
-                part.become_ready(conversation, course);
+                part.become_ready(conversation, terms);
             }
-            (State::AwaitConnected(course, _), Err(why)) => {
+            (State::AwaitConnected(terms, _), Err(why)) => {
                 let why = End::Dialer.cannot_connect(&why);
-                part.leave_verbs(conversation, course, why);
+                part.leave_verbs(conversation, terms, why);
             }
             (state, _) => part.state = state,
         }
@@ -193,17 +191,17 @@ impl Handshake<DialerPart> {
 impl Part for DialerPart {
     type Event = DialerEvent;
 
-    fn step(&self) -> Step {
+    fn step(&self) -> HandshakeStep {
         match &self.state {
-            State::AwaitHello => Step::Hello,
-            State::AwaitBinding(_) => Step::Binding,
-            State::AwaitDevice(_) => Step::Device,
-            State::AwaitOffer(_) | State::AwaitEnd => Step::Offer,
-            State::AwaitEndpoint(_) => Step::Endpoint,
-            State::AwaitUnix(_) => Step::UnixSocket,
-            State::AwaitPrepared(..) | State::AwaitConnected(..) => Step::QueuePair,
-            State::AwaitReady(_) => Step::Ready,
-            State::Over => Step::Finished,
+            State::AwaitHello => HandshakeStep::Hello,
+            State::AwaitBinding(_) => HandshakeStep::Binding,
+            State::AwaitDevice(_) => HandshakeStep::Device,
+            State::AwaitOffer(_) | State::AwaitEnd => HandshakeStep::Offer,
+            State::AwaitEndpoint(_) => HandshakeStep::Endpoint,
+            State::AwaitUnix(_) => HandshakeStep::UnixSocket,
+            State::AwaitPrepared(..) | State::AwaitConnected(..) => HandshakeStep::QueuePair,
+            State::AwaitReady(_) => HandshakeStep::Ready,
+            State::Over => HandshakeStep::Finished,
         }
     }
 
@@ -215,15 +213,15 @@ impl Part for DialerPart {
         !self.step().is_ours()
     }
 
-    fn take_errand(&mut self) -> Option<DialerEvent> {
-        self.errands.pop_front()
+    fn take_deferred(&mut self) -> Option<DialerEvent> {
+        self.deferred.pop_front()
     }
 
     fn failed(error: HandshakeError) -> DialerEvent {
         DialerEvent::Failed(error)
     }
 
-    fn handle_message(&mut self, conversation: &mut Conversation, message: Message) {
+    fn handle_message(&mut self, conversation: &mut Conversation<DialerEvent>, message: Message) {
         let step = self.step();
         match (std::mem::replace(&mut self.state, State::Over), message) {
             (State::AwaitHello, Message::Hello(theirs)) => match conversation.settle(&theirs) {
@@ -250,31 +248,31 @@ impl Part for DialerPart {
                     }
                 }
             }
-            (State::AwaitEndpoint(course), Message::Endpoint(endpoint))
-                if endpoint.fabric() == course.chosen.fabric =>
+            (State::AwaitEndpoint(terms), Message::Endpoint(endpoint))
+                if endpoint.fabric() == terms.chosen.fabric =>
             {
-                self.go_to(conversation, endpoint, course);
+                self.go_to(conversation, endpoint, terms);
             }
-            (State::AwaitEndpoint(course), Message::Unavailable(unavailable))
-                if unavailable.fabric == course.chosen.fabric =>
+            (State::AwaitEndpoint(terms), Message::Unavailable(unavailable))
+                if unavailable.fabric == terms.chosen.fabric =>
             {
-                self.fall_back(conversation, course, unavailable.reason.to_string());
+                self.fall_back(conversation, terms, unavailable.reason.to_string());
             }
             // The acceptor could not connect its queue pair with this end's.
-            (State::AwaitReady(course), Message::Unavailable(unavailable))
+            (State::AwaitReady(terms), Message::Unavailable(unavailable))
                 if unavailable.fabric == FabricKind::Verbs
-                    && course.chosen.fabric == FabricKind::Verbs =>
+                    && terms.chosen.fabric == FabricKind::Verbs =>
             {
-                self.leave_verbs(conversation, course, unavailable.reason.to_string());
+                self.leave_verbs(conversation, terms, unavailable.reason.to_string());
             }
             (
-                State::AwaitReady(course),
+                State::AwaitReady(terms),
                 Message::Ready(Ready {
                     process,
                     session: Some(session),
                 }),
             ) => {
-                self.finish(conversation, course, process, session);
+                self.finish(conversation, terms, process, session);
             }
             (_, message) => {
                 let kind = message.kind();
@@ -286,16 +284,16 @@ impl Part for DialerPart {
 
 impl DialerPart {
     /// Begins to offer, now that the peer may hear of it.
-    fn go_on(&mut self, conversation: &mut Conversation, version: Version) {
+    fn go_on(&mut self, conversation: &mut Conversation<DialerEvent>, version: Version) {
         if self.seeks_device {
-            self.errands.push_back(DialerEvent::FindDevice);
+            self.deferred.push_back(DialerEvent::FindDevice);
             self.state = State::AwaitDevice(version);
         } else {
             self.offer(conversation, version);
         }
     }
 
-    fn offer(&mut self, conversation: &mut Conversation, version: Version) {
+    fn offer(&mut self, conversation: &mut Conversation<DialerEvent>, version: Version) {
         self.ours.host = HostTags::new(&self.host, End::Dialer, conversation.hellos());
         conversation.send(&Message::Offer(self.ours.clone()));
         self.state = State::AwaitOffer(version);
@@ -305,7 +303,7 @@ impl DialerPart {
     /// because `ruled_out` grows by one known fabric each time.
     fn choose(
         &mut self,
-        conversation: &mut Conversation,
+        conversation: &mut Conversation<DialerEvent>,
         version: Version,
         theirs: Offer,
         place: Place,
@@ -313,11 +311,11 @@ impl DialerPart {
     ) {
         match negotiate::fabric(&self.ours, &theirs, &ruled_out) {
             Ok(chosen) => {
-                conversation.send(&Message::Choice(Choice {
+                conversation.send(&Message::Choice(FabricChoice {
                     fabric: chosen.fabric,
                     reason: Text::new(&chosen.reason),
                 }));
-                self.state = State::AwaitEndpoint(Course {
+                self.state = State::AwaitEndpoint(ChosenTerms {
                     version,
                     theirs,
                     chosen,
@@ -329,79 +327,94 @@ impl DialerPart {
         }
     }
 
-    fn fall_back(&mut self, conversation: &mut Conversation, mut course: Course, why: String) {
-        course.ruled_out.push(RuledOut {
-            fabric: course.chosen.fabric,
+    fn fall_back(
+        &mut self,
+        conversation: &mut Conversation<DialerEvent>,
+        mut terms: ChosenTerms,
+        why: String,
+    ) {
+        terms.ruled_out.push(RuledOut {
+            fabric: terms.chosen.fabric,
             why,
         });
-        let Course {
+        let ChosenTerms {
             version,
             theirs,
             ruled_out,
             place,
             ..
-        } = course;
+        } = terms;
         self.choose(conversation, version, theirs, place, ruled_out);
     }
 
     /// Falls back from verbs when there is a queue pair already.
-    fn leave_verbs(&mut self, conversation: &mut Conversation, course: Course, why: String) {
+    fn leave_verbs(
+        &mut self,
+        conversation: &mut Conversation<DialerEvent>,
+        terms: ChosenTerms,
+        why: String,
+    ) {
         conversation.speak_again();
-        self.errands.push_back(DialerEvent::ClosePair);
-        self.fall_back(conversation, course, why);
+        self.deferred.push_back(DialerEvent::ClosePair);
+        self.fall_back(conversation, terms, why);
     }
 
-    fn go_to(&mut self, conversation: &mut Conversation, endpoint: Endpoint, course: Course) {
+    fn go_to(
+        &mut self,
+        conversation: &mut Conversation<DialerEvent>,
+        endpoint: Endpoint,
+        terms: ChosenTerms,
+    ) {
         match endpoint {
             Endpoint::Shm(endpoint) => {
-                self.errands.push_back(DialerEvent::ConnectUnix {
+                self.deferred.push_back(DialerEvent::ConnectUnix {
                     name: ShmEndpoint::name(&endpoint.token),
                     token: endpoint.token,
                 });
-                self.state = State::AwaitUnix(course);
+                self.state = State::AwaitUnix(terms);
             }
-            Endpoint::Tcp => self.become_ready(conversation, course),
+            Endpoint::Tcp => self.become_ready(conversation, terms),
             Endpoint::Verbs(theirs) => {
-                self.errands.push_back(DialerEvent::PreparePair);
-                self.state = State::AwaitPrepared(course, Box::new(theirs));
+                self.deferred.push_back(DialerEvent::PreparePair);
+                self.state = State::AwaitPrepared(terms, Box::new(theirs));
             }
         }
     }
 
-    fn become_ready(&mut self, conversation: &mut Conversation, course: Course) {
-        let ready = self.ours.ready(&course.theirs, self.host.pid, None);
+    fn become_ready(&mut self, conversation: &mut Conversation<DialerEvent>, terms: ChosenTerms) {
+        let ready = self.ours.ready(&terms.theirs, self.host.pid, None);
         conversation.send(&Message::Ready(ready));
         // The acceptor's session may have begun with *Ready*, and would read more as a frame.
         conversation.be_quiet();
-        self.state = State::AwaitReady(course);
+        self.state = State::AwaitReady(terms);
     }
 
     fn finish(
         &mut self,
-        conversation: &mut Conversation,
-        course: Course,
+        conversation: &mut Conversation<DialerEvent>,
+        terms: ChosenTerms,
         process: Option<u32>,
         session: SessionSecrets,
     ) {
         let prologue = conversation.prologue();
         let agreement = Agreement {
-            stated_pid: process.filter(|_| self.ours.host.share_pids(&course.theirs.host)),
-            no_tcp: negotiate::exclusion(&self.ours, &course.theirs, FabricKind::Tcp),
+            stated_pid: process.filter(|_| self.ours.host.share_pids(&terms.theirs.host)),
+            no_tcp: negotiate::exclusion(&self.ours, &terms.theirs, FabricKind::Tcp),
             payload_checksums: negotiate::payload_checksums(
                 &self.ours,
-                &course.theirs,
+                &terms.theirs,
                 conversation.is_sealed(),
             ),
-            peer: course.theirs,
-            version: course.version,
+            peer: terms.theirs,
+            version: terms.version,
             features: conversation.common_features(),
             session_id: session.id,
             resume_secret: session.resume,
-            fabric: course.chosen.fabric,
-            reason: course.chosen.reason,
+            fabric: terms.chosen.fabric,
+            reason: terms.chosen.reason,
             prologue,
             authenticated_as: conversation.authenticated_as(),
-            place: course.place,
+            place: terms.place,
         };
         conversation.succeed(DialerEvent::Agreed(Box::new(agreement)));
     }

@@ -2,8 +2,8 @@
 //! and needs another version number.
 
 use super::meeting::{Meeting, Unix, local};
-use super::resume_tests::{EPOCH, Reunion};
 use super::resume_verbs_tests::over_verbs;
+use super::reunion::{EPOCH, Reunion};
 use super::verbs_tests;
 
 fn hex(bytes: &[u8]) -> String {

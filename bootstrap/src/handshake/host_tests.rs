@@ -113,7 +113,10 @@ fn a_dialer_is_not_sent_to_a_socket_that_it_did_not_choose() {
     dialer.handle_bytes(&endpoint);
     match dialer.poll_event() {
         Some(DialerEvent::Failed(HandshakeError::OutOfTurn { step, kind })) => {
-            assert_eq!((step, kind), (Step::Endpoint, MessageKind::Endpoint));
+            assert_eq!(
+                (step, kind),
+                (HandshakeStep::Endpoint, MessageKind::Endpoint)
+            );
         }
         other => panic!("{other:?}"),
     }

@@ -15,7 +15,7 @@ use crate::message::{
 
 /// The receiving half of a conversation.
 #[derive(Default)]
-pub(super) struct Inbox {
+pub(super) struct MessageReader {
     /// Bytes that were received and not yet taken. The caller hands over one read at a time and
     /// takes all whole messages in between, so this holds at most one read and one unfinished
     /// message.
@@ -35,12 +35,12 @@ pub(super) enum Unreadable {
 }
 
 /// A message and its bytes, length prefix included.
-pub(super) struct Received {
+pub(super) struct ReceivedMessage {
     pub(super) message: Message,
     pub(super) bytes: Vec<u8>,
 }
 
-impl Inbox {
+impl MessageReader {
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -50,7 +50,7 @@ impl Inbox {
     pub(super) fn next_message(
         &mut self,
         before: Option<[&[u8]; 2]>,
-    ) -> Result<Option<Received>, Unreadable> {
+    ) -> Result<Option<ReceivedMessage>, Unreadable> {
         self.take_magic()?;
         let Some((prefix, rest)) = self.bytes.split_at_checked(2) else {
             return Ok(None);
@@ -83,7 +83,7 @@ impl Inbox {
         }
         let message = parse_message(body).map_err(Unreadable::Message)?;
         let bytes = self.bytes.drain(..2 + length).collect();
-        Ok(Some(Received { message, bytes }))
+        Ok(Some(ReceivedMessage { message, bytes }))
     }
 
     /// Returns the number of bytes that came and were not taken.

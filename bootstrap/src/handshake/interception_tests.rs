@@ -11,7 +11,7 @@ use ibex_harness::fixed_random;
 use ibex_tls::{AuthenticatedAs, Credentials, Security, SharedSecret};
 
 use super::meeting::{ENTROPY, Meeting, TIMEOUT, host, local};
-use super::resume_tests::{EPOCH, Reunion, node, ticket};
+use super::reunion::{EPOCH, Reunion, node, ticket};
 use super::verbs_tests::{hardware, hardware_of, with_hardware};
 use super::*;
 use crate::error::HandshakeError;
@@ -343,7 +343,7 @@ fn a_peer_that_sends_on_while_a_device_is_found_is_given_up() {
         acceptor.poll_event(),
         Some(AcceptorEvent::FindDevice)
     ));
-    // No errand is answered, and the peer sends more than any handshake holds.
+    // No deferred work is done, and the peer sends more than any handshake holds.
     let mut rounds = 0;
     loop {
         acceptor.handle_bytes(&[1; 4096]);

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ibex_tls::Tls;
 
-use super::Step;
+use super::HandshakeStep;
 use super::conversation::Conversation;
 use crate::error::HandshakeError;
 use crate::message::{Message, Offer};
@@ -25,20 +25,20 @@ pub trait Part: Sized {
     type Event;
 
     /// Returns the step that this end waits for.
-    fn step(&self) -> Step;
+    fn step(&self) -> HandshakeStep;
 
     /// Returns this end's own Offer, if it sends one.
     fn ours(&self) -> Option<&Offer>;
 
     /// Returns whether the next message may be taken now. It may not while the driver's answer to
-    /// an errand decides how the message is understood.
+    /// deferred work decides how the message is understood.
     fn takes_messages(&self) -> bool;
 
     /// Handles the peer's next message.
     fn handle_message(&mut self, conversation: &mut Conversation<Self::Event>, message: Message);
 
-    /// Returns the next errand for the driver, each once.
-    fn take_errand(&mut self) -> Option<Self::Event>;
+    /// Returns the next work for the driver, each once.
+    fn take_deferred(&mut self) -> Option<Self::Event>;
 
     /// Makes the event for a failed handshake.
     fn failed(error: HandshakeError) -> Self::Event;
@@ -90,11 +90,11 @@ impl<P: Part> Handshake<P> {
         if let Some(event) = self.conversation.poll_succeeded() {
             return Some(event);
         }
-        self.part.take_errand()
+        self.part.take_deferred()
     }
 
     /// Returns the step that this end waits for.
-    pub fn step(&self) -> Step {
+    pub fn step(&self) -> HandshakeStep {
         self.part.step()
     }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::resume_tests::HELLO;
+use super::reunion::HELLO;
 use super::*;
 use crate::error::HandshakeError;
 use crate::identity::{HostHint, NodeIdentity};
@@ -21,7 +21,7 @@ pub(super) struct Meeting {
     // The world.
     /// Bytes per delivery.
     pub(super) chunk: usize,
-    /// The fate of the dialer's errand to the Unix socket.
+    /// The fate of the dialer's connection to the Unix socket.
     pub(super) unix: Unix,
     /// True if the acceptor can make a Unix socket.
     pub(super) can_listen: bool,
@@ -195,7 +195,7 @@ impl Meeting {
     /// message.
     pub(super) fn before_dialer_hears(&self) -> [&[u8]; 2] {
         match self.dialer.step() {
-            Step::Offer => [&self.from_dialer[..HELLO], &self.from_acceptor[..HELLO]],
+            HandshakeStep::Offer => [&self.from_dialer[..HELLO], &self.from_acceptor[..HELLO]],
             _ => ALONE,
         }
     }

@@ -65,6 +65,7 @@
 #![forbid(unsafe_code)]
 
 mod acceptor;
+mod acceptor_entropy;
 mod conversation;
 mod dialer;
 mod inbox;
@@ -76,7 +77,8 @@ use std::fmt;
 
 use ibex_tls::AuthenticatedAs;
 
-pub use acceptor::{AcceptorEntropy, AcceptorEvent, AcceptorHandshake, AcceptorPart};
+pub use acceptor::{AcceptorEvent, AcceptorHandshake, AcceptorPart};
+pub use acceptor_entropy::AcceptorEntropy;
 pub use dialer::{DialerEvent, DialerHandshake, DialerPart};
 pub(crate) use inbox::CHECKSUM;
 pub use machine::{Handshake, Part};
@@ -90,7 +92,7 @@ use crate::places::Place;
 /// The event that one end of a handshake waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Step {
+pub enum HandshakeStep {
     /// The peer's *Hello*.
     Hello,
     /// The peer's *Binding*, behind the handshake of TLS.
@@ -115,15 +117,15 @@ pub enum Step {
     Finished,
 }
 
-impl Step {
+impl HandshakeStep {
     /// Returns whether the end that resumes a session has asked for it by then.
     fn is_after_resume(self) -> bool {
-        matches!(self, Step::Resumed | Step::Endpoint)
+        matches!(self, HandshakeStep::Resumed | HandshakeStep::Endpoint)
     }
 
     /// Returns whether this node, and not its peer, has to act.
     pub fn is_ours(self) -> bool {
-        matches!(self, Step::Device | Step::QueuePair)
+        matches!(self, HandshakeStep::Device | HandshakeStep::QueuePair)
     }
 }
 
@@ -180,20 +182,20 @@ pub struct Prologue {
     pub acceptor: Vec<u8>,
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for HandshakeStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Step::Hello => "its Hello",
-            Step::Binding => "its proof of who it is",
-            Step::Offer => "its Offer",
-            Step::Choice => "its Choice",
-            Step::Endpoint => "its Endpoint",
-            Step::UnixSocket => "the Unix socket",
-            Step::Device => "this node's RDMA device",
-            Step::QueuePair => "this node's queue pair",
-            Step::Ready => "its Ready",
-            Step::Resumed => "its Resumed",
-            Step::Finished => "the end",
+            HandshakeStep::Hello => "its Hello",
+            HandshakeStep::Binding => "its proof of who it is",
+            HandshakeStep::Offer => "its Offer",
+            HandshakeStep::Choice => "its Choice",
+            HandshakeStep::Endpoint => "its Endpoint",
+            HandshakeStep::UnixSocket => "the Unix socket",
+            HandshakeStep::Device => "this node's RDMA device",
+            HandshakeStep::QueuePair => "this node's queue pair",
+            HandshakeStep::Ready => "its Ready",
+            HandshakeStep::Resumed => "its Resumed",
+            HandshakeStep::Finished => "the end",
         })
     }
 }
@@ -212,6 +214,8 @@ mod meeting;
 mod resume_tests;
 #[cfg(test)]
 mod resume_verbs_tests;
+#[cfg(test)]
+mod reunion;
 #[cfg(test)]
 mod security_tests;
 #[cfg(test)]

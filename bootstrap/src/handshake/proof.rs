@@ -19,14 +19,14 @@ use crate::negotiate::End;
 ///   in any other conversation.
 ///
 /// All parts but the Hellos have fixed lengths, and the Hellos state theirs.
-pub(super) struct Claim<'a> {
+pub(super) struct ResumptionClaim<'a> {
     pub(super) session_id: &'a [u8; 16],
     pub(super) epoch: u64,
     pub(super) fabric: FabricKind,
     pub(super) prologue: &'a Prologue,
 }
 
-impl Claim<'_> {
+impl ResumptionClaim<'_> {
     /// Returns the proof by the end `by`.
     pub(super) fn proof(&self, by: End, secret: &Secret) -> [u8; 32] {
         self.mac(by, secret).finalize()

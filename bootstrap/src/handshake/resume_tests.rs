@@ -6,332 +6,23 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::meeting::{ENTROPY, Meeting, TIMEOUT, host, local};
-use super::proof::Claim;
-use super::verbs_tests::endpoint;
+use super::meeting::{ENTROPY, Meeting, TIMEOUT, host};
+use super::reunion::*;
 use super::*;
 use crate::error::HandshakeError;
 use crate::identity::NodeIdentity;
-use crate::local::Local;
 use crate::message::{
-    ALONE, CHECKSUM_BYTES, MAGIC, Message, MessageError, MessageKind, Ready, Refusal, RefusalCause,
-    Resume, ResumeRefusal, Resumed, Text, VerbsEndpoint, checksum, parse_message,
+    CHECKSUM_BYTES, HandshakeRefusal, MAGIC, Message, MessageError, MessageKind, Ready,
+    RefusalCause, ResumeRefusal, Resumed, Text, checksum, parse_message,
 };
 use crate::negotiate::End;
 use crate::places::{Places, SessionLimits};
-use crate::resumption::{Resumable, ResumableSessions, Ticket};
-
-/// Both ends of a resumption, and all that they say.
-pub(super) struct Reunion {
-    pub(super) dialer: ResumerHandshake,
-    pub(super) acceptor: AcceptorHandshake,
-    now: Instant,
-    pub(super) chunk: usize,
-    /// After this many bytes in both directions, everything is lost.
-    pub(super) cut_after: usize,
-    /// The end, the index and the mask of the byte that is changed on its way.
-    garbled: Option<(End, usize, u8)>,
-    pub(super) from_dialer: Vec<u8>,
-    pub(super) from_acceptor: Vec<u8>,
-    delivered: usize,
-    /// The queue pairs of the dialer and the acceptor.
-    pub(super) pairs: [Pair; 2],
-    pub(super) dialer_end: Option<Result<ResumedSession, HandshakeError>>,
-    pub(super) acceptor_end: Option<Result<ResumedSession, HandshakeError>>,
-}
-
-/// An end's queue pair, and the outcomes of making and connecting it.
-pub(super) struct Pair {
-    pub(super) prepares: Result<VerbsEndpoint, String>,
-    pub(super) connects: Result<(), String>,
-    /// The peers that it was connected to.
-    pub(super) connected_to: Vec<VerbsEndpoint>,
-}
-
-impl Pair {
-    fn of(identity: u8) -> Pair {
-        Pair {
-            prepares: Ok(endpoint(identity)),
-            connects: Ok(()),
-            connected_to: Vec::new(),
-        }
-    }
-
-    fn connect(&mut self, theirs: VerbsEndpoint) -> Result<(), String> {
-        self.connected_to.push(theirs);
-        self.connects.clone()
-    }
-}
-
-/// A node's only session.
-#[derive(Debug)]
-struct OneSession(Resumable);
-
-impl ResumableSessions for OneSession {
-    fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
-        (session_id == &ENTROPY.session_id).then(|| self.0.clone())
-    }
-}
-
-/// The epoch that the tests begin.
-pub(super) const EPOCH: u64 = 0x0102;
-/// Lengths of what goes over the wire: magic and Hello, Offer, Resume, Resumed.
-pub(super) const HELLO: usize = 8 + 2 + 34;
-pub(super) const OFFER: usize = 2 + 119 + 4;
-pub(super) const RESUME: usize = 2 + 58 + 4;
-pub(super) const RESUMED: usize = 2 + 33 + 4;
-
-/// A node with the session in the epoch before [`EPOCH`].
-pub(super) fn node(identity: u8) -> Local {
-    node_in(identity, EPOCH - 1)
-}
-
-fn node_in(identity: u8, epoch: u64) -> Local {
-    let secret = ENTROPY.resume_secret;
-    let mut node = local(identity);
-    node.resumable = Some(Arc::new(OneSession(Resumable {
-        authenticated_as: None,
-        secret,
-        epoch,
-        fabrics: FabricKind::FASTEST_FIRST.to_vec(),
-        reason: String::new(),
-    })));
-    node
-}
-
-/// Returns a ticket for the session with node 0x22.
-pub(super) fn ticket(epoch: u64) -> Ticket {
-    Ticket {
-        authenticated_as: None,
-        session_id: ENTROPY.session_id,
-        secret: ENTROPY.resume_secret,
-        peer: NodeIdentity([0x22; 16]),
-        incarnation: 0x22,
-        epoch,
-        fabric: FabricKind::Tcp,
-    }
-}
-
-impl Reunion {
-    pub(super) fn new(epoch: u64) -> Reunion {
-        Reunion::between(&node(0x11), ticket(epoch), &node(0x22))
-    }
-
-    pub(super) fn between(dialer: &Local, ticket: Ticket, acceptor: &Local) -> Reunion {
-        let now = Instant::now();
-        let deadline = now + TIMEOUT;
-        Reunion {
-            dialer: ResumerHandshake::new(dialer, ticket, [0xd0; 16], now, deadline),
-            acceptor: AcceptorHandshake::new(acceptor, host(1), ENTROPY, now, deadline),
-            now,
-            chunk: usize::MAX,
-            cut_after: usize::MAX,
-            garbled: None,
-            from_dialer: Vec::new(),
-            from_acceptor: Vec::new(),
-            delivered: 0,
-            pairs: [0x11, 0x22].map(Pair::of),
-            dialer_end: None,
-            acceptor_end: None,
-        }
-    }
-
-    /// Runs until both have nothing more to say.
-    pub(super) fn run(&mut self) {
-        loop {
-            let said = self.from_dialer.len() + self.from_acceptor.len();
-            while let Some(bytes) = self.dialer.poll_transmit() {
-                let arriving = self.on_its_way(End::Dialer, bytes);
-                for piece in arriving.chunks(self.chunk) {
-                    self.acceptor.handle_bytes(piece);
-                }
-            }
-            self.attend();
-            while let Some(bytes) = self.acceptor.poll_transmit() {
-                let arriving = self.on_its_way(End::Acceptor, bytes);
-                for piece in arriving.chunks(self.chunk) {
-                    self.dialer.handle_bytes(piece);
-                }
-            }
-            self.attend();
-            if self.from_dialer.len() + self.from_acceptor.len() == said {
-                return;
-            }
-        }
-    }
-
-    /// Returns `bytes` as they arrive, with the damage that the test wants.
-    fn on_its_way(&mut self, by: End, mut bytes: Vec<u8>) -> Vec<u8> {
-        let record = match by {
-            End::Dialer => &mut self.from_dialer,
-            End::Acceptor => &mut self.from_acceptor,
-        };
-        let before = record.len();
-        record.extend(&bytes);
-        if let Some((whose, at, change)) = self.garbled
-            && whose == by
-            && (before..before + bytes.len()).contains(&at)
-        {
-            bytes[at - before] ^= change;
-        }
-        bytes.truncate(self.cut_after - self.delivered.min(self.cut_after));
-        self.delivered += bytes.len();
-        bytes
-    }
-
-    pub(super) fn attend(&mut self) {
-        while let Some(event) = self.dialer.poll_event() {
-            let [pair, _] = &mut self.pairs;
-            match event {
-                ResumerEvent::PreparePair => self.dialer.handle_prepared(pair.prepares.clone()),
-                ResumerEvent::ConnectPair(theirs) => {
-                    self.dialer.handle_connected(pair.connect(*theirs));
-                }
-                ResumerEvent::Resumed(session) => self.dialer_end = Some(Ok(session)),
-                ResumerEvent::Failed(error) => self.dialer_end = Some(Err(error)),
-            }
-        }
-        while let Some(event) = self.acceptor.poll_event() {
-            let [_, pair] = &mut self.pairs;
-            match event {
-                AcceptorEvent::PreparePair => self.acceptor.handle_prepared(pair.prepares.clone()),
-                AcceptorEvent::ConnectPair(theirs) => {
-                    self.acceptor.handle_connected(pair.connect(*theirs));
-                }
-                AcceptorEvent::Resumed(session) => self.acceptor_end = Some(Ok(session)),
-                AcceptorEvent::Failed(error) => self.acceptor_end = Some(Err(error)),
-                other => panic!("nothing that a resumption asks for: {other:?}"),
-            }
-        }
-    }
-
-    /// Says `message` to the acceptor in the dialer's place.
-    pub(super) fn say_to_acceptor(&mut self, message: &Message) {
-        let mut bytes = Vec::new();
-        match self.acceptor.step() {
-            Step::Hello => message.write(&mut bytes),
-            Step::Offer => message.write_checked(self.hellos(), &mut bytes),
-            _ => message.write_checked(ALONE, &mut bytes),
-        }
-        self.acceptor.handle_bytes(&bytes);
-        self.attend();
-    }
-
-    /// Says `message` to the dialer in the acceptor's place.
-    fn say_to_dialer(&mut self, message: &Message) {
-        let mut bytes = Vec::new();
-        match self.dialer.step() {
-            Step::Hello => {
-                bytes.extend(MAGIC);
-                message.write(&mut bytes);
-            }
-            Step::Offer => message.write_checked(self.hellos(), &mut bytes),
-            _ => message.write_checked(ALONE, &mut bytes),
-        }
-        self.dialer.handle_bytes(&bytes);
-        self.attend();
-    }
-
-    fn hellos(&self) -> [&[u8]; 2] {
-        [&self.from_dialer[..HELLO], &self.from_acceptor[..HELLO]]
-    }
-
-    pub(super) fn wait_for_ever(&mut self) {
-        self.now += TIMEOUT;
-        self.dialer.handle_timeout(self.now);
-        self.acceptor.handle_timeout(self.now);
-        self.attend();
-    }
-
-    /// Lets the deadline of the acceptor alone pass.
-    pub(super) fn wait_for_acceptor(&mut self) {
-        self.acceptor.handle_timeout(self.now + TIMEOUT);
-        self.attend();
-    }
-
-    /// Runs the meeting, in which both ends must resume the same session. Returns that session.
-    pub(super) fn goes_on(mut self) -> ResumedSession {
-        self.run();
-        let (dialer, acceptor) = self.ends();
-        let session = dialer.expect("dialer");
-        assert_eq!(acceptor, Ok(session.clone()));
-        session
-    }
-
-    /// Runs the meeting, in which both ends must end with the same refusal. Returns the refusal.
-    pub(super) fn refusal(mut self) -> ResumeRefusal {
-        self.run();
-        let (dialer, acceptor) = self.ends();
-        assert_eq!(dialer, acceptor);
-        match dialer {
-            Err(HandshakeError::NotResumed { refusal }) => refusal,
-            other => panic!("no refusal: {other:?}"),
-        }
-    }
-
-    pub(super) fn ends(
-        self,
-    ) -> (
-        Result<ResumedSession, HandshakeError>,
-        Result<ResumedSession, HandshakeError>,
-    ) {
-        let ended = "the handshake has ended";
-        (
-            self.dialer_end.expect(ended),
-            self.acceptor_end.expect(ended),
-        )
-    }
-}
-
-/// Returns the bytes of a message that is not the first of its end.
-pub(super) fn bytes_of(message: &Message) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    message.write_checked(ALONE, &mut bytes);
-    bytes
-}
-
-/// Runs a meeting until the acceptor waits for the message behind the dialer's Hello. Returns it,
-/// and the conversation of both Hellos.
-pub(super) fn met(dialer: &Local, acceptor: &Local) -> (Reunion, Prologue) {
-    let mut reunion = Reunion::between(dialer, ticket(EPOCH), acceptor);
-    reunion.cut_after = HELLO;
-    reunion.run();
-    assert_eq!(reunion.acceptor.step(), Step::Offer);
-    let prologue = Prologue {
-        dialer: reunion.from_dialer[..HELLO].to_vec(),
-        acceptor: reunion.from_acceptor[..HELLO].to_vec(),
-    };
-    (reunion, prologue)
-}
-
-/// Returns a Resume with the proof that `by` would give in that conversation.
-pub(super) fn resume_proven_by(by: End, prologue: &Prologue) -> Message {
-    let Ticket {
-        authenticated_as: _,
-        session_id,
-        secret,
-        epoch,
-        fabric,
-        ..
-    } = ticket(EPOCH);
-    let claim = Claim {
-        session_id: &session_id,
-        epoch,
-        fabric,
-        prologue,
-    };
-    Message::Resume(Resume {
-        session_id,
-        epoch,
-        fabric,
-        proof: claim.proof(by, &secret),
-    })
-}
+use crate::resumption::{Resumable, ResumeTicket};
 
 #[test]
 fn a_session_goes_on_with_its_next_epoch() {
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
-        let ticket = Ticket {
+        let ticket = ResumeTicket {
             authenticated_as: None,
             fabric,
             ..ticket(EPOCH)
@@ -395,7 +86,7 @@ fn bytes_behind_the_last_message_belong_to_the_session() {
 
 #[test]
 fn a_session_that_is_not_there_is_refused() {
-    let other = Ticket {
+    let other = ResumeTicket {
         authenticated_as: None,
         session_id: [9; 16],
         ..ticket(EPOCH)
@@ -407,7 +98,7 @@ fn a_session_that_is_not_there_is_refused() {
 #[test]
 fn a_dialer_with_another_secret_learns_nothing_of_epochs() {
     for epoch in [1, EPOCH] {
-        let guessed = Ticket {
+        let guessed = ResumeTicket {
             authenticated_as: None,
             secret: Secret::new([9; 32]),
             ..ticket(epoch)
@@ -445,7 +136,7 @@ fn a_fabric_that_it_may_not_go_on_over_is_refused_with_the_reason() {
     let said = "the session is not resumed over tcp: the listening node requires verbs";
     assert_eq!(dialer.unwrap_err().to_string(), said);
     // A dialer without the session's secret learns nothing of the session.
-    let guessed = Ticket {
+    let guessed = ResumeTicket {
         authenticated_as: None,
         secret: Secret::new([9; 32]),
         ..ticket(EPOCH)
@@ -526,7 +217,7 @@ fn a_proof_goes_to_nobody_but_the_peer() {
         let HandshakeError::Refused { step, reason } = there.unwrap_err() else {
             panic!("not a refusal in words");
         };
-        assert_eq!(step, Step::Offer);
+        assert_eq!(step, HandshakeStep::Offer);
         assert_eq!(reason.as_str(), other.to_string());
         assert_eq!(dialer, Err(other));
     }
@@ -538,7 +229,7 @@ fn a_refusal_of_the_session_before_it_is_asked_for_does_not_end_it() {
     let mut reunion = Reunion::new(EPOCH);
     reunion.cut_after = 2 * HELLO;
     reunion.run();
-    reunion.say_to_dialer(&Message::Refusal(Refusal {
+    reunion.say_to_dialer(&Message::Refusal(HandshakeRefusal {
         reason: Text::new("there is no such session"),
         cause: Some(RefusalCause::Resume(ResumeRefusal::NoSuchSession)),
     }));
@@ -572,22 +263,28 @@ fn a_resume_out_of_turn_ends_the_handshake() {
     reunion.acceptor.handle_bytes(&MAGIC);
     reunion.say_to_acceptor(&resume);
     let out_of_turn = |step, kind| HandshakeError::OutOfTurn { step, kind };
-    let error = out_of_turn(Step::Hello, MessageKind::Resume);
+    let error = out_of_turn(HandshakeStep::Hello, MessageKind::Resume);
     assert_eq!(reunion.acceptor_end, Some(Err(error)));
 
     // The Resume comes behind the Offer of a new session, and to the dialer of one.
     let mut meeting = Meeting::on_hosts(&node(1), host(1), &node(2), host(2));
     meeting.cut_after = 4;
     meeting.run();
-    assert_eq!(meeting.acceptor.step(), Step::Choice);
+    assert_eq!(meeting.acceptor.step(), HandshakeStep::Choice);
     meeting.acceptor.handle_bytes(&bytes_of(&resume));
     meeting.dialer.handle_bytes(&bytes_of(&resume));
     meeting.attend_acceptor();
     meeting.attend_dialer();
     let (dialer, acceptor) = meeting.ends();
     let resume = MessageKind::Resume;
-    assert_eq!(acceptor.unwrap_err(), out_of_turn(Step::Choice, resume));
-    assert_eq!(dialer.unwrap_err(), out_of_turn(Step::Endpoint, resume));
+    assert_eq!(
+        acceptor.unwrap_err(),
+        out_of_turn(HandshakeStep::Choice, resume)
+    );
+    assert_eq!(
+        dialer.unwrap_err(),
+        out_of_turn(HandshakeStep::Endpoint, resume)
+    );
 }
 
 #[test]
@@ -597,9 +294,9 @@ fn a_message_out_of_turn_ends_the_resumption() {
         Message::Resumed(Resumed { proof: [0; 32] }),
     ];
     let steps = [
-        (HELLO, Step::Hello),
-        (2 * HELLO, Step::Offer),
-        (2 * HELLO + OFFER, Step::Resumed),
+        (HELLO, HandshakeStep::Hello),
+        (2 * HELLO, HandshakeStep::Offer),
+        (2 * HELLO + OFFER, HandshakeStep::Resumed),
     ];
     for (delivered, step) in steps {
         for message in &wrong {
@@ -610,7 +307,7 @@ fn a_message_out_of_turn_ends_the_resumption() {
             reunion.say_to_dialer(message);
             let kind = message.kind();
             let error = match (step, kind) {
-                (Step::Resumed, MessageKind::Resumed) => HandshakeError::NotResumed {
+                (HandshakeStep::Resumed, MessageKind::Resumed) => HandshakeError::NotResumed {
                     refusal: ResumeRefusal::WrongProof,
                 },
                 _ => HandshakeError::OutOfTurn { step, kind },
@@ -644,14 +341,18 @@ fn a_peer_that_falls_silent_is_given_up_by_name_of_the_step() {
         waited: TIMEOUT,
     };
     for (delivered, at_dialer, at_acceptor) in [
-        (0, Step::Hello, Some(Step::Hello)),
-        (HELLO, Step::Hello, Some(Step::Offer)),
-        (2 * HELLO, Step::Offer, Some(Step::Offer)),
-        (2 * HELLO + OFFER, Step::Resumed, Some(Step::Offer)),
-        (2 * HELLO + OFFER + RESUME, Step::Resumed, None),
+        (0, HandshakeStep::Hello, Some(HandshakeStep::Hello)),
+        (HELLO, HandshakeStep::Hello, Some(HandshakeStep::Offer)),
+        (2 * HELLO, HandshakeStep::Offer, Some(HandshakeStep::Offer)),
+        (
+            2 * HELLO + OFFER,
+            HandshakeStep::Resumed,
+            Some(HandshakeStep::Offer),
+        ),
+        (2 * HELLO + OFFER + RESUME, HandshakeStep::Resumed, None),
         (
             2 * HELLO + OFFER + RESUME + RESUMED - 1,
-            Step::Resumed,
+            HandshakeStep::Resumed,
             None,
         ),
     ] {
@@ -686,7 +387,7 @@ fn an_unknown_fabric_is_no_message() {
         field: "fabric kind",
         value: 9,
     };
-    let step = Step::Offer;
+    let step = HandshakeStep::Offer;
     let malformed = HandshakeError::Malformed { step, problem };
     assert_eq!(reunion.acceptor_end, Some(Err(malformed)));
 }

@@ -3,16 +3,16 @@
 use proptest::prelude::*;
 
 use super::meeting::TIMEOUT;
-use super::resume_tests::{EPOCH, HELLO, OFFER, RESUME, RESUMED, Reunion, bytes_of, node, ticket};
+use super::reunion::{EPOCH, HELLO, OFFER, RESUME, RESUMED, Reunion, bytes_of, node, ticket};
 use super::verbs_tests::endpoint;
 use super::*;
 use crate::error::HandshakeError;
 use crate::message::{Endpoint, GidType, Message, MessageKind, Ready};
-use crate::resumption::Ticket;
+use crate::resumption::ResumeTicket;
 
 /// A ticket for the session with node 0x22, over a queue pair.
-fn verbs_ticket() -> Ticket {
-    Ticket {
+fn verbs_ticket() -> ResumeTicket {
+    ResumeTicket {
         fabric: FabricKind::Verbs,
         ..ticket(EPOCH)
     }
@@ -51,10 +51,10 @@ fn over_verbs_each_end_is_connected_to_the_other_before_it_is_sent_to() {
     let mut reunion = over_verbs();
     reunion.cut_after = 2 * HELLO + OFFER + RESUME + RESUMED + 2 * ENDPOINT + READY - 1;
     reunion.run();
-    assert_eq!(reunion.acceptor.step(), Step::Ready);
+    assert_eq!(reunion.acceptor.step(), HandshakeStep::Ready);
     assert!(reunion.dialer_end.as_ref().is_some_and(Result::is_ok));
     reunion.wait_for_ever();
-    let step = Step::Ready;
+    let step = HandshakeStep::Ready;
     let waited = TIMEOUT;
     let silent = Err(HandshakeError::Silent { step, waited });
     assert_eq!(reunion.acceptor_end, Some(silent));
@@ -100,11 +100,11 @@ fn a_resumption_taken_back_before_ready_does_not_go_on() {
 #[test]
 fn over_verbs_nothing_is_prepared_for_whoever_has_no_proof() {
     for ticket in [
-        Ticket {
+        ResumeTicket {
             secret: Secret::new([9; 32]),
             ..verbs_ticket()
         },
-        Ticket {
+        ResumeTicket {
             epoch: EPOCH - 1,
             ..verbs_ticket()
         },
@@ -156,15 +156,15 @@ fn a_message_out_of_turn_between_queue_pairs_ends_the_resumption() {
     let out_of_turn = |step, kind| Some(Err(HandshakeError::OutOfTurn { step, kind }));
     let resumed = 2 * HELLO + OFFER + RESUME;
     for (delivered, step) in [
-        (resumed, Step::Endpoint),
-        (resumed + 2 * ENDPOINT + RESUMED, Step::Ready),
+        (resumed, HandshakeStep::Endpoint),
+        (resumed + 2 * ENDPOINT + RESUMED, HandshakeStep::Ready),
     ] {
         let mut reunion = over_verbs();
         reunion.cut_after = delivered;
         reunion.run();
         assert_eq!(reunion.acceptor.step(), step);
         let endpoint = Message::Endpoint(Endpoint::Tcp);
-        let said = if step == Step::Ready {
+        let said = if step == HandshakeStep::Ready {
             &endpoint
         } else {
             &ready
@@ -175,12 +175,12 @@ fn a_message_out_of_turn_between_queue_pairs_ends_the_resumption() {
     let mut reunion = over_verbs();
     reunion.cut_after = resumed + ENDPOINT + RESUMED;
     reunion.run();
-    assert_eq!(reunion.dialer.step(), Step::Endpoint);
+    assert_eq!(reunion.dialer.step(), HandshakeStep::Endpoint);
     reunion.dialer.handle_bytes(&bytes_of(&ready));
     reunion.attend();
     assert_eq!(
         reunion.dialer_end,
-        out_of_turn(Step::Endpoint, MessageKind::Ready)
+        out_of_turn(HandshakeStep::Endpoint, MessageKind::Ready)
     );
 }
 

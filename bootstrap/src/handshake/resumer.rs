@@ -7,10 +7,10 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::conversation;
+use super::conversation::Conversation;
 use super::machine::{Handshake, Part};
-use super::proof::Claim;
-use super::{ResumedSession, Step};
+use super::proof::ResumptionClaim;
+use super::{HandshakeStep, ResumedSession};
 use crate::error::HandshakeError;
 use crate::fabric::FabricKind;
 use crate::local::Local;
@@ -18,17 +18,17 @@ use crate::message::{
     Endpoint, GidType, Message, Offer, Ready, Resume, ResumeRefusal, VerbsEndpoint,
 };
 use crate::negotiate::{self, End};
-use crate::resumption::Ticket;
+use crate::resumption::ResumeTicket;
 
 /// The dialer's side of one resumption.
 pub type ResumerHandshake = Handshake<ResumerPart>;
 
 /// The steps of a dialer that resumes.
 pub struct ResumerPart {
-    ticket: Ticket,
+    ticket: ResumeTicket,
     state: State,
     /// Tasks for the driver about queue pairs, each told once, in order.
-    errands: VecDeque<ResumerEvent>,
+    deferred: VecDeque<ResumerEvent>,
 }
 
 /// An event that a resuming dialer's driver has to act on.
@@ -63,14 +63,12 @@ enum State {
     Over,
 }
 
-type Conversation = conversation::Conversation<ResumerEvent>;
-
 impl Handshake<ResumerPart> {
     /// Creates a handshake that begins now and must be over by `deadline`. `nonce` is fresh random
     /// bytes.
     pub fn new(
         local: &Local,
-        ticket: Ticket,
+        ticket: ResumeTicket,
         nonce: [u8; 16],
         now: Instant,
         deadline: Instant,
@@ -79,11 +77,11 @@ impl Handshake<ResumerPart> {
         let mut conversation = Conversation::new(End::Dialer, hello, local, now, deadline);
         conversation.send_hello();
         let state = State::AwaitHello;
-        let errands = VecDeque::new();
+        let deferred = VecDeque::new();
         let part = ResumerPart {
             ticket,
             state,
-            errands,
+            deferred,
         };
         Handshake { conversation, part }
     }
@@ -97,7 +95,7 @@ impl Handshake<ResumerPart> {
                 let why = End::Dialer.cannot_prepare(&why);
                 conversation.fail(HandshakeError::not_over_verbs(&why));
             }
-            // The handshake has ended meanwhile: nothing waits for the answer to this errand.
+            // The handshake has ended meanwhile: nothing waits for the result of this work.
             (state, _) => part.state = state,
         }
         self.read_messages();
@@ -120,15 +118,15 @@ impl Handshake<ResumerPart> {
 impl Part for ResumerPart {
     type Event = ResumerEvent;
 
-    fn step(&self) -> Step {
+    fn step(&self) -> HandshakeStep {
         match self.state {
-            State::AwaitHello => Step::Hello,
-            State::AwaitBinding => Step::Binding,
-            State::AwaitOffer | State::AwaitEnd => Step::Offer,
-            State::AwaitPrepared | State::AwaitConnected => Step::QueuePair,
-            State::AwaitResumed(_) => Step::Resumed,
-            State::AwaitPair(_) => Step::Endpoint,
-            State::Over => Step::Finished,
+            State::AwaitHello => HandshakeStep::Hello,
+            State::AwaitBinding => HandshakeStep::Binding,
+            State::AwaitOffer | State::AwaitEnd => HandshakeStep::Offer,
+            State::AwaitPrepared | State::AwaitConnected => HandshakeStep::QueuePair,
+            State::AwaitResumed(_) => HandshakeStep::Resumed,
+            State::AwaitPair(_) => HandshakeStep::Endpoint,
+            State::Over => HandshakeStep::Finished,
         }
     }
 
@@ -141,15 +139,15 @@ impl Part for ResumerPart {
         !self.step().is_ours()
     }
 
-    fn take_errand(&mut self) -> Option<ResumerEvent> {
-        self.errands.pop_front()
+    fn take_deferred(&mut self) -> Option<ResumerEvent> {
+        self.deferred.pop_front()
     }
 
     fn failed(error: HandshakeError) -> ResumerEvent {
         ResumerEvent::Failed(error)
     }
 
-    fn handle_message(&mut self, conversation: &mut Conversation, message: Message) {
+    fn handle_message(&mut self, conversation: &mut Conversation<ResumerEvent>, message: Message) {
         let step = self.step();
         match (std::mem::replace(&mut self.state, State::Over), message) {
             (State::AwaitHello, Message::Hello(theirs)) => {
@@ -173,7 +171,7 @@ impl Part for ResumerPart {
                 match negotiate::gid_types(ours, theirs.gid_type) {
                     Ok(()) => {
                         let theirs = Box::new(theirs);
-                        self.errands.push_back(ResumerEvent::ConnectPair(theirs));
+                        self.deferred.push_back(ResumerEvent::ConnectPair(theirs));
                         self.state = State::AwaitConnected;
                     }
                     Err(why) => conversation.fail(HandshakeError::not_over_verbs(&why)),
@@ -190,7 +188,7 @@ impl Part for ResumerPart {
 impl ResumerPart {
     /// Only the node that has the session is sent a proof, and only for that node is a queue pair
     /// made.
-    fn meet(&mut self, conversation: &mut Conversation, theirs: &Offer) {
+    fn meet(&mut self, conversation: &mut Conversation<ResumerEvent>, theirs: &Offer) {
         let Offer {
             identity,
             incarnation,
@@ -210,12 +208,12 @@ impl ResumerPart {
         } else if self.ticket.fabric != FabricKind::Verbs {
             self.ask(conversation, None);
         } else {
-            self.errands.push_back(ResumerEvent::PreparePair);
+            self.deferred.push_back(ResumerEvent::PreparePair);
             self.state = State::AwaitPrepared;
         }
     }
 
-    fn ask(&mut self, conversation: &mut Conversation, pair: Option<VerbsEndpoint>) {
+    fn ask(&mut self, conversation: &mut Conversation<ResumerEvent>, pair: Option<VerbsEndpoint>) {
         let proof = self.with_claim(conversation, |claim, ticket| {
             claim.proof(End::Dialer, &ticket.secret)
         });
@@ -234,7 +232,7 @@ impl ResumerPart {
 
     fn hear(
         &mut self,
-        conversation: &mut Conversation,
+        conversation: &mut Conversation<ResumerEvent>,
         gid_type: Option<GidType>,
         proof: &[u8; 32],
     ) {
@@ -254,8 +252,8 @@ impl ResumerPart {
 
     /// Sends *Ready* and continues, unless the peer has given up meanwhile: a peer that waits for
     /// *Ready* sends nothing else before it.
-    fn be_ready(&self, conversation: &mut Conversation) {
-        let step = Step::QueuePair;
+    fn be_ready(&self, conversation: &mut Conversation<ResumerEvent>) {
+        let step = HandshakeStep::QueuePair;
         if let Some(message) = conversation.next_message(step) {
             let kind = message.kind();
             conversation.fail(HandshakeError::OutOfTurn { step, kind });
@@ -269,7 +267,7 @@ impl ResumerPart {
         }
     }
 
-    fn go_on(&self, conversation: &mut Conversation) {
+    fn go_on(&self, conversation: &mut Conversation<ResumerEvent>) {
         conversation.succeed(ResumerEvent::Resumed(ResumedSession {
             session_id: self.ticket.session_id,
             epoch: self.ticket.epoch,
@@ -279,11 +277,11 @@ impl ResumerPart {
 
     fn with_claim<T>(
         &self,
-        conversation: &Conversation,
-        then: impl FnOnce(&Claim<'_>, &Ticket) -> T,
+        conversation: &Conversation<ResumerEvent>,
+        then: impl FnOnce(&ResumptionClaim<'_>, &ResumeTicket) -> T,
     ) -> T {
         let prologue = conversation.prologue();
-        let claim = Claim {
+        let claim = ResumptionClaim {
             session_id: &self.ticket.session_id,
             epoch: self.ticket.epoch,
             fabric: self.ticket.fabric,

@@ -82,8 +82,8 @@ fn another_secret_is_refused_before_anything_is_offered() {
         let text = error.to_string();
         assert!(text.contains("another shared secret"), "{text}");
     }
-    assert_eq!(meeting.dialer.step(), Step::Binding);
-    assert_eq!(meeting.acceptor.step(), Step::Binding);
+    assert_eq!(meeting.dialer.step(), HandshakeStep::Binding);
+    assert_eq!(meeting.acceptor.step(), HandshakeStep::Binding);
 }
 
 #[test]

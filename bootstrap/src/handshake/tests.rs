@@ -8,8 +8,8 @@ use crate::error::HandshakeError;
 use crate::fabric::Policy;
 use crate::identity::NodeIdentity;
 use crate::message::{
-    ALONE, Choice, Hello, MAGIC, Message, MessageError, MessageKind, SecurityMode, Text, Version,
-    VersionRange,
+    ALONE, FabricChoice, Hello, MAGIC, Message, MessageError, MessageKind, SecurityMode, Text,
+    Version, VersionRange,
 };
 use crate::negotiate::{End, FabricConflict};
 use crate::places::{Places, SessionLimit, SessionLimits};
@@ -263,7 +263,7 @@ fn a_dialer_that_never_showed_the_token_is_not_let_in() {
     let mut meeting = Meeting::new(&local(1), &local(2));
     meeting.unix = Unix::IsSkipped;
     let (dialer, acceptor) = failed(meeting);
-    let (step, kind) = (Step::Ready, MessageKind::Ready);
+    let (step, kind) = (HandshakeStep::Ready, MessageKind::Ready);
     assert_eq!(acceptor, HandshakeError::OutOfTurn { step, kind });
     assert!(matches!(dialer, HandshakeError::Refused { .. }));
 }
@@ -273,10 +273,10 @@ fn a_choice_is_made_once_per_fabric() {
     let mut meeting = Meeting::on_hosts(&local(1), host(1), &local(2), host(2));
     meeting.cut_after = 5;
     meeting.run();
-    assert_eq!(meeting.acceptor.step(), Step::Ready);
+    assert_eq!(meeting.acceptor.step(), HandshakeStep::Ready);
     let mut again = Vec::new();
     let (fabric, reason) = (FabricKind::Tcp, Text::new("again"));
-    Message::Choice(Choice { fabric, reason }).write_checked(ALONE, &mut again);
+    Message::Choice(FabricChoice { fabric, reason }).write_checked(ALONE, &mut again);
     meeting.acceptor.handle_bytes(&again);
     meeting.attend_acceptor();
     let problem = MessageError::Repeated {
@@ -286,7 +286,7 @@ fn a_choice_is_made_once_per_fabric() {
     assert_eq!(
         error,
         HandshakeError::Malformed {
-            step: Step::Ready,
+            step: HandshakeStep::Ready,
             problem
         }
     );
@@ -294,7 +294,7 @@ fn a_choice_is_made_once_per_fabric() {
 
 #[test]
 fn a_peer_silent_at_any_step_is_given_up_by_name_of_the_step() {
-    use Step::*;
+    use HandshakeStep::*;
     // `delivered` counts messages: D Hello, A Hello, A Offer, D Offer, D Choice, A Endpoint, D
     // Ready, A Ready.
     let waiting = [
@@ -344,7 +344,7 @@ fn a_dialer_says_nothing_behind_its_ready() {
     // Every message arrives but the acceptor's Ready.
     meeting.cut_after = 7;
     meeting.run();
-    assert_eq!(meeting.dialer.step(), Step::Ready);
+    assert_eq!(meeting.dialer.step(), HandshakeStep::Ready);
     assert!(meeting.acceptor_end.as_ref().is_some_and(Result::is_ok));
     meeting.wait_for_ever();
     assert!(meeting.dialer_end.is_some() && meeting.dialer.poll_transmit().is_none());
@@ -361,8 +361,8 @@ fn a_unix_socket_that_never_answers_is_a_silent_peer() {
         step,
         waited: TIMEOUT,
     };
-    assert_eq!(dialer.unwrap_err(), silent(Step::UnixSocket));
-    assert_eq!(acceptor.unwrap_err(), silent(Step::Ready));
+    assert_eq!(dialer.unwrap_err(), silent(HandshakeStep::UnixSocket));
+    assert_eq!(acceptor.unwrap_err(), silent(HandshakeStep::Ready));
 }
 
 #[test]

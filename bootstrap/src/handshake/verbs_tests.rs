@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::meeting::{ACCEPTOR, DIALER, Meeting, TIMEOUT, agreed, failed, host, local};
-use super::resume_tests::bytes_of;
+use super::reunion::bytes_of;
 use super::*;
 use crate::error::HandshakeError;
 use crate::fabric::{Policy, VerbsDevice};
@@ -311,13 +311,13 @@ fn after_verbs_a_dialer_may_still_choose_shared_memory() {
     let mut meeting = Meeting::new(&with(1, devices(1, true)), &with(2, devices(2, true)));
     meeting.cut_after = 4;
     meeting.run();
-    assert_eq!(meeting.acceptor.step(), Step::Choice);
+    assert_eq!(meeting.acceptor.step(), HandshakeStep::Choice);
     for (fabric, step) in [
-        (FabricKind::Verbs, Step::Endpoint),
-        (FabricKind::Shm, Step::Ready),
+        (FabricKind::Verbs, HandshakeStep::Endpoint),
+        (FabricKind::Shm, HandshakeStep::Ready),
     ] {
         let reason = crate::message::Text::new("another order");
-        let choice = Message::Choice(crate::message::Choice { fabric, reason });
+        let choice = Message::Choice(crate::message::FabricChoice { fabric, reason });
         meeting.acceptor.handle_bytes(&bytes_of(&choice));
         meeting.attend_acceptor();
         assert_eq!(meeting.acceptor.step(), step);
@@ -330,7 +330,7 @@ fn after_verbs_a_dialer_may_still_choose_shared_memory() {
 
 #[test]
 fn a_peer_silent_at_any_step_of_verbs_is_given_up_by_name_of_the_step() {
-    use Step::*;
+    use HandshakeStep::*;
     // `delivered` counts messages: D Hello, A Hello, A Offer, D Offer, D Choice, A Endpoint, D
     // Endpoint, D Ready, A Ready.
     let waiting = [
@@ -370,7 +370,7 @@ fn a_device_that_never_answers_is_not_blamed_on_the_peer() {
     let Some(DialerEvent::Failed(error)) = dialer.poll_event() else {
         panic!("no failure");
     };
-    let (step, waited) = (Step::Device, TIMEOUT);
+    let (step, waited) = (HandshakeStep::Device, TIMEOUT);
     assert_eq!(error, HandshakeError::Slow { step, waited });
     while dialer.poll_transmit().is_some() {}
     // The answer comes too late, and is ignored.
@@ -383,8 +383,8 @@ fn at_endpoints() -> Meeting {
     let mut meeting = hardware();
     meeting.cut_after = 6;
     meeting.run();
-    assert_eq!(meeting.dialer.step(), Step::Ready);
-    assert_eq!(meeting.acceptor.step(), Step::Endpoint);
+    assert_eq!(meeting.dialer.step(), HandshakeStep::Ready);
+    assert_eq!(meeting.acceptor.step(), HandshakeStep::Endpoint);
     meeting
 }
 
@@ -399,7 +399,7 @@ fn an_endpoint_that_cannot_be_ends_the_handshake() {
     let mut broken = devices(1, true).endpoint;
     broken.receive_buffer_bytes = 0;
     let endpoint = Message::Endpoint(Endpoint::Verbs(broken));
-    let (step, field) = (Step::Endpoint, "receive buffer size");
+    let (step, field) = (HandshakeStep::Endpoint, "receive buffer size");
     let problem = MessageError::UnknownValue { field, value: 0 };
     assert_eq!(
         acceptor_error(at_endpoints(), &bytes_of(&endpoint)),
@@ -421,7 +421,7 @@ fn an_endpoint_that_cannot_be_ends_the_handshake() {
 fn a_message_out_of_turn_between_endpoints_ends_the_handshake() {
     let endpoint = Message::Endpoint(Endpoint::Verbs(devices(1, true).endpoint));
     let ready = Message::Ready(Ready::ALONE);
-    let step = Step::Endpoint;
+    let step = HandshakeStep::Endpoint;
     for message in [&ready, &Message::Endpoint(Endpoint::Tcp)] {
         let kind = message.kind();
         assert_eq!(
@@ -430,7 +430,7 @@ fn a_message_out_of_turn_between_endpoints_ends_the_handshake() {
         );
     }
     let twice = [bytes_of(&endpoint), bytes_of(&endpoint)].concat();
-    let (step, kind) = (Step::Ready, MessageKind::Endpoint);
+    let (step, kind) = (HandshakeStep::Ready, MessageKind::Endpoint);
     assert_eq!(
         acceptor_error(at_endpoints(), &twice),
         HandshakeError::OutOfTurn { step, kind }
@@ -449,7 +449,7 @@ fn only_a_queue_pair_can_become_unavailable_after_ready() {
     let mut meeting = at_endpoints();
     meeting.dialer.handle_bytes(&unavailable(FabricKind::Tcp));
     meeting.attend_dialer();
-    let (step, kind) = (Step::Ready, MessageKind::Unavailable);
+    let (step, kind) = (HandshakeStep::Ready, MessageKind::Unavailable);
     let error = meeting.dialer_end.expect("ended").unwrap_err();
     assert_eq!(error, HandshakeError::OutOfTurn { step, kind });
 }

@@ -20,15 +20,15 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::EventFlags;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
-use super::epoll_set::{EpollSet, Watch};
-use super::errands::Errands;
-use super::pending::{Pending, Progress};
+use super::device_jobs::DeviceJobs;
+use super::epoll_set::{EpollEntry, EpollSet};
+use super::pending::{HandshakeProgress, Pending, draw_entropy};
 use super::reserve::Reserve;
 use super::{after, host, tcp};
 use crate::error::{HandshakeFailure, ListenError, Problem};
 use crate::established::Established;
-use crate::handshake::{AcceptorEntropy, AcceptorHandshake};
-use crate::identity::{HostHint, Secret};
+use crate::handshake::AcceptorHandshake;
+use crate::identity::HostHint;
 use crate::local::Local;
 use crate::resumption::ResumedConnection;
 
@@ -47,7 +47,7 @@ pub struct Acceptor {
     listener: Option<TcpListener>,
     is_given: bool,
     address: SocketAddr,
-    /// Holds the listener under [`LISTENER`], the errands' bell under [`ERRANDS`]
+    /// Holds the listener under [`LISTENER`], the device jobs' bell under [`DEVICE_JOBS`]
     /// and each handshake under its key.
     epoll: EpollSet,
     /// Set while the process is out of descriptors. Until that time the listener is out of the
@@ -61,8 +61,8 @@ pub struct Acceptor {
     /// The pending handshakes by key; keys grow, so the first is the oldest.
     pending: BTreeMap<u64, Pending>,
     next_key: u64,
-    /// The handshakes' errands to RDMA devices, where this node may have one.
-    errands: Option<Errands>,
+    /// The handshakes' work on RDMA devices, where this node may have one.
+    device_jobs: Option<DeviceJobs>,
 
     // The results.
     established: VecDeque<Established>,
@@ -153,12 +153,14 @@ impl Acceptor {
             .watch(LISTENER)
             .add(&listener, EventFlags::IN)
             .map_err(failed("adding to an epoll set"))?;
-        let errands = local.usable_devices().map(|_| Errands::new(&local));
-        let errands = errands.transpose().map_err(failed("making an eventfd"))?;
-        if let Some(errands) = &errands {
+        let device_jobs = local.usable_devices().map(|_| DeviceJobs::new(&local));
+        let device_jobs = device_jobs
+            .transpose()
+            .map_err(failed("making an eventfd"))?;
+        if let Some(device_jobs) = &device_jobs {
             epoll
-                .watch(ERRANDS)
-                .add(errands.bell(), EventFlags::IN)
+                .watch(DEVICE_JOBS)
+                .add(device_jobs.bell(), EventFlags::IN)
                 .map_err(failed("adding to an epoll set"))?;
         }
         Ok(Acceptor {
@@ -170,8 +172,8 @@ impl Acceptor {
             resting_until: None,
             door: Reserve::default(),
             pending: BTreeMap::new(),
-            next_key: ERRANDS + 1,
-            errands,
+            next_key: DEVICE_JOBS + 1,
+            device_jobs,
             established: VecDeque::new(),
             resumed: VecDeque::new(),
             failures: VecDeque::new(),
@@ -199,8 +201,8 @@ impl Acceptor {
             self.door = Reserve::keep(AT_DOOR, 0).unwrap_or_default();
         }
         let (keys, listener_ready) = self.ready();
-        if keys.first() == Some(&ERRANDS) {
-            self.take_errands(now);
+        if keys.first() == Some(&DEVICE_JOBS) {
+            self.take_device_jobs(now);
         }
         // Handshakes that are pending already go first, so that a Hello that has arrived counts
         // before newcomers ask for the place.
@@ -262,11 +264,11 @@ impl Acceptor {
         (keys, listener_ready)
     }
 
-    /// Goes on with the handshakes whose errands are done.
-    fn take_errands(&mut self, now: Instant) {
-        let done = self.errands.as_ref().map(|errands| {
-            errands.bell().silence();
-            errands.take_done()
+    /// Goes on with the handshakes whose device jobs are done.
+    fn take_device_jobs(&mut self, now: Instant) {
+        let done = self.device_jobs.as_ref().map(|device_jobs| {
+            device_jobs.bell().silence();
+            device_jobs.take_done()
         });
         for (key, outcome) in done.unwrap_or_default() {
             if let Some(pending) = self.pending.get_mut(&key) {
@@ -282,27 +284,28 @@ impl Acceptor {
             return;
         };
         match pending.advance(now, watch) {
-            Progress::Waiting => {
-                let wanted = pending.take_errands();
-                if let (Some(errands), Some(devices)) = (&self.errands, self.local.usable_devices())
+            HandshakeProgress::Waiting => {
+                let wanted = pending.take_device_jobs();
+                if let (Some(device_jobs), Some(devices)) =
+                    (&self.device_jobs, self.local.usable_devices())
                 {
-                    for errand in wanted {
-                        errands.begin(key, devices, errand);
+                    for job in wanted {
+                        device_jobs.begin(key, devices, job);
                     }
                 }
             }
-            Progress::Agreed(agreement) => {
+            HandshakeProgress::Agreed(agreement) => {
                 if let Some(pending) = self.pending.remove(&key) {
                     self.established
                         .push_back(pending.finish(*agreement, watch));
                 }
             }
-            Progress::Resumed(session) => {
+            HandshakeProgress::Resumed(session) => {
                 if let Some(pending) = self.pending.remove(&key) {
                     self.resumed.push_back(pending.resume(session, watch));
                 }
             }
-            Progress::Failed(error) => {
+            HandshakeProgress::Failed(error) => {
                 let problem = pending.problem(error);
                 if pending.begin_farewell(now, watch) {
                     let address = pending.address();
@@ -311,7 +314,7 @@ impl Acceptor {
                     self.give_up(key, problem);
                 }
             }
-            Progress::Gone => drop(self.take_out(key)),
+            HandshakeProgress::Gone => drop(self.take_out(key)),
         }
     }
 
@@ -460,29 +463,15 @@ impl Acceptor {
         };
     }
 
-    fn listener_watch(&self) -> Watch<'_> {
+    fn listener_watch(&self) -> EpollEntry<'_> {
         self.epoll.watch(LISTENER)
     }
 }
 
-fn draw_entropy() -> io::Result<AcceptorEntropy> {
-    fn draw<const N: usize>() -> io::Result<[u8; N]> {
-        let mut bytes = [0; N];
-        ibex_base::random::fill(&mut bytes)?;
-        Ok(bytes)
-    }
-    Ok(AcceptorEntropy {
-        nonce: draw()?,
-        token: Secret::new(draw()?),
-        session_id: draw()?,
-        resume_secret: Secret::new(draw()?),
-    })
-}
-
 /// The listener's key in the epoll set.
 const LISTENER: u64 = 0;
-/// The errands' key in the epoll set.
-const ERRANDS: u64 = 1;
+/// The device jobs' key in the epoll set.
+const DEVICE_JOBS: u64 = 1;
 
 /// Length of the listener's backlog. The kernel cuts it to `net.core.somaxconn`, 4096 since Linux
 /// 5.4.

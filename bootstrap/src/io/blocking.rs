@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::dial_desk::{DialRequest, ResumeRequest};
-use super::dialer::{Dialer, Outcome};
+use super::dialer::{DialOutcome, Dialer};
 use crate::error::{DialError, ResumeError};
 use crate::established::Established;
 use crate::local::Local;
-use crate::resumption::{ResumedConnection, Ticket};
+use crate::resumption::{ResumeTicket, ResumedConnection};
 
 /// Connects to the node that listens at `address` (`host:port`) and shakes hands with it. Blocks,
 /// for `timeout` at most.
@@ -46,8 +46,8 @@ pub fn dial(address: &str, local: &Local, timeout: Duration) -> Result<Establish
     let _dialing = dialer.desk().dial((), request);
     loop {
         match next(&mut dialer) {
-            Outcome::Dialed(outcome) => return outcome.map(|established| *established),
-            Outcome::Resumed(_) => {}
+            DialOutcome::Dialed(outcome) => return outcome.map(|established| *established),
+            DialOutcome::Resumed(_) => {}
         }
     }
 }
@@ -63,7 +63,7 @@ pub fn dial(address: &str, local: &Local, timeout: Duration) -> Result<Establish
 pub fn resume(
     address: SocketAddr,
     local: &Local,
-    ticket: &Ticket,
+    ticket: &ResumeTicket,
     timeout: Duration,
 ) -> Result<ResumedConnection, ResumeError> {
     let failed = |source| ResumeError::Environment {
@@ -81,14 +81,14 @@ pub fn resume(
     let _dialing = dialer.desk().resume((), request);
     loop {
         match next(&mut dialer) {
-            Outcome::Resumed(outcome) => return outcome.map(|resumed| *resumed),
-            Outcome::Dialed(_) => {}
+            DialOutcome::Resumed(outcome) => return outcome.map(|resumed| *resumed),
+            DialOutcome::Dialed(_) => {}
         }
     }
 }
 
 /// Turns the dialer until there is an outcome.
-fn next(dialer: &mut Dialer<()>) -> Outcome {
+fn next(dialer: &mut Dialer<()>) -> DialOutcome {
     loop {
         if let Some(((), outcome)) = dialer.poll_outcome() {
             return outcome;

@@ -18,13 +18,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use ibex_base::{BackOff, Rounded};
+use ibex_base::BackOff;
 
 use super::address::{self, Destination};
 use super::after;
 use super::connect::NoConnection;
+use super::dial_target::{AttemptFailure, DialTarget, TargetState};
 use crate::error::{DialError, HandshakeError};
-use crate::handshake::Step;
+use crate::handshake::HandshakeStep;
 
 /// A dial that is under way.
 pub(super) struct Dial {
@@ -45,7 +46,7 @@ pub(super) struct Dial {
     // The addresses.
     lookup: Lookup,
     /// The addresses, in the order in which they are tried.
-    targets: Vec<Target>,
+    targets: Vec<DialTarget>,
 
     // The findings.
     /// Connections that were tried, and lookups that failed.
@@ -65,29 +66,6 @@ enum Lookup {
     Due,
     /// The resolver is asked.
     Asked,
-}
-
-struct Target {
-    address: SocketAddr,
-    state: State,
-    finding: Option<Finding>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// To be tried in this round.
-    Due,
-    Trying,
-    /// Tried in this round.
-    Tried,
-    /// Gave an answer that no other attempt is going to change: the finding.
-    Wrong,
-}
-
-/// The result of the last attempt at an address.
-enum Finding {
-    Absent { why: String, is_refused: bool },
-    Handshake(HandshakeError),
 }
 
 /// What the owner of a dial has to do next.
@@ -147,7 +125,7 @@ impl Dial {
         };
         if let Destination::Literal(literal) = destination {
             dial.lookup = Lookup::Known;
-            dial.targets.push(Target::new(literal));
+            dial.targets.push(DialTarget::new(literal));
         }
         Ok(dial)
     }
@@ -170,23 +148,23 @@ impl Dial {
             Lookup::Asked | Lookup::Known => {}
         }
         let mut targets = self.targets.iter_mut();
-        if let Some(next) = targets.find(|target| target.state == State::Due) {
+        if let Some(next) = targets.find(|target| target.state == TargetState::Due) {
             if self.next_try > now {
                 return Action::Wait(self.next_try.min(self.deadline));
             }
-            next.state = State::Trying;
+            next.state = TargetState::Trying;
             self.next_try = now + STAGGER;
             self.attempts += 1;
             return Action::Try(next.address);
         }
-        let is_trying = self.is_in(State::Trying);
+        let is_trying = self.is_in(TargetState::Trying);
         if self.lookup == Lookup::Asked {
             return Action::Wait(self.deadline);
         }
-        if !is_trying && (self.is_in(State::Wrong) || !self.tries_again) {
+        if !is_trying && (self.is_in(TargetState::Wrong) || !self.tries_again) {
             return Action::End(self.give_up(now));
         }
-        let some_tried = self.is_in(State::Tried) || self.targets.is_empty();
+        let some_tried = self.is_in(TargetState::Tried) || self.targets.is_empty();
         if some_tried && self.tries_again && self.next_round.is_none() {
             let left = self.deadline.saturating_duration_since(now);
             if left < LAST_ATTEMPT && !is_trying {
@@ -209,7 +187,9 @@ impl Dial {
             Err(error) => {
                 self.attempts += 1;
                 self.unresolved = Some(error);
-                return self.targets.retain(|target| target.state == State::Trying);
+                return self
+                    .targets
+                    .retain(|target| target.state == TargetState::Trying);
             }
         };
         self.unresolved = None;
@@ -222,16 +202,16 @@ impl Dial {
             match before.iter().position(|target| target.address == address) {
                 Some(at) => {
                     let mut target = before.swap_remove(at);
-                    if target.state == State::Tried {
-                        target.state = State::Due;
+                    if target.state == TargetState::Tried {
+                        target.state = TargetState::Due;
                     }
                     self.targets.push(target);
                 }
-                None => self.targets.push(Target::new(address)),
+                None => self.targets.push(DialTarget::new(address)),
             }
         }
         // An attempt at an address that the name has no more goes on.
-        before.retain(|target| target.state == State::Trying);
+        before.retain(|target| target.state == TargetState::Trying);
         self.targets.extend(before);
     }
 
@@ -246,14 +226,14 @@ impl Dial {
         let (why, is_refused) = match missed {
             Missed::Connection(NoConnection::Shortage(action, source)) => {
                 target.state = match self.tries_again {
-                    true => State::Due,
-                    false => State::Tried,
+                    true => TargetState::Due,
+                    false => TargetState::Tried,
                 };
                 self.attempts = self.attempts.saturating_sub(1);
                 return self.handle_shortage(action, source, now);
             }
             Missed::Connection(NoConnection::Environment(action, source)) => {
-                target.state = State::Wrong;
+                target.state = TargetState::Wrong;
                 self.shortage = Some((action, source));
                 return;
             }
@@ -266,14 +246,15 @@ impl Dial {
             ),
             Missed::Handshake(
                 error @ (HandshakeError::Closed {
-                    step: Step::Hello, ..
+                    step: HandshakeStep::Hello,
+                    ..
                 }
                 | HandshakeError::Closing),
             ) => (error.to_string(), false),
             Missed::Handshake(error) => {
                 target.handle_failed(error, self.handshake_timeout);
                 self.shortage = None;
-                if let Some(Finding::Absent { why, .. }) = &target.finding {
+                if let Some(AttemptFailure::Absent { why, .. }) = &target.finding {
                     self.last = Some(located(why, address, named));
                 }
                 return;
@@ -282,8 +263,8 @@ impl Dial {
         tracing::debug!(%address, why, "no node there takes a connection yet");
         self.shortage = None;
         self.last = Some(located(&why, address, named));
-        target.state = State::Tried;
-        target.finding = Some(Finding::Absent { why, is_refused });
+        target.state = TargetState::Tried;
+        target.finding = Some(AttemptFailure::Absent { why, is_refused });
     }
 
     /// Notes that this process lacks something, so that an attempt waits for a while.
@@ -325,15 +306,15 @@ impl Dial {
             Ok(Destination::Name) => self.lookup = Lookup::Due,
             _ => {
                 for target in &mut self.targets {
-                    if target.state == State::Tried {
-                        target.state = State::Due;
+                    if target.state == TargetState::Tried {
+                        target.state = TargetState::Due;
                     }
                 }
             }
         }
     }
 
-    fn is_in(&self, state: State) -> bool {
+    fn is_in(&self, state: TargetState) -> bool {
         self.targets.iter().any(|target| target.state == state)
     }
 
@@ -350,14 +331,14 @@ impl Dial {
     fn give_up(&mut self, now: Instant) -> DialError {
         let (address, attempts) = (self.address.clone(), self.attempts);
         let waited = now.saturating_duration_since(self.began);
-        let is_worse = |target: &Target| match target.state {
-            State::Wrong => 0,
+        let is_worse = |target: &DialTarget| match target.state {
+            TargetState::Wrong => 0,
             _ => 1,
         };
         self.targets.sort_by_key(is_worse);
         for target in &mut self.targets {
-            if let Some(Finding::Handshake(_)) = target.finding
-                && let Some(Finding::Handshake(source)) = target.finding.take()
+            if let Some(AttemptFailure::Handshake(_)) = target.finding
+                && let Some(AttemptFailure::Handshake(source)) = target.finding.take()
             {
                 let peer = target.address;
                 return DialError::Handshake {
@@ -387,8 +368,8 @@ impl Dial {
                 source,
             };
         }
-        let is_refused = |target: &Target| match target.finding {
-            Some(Finding::Absent { is_refused, .. }) => is_refused,
+        let is_refused = |target: &DialTarget| match target.finding {
+            Some(AttemptFailure::Absent { is_refused, .. }) => is_refused,
             _ => false,
         };
         let all_refused = !self.targets.is_empty() && self.targets.iter().all(is_refused);
@@ -409,54 +390,6 @@ impl Dial {
             },
         }
     }
-}
-
-impl Target {
-    fn new(address: SocketAddr) -> Target {
-        Target {
-            address,
-            state: State::Due,
-            finding: None,
-        }
-    }
-
-    /// Decides what a handshake that failed with `error` says, where the attempt before had the
-    /// present finding.
-    fn handle_failed(&mut self, error: HandshakeError, handshake_timeout: Duration) {
-        self.state = State::Tried;
-        if !error.may_be_garbling() {
-            self.state = State::Wrong;
-            self.finding = Some(Finding::Handshake(error));
-            return;
-        }
-        // An attempt that had no time for an answer shows nothing about the peer.
-        let cut_short = match &error {
-            HandshakeError::Silent {
-                step: Step::Hello,
-                waited,
-            } if *waited < handshake_timeout => Some(Rounded(*waited)),
-            _ => None,
-        };
-        match (&mut self.finding, cut_short) {
-            (Some(Finding::Absent { why, .. }), Some(waited)) => {
-                why.push_str(&format!("; one more was cut short after {waited}"));
-            }
-            (Some(Finding::Handshake(_)), Some(_)) => {}
-            // A finding that comes twice in a row is lasting, unless the error itself is transient.
-            (Some(Finding::Handshake(first)), None) if is_lasting(first) && is_lasting(&error) => {
-                self.state = State::Wrong;
-            }
-            (finding, _) => *finding = Some(Finding::Handshake(error)),
-        }
-    }
-}
-
-/// Returns whether the same failure in a second attempt shows that no garbled byte led to it.
-fn is_lasting(error: &HandshakeError) -> bool {
-    !matches!(
-        error,
-        HandshakeError::Garbled { .. } | HandshakeError::Closed { .. }
-    )
 }
 
 /// Names the address where `why` was found, unless the caller gave it.

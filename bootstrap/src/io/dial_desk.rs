@@ -8,29 +8,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::bell::Bell;
+use super::event_fd::EventFd;
 use crate::local::Local;
-use crate::resumption::Ticket;
+use crate::resumption::ResumeTicket;
 
 /// The way to have a [`Dialer`](crate::Dialer) dial, for any thread. Clones lead to the same
 /// dialer.
-pub struct DialDesk<T>(Arc<Shared<T>>);
+pub struct DialDesk<T>(Arc<OrderQueue<T>>);
 
-struct Shared<T> {
+struct OrderQueue<T> {
     state: Mutex<State<T>>,
     /// Rung when there are orders.
-    bell: Arc<Bell>,
+    bell: Arc<EventFd>,
 }
 
 struct State<T> {
     orders: VecDeque<Order<T>>,
     next_id: u64,
-    opening: Opening,
+    opening: AcceptedOrders,
 }
 
 /// The orders that are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Opening {
+enum AcceptedOrders {
     All,
     /// Only sessions are resumed.
     Resumptions,
@@ -72,7 +72,7 @@ pub struct ResumeRequest {
     /// This node, as it presents itself to the peer.
     pub local: Local,
     /// The session, and the epoch that is to begin.
-    pub ticket: Ticket,
+    pub ticket: ResumeTicket,
     /// The time after which the attempt ends without a connection.
     pub timeout: Duration,
 }
@@ -93,13 +93,13 @@ trait Cancel: Send + Sync {
 }
 
 impl<T: Send + 'static> DialDesk<T> {
-    pub(super) fn new(bell: Arc<Bell>) -> DialDesk<T> {
+    pub(super) fn new(bell: Arc<EventFd>) -> DialDesk<T> {
         let state = Mutex::new(State {
             orders: VecDeque::new(),
             next_id: 0,
-            opening: Opening::All,
+            opening: AcceptedOrders::All,
         });
-        DialDesk(Arc::new(Shared { state, bell }))
+        DialDesk(Arc::new(OrderQueue { state, bell }))
     }
 
     /// Orders a new session. The dialer returns `owner` with the outcome.
@@ -107,7 +107,9 @@ impl<T: Send + 'static> DialDesk<T> {
     /// # Errors
     /// The dialer is closed; `owner` comes back.
     pub fn dial(&self, owner: T, request: DialRequest) -> Result<Dialing, T> {
-        self.order(owner, Opening::All, |order| Order::Dial(order, request))
+        self.order(owner, AcceptedOrders::All, |order| {
+            Order::Dial(order, request)
+        })
     }
 
     /// Orders an attempt to resume a session. The dialer returns `owner` with the outcome. The
@@ -118,7 +120,7 @@ impl<T: Send + 'static> DialDesk<T> {
     /// # Errors
     /// The dialer has ended; `owner` comes back.
     pub fn resume(&self, owner: T, request: ResumeRequest) -> Result<Dialing, T> {
-        self.order(owner, Opening::Resumptions, |order| {
+        self.order(owner, AcceptedOrders::Resumptions, |order| {
             Order::Resume(order, request)
         })
     }
@@ -126,7 +128,7 @@ impl<T: Send + 'static> DialDesk<T> {
     fn order(
         &self,
         owner: T,
-        latest: Opening,
+        latest: AcceptedOrders,
         make: impl FnOnce(Named<T>) -> Order<T>,
     ) -> Result<Dialing, T> {
         let mut state = self.0.state();
@@ -157,7 +159,7 @@ impl<T: Send + 'static> DialDesk<T> {
     /// Takes no more orders for new sessions.
     pub(super) fn close(&self) {
         let mut state = self.0.state();
-        state.opening = state.opening.max(Opening::Resumptions);
+        state.opening = state.opening.max(AcceptedOrders::Resumptions);
     }
 }
 
@@ -165,7 +167,7 @@ impl<T> DialDesk<T> {
     /// Takes no more orders.
     pub(super) fn end(&self) {
         let mut state = self.0.state();
-        state.opening = Opening::Nothing;
+        state.opening = AcceptedOrders::Nothing;
         let left = mem::take(&mut state.orders);
         drop(state);
         // The drop of an owner is the caller's code, and runs without the lock.
@@ -182,10 +184,10 @@ impl Drop for Dialing {
     }
 }
 
-impl<T: Send> Cancel for Shared<T> {
+impl<T: Send> Cancel for OrderQueue<T> {
     fn cancel(&self, id: u64) {
         let mut state = self.state();
-        if state.opening != Opening::Nothing {
+        if state.opening != AcceptedOrders::Nothing {
             state.orders.push_back(Order::Cancel(id));
             drop(state);
             self.bell.ring();
@@ -193,7 +195,7 @@ impl<T: Send> Cancel for Shared<T> {
     }
 }
 
-impl<T> Shared<T> {
+impl<T> OrderQueue<T> {
     fn state(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -11,9 +11,11 @@
 //! 4. A connection of which the peer may have made a session is not closed without a word. Where
 //!    nobody wants it any more, the peer's answer is awaited, and the session handed out as unwanted.
 //! 5. For want of a descriptor, an attempt displaces one that has waited for its peer for longer
-//!    than [`PRESENT`]; that one is made again later. So peers that do not answer hold no descriptor
+//!    than [`PRESENT`](attempts::PRESENT); that one is made again later. So peers that do not answer hold no descriptor
 //!    back from one that does.
 #![forbid(unsafe_code)]
+
+mod attempts;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -21,24 +23,23 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::epoll::EventFlags;
 
+use self::attempts::RunningAttempt;
 use super::address;
 use super::after;
-use super::attempt::{Attempt, Progress};
-use super::bell::Bell;
-use super::connect::{LOCAL_PORT, NoConnection};
-use super::dial::{Action, Dial, Missed};
+use super::device_jobs::DeviceJobs;
+use super::dial::{Action, Dial};
 use super::dial_desk::{DialDesk, DialRequest, Named, Order, ResumeRequest};
 use super::epoll_set::EpollSet;
-use super::errands::Errands;
+use super::event_fd::EventFd;
 use super::resolver::{LookUp, Resolver};
-use crate::error::{DialError, HandshakeError, ResumeError};
+use crate::error::{DialError, ResumeError};
 use crate::established::Established;
 use crate::local::Local;
-use crate::resumption::{ResumedConnection, Ticket};
+use crate::resumption::{ResumeTicket, ResumedConnection};
 
 /// All connections that a node is making.
 ///
@@ -48,12 +49,12 @@ use crate::resumption::{ResumedConnection, Ticket};
 /// to `None`.
 pub struct Dialer<T> {
     desk: DialDesk<T>,
-    /// Rung for orders, for the resolver's answers and for results of errands.
-    bell: Arc<Bell>,
+    /// Rung for orders, for the resolver's answers and for results of device jobs.
+    bell: Arc<EventFd>,
     /// Holds the bell under [`BELL`], and each attempt's sockets under its key.
     epoll: EpollSet,
     resolver: Resolver,
-    errands: Errands,
+    device_jobs: DeviceJobs,
     is_authenticated: bool,
 
     // The orders, by number.
@@ -61,18 +62,18 @@ pub struct Dialer<T> {
 
     // The attempts.
     /// The attempts by key; keys grow, so the first is the oldest.
-    attempts: BTreeMap<u64, Entry>,
+    attempts: BTreeMap<u64, RunningAttempt>,
     next_key: u64,
     timers: BTreeSet<(Instant, Timed)>,
 
     // The results.
-    outcomes: VecDeque<(T, Outcome)>,
+    outcomes: VecDeque<(T, DialOutcome)>,
     unwanted: VecDeque<Established>,
 }
 
 /// The outcome of an order.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum DialOutcome {
     /// The session, or the reason why there is none.
     Dialed(Result<Box<Established>, DialError>),
     /// The session's next connection, or the reason why there is none.
@@ -91,17 +92,9 @@ enum Aim {
     Session(Dial),
     Resumption {
         address: SocketAddr,
-        ticket: Box<Ticket>,
+        ticket: Box<ResumeTicket>,
         deadline: Instant,
     },
-}
-
-struct Entry {
-    attempt: Attempt,
-    began: Instant,
-    /// The order that the attempt is made for; `None` once it is over.
-    order: Option<u64>,
-    timer: Option<Instant>,
 }
 
 /// A thing with a deadline. At the same time attempts come first, so that an order that ends knows
@@ -122,12 +115,12 @@ impl<T: Send + 'static> Dialer<T> {
     }
 
     pub(super) fn with_resolver(local: &Local, look_up: LookUp) -> io::Result<Dialer<T>> {
-        let (epoll, bell) = (EpollSet::new()?, Arc::new(Bell::new()?));
+        let (epoll, bell) = (EpollSet::new()?, Arc::new(EventFd::new()?));
         epoll.watch(BELL).add(&*bell, EventFlags::IN)?;
         Ok(Dialer {
             desk: DialDesk::new(bell.clone()),
             resolver: Resolver::new(look_up, bell.clone()),
-            errands: Errands::ringing(local, bell.clone()),
+            device_jobs: DeviceJobs::ringing(local, bell.clone()),
             is_authenticated: local.credentials.is_some(),
             bell,
             epoll,
@@ -180,7 +173,7 @@ impl<T: Send + 'static> Dialer<T> {
     /// Returns the next outcome, with the owner of the order. Drain after every `turn`, and after
     /// [`close`](Self::close).
     #[must_use]
-    pub fn poll_outcome(&mut self) -> Option<(T, Outcome)> {
+    pub fn poll_outcome(&mut self) -> Option<(T, DialOutcome)> {
         self.outcomes.pop_front()
     }
 
@@ -246,7 +239,7 @@ impl<T: Send + 'static> Dialer<T> {
         let times = (timeout, local.handshake_timeout);
         match Dial::begin(address, tries_again, times, now) {
             Ok(dial) => self.enter(named, Arc::new(local), Aim::Session(dial), now),
-            Err(error) => self.put_out(named, Outcome::Dialed(Err(error))),
+            Err(error) => self.put_out(named, DialOutcome::Dialed(Err(error))),
         }
     }
 
@@ -269,9 +262,9 @@ impl<T: Send + 'static> Dialer<T> {
             return;
         };
         let outcome = match order.aim {
-            Aim::Session(dial) => Outcome::Dialed(Err(dial.cancelled(now))),
+            Aim::Session(dial) => DialOutcome::Dialed(Err(dial.cancelled(now))),
             Aim::Resumption { address, .. } => {
-                Outcome::Resumed(Err(ResumeError::Cancelled { address }))
+                DialOutcome::Resumed(Err(ResumeError::Cancelled { address }))
             }
         };
         self.put_out(order.named, outcome);
@@ -295,19 +288,19 @@ impl<T: Send + 'static> Dialer<T> {
         Some(order)
     }
 
-    fn end(&mut self, id: u64, outcome: Outcome) {
+    fn end(&mut self, id: u64, outcome: DialOutcome) {
         if let Some(order) = self.take_out(id) {
             self.put_out(order.named, outcome);
         }
     }
 
-    fn put_out(&mut self, named: Named<T>, outcome: Outcome) {
+    fn put_out(&mut self, named: Named<T>, outcome: DialOutcome) {
         // Spares the dialer an order that it would ignore; see `Dialing`.
         named.is_over.store(true, Ordering::Relaxed);
         self.outcomes.push_back((named.owner, outcome));
     }
 
-    /// Takes the resolver's answers and the results of errands.
+    /// Takes the resolver's answers and the results of device jobs.
     fn take_answers(&mut self, now: Instant) {
         for (id, found) in self.resolver.take_done() {
             if let Some(Ordered {
@@ -319,7 +312,7 @@ impl<T: Send + 'static> Dialer<T> {
                 self.set_order_timer(id, Some(now));
             }
         }
-        for (key, outcome) in self.errands.take_done() {
+        for (key, outcome) in self.device_jobs.take_done() {
             if let Some(entry) = self.attempts.get_mut(&key) {
                 entry.attempt.handle_outcome(outcome);
                 self.advance(key, now);
@@ -359,171 +352,9 @@ impl<T: Send + 'static> Dialer<T> {
                     self.start(id, address, None, deadline, now);
                 }
                 Action::Wait(at) => return self.set_order_timer(id, Some(at)),
-                Action::End(error) => return self.end(id, Outcome::Dialed(Err(error))),
+                Action::End(error) => return self.end(id, DialOutcome::Dialed(Err(error))),
             }
         }
-    }
-
-    // ---- Attempts --------------------------------------------------------------------
-
-    fn start(
-        &mut self,
-        id: u64,
-        address: SocketAddr,
-        ticket: Option<Ticket>,
-        deadline: Instant,
-        now: Instant,
-    ) {
-        let Some(order) = self.orders.get_mut(&id) else {
-            return;
-        };
-        let key = self.next_key;
-        self.next_key += 1;
-        let local = order.local.clone();
-        match Attempt::begin(address, local, ticket, deadline, self.epoll.watch(key)) {
-            Ok(attempt) => {
-                order.attempts.push(key);
-                let entry = Entry {
-                    attempt,
-                    began: now,
-                    order: Some(id),
-                    timer: None,
-                };
-                self.attempts.insert(key, entry);
-                // A connection within this host is often made already.
-                self.advance(key, now);
-            }
-            Err(why) => {
-                if let NoConnection::Shortage(..) = why {
-                    self.displace(now);
-                }
-                self.missed(id, address, Missed::Connection(why), now);
-            }
-        }
-    }
-
-    /// Gives up the oldest attempt that has had time for an answer, to be made again.
-    fn displace(&mut self, now: Instant) {
-        let is_waiting = |entry: &Entry| {
-            let waited = now.saturating_duration_since(entry.began);
-            waited > PRESENT && entry.order.is_some() && !entry.attempt.has_answer()
-        };
-        let mut entries = self.attempts.iter();
-        let Some((&key, _)) = entries.find(|(_, entry)| is_waiting(entry)) else {
-            return;
-        };
-        let Some(entry) = self.remove_attempt(key) else {
-            return;
-        };
-        let address = entry.attempt.address();
-        let waited = now.saturating_duration_since(entry.began);
-        entry.attempt.give_up(self.epoll.watch(key));
-        if let Some(id) = entry.order {
-            let why = format!(
-                "no answer came within {waited:?}, and other attempts needed the descriptor"
-            );
-            let error = io::Error::new(io::ErrorKind::TimedOut, why);
-            let missed = Missed::Connection(NoConnection::Peer(error));
-            self.note_missed(id, key, address, missed, now);
-        }
-    }
-
-    fn advance(&mut self, key: u64, now: Instant) {
-        let Some(entry) = self.attempts.get_mut(&key) else {
-            return;
-        };
-        let watch = self.epoll.watch(key);
-        match entry.attempt.advance(now, watch) {
-            Progress::Waiting => {
-                if let (errands, Some(devices)) = entry.attempt.take_errands() {
-                    for errand in errands {
-                        self.errands.begin(key, devices, errand);
-                    }
-                }
-                self.set_attempt_timer(key);
-            }
-            Progress::Established(established) => {
-                let order = self.remove_attempt(key).and_then(|entry| entry.order);
-                match order {
-                    Some(id) => self.end(id, Outcome::Dialed(Ok(established))),
-                    None => self.unwanted.push_back(*established),
-                }
-            }
-            Progress::Resumed(resumed) => {
-                let order = self.remove_attempt(key).and_then(|entry| entry.order);
-                if let Some(id) = order {
-                    self.end(id, Outcome::Resumed(Ok(resumed)));
-                }
-            }
-            Progress::Missed(missed) => {
-                let (address, order) = (entry.attempt.address(), entry.order.take());
-                match entry.attempt.begin_farewell(now, watch) {
-                    true => self.set_attempt_timer(key),
-                    false => {
-                        if let Some(entry) = self.remove_attempt(key) {
-                            entry.attempt.unwatch(self.epoll.watch(key));
-                        }
-                    }
-                }
-                if let Some(id) = order {
-                    self.note_missed(id, key, address, missed, now);
-                }
-            }
-            Progress::Gone => {
-                if let Some(entry) = self.remove_attempt(key) {
-                    entry.attempt.unwatch(self.epoll.watch(key));
-                }
-            }
-        }
-    }
-
-    /// Notes that the attempt `key` of an order has failed.
-    fn note_missed(
-        &mut self,
-        id: u64,
-        key: u64,
-        address: SocketAddr,
-        missed: Missed,
-        now: Instant,
-    ) {
-        if let Some(order) = self.orders.get_mut(&id) {
-            order.attempts.retain(|other| *other != key);
-        }
-        self.missed(id, address, missed, now);
-    }
-
-    fn missed(&mut self, id: u64, address: SocketAddr, missed: Missed, now: Instant) {
-        let missed = match missed {
-            // No attempt of this dialer's gives one back, so waiting is of no use.
-            Missed::Connection(NoConnection::Shortage(action, source))
-                if action != LOCAL_PORT && self.attempts.is_empty() =>
-            {
-                Missed::Connection(NoConnection::Environment(action, source))
-            }
-            missed => missed,
-        };
-        match self.orders.get_mut(&id).map(|order| &mut order.aim) {
-            Some(Aim::Session(dial)) => {
-                dial.handle_missed(address, missed, now);
-                // What is due next counts among the starts of a turn.
-                self.set_order_timer(id, Some(now));
-            }
-            Some(Aim::Resumption {
-                address, ticket, ..
-            }) => {
-                let error = not_resumed(*address, ticket, missed);
-                self.end(id, Outcome::Resumed(Err(error)));
-            }
-            None => {}
-        }
-    }
-
-    fn remove_attempt(&mut self, key: u64) -> Option<Entry> {
-        let entry = self.attempts.remove(&key)?;
-        if let Some(at) = entry.timer {
-            self.timers.remove(&(at, Timed::Attempt(key)));
-        }
-        Some(entry)
     }
 
     // ---- Time ------------------------------------------------------------------------
@@ -586,47 +417,6 @@ impl<T> Drop for Dialer<T> {
     }
 }
 
-/// Says why a session has not resumed.
-fn not_resumed(address: SocketAddr, ticket: &Ticket, missed: Missed) -> ResumeError {
-    let not_yet = |why, is_refused| ResumeError::NotYet {
-        address,
-        why,
-        is_refused,
-    };
-    let source = match missed {
-        Missed::Connection(NoConnection::Peer(error)) => {
-            let is_refused = error.kind() == io::ErrorKind::ConnectionRefused;
-            return not_yet(error.to_string(), is_refused);
-        }
-        Missed::Connection(
-            NoConnection::Shortage(action, source) | NoConnection::Environment(action, source),
-        ) => {
-            return ResumeError::Environment {
-                address,
-                action,
-                source,
-            };
-        }
-        Missed::Handshake(error) => error,
-    };
-    match source {
-        // The peer may be starting, crowded, stopped, or cut off once more.
-        error if error.may_be_garbling() => not_yet(error.to_string(), false),
-        HandshakeError::NotResumed { refusal } => ResumeError::Refused { address, refusal },
-        HandshakeError::OtherNode {
-            identity,
-            incarnation,
-        } if identity == ticket.peer && incarnation != ticket.incarnation => {
-            ResumeError::Restarted {
-                address,
-                incarnation,
-            }
-        }
-        HandshakeError::OtherNode { identity, .. } => ResumeError::OtherNode { address, identity },
-        source => ResumeError::Handshake { address, source },
-    }
-}
-
 /// The bell's key in the epoll set.
 const BELL: u64 = 0;
 
@@ -635,7 +425,3 @@ const BELL: u64 = 0;
 const ATTEMPTS_PER_TURN: usize = 32;
 /// Bound of one turn where handshakes are inside TLS: one end of it computes for some 80 µs.
 const HANDSHAKES_PER_TURN: usize = 8;
-
-/// The time within which a peer that is there has answered, as far as a shortage of descriptors is
-/// concerned.
-const PRESENT: Duration = Duration::from_secs(1);

@@ -13,7 +13,7 @@ pub(super) struct EpollSet(OwnedFd);
 
 /// The epoll set as the owner of one key sees it.
 #[derive(Clone, Copy)]
-pub(super) struct Watch<'a> {
+pub(super) struct EpollEntry<'a> {
     epoll: BorrowedFd<'a>,
     key: u64,
 }
@@ -23,8 +23,8 @@ impl EpollSet {
         Ok(EpollSet(epoll::create(CreateFlags::CLOEXEC)?))
     }
 
-    pub(super) fn watch(&self, key: u64) -> Watch<'_> {
-        Watch {
+    pub(super) fn watch(&self, key: u64) -> EpollEntry<'_> {
+        EpollEntry {
             epoll: self.0.as_fd(),
             key,
         }
@@ -58,7 +58,7 @@ impl AsFd for EpollSet {
     }
 }
 
-impl Watch<'_> {
+impl EpollEntry<'_> {
     pub(super) fn add(&self, socket: impl AsFd, events: EventFlags) -> io::Result<()> {
         epoll::add(self.epoll, socket, EventData::new_u64(self.key), events)?;
         Ok(())

@@ -5,19 +5,21 @@
 mod acceptor;
 mod address;
 mod attempt;
-mod bell;
 mod blocking;
 mod connect;
+mod device_jobs;
 mod dial;
 mod dial_desk;
+mod dial_target;
 mod dialer;
 mod epoll_set;
-mod errands;
+mod event_fd;
+mod handshake_connection;
 mod host;
-mod line;
 mod pending;
 mod reserve;
 mod resolver;
+mod talk;
 mod tcp;
 mod unix;
 
@@ -26,9 +28,9 @@ use std::time::{Duration, Instant};
 pub use acceptor::Acceptor;
 pub use address::resolve;
 pub use blocking::{dial, resume};
+pub use device_jobs::DeviceThread;
 pub use dial_desk::{DialDesk, DialRequest, Dialing, ResumeRequest};
-pub use dialer::{Dialer, Outcome};
-pub use errands::DeviceThread;
+pub use dialer::{DialOutcome, Dialer};
 pub use unix::user_of_peer;
 
 /// Returns the time `duration` after `now`, at most a century, since the clock cannot express every

@@ -8,17 +8,19 @@ use std::time::Instant;
 
 use rustix::event::epoll::EventFlags;
 
-use super::epoll_set::Watch;
-use super::errands::{Errand, Outcome};
-use super::line::Line;
+use super::device_jobs::{DeviceJob, DeviceOutcome};
+use super::epoll_set::EpollEntry;
+use super::handshake_connection::HandshakeConnection;
 use super::reserve::{self, Reserve};
 use super::tcp;
-use super::unix::{self, Datagram, Part, UnixPair, UnixPeer};
+use super::unix::{self, Datagram, Purpose, UnixPair, UnixPeer};
 use crate::error::{HandshakeError, Problem};
 use crate::established::{Established, Sockets};
 use crate::handshake::{
-    AcceptorEvent, AcceptorHandshake, AcceptorPart, Agreement, ResumedSession, Step,
+    AcceptorEntropy, AcceptorEvent, AcceptorHandshake, AcceptorPart, Agreement, HandshakeStep,
+    ResumedSession,
 };
+use crate::identity::Secret;
 use crate::negotiate::End;
 use crate::resumption::ResumedConnection;
 use crate::unix_sockets::{UnixClosing, UnixSocket};
@@ -28,7 +30,7 @@ use crate::verbs::{PairRequest, VerbsPair};
 /// `key`. Whichever is ready, [`Pending::advance`] looks at all of them, since there are two or
 /// three at most.
 pub(super) struct Pending {
-    line: Line<AcceptorPart>,
+    connection: HandshakeConnection<AcceptorPart>,
     address: SocketAddr,
     /// The time at which the connection was accepted.
     began: Instant,
@@ -51,12 +53,12 @@ pub(super) struct Pending {
     /// This end's address on `stream`, by which a device is chosen.
     own_address: IpAddr,
     pair: Option<Box<dyn VerbsPair>>,
-    /// Errands to be run off the turn; the results come to [`Pending::handle_outcome`].
-    errands: Vec<Errand>,
+    /// Device jobs to be run off the turn; the results come to [`Pending::handle_outcome`].
+    device_jobs: Vec<DeviceJob>,
 }
 
 /// The progress of a handshake.
-pub(super) enum Progress {
+pub(super) enum HandshakeProgress {
     Waiting,
     Agreed(Box<Agreement>),
     Resumed(ResumedSession),
@@ -71,12 +73,12 @@ impl Pending {
         stream: TcpStream,
         address: SocketAddr,
         closing: UnixClosing,
-        watch: Watch<'_>,
+        watch: EpollEntry<'_>,
     ) -> io::Result<Pending> {
         let own_address = tcp::own_address(&stream)?;
         watch.add(&stream, EventFlags::IN)?;
         Ok(Pending {
-            line: Line::new(machine, stream),
+            connection: HandshakeConnection::new(machine, stream),
             address,
             began: Instant::now(),
             closing,
@@ -88,49 +90,51 @@ impl Pending {
             has_looked: false,
             own_address,
             pair: None,
-            errands: Vec::new(),
+            device_jobs: Vec::new(),
         })
     }
 
     /// Does everything that can be done without waiting.
-    pub(super) fn advance(&mut self, now: Instant, watch: Watch<'_>) -> Progress {
-        if self.line.is_parting() {
-            return match self.line.hear_out(now) {
-                true => Progress::Waiting,
-                false => Progress::Gone,
+    pub(super) fn advance(&mut self, now: Instant, watch: EpollEntry<'_>) -> HandshakeProgress {
+        if self.connection.is_parting() {
+            return match self.connection.hear_out(now) {
+                true => HandshakeProgress::Waiting,
+                false => HandshakeProgress::Gone,
             };
         }
         self.look_for_descriptors();
-        self.line.read();
+        self.connection.read();
         self.hear_visitors(watch);
-        self.line.machine.handle_timeout(now);
+        self.connection.machine.handle_timeout(now);
         let progress = self.act(watch);
-        self.line.write(watch);
+        self.connection.write(watch);
         match progress {
             // The last message has to be written before the stream changes hands.
-            Progress::Agreed(_) | Progress::Resumed(_) if !self.line.has_written() => {
-                Progress::Failed(HandshakeError::takes_no_more())
+            HandshakeProgress::Agreed(_) | HandshakeProgress::Resumed(_)
+                if !self.connection.has_written() =>
+            {
+                HandshakeProgress::Failed(HandshakeError::takes_no_more())
             }
             progress => progress,
         }
     }
 
-    /// Takes the errands to be run off the turn.
-    pub(super) fn take_errands(&mut self) -> Vec<Errand> {
-        std::mem::take(&mut self.errands)
+    /// Takes the device jobs to be run off the turn.
+    pub(super) fn take_device_jobs(&mut self) -> Vec<DeviceJob> {
+        std::mem::take(&mut self.device_jobs)
     }
 
-    /// Takes the result of an errand. [`Pending::advance`] is due afterwards.
-    pub(super) fn handle_outcome(&mut self, outcome: Outcome) {
+    /// Takes the result of a job. [`Pending::advance`] is due afterwards.
+    pub(super) fn handle_outcome(&mut self, outcome: DeviceOutcome) {
         match outcome {
-            Outcome::Found(found) => self.line.machine.handle_device(found),
-            Outcome::Prepared(prepared) => {
+            DeviceOutcome::Found(found) => self.connection.machine.handle_device(found),
+            DeviceOutcome::Prepared(prepared) => {
                 let endpoint = prepared.map(|pair| self.pair.insert(pair).endpoint());
-                self.line.machine.handle_prepared(endpoint);
+                self.connection.machine.handle_prepared(endpoint);
             }
-            Outcome::Connected(connected) => {
+            DeviceOutcome::Connected(connected) => {
                 let connected = connected.map(|pair| self.pair = Some(pair));
-                self.line.machine.handle_connected(connected);
+                self.connection.machine.handle_connected(connected);
             }
         }
     }
@@ -139,30 +143,30 @@ impl Pending {
         self.address
     }
 
-    pub(super) fn step(&self) -> Step {
-        self.line.machine.step()
+    pub(super) fn step(&self) -> HandshakeStep {
+        self.connection.machine.step()
     }
 
     /// Returns what to report of a handshake that failed.
     pub(super) fn problem(&self, error: HandshakeError) -> Problem {
         match error {
-            HandshakeError::Closed { .. } if !self.line.is_heard() => Problem::Unheard,
+            HandshakeError::Closed { .. } if !self.connection.is_heard() => Problem::Unheard,
             error => error.into(),
         }
     }
 
     pub(super) fn has_hello(&self) -> bool {
-        self.line.machine.has_hello()
+        self.connection.machine.has_hello()
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.line.deadline()
+        self.connection.deadline()
     }
 
     /// Begins to read the peer's remaining bytes, where TLS has sent the reason, which must not be
     /// lost. Returns whether it does.
-    pub(super) fn begin_farewell(&mut self, now: Instant, watch: Watch<'_>) -> bool {
-        if !self.line.begin_farewell(now) {
+    pub(super) fn begin_farewell(&mut self, now: Instant, watch: EpollEntry<'_>) -> bool {
+        if !self.connection.begin_farewell(now) {
             return false;
         }
         self.close_unix(watch);
@@ -172,26 +176,30 @@ impl Pending {
 
     /// Tells whether the handshake is over without a session.
     pub(super) fn is_over(&self) -> bool {
-        self.line.is_parting()
+        self.connection.is_parting()
     }
 
     /// Returns the agreed session, with its sockets out of the epoll set.
-    pub(super) fn finish(mut self, agreement: Agreement, watch: Watch<'_>) -> Established {
+    pub(super) fn finish(mut self, agreement: Agreement, watch: EpollEntry<'_>) -> Established {
         self.unwatch(watch);
         Established::new(agreement, self.into_sockets(), false)
     }
 
     /// Returns the connection of a resumed session, with its sockets out of the epoll set.
-    pub(super) fn resume(mut self, session: ResumedSession, watch: Watch<'_>) -> ResumedConnection {
+    pub(super) fn resume(
+        mut self,
+        session: ResumedSession,
+        watch: EpollEntry<'_>,
+    ) -> ResumedConnection {
         self.unwatch(watch);
         ResumedConnection::new(session, self.into_sockets(), false)
     }
 
     fn into_sockets(mut self) -> Sockets {
         Sockets {
-            tls: self.line.machine.take_tls(),
-            stream: self.line.stream,
-            leftover: self.line.machine.into_leftover(),
+            tls: self.connection.machine.take_tls(),
+            stream: self.connection.stream,
+            leftover: self.connection.machine.into_leftover(),
             address: self.address,
             began: self.began,
             unix: self.dialer.map(UnixPair::into_parts),
@@ -201,13 +209,13 @@ impl Pending {
 
     /// Takes every socket out of the epoll set. Closing would do it, unless a forked child holds
     /// them open, and then they would stay ready forever.
-    pub(super) fn unwatch(&mut self, watch: Watch<'_>) {
-        watch.remove(&self.line.stream);
+    pub(super) fn unwatch(&mut self, watch: EpollEntry<'_>) {
+        watch.remove(&self.connection.stream);
         self.close_unix(watch);
     }
 
     /// Accepts a few connections to the Unix socket, and shows the machine what is presented there.
-    fn hear_visitors(&mut self, watch: Watch<'_>) {
+    fn hear_visitors(&mut self, watch: EpollEntry<'_>) {
         let Some(listener) = &self.listener else {
             return;
         };
@@ -252,15 +260,15 @@ impl Pending {
     /// Handles what a connection at the Unix socket has presented. The dialer makes the bells'
     /// connection first, so it is here when the other comes.
     fn take_in(&mut self, visitor: UnixPeer, datagram: &[u8]) {
-        let Some((part, token)) = unix::presented(datagram) else {
+        let Some((purpose, token)) = unix::presented(datagram) else {
             return;
         };
         // Only both connections together use the token up.
-        if part == Part::Bells && self.line.machine.knows_token(token) {
+        if purpose == Purpose::Bells && self.connection.machine.knows_token(token) {
             self.bells = Some(visitor);
-        } else if part == Part::Control
+        } else if purpose == Purpose::Control
             && self.bells.is_some()
-            && self.line.machine.handle_token(token)
+            && self.connection.machine.handle_token(token)
         {
             visitor.welcome();
             self.dialer = self.bells.take().map(|bells| UnixPair {
@@ -270,20 +278,20 @@ impl Pending {
         }
     }
 
-    fn act(&mut self, watch: Watch<'_>) -> Progress {
-        while let Some(event) = self.line.machine.poll_event() {
+    fn act(&mut self, watch: EpollEntry<'_>) -> HandshakeProgress {
+        while let Some(event) = self.connection.machine.poll_event() {
             match event {
                 AcceptorEvent::ListenUnix { name } => {
                     // The socket that listens takes the place of one that stays free.
                     match Reserve::keep(reserve::OF_SESSION, reserve::FOR_CHANNELS) {
                         Ok(reserve) => self.reserve = reserve,
                         Err(limit) => {
-                            self.line.machine.handle_shortage(limit);
+                            self.connection.machine.handle_shortage(limit);
                             continue;
                         }
                     }
                     let outcome = self.listen_unix(&name, watch);
-                    self.line.machine.handle_listening(
+                    self.connection.machine.handle_listening(
                         outcome.map_err(|error| format!("its Unix socket failed ({error})")),
                     );
                 }
@@ -291,42 +299,46 @@ impl Pending {
                     self.close_unix(watch);
                     self.reserve = Reserve::default();
                 }
-                AcceptorEvent::FindDevice => self.errands.push(Errand::Find(self.own_address)),
-                AcceptorEvent::PreparePair => self.errands.push(Errand::Prepare(PairRequest {
-                    local: self.own_address,
-                    peer: self.address,
-                    offered: self.line.machine.offered(),
-                    end: End::Acceptor,
-                    resumes: self.line.machine.resumes(),
-                })),
+                AcceptorEvent::FindDevice => {
+                    self.device_jobs.push(DeviceJob::Find(self.own_address));
+                }
+                AcceptorEvent::PreparePair => {
+                    self.device_jobs.push(DeviceJob::Prepare(PairRequest {
+                        local: self.own_address,
+                        peer: self.address,
+                        offered: self.connection.machine.offered(),
+                        end: End::Acceptor,
+                        resumes: self.connection.machine.resumes(),
+                    }));
+                }
                 AcceptorEvent::ConnectPair(theirs) => {
                     let pair = self.pair.take();
-                    self.errands
-                        .extend(pair.map(|pair| Errand::Connect(pair, theirs)));
+                    self.device_jobs
+                        .extend(pair.map(|pair| DeviceJob::Connect(pair, theirs)));
                 }
                 AcceptorEvent::ClosePair => self.pair = None,
                 AcceptorEvent::Agreed(agreement) => {
-                    return Progress::Agreed(agreement);
+                    return HandshakeProgress::Agreed(agreement);
                 }
                 AcceptorEvent::Resumed(session) => {
-                    return Progress::Resumed(session);
+                    return HandshakeProgress::Resumed(session);
                 }
                 AcceptorEvent::Failed(error) => {
-                    return Progress::Failed(error);
+                    return HandshakeProgress::Failed(error);
                 }
             }
         }
-        Progress::Waiting
+        HandshakeProgress::Waiting
     }
 
-    fn listen_unix(&mut self, name: &[u8], watch: Watch<'_>) -> io::Result<()> {
+    fn listen_unix(&mut self, name: &[u8], watch: EpollEntry<'_>) -> io::Result<()> {
         let listener = unix::listen_at(name, self.closing)?;
         watch.add(&listener, EventFlags::IN)?;
         self.listener = Some(listener);
         Ok(())
     }
 
-    fn close_unix(&mut self, watch: Watch<'_>) {
+    fn close_unix(&mut self, watch: EpollEntry<'_>) {
         if let Some(listener) = self.listener.take() {
             watch.remove(&listener);
         }
@@ -344,9 +356,24 @@ impl Pending {
         }
         self.has_looked = true;
         if let Err(limit) = Reserve::keep(reserve::OF_SESSION, reserve::FOR_CHANNELS) {
-            self.line.machine.handle_shortage(limit);
+            self.connection.machine.handle_shortage(limit);
         }
     }
+}
+
+/// Draws what a handshake of the acceptor needs of randomness.
+pub(super) fn draw_entropy() -> io::Result<AcceptorEntropy> {
+    fn draw<const N: usize>() -> io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        ibex_base::random::fill(&mut bytes)?;
+        Ok(bytes)
+    }
+    Ok(AcceptorEntropy {
+        nonce: draw()?,
+        token: Secret::new(draw()?),
+        session_id: draw()?,
+        resume_secret: Secret::new(draw()?),
+    })
 }
 
 /// The most connections to the Unix socket that a turn accepts, of whichever user: both connections

@@ -10,16 +10,16 @@ use std::{io, mem};
 
 use ibex_base::threads;
 
-use super::bell::Bell;
+use super::event_fd::EventFd;
 
 /// The resolver of a dialer.
-pub(super) struct Resolver(Arc<Shared>);
+pub(super) struct Resolver(Arc<Lookups>);
 
-struct Shared {
+struct Lookups {
     state: Mutex<State>,
     look_up: LookUp,
     /// Rung when something is in `done`.
-    bell: Arc<Bell>,
+    bell: Arc<EventFd>,
 }
 
 #[derive(Default)]
@@ -36,8 +36,8 @@ struct State {
 pub(super) type LookUp = fn(&str) -> io::Result<Vec<SocketAddr>>;
 
 impl Resolver {
-    pub(super) fn new(look_up: LookUp, bell: Arc<Bell>) -> Resolver {
-        Resolver(Arc::new(Shared {
+    pub(super) fn new(look_up: LookUp, bell: Arc<EventFd>) -> Resolver {
+        Resolver(Arc::new(Lookups {
             state: Mutex::default(),
             look_up,
             bell,
@@ -76,7 +76,7 @@ impl Resolver {
     }
 }
 
-impl Shared {
+impl Lookups {
     fn work(&self, first: String) {
         let mut next = Some(first);
         while let Some(name) = next {

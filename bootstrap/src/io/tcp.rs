@@ -8,7 +8,7 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 
 /// The result of one read.
-pub(super) enum Incoming<'a> {
+pub(super) enum ReadOutcome<'a> {
     Bytes(&'a [u8]),
     Nothing,
     /// The end of the stream, with the error if it was not an orderly one.
@@ -26,14 +26,14 @@ pub(super) fn configure(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
-pub(super) fn read<'a>(mut stream: &TcpStream, buffer: &'a mut [u8]) -> Incoming<'a> {
+pub(super) fn read<'a>(mut stream: &TcpStream, buffer: &'a mut [u8]) -> ReadOutcome<'a> {
     loop {
         return match stream.read(buffer) {
-            Ok(0) => Incoming::Closed(None),
-            Ok(length) => Incoming::Bytes(&buffer[..length]),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Incoming::Nothing,
+            Ok(0) => ReadOutcome::Closed(None),
+            Ok(length) => ReadOutcome::Bytes(&buffer[..length]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ReadOutcome::Nothing,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => Incoming::Closed(Some(error.to_string())),
+            Err(error) => ReadOutcome::Closed(Some(error.to_string())),
         };
     }
 }

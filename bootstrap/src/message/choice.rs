@@ -7,16 +7,16 @@ use crate::fabric::FabricKind;
 /// The dialer's decision. The dialer sends it again, with another fabric, if the first fabric's
 /// endpoint cannot be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct FabricChoice {
     /// The fabric that is to carry the data.
     pub fabric: FabricKind,
     /// The reason, for the acceptor's log.
     pub reason: Text,
 }
 
-impl Choice {
-    pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<Choice, MessageError> {
-        Ok(Choice {
+impl FabricChoice {
+    pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<FabricChoice, MessageError> {
+        Ok(FabricChoice {
             fabric: parse_fabric_kind(&mut fields)?,
             reason: fields.text("reason")?,
         })

@@ -38,12 +38,12 @@ use std::fmt;
 pub use crate::host_tags::HostTags;
 pub use binding::Binding;
 pub use checksum::{ALONE, CHECKSUM_BYTES, checksum};
-pub use choice::{Choice, Unavailable};
+pub use choice::{FabricChoice, Unavailable};
 pub use endpoint::{Endpoint, GidType, ShmEndpoint, VerbsEndpoint};
 pub use hello::{Hello, SecurityMode, Version, VersionRange};
 pub use offer::Offer;
 pub use ready::{Ready, SessionSecrets};
-pub use refusal::{Refusal, RefusalCause, ResumeRefusal};
+pub use refusal::{HandshakeRefusal, RefusalCause, ResumeRefusal};
 pub use resume::{Resume, Resumed};
 pub use text::Text;
 
@@ -67,7 +67,7 @@ pub enum Message {
     /// A node's identity, fabrics and limits.
     Offer(Offer),
     /// The dialer's pick.
-    Choice(Choice),
+    Choice(FabricChoice),
     /// The place to go to for the chosen fabric.
     Endpoint(Endpoint),
     /// The acceptor cannot provide the chosen fabric.
@@ -75,7 +75,7 @@ pub enum Message {
     /// The sender is ready.
     Ready(Ready),
     /// The end of the handshake.
-    Refusal(Refusal),
+    Refusal(HandshakeRefusal),
     /// The dialer's request to resume a session over this connection.
     Resume(Resume),
     /// The acceptor's consent to resume the session.
@@ -183,11 +183,11 @@ pub fn parse_message(bytes: &[u8]) -> Result<Message, MessageError> {
     Ok(match kind {
         MessageKind::Hello => Message::Hello(Hello::parse(fields)?),
         MessageKind::Offer => Message::Offer(Offer::parse(fields)?),
-        MessageKind::Choice => Message::Choice(Choice::parse(fields)?),
+        MessageKind::Choice => Message::Choice(FabricChoice::parse(fields)?),
         MessageKind::Endpoint => Message::Endpoint(Endpoint::parse(fields)?),
         MessageKind::Unavailable => Message::Unavailable(Unavailable::parse(fields)?),
         MessageKind::Ready => Message::Ready(Ready::parse(fields)?),
-        MessageKind::Refusal => Message::Refusal(Refusal::parse(fields)?),
+        MessageKind::Refusal => Message::Refusal(HandshakeRefusal::parse(fields)?),
         MessageKind::Resume => Message::Resume(Resume::parse(fields)?),
         MessageKind::Resumed => Message::Resumed(Resumed::parse(fields)?),
         MessageKind::Binding => Message::Binding(Binding::parse(fields)?),

@@ -9,7 +9,7 @@ use crate::places::SessionLimit;
 
 /// The sender's diagnosis, so that both logs have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct HandshakeRefusal {
     /// The reason in words.
     pub reason: Text,
     /// The reason as a value, for a peer that may have to act on it.
@@ -48,17 +48,17 @@ pub enum ResumeRefusal {
     OtherIdentity,
 }
 
-impl Refusal {
+impl HandshakeRefusal {
     /// Makes a refusal of words alone.
     #[must_use]
-    pub fn in_words(words: &str) -> Refusal {
-        Refusal {
+    pub fn in_words(words: &str) -> HandshakeRefusal {
+        HandshakeRefusal {
             reason: Text::new(words),
             cause: None,
         }
     }
 
-    pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<Refusal, MessageError> {
+    pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<HandshakeRefusal, MessageError> {
         let reason = fields.text("reason")?;
         let cause = match fields.u8("refusal code")? {
             PER_PEER => Some(parse_limit(fields, SessionLimit::PerPeer)?),
@@ -77,7 +77,7 @@ impl Refusal {
             // There is no cause, or one that only a later version knows: the words say it.
             _ => None,
         };
-        Ok(Refusal { reason, cause })
+        Ok(HandshakeRefusal { reason, cause })
     }
 
     pub(super) fn write(&self, fields: &mut FieldWriter<'_>) {

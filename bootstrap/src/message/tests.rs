@@ -41,7 +41,7 @@ fn one_of_each() -> Vec<Message> {
             nonce: [5; 16],
         }),
         Message::Offer(offer()),
-        Message::Choice(Choice {
+        Message::Choice(FabricChoice {
             fabric: FabricKind::Shm,
             reason: Text::new("shm: same host, same user"),
         }),
@@ -60,36 +60,36 @@ fn one_of_each() -> Vec<Message> {
                 resume: Secret::new([2; 32]),
             }),
         }),
-        Message::Refusal(Refusal::in_words("no")),
-        Message::Refusal(Refusal {
+        Message::Refusal(HandshakeRefusal::in_words("no")),
+        Message::Refusal(HandshakeRefusal {
             reason: Text::new("too many"),
             cause: Some(RefusalCause::Limit(End::Acceptor, SessionLimit::PerPeer(7))),
         }),
-        Message::Refusal(Refusal {
+        Message::Refusal(HandshakeRefusal {
             reason: Text::new("too many"),
             cause: Some(RefusalCause::Limit(End::Dialer, SessionLimit::PerNode(8))),
         }),
-        Message::Refusal(Refusal {
+        Message::Refusal(HandshakeRefusal {
             reason: Text::new("gone"),
             cause: Some(RefusalCause::Resume(ResumeRefusal::NoSuchSession)),
         }),
-        Message::Refusal(Refusal {
+        Message::Refusal(HandshakeRefusal {
             reason: Text::new("false"),
             cause: Some(RefusalCause::Resume(ResumeRefusal::WrongProof)),
         }),
-        Message::Refusal(Refusal {
+        Message::Refusal(HandshakeRefusal {
             reason: Text::new("old"),
             cause: Some(RefusalCause::Resume(ResumeRefusal::OldEpoch)),
         }),
-        Message::Refusal(Refusal {
+        Message::Refusal(HandshakeRefusal {
             reason: Text::new("closing"),
             cause: Some(RefusalCause::Closing),
         }),
-        Message::Refusal(Refusal {
+        Message::Refusal(HandshakeRefusal {
             reason: Text::new("other bytes"),
             cause: Some(RefusalCause::Garbled),
         }),
-        Message::Refusal(Refusal {
+        Message::Refusal(HandshakeRefusal {
             reason: Text::new("not there"),
             cause: Some(RefusalCause::NotOverFabric),
         }),
@@ -100,7 +100,7 @@ fn one_of_each() -> Vec<Message> {
             proof: [4; 32],
         }),
         Message::Resumed(Resumed { proof: [5; 32] }),
-        Message::Refusal(Refusal {
+        Message::Refusal(HandshakeRefusal {
             reason: Text::new("no files"),
             cause: Some(RefusalCause::Descriptors(End::Acceptor, 64)),
         }),
@@ -437,7 +437,7 @@ fn values_that_cannot_be_are_refused() {
 #[test]
 fn the_longest_words_still_make_a_bounded_message() {
     let reason = Text::new(&"w".repeat(100_000));
-    let message = Message::Choice(Choice {
+    let message = Message::Choice(FabricChoice {
         fabric: FabricKind::Tcp,
         reason,
     });

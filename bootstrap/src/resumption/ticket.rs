@@ -8,7 +8,7 @@ use crate::identity::{Incarnation, NodeIdentity, Secret};
 
 /// The knowledge that a dialer needs to resume a session.
 #[derive(Clone, Debug)]
-pub struct Ticket {
+pub struct ResumeTicket {
     // The session.
     /// [`Established::session_id`](crate::Established::session_id).
     pub session_id: [u8; 16],

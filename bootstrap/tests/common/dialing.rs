@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use ibex_bootstrap::{
-    DialDesk, DialRequest, Dialer, Dialing, Established, Local, Outcome, ResumeError,
-    ResumeRequest, ResumedConnection, Ticket,
+    DialDesk, DialOutcome, DialRequest, Dialer, Dialing, Established, Local, ResumeError,
+    ResumeRequest, ResumeTicket, ResumedConnection,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -49,7 +49,7 @@ impl Turned {
         self.desk.dial(number, request).expect("the dialer is open")
     }
 
-    pub(crate) fn resume(&self, number: u32, address: &str, ticket: &Ticket) -> Dialing {
+    pub(crate) fn resume(&self, number: u32, address: &str, ticket: &ResumeTicket) -> Dialing {
         let request = ResumeRequest {
             address: address.parse().unwrap(),
             local: self.local.clone(),
@@ -75,7 +75,7 @@ impl Turned {
     }
 
     /// Turns until there is an outcome.
-    pub(crate) fn outcome(&mut self) -> (u32, Outcome) {
+    pub(crate) fn outcome(&mut self) -> (u32, DialOutcome) {
         loop {
             if let Some(outcome) = self.dialer.poll_outcome() {
                 return outcome;
@@ -87,7 +87,7 @@ impl Turned {
     /// Turns until there is a session.
     pub(crate) fn established(&mut self) -> (u32, Established) {
         match self.outcome() {
-            (number, Outcome::Dialed(Ok(established))) => (number, *established),
+            (number, DialOutcome::Dialed(Ok(established))) => (number, *established),
             other => panic!("{other:?}"),
         }
     }
@@ -95,7 +95,7 @@ impl Turned {
     /// Turns until an attempt to resume has ended.
     pub(crate) fn resumed(&mut self) -> (u32, Result<Box<ResumedConnection>, ResumeError>) {
         match self.outcome() {
-            (number, Outcome::Resumed(outcome)) => (number, outcome),
+            (number, DialOutcome::Resumed(outcome)) => (number, outcome),
             other => panic!("{other:?}"),
         }
     }

@@ -132,7 +132,7 @@ impl Field {
             this.archived_as = Some(this.described_as.clone());
         }
         if !container.ignores_serde {
-            this.add_serde(serde_attributes::Field::of(&field.attrs)?, container)?;
+            this.add_serde(serde_attributes::FieldFormat::of(&field.attrs)?, container)?;
         }
         Ok(this)
     }
@@ -140,20 +140,24 @@ impl Field {
     /// The bytes of each codec depend on its own attributes, and the description counts all of
     /// them. So descriptions may differ where the bytes do not, but equal descriptions never have
     /// different bytes.
-    fn add_serde(&mut self, how: serde_attributes::Field, container: &Container) -> Result<()> {
+    fn add_serde(
+        &mut self,
+        how: serde_attributes::FieldFormat,
+        container: &Container,
+    ) -> Result<()> {
         let is_described = self.is_described || self.schema_name.is_some();
         match how {
-            serde_attributes::Field::Plain => {}
-            serde_attributes::Field::Bytes if !is_described => {
+            serde_attributes::FieldFormat::Plain => {}
+            serde_attributes::FieldFormat::Bytes if !is_described => {
                 let (krate, ty) = (&container.krate, &self.described_as);
                 self.described_as = parse_quote!(#krate::codec::ByteString<#ty>);
             }
-            serde_attributes::Field::Skipped => {
+            serde_attributes::FieldFormat::Skipped => {
                 let inner = self.wrapper.take();
                 self.wrapper =
                     Some(inner.map_or("skip".to_owned(), |inner| format!("skip {inner}")));
             }
-            serde_attributes::Field::Custom(span) if !is_described => {
+            serde_attributes::FieldFormat::Custom(span) if !is_described => {
                 return Err(Error::new(
                     span,
                     "ibex cannot see what this writes; name a type of the same structure: \
@@ -161,7 +165,7 @@ impl Field {
                      `#[ibex(schema_name = \"uuid-1\")]`",
                 ));
             }
-            serde_attributes::Field::Bytes | serde_attributes::Field::Custom(_) => {}
+            serde_attributes::FieldFormat::Bytes | serde_attributes::FieldFormat::Custom(_) => {}
         }
         Ok(())
     }

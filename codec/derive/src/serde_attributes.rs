@@ -10,7 +10,7 @@ use syn::spanned::Spanned;
 use syn::{Attribute, Error, Expr, ExprLit, Lit, Result};
 
 /// The way in which serde writes a field.
-pub(crate) enum Field {
+pub(crate) enum FieldFormat {
     /// The field is stored as its type.
     Plain,
     /// The field is stored as bytes, by the crate serde_bytes.
@@ -21,7 +21,7 @@ pub(crate) enum Field {
     Custom(Span),
 }
 
-impl Field {
+impl FieldFormat {
     pub(crate) fn of(attributes: &[Attribute]) -> Result<Self> {
         let mut this = Self::Plain;
         for_each(attributes, |name, meta| {

@@ -18,8 +18,8 @@ use ibex_bootstrap::handshake::{
 };
 use ibex_bootstrap::message::{ALONE, CHECKSUM_BYTES, GidType, MAGIC, VerbsEndpoint, checksum};
 use ibex_bootstrap::{
-    FabricKind, HostHint, Local, NodeIdentity, PairRequest, Resumable, ResumableSessions, Secret,
-    Ticket, VerbsDevice, VerbsDevices, VerbsPair, parse_message,
+    FabricKind, HostHint, Local, NodeIdentity, PairRequest, Resumable, ResumableSessions,
+    ResumeTicket, Secret, VerbsDevice, VerbsDevices, VerbsPair, parse_message,
 };
 use ibex_tls::Credentials;
 
@@ -404,7 +404,7 @@ pub(crate) fn secured_hello(credentials: Arc<Credentials>) -> Vec<u8> {
 
 fn resumer(epoch: u64, has_devices: bool) -> ResumerHandshake {
     let (now, deadline) = clock();
-    let ticket = Ticket {
+    let ticket = ResumeTicket {
         authenticated_as: None,
         session_id: SESSION,
         secret: SECRET,

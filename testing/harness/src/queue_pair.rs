@@ -21,9 +21,8 @@ use std::{
 use ibex_verbs::{
     AddressVector, CompletionStatus, Gid, GlobalRoute, Mtu, QueuePairKind, QueuePairState as State,
     abi::{
-        RecvWr, SendWr, Sge, Wc, access_flags,
-        queue_pair_state::{AttributeMask as Mask, QueuePairAttributes},
-        send_flags, wr_opcode,
+        RecvWr, SendWr, Sge, Wc, access_flags, attribute_mask::AttributeMask as Mask,
+        queue_pair_attributes::QueuePairAttributes, send_flags, wr_opcode,
     },
     provider::{
         CompletionProvider, HotCalls, MemoryProvider, Provider, QueuePairInit, QueuePairSizes,

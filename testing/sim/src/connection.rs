@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_bootstrap::{FabricKind, HandshakeError, ResumeRefusal, Ticket};
+use ibex_bootstrap::{FabricKind, HandshakeError, ResumeRefusal, ResumeTicket};
 use ibex_harness::draw::Draw;
 
 use super::{
@@ -52,7 +52,7 @@ pub(super) struct Connection {
     /// The step at which it dials, if it has to.
     dials_at: u64,
     /// The session that it wants to resume.
-    ticket: Option<Ticket>,
+    ticket: Option<ResumeTicket>,
     /// Set if its last request could not be met, so it asks for a stream next.
     wants_stream: bool,
     /// The number of attempts so far.
@@ -324,7 +324,7 @@ impl Connection {
     }
 
     /// Returns the ticket of the next attempt, if it is for a session.
-    fn next_ticket(&mut self) -> Option<Ticket> {
+    fn next_ticket(&mut self) -> Option<ResumeTicket> {
         let fabric = self.choose_fabric();
         let ticket = self.ticket.as_mut()?;
         ticket.epoch += 1;
@@ -488,7 +488,7 @@ impl Connection {
         let mut noise = Vec::new();
         match (self.random.below(3), &self.ticket) {
             (0, Some(ticket)) => {
-                let ticket = Ticket {
+                let ticket = ResumeTicket {
                     secret: party::secret(&mut self.random),
                     epoch: ticket.epoch + 1,
                     ..ticket.clone()

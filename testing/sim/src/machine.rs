@@ -7,10 +7,10 @@
 use std::time::Instant;
 
 use ibex_bootstrap::{
-    FabricKind, HandshakeError, Incarnation, NodeIdentity, Secret, Ticket, VerbsDevice,
+    FabricKind, HandshakeError, Incarnation, NodeIdentity, ResumeTicket, Secret, VerbsDevice,
     handshake::{
-        AcceptorEvent, AcceptorPart, Agreement, DialerEvent, DialerPart, Handshake, Part,
-        ResumedSession, ResumerEvent, ResumerPart, Step,
+        AcceptorEvent, AcceptorPart, Agreement, DialerEvent, DialerPart, Handshake, HandshakeStep,
+        Part, ResumedSession, ResumerEvent, ResumerPart,
     },
     message::VerbsEndpoint,
 };
@@ -27,7 +27,7 @@ pub(super) trait Machine {
     fn handle_token(&mut self, token: &Secret) -> bool;
     fn poll_transmit(&mut self) -> Option<Vec<u8>>;
     fn poll_told(&mut self) -> Option<Told>;
-    fn step(&self) -> Step;
+    fn step(&self) -> HandshakeStep;
     fn is_sealed(&self) -> bool;
     fn into_leftover(self: Box<Self>) -> Vec<u8>;
 }
@@ -121,7 +121,7 @@ impl<P: OwnPart> Machine for Handshake<P> {
         self.poll_event().map(P::told)
     }
 
-    fn step(&self) -> Step {
+    fn step(&self) -> HandshakeStep {
         Handshake::step(self)
     }
 
@@ -238,9 +238,9 @@ impl Met {
     }
 
     /// Returns the ticket by which this side can resume a new session.
-    pub(super) fn ticket(&self) -> Option<Ticket> {
+    pub(super) fn ticket(&self) -> Option<ResumeTicket> {
         let (peer, incarnation) = self.peer?;
-        Some(Ticket {
+        Some(ResumeTicket {
             authenticated_as: self.authenticated_as.clone(),
             session_id: self.session,
             secret: self.secret.clone()?,

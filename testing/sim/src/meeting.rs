@@ -13,7 +13,7 @@ use std::{fmt, time::Instant};
 
 use ibex_bootstrap::{
     HandshakeError, Secret, VerbsDevice,
-    handshake::Step,
+    handshake::HandshakeStep,
     message::{ALONE, GidType, Message, Resumed, VerbsEndpoint},
 };
 
@@ -139,7 +139,11 @@ impl Meeting {
     /// Returns whether the dialing side has sent its last request and waits for the answer.
     pub(super) fn awaits_last_word(&self) -> bool {
         self.ends[Side::Left as usize].as_ref().is_some_and(|end| {
-            end.outbox.is_empty() && matches!(end.machine.step(), Step::Resumed | Step::Ready)
+            end.outbox.is_empty()
+                && matches!(
+                    end.machine.step(),
+                    HandshakeStep::Resumed | HandshakeStep::Ready
+                )
         })
     }
 

@@ -10,7 +10,7 @@ use std::{
 
 use ibex_bootstrap::{
     FabricKind, HostHint, Local, NodeIdentity, PairRequest, Policy, Resumable, ResumableSessions,
-    Secret, Ticket, VerbsDevice, VerbsDevices, VerbsPair,
+    ResumeTicket, Secret, VerbsDevice, VerbsDevices, VerbsPair,
     handshake::{AcceptorEntropy, AcceptorHandshake, DialerHandshake, ResumerHandshake},
 };
 use ibex_harness::draw::Draw;
@@ -162,7 +162,7 @@ impl Party {
 
     pub(super) fn resume(
         &self,
-        ticket: Ticket,
+        ticket: ResumeTicket,
         random: &mut Draw,
         clock: Clock,
     ) -> Box<dyn Machine> {

@@ -19,7 +19,7 @@ mod placement;
 #[cfg(record_writes)]
 pub mod recorded;
 
-pub use armed_queue::{ArmedQueue, EventQueue, Slept};
+pub use armed_queue::{ArmableQueue, ArmedQueue, Slept};
 pub use barrier::Asymmetry;
 pub use biased_lock::BiasedLock;
 pub use lent_limit::LentLimit;

@@ -37,13 +37,13 @@ use super::pages::{NoMemory, Pages};
 pub fn arrival_ring<T: Send>(capacity: usize) -> Result<ArrivalRing<T>, NoMemory> {
     let capacity = capacity.max(1).next_power_of_two();
     let slots = Pages::new(capacity)?;
-    let shared = Arc::new(Shared {
-        published: Line(AtomicU64::new(0)),
-        behind: Line(Behind {
+    let shared = Arc::new(ArrivalQueue {
+        published: CacheLine(AtomicU64::new(0)),
+        behind: CacheLine(Behind {
             completed: AtomicU64::new(0),
             retired: AtomicU64::new(0),
         }),
-        slots: Line(slots),
+        slots: CacheLine(slots),
     });
     Ok((
         ArrivalWriter {
@@ -65,7 +65,7 @@ pub type ArrivalRing<T> = (ArrivalWriter<T>, ArrivalReader<T>, ArrivalRetirer<T>
 
 /// The engine's end.
 pub struct ArrivalWriter<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<ArrivalQueue<T>>,
     published: u64,
     /// The index as of the last look.
     retired: u64,
@@ -128,7 +128,7 @@ impl<T> ArrivalWriter<T> {
 /// needs no address before.
 pub struct Vacancy<'a, T> {
     slot: &'a UnsafeCell<MaybeUninit<T>>,
-    shared: &'a Shared<T>,
+    shared: &'a ArrivalQueue<T>,
     published: &'a mut u64,
 }
 
@@ -157,7 +157,7 @@ impl<T> Vacancy<'_, T> {
 
 /// The receiver's end.
 pub struct ArrivalReader<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<ArrivalQueue<T>>,
     completed: u64,
     /// The index as of the last look.
     published: Cell<u64>,
@@ -220,7 +220,7 @@ impl<T> ArrivalReader<T> {
 
 /// The end that drops what is done.
 pub struct ArrivalRetirer<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<ArrivalQueue<T>>,
     retired: u64,
 }
 
@@ -262,17 +262,17 @@ impl<T> ArrivalRetirer<T> {
 /// The order of the fields matters: processors fetch cache lines in pairs, and no pair here is
 /// written by two threads.
 #[repr(C)]
-struct Shared<T> {
-    published: Line<AtomicU64>,
-    slots: Line<Pages<UnsafeCell<MaybeUninit<T>>>>,
-    behind: Line<Behind>,
+struct ArrivalQueue<T> {
+    published: CacheLine<AtomicU64>,
+    slots: CacheLine<Pages<UnsafeCell<MaybeUninit<T>>>>,
+    behind: CacheLine<Behind>,
 }
 
 /// A value with a cache line to itself.
 #[repr(align(64))]
-struct Line<T>(T);
+struct CacheLine<T>(T);
 
-impl<T> Deref for Line<T> {
+impl<T> Deref for CacheLine<T> {
     type Target = T;
 
     #[inline(always)]
@@ -288,14 +288,14 @@ struct Behind {
     retired: AtomicU64,
 }
 
-impl<T> Shared<T> {
+impl<T> ArrivalQueue<T> {
     #[inline]
     fn slot(&self, index: u64) -> &UnsafeCell<MaybeUninit<T>> {
         &self.slots[index as usize & (self.slots.len() - 1)]
     }
 }
 
-impl<T> Drop for Shared<T> {
+impl<T> Drop for ArrivalQueue<T> {
     fn drop(&mut self) {
         // No other role is left, and the drop of the last `Arc` made their stores visible.
         let retired = self.behind.retired.load(Ordering::Relaxed);
@@ -313,9 +313,9 @@ impl<T> Drop for Shared<T> {
 // SAFETY: a slot is reached by one role at a time (rules 2 to 4), each role is
 // one value that is not `Clone`, and the arrivals move between their threads,
 // which `T: Send` allows. No `&T` is shared between two threads.
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Sync for ArrivalQueue<T> {}
 // SAFETY: as for `Sync`.
-unsafe impl<T: Send> Send for Shared<T> {}
+unsafe impl<T: Send> Send for ArrivalQueue<T> {}
 
 impl<T> fmt::Debug for ArrivalWriter<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -350,111 +350,7 @@ impl<T> fmt::Debug for ArrivalRetirer<T> {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use std::collections::VecDeque;
-    use std::sync::Arc as StdArc;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[derive(Clone, Copy, Debug)]
-    enum Step {
-        Push,
-        Advance,
-        Retire(usize),
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![
-            3 => Just(Step::Push),
-            2 => Just(Step::Advance),
-            1 => (0..6usize).prop_map(Step::Retire),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn behaves_like_a_queue_that_keeps_what_was_read(
-            capacity in 1..9usize,
-            steps in prop::collection::vec(step(), 0..200),
-        ) {
-            let witness = StdArc::new(());
-            let (mut writer, mut reader, mut retirer) = arrival_ring(capacity).expect("memory");
-            let capacity = capacity.next_power_of_two();
-            // The model: arrivals that were pushed and not retired. The first `completed` of them
-            // have been read.
-            let (mut kept, mut completed, mut next) = (VecDeque::new(), 0, 0u32);
-            for step in steps {
-                match step {
-                    Step::Push => {
-                        let full = kept.len() == capacity;
-                        prop_assert_eq!(writer.has_room(), !full);
-                        prop_assert_eq!(writer.push((next, witness.clone())), !full);
-                        if !full {
-                            kept.push_back(next);
-                        }
-                        next += 1;
-                    }
-                    Step::Advance => {
-                        let seen = reader.peek().map(|(number, _)| *number);
-                        prop_assert_eq!(seen, kept.get(completed).copied());
-                        if seen.is_some() {
-                            reader.advance();
-                            completed += 1;
-                        }
-                    }
-                    Step::Retire(mut most) => {
-                        retirer.retire_while(|(number, _)| {
-                            assert_eq!(kept.front(), Some(number));
-                            if most == 0 {
-                                return false;
-                            }
-                            most -= 1;
-                            completed -= 1;
-                            kept.pop_front();
-                            true
-                        });
-                        prop_assert!(most == 0 || completed == 0);
-                    }
-                }
-                prop_assert_eq!(StdArc::strong_count(&witness), 1 + kept.len());
-            }
-            drop((writer, reader, retirer));
-            prop_assert_eq!(StdArc::strong_count(&witness), 1);
-        }
-    }
-
-    #[test]
-    fn an_empty_ring_rests_and_goes_on() {
-        let (mut writer, mut reader, mut retirer) = arrival_ring(2).expect("memory");
-        for number in 0..5 {
-            assert!(writer.rest());
-            assert!(writer.push(number));
-            assert!(!writer.rest());
-            assert_eq!(reader.peek(), Some(&number));
-            reader.advance();
-            assert!(!writer.rest(), "it is read, and not retired");
-            retirer.retire_while(|_| true);
-        }
-    }
-
-    #[test]
-    fn roles_move_between_threads() {
-        fn assert_send<T: Send>() {}
-        assert_send::<ArrivalWriter<Cell<u8>>>();
-        assert_send::<ArrivalReader<Cell<u8>>>();
-        assert_send::<ArrivalRetirer<Cell<u8>>>();
-    }
-
-    #[test]
-    #[should_panic(expected = "advanced beyond what was peeked")]
-    fn advancing_takes_a_peek() {
-        let (mut writer, mut reader, _retirer) = arrival_ring(1).expect("memory");
-        assert!(writer.push(1));
-        reader.advance();
-    }
-}
+mod tests;
 
 #[cfg(all(test, loom))]
 mod models {

@@ -107,10 +107,10 @@ impl<M: RingMemory> Consumer<M> {
     ///
     /// # Errors
     ///
-    /// [`Malformed`] if no producer writes such a header here. The consumer stays where it is and
+    /// [`MalformedHeader`] if no producer writes such a header here. The consumer stays where it is and
     /// returns the same error again.
     #[inline]
-    pub fn peek(&self) -> Result<Option<Record>, Malformed> {
+    pub fn peek(&self) -> Result<Option<Record>, MalformedHeader> {
         self.record_at(self.position, self.sequence)
     }
 
@@ -129,11 +129,11 @@ impl<M: RingMemory> Consumer<M> {
     ///
     /// # Errors
     ///
-    /// [`Malformed`] as for [`peek`](Self::peek), once the records before are
+    /// [`MalformedHeader`] as for [`peek`](Self::peek), once the records before are
     /// consumed.
     #[inline]
-    pub fn walk(&self, max_bytes: usize) -> Result<Run, Malformed> {
-        let mut run = Run::default();
+    pub fn walk(&self, max_bytes: usize) -> Result<RecordRun, MalformedHeader> {
+        let mut run = RecordRun::default();
         loop {
             let record = self.record_at(
                 self.position + run.bytes as u64,
@@ -162,18 +162,18 @@ impl<M: RingMemory> Consumer<M> {
     ///
     /// The errors of [`walk`](Self::walk).
     #[inline]
-    pub fn walk_frame(&self, batch: usize, single: usize) -> Result<Run, Malformed> {
+    pub fn walk_frame(&self, batch: usize, single: usize) -> Result<RecordRun, MalformedHeader> {
         let run = self.walk(batch)?;
         if run.records > 0 {
             return Ok(run);
         }
         Ok(match self.peek()? {
-            Some(record) if record.size <= single => Run {
+            Some(record) if record.size <= single => RecordRun {
                 bytes: record.size,
                 records: 1,
                 large: record.kind.is_large().then_some(record),
             },
-            _ => Run::default(),
+            _ => RecordRun::default(),
         })
     }
 
@@ -219,7 +219,7 @@ impl<M: RingMemory> Consumer<M> {
     }
 
     #[inline]
-    fn record_at(&self, position: u64, sequence: u64) -> Result<Option<Record>, Malformed> {
+    fn record_at(&self, position: u64, sequence: u64) -> Result<Option<Record>, MalformedHeader> {
         let offset = self.offset(position);
         // PUBLISH, pairs with `Producer::publish`: the payload is complete once
         // its header is here. Rule 1: the only read of this word.
@@ -228,20 +228,24 @@ impl<M: RingMemory> Consumer<M> {
         let header = match RecordHeader::from_word(word) {
             None => return Ok(None),
             Some(Ok(header)) => header,
-            Some(Err(error)) => return Err(malformed(sequence, word, Fault::Kind(error))),
+            Some(Err(error)) => return Err(malformed(sequence, word, HeaderFault::Kind(error))),
         };
         if header.sequence_low != sequence as u32 {
             return Err(malformed(
                 sequence,
                 word,
-                Fault::Sequence(header.sequence_low),
+                HeaderFault::Sequence(header.sequence_low),
             ));
         }
         let size = self.layout.size(header.length as usize);
         // The producer leaves room for the next header word, so anything longer is no record. This
         // check keeps every access inside the mapping.
         if size > self.capacity - HEADER_BYTES {
-            return Err(malformed(sequence, word, Fault::Length(header.length)));
+            return Err(malformed(
+                sequence,
+                word,
+                HeaderFault::Length(header.length),
+            ));
         }
         Ok(Some(Record {
             kind: header.kind,
@@ -313,7 +317,7 @@ pub struct Record {
 
 /// A run of whole records, one behind the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Run {
+pub struct RecordRun {
     /// Their bytes, headers and padding included.
     pub bytes: usize,
     /// The number of records.
@@ -328,19 +332,19 @@ pub struct Run {
     "the header of message {sequence} is malformed: {fault} (word {word:#018x}); \
      nothing behind it can be read, so the channel has to close"
 )]
-pub struct Malformed {
+pub struct MalformedHeader {
     /// The sequence that was due.
     pub sequence: u64,
     /// The word as it was read.
     pub word: u64,
     /// The defect of the header.
-    pub fault: Fault,
+    pub fault: HeaderFault,
 }
 
 /// The defect of a header word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum HeaderFault {
     /// A kind that we do not know.
     #[error("{0}")]
     Kind(UnknownKind),
@@ -353,8 +357,8 @@ pub enum Fault {
 }
 
 #[cold]
-fn malformed(sequence: u64, word: u64, fault: Fault) -> Malformed {
-    Malformed {
+fn malformed(sequence: u64, word: u64, fault: HeaderFault) -> MalformedHeader {
+    MalformedHeader {
         sequence,
         word,
         fault,

@@ -12,10 +12,10 @@ use super::ring_memory::RingMemory;
 /// The ring; clones are the same memory.
 #[derive(Clone)]
 pub(crate) struct Words {
-    shared: Arc<Shared>,
+    shared: Arc<ModelRing>,
 }
 
-struct Shared {
+struct ModelRing {
     words: Vec<AtomicU64>,
     /// Stores until the writer crashes. Not loom's: it is the test's, not the
     /// ring's.
@@ -33,7 +33,7 @@ impl Words {
     pub(crate) fn crashing_after(capacity: usize, stores: usize) -> Self {
         let count = capacity / 8;
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ModelRing {
                 words: (0..count).map(|_| AtomicU64::new(0)).collect(),
                 stores_left: stores.into(),
                 #[cfg(loom)]
@@ -93,7 +93,7 @@ impl RingMemory for Words {
 // SAFETY: without loom, all fields are atomics anyway. In loom, `payload` holds no bytes, and its
 // purpose is to find conflicting accesses.
 #[cfg(loom)]
-unsafe impl Sync for Shared {}
+unsafe impl Sync for ModelRing {}
 // SAFETY: as for `Sync`.
 #[cfg(loom)]
-unsafe impl Send for Shared {}
+unsafe impl Send for ModelRing {}

@@ -58,7 +58,7 @@ pub use dialer::{Attempt, Redial, RedialError, Redialed};
 pub(crate) use memory_request::{MemoryWanted, Purpose};
 pub use new_wire::NewWire;
 pub use reconnect_terms::ReconnectTerms;
-pub use stats::{LinkStats, SessionTotals};
+pub use stats::{ConnectionStats, SessionTotals};
 
 use self::core::{Common, Phase};
 use crate::{

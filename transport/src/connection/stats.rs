@@ -12,7 +12,7 @@ use crate::{
 
 /// Counters of a session and of its channels' ends.
 #[derive(Clone, Debug)]
-pub struct LinkStats {
+pub struct ConnectionStats {
     /// The session that the counters belong to.
     pub session: Arc<SessionShared>,
     /// The session has not ended.
@@ -36,11 +36,14 @@ pub struct SessionTotals {
 
 impl SessionTotals {
     /// Adds the counts of a session.
-    pub fn add(&mut self, link: &LinkStats) {
+    pub fn add(&mut self, connection: &ConnectionStats) {
         self.sessions += 1;
-        self.channels += link.gone;
-        link.channels.iter().for_each(|end| self.channels += end);
-        self.counters.add_own(&link.session.stats());
+        self.channels += connection.gone;
+        connection
+            .channels
+            .iter()
+            .for_each(|end| self.channels += end);
+        self.counters.add_own(&connection.session.stats());
     }
 
     /// Adds the counts of other sessions.
@@ -52,8 +55,8 @@ impl SessionTotals {
 }
 
 impl Core {
-    pub(crate) fn stats(&self) -> LinkStats {
-        LinkStats {
+    pub(crate) fn stats(&self) -> ConnectionStats {
+        ConnectionStats {
             session: self.common.shared.clone(),
             is_up: !self.common.is_over(),
             channels: self.ends.stats(),

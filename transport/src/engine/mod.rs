@@ -46,7 +46,7 @@ pub(crate) use mail::{Exchange, Mail};
 pub(crate) use poll::{Ready, sleep};
 
 use crate::{
-    connection::{Connection, LinkStats, SessionTotals, compaction::compact_pool},
+    connection::{Connection, ConnectionStats, SessionTotals, compaction::compact_pool},
     node::{CloseReport, Driving, Mark, RuntimeConfig, Sessions, Warnings},
     session::EngineId,
     wire::{Tools, stream::outbound::Lists},
@@ -204,7 +204,7 @@ impl Engine {
 
     /// Returns the number of turns so far, the counts of the sessions, and those of the sessions
     /// that are forgotten.
-    pub(crate) fn stats(&self) -> (u64, Vec<LinkStats>, SessionTotals) {
+    pub(crate) fn stats(&self) -> (u64, Vec<ConnectionStats>, SessionTotals) {
         let mut stats: Vec<_> = self.links.values().map(|link| link.core.stats()).collect();
         stats.sort_by_key(|link| link.session.id);
         (self.turns, stats, self.ended)

@@ -18,11 +18,11 @@ use std::{
 #[derive(Debug)]
 pub struct LogLimit<K> {
     /// Kinds that have occurred, at most as many as the program has.
-    kinds: Vec<Kind<K>>,
+    kinds: Vec<KindCount<K>>,
 }
 
 #[derive(Debug)]
-struct Kind<K> {
+struct KindCount<K> {
     kind: K,
     /// The time at which the period began.
     since: Instant,
@@ -30,19 +30,19 @@ struct Kind<K> {
     held: u64,
     /// The first of the events that were counted and not logged.
     example: String,
-    tell: fn(&Held),
+    tell: fn(&UnloggedEvents),
 }
 
 /// Events that were counted instead of logged.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct UnloggedEvents {
     /// The first counted event.
     pub example: String,
     /// The number of counted events.
     pub count: u64,
     /// The time in which the events came.
     pub period: Duration,
-    tell: fn(&Held),
+    tell: fn(&UnloggedEvents),
 }
 
 /// Number of events of a kind that are logged in a period.
@@ -64,12 +64,12 @@ impl<K: PartialEq> LogLimit<K> {
         &mut self,
         kind: K,
         now: Instant,
-        tell: fn(&Held),
+        tell: fn(&UnloggedEvents),
         example: impl FnOnce() -> String,
     ) -> bool {
         let known = self.kinds.iter().position(|known| known.kind == kind);
         let at = known.unwrap_or_else(|| {
-            self.kinds.push(Kind {
+            self.kinds.push(KindCount {
                 kind,
                 since: now,
                 told: 0,
@@ -96,22 +96,22 @@ impl<K: PartialEq> LogLimit<K> {
 
     /// Takes the count of a period that is over.
     #[must_use]
-    pub fn poll_held(&mut self, now: Instant) -> Option<Held> {
+    pub fn poll_held(&mut self, now: Instant) -> Option<UnloggedEvents> {
         self.poll_held_for(PERIOD, now)
     }
 
     /// Takes the count up to now, even if its period is not over, because no more events follow.
     #[must_use]
-    pub fn poll_last_held(&mut self, now: Instant) -> Option<Held> {
+    pub fn poll_last_held(&mut self, now: Instant) -> Option<UnloggedEvents> {
         self.poll_held_for(Duration::ZERO, now)
     }
 
-    fn poll_held_for(&mut self, least: Duration, now: Instant) -> Option<Held> {
+    fn poll_held_for(&mut self, least: Duration, now: Instant) -> Option<UnloggedEvents> {
         let known = self
             .kinds
             .iter_mut()
             .find(|known| known.held > 0 && now.saturating_duration_since(known.since) >= least)?;
-        let held = Held {
+        let held = UnloggedEvents {
             example: std::mem::take(&mut known.example),
             tell: known.tell,
             count: std::mem::take(&mut known.held),
@@ -133,14 +133,14 @@ impl<K: PartialEq> LogLimit<K> {
     }
 }
 
-impl Held {
+impl UnloggedEvents {
     /// Logs the count, through the function that noticed the example.
     pub fn warn(&self) {
         (self.tell)(self);
     }
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for UnloggedEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (count, seconds) = (self.count, self.period.as_secs());
         write!(f, "and {count} more of this kind in the last {seconds} s")
@@ -151,7 +151,7 @@ impl fmt::Display for Held {
 mod tests {
     use super::*;
 
-    fn nowhere(_: &Held) {}
+    fn nowhere(_: &UnloggedEvents) {}
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -8,7 +8,7 @@ use ibex_base::{
     sync::{AtomicBool, Mutex, lock},
 };
 
-use super::log_limit::{Held, LogLimit};
+use super::log_limit::{LogLimit, UnloggedEvents};
 use crate::session::EndCause;
 
 /// Limit on a node's warnings.
@@ -48,7 +48,7 @@ impl Warnings {
     pub(crate) fn admits(
         &self,
         warning: Warning,
-        tell: fn(&Held),
+        tell: fn(&UnloggedEvents),
         example: impl FnOnce() -> String,
     ) -> bool {
         let now = Instant::now();
@@ -103,7 +103,7 @@ impl Drop for Warnings {
 /// logged as a debug message. All of these lines have the caller's module as their target.
 macro_rules! warn_of {
     ($warnings:expr, $warning:expr, $example:expr, $($line:tt)+) => {{
-        let tell: fn(&crate::node::log_limit::Held) =
+        let tell: fn(&crate::node::log_limit::UnloggedEvents) =
             |held| tracing::warn!(example = %held.example, count = held.count, "{held}");
         match $warnings.admits($warning, tell, || $example.to_string()) {
             true => tracing::warn!($($line)+),

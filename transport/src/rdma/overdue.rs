@@ -20,14 +20,14 @@
 /// The looks for overdue buffers, one after the other.
 #[derive(Debug, Default)]
 pub(super) struct Overdue {
-    look: Option<Look>,
+    look: Option<OverdueCheck>,
     /// The number of postings at the last queue pair's end.
     latest: u64,
 }
 
 /// A look that is not due yet.
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct OverdueCheck {
     /// Receives with a lower number are overdue.
     before: u64,
     /// Number of posted receives at which the look is due.
@@ -42,7 +42,8 @@ impl Overdue {
     /// completed.
     pub(super) fn begin(&mut self, posted: u64, outstanding: u32) {
         self.latest = posted;
-        self.look.get_or_insert(Look::new(posted, outstanding));
+        self.look
+            .get_or_insert(OverdueCheck::new(posted, outstanding));
     }
 
     /// Returns the number of the posting before which all are suspect, while a look is pending.
@@ -56,13 +57,13 @@ impl Overdue {
     pub(super) fn poll(&mut self, posted: u64, outstanding: u32) -> Option<u64> {
         let look = self.look.take_if(|look| look.at <= posted)?;
         if self.latest > look.before {
-            self.look = Some(Look::new(posted, outstanding));
+            self.look = Some(OverdueCheck::new(posted, outstanding));
         }
         Some(look.before)
     }
 }
 
-impl Look {
+impl OverdueCheck {
     fn new(before: u64, outstanding: u32) -> Self {
         Self {
             before,

@@ -26,7 +26,7 @@ pub(crate) struct PendingPairs {
 
 /// A queue pair's entry in the list; dropping it removes the entry.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct ListedPair {
     list: Arc<PendingPairs>,
     queue_pair: u32,
     ticket: u64,
@@ -34,10 +34,10 @@ pub(crate) struct Ticket {
 
 impl PendingPairs {
     /// Lists a queue pair.
-    pub(super) fn list(self: &Arc<Self>, queue_pair: u32) -> Ticket {
+    pub(super) fn list(self: &Arc<Self>, queue_pair: u32) -> ListedPair {
         let ticket = new_number();
         self.tickets().insert(queue_pair, ticket);
-        Ticket {
+        ListedPair {
             list: self.clone(),
             queue_pair,
             ticket,
@@ -54,14 +54,14 @@ impl PendingPairs {
     }
 }
 
-impl Ticket {
+impl ListedPair {
     /// Returns the ticket's number, which is never reused.
     pub(crate) fn get(&self) -> u64 {
         self.ticket
     }
 }
 
-impl Drop for Ticket {
+impl Drop for ListedPair {
     fn drop(&mut self) {
         let mut tickets = self.list.tickets();
         // The number may already belong to another queue pair, whose ticket is then in the list.

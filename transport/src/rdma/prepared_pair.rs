@@ -15,7 +15,7 @@ use super::{
     arrival_buffers::ArrivalBuffers,
     device_memory::DeviceMapping,
     pair_endpoint::PairEndpoint,
-    pending_pairs::Ticket,
+    pending_pairs::ListedPair,
     port_settings::PortSettings,
     rdma_port::{RdmaPort, SEND_ENTRIES, SessionPermit},
 };
@@ -28,7 +28,7 @@ pub struct PreparedPair {
     pub(crate) own: Option<ArrivalBuffers>,
     pub(crate) heads: MemoryRegion<DeviceMapping>,
     pub(crate) permit: SessionPermit,
-    ticket: Ticket,
+    ticket: ListedPair,
 
     // The connection.
     first: FirstSequence,
@@ -54,7 +54,7 @@ impl PreparedPair {
         permit: SessionPermit,
         domain: &ProtectionDomain,
         mut pair: QueuePair,
-        ticket: Ticket,
+        ticket: ListedPair,
         first: FirstSequence,
         local: LocalPort,
         dialed: bool,

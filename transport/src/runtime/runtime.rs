@@ -14,7 +14,7 @@ use ibex_ring::parking::{self, AtSlot, Bell, BellLease, Condition, ReadySet, Tic
 
 use super::{EventLoop, Looks, NodeState, gathering::Told, waiting};
 use crate::{
-    connection::{Connection, Context, LinkStats, SessionTotals},
+    connection::{Connection, ConnectionStats, Context, SessionTotals},
     engine::{Admission, ControlSource, Engine, Exchange, Mail, lendable_credit},
     node::{Host, RuntimeConfig, SessionShared, Sessions, Warnings},
     rdma::RdmaPort,
@@ -176,11 +176,11 @@ impl Runtime {
             return Vec::new();
         }
         let stats = |event_loop: &Arc<EventLoop>| {
-            let (turns, links, ended) = event_loop.with_engine(|engine, _| engine.stats());
+            let (turns, connections, ended) = event_loop.with_engine(|engine, _| engine.stats());
             EngineStats {
                 engine: event_loop.id(),
                 turns,
-                links,
+                connections,
                 ended,
             }
         };
@@ -336,7 +336,7 @@ pub struct EngineStats {
     /// Turns so far.
     pub turns: u64,
     /// Sessions, the oldest first.
-    pub links: Vec<LinkStats>,
+    pub connections: Vec<ConnectionStats>,
     /// The counts of sessions that are over and forgotten.
     pub ended: SessionTotals,
 }

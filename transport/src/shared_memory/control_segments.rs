@@ -18,7 +18,7 @@ use super::control_segment::{ControlBlock, ControlSegment, MOST_BYTES, SegmentSh
 
 /// The segments from which sessions may still get blocks.
 #[derive(Debug, Default)]
-pub struct ControlSegments(Mutex<Vec<Shared>>);
+pub struct ControlSegments(Mutex<Vec<SharedSegment>>);
 
 /// The process that may read a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct Reader {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedSegment {
     reader: Reader,
     bytes: usize,
     segment: Weak<ControlSegment>,
@@ -50,7 +50,7 @@ impl ControlSegments {
         };
         // Locked to the end: a session of another engine could take the last block otherwise.
         let mut all = lock(&self.0);
-        let is_meant = |shared: &&Shared| shared.reader == reader && shared.bytes == bytes;
+        let is_meant = |shared: &&SharedSegment| shared.reader == reader && shared.bytes == bytes;
         let found = all
             .iter()
             .find(is_meant)
@@ -65,7 +65,7 @@ impl ControlSegments {
         }
         let (segment, fd) = ControlSegment::create(bytes, found.is_some())?;
         all.retain(|shared| !is_meant(&shared) && shared.segment.strong_count() > 0);
-        all.push(Shared {
+        all.push(SharedSegment {
             reader,
             bytes,
             segment: Arc::downgrade(&segment),

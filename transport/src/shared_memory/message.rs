@@ -186,7 +186,7 @@ impl Message {
     /// # Errors
     /// [`Malformed`] if it is not the encoding of a message.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut from = Fields { bytes };
+        let mut from = PacketReader { bytes };
         let [kind] = from.take()?;
         let message = match kind {
             HELLO => {
@@ -304,11 +304,11 @@ pub enum Malformed {
 }
 
 /// The part of a packet that has not been read.
-struct Fields<'packet> {
+struct PacketReader<'packet> {
     bytes: &'packet [u8],
 }
 
-impl Fields<'_> {
+impl PacketReader<'_> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let Some((field, rest)) = self.bytes.split_first_chunk() else {
             return Err(Malformed::TooShort {

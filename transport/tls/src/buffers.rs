@@ -5,7 +5,7 @@ use rustls::unbuffered::{EncodeError, EncryptError};
 
 /// Received bytes, in a buffer that is kept.
 #[derive(Default)]
-pub(crate) struct Incoming {
+pub(crate) struct ReceivedBytes {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
@@ -13,13 +13,13 @@ pub(crate) struct Incoming {
 
 /// Sealed bytes on their way to the peer, in a buffer that is kept.
 #[derive(Default)]
-pub(crate) struct Outgoing {
+pub(crate) struct SealedBytes {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-impl Incoming {
+impl ReceivedBytes {
     pub(crate) fn len(&self) -> usize {
         self.end - self.start
     }
@@ -72,7 +72,7 @@ impl Incoming {
     }
 }
 
-impl Outgoing {
+impl SealedBytes {
     pub(crate) fn unsent(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }

@@ -9,12 +9,12 @@ use crate::{Cause, SecurityStats, TlsError};
 
 /// Counters of a node's handshakes.
 #[derive(Debug, Default)]
-pub(crate) struct Counts([AtomicU64; KINDS]);
+pub(crate) struct HandshakeCounts([AtomicU64; KINDS]);
 
 /// Kind of outcome: its counter's place.
 #[derive(Clone, Copy)]
 #[repr(usize)]
-pub(crate) enum Kind {
+pub(crate) enum HandshakeResult {
     Completed,
     OtherMode,
     WrongSecret,
@@ -25,45 +25,45 @@ pub(crate) enum Kind {
     Other,
 }
 
-impl Counts {
-    pub(crate) fn note(&self, kind: Kind) {
+impl HandshakeCounts {
+    pub(crate) fn note(&self, kind: HandshakeResult) {
         self.0[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn snapshot(&self, certificate_expires: Option<SystemTime>) -> SecurityStats {
-        let count = |kind: Kind| self.0[kind as usize].load(Ordering::Relaxed);
+        let count = |kind: HandshakeResult| self.0[kind as usize].load(Ordering::Relaxed);
         SecurityStats {
-            handshakes: count(Kind::Completed),
-            other_mode: count(Kind::OtherMode),
-            wrong_secret: count(Kind::WrongSecret),
-            unknown_issuer: count(Kind::UnknownIssuer),
-            expired: count(Kind::Expired),
-            revoked: count(Kind::Revoked),
-            not_authorized: count(Kind::NotAuthorized),
-            other_failures: count(Kind::Other),
+            handshakes: count(HandshakeResult::Completed),
+            other_mode: count(HandshakeResult::OtherMode),
+            wrong_secret: count(HandshakeResult::WrongSecret),
+            unknown_issuer: count(HandshakeResult::UnknownIssuer),
+            expired: count(HandshakeResult::Expired),
+            revoked: count(HandshakeResult::Revoked),
+            not_authorized: count(HandshakeResult::NotAuthorized),
+            other_failures: count(HandshakeResult::Other),
             certificate_expires,
         }
     }
 }
 
-impl Kind {
+impl HandshakeResult {
     /// Returns the kind of a handshake's outcome.
-    pub(crate) fn of(error: &TlsError) -> Kind {
+    pub(crate) fn of(error: &TlsError) -> HandshakeResult {
         let TlsError::Refused(refusal) = error else {
-            return Kind::Other;
+            return HandshakeResult::Other;
         };
         match refusal.cause {
-            Cause::WrongSecret => Kind::WrongSecret,
-            Cause::UnknownIssuer | Cause::OtherAuthority => Kind::UnknownIssuer,
-            Cause::Expired { .. } | Cause::NotYetValid { .. } => Kind::Expired,
-            Cause::Revoked | Cause::UnknownRevocation => Kind::Revoked,
+            Cause::WrongSecret => HandshakeResult::WrongSecret,
+            Cause::UnknownIssuer | Cause::OtherAuthority => HandshakeResult::UnknownIssuer,
+            Cause::Expired { .. } | Cause::NotYetValid { .. } => HandshakeResult::Expired,
+            Cause::Revoked | Cause::UnknownRevocation => HandshakeResult::Revoked,
             Cause::NotAuthorized
             | Cause::NotExpected { .. }
             | Cause::AuthorizePanicked { .. }
-            | Cause::ExpectPanicked { .. } => Kind::NotAuthorized,
-            Cause::Nameless { .. } | Cause::Unusable(_) => Kind::Other,
+            | Cause::ExpectPanicked { .. } => HandshakeResult::NotAuthorized,
+            Cause::Nameless { .. } | Cause::Unusable(_) => HandshakeResult::Other,
         }
     }
 }
 
-const KINDS: usize = Kind::Other as usize + 1;
+const KINDS: usize = HandshakeResult::Other as usize + 1;

@@ -11,12 +11,12 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, ServerConfig};
 
 use crate::certificates::{Certificates, Judge};
-use crate::counts::{Counts, Kind};
+use crate::counts::{HandshakeCounts, HandshakeResult};
 use crate::identity_slot::IdentitySlot;
 use crate::own_certificate::Validity;
 use crate::own_key::OwnKey;
 use crate::pinned::Pinned;
-use crate::security::{Security, Source};
+use crate::security::{KeySource, Security};
 use crate::shared_secret::RoleKeys;
 use crate::{Encryption, Method, SecurityError, SecurityStats, Tls, TlsError, provider};
 
@@ -31,7 +31,7 @@ pub struct Credentials {
     provider: Arc<CryptoProvider>,
     /// The material for connections that begin from now on.
     material: Mutex<Arc<Material>>,
-    counts: Arc<Counts>,
+    counts: Arc<HandshakeCounts>,
 }
 
 #[derive(Debug)]
@@ -72,8 +72,8 @@ impl Credentials {
     #[must_use]
     pub fn method(&self) -> Method {
         match self.security.source {
-            Source::Files(_) => Method::Certificates,
-            Source::Secret(_) => Method::SharedSecret,
+            KeySource::Files(_) => Method::Certificates,
+            KeySource::Secret(_) => Method::SharedSecret,
         }
     }
 
@@ -106,7 +106,7 @@ impl Credentials {
 
     /// Counts a peer that authenticates otherwise, or not at all.
     pub fn note_other_mode(&self) {
-        self.counts.note(Kind::OtherMode);
+        self.counts.note(HandshakeResult::OtherMode);
     }
 
     /// Returns what the program's operator should know at the time `now`: a certificate that expires
@@ -121,8 +121,8 @@ impl Credentials {
             Material::Secret(_) => None,
         };
         let of_secret = match &self.security.source {
-            Source::Secret(secret) => secret.exposed().map(str::to_owned),
-            Source::Files(_) => None,
+            KeySource::Secret(secret) => secret.exposed().map(str::to_owned),
+            KeySource::Files(_) => None,
         };
         [expiry, exposed, of_secret].into_iter().flatten().collect()
     }
@@ -260,10 +260,10 @@ impl Credentials {
 impl Material {
     fn of(security: &Security, provider: &Arc<CryptoProvider>) -> Result<Material, SecurityError> {
         match &security.source {
-            Source::Files(files) => files
+            KeySource::Files(files) => files
                 .read(&security.revocation_lists, provider)
                 .map(Material::Certificates),
-            Source::Secret(secret) => {
+            KeySource::Secret(secret) => {
                 let settings = [
                     ("`authorize`", security.authorize.is_some()),
                     ("`expect`", security.expect.is_some()),

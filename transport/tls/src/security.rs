@@ -18,7 +18,7 @@ use crate::{AuthenticatedAs, Credentials, Encryption, SecurityError, SharedSecre
 #[derive(Clone)]
 #[must_use = "settings do nothing until a node is made with them"]
 pub struct Security {
-    pub(crate) source: Source,
+    pub(crate) source: KeySource,
     pub(crate) revocation_lists: Vec<PathBuf>,
     pub(crate) provider: Option<Arc<CryptoProvider>>,
     pub(crate) authorize: Option<Authorize>,
@@ -30,7 +30,7 @@ pub struct Security {
 
 /// The source of a node's keys.
 #[derive(Clone, Debug)]
-pub(crate) enum Source {
+pub(crate) enum KeySource {
     Files(CertificateFiles),
     Secret(SharedSecret),
 }
@@ -62,16 +62,16 @@ impl Security {
             authorities: authorities.as_ref().to_owned(),
         };
         files.check()?;
-        Ok(Security::new(Source::Files(files)))
+        Ok(Security::new(KeySource::Files(files)))
     }
 
     /// Authenticates by a secret that all nodes have. The secret shows that a peer is one of them,
     /// but not which one.
     pub fn shared_secret(secret: SharedSecret) -> Security {
-        Security::new(Source::Secret(secret))
+        Security::new(KeySource::Secret(secret))
     }
 
-    fn new(source: Source) -> Security {
+    fn new(source: KeySource) -> Security {
         Security {
             source,
             revocation_lists: Vec::new(),

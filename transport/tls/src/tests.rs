@@ -1,9 +1,7 @@
 //! Two ends face to face in memory.
 
 use std::fs;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use ibex_harness::authority::{Authority, NodeFiles, Request};
 use rustls::crypto::CryptoProvider;
@@ -12,120 +10,9 @@ use rustls::{CipherSuiteCommon, SupportedCipherSuite, Tls13CipherSuite};
 use super::*;
 
 mod certificates;
+mod meeting;
 
-/// A folder that is removed after its test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Folder {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("ibex-tls-{}-{number}", std::process::id());
-        Folder(std::env::temp_dir().join(name))
-    }
-
-    fn authority(&self, name: &str) -> Authority {
-        Authority::new(name, &self.0.join(name)).unwrap()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// The outcome of a handshake at one end.
-type End = Result<AuthenticatedAs, TlsError>;
-
-/// Two ends and what they have received.
-struct Meeting {
-    ends: [Tls; 2],
-    received: [Vec<u8>; 2],
-    errors: [Option<TlsError>; 2],
-}
-
-const DIALER: usize = 0;
-const ACCEPTOR: usize = 1;
-
-impl Meeting {
-    fn new(dialer: &Credentials, acceptor: &Credentials) -> Meeting {
-        Meeting {
-            ends: [dialer.dialer(None).unwrap(), acceptor.acceptor().unwrap()],
-            received: [Vec::new(), Vec::new()],
-            errors: [None, None],
-        }
-    }
-
-    /// Passes bytes on until nothing is left, each flight through `change`.
-    fn run_through(&mut self, mut change: impl FnMut(usize, &mut Vec<u8>)) {
-        for end in [DIALER, ACCEPTOR] {
-            self.process(end, &[]);
-        }
-        loop {
-            let mut is_quiet = true;
-            for from in [DIALER, ACCEPTOR] {
-                let mut bytes = self.ends[from].outgoing().to_vec();
-                self.ends[from].sent(bytes.len());
-                if !bytes.is_empty() {
-                    is_quiet = false;
-                    change(from, &mut bytes);
-                    self.process(1 - from, &bytes);
-                }
-            }
-            if is_quiet {
-                return;
-            }
-        }
-    }
-
-    fn run(&mut self) {
-        self.run_through(|_, _| {});
-    }
-
-    fn process(&mut self, end: usize, bytes: &[u8]) {
-        let received = &mut self.received[end];
-        let outcome = self.ends[end].receive(bytes, &mut |plain| received.extend(plain));
-        if let Err(error) = outcome {
-            self.errors[end].get_or_insert(error);
-        }
-    }
-
-    fn end(&self, end: usize) -> End {
-        match &self.errors[end] {
-            Some(error) => Err(error.clone()),
-            None => Ok(self.ends[end].authenticated_as().expect("it has ended")),
-        }
-    }
-}
-
-fn meet(dialer: &Credentials, acceptor: &Credentials) -> (End, End) {
-    let mut meeting = Meeting::new(dialer, acceptor);
-    meeting.run();
-    (meeting.end(DIALER), meeting.end(ACCEPTOR))
-}
-
-fn files(files: &NodeFiles) -> Security {
-    Security::certificates(&files.chain, &files.key, &files.authorities).unwrap()
-}
-
-fn secret(seed: u8) -> Credentials {
-    let bytes = std::array::from_fn(|at| (at as u8).wrapping_mul(37).wrapping_add(seed));
-    let secret = SharedSecret::from_bytes(bytes).unwrap();
-    Security::shared_secret(secret).open().unwrap()
-}
-
-/// The errors of both ends for a certificate that the acceptor does not take from the dialer.
-fn refused(dialer: Security, acceptor: Security) -> (AuthenticationError, AuthenticationError) {
-    match meet(&dialer.open().unwrap(), &acceptor.open().unwrap()) {
-        (Err(TlsError::Refused(dialer)), Err(TlsError::Refused(acceptor))) => {
-            assert_eq!(dialer.by, RefusedBy::OtherNode, "{dialer}");
-            assert_eq!(acceptor.by, RefusedBy::ThisNode, "{acceptor}");
-            (dialer, acceptor)
-        }
-        other => panic!("not refused: {other:?}"),
-    }
-}
+use meeting::*;
 
 const A: &str = "spiffe://test/storage/a";
 const B: &str = "spiffe://test/storage/b";

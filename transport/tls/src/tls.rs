@@ -9,8 +9,8 @@ use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 use rustls::{AlertDescription, ClientConfig, Error, ServerConfig};
 
-use crate::buffers::{Incoming, Outgoing};
-use crate::counts::{Counts, Kind};
+use crate::buffers::{ReceivedBytes, SealedBytes};
+use crate::counts::{HandshakeCounts, HandshakeResult};
 use crate::identity_slot::IdentitySlot;
 use crate::{AuthenticatedAs, AuthenticationError, Cause, Method, RefusedBy, TlsError};
 
@@ -18,14 +18,14 @@ use crate::{AuthenticatedAs, AuthenticationError, Cause, Method, RefusedBy, TlsE
 /// [`room`](Self::room), plaintext by [`seal`](Self::seal), and the bytes to send are
 /// [`outgoing`](Self::outgoing).
 pub struct Tls {
-    connection: Connection,
+    connection: RustlsConnection,
     method: Method,
     slot: Arc<IdentitySlot>,
-    counts: Arc<Counts>,
+    counts: Arc<HandshakeCounts>,
     /// Bytes from the peer that are not processed yet. Between calls, they are a part of one
     /// record.
-    incoming: Incoming,
-    outgoing: Outgoing,
+    incoming: ReceivedBytes,
+    outgoing: SealedBytes,
     is_handshaking: bool,
     /// The peer has said that nothing follows.
     is_ended: bool,
@@ -33,7 +33,7 @@ pub struct Tls {
     failed: Option<TlsError>,
 }
 
-enum Connection {
+enum RustlsConnection {
     Dialer(Box<UnbufferedClientConnection>),
     Acceptor(Box<UnbufferedServerConnection>),
 }
@@ -44,12 +44,12 @@ impl Tls {
         name: ServerName<'static>,
         method: Method,
         slot: Arc<IdentitySlot>,
-        counts: Arc<Counts>,
+        counts: Arc<HandshakeCounts>,
     ) -> Result<Tls, TlsError> {
         let connection = UnbufferedClientConnection::new(config, name);
         let connection = connection.map_err(|error| TlsError::Incompatible(error.to_string()))?;
         Ok(Tls::new(
-            Connection::Dialer(Box::new(connection)),
+            RustlsConnection::Dialer(Box::new(connection)),
             method,
             slot,
             counts,
@@ -60,12 +60,12 @@ impl Tls {
         config: Arc<ServerConfig>,
         method: Method,
         slot: Arc<IdentitySlot>,
-        counts: Arc<Counts>,
+        counts: Arc<HandshakeCounts>,
     ) -> Result<Tls, TlsError> {
         let connection = UnbufferedServerConnection::new(config);
         let connection = connection.map_err(|error| TlsError::Incompatible(error.to_string()))?;
         Ok(Tls::new(
-            Connection::Acceptor(Box::new(connection)),
+            RustlsConnection::Acceptor(Box::new(connection)),
             method,
             slot,
             counts,
@@ -73,18 +73,18 @@ impl Tls {
     }
 
     fn new(
-        connection: Connection,
+        connection: RustlsConnection,
         method: Method,
         slot: Arc<IdentitySlot>,
-        counts: Arc<Counts>,
+        counts: Arc<HandshakeCounts>,
     ) -> Tls {
         Tls {
             connection,
             method,
             slot,
             counts,
-            incoming: Incoming::default(),
-            outgoing: Outgoing::default(),
+            incoming: ReceivedBytes::default(),
+            outgoing: SealedBytes::default(),
             is_handshaking: true,
             is_ended: false,
             failed: None,
@@ -218,10 +218,10 @@ impl Tls {
     /// Gives back what buffers are empty.
     pub fn rest(&mut self) {
         if self.incoming.len() == 0 {
-            self.incoming = Incoming::default();
+            self.incoming = ReceivedBytes::default();
         }
         if self.outgoing().is_empty() {
-            self.outgoing = Outgoing::default();
+            self.outgoing = SealedBytes::default();
         }
     }
 
@@ -245,13 +245,13 @@ impl Tls {
             readable,
         };
         let outcome = match &mut self.connection {
-            Connection::Dialer(connection) => pump.run(&mut **connection),
-            Connection::Acceptor(connection) => pump.run(&mut **connection),
+            RustlsConnection::Dialer(connection) => pump.run(&mut **connection),
+            RustlsConnection::Acceptor(connection) => pump.run(&mut **connection),
         };
         match outcome {
             Ok(may_send) => {
                 if may_send && std::mem::take(&mut self.is_handshaking) {
-                    self.counts.note(Kind::Completed);
+                    self.counts.note(HandshakeResult::Completed);
                 }
                 Ok(())
             }
@@ -264,7 +264,7 @@ impl Tls {
 
     fn fail(&mut self, error: TlsError) -> TlsError {
         if self.is_handshaking && self.failed.is_none() {
-            self.counts.note(Kind::of(&error));
+            self.counts.note(HandshakeResult::of(&error));
         }
         self.failed.get_or_insert(error).clone()
     }
@@ -331,7 +331,7 @@ impl fmt::Debug for Tls {
 }
 
 /// The call that both kinds of connection have.
-trait Records {
+trait RecordProcessor {
     type Data;
 
     fn process<'c, 'i>(
@@ -340,7 +340,7 @@ trait Records {
     ) -> UnbufferedStatus<'c, 'i, Self::Data>;
 }
 
-impl Records for UnbufferedClientConnection {
+impl RecordProcessor for UnbufferedClientConnection {
     type Data = ClientConnectionData;
 
     fn process<'c, 'i>(
@@ -351,7 +351,7 @@ impl Records for UnbufferedClientConnection {
     }
 }
 
-impl Records for UnbufferedServerConnection {
+impl RecordProcessor for UnbufferedServerConnection {
     type Data = ServerConnectionData;
 
     fn process<'c, 'i>(
@@ -364,8 +364,8 @@ impl Records for UnbufferedServerConnection {
 
 /// Everything that one run of rustls' state machine reads and writes.
 struct Pump<'a> {
-    incoming: &'a mut Incoming,
-    outgoing: &'a mut Outgoing,
+    incoming: &'a mut ReceivedBytes,
+    outgoing: &'a mut SealedBytes,
     is_ended: &'a mut bool,
     sink: &'a mut dyn FnMut(&[u8]),
     record: Option<&'a [u8]>,
@@ -375,7 +375,7 @@ struct Pump<'a> {
 
 impl Pump<'_> {
     /// Returns whether the handshake is over.
-    fn run<R: Records>(mut self, records: &mut R) -> Result<bool, Error> {
+    fn run<R: RecordProcessor>(mut self, records: &mut R) -> Result<bool, Error> {
         loop {
             let UnbufferedStatus { discard, state } =
                 records.process(self.incoming.first(self.readable));
@@ -431,7 +431,7 @@ impl Pump<'_> {
 
     /// Lets rustls say to the peer why it gave up: with the same bytes, it gives what is queued
     /// first, and its alert last. Asked once more, it would meet the same bytes again.
-    fn collect_alert<R: Records>(&mut self, records: &mut R) {
+    fn collect_alert<R: RecordProcessor>(&mut self, records: &mut R) {
         loop {
             match records.process(self.incoming.first(self.readable)).state {
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {

@@ -6,10 +6,12 @@ use std::fmt;
 use rustix::io::Errno;
 
 use super::{
-    abi::queue_pair_state::{
-        AttributeMask, IllegalTransition, QueuePairAttributes, QueuePairState,
+    abi::{
+        attribute_mask::AttributeMask,
+        queue_pair_attributes::QueuePairAttributes,
+        queue_pair_state::{IllegalTransition, QueuePairState},
     },
-    queue_pair::connection::{LocalPort, RemoteEndpoint},
+    queue_pair::endpoint::{LocalPort, RemoteEndpoint},
 };
 
 /// A queue pair could not be brought to another state, with all known facts.

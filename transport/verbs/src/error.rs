@@ -7,12 +7,15 @@
 //! more (`r#source`).
 #![forbid(unsafe_code)]
 
-use std::fmt;
+mod diagnosis;
+
 use std::sync::Arc;
 
 use ibex_base::fork::UsedAfterFork;
 use rustix::io::Errno;
 
+pub(crate) use self::diagnosis::consequence;
+use self::diagnosis::{different_partitions, list, list_step, open_step};
 use super::{
     abi::{
         gid::{Gid, GidEntry, GidType},
@@ -20,7 +23,6 @@ use super::{
         port::PortState,
     },
     connect_error::ConnectError,
-    locked_memory::LockedMemory,
     provider::Transport,
 };
 
@@ -452,226 +454,9 @@ impl VerbsError {
             Self::NoLibrary { .. } | Self::NoKernelSupport { .. } | Self::NoDevice { .. }
         )
     }
-
-    /// Creates the error for a queue that was refused although no known limit of the device forbids
-    /// it. The driver decides how much locked memory the queue takes.
-    pub(crate) fn creation(
-        device: &str,
-        call: &'static str,
-        locked: LockedMemory,
-        source: Errno,
-    ) -> Self {
-        let device = device.to_owned();
-        match (source, locked.limit) {
-            (Errno::NOMEM | Errno::AGAIN, Some(limit)) => Self::QueueMemory {
-                device,
-                call,
-                already: locked.pinned,
-                limit,
-                source,
-            },
-            _ => Self::Call {
-                device,
-                call,
-                source,
-                consequence: match source {
-                    Errno::NOMEM | Errno::AGAIN => "the device has no room for it",
-                    _ => consequence(
-                        source,
-                        "the device refuses what is within all limits that it tells",
-                    ),
-                },
-            },
-        }
-    }
-
-    /// Makes the error of a refused registration, which names the limit on locked memory if that is
-    /// the cause.
-    pub(crate) fn registration(
-        device: &str,
-        bytes: u64,
-        locked: LockedMemory,
-        source: Errno,
-    ) -> Self {
-        // The kernel answers ENOMEM both for the limit and for a real lack. Below the limit it was
-        // a real lack (ib_umem_get, drivers/infiniband/core/umem.c). If the limit is 0, the kernel
-        // answers EPERM (can_do_mlock, mm/mlock.c).
-        match (source, locked.limit_passed_by(bytes)) {
-            (Errno::NOMEM | Errno::AGAIN | Errno::PERM, Some(limit)) => Self::MemoryLock {
-                device: device.to_owned(),
-                bytes,
-                already: locked.pinned,
-                limit,
-                source,
-            },
-            _ => Self::Call {
-                device: device.to_owned(),
-                call: "ibv_reg_mr",
-                source,
-                consequence: consequence(
-                    source,
-                    "the memory stays unregistered; free memory or register less",
-                ),
-            },
-        }
-    }
-}
-
-fn different_partitions(ours: PartitionKey, theirs: PartitionKey) -> String {
-    if ours.is_of_same_partition(theirs) {
-        return format!(
-            "both ends' ports are limited members of their partition (keys {ours} and {theirs}), and \
-             such cannot talk to each other; have the subnet manager make one of them a full member"
-        );
-    }
-    format!(
-        "the two ends' ports are in different partitions: our key is {ours}, the peer's {theirs}; \
-         have both connections run over interfaces of one partition, or set partition_key or \
-         IBEX_RDMA_PARTITION_KEY at both ends"
-    )
-}
-
-fn open_step(source: Errno) -> &'static str {
-    match source {
-        Errno::ACCESS | Errno::PERM => {
-            "let this user read and write /dev/infiniband/uverbs* (group rdma; systemd: \
-             PrivateDevices=no or DeviceAllow=)"
-        }
-        Errno::NOENT | Errno::NODEV | Errno::NXIO => {
-            "its file in /dev/infiniband is missing, or not this user's to read and write: give \
-             the container --device=/dev/infiniband, the service PrivateDevices=no, the user the \
-             file's group (rdma)"
-        }
-        Errno::OPNOTSUPP | Errno::NOSYS => {
-            "its provider library is missing or too old for the kernel: install ibverbs-providers"
-        }
-        Errno::MFILE | Errno::NFILE => MORE_FILES,
-        _ => "see the kernel's log",
-    }
-}
-
-fn list_step(source: Errno) -> String {
-    match source {
-        Errno::MFILE | Errno::NFILE => format!("; {MORE_FILES}"),
-        _ => String::new(),
-    }
-}
-
-/// Returns what an errno means for the caller. A driver answers `EIO` to each verb of a device that it
-/// has lost, whatever the verb would do otherwise.
-pub(crate) fn consequence(source: Errno, otherwise: &'static str) -> &'static str {
-    match source {
-        Errno::IO => {
-            "the device was removed or has failed; open it again when it is in the list of devices"
-        }
-        _ => otherwise,
-    }
-}
-
-const MORE_FILES: &str = "raise the limit of open files (ulimit -n)";
-
-fn list<T: fmt::Display>(items: &[T]) -> String {
-    if items.is_empty() {
-        return "none".to_owned();
-    }
-    let items: Vec<_> = items.iter().map(ToString::to_string).collect();
-    items.join(", ")
 }
 
 ibex_base::debug_as_display!(VerbsError);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_missing_library_names_the_packages() {
-        let error = VerbsError::NoLibrary {
-            reason: "cannot open shared object file".to_owned(),
-        };
-        assert!(error.is_absence());
-        assert_eq!(
-            error.to_string(),
-            "RDMA cannot be used: libibverbs.so.1 cannot be loaded (cannot open shared object \
-             file); install rdma-core's libraries (Debian: libibverbs1 ibverbs-providers; \
-             Fedora: libibverbs) and start again"
-        );
-    }
-
-    #[test]
-    fn each_reason_not_to_open_has_its_own_next_step() {
-        let text = |source| {
-            VerbsError::Open {
-                device: "mlx5_0".to_owned(),
-                source,
-            }
-            .to_string()
-        };
-        assert!(text(Errno::ACCESS).contains("group rdma"));
-        assert!(text(Errno::NOENT).contains("--device=/dev/infiniband"));
-        assert!(text(Errno::NOSYS).contains("provider library is missing"));
-    }
-
-    #[test]
-    fn a_queue_that_finds_no_memory_may_have_met_the_limit_if_there_is_one() {
-        let text = |limit, source| {
-            let pinned = 4096;
-            let locked = LockedMemory { pinned, limit };
-            VerbsError::creation("mlx5_0", "ibv_create_cq", locked, source).to_string()
-        };
-        assert_eq!(
-            text(Some(65_536), Errno::NOMEM),
-            "RDMA device mlx5_0: ibv_create_cq failed: Cannot allocate memory (os error 12); the \
-             device has no room for it, or the limit on locked memory is too small: of 65536 bytes \
-             4096 are pinned already, and the receive buffers of a node take 36 MiB by default; \
-             raise it with `ulimit -l`, LimitMEMLOCK=infinity (systemd), --ulimit memlock=-1 \
-             (docker) or /etc/security/limits.conf"
-        );
-        assert_eq!(
-            text(None, Errno::NOMEM),
-            "RDMA device mlx5_0: ibv_create_cq failed: Cannot allocate memory (os error 12); the \
-             device has no room for it"
-        );
-        assert_eq!(
-            text(Some(65_536), Errno::INVAL),
-            "RDMA device mlx5_0: ibv_create_cq failed: Invalid argument (os error 22); the device \
-             refuses what is within all limits that it tells"
-        );
-        assert_eq!(
-            text(Some(65_536), Errno::IO),
-            "RDMA device mlx5_0: ibv_create_cq failed: Input/output error (os error 5); the device \
-             was removed or has failed; open it again when it is in the list of devices"
-        );
-    }
-
-    #[test]
-    fn locked_memory_is_blamed_only_beyond_its_limit() {
-        let locked = LockedMemory {
-            pinned: 4096,
-            limit: Some(65_536),
-        };
-        let text =
-            |bytes, source| VerbsError::registration("rxe0", bytes, locked, source).to_string();
-        assert_eq!(
-            text(65_536, Errno::NOMEM),
-            "cannot register 65536 bytes with RDMA device rxe0: 4096 bytes are pinned already and \
-             the limit on locked memory is 65536 bytes, so at least 69632 are needed (Cannot \
-             allocate memory (os error 12)); raise it with `ulimit -l`, LimitMEMLOCK=infinity \
-             (systemd), --ulimit memlock=-1 (docker) or /etc/security/limits.conf, or lower \
-             receive_buffers or held_buffers"
-        );
-        for text in [text(4096, Errno::NOMEM), text(65_536, Errno::INVAL)] {
-            assert!(text.contains("ibv_reg_mr failed"), "{text}");
-        }
-        let none = LockedMemory {
-            pinned: 0,
-            limit: Some(0),
-        };
-        let text = VerbsError::registration("rxe0", 4096, none, Errno::PERM).to_string();
-        assert!(
-            text.contains("the limit on locked memory is 0 bytes"),
-            "{text}"
-        );
-        assert!(text.contains("`ulimit -l`"), "{text}");
-    }
-}
+mod tests;

@@ -118,8 +118,11 @@ pub use abi::port::{
     LinkLayer, LinkSpeed, LinkWidth, Mtu, PhysicalState, PortAttributes, PortState,
 };
 pub use abi::queue_pair_kind::QueuePairKind;
-pub use abi::queue_pair_state::{AddressVector, GlobalRoute, MigrationState, QueuePairState};
 pub use abi::work_id::{Operation, WorkId};
+pub use abi::{
+    queue_pair_attributes::{AddressVector, GlobalRoute, MigrationState},
+    queue_pair_state::QueuePairState,
+};
 pub use completion::channel::{CompletionChannel, SharedChannel};
 pub use completion::details::{CompletionDetails, CompletionFields};
 pub use completion::queue::CompletionQueue;
@@ -139,10 +142,12 @@ pub use memory::anonymous::AnonymousMemory;
 pub use memory::foreign::{ForeignRegion, OnDeviceMemory};
 pub use memory::on_demand::Prefetch;
 pub use memory::protection_domain::ProtectionDomain;
-pub use memory::region::{
-    DeviceMemory, MemoryRegion, RegionAccess, RemoteAddress, RemoteKey, ScatterEntry, TargetEntry,
-};
 pub use memory::window::{BindRequest, MemoryWindow, WindowError, WindowState};
+pub use memory::{
+    region::{DeviceMemory, MemoryRegion, RegionAccess},
+    remote_address::{RemoteAddress, RemoteKey},
+    scatter_entry::{ScatterEntry, TargetEntry},
+};
 pub use probe::immediate::carries_immediate;
 pub use probe::polling::{CompletionPolling, PollingChoice, PollingWish, ProbeFailure};
 #[doc(no_inline)]
@@ -151,7 +156,6 @@ pub use provider::{
 };
 pub use queue_pair::address::AddressHandle;
 pub use queue_pair::atomic::{AtomicRequest, AtomicResult, AtomicResults};
-pub use queue_pair::connection::{ConnectionSettings, FirstSequence, LocalPort, RemoteEndpoint};
 pub use queue_pair::datagram::{
     DatagramBatch, DatagramDestination, DatagramQueuePair, DatagramReceives, MulticastGroup, QKey,
 };
@@ -166,6 +170,10 @@ pub use queue_pair::xrc::{
     XrcBatch, XrcDomain, XrcOpening, XrcReceiveQueue, XrcReceiveQueuePair, XrcSendQueuePair,
 };
 pub use queue_pair::{QueuePair, QueuePairBuilder, SendBatch};
+pub use queue_pair::{
+    connection::ConnectionSettings,
+    endpoint::{FirstSequence, LocalPort, RemoteEndpoint},
+};
 /// The number of an error of the system, as `errno.h` has it.
 #[doc(no_inline)]
 pub use rustix::io::Errno;

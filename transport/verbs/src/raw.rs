@@ -23,11 +23,11 @@ use rdma_sys::{
 use crate::{
     AddressHandle, CompletionQueue, Device, DeviceMemory, ForeignRegion, MemoryRegion,
     MemoryWindow, OnDeviceMemory, ProtectionDomain, QueuePair, ReceiveQueue, XrcDomain,
-    XrcReceiveQueue, XrcReceiveQueuePair, device::Context,
+    XrcReceiveQueue, XrcReceiveQueuePair, device::DeviceContext,
 };
 
 /// Returns a pointer of the library's; `None` if the objects of the context are not the library's.
-fn library_pointer<T>(context: &Context, pointer: *mut T) -> Option<NonNull<T>> {
+fn library_pointer<T>(context: &DeviceContext, pointer: *mut T) -> Option<NonNull<T>> {
     NonNull::new(pointer).filter(|_| context.provider().is_libibverbs())
 }
 

@@ -26,7 +26,7 @@
 //! 3. An event is taken only by the thread that polls next.
 
 /// The queue below an [`ArmedQueue`].
-pub trait EventQueue {
+pub trait ArmableQueue {
     /// An entry of the queue.
     type Entry;
     /// The error of a queue that cannot be used.
@@ -51,7 +51,7 @@ pub struct ArmedQueue<Q> {
     is_armed: bool,
 }
 
-impl<Q: EventQueue> ArmedQueue<Q> {
+impl<Q: ArmableQueue> ArmedQueue<Q> {
     /// Wraps a queue that is not armed yet.
     pub fn new(queue: Q) -> Self {
         Self {
@@ -172,7 +172,7 @@ mod tests {
         refuses: bool,
     }
 
-    impl EventQueue for Steps {
+    impl ArmableQueue for Steps {
         type Entry = u32;
         type Error = &'static str;
 
@@ -301,7 +301,7 @@ mod models {
         }
     }
 
-    impl EventQueue for Arc<Device> {
+    impl ArmableQueue for Arc<Device> {
         type Entry = ();
         type Error = std::convert::Infallible;
 

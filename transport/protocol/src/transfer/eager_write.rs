@@ -73,7 +73,7 @@ pub fn lands(length: u64) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct Landings {
     /// The blocks, by index.
-    blocks: Vec<Block>,
+    blocks: Vec<BlockSlot>,
     /// Messages that were announced in a block and not handed to the host.
     pub(crate) landed: VecDeque<Landed>,
 }
@@ -92,7 +92,7 @@ pub struct Landed {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Block {
+struct BlockSlot {
     generation: u16,
     state: State,
 }
@@ -124,11 +124,11 @@ impl Landings {
         if of_end.count() >= LANDINGS_PER_CHANNEL {
             return None;
         }
-        let is_free = |block: &Block| block.state == State::Free;
+        let is_free = |block: &BlockSlot| block.state == State::Free;
         let index = match self.blocks.iter().position(is_free) {
             Some(index) => index,
             None if self.blocks.len() < LANDINGS_PER_SESSION => {
-                self.blocks.push(Block {
+                self.blocks.push(BlockSlot {
                     generation: 0,
                     state: State::Free,
                 });
@@ -173,7 +173,7 @@ impl Landings {
     /// Returns whether the sender gets enough blocks of `end` back to be worth a frame, once it is
     /// told that messages up to `released` are released.
     pub(crate) fn owes(&self, end: u32, released: u64) -> bool {
-        let is_owed = |block: &&Block| match block.state {
+        let is_owed = |block: &&BlockSlot| match block.state {
             State::Filled { end: of, sequence } => of == end && sequence <= released,
             _ => false,
         };
@@ -222,7 +222,7 @@ impl Landings {
 
     /// Returns how many blocks are granted or have a message.
     pub(crate) fn count(&self) -> usize {
-        let is_out = |block: &&Block| block.state != State::Free;
+        let is_out = |block: &&BlockSlot| block.state != State::Free;
         self.blocks.iter().filter(is_out).count()
     }
 }
@@ -232,11 +232,11 @@ impl Landings {
 /// The blocks that the sender of a channel was granted.
 #[derive(Debug, Default)]
 pub(crate) struct GrantedLandings {
-    blocks: Vec<GrantedBlock>,
+    blocks: Vec<RemoteBlock>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct GrantedBlock {
+struct RemoteBlock {
     /// The number of the block's next use.
     id: LandingId,
     memory: RemoteMemory,
@@ -251,7 +251,7 @@ impl GrantedLandings {
         if is_known || self.blocks.len() >= LANDINGS_PER_CHANNEL {
             return false;
         }
-        self.blocks.push(GrantedBlock {
+        self.blocks.push(RemoteBlock {
             id,
             memory,
             used_for: None,
@@ -280,7 +280,7 @@ impl GrantedLandings {
 
     /// Gives up the blocks that are free.
     pub(crate) fn give_up(&mut self, released: u64) -> impl Iterator<Item = LandingId> {
-        let is_free = move |block: &mut GrantedBlock| {
+        let is_free = move |block: &mut RemoteBlock| {
             block.used_for.is_none_or(|used_for| used_for <= released)
         };
         self.blocks.extract_if(.., is_free).map(|block| LandingId {

@@ -22,7 +22,7 @@ pub const LARGEST_RING_BYTES: usize = 4 << 20;
 /// A node's stock of private rings; a clone is the same stock.
 #[derive(Clone, Debug, Default)]
 pub struct RingArena {
-    stock: Arc<Stock>,
+    stock: Arc<FreeRings>,
 }
 
 impl RingArena {
@@ -100,7 +100,7 @@ pub struct RingLease {
     /// Taken by `drop` alone.
     ring: Option<Ring>,
     class: usize,
-    stock: Arc<Stock>,
+    stock: Arc<FreeRings>,
 }
 
 impl RingLease {
@@ -150,7 +150,7 @@ impl Drop for RingLease {
         if free.len() < KEPT_PER_CLASS
             && let Some(ring) = self.ring.take()
         {
-            free.push(Kept {
+            free.push(FreeRing {
                 ring,
                 was_seen: false,
             });
@@ -167,7 +167,7 @@ pub struct Ring {
 
 /// A ring that waits for its next lease.
 #[derive(Debug)]
-struct Kept {
+struct FreeRing {
     ring: Ring,
     /// The ring was free when surplus was taken last.
     was_seen: bool,
@@ -175,14 +175,14 @@ struct Kept {
 
 /// The free rings, by class.
 #[derive(Debug, Default)]
-struct Stock {
-    free: [Mutex<Vec<Kept>>; CLASSES],
+struct FreeRings {
+    free: [Mutex<Vec<FreeRing>>; CLASSES],
 }
 
-impl Stock {
+impl FreeRings {
     /// A list of free rings is whole after every statement, so a panic elsewhere
     /// while it was locked does not spoil it.
-    fn lock(&self, class: usize) -> std::sync::MutexGuard<'_, Vec<Kept>> {
+    fn lock(&self, class: usize) -> std::sync::MutexGuard<'_, Vec<FreeRing>> {
         self.free[class]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

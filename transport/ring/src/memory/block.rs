@@ -104,12 +104,12 @@ pub struct BlockPool {
 #[derive(Debug)]
 struct Pooled {
     block: Arc<Block>,
-    pages: Pages,
+    pages: PageState,
 }
 
 /// The state of a free block's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pages {
+enum PageState {
     /// Bytes may have arrived in the pages since the last look.
     Warm,
     /// The block was free at the last look, and nothing has arrived since.
@@ -143,7 +143,7 @@ impl BlockPool {
         self.trim();
         self.blocks.push(Pooled {
             block: Arc::clone(&block),
-            pages: Pages::Warm,
+            pages: PageState::Warm,
         });
         Ok(block)
     }
@@ -158,15 +158,15 @@ impl BlockPool {
                 continue;
             }
             *pages = match *pages {
-                Pages::Warm => Pages::Cold,
-                Pages::Cold => {
+                PageState::Warm => PageState::Cold,
+                PageState::Cold => {
                     // SAFETY: no other reference to the block exists (rule 2).
                     unsafe { block.memory.discard() };
-                    Pages::Gone
+                    PageState::Gone
                 }
-                Pages::Gone => Pages::Gone,
+                PageState::Gone => PageState::Gone,
             };
-            is_warm |= *pages != Pages::Gone;
+            is_warm |= *pages != PageState::Gone;
         }
         is_warm
     }
@@ -181,7 +181,7 @@ impl BlockPool {
         while self.blocks.len() < self.kept {
             self.blocks.push(Pooled {
                 block: Arc::new(Block::allocate(self.block_bytes)?),
-                pages: Pages::Gone,
+                pages: PageState::Gone,
             });
         }
         Ok(())

@@ -45,11 +45,11 @@ struct State {
     /// The number of the last claim.
     newest: u64,
     /// Claims whose message is not whole, by their number.
-    begun: BTreeMap<u64, Begun>,
+    begun: BTreeMap<u64, BegunClaim>,
 }
 
 #[derive(Debug)]
-struct Begun {
+struct BegunClaim {
     total: u64,
     limit: u64,
     /// Bytes charged to younger claims.
@@ -90,7 +90,7 @@ impl State {
         let is_oldest = self.begun.range(..number).next().is_none();
         let first = if is_oldest { 0 } else { self.first };
         let within_limit = self.used + first + self.kept + bytes <= limit;
-        let leaves_room = |older: &Begun| older.younger + bytes <= older.limit - older.total;
+        let leaves_room = |older: &BegunClaim| older.younger + bytes <= older.limit - older.total;
         let mut older = self.begun.range(..number);
         if !within_limit || !older.all(|(_, older)| leaves_room(older)) {
             return false;
@@ -156,7 +156,7 @@ impl MemoryBudget {
         let mut state = self.account.lock();
         state.newest += 1;
         let number = state.newest;
-        let begun = Begun {
+        let begun = BegunClaim {
             total: total.min(self.limit),
             limit: self.limit,
             younger: 0,

@@ -20,7 +20,7 @@ use ibex_base::fork;
 /// a turn on the ringing thread.
 pub struct Bell {
     fd: OwnedFd,
-    caller: Mutex<Option<Caller>>,
+    caller: Mutex<Option<WeakDrive>>,
 }
 
 /// An engine that runs on its callers' threads.
@@ -31,7 +31,7 @@ pub trait Drive {
 }
 
 /// Weak: a bell outlives every engine.
-type Caller = Weak<dyn Drive + Send + Sync>;
+type WeakDrive = Weak<dyn Drive + Send + Sync>;
 
 impl Bell {
     /// Takes a bell from the pool, or makes one.
@@ -94,7 +94,7 @@ impl Bell {
         let _ = retry_on_intr(|| read(&self.fd, &mut [0u8; 8]));
     }
 
-    fn caller(&self) -> MutexGuard<'_, Option<Caller>> {
+    fn caller(&self) -> MutexGuard<'_, Option<WeakDrive>> {
         // No thread panics while it holds this lock, so poison would mean nothing.
         self.caller.lock().unwrap_or_else(PoisonError::into_inner)
     }

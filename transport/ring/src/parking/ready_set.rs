@@ -59,7 +59,7 @@ impl<T> ReadySet<T> {
         T: Send + 'static,
     {
         let set = Arc::downgrade(self);
-        Waker::from(Arc::new(Source { set, make }))
+        Waker::from(Arc::new(SourceWaker { set, make }))
     }
 
     /// Leaves an item and wakes the waiters; for callers that hold no lock.
@@ -120,12 +120,12 @@ impl<T> Default for ReadySet<T> {
 }
 
 /// A source of events, as its waker.
-struct Source<T, F> {
+struct SourceWaker<T, F> {
     set: Weak<ReadySet<T>>,
     make: F,
 }
 
-impl<T, F: Fn() -> T> Wake for Source<T, F> {
+impl<T, F: Fn() -> T> Wake for SourceWaker<T, F> {
     fn wake(self: Arc<Self>) {
         if let Some(set) = self.set.upgrade() {
             set.push((self.make)());

@@ -46,7 +46,7 @@ pub(super) struct PairSending {
 
 /// A frame of the batch that is being built.
 struct Planned {
-    place: Place,
+    place: FramePlacement,
     body: Body,
     is_signaled: bool,
     /// Position up to which the head slab is in use once the frame is posted.
@@ -54,7 +54,7 @@ struct Planned {
 }
 
 /// The place of a frame's bytes.
-enum Place {
+enum FramePlacement {
     /// All bytes are in the list of heads, and the frame goes inline.
     Inline(Range<usize>),
     /// The head is in the head slab, the body stays in place.
@@ -71,9 +71,12 @@ enum Place {
     },
 }
 
-impl Place {
+impl FramePlacement {
     fn is_write(&self) -> bool {
-        matches!(self, Place::Write(_) | Place::Landing { .. })
+        matches!(
+            self,
+            FramePlacement::Write(_) | FramePlacement::Landing { .. }
+        )
     }
 }
 
@@ -162,13 +165,13 @@ impl QueuePairWire {
             };
             let ends_something = ends_something(&head[start..], body, frames);
             let place = if let Body::Write { chunk, memory, .. } = body {
-                Place::Write(remote(memory, chunk.offset))
+                FramePlacement::Write(remote(memory, chunk.offset))
             } else if let Body::Landing {
                 end, memory, word, ..
             } = body
             {
                 match word {
-                    None => Place::Write(remote(memory, LANDING_HEAD_BYTES as u64)),
+                    None => FramePlacement::Write(remote(memory, LANDING_HEAD_BYTES as u64)),
                     Some(word) => {
                         let (position, bytes) = (word.position, word.bytes);
                         let record = Body::Records {
@@ -183,7 +186,7 @@ impl QueuePairWire {
                             head.extend_from_slice(record);
                         }
                         head.resize(start + LANDING_HEAD_BYTES, 0);
-                        Place::Landing {
+                        FramePlacement::Landing {
                             head: stage(&mut sending.slots, &sending.heads, &head[start..]),
                             block: remote(memory, 0),
                             immediate: word.immediate,
@@ -197,7 +200,7 @@ impl QueuePairWire {
                     let body = unsafe { slice::from_raw_parts(base.as_ptr(), length) };
                     head.extend_from_slice(body);
                 }
-                Place::Inline(start..head.len())
+                FramePlacement::Inline(start..head.len())
             } else {
                 let is_copied = sending.max_entries < MOST_ENTRIES
                     && 1 + pieces(frames, body).into_iter().flatten().count() > sending.max_entries;
@@ -208,8 +211,8 @@ impl QueuePairWire {
                 }
                 let staged = stage(&mut sending.slots, &sending.heads, &head[start..]);
                 match is_copied {
-                    true => Place::Copied(staged),
-                    false => Place::Staged(staged),
+                    true => FramePlacement::Copied(staged),
+                    false => FramePlacement::Staged(staged),
                 }
             };
             sending.planned.push(Planned {
@@ -264,16 +267,16 @@ impl QueuePairWire {
             let id = slots.post(frame.staged);
             let (mut entries, mut count) = ([ScatterEntry::EMPTY; MOST_ENTRIES], 1);
             let mut request = match &frame.place {
-                Place::Inline(range) => {
+                FramePlacement::Inline(range) => {
                     entries[0] = ScatterEntry::unregistered(&head[range.clone()]);
                     inline += 1;
                     SendRequest::send(id, &entries[..1]).inline()
                 }
-                Place::Copied(range) => {
+                FramePlacement::Copied(range) => {
                     entries[0] = heads.entry(range.clone());
                     SendRequest::send(id, &entries[..1])
                 }
-                Place::Staged(range) => {
+                FramePlacement::Staged(range) => {
                     entries[0] = heads.entry(range.clone());
                     for piece in pieces(frames, frame.body).into_iter().flatten() {
                         entries[count] = piece;
@@ -281,13 +284,13 @@ impl QueuePairWire {
                     }
                     SendRequest::send(id, &entries[..count])
                 }
-                Place::Write(remote) => {
+                FramePlacement::Write(remote) => {
                     if let [Some(piece), _] = pieces(frames, frame.body) {
                         entries[0] = piece;
                     }
                     SendRequest::write(id, &entries[..1], *remote)
                 }
-                Place::Landing {
+                FramePlacement::Landing {
                     head,
                     block,
                     immediate,

@@ -8,9 +8,11 @@
 //! a test with the feature `rdma-sys` compares it with the header's.
 #![forbid(unsafe_code)]
 
+pub mod attribute_mask;
 pub(crate) mod gid;
 pub(crate) mod partition;
 pub(crate) mod port;
+pub mod queue_pair_attributes;
 pub(crate) mod queue_pair_kind;
 pub mod queue_pair_state;
 pub(crate) mod work_id;

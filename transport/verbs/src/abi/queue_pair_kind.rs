@@ -10,9 +10,8 @@
 use std::fmt;
 
 use super::{
-    queue_pair_state::{
-        AttributeMask, IllegalTransition, QueuePairState, Transition, check_in, check_transition,
-    },
+    attribute_mask::AttributeMask,
+    queue_pair_state::{IllegalTransition, QueuePairState, Transition, check_in, check_transition},
     wr_opcode,
 };
 

@@ -14,7 +14,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::{
-    device::{Context, Device},
+    device::{Device, DeviceContext},
     error::VerbsError,
     provider::ChannelHandle,
 };
@@ -26,11 +26,11 @@ use crate::{
 pub struct CompletionChannel {
     pub(crate) handle: ChannelHandle,
     fd: RawFd,
-    context: Arc<Context>,
+    context: Arc<DeviceContext>,
 }
 
 impl CompletionChannel {
-    pub(crate) fn new(context: &Arc<Context>) -> Result<Self, VerbsError> {
+    pub(crate) fn new(context: &Arc<DeviceContext>) -> Result<Self, VerbsError> {
         // SAFETY: the context is open.
         let (handle, fd) = unsafe { context.provider().create_channel(context.handle()) }.map_err(
             |errno| {
@@ -145,7 +145,7 @@ impl ChannelOfMany {
         &self.channel
     }
 
-    pub(crate) fn context(&self) -> &Arc<Context> {
+    pub(crate) fn context(&self) -> &Arc<DeviceContext> {
         &self.channel.context
     }
 

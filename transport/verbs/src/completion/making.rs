@@ -10,11 +10,11 @@ use super::{
     channel::{CompletionChannel, SharedChannel},
     details::CompletionFields,
     drain_lock::DrainLock,
-    queue::{Channel, CompletionQueue, Completions, Polling},
+    queue::{Channel, CompletionQueue, CompletionQueueObject, Polling},
     room::CompletionRoom,
 };
 use crate::{
-    device::{Asked, Context, Device, clock::DeviceClock, new_tag},
+    device::{Device, DeviceContext, clock::DeviceClock, new_tag, requested_size::RequestedSize},
     error::VerbsError,
     probe::polling::CompletionPolling,
     provider::{CompletionHandle, ExtendedInit},
@@ -212,7 +212,7 @@ impl CompletionQueue {
             context.refused(
                 call,
                 errno,
-                &[Asked::new(
+                &[RequestedSize::new(
                     "a completion queue",
                     entries,
                     limit,
@@ -224,7 +224,7 @@ impl CompletionQueue {
             shared.add(tag);
         }
         Ok(Self {
-            inner: Arc::new(Completions {
+            inner: Arc::new(CompletionQueueObject {
                 handle,
                 tag,
                 unacknowledged: AtomicU32::new(0),
@@ -245,7 +245,7 @@ impl CompletionQueue {
 /// The result of making a queue, or the call that refused it.
 type Made = Result<(CompletionHandle, u32, Polling), (&'static str, Errno)>;
 
-fn plain(context: &Context, init: &ExtendedInit) -> Made {
+fn plain(context: &DeviceContext, init: &ExtendedInit) -> Made {
     let (entries, channel) = (init.entries, init.channel);
     // SAFETY: context and channel are alive.
     let made = unsafe {
@@ -280,13 +280,13 @@ fn extended(device: &Device, init: &ExtendedInit, kind: CompletionPolling) -> Ma
     Ok((made.handle, made.entries, polling))
 }
 
-fn lacks_fields(context: &Context, errno: Errno) -> VerbsError {
+fn lacks_fields(context: &DeviceContext, errno: Errno) -> VerbsError {
     let what = "completion queue that tells these fields";
     let instead = "ask for fewer fields, or poll without them";
     context.lacks("ibv_create_cq_ex", errno, what, instead)
 }
 
-fn lacks_ignoring(context: &Context, errno: Errno) -> VerbsError {
+fn lacks_ignoring(context: &DeviceContext, errno: Errno) -> VerbsError {
     let what = "completion queue that ignores an overrun";
     let instead = "make one that reports an overrun, which each other constructor does";
     context.lacks("ibv_create_cq_ex", errno, what, instead)

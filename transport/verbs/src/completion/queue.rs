@@ -27,7 +27,7 @@ use super::{
     work_completion::WorkCompletion,
 };
 use crate::{
-    device::{Asked, Context},
+    device::{DeviceContext, requested_size::RequestedSize},
     error::VerbsError,
     provider::{ChannelHandle, CompletionHandle, PollQueue, RequestNotify},
 };
@@ -35,7 +35,7 @@ use crate::{
 /// The owner's end of a completion queue.
 #[derive(Debug)]
 pub struct CompletionQueue {
-    pub(super) inner: Arc<Completions>,
+    pub(super) inner: Arc<CompletionQueueObject>,
     pub(super) polling: Polling,
     pub(super) notify: RequestNotify,
     pub(super) entries: u32,
@@ -54,7 +54,7 @@ pub(super) enum Polling {
 
 /// The part of a completion queue that queue pairs keep alive.
 #[derive(Debug)]
-pub(crate) struct Completions {
+pub(crate) struct CompletionQueueObject {
     pub(crate) handle: CompletionHandle,
     pub(super) tag: u64,
     /// Events taken from the channel and not acknowledged yet. Written by the owner
@@ -67,7 +67,7 @@ pub(crate) struct Completions {
     pub(crate) room: Option<CompletionRoom>,
     /// Completions of datagrams name the sender.
     pub(crate) names_senders: bool,
-    pub(crate) context: Arc<Context>,
+    pub(crate) context: Arc<DeviceContext>,
 }
 
 /// The channel that a completion queue wakes.
@@ -105,7 +105,7 @@ impl CompletionQueue {
         let context = &self.inner.context;
         let what = "a completion queue";
         let limit = context.attributes().max_completions;
-        context.check_limit(&Asked::new(what, entries, limit, "its size"))?;
+        context.check_limit(&RequestedSize::new(what, entries, limit, "its size"))?;
         if let Some(room) = &self.inner.room {
             room.shrink(entries).map_err(|least| VerbsError::Setting {
                 setting: "the size of the completion queue",
@@ -153,7 +153,7 @@ impl CompletionQueue {
         );
         if most > 0 {
             let asked = |what, asked: u16, limit: u16| {
-                context.check_limit(&Asked::new(what, asked.into(), limit.into(), "it"))
+                context.check_limit(&RequestedSize::new(what, asked.into(), limit.into(), "it"))
             };
             asked("a wake-up after that many completions", count, most)?;
             asked("a wake-up after that many microseconds", micros, longest)?;
@@ -360,7 +360,7 @@ impl CompletionQueue {
         }
     }
     #[inline]
-    pub(crate) fn inner(&self) -> &Arc<Completions> {
+    pub(crate) fn inner(&self) -> &Arc<CompletionQueueObject> {
         &self.inner
     }
 
@@ -389,7 +389,7 @@ impl CompletionQueue {
     }
 }
 
-impl Completions {
+impl CompletionQueueObject {
     /// Runs `poll`, during which nothing changes the queue from outside.
     fn while_draining(
         &self,
@@ -422,7 +422,7 @@ impl Completions {
     }
 }
 
-impl Drop for Completions {
+impl Drop for CompletionQueueObject {
     fn drop(&mut self) {
         if fork::is_child() {
             return;

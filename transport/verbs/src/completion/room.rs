@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::queue::Completions;
+use super::queue::CompletionQueueObject;
 use crate::error::VerbsError;
 
 /// The count of a queue's entries, and of those that its queue pairs may fill.
@@ -48,14 +48,14 @@ impl CompletionRoom {
 /// The part of a queue's room that a queue pair has taken; dropped, it is free again.
 #[derive(Debug)]
 pub(crate) struct TakenRoom {
-    queue: Arc<Completions>,
+    queue: Arc<CompletionQueueObject>,
     completions: u32,
 }
 
 impl TakenRoom {
     /// Takes room for so many completions; `None` in a queue whose device watches for an overrun.
     pub(crate) fn take(
-        queue: &Arc<Completions>,
+        queue: &Arc<CompletionQueueObject>,
         completions: u32,
     ) -> Result<Option<Self>, VerbsError> {
         let Some(room) = &queue.room else {
@@ -78,7 +78,7 @@ impl TakenRoom {
     }
 
     /// Refuses what a queue without a count of its own may complete into.
-    pub(crate) fn refuse_shared(queue: &Completions) -> Result<(), VerbsError> {
+    pub(crate) fn refuse_shared(queue: &CompletionQueueObject) -> Result<(), VerbsError> {
         match queue.room {
             None => Ok(()),
             Some(_) => Err(VerbsError::UncountedCompletions {

@@ -17,7 +17,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use ibex_base::sync::{ArmedQueue, EventQueue, Slept};
+use ibex_base::sync::{ArmableQueue, ArmedQueue, Slept};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -152,7 +152,7 @@ impl CompletionWait {
     }
 }
 
-impl EventQueue for CompletionQueue {
+impl ArmableQueue for CompletionQueue {
     type Entry = WorkCompletion;
     type Error = VerbsError;
 

@@ -13,7 +13,7 @@ use crate::{
         Wc, wc_flags, wc_opcode,
         work_id::{Operation, WorkId},
     },
-    memory::region::RemoteKey,
+    memory::remote_address::RemoteKey,
 };
 
 /// An entry of a completion queue.

@@ -10,13 +10,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Context, Device};
+use super::{Device, DeviceContext};
 use crate::{completion::channel::set_nonblocking, error::VerbsError, provider::RawEvent};
 
 /// The one reader of a device's asynchronous events.
 #[derive(Debug)]
 pub struct AsyncEvents {
-    context: Arc<Context>,
+    context: Arc<DeviceContext>,
 }
 
 impl AsyncEvents {

@@ -11,13 +11,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 
-use super::{Context, Device};
+use super::{Device, DeviceContext};
 use crate::provider::ClockAttributes;
 
 /// The clock of a device.
 #[derive(Debug)]
 pub(crate) struct DeviceClock {
-    context: Arc<Context>,
+    context: Arc<DeviceContext>,
     attributes: ClockAttributes,
     /// A reading of both clocks at one moment.
     ticks: u64,

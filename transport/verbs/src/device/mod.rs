@@ -7,13 +7,16 @@
 pub(crate) mod async_event;
 pub(crate) mod clock;
 pub(crate) mod fork_report;
+pub(crate) mod guid;
+pub(crate) mod requested_size;
 
-use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use guid::Guid;
 use ibex_base::fork;
+use requested_size::RequestedSize;
 use rustix::fs::Access;
 use rustix::io::Errno;
 
@@ -31,12 +34,12 @@ use super::{
 /// An open device. Clones are the same device.
 #[derive(Clone, Debug)]
 pub struct Device {
-    context: Arc<Context>,
+    context: Arc<DeviceContext>,
 }
 
 /// The part of a device that its objects share.
 #[derive(Debug)]
-pub(crate) struct Context {
+pub(crate) struct DeviceContext {
     provider: Arc<dyn Provider>,
     opened: OpenedContext,
     name: String,
@@ -73,7 +76,7 @@ impl Device {
             });
         }
         let opened = provider.open(name)?;
-        let mut context = Context {
+        let mut context = DeviceContext {
             provider: Arc::clone(provider),
             opened,
             name: name.to_owned(),
@@ -288,13 +291,13 @@ impl Device {
     }
 
     /// Returns an open device that another object keeps open.
-    pub(crate) fn of(context: &Arc<Context>) -> Self {
+    pub(crate) fn of(context: &Arc<DeviceContext>) -> Self {
         Self {
             context: Arc::clone(context),
         }
     }
 
-    pub(crate) fn context(&self) -> &Arc<Context> {
+    pub(crate) fn context(&self) -> &Arc<DeviceContext> {
         &self.context
     }
 
@@ -315,7 +318,7 @@ impl Device {
     }
 }
 
-impl Context {
+impl DeviceContext {
     pub(crate) fn provider(&self) -> &dyn Provider {
         &*self.provider
     }
@@ -407,14 +410,14 @@ impl Context {
     }
 
     /// Refuses a size that is beyond the device's limit.
-    pub(crate) fn check_limit(&self, asked: &Asked) -> Result<(), VerbsError> {
+    pub(crate) fn check_limit(&self, asked: &RequestedSize) -> Result<(), VerbsError> {
         match asked.asked <= asked.limit {
             true => Ok(()),
             false => Err(self.beyond(asked)),
         }
     }
 
-    fn beyond(&self, asked: &Asked) -> VerbsError {
+    fn beyond(&self, asked: &RequestedSize) -> VerbsError {
         VerbsError::Limit {
             device: self.name.clone(),
             what: asked.what,
@@ -429,7 +432,7 @@ impl Context {
         &self,
         call: &'static str,
         source: Errno,
-        limits: &[Asked],
+        limits: &[RequestedSize],
     ) -> VerbsError {
         let beyond = limits.iter().find(|asked| asked.asked > asked.limit);
         match beyond {
@@ -450,7 +453,7 @@ impl Context {
     }
 }
 
-impl Drop for Context {
+impl Drop for DeviceContext {
     fn drop(&mut self) {
         if fork::is_child() {
             return;
@@ -462,56 +465,8 @@ impl Drop for Context {
     }
 }
 
-/// A 64-bit identifier in the form of `ibv_devinfo`.
-pub(crate) struct Guid(pub(crate) u64);
-
-impl Guid {
-    /// Reads a device's name of the form `guid:0002:c903:0000:0001`; `None` for another name.
-    pub(crate) fn of_name(name: &str) -> Option<Self> {
-        let words: Vec<_> = name.strip_prefix("guid:")?.split(':').collect();
-        let is_word =
-            |word: &&str| word.len() == 4 && word.bytes().all(|one| one.is_ascii_hexdigit());
-        match words.len() == 4 && words.iter().all(is_word) {
-            true => u64::from_str_radix(&words.concat(), 16).ok().map(Self),
-            false => None,
-        }
-    }
-}
-
-impl fmt::Display for Guid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = |place: u32| self.0 >> (16 * place) & 0xffff;
-        let [a, b, c, d] = [3, 2, 1, 0].map(word);
-        write!(f, "{a:04x}:{b:04x}:{c:04x}:{d:04x}")
-    }
-}
-
 /// Returns a number that no other queue of this process has, by which events name the queue.
 pub(crate) fn new_tag() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// A requested size beside the device's limit.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
-    /// The object whose size it is.
-    pub(crate) what: &'static str,
-    /// The size that was requested.
-    pub(crate) asked: u64,
-    /// The device's limit.
-    pub(crate) limit: u64,
-    /// The setting that asks for less.
-    pub(crate) setting: &'static str,
-}
-
-impl Asked {
-    pub(crate) fn new(what: &'static str, asked: u32, limit: u32, setting: &'static str) -> Self {
-        Self {
-            what,
-            asked: asked.into(),
-            limit: limit.into(),
-            setting,
-        }
-    }
 }

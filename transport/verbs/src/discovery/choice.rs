@@ -14,7 +14,7 @@ use crate::{
         partition::PartitionKey,
         port::{LinkLayer, Mtu},
     },
-    device::Guid,
+    device::guid::Guid,
     error::VerbsError,
 };
 

@@ -18,7 +18,7 @@ use super::{
         gid::GidEntry,
         port::{PortAttributes, PortState},
     },
-    device::{Device, Guid},
+    device::{Device, guid::Guid},
     error::VerbsError,
     provider::{AtomicSupport, DeviceAttributes, Provider, Transport},
 };

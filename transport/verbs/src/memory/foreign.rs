@@ -15,11 +15,13 @@ use rustix::io::Errno;
 
 use super::{
     protection_domain::ProtectionDomain,
-    region::{RegionAccess, Registration, RemoteAddress, ScatterEntry, TargetEntry},
+    region::{RegionAccess, RegionRegistration},
+    remote_address::RemoteAddress,
+    scatter_entry::{ScatterEntry, TargetEntry},
 };
 use crate::{
     abi::Sge,
-    device::{Asked, Context, Device},
+    device::{Device, DeviceContext, requested_size::RequestedSize},
     error::VerbsError,
     locked_memory::LockedMemory,
     provider::{BufferHandle, RegisteredRegion},
@@ -27,7 +29,7 @@ use crate::{
 
 /// Registered memory without an address in this process.
 pub struct ForeignRegion {
-    registration: Arc<Registration>,
+    registration: Arc<RegionRegistration>,
     /// The address that requests have for the first byte.
     start: u64,
     bytes: usize,
@@ -93,7 +95,7 @@ impl ForeignRegion {
         kept: Arc<dyn Any + Send + Sync>,
     ) -> Result<Self, VerbsError> {
         let domain = domain.inner();
-        let (registration, is_noted) = Registration::new(registered.handle, domain, 0..0);
+        let (registration, is_noted) = RegionRegistration::new(registered.handle, domain, 0..0);
         let region = Self {
             registration,
             start,
@@ -192,14 +194,14 @@ impl Drop for ForeignRegion {
 /// which requests reach without the PCIe bus. Clones are the same memory.
 #[derive(Clone, Debug)]
 pub struct OnDeviceMemory {
-    buffer: Arc<Buffer>,
+    buffer: Arc<DeviceBuffer>,
 }
 
 #[derive(Debug)]
-struct Buffer {
+struct DeviceBuffer {
     handle: BufferHandle,
     bytes: usize,
-    context: Arc<Context>,
+    context: Arc<DeviceContext>,
 }
 
 impl OnDeviceMemory {
@@ -220,7 +222,7 @@ impl OnDeviceMemory {
         if limit == 0 {
             return Err(lacks(Errno::OPNOTSUPP));
         }
-        context.check_limit(&Asked {
+        context.check_limit(&RequestedSize {
             what: "memory of the device",
             asked: bytes as u64,
             limit,
@@ -236,7 +238,7 @@ impl OnDeviceMemory {
             _ => lacks(errno),
         })?;
         Ok(Self {
-            buffer: Arc::new(Buffer {
+            buffer: Arc::new(DeviceBuffer {
                 handle,
                 bytes,
                 context,
@@ -256,7 +258,7 @@ impl OnDeviceMemory {
     }
 
     #[cfg(feature = "rdma-sys")]
-    pub(crate) fn context(&self) -> &Context {
+    pub(crate) fn context(&self) -> &DeviceContext {
         &self.buffer.context
     }
 
@@ -270,7 +272,7 @@ impl OnDeviceMemory {
     /// If they leave the memory.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), VerbsError> {
         self.check(offset, from.len());
-        let Buffer {
+        let DeviceBuffer {
             handle, context, ..
         } = &*self.buffer;
         // SAFETY: the buffer is alive, and the bytes are within it.
@@ -291,7 +293,7 @@ impl OnDeviceMemory {
     /// If they leave the memory.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), VerbsError> {
         self.check(offset, into.len());
-        let Buffer {
+        let DeviceBuffer {
             handle, context, ..
         } = &*self.buffer;
         // SAFETY: the buffer is alive, and the bytes are within it.
@@ -319,7 +321,7 @@ impl OnDeviceMemory {
         let bytes = length("the range of a device's memory", &wide)?;
         self.check(range.start, bytes);
         let inner = domain.inner();
-        let Buffer {
+        let DeviceBuffer {
             handle, context, ..
         } = &*self.buffer;
         if !Arc::ptr_eq(context, &inner.context) {
@@ -363,7 +365,7 @@ impl OnDeviceMemory {
     }
 }
 
-impl Drop for Buffer {
+impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         if fork::is_child() {
             return;

@@ -5,5 +5,7 @@ pub mod foreign;
 pub(crate) mod on_demand;
 pub(crate) mod protection_domain;
 pub mod region;
+pub mod remote_address;
 mod reregister;
+pub mod scatter_entry;
 pub mod window;

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ibex_base::fork;
 
-use super::region::Registration;
+use super::region::RegionRegistration;
 use crate::{
-    device::{Context, Device},
+    device::{Device, DeviceContext},
     error::{VerbsError, consequence},
     provider::{DomainHandle, ThreadDomainHandle},
 };
@@ -24,11 +24,11 @@ pub struct ProtectionDomain {
 #[derive(Debug)]
 pub(crate) struct Domain {
     pub(crate) handle: DomainHandle,
-    pub(crate) context: Arc<Context>,
+    pub(crate) context: Arc<DeviceContext>,
     /// The device may order its accesses to regions of this domain loosely.
     pub(crate) relaxed_ordering: bool,
     /// Registrations by number, which closing the device ends; `None` after that.
-    registrations: Mutex<Option<BTreeMap<u64, Weak<Registration>>>>,
+    registrations: Mutex<Option<BTreeMap<u64, Weak<RegionRegistration>>>>,
     /// Of a parent domain. The thread domain goes after it, and the domain that it stands for last.
     _thread: Option<ThreadDomain>,
     base: Option<Arc<Domain>>,
@@ -38,7 +38,7 @@ pub(crate) struct Domain {
 #[derive(Debug)]
 struct ThreadDomain {
     handle: ThreadDomainHandle,
-    context: Arc<Context>,
+    context: Arc<DeviceContext>,
 }
 
 impl ProtectionDomain {
@@ -171,7 +171,7 @@ impl Domain {
     }
 
     /// Adds a registration; false if the domain takes no more.
-    pub(crate) fn note(&self, number: u64, registration: &Arc<Registration>) -> bool {
+    pub(crate) fn note(&self, number: u64, registration: &Arc<RegionRegistration>) -> bool {
         let mut registrations = self.registrations();
         let noted = registrations.as_mut();
         noted
@@ -186,7 +186,7 @@ impl Domain {
         }
     }
 
-    fn registrations(&self) -> MutexGuard<'_, Option<BTreeMap<u64, Weak<Registration>>>> {
+    fn registrations(&self) -> MutexGuard<'_, Option<BTreeMap<u64, Weak<RegionRegistration>>>> {
         // A parent domain's registrations are those of the domain that it stands for.
         let holder = self.base.as_deref().unwrap_or(self);
         let registrations = holder.registrations.lock();

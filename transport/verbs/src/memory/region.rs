@@ -4,7 +4,7 @@
 //! 1. A region owns its memory and gives it up only after it has been deregistered. So a request
 //!    that is still on its way when a region is dropped fails at the device, and never touches
 //!    memory that has another owner by then. If deregistering fails, the memory is leaked. When a
-//!    device is removed, its registrations end while their owners still exist (`Registration`): the
+//!    device is removed, its registrations end while their owners still exist (`RegionRegistration`): the
 //!    owners keep the memory, and requests fail as before.
 //! 2. No code holds a reference into registered memory unless it knows that the device
 //!    does not write there: the device writes a receive from its posting until its
@@ -18,20 +18,20 @@
 //!    what happens afterwards is rule 1.
 
 use std::ffi::c_void;
-use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ibex_base::{fork, sync::lock};
 use rustix::io::Errno;
 
 use super::protection_domain::{Domain, ProtectionDomain};
+use super::remote_address::RemoteAddress;
+use super::scatter_entry::{ScatterEntry, TargetEntry};
 use crate::{
     abi::{Sge, access_flags},
-    device::{Context, new_tag},
+    device::{DeviceContext, new_tag},
     error::VerbsError,
     locked_memory::LockedMemory,
     provider::RegionHandle,
@@ -110,7 +110,7 @@ impl RegionAccess {
     }
 
     /// Refuses rights that the device does not have.
-    fn check(self, context: &Context) -> Result<(), VerbsError> {
+    fn check(self, context: &DeviceContext) -> Result<(), VerbsError> {
         let on_demand = &context.attributes().extended.on_demand;
         match self.contains(Self::ON_DEMAND) && !on_demand.is_there() {
             false => Ok(()),
@@ -136,7 +136,7 @@ pub struct MemoryRegion<M: DeviceMemory> {
     pub(super) memory: ManuallyDrop<M>,
     /// Memory that the device may know in place of `memory`, since a change has failed.
     pub(super) doubtful: ManuallyDrop<Option<M>>,
-    pub(crate) registration: Arc<Registration>,
+    pub(crate) registration: Arc<RegionRegistration>,
     pub(super) base: NonNull<u8>,
     pub(super) bytes: usize,
     pub(super) lkey: u32,
@@ -147,7 +147,7 @@ pub struct MemoryRegion<M: DeviceMemory> {
 /// The device's knowledge of a region, until it is ended: by the region, or before that by the
 /// close of the device.
 #[derive(Debug)]
-pub(crate) struct Registration {
+pub(crate) struct RegionRegistration {
     /// The number of the registration in its domain.
     number: u64,
     state: Mutex<RegistrationState>,
@@ -155,7 +155,7 @@ pub(crate) struct Registration {
 
 #[derive(Debug)]
 enum RegistrationState {
-    Held(Held),
+    Held(LiveRegistration),
     /// The device is done with the memory.
     Ended,
     /// The registration could not be ended, so the memory belongs to the device for ever.
@@ -164,7 +164,7 @@ enum RegistrationState {
 
 /// A registration that the device knows.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct LiveRegistration {
     pub(crate) handle: RegionHandle,
     pub(super) domain: Arc<Domain>,
     /// The addresses of this process that are registered, which are mapped while this value exists;
@@ -211,7 +211,7 @@ impl<M: DeviceMemory> MemoryRegion<M> {
             VerbsError::registration(context.name(), bytes as u64, LockedMemory::now(), errno)
         })?;
         let handle = registered.handle;
-        let (registration, is_noted) = Registration::new(handle, domain, range);
+        let (registration, is_noted) = RegionRegistration::new(handle, domain, range);
         let region = Self {
             memory: ManuallyDrop::new(memory),
             doubtful: ManuallyDrop::new(None),
@@ -317,15 +317,11 @@ impl<M: DeviceMemory> MemoryRegion<M> {
             self.bytes
         );
         let length = u32::try_from(range.end - range.start).expect("a piece below 4 GiB");
-        ScatterEntry {
-            sge: Sge {
-                addr: (self.base.as_ptr().addr() + range.start) as u64,
-                length,
-                lkey: self.lkey,
-            },
-            registered: true,
-            memory: PhantomData,
-        }
+        ScatterEntry::registered(Sge {
+            addr: (self.base.as_ptr().addr() + range.start) as u64,
+            length,
+            lkey: self.lkey,
+        })
     }
 }
 
@@ -345,7 +341,7 @@ impl<M: DeviceMemory> Drop for MemoryRegion<M> {
     }
 }
 
-impl Registration {
+impl RegionRegistration {
     /// Keeps the registration of a range of this process, or of other memory if it is empty. Returns
     /// whether the domain takes it.
     pub(super) fn new(
@@ -354,7 +350,7 @@ impl Registration {
         range: Range<usize>,
     ) -> (Arc<Self>, bool) {
         let number = new_tag();
-        let held = Held {
+        let held = LiveRegistration {
             handle,
             domain: Arc::clone(domain),
             range,
@@ -373,7 +369,7 @@ impl Registration {
 
     /// Runs `act` while the device knows the region; `None` if it no longer does. The lock keeps the
     /// registration from being ended meanwhile.
-    pub(crate) fn while_held<T>(&self, act: impl FnOnce(&mut Held) -> T) -> Option<T> {
+    pub(crate) fn while_held<T>(&self, act: impl FnOnce(&mut LiveRegistration) -> T) -> Option<T> {
         match &mut *self.state() {
             RegistrationState::Held(held) => Some(act(held)),
             _ => None,
@@ -391,7 +387,7 @@ impl Registration {
     pub(crate) fn end(&self) -> bool {
         let mut state = self.state();
         if let RegistrationState::Held(held) = &*state {
-            let Held {
+            let LiveRegistration {
                 handle,
                 domain,
                 range,
@@ -421,125 +417,5 @@ impl Registration {
 
     fn state(&self) -> MutexGuard<'_, RegistrationState> {
         lock(&self.state)
-    }
-}
-
-/// A place in a peer's memory, and the key to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteAddress {
-    /// The address there.
-    pub address: u64,
-    /// The key that permits this end to read or write there.
-    pub rkey: u32,
-}
-
-impl RemoteAddress {
-    /// Returns the key alone.
-    #[must_use]
-    pub fn key(self) -> RemoteKey {
-        RemoteKey(self.rkey)
-    }
-
-    /// Returns the place this many bytes behind. The addresses of a peer are numbers here, so they
-    /// wrap.
-    #[must_use]
-    pub fn plus(self, bytes: u64) -> Self {
-        Self {
-            address: self.address.wrapping_add(bytes),
-            ..self
-        }
-    }
-}
-
-/// The key of a memory region or of a memory window, by which a peer reaches it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RemoteKey(pub(crate) u32);
-
-impl RemoteKey {
-    /// Takes the number that a peer has told.
-    #[must_use]
-    pub fn from_raw(raw: u32) -> Self {
-        Self(raw)
-    }
-
-    /// Returns the number, to be told to a peer.
-    #[must_use]
-    pub fn to_raw(self) -> u32 {
-        self.0
-    }
-}
-
-/// A piece of memory of a work request.
-#[derive(Clone, Copy, Debug)]
-pub struct ScatterEntry<'memory> {
-    pub(crate) sge: Sge,
-    pub(crate) registered: bool,
-    memory: PhantomData<&'memory [u8]>,
-}
-
-impl<'memory> ScatterEntry<'memory> {
-    /// A piece of registered memory, which exists while `'memory` lasts.
-    pub(super) fn registered(sge: Sge) -> Self {
-        Self {
-            sge,
-            registered: true,
-            memory: PhantomData,
-        }
-    }
-
-    /// An entry without bytes, with which arrays of entries are made before they are filled.
-    pub const EMPTY: Self = Self {
-        sge: Sge {
-            addr: 0,
-            length: 0,
-            lkey: 0,
-        },
-        registered: false,
-        memory: PhantomData,
-    };
-
-    /// Memory that is not registered, for inline sends only: the bytes are copied while
-    /// they are posted.
-    ///
-    /// # Panics
-    /// If it is longer than 4 GiB.
-    #[inline]
-    #[must_use]
-    pub fn unregistered(bytes: &'memory [u8]) -> Self {
-        Self {
-            sge: Sge {
-                addr: bytes.as_ptr().addr() as u64,
-                length: u32::try_from(bytes.len()).expect("a piece below 4 GiB"),
-                lkey: 0,
-            },
-            registered: false,
-            memory: PhantomData,
-        }
-    }
-
-    /// Returns the piece's length.
-    #[inline]
-    #[must_use]
-    pub fn bytes(&self) -> u32 {
-        self.sge.length
-    }
-}
-
-/// A piece of memory of a work request that the device writes
-/// ([`MemoryRegion::target`]).
-#[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-pub struct TargetEntry<'memory>(pub(crate) ScatterEntry<'memory>);
-
-impl<'memory> TargetEntry<'memory> {
-    pub(crate) fn as_entries<'list>(list: &'list [Self]) -> &'list [ScatterEntry<'memory>] {
-        // SAFETY: the same pieces, since the type is transparent.
-        unsafe { slice::from_raw_parts(list.as_ptr().cast(), list.len()) }
-    }
-
-    /// Returns the piece's length.
-    #[must_use]
-    pub fn bytes(&self) -> u32 {
-        self.0.bytes()
     }
 }

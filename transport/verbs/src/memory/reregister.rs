@@ -17,7 +17,7 @@ use super::{
     region::{DeviceMemory, MemoryRegion, RegionAccess},
 };
 use crate::{
-    device::Context,
+    device::DeviceContext,
     error::VerbsError,
     provider::{ReregisterFailure, Reregistration},
 };
@@ -59,7 +59,7 @@ impl<M: DeviceMemory> MemoryRegion<M> {
         };
         self.reregister(&change).map_err(|(error, _)| error)?;
         // The region keeps its new domain alive from now on.
-        let moved = |held: &mut super::region::Held| held.domain = Arc::clone(to);
+        let moved = |held: &mut super::region::LiveRegistration| held.domain = Arc::clone(to);
         let is_held = self.registration.while_held(moved).is_some();
         match is_held && self.registration.move_to(&from, to) {
             true => Ok(()),
@@ -135,7 +135,7 @@ impl<M: DeviceMemory> MemoryRegion<M> {
     }
 
     fn domain(&self) -> Result<Arc<super::protection_domain::Domain>, VerbsError> {
-        let domain = |held: &mut super::region::Held| Arc::clone(&held.domain);
+        let domain = |held: &mut super::region::LiveRegistration| Arc::clone(&held.domain);
         self.registration
             .while_held(domain)
             .ok_or_else(|| VerbsError::Closed {
@@ -144,7 +144,7 @@ impl<M: DeviceMemory> MemoryRegion<M> {
     }
 }
 
-fn closed(context: &Context) -> VerbsError {
+fn closed(context: &DeviceContext) -> VerbsError {
     VerbsError::Closed {
         device: context.name().to_owned(),
     }

@@ -63,14 +63,15 @@ use ibex_base::fork;
 
 use super::{
     protection_domain::{Domain, ProtectionDomain},
-    region::{RegionAccess, Registration, RemoteAddress, RemoteKey},
+    region::{RegionAccess, RegionRegistration},
+    remote_address::{RemoteAddress, RemoteKey},
 };
 use crate::{
     abi::work_id::WorkId,
     completion::work_completion::{CompletionFailure, WorkCompletion},
     error::VerbsError,
     provider::{WindowHandle, WindowKind},
-    queue_pair::{Pair, receive_queue::PostError},
+    queue_pair::{QueuePairObject, receive_queue::PostError},
 };
 
 /// A key to a part of a region, which comes and goes.
@@ -83,27 +84,27 @@ pub struct MemoryWindow {
     key: RemoteKey,
     /// The request whose completion is awaited, and its queue pair.
     waits_for: Option<(WorkId, u32)>,
-    binding: Option<Binding>,
+    binding: Option<WindowBinding>,
     /// The binding that a new one replaces, until that is done.
-    replaced: Option<Binding>,
+    replaced: Option<WindowBinding>,
     // Last, since the window goes first.
     pub(crate) domain: Arc<Domain>,
 }
 
 /// The objects that a window is bound to, and keeps alive.
-pub(crate) struct Binding {
+pub(crate) struct WindowBinding {
     pub(crate) key: u32,
     pub(crate) address: u64,
     pub(crate) bytes: usize,
     pub(crate) peer_invalidates: bool,
-    pub(crate) pair: Arc<Pair>,
+    pub(crate) pair: Arc<QueuePairObject>,
     pub(crate) number: u32,
-    pub(crate) registration: Arc<Registration>,
+    pub(crate) registration: Arc<RegionRegistration>,
     /// The region of the registration.
     pub(crate) _region: Arc<dyn Any + Send + Sync>,
 }
 
-impl fmt::Debug for Binding {
+impl fmt::Debug for WindowBinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes at {:#x}", self.bytes, self.address)
     }
@@ -290,7 +291,10 @@ impl MemoryWindow {
 
     /// Checks that this end may invalidate the window now, by that queue pair. Returns what it is bound
     /// to.
-    pub(crate) fn check_invalidate(&self, pair: &Arc<Pair>) -> Result<&Binding, WindowError> {
+    pub(crate) fn check_invalidate(
+        &self,
+        pair: &Arc<QueuePairObject>,
+    ) -> Result<&WindowBinding, WindowError> {
         let binding = match (&self.binding, self.state) {
             (Some(binding), WindowState::Bound) => binding,
             _ => return Err(self.refused("invalidated")),
@@ -314,7 +318,7 @@ impl MemoryWindow {
     }
 
     /// Notes that the request to bind it was posted.
-    pub(crate) fn begin_binding(&mut self, id: WorkId, binding: Binding) {
+    pub(crate) fn begin_binding(&mut self, id: WorkId, binding: WindowBinding) {
         self.state = WindowState::Binding;
         self.waits_for = Some((id, binding.number));
         self.key = RemoteKey(binding.key);

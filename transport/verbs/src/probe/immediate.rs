@@ -11,7 +11,7 @@ use crate::{
     device::Device,
     error::VerbsError,
     memory::protection_domain::ProtectionDomain,
-    queue_pair::{connection::LocalPort, work_request::SendRequest},
+    queue_pair::{endpoint::LocalPort, work_request::SendRequest},
 };
 
 /// The word of the test write, and its length.

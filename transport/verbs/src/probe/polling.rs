@@ -25,7 +25,8 @@ use crate::{
     },
     queue_pair::{
         QueuePair, QueuePairBuilder,
-        connection::{ConnectionSettings, FirstSequence, LocalPort},
+        connection::ConnectionSettings,
+        endpoint::{FirstSequence, LocalPort},
         work_request::{ReceiveRequest, SendRequest},
     },
 };

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::{AddressObject, DomainHandle, PairHandle};
-use crate::abi::{gid::Gid, queue_pair_state::AddressVector};
+use crate::abi::{gid::Gid, queue_pair_attributes::AddressVector};
 
 /// The part of [`Provider`](super::Provider) that is about datagrams.
 ///

@@ -39,11 +39,8 @@ use rustix::io::Errno;
 
 use super::{
     abi::{
-        RecvWr, SendWr, Wc,
-        gid::GidEntry,
-        port::PortAttributes,
-        queue_pair_kind::QueuePairKind,
-        queue_pair_state::{AttributeMask, QueuePairAttributes},
+        RecvWr, SendWr, Wc, attribute_mask::AttributeMask, gid::GidEntry, port::PortAttributes,
+        queue_pair_attributes::QueuePairAttributes, queue_pair_kind::QueuePairKind,
     },
     device::fork_report::ForkStatus,
     error::VerbsError,

@@ -10,17 +10,18 @@ use std::sync::Arc;
 use ibex_base::fork;
 
 use super::{
-    connection::{ConnectionSettings, LocalPort, RemoteEndpoint},
+    connection::ConnectionSettings,
+    endpoint::{LocalPort, RemoteEndpoint},
     global_header::GlobalHeader,
 };
 use crate::{
     abi::{
         gid::GidType,
-        queue_pair_state::{AddressVector, GlobalRoute},
+        queue_pair_attributes::{AddressVector, GlobalRoute},
         wc_flags, wc_opcode,
     },
     completion::work_completion::WorkCompletion,
-    device::{Context, Device},
+    device::{Device, DeviceContext},
     error::VerbsError,
     memory::protection_domain::{Domain, ProtectionDomain},
     provider::AddressObject,
@@ -112,7 +113,7 @@ impl Drop for Address {
         if fork::is_child() {
             return;
         }
-        let context: &Context = &self.domain.context;
+        let context: &DeviceContext = &self.domain.context;
         // SAFETY: the handle is alive, and outstanding requests that name it held an `Arc` of it.
         if let Err(errno) = unsafe { context.provider().destroy_address(self.handle) } {
             context.undestroyed("ibv_destroy_ah", errno);

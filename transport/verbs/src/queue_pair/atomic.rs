@@ -34,7 +34,9 @@ use crate::{
     memory::{
         anonymous::AnonymousMemory,
         protection_domain::ProtectionDomain,
-        region::{MemoryRegion, RegionAccess, RemoteAddress, TargetEntry},
+        region::{MemoryRegion, RegionAccess},
+        remote_address::RemoteAddress,
+        scatter_entry::TargetEntry,
     },
     provider::AtomicSupport,
 };
@@ -143,11 +145,11 @@ impl SendBatch<'_, '_> {
 /// Registered memory for the results of atomics.
 #[derive(Debug)]
 pub struct AtomicResults {
-    shared: Arc<Places>,
+    shared: Arc<ResultSlots>,
 }
 
 #[derive(Debug)]
-struct Places {
+struct ResultSlots {
     region: MemoryRegion<AnonymousMemory>,
     free: Mutex<Vec<usize>>,
 }
@@ -156,7 +158,7 @@ struct Places {
 /// [`AtomicResults`], unless it still waits.
 #[derive(Debug)]
 pub struct AtomicResult {
-    shared: Arc<Places>,
+    shared: Arc<ResultSlots>,
     index: usize,
     /// The request and the queue pair that write here.
     waits_for: Option<(WorkId, u32)>,
@@ -175,7 +177,7 @@ impl AtomicResults {
         let region = MemoryRegion::register(domain, memory, RegionAccess::RECEIVE)?;
         let free = Mutex::new((0..bytes / RESULT_BYTES).rev().collect());
         Ok(Self {
-            shared: Arc::new(Places { region, free }),
+            shared: Arc::new(ResultSlots { region, free }),
         })
     }
 

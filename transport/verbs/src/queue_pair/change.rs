@@ -17,11 +17,13 @@
 use super::{QueuePair, connection::ConnectionSettings};
 use crate::{
     Device,
-    abi::queue_pair_state::{
-        AlternatePath, AttributeMask, MigrationState, QueuePairAttributes, QueuePairState,
+    abi::{
+        attribute_mask::AttributeMask,
+        queue_pair_attributes::{AlternatePath, MigrationState, QueuePairAttributes},
+        queue_pair_state::QueuePairState,
     },
     error::VerbsError,
-    queue_pair::connection::{LocalPort, RemoteEndpoint},
+    queue_pair::endpoint::{LocalPort, RemoteEndpoint},
 };
 
 impl QueuePair {

@@ -22,19 +22,22 @@ use std::sync::Arc;
 use ibex_base::fork;
 
 use super::{
-    Pair, QueuePair, QueuePairBuilder, SendBatch,
+    QueuePair, QueuePairBuilder, QueuePairObject, SendBatch,
     address::{Address, AddressHandle},
-    connection::{ConnectionSettings, FirstSequence, LocalPort},
+    connection::ConnectionSettings,
     datagram_buffer::DatagramEntry,
     delegates::delegates,
+    endpoint::{FirstSequence, LocalPort},
     receive_queue::{PostError, ReceiveBatch, ReceiveQueue},
     work_request::{PushError, ReceiveRequest, SendRequest},
 };
 use crate::{
     abi::{
+        attribute_mask::AttributeMask,
         gid::{Gid, GidScope},
+        queue_pair_attributes::QueuePairAttributes,
         queue_pair_kind::QueuePairKind,
-        queue_pair_state::{AttributeMask, QueuePairAttributes, QueuePairState},
+        queue_pair_state::QueuePairState,
         work_id::WorkId,
     },
     error::VerbsError,
@@ -80,7 +83,7 @@ pub struct DatagramDestination<'address> {
 #[derive(Debug)]
 pub(super) struct Datagrams {
     groups: Vec<MulticastGroup>,
-    pair: Arc<Pair>,
+    pair: Arc<QueuePairObject>,
     /// The address handles of the batch that is being filled.
     pending: Vec<Arc<Address>>,
     /// The address handle of each datagram that is outstanding.

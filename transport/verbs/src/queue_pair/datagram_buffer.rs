@@ -6,7 +6,10 @@ use super::global_header::GlobalHeader;
 use crate::{
     abi::{wc_flags, wc_opcode},
     completion::work_completion::WorkCompletion,
-    memory::region::{DeviceMemory, MemoryRegion, TargetEntry},
+    memory::{
+        region::{DeviceMemory, MemoryRegion},
+        scatter_entry::TargetEntry,
+    },
 };
 
 /// A place in a memory region for one datagram.

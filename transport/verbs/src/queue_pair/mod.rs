@@ -15,14 +15,18 @@
 
 pub(crate) mod address;
 pub(crate) mod atomic;
+pub(crate) mod builder;
 mod change;
 pub(crate) mod connection;
 pub(crate) mod datagram;
 pub(crate) mod datagram_buffer;
 mod delegates;
+pub(crate) mod endpoint;
 pub(crate) mod global_header;
 pub(crate) mod read;
 pub(crate) mod receive_queue;
+pub(crate) mod request_table;
+pub(crate) mod send_batch;
 pub(crate) mod teardown;
 pub(crate) mod unreliable;
 mod window;
@@ -32,323 +36,34 @@ pub(crate) mod xrc;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use connection::{ConnectionSettings, FirstSequence, LocalPort, RemoteEndpoint};
+pub use builder::QueuePairBuilder;
+pub use send_batch::SendBatch;
+
+use connection::ConnectionSettings;
 use datagram::Datagrams;
+use endpoint::{FirstSequence, LocalPort, RemoteEndpoint};
 use ibex_base::fork;
 use read::ReadLimits;
-use receive_queue::{PostError, ReceiveQueue, SharedReceives};
-use work_request::{PushError, ReceiveRequest, RequestTable, SendRequest};
+use receive_queue::{PostError, ReceiveQueue, SharedReceiveQueueObject};
+use request_table::RequestTable;
+use work_request::{ReceiveRequest, SendRequest};
 
 use super::{
     abi::{
         SendWr,
+        attribute_mask::AttributeMask,
         port::Mtu,
+        queue_pair_attributes::QueuePairAttributes,
         queue_pair_kind::QueuePairKind,
-        queue_pair_state::{AttributeMask, QueuePairAttributes, QueuePairState},
+        queue_pair_state::QueuePairState,
         work_id::{Operation, WorkId},
     },
-    completion::{
-        queue::{CompletionQueue, Completions},
-        room::TakenRoom,
-    },
+    completion::{queue::CompletionQueueObject, room::TakenRoom},
     connect_error::{ConnectCause, ConnectError},
-    device::{Asked, Device},
     error::VerbsError,
-    memory::{
-        protection_domain::{Domain, ProtectionDomain},
-        region::RegionAccess,
-    },
-    provider::{AtomicSupport, PairHandle, PostSend, QueriedPair, QueuePairInit, QueuePairSizes},
+    memory::protection_domain::Domain,
+    provider::{PairHandle, PostSend, QueriedPair, QueuePairSizes},
 };
-
-/// The description of a queue pair; ends in [`build`](QueuePairBuilder::build).
-#[derive(Clone, Debug)]
-pub struct QueuePairBuilder {
-    domain: Arc<Domain>,
-    send_completions: Arc<Completions>,
-    receive_completions: Arc<Completions>,
-    shared: Option<Arc<SharedReceives>>,
-    sizes: QueuePairSizes,
-    access: RegionAccess,
-    pkey_index: u16,
-    batch: usize,
-}
-
-impl QueuePairBuilder {
-    /// Describes a queue pair with one completion queue for sends and receives, and a receive
-    /// queue of its own.
-    #[must_use]
-    pub fn new(domain: &ProtectionDomain, completions: &CompletionQueue) -> Self {
-        Self {
-            domain: Arc::clone(domain.inner()),
-            send_completions: Arc::clone(completions.inner()),
-            receive_completions: Arc::clone(completions.inner()),
-            shared: None,
-            sizes: QueuePairSizes {
-                send_requests: 128,
-                receive_requests: 128,
-                send_entries: 2,
-                receive_entries: 1,
-                inline_bytes: 220,
-            },
-            access: RegionAccess::SEND,
-            pkey_index: 0,
-            batch: 64,
-        }
-    }
-
-    /// Completes receives into another queue.
-    #[must_use]
-    pub fn receive_completions(mut self, completions: &CompletionQueue) -> Self {
-        self.receive_completions = Arc::clone(completions.inner());
-        self
-    }
-
-    /// Takes receives from a shared queue.
-    ///
-    /// # Panics
-    /// If that queue is another queue pair's own.
-    #[must_use]
-    pub fn shared_receive_queue(mut self, queue: &ReceiveQueue) -> Self {
-        let shared = queue.shared_inner().expect("a shared receive queue");
-        self.shared = Some(Arc::clone(shared));
-        self
-    }
-
-    /// Sets the least number of sends outstanding at a time; a device may round up. Default: 128.
-    #[must_use]
-    pub fn send_requests(mut self, requests: u32) -> Self {
-        self.sizes.send_requests = requests;
-        self
-    }
-
-    /// Sets the number of receives outstanding at a time, and the pieces of one; without a shared
-    /// queue only. Default: 128 of one piece.
-    #[must_use]
-    pub fn receives(mut self, requests: u32, entries: u32) -> Self {
-        self.sizes.receive_requests = requests;
-        self.sizes.receive_entries = entries;
-        self
-    }
-
-    /// Sets the number of pieces of one send. Default: 2, since a record over a ring's seam is two.
-    #[must_use]
-    pub fn send_entries(mut self, entries: u32) -> Self {
-        self.sizes.send_entries = entries;
-        self
-    }
-
-    /// Sets the number of bytes of an inline send. Default: 220. The queue pair takes as many as
-    /// the device gives: devices differ widely, and refuse, rather than cut, a size that is too
-    /// large for them.
-    #[must_use]
-    pub fn inline_bytes(mut self, bytes: u32) -> Self {
-        self.sizes.inline_bytes = bytes;
-        self
-    }
-
-    /// Sets the rights of the peer to memory that it has keys to. Default: nothing.
-    #[must_use]
-    pub fn remote_access(mut self, access: RegionAccess) -> Self {
-        self.access = access;
-        self
-    }
-
-    /// Sets the partition of the queue pair, by the place of the key in the port's table. Default:
-    /// 0.
-    #[must_use]
-    pub fn pkey_index(mut self, index: u16) -> Self {
-        self.pkey_index = index;
-        self
-    }
-
-    /// Sets the most sends that are posted with one call. Default: 64.
-    #[must_use]
-    pub fn batch(mut self, requests: usize) -> Self {
-        self.batch = requests;
-        self
-    }
-
-    /// Makes the queue pair and brings it to INIT, where it takes receives.
-    ///
-    /// # Errors
-    /// [`VerbsError::OtherDevice`] if the protection domain and the queues are not of one open
-    /// device, [`VerbsError::NoSuchPartitionIndex`] if the port has no such partition,
-    /// [`VerbsError::NoCompletionRoom`] or [`VerbsError::UncountedCompletions`] by a completion queue
-    /// that [ignores an overrun](CompletionQueue::ignoring_overrun). Otherwise the refusal of the
-    /// device, with its limit if a limit is the cause.
-    pub fn build(self, port: u8, settings: ConnectionSettings) -> Result<QueuePair, VerbsError> {
-        self.build_connected(QueuePairKind::Reliable, port, settings)
-    }
-
-    /// Makes a queue pair of a kind that is connected, and brings it to INIT.
-    fn build_connected(
-        self,
-        kind: QueuePairKind,
-        port: u8,
-        settings: ConnectionSettings,
-    ) -> Result<QueuePair, VerbsError> {
-        self.check_partition(port)?;
-        let (attributes, mask) = settings.to_init(port, self.pkey_index, self.access.bits());
-        let mut pair = self.create(kind, settings)?;
-        pair.modify(&attributes, mask)?;
-        Ok(pair)
-    }
-
-    fn check_partition(&self, port: u8) -> Result<(), VerbsError> {
-        Device::of(&self.domain.context).check_pkey_index(port, self.pkey_index)
-    }
-
-    /// Makes a queue pair, which is at RESET.
-    fn create(
-        self,
-        kind: QueuePairKind,
-        settings: ConnectionSettings,
-    ) -> Result<QueuePair, VerbsError> {
-        let context = &self.domain.context;
-        self.check_devices()?;
-        let mut init = QueuePairInit {
-            kind,
-            send_queue: self.send_completions.handle,
-            receive_queue: self.receive_completions.handle,
-            shared: self.shared.as_ref().map(|shared| shared.handle),
-            sizes: QueuePairSizes {
-                // `Teardown` needs one more request of each kind.
-                send_requests: self.sizes.send_requests.saturating_add(1),
-                receive_requests: self.sizes.receive_requests.saturating_add(1),
-                ..self.sizes
-            },
-        };
-        let has_own = init.shared.is_none() && kind != QueuePairKind::XrcSend;
-        if !has_own {
-            // mlx5 checks these sizes against its limits even when they have no effect.
-            init.sizes.receive_requests = 0;
-            init.sizes.receive_entries = 0;
-        }
-        let (sends, receives) = (init.sizes.send_requests, init.sizes.receive_requests);
-        let room = self.take_room(sends, receives)?;
-        let created = loop {
-            // SAFETY: domain, completion queues and shared receive queue are alive, and of one
-            // context.
-            match unsafe { context.provider().create_pair(self.domain.handle, &init) } {
-                // A device answers EINVAL to an inline size that it does not support, and reports
-                // no limit. So ask for less until it fits.
-                Err(rustix::io::Errno::INVAL) if init.sizes.inline_bytes > 0 => {
-                    init.sizes.inline_bytes /= 2;
-                }
-                other => break other,
-            }
-        };
-        let created = created.map_err(|errno| {
-            let limits = context.attributes();
-            context.refused(
-                "ibv_create_qp",
-                errno,
-                &[
-                    Asked::new(
-                        "a queue pair with that many sends",
-                        init.sizes.send_requests,
-                        limits.max_queue_pair_requests,
-                        "send_requests",
-                    ),
-                    Asked::new(
-                        "a queue pair with that many receives",
-                        init.sizes.receive_requests,
-                        limits.max_queue_pair_requests,
-                        "its receives (session_credit)",
-                    ),
-                    Asked::new(
-                        "a queue pair with that many scatter entries",
-                        init.sizes.send_entries.max(init.sizes.receive_entries),
-                        limits.max_entries,
-                        "send_entries or the entries of receives",
-                    ),
-                ],
-            )
-        })?;
-        let mut sizes = created.sizes;
-        // A device may round up, but room was taken for what was asked.
-        if self.send_completions.room.is_some() {
-            sizes.send_requests = sizes.send_requests.min(sends);
-        }
-        if self.receive_completions.room.is_some() {
-            sizes.receive_requests = sizes.receive_requests.min(receives);
-        }
-        let inner = Arc::new(Pair {
-            handle: created.handle,
-            _room: room,
-            shared: self.shared,
-            send_completions: self.send_completions,
-            receive_completions: self.receive_completions,
-            domain: self.domain,
-        });
-        let receives = has_own.then(|| {
-            ReceiveQueue::of_pair(
-                &inner,
-                sizes.receive_requests.saturating_sub(1),
-                sizes.receive_entries,
-            )
-        });
-        Ok(QueuePair {
-            kind,
-            number: created.number,
-            state: QueuePairState::Reset,
-            sizes,
-            settings,
-            local: None,
-            remote: None,
-            reads: settings.read_limits(inner.domain.context.attributes()),
-            post: inner.domain.context.opened().hot.post_send,
-            table: RequestTable::new(self.batch, sizes.send_entries as usize),
-            capacity: sizes.send_requests.saturating_sub(1),
-            outstanding: 0,
-            receives,
-            inner,
-            datagrams: None,
-        })
-    }
-
-    /// Takes room for the completions of sends and of receives, where it is counted.
-    fn take_room(&self, sends: u32, receives: u32) -> Result<[Option<TakenRoom>; 2], VerbsError> {
-        if self.shared.is_some() {
-            TakenRoom::refuse_shared(&self.receive_completions)?;
-        }
-        let (to_sends, to_receives) = (&self.send_completions, &self.receive_completions);
-        if Arc::ptr_eq(to_sends, to_receives) {
-            let both = TakenRoom::take(to_sends, sends.saturating_add(receives))?;
-            return Ok([both, None]);
-        }
-        Ok([
-            TakenRoom::take(to_sends, sends)?,
-            TakenRoom::take(to_receives, receives)?,
-        ])
-    }
-
-    /// Checks that domain and queues are of one context, as `ibv_create_qp` takes for granted.
-    fn check_devices(&self) -> Result<(), VerbsError> {
-        let shared = self.shared.as_ref();
-        let parts = [
-            (
-                "completion queue of sends",
-                Some(&self.send_completions.context),
-            ),
-            (
-                "completion queue of receives",
-                Some(&self.receive_completions.context),
-            ),
-            (
-                "shared receive queue",
-                shared.map(|shared| shared.context()),
-            ),
-        ];
-        for (object, context) in parts {
-            if let Some(context) = context {
-                self.domain.context.check_same(object, context)?;
-            }
-        }
-        Ok(())
-    }
-}
 
 /// The two queues of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -360,7 +75,7 @@ pub(crate) enum Queue {
 /// An end of a reliable connection.
 #[derive(Debug)]
 pub struct QueuePair {
-    inner: Arc<Pair>,
+    inner: Arc<QueuePairObject>,
     kind: QueuePairKind,
     number: u32,
     sizes: QueuePairSizes,
@@ -389,15 +104,15 @@ pub struct QueuePair {
 
 /// The object itself, which an own receive queue keeps alive too.
 #[derive(Debug)]
-pub(crate) struct Pair {
+pub(crate) struct QueuePairObject {
     pub(crate) handle: PairHandle,
-    shared: Option<Arc<SharedReceives>>,
+    shared: Option<Arc<SharedReceiveQueueObject>>,
     pub(crate) domain: Arc<Domain>,
     /// The room of its completion queues, which is free when the queue pair is destroyed.
     _room: [Option<TakenRoom>; 2],
     // Completion queues.
-    send_completions: Arc<Completions>,
-    receive_completions: Arc<Completions>,
+    send_completions: Arc<CompletionQueueObject>,
+    receive_completions: Arc<CompletionQueueObject>,
 }
 
 impl QueuePair {
@@ -572,7 +287,7 @@ impl QueuePair {
     }
 
     #[cfg(feature = "rdma-sys")]
-    pub(crate) fn context(&self) -> &crate::device::Context {
+    pub(crate) fn context(&self) -> &crate::device::DeviceContext {
         &self.inner.domain.context
     }
 
@@ -667,7 +382,7 @@ impl QueuePair {
     }
 }
 
-impl Drop for Pair {
+impl Drop for QueuePairObject {
     fn drop(&mut self) {
         if fork::is_child() {
             return;
@@ -685,104 +400,5 @@ impl Drop for Pair {
         if let Err(errno) = destroyed {
             context.undestroyed("ibv_destroy_qp", errno);
         }
-    }
-}
-
-/// Sends that are about to be posted, with one call. Dropped, it posts nothing.
-///
-/// The batch borrows the memory to send until it is posted:
-///
-/// ```compile_fail,E0505
-/// # use ibex_verbs::*;
-/// fn late(pair: &mut QueuePair, region: MemoryRegion<AnonymousMemory>, id: WorkId) {
-///     let entries = [region.entry(0..8)];
-///     let mut batch = pair.send_batch();
-///     batch.push(&SendRequest::send(id, &entries)).unwrap();
-///     drop(region);
-///     batch.post().unwrap();
-/// }
-/// ```
-///
-/// There is only one batch at a time:
-///
-/// ```compile_fail,E0499
-/// # use ibex_verbs::*;
-/// fn two(pair: &mut QueuePair) {
-///     let one = pair.send_batch();
-///     let other = pair.send_batch();
-///     one.post().unwrap();
-///     other.post().unwrap();
-/// }
-/// ```
-#[derive(Debug)]
-pub struct SendBatch<'pair, 'memory> {
-    pair: &'pair mut QueuePair,
-    memory: PhantomData<&'memory [u8]>,
-}
-
-impl<'memory> SendBatch<'_, 'memory> {
-    /// Adds a request.
-    ///
-    /// # Errors
-    /// [`PushError`]; the batch is as it was.
-    #[inline(always)]
-    pub fn push(&mut self, request: &SendRequest<'_, 'memory>) -> Result<(), PushError> {
-        if self.pair.send_room() <= self.pair.table.len() as u32 {
-            return Err(PushError::QueueFull {
-                capacity: self.pair.capacity,
-            });
-        }
-        self.pair
-            .table
-            .push_send(request, self.pair.sizes.inline_bytes)
-    }
-
-    /// Returns the table for a read or an atomic, if the queue has room for one and the connection
-    /// carries some.
-    fn table_of_reads(&mut self) -> Result<&mut RequestTable<SendWr>, PushError> {
-        if self.pair.reads.depth == 0 {
-            return Err(PushError::NoReads);
-        }
-        self.table_with_room()
-    }
-
-    fn table_with_room(&mut self) -> Result<&mut RequestTable<SendWr>, PushError> {
-        let capacity = self.pair.capacity;
-        match self.pair.send_room() > self.pair.table.len() as u32 {
-            true => Ok(&mut self.pair.table),
-            false => Err(PushError::QueueFull { capacity }),
-        }
-    }
-
-    fn atomics(&self) -> AtomicSupport {
-        self.pair.inner.domain.context.attributes().atomics
-    }
-
-    /// Returns the number of requests in the batch.
-    #[inline]
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.pair.table.len()
-    }
-
-    /// Returns whether the batch is empty.
-    #[inline]
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Posts the requests of the batch. Returns how many there were.
-    ///
-    /// # Errors
-    /// [`PostError`], which says how many were posted nevertheless.
-    #[inline]
-    pub fn post(self) -> Result<u32, PostError> {
-        let outcome = self.pair.post_table();
-        self.pair.outstanding += match &outcome {
-            Ok(posted) => *posted,
-            Err(error) => error.accepted,
-        };
-        outcome
     }
 }

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     abi::{work_id::WorkId, wr_opcode},
-    memory::region::{RemoteAddress, TargetEntry},
+    memory::{remote_address::RemoteAddress, scatter_entry::TargetEntry},
 };
 
 /// A request that reads memory of the peer.

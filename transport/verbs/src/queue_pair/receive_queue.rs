@@ -12,17 +12,18 @@ use ibex_base::fork;
 use rustix::io::Errno;
 
 use super::{
-    Pair,
-    work_request::{PushError, ReceiveRequest, RequestTable},
+    QueuePairObject,
+    request_table::RequestTable,
+    work_request::{PushError, ReceiveRequest},
     xrc::{OpenXrcDomain, XrcDomain},
 };
 use crate::{
     abi::RecvWr,
     completion::{
-        queue::{CompletionQueue, Completions},
+        queue::{CompletionQueue, CompletionQueueObject},
         room::TakenRoom,
     },
-    device::{Asked, Context, new_tag},
+    device::{DeviceContext, new_tag, requested_size::RequestedSize},
     error::VerbsError,
     memory::protection_domain::{Domain, ProtectionDomain},
     provider::{PostReceive, SharedReceiveAttributes, SharedReceiveHandle, xrc::XrcReceivesInit},
@@ -31,7 +32,7 @@ use crate::{
 /// A queue of receives, shared by queue pairs or of one alone.
 #[derive(Debug)]
 pub struct ReceiveQueue {
-    target: Target,
+    target: ReceiveQueueOwner,
     post: PostReceive,
     table: RequestTable<RecvWr>,
     capacity: u32,
@@ -40,24 +41,24 @@ pub struct ReceiveQueue {
 
 /// The owner of a receive queue.
 #[derive(Clone, Debug)]
-enum Target {
-    Shared(Arc<SharedReceives>),
-    Pair(Arc<Pair>),
+enum ReceiveQueueOwner {
+    Shared(Arc<SharedReceiveQueueObject>),
+    Pair(Arc<QueuePairObject>),
 }
 
 /// The part of a shared receive queue that its queue pairs keep alive.
 #[derive(Debug)]
-pub(crate) struct SharedReceives {
+pub(crate) struct SharedReceiveQueueObject {
     pub(crate) handle: SharedReceiveHandle,
     tag: u64,
     domain: Arc<Domain>,
     /// What a queue of extended connections was made with.
-    _xrc: Option<(Arc<Completions>, Arc<OpenXrcDomain>)>,
+    _xrc: Option<(Arc<CompletionQueueObject>, Arc<OpenXrcDomain>)>,
 }
 
-impl SharedReceives {
+impl SharedReceiveQueueObject {
     /// The open device that it belongs to.
-    pub(crate) fn context(&self) -> &Arc<Context> {
+    pub(crate) fn context(&self) -> &Arc<DeviceContext> {
         &self.domain.context
     }
 }
@@ -81,19 +82,19 @@ impl ReceiveQueue {
         let tag = new_tag();
         let limits = context.attributes();
         let limits = [
-            Asked::new(
+            RequestedSize::new(
                 "a shared receive queue",
                 1,
                 limits.max_shared_receive_queues,
                 "it: use the queue pairs' own receive queues",
             ),
-            Asked::new(
+            RequestedSize::new(
                 "a shared receive queue of that depth",
                 requests,
                 limits.max_shared_receive_requests,
                 "its depth (receive_buffers)",
             ),
-            Asked::new(
+            RequestedSize::new(
                 "a shared receive queue with that many scatter entries",
                 entries,
                 limits.max_shared_receive_entries,
@@ -109,7 +110,7 @@ impl ReceiveQueue {
         let (handle, capacity, entries) =
             made.map_err(|errno| context.refused("ibv_create_srq", errno, &limits))?;
         Ok(Self {
-            target: Target::Shared(Arc::new(SharedReceives {
+            target: ReceiveQueueOwner::Shared(Arc::new(SharedReceiveQueueObject {
                 handle,
                 tag,
                 domain,
@@ -138,13 +139,13 @@ impl ReceiveQueue {
         TakenRoom::refuse_shared(&completions)?;
         let limits = context.attributes();
         let limits = [
-            Asked::new(
+            RequestedSize::new(
                 "a shared receive queue of that depth",
                 requests,
                 limits.max_shared_receive_requests,
                 "its depth",
             ),
-            Asked::new(
+            RequestedSize::new(
                 "a shared receive queue with that many scatter entries",
                 entries,
                 limits.max_shared_receive_entries,
@@ -163,7 +164,7 @@ impl ReceiveQueue {
         let made = unsafe { context.provider().create_xrc_receives(domain.handle, &init) };
         let made = made.map_err(|errno| context.refused("ibv_create_srq_ex", errno, &limits))?;
         let queue = Self {
-            target: Target::Shared(Arc::new(SharedReceives {
+            target: ReceiveQueueOwner::Shared(Arc::new(SharedReceiveQueueObject {
                 handle: made.handle,
                 tag,
                 domain,
@@ -178,9 +179,9 @@ impl ReceiveQueue {
     }
 
     /// Makes the own queue of a queue pair.
-    pub(crate) fn of_pair(pair: &Arc<Pair>, capacity: u32, entries: u32) -> Self {
+    pub(crate) fn of_pair(pair: &Arc<QueuePairObject>, capacity: u32, entries: u32) -> Self {
         Self {
-            target: Target::Pair(Arc::clone(pair)),
+            target: ReceiveQueueOwner::Pair(Arc::clone(pair)),
             post: pair.domain.context.opened().hot.post_receive,
             table: RequestTable::new(RECEIVE_BATCH, entries as usize),
             capacity,
@@ -246,8 +247,8 @@ impl ReceiveQueue {
         let head = self.table.link();
         let mut refused = std::ptr::null_mut();
         let target = match &self.target {
-            Target::Shared(shared) => shared.handle.as_ptr(),
-            Target::Pair(pair) => pair.handle.as_ptr(),
+            ReceiveQueueOwner::Shared(shared) => shared.handle.as_ptr(),
+            ReceiveQueueOwner::Pair(pair) => pair.handle.as_ptr(),
         };
         // SAFETY:
         // 1. The queue is alive: `target` holds it, or the queue pair that it is part of.
@@ -267,8 +268,8 @@ impl ReceiveQueue {
     #[inline]
     fn call(&self) -> &'static str {
         match &self.target {
-            Target::Shared(_) => "ibv_post_srq_recv",
-            Target::Pair(_) => "ibv_post_recv",
+            ReceiveQueueOwner::Shared(_) => "ibv_post_srq_recv",
+            ReceiveQueueOwner::Pair(_) => "ibv_post_recv",
         }
     }
 
@@ -338,7 +339,7 @@ impl ReceiveQueue {
         }
         let limit = context.attributes().max_shared_receive_requests;
         let what = "a shared receive queue of that depth";
-        context.check_limit(&Asked::new(what, requests, limit, "its depth"))?;
+        context.check_limit(&RequestedSize::new(what, requests, limit, "its depth"))?;
         // SAFETY: the queue is alive, and only `self` posts to it.
         let resized = unsafe {
             let provider = context.provider();
@@ -358,15 +359,15 @@ impl ReceiveQueue {
         self.shared_inner().map(|shared| shared.tag)
     }
 
-    pub(crate) fn shared_inner(&self) -> Option<&Arc<SharedReceives>> {
+    pub(crate) fn shared_inner(&self) -> Option<&Arc<SharedReceiveQueueObject>> {
         match &self.target {
-            Target::Shared(shared) => Some(shared),
-            Target::Pair(_) => None,
+            ReceiveQueueOwner::Shared(shared) => Some(shared),
+            ReceiveQueueOwner::Pair(_) => None,
         }
     }
 }
 
-impl Drop for SharedReceives {
+impl Drop for SharedReceiveQueueObject {
     fn drop(&mut self) {
         if fork::is_child() {
             return;

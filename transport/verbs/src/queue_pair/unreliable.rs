@@ -8,8 +8,9 @@
 
 use super::{
     QueuePair, QueuePairBuilder, SendBatch,
-    connection::{ConnectionSettings, FirstSequence, LocalPort, RemoteEndpoint},
+    connection::ConnectionSettings,
     delegates::delegates,
+    endpoint::{FirstSequence, LocalPort, RemoteEndpoint},
     receive_queue::{PostError, ReceiveQueue},
     work_request::{PushError, SendRequest},
 };

@@ -12,8 +12,9 @@ use crate::{
     abi::{BindInfo, BindWr, access_flags, work_id::WorkId, wr_opcode},
     memory::{
         protection_domain::Domain,
-        region::{DeviceMemory, Held, MemoryRegion, RegionAccess, RemoteAddress},
-        window::{BindRequest, Binding, MemoryWindow, WindowError},
+        region::{DeviceMemory, LiveRegistration, MemoryRegion, RegionAccess},
+        remote_address::RemoteAddress,
+        window::{BindRequest, MemoryWindow, WindowBinding, WindowError},
     },
     provider::{WindowKind, next_key},
     queue_pair::receive_queue::PostError,
@@ -65,7 +66,7 @@ impl QueuePair {
             .while_registered(post)
             .unwrap_or(Err(WindowError::Unregistered))?;
         let kept: Arc<dyn Any + Send + Sync> = Arc::clone(region) as _;
-        let binding = Binding {
+        let binding = WindowBinding {
             key,
             address,
             bytes,
@@ -98,7 +99,7 @@ impl QueuePair {
             WindowKind::One => {
                 let address = binding.address;
                 // Soft-RoCE's driver reads the region also where no bytes of it are bound.
-                let unbind = |held: &mut Held| {
+                let unbind = |held: &mut LiveRegistration| {
                     let info = BindInfo {
                         region: held.handle.as_ptr(),
                         address,

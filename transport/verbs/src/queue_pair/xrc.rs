@@ -25,21 +25,21 @@ use rustix::io::Errno;
 
 use super::{
     QueuePair, QueuePairBuilder, SendBatch,
-    connection::{ConnectionSettings, FirstSequence, LocalPort, RemoteEndpoint},
+    connection::ConnectionSettings,
     delegates::delegates,
+    endpoint::{FirstSequence, LocalPort, RemoteEndpoint},
     read::{ReadLimits, ReadRequest},
     receive_queue::{PostError, ReceiveBatch, ReceiveQueue},
     work_request::{PushError, SendRequest},
 };
 use crate::{
     abi::{
-        port::Mtu,
-        queue_pair_kind::QueuePairKind,
-        queue_pair_state::{AttributeMask, QueuePairAttributes, QueuePairState},
+        attribute_mask::AttributeMask, port::Mtu, queue_pair_attributes::QueuePairAttributes,
+        queue_pair_kind::QueuePairKind, queue_pair_state::QueuePairState,
     },
     completion::queue::CompletionQueue,
     connect_error::{ConnectCause, ConnectError},
-    device::{Context, Device},
+    device::{Device, DeviceContext},
     error::VerbsError,
     memory::{protection_domain::ProtectionDomain, region::RegionAccess},
     provider::{PairHandle, QueriedPair, XrcDomainHandle},
@@ -55,7 +55,7 @@ pub struct XrcDomain {
 #[derive(Debug)]
 pub(crate) struct OpenXrcDomain {
     pub(crate) handle: XrcDomainHandle,
-    context: Arc<Context>,
+    context: Arc<DeviceContext>,
 }
 
 /// What is done if nobody has opened the domain of a file, or somebody has.
@@ -122,7 +122,7 @@ impl XrcDomain {
 }
 
 impl OpenXrcDomain {
-    pub(crate) fn context(&self) -> &Arc<Context> {
+    pub(crate) fn context(&self) -> &Arc<DeviceContext> {
         &self.context
     }
 }
@@ -327,7 +327,7 @@ impl XrcReceiveQueuePair {
     }
 
     #[cfg(feature = "rdma-sys")]
-    pub(crate) fn context(&self) -> &Context {
+    pub(crate) fn context(&self) -> &DeviceContext {
         self.domain.context()
     }
 
@@ -494,7 +494,7 @@ impl<'memory> XrcBatch<'_, 'memory> {
     }
 }
 
-fn lacks(context: &Context, call: &'static str, errno: Errno) -> VerbsError {
+fn lacks(context: &DeviceContext, call: &'static str, errno: Errno) -> VerbsError {
     let instead = "connect a reliable queue pair with each process";
     context.lacks(call, errno, "extended reliable connections (XRC)", instead)
 }

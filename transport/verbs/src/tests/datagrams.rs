@@ -7,7 +7,7 @@ use crate::{
     AddressHandle, AddressVector, CompletionFields, CompletionPolling, DatagramBuffer,
     DatagramDestination, DatagramQueuePair, Gid, GlobalHeader, GlobalRoute, MulticastGroup,
     PushError, QKey, QueuePairKind, QueuePairState, RemoteAddress, ScatterEntry, SendRequest,
-    VerbsError, Verdict, abi::queue_pair_state::AttributeMask, provider::fake::Call,
+    VerbsError, Verdict, abi::attribute_mask::AttributeMask, provider::fake::Call,
 };
 
 const KEY: QKey = QKey(0x1111_1111);

@@ -5,6 +5,7 @@ mod completions;
 mod connecting;
 mod datagrams;
 mod discovery;
+mod discovery_failures;
 mod domains;
 mod errors;
 mod extended;

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     CompletionKind, PushError, QueuePairKind, QueuePairState, RemoteKey, SendRequest,
     UnreliableQueuePair, Verdict,
-    abi::{queue_pair_state::AttributeMask, wr_opcode},
+    abi::{attribute_mask::AttributeMask, wr_opcode},
 };
 
 fn unreliable(end: &End) -> UnreliableQueuePair {

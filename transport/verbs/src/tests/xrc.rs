@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     CompletionStatus, QueuePairState, ReadRequest, SendRequest, VerbsError, Verdict, XrcDomain,
     XrcOpening, XrcReceiveQueue, XrcReceiveQueuePair, XrcSendQueuePair,
-    abi::queue_pair_state::AttributeMask, provider::fake::Call,
+    abi::attribute_mask::AttributeMask, provider::fake::Call,
 };
 
 /// A sender, a receiving end and two receive queues of its domain, connected.

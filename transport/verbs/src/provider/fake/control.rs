@@ -18,10 +18,8 @@ use super::{
 };
 use crate::{
     abi::{
-        gid::GidEntry,
-        port::PortAttributes,
-        queue_pair_kind::QueuePairKind,
-        queue_pair_state::{AttributeMask, QueuePairAttributes},
+        attribute_mask::AttributeMask, gid::GidEntry, port::PortAttributes,
+        queue_pair_attributes::QueuePairAttributes, queue_pair_kind::QueuePairKind,
     },
     device::fork_report::ForkStatus,
     error::VerbsError,

@@ -55,10 +55,7 @@ use rustix::io::Errno;
 use super::{Provider, RawEvent};
 use crate::{
     CompletionStatus,
-    abi::{
-        Sge, Wc,
-        queue_pair_state::{AttributeMask, QueuePairAttributes},
-    },
+    abi::{Sge, Wc, attribute_mask::AttributeMask, queue_pair_attributes::QueuePairAttributes},
     device::fork_report::ForkStatus,
 };
 

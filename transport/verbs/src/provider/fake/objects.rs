@@ -9,7 +9,10 @@ use super::{
     world::{Batch, FakeCompletions, Maker, State, unring},
 };
 use crate::{
-    abi::queue_pair_state::{AttributeMask, QueuePairAttributes, QueuePairState},
+    abi::{
+        attribute_mask::AttributeMask, queue_pair_attributes::QueuePairAttributes,
+        queue_pair_state::QueuePairState,
+    },
     error::VerbsError,
     provider::{ExtendedInit, QueriedPair, RawEvent, SharedReceiveAttributes},
 };

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     abi::{
-        queue_pair_kind::QueuePairKind,
-        queue_pair_state::{QueuePairAttributes, QueuePairState},
+        queue_pair_attributes::QueuePairAttributes, queue_pair_kind::QueuePairKind,
+        queue_pair_state::QueuePairState,
     },
     provider::{
         ContextHandle, DomainHandle, PairHandle, QueuePairSizes, SharedReceiveHandle,

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use super::{Libibverbs, clear_errno, last_errno, pairs::address, status, sys};
 use crate::{
-    abi::{gid::Gid, queue_pair_state::AddressVector},
+    abi::{gid::Gid, queue_pair_attributes::AddressVector},
     provider::{AddressObject, DomainHandle, PairHandle, datagram::DatagramProvider},
 };
 

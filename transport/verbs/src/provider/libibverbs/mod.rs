@@ -33,10 +33,8 @@ use super::{
 };
 use crate::{
     abi::{
-        RecvWr,
-        gid::GidEntry,
-        port::PortAttributes,
-        queue_pair_state::{AttributeMask, QueuePairAttributes},
+        RecvWr, attribute_mask::AttributeMask, gid::GidEntry, port::PortAttributes,
+        queue_pair_attributes::QueuePairAttributes,
     },
     device::{async_event::EventElement, fork_report::ForkStatus},
     error::VerbsError,

@@ -8,12 +8,13 @@ use rustix::io::Errno;
 use super::{status, sys};
 use crate::{
     abi::{
+        attribute_mask::AttributeMask,
         gid::Gid,
         port::Mtu,
-        queue_pair_state::{
-            AddressVector, AlternatePath, AttributeMask, GlobalRoute, MigrationState,
-            QueuePairAttributes, QueuePairState,
+        queue_pair_attributes::{
+            AddressVector, AlternatePath, GlobalRoute, MigrationState, QueuePairAttributes,
         },
+        queue_pair_state::QueuePairState,
     },
     provider::{PairHandle, QueriedPair, QueuePairSizes},
 };

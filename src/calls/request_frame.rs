@@ -10,21 +10,21 @@ use ibex_protocol::format::message_version::MessageVersion;
 use ibex_transport::channel::{RawMessage, ReceiveHandle, RecvError};
 
 use super::{
-    client::{Client, Shared},
-    frame::Body,
-    header::{Header, Kind, Malformed},
+    client::{Client, ServiceState},
+    frame::FrameBody,
+    header::{Header, Kind, MalformedCallFrame},
     opening::{reply_version, request_version},
 };
-use crate::{ChannelBuilder, channel_builder::Offer, error::OpenFailure, fan_in::Opening};
+use crate::{ChannelBuilder, channel_builder::Offer, error::OpenFailure, fan_in::Opener};
 
 /// Requests of type `Q` that are answered with `R`, both by codec `C`.
-pub(super) struct Asking<Q: ?Sized, R: ?Sized, C>(PhantomData<fn(&Q, &R) -> C>);
+pub(super) struct CallTypes<Q: ?Sized, R: ?Sized, C>(PhantomData<fn(&Q, &R) -> C>);
 
 /// A frame of a caller.
-pub(super) struct Asked {
+pub(super) struct RequestFrame {
     pub(super) client: Arc<Client>,
     pub(super) header: Header,
-    pub(super) body: Body,
+    pub(super) body: FrameBody,
 }
 
 /// A caller's place at a service, from the opening to the end of its channel of requests.
@@ -40,8 +40,8 @@ pub(super) struct Seat {
     version: fn() -> Result<MessageVersion, OpenFailure>,
 }
 
-impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Opening for Asking<Q, R, C> {
-    type Message = Asked;
+impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Opener for CallTypes<Q, R, C> {
+    type Message = RequestFrame;
     type Kept = Seat;
 
     fn keep(channel: ChannelBuilder) -> Seat {
@@ -52,7 +52,11 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Opening for Asking<Q, R, C> {
         request_version::<Q, R, C>().map(Offer::of_one)
     }
 
-    fn open(handle: &ReceiveHandle, raw: RawMessage, seat: &mut Seat) -> Result<Asked, RecvError> {
+    fn open(
+        handle: &ReceiveHandle,
+        raw: RawMessage,
+        seat: &mut Seat,
+    ) -> Result<RequestFrame, RecvError> {
         seat.open(handle, raw)
     }
 }
@@ -75,13 +79,13 @@ impl Seat {
         &mut self,
         handle: &ReceiveHandle,
         raw: RawMessage,
-    ) -> Result<Asked, RecvError> {
+    ) -> Result<RequestFrame, RecvError> {
         let is_agreed = || handle.session().peer().carries_context;
         let header = Header::parse(raw.bytes()).and_then(|header| match header.kind {
             Kind::Call | Kind::Stream | Kind::Cancel | Kind::Credit => Ok(header),
             Kind::ExtendedCall | Kind::ExtendedStream if is_agreed() => Ok(header),
-            Kind::ExtendedCall | Kind::ExtendedStream => Err(Malformed::Unagreed),
-            _ => Err(Malformed::Direction),
+            Kind::ExtendedCall | Kind::ExtendedStream => Err(MalformedCallFrame::Unagreed),
+            _ => Err(MalformedCallFrame::Direction),
         });
         let header = match header {
             Ok(header) => header,
@@ -92,11 +96,11 @@ impl Seat {
             .get_or_insert_with(|| Client::new(handle.session()));
         let (header, body) = match header.kind {
             Kind::ExtendedCall | Kind::ExtendedStream => {
-                (header.without_extension(), Body::cut(raw))
+                (header.without_extension(), FrameBody::cut(raw))
             }
-            _ => (header, Body::InPlace(raw)),
+            _ => (header, FrameBody::InPlace(raw)),
         };
-        Ok(Asked {
+        Ok(RequestFrame {
             client: client.clone(),
             header,
             body,
@@ -114,7 +118,7 @@ impl Drop for Seat {
             let _ = self.channel.open_sender(offer);
             return;
         };
-        let is_closed = |shared: &Arc<Shared>| shared.is_closed.load(Ordering::Relaxed);
+        let is_closed = |shared: &Arc<ServiceState>| shared.is_closed.load(Ordering::Relaxed);
         match client.shared().is_some_and(is_closed) {
             true => client.free_name(),
             false => client.is_gone(),

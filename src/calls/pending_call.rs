@@ -12,21 +12,21 @@ use ibex_ring::parking::{Ticket, TimedOut};
 use ibex_transport::node::CallTime;
 
 use super::{
-    error::{CallError, CallFailure, MAX_FAILURE_BYTES, Over, Refused},
-    frame::{Content, Extended, Opened, Value},
+    error::{CallError, CallFailure, MAX_FAILURE_BYTES, Refused, RepliesOver},
+    frame::{Content, DecodedPayload, Extended, Value},
     header::{CallId, Header, Kind},
     line::Line,
     line_ref::LineRef,
     options::{CallOptions, Extras},
     outbox::Unsent,
-    slots::{Key, Landed, Look},
+    slots::{ArrivedFrame, CallKey, CallPoll},
 };
 use crate::calls::Reply;
 
 /// A call's place. Dropping it cancels the call, if it went out and has not ended.
-pub(super) struct Claim<L: Deref<Target = Line>> {
+pub(super) struct PendingCall<L: Deref<Target = Line>> {
     pub(super) line: L,
-    key: Key,
+    key: CallKey,
     id: Option<CallId>,
     kind: Kind,
     window: u16,
@@ -50,13 +50,13 @@ pub(super) enum CallKind {
 }
 
 /// The meaning of a frame for its caller.
-pub(super) enum Answer<R: ?Sized, C: Codec<R>> {
+pub(super) enum ReplyFrame<R: ?Sized, C: Codec<R>> {
     Reply(Reply<R, C>),
     Item(Reply<R, C>),
     End,
 }
 
-impl<L: Deref<Target = Line>> Claim<L> {
+impl<L: Deref<Target = Line>> PendingCall<L> {
     /// A place for a call of one reply, or of a stream. Nothing is sent yet.
     pub(super) fn new(
         line: L,
@@ -132,7 +132,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
     }
 
     /// Waits for the next frame.
-    pub(super) fn answer<R: ?Sized, C: Codec<R>>(&mut self) -> Result<Answer<R, C>, CallError> {
+    pub(super) fn answer<R: ?Sized, C: Codec<R>>(&mut self) -> Result<ReplyFrame<R, C>, CallError> {
         let Some(id) = self.id else {
             unreachable!("a call that was sent has a name")
         };
@@ -234,7 +234,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
     pub(super) fn poll_answer<R: ?Sized, C: Codec<R>>(
         &mut self,
         waker: &Waker,
-    ) -> Poll<Result<Answer<R, C>, CallError>> {
+    ) -> Poll<Result<ReplyFrame<R, C>, CallError>> {
         let look = self.line.poll_answer(self.key, waker, self.deadline);
         match self.looked(look) {
             Some(answer) => Poll::Ready(answer),
@@ -264,18 +264,18 @@ impl<L: Deref<Target = Line>> Claim<L> {
 
     fn looked<R: ?Sized, C: Codec<R>>(
         &mut self,
-        look: Look,
-    ) -> Option<Result<Answer<R, C>, CallError>> {
+        look: CallPoll,
+    ) -> Option<Result<ReplyFrame<R, C>, CallError>> {
         match look {
-            Look::Nothing => None,
-            Look::Over(over) => {
+            CallPoll::Nothing => None,
+            CallPoll::Over(over) => {
                 self.is_over = true;
                 let (service, peer) = self.names();
                 Some(Err(match over {
                     // A handler may have had the call until its deadline passed.
-                    Over::Drained if self.is_late() => self.late(),
-                    Over::Lost(why) => CallFailure::Lost { service, peer, why }.into(),
-                    Over::Drained => CallFailure::Refused {
+                    RepliesOver::Drained if self.is_late() => self.late(),
+                    RepliesOver::Lost(why) => CallFailure::Lost { service, peer, why }.into(),
+                    RepliesOver::Drained => CallFailure::Refused {
                         service,
                         peer,
                         reason: Refused::Draining,
@@ -283,26 +283,26 @@ impl<L: Deref<Target = Line>> Claim<L> {
                     .into(),
                 }))
             }
-            Look::Landed(landed) => Some(self.landed(landed)),
+            CallPoll::Landed(landed) => Some(self.landed(landed)),
         }
     }
 
     fn landed<R: ?Sized, C: Codec<R>>(
         &mut self,
-        landed: Landed,
-    ) -> Result<Answer<R, C>, CallError> {
-        let Landed { header, body } = landed;
+        landed: ArrivedFrame,
+    ) -> Result<ReplyFrame<R, C>, CallError> {
+        let ArrivedFrame { header, body } = landed;
         self.is_over = header.kind != Kind::Item;
         let (service, peer) = match header.kind {
             Kind::Item if self.kind != Kind::Stream => self.names(),
             Kind::Reply | Kind::Item => {
-                return match Opened::of(body) {
-                    Ok(opened) if self.is_over => Ok(Answer::Reply(Reply::new(opened))),
-                    Ok(opened) => Ok(Answer::Item(Reply::new(opened))),
+                return match DecodedPayload::of(body) {
+                    Ok(opened) if self.is_over => Ok(ReplyFrame::Reply(Reply::new(opened))),
+                    Ok(opened) => Ok(ReplyFrame::Item(Reply::new(opened))),
                     Err(invalid) => Err(self.invalid(&invalid)),
                 };
             }
-            Kind::End if self.kind == Kind::Stream => return Ok(Answer::End),
+            Kind::End if self.kind == Kind::Stream => return Ok(ReplyFrame::End),
             _ => self.names(),
         };
         Err(match header.kind {
@@ -399,7 +399,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
     }
 }
 
-impl<L: Deref<Target = Line>> Drop for Claim<L> {
+impl<L: Deref<Target = Line>> Drop for PendingCall<L> {
     fn drop(&mut self) {
         if let (true, Some(time)) = (self.is_sent, &self.time) {
             time.note(&self.line.session);

@@ -18,14 +18,14 @@ use std::{fmt, io, mem};
 
 use ibex_base::threads;
 
-use super::bell::Bell;
+use super::event_fd::EventFd;
 use crate::fabric::VerbsDevice;
 use crate::local::Local;
 use crate::message::VerbsEndpoint;
 use crate::verbs::{PairRequest, VerbsDevices, VerbsPair};
 
 /// A piece of work for a handshake.
-pub(super) enum Errand {
+pub(super) enum DeviceJob {
     /// Asks which device the handshake is to offer.
     Find(IpAddr),
     /// Makes a queue pair for a session.
@@ -34,8 +34,8 @@ pub(super) enum Errand {
     Connect(Box<dyn VerbsPair>, Box<VerbsEndpoint>),
 }
 
-/// The result of an errand.
-pub(super) enum Outcome {
+/// The result of a job.
+pub(super) enum DeviceOutcome {
     /// The device, or the reason why there is none.
     Found(Result<VerbsDevice, String>),
     /// The queue pair, or the reason why there is none.
@@ -48,89 +48,89 @@ pub(super) enum Outcome {
 ///
 /// The thread exists while there is something to do.
 #[derive(Clone, Default)]
-pub struct DeviceThread(Arc<Shared>);
+pub struct DeviceThread(Arc<DeviceQueue>);
 
 #[derive(Default)]
-struct Shared {
+struct DeviceQueue {
     state: Mutex<State>,
-    /// Told when an errand is done.
+    /// Told when a job is done.
     is_done: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    to_do: VecDeque<Job>,
-    /// The desk whose errand is under way.
-    serves: Option<Arc<Desk>>,
+    to_do: VecDeque<QueuedJob>,
+    /// The results of those whose job is under way.
+    serves: Option<Arc<DeviceResults>>,
     /// True if the thread will look at `to_do` again.
     at_work: bool,
     /// Set once the log was told that there can be no thread.
     has_warned: bool,
 }
 
-struct Job {
-    desk: Arc<Desk>,
+struct QueuedJob {
+    results: Arc<DeviceResults>,
     key: u64,
     devices: Arc<dyn VerbsDevices>,
-    errand: Errand,
+    job: DeviceJob,
 }
 
-/// The errands of one acceptor or dialer, each under the key of its handshake.
-pub(super) struct Errands {
+/// The device jobs of one acceptor or dialer, each under the key of its handshake.
+pub(super) struct DeviceJobs {
     thread: DeviceThread,
-    desk: Arc<Desk>,
+    results: Arc<DeviceResults>,
 }
 
 /// The place where the thread leaves results.
-struct Desk {
-    done: Mutex<Vec<(u64, Outcome)>>,
+struct DeviceResults {
+    done: Mutex<Vec<(u64, DeviceOutcome)>>,
     /// Rung when something is in `done`.
-    bell: Arc<Bell>,
+    bell: Arc<EventFd>,
 }
 
-impl Errand {
-    /// Runs the errand, which may take its time.
-    pub(super) fn run(self, devices: &dyn VerbsDevices) -> Outcome {
+impl DeviceJob {
+    /// Runs the job, which may take its time.
+    pub(super) fn run(self, devices: &dyn VerbsDevices) -> DeviceOutcome {
         match self {
-            Errand::Find(local) => Outcome::Found(devices.device(local)),
-            Errand::Prepare(wanted) => Outcome::Prepared(devices.prepare(&wanted)),
-            Errand::Connect(mut pair, theirs) => {
-                Outcome::Connected(pair.connect(&theirs).map(|()| pair))
+            DeviceJob::Find(local) => DeviceOutcome::Found(devices.device(local)),
+            DeviceJob::Prepare(wanted) => DeviceOutcome::Prepared(devices.prepare(&wanted)),
+            DeviceJob::Connect(mut pair, theirs) => {
+                DeviceOutcome::Connected(pair.connect(&theirs).map(|()| pair))
             }
         }
     }
 }
 
-impl Errands {
+impl DeviceJobs {
     /// Has a bell of its own.
-    pub(super) fn new(local: &Local) -> io::Result<Errands> {
-        Ok(Errands::ringing(local, Arc::new(Bell::new()?)))
+    pub(super) fn new(local: &Local) -> io::Result<DeviceJobs> {
+        Ok(DeviceJobs::ringing(local, Arc::new(EventFd::new()?)))
     }
 
     /// Rings `bell` for each result.
-    pub(super) fn ringing(local: &Local, bell: Arc<Bell>) -> Errands {
+    pub(super) fn ringing(local: &Local, bell: Arc<EventFd>) -> DeviceJobs {
         let done = Mutex::default();
-        Errands {
+        DeviceJobs {
             thread: local.device_thread.clone(),
-            desk: Arc::new(Desk { done, bell }),
+            results: Arc::new(DeviceResults { done, bell }),
         }
     }
 
     /// Rung when [`take_done`](Self::take_done) has something. Silence it before that call.
-    pub(super) fn bell(&self) -> &Bell {
-        &self.desk.bell
+    pub(super) fn bell(&self) -> &EventFd {
+        &self.results.bell
     }
 
-    /// Begins `errand` for the handshake `key`, on the node's thread for it. If no thread can be
-    /// started, the errand runs at once, and everything waits.
-    pub(super) fn begin(&self, key: u64, devices: &Arc<dyn VerbsDevices>, errand: Errand) {
+    /// Begins `job` for the handshake `key`, on the node's thread for it. If no thread can be
+    /// started, the job runs at once, and everything waits.
+    pub(super) fn begin(&self, key: u64, devices: &Arc<dyn VerbsDevices>, job: DeviceJob) {
         let shared = &self.thread.0;
         let mut state = lock(&shared.state);
-        state.to_do.push_back(Job {
-            desk: self.desk.clone(),
+        state.to_do.push_back(QueuedJob {
+            results: self.results.clone(),
             key,
             devices: devices.clone(),
-            errand,
+            job,
         });
         if state.at_work {
             return;
@@ -152,20 +152,20 @@ impl Errands {
     }
 
     /// Takes the results since the last call, with their keys.
-    pub(super) fn take_done(&self) -> Vec<(u64, Outcome)> {
-        mem::take(&mut lock(&self.desk.done))
+    pub(super) fn take_done(&self) -> Vec<(u64, DeviceOutcome)> {
+        mem::take(&mut lock(&self.results.done))
     }
 }
 
-impl Drop for Errands {
-    /// Waits for the errand that is under way, so that no device is in use afterwards.
+impl Drop for DeviceJobs {
+    /// Waits for the job that is under way, so that no device is in use afterwards.
     fn drop(&mut self) {
-        let is_ours = |desk: &Arc<Desk>| Arc::ptr_eq(desk, &self.desk);
+        let is_ours = |results: &Arc<DeviceResults>| Arc::ptr_eq(results, &self.results);
         let shared = &self.thread.0;
         let mut state = lock(&shared.state);
         let jobs = mem::take(&mut state.to_do).into_iter();
-        let (given_up, others): (VecDeque<Job>, VecDeque<Job>) =
-            jobs.partition(|job| is_ours(&job.desk));
+        let (given_up, others): (VecDeque<QueuedJob>, VecDeque<QueuedJob>) =
+            jobs.partition(|job| is_ours(&job.results));
         state.to_do = others;
         while state.serves.as_ref().is_some_and(is_ours) {
             let waited = shared.is_done.wait(state);
@@ -177,8 +177,8 @@ impl Drop for Errands {
     }
 }
 
-impl Shared {
-    /// Runs all errands that are waiting.
+impl DeviceQueue {
+    /// Runs all device jobs that are waiting.
     fn work(&self) {
         loop {
             let mut state = lock(&self.state);
@@ -186,19 +186,19 @@ impl Shared {
                 state.at_work = false;
                 return;
             };
-            state.serves = Some(job.desk.clone());
+            state.serves = Some(job.results.clone());
             drop(state);
-            let Job {
-                desk,
+            let QueuedJob {
+                results,
                 key,
                 devices,
-                errand,
+                job,
             } = job;
             // The panic of an implementation is logged already. The handshake ends by its deadline,
             // and the others continue.
-            if let Ok(outcome) = catch_unwind(AssertUnwindSafe(|| errand.run(&*devices))) {
-                lock(&desk.done).push((key, outcome));
-                desk.bell.ring();
+            if let Ok(outcome) = catch_unwind(AssertUnwindSafe(|| job.run(&*devices))) {
+                lock(&results.done).push((key, outcome));
+                results.bell.ring();
             }
             lock(&self.state).serves = None;
             self.is_done.notify_all();
@@ -238,21 +238,21 @@ mod tests {
         }
     }
 
-    fn done_next(errands: &Errands) -> Vec<(u64, Outcome)> {
-        let mut bell = [PollFd::new(errands.bell(), PollFlags::IN)];
+    fn done_next(device_jobs: &DeviceJobs) -> Vec<(u64, DeviceOutcome)> {
+        let mut bell = [PollFd::new(device_jobs.bell(), PollFlags::IN)];
         poll(&mut bell, None).unwrap();
-        errands.bell().silence();
-        errands.take_done()
+        device_jobs.bell().silence();
+        device_jobs.take_done()
     }
 
     #[test]
     fn taking_results_leaves_a_shared_bell_rung() {
         let local = Local::new(NodeIdentity([1; 16]), 1);
-        let bell = Arc::new(Bell::new().unwrap());
-        let errands = Errands::ringing(&local, bell.clone());
+        let bell = Arc::new(EventFd::new().unwrap());
+        let device_jobs = DeviceJobs::ringing(&local, bell.clone());
         // Somebody else has left something, for which the owner of the bell has not looked yet.
         bell.ring();
-        assert!(errands.take_done().is_empty());
+        assert!(device_jobs.take_done().is_empty());
         let mut shared = [PollFd::new(&*bell, PollFlags::IN)];
         assert_eq!(poll(&mut shared, Some(&Timespec::default())).unwrap(), 1);
     }
@@ -260,17 +260,21 @@ mod tests {
     #[test]
     fn results_come_in_order_under_their_keys_and_a_panic_takes_no_other_with_it() {
         let local = Local::new(NodeIdentity([1; 16]), 1);
-        let errands = Errands::new(&local).unwrap();
+        let device_jobs = DeviceJobs::new(&local).unwrap();
         let devices: Arc<dyn VerbsDevices> = Arc::new(Moody);
         let elsewhere = IpAddr::from([192, 0, 2, 1]);
         // The later rounds begin after the thread has ended.
         for round in 0..3 {
-            errands.begin(round * 3, &devices, Errand::Find(elsewhere));
-            errands.begin(round * 3 + 1, &devices, Errand::Find([127, 0, 0, 1].into()));
-            errands.begin(
+            device_jobs.begin(round * 3, &devices, DeviceJob::Find(elsewhere));
+            device_jobs.begin(
+                round * 3 + 1,
+                &devices,
+                DeviceJob::Find([127, 0, 0, 1].into()),
+            );
+            device_jobs.begin(
                 round * 3 + 2,
                 &devices,
-                Errand::Prepare(PairRequest {
+                DeviceJob::Prepare(PairRequest {
                     local: elsewhere,
                     peer: (elsewhere, 7000).into(),
                     offered: None,
@@ -280,11 +284,11 @@ mod tests {
             );
             let mut done = Vec::new();
             while done.len() < 2 {
-                done.extend(done_next(&errands));
+                done.extend(done_next(&device_jobs));
             }
             let [
-                (first, Outcome::Found(found)),
-                (last, Outcome::Prepared(prepared)),
+                (first, DeviceOutcome::Found(found)),
+                (last, DeviceOutcome::Prepared(prepared)),
             ] = &done[..]
             else {
                 panic!("other outcomes, or others in number");
@@ -292,8 +296,8 @@ mod tests {
             assert_eq!((*first, *last), (round * 3, round * 3 + 2));
             assert_eq!(*found, Err("not from 192.0.2.1".to_string()));
             assert!(prepared.is_err());
-            assert!(errands.take_done().is_empty());
-            assert!(lock(&errands.thread.0.state).to_do.is_empty());
+            assert!(device_jobs.take_done().is_empty());
+            assert!(lock(&device_jobs.thread.0.state).to_do.is_empty());
         }
     }
 }

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::EventFlags;
 
-use super::epoll_set::Watch;
-use super::tcp::{self, Incoming};
+use super::epoll_set::EpollEntry;
+use super::tcp::{self, ReadOutcome};
 use crate::handshake::{Handshake, Part};
 
 /// A handshake and its connection, which is in an epoll set.
-pub(super) struct Line<P: Part> {
+pub(super) struct HandshakeConnection<P: Part> {
     pub(super) machine: Handshake<P>,
     pub(super) stream: TcpStream,
     outbox: Vec<u8>,
@@ -33,10 +33,10 @@ struct Farewell {
     left: usize,
 }
 
-impl<P: Part> Line<P> {
+impl<P: Part> HandshakeConnection<P> {
     /// Takes a connection that the set watches for reading.
-    pub(super) fn new(machine: Handshake<P>, stream: TcpStream) -> Line<P> {
-        Line {
+    pub(super) fn new(machine: Handshake<P>, stream: TcpStream) -> HandshakeConnection<P> {
+        HandshakeConnection {
             machine,
             stream,
             outbox: Vec::new(),
@@ -51,15 +51,15 @@ impl<P: Part> Line<P> {
         let mut buffer = [0; READ_BYTES];
         for _ in 0..READS_PER_TURN {
             match tcp::read(&self.stream, &mut buffer) {
-                Incoming::Bytes(bytes) => {
+                ReadOutcome::Bytes(bytes) => {
                     self.is_heard = true;
                     self.machine.handle_bytes(bytes);
                     if bytes.len() < READ_BYTES {
                         break;
                     }
                 }
-                Incoming::Nothing => break,
-                Incoming::Closed(detail) => {
+                ReadOutcome::Nothing => break,
+                ReadOutcome::Closed(detail) => {
                     self.machine.handle_closed(detail);
                     break;
                 }
@@ -68,7 +68,7 @@ impl<P: Part> Line<P> {
     }
 
     /// Writes what the machine has to say, as much as the socket takes.
-    pub(super) fn write(&mut self, watch: Watch<'_>) {
+    pub(super) fn write(&mut self, watch: EpollEntry<'_>) {
         while let Some(bytes) = self.machine.poll_transmit() {
             self.outbox.extend(bytes);
         }
@@ -130,10 +130,10 @@ impl<P: Part> Line<P> {
         let mut buffer = [0; READ_BYTES];
         for _ in 0..READS_PER_TURN {
             match tcp::read(&self.stream, &mut buffer) {
-                Incoming::Bytes(bytes) if bytes.len() < farewell.left => {
+                ReadOutcome::Bytes(bytes) if bytes.len() < farewell.left => {
                     farewell.left -= bytes.len();
                 }
-                Incoming::Nothing => return now < farewell.until,
+                ReadOutcome::Nothing => return now < farewell.until,
                 _ => return false,
             }
         }

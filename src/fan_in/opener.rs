@@ -14,7 +14,7 @@ use crate::{
 
 /// Opens the ends of a fan-in and reads what they receive: messages of a type, or the frames of
 /// calls.
-pub(crate) trait Opening {
+pub(crate) trait Opener {
     /// A message as it is received.
     type Message;
     /// State of one peer, from one message to the next.
@@ -37,7 +37,7 @@ pub(crate) trait Opening {
 /// Messages of type `T` by codec `C`.
 pub(crate) struct OfType<T: ?Sized, C>(PhantomData<fn(&T) -> C>);
 
-impl<T: ?Sized, C: Codec<T>> Opening for OfType<T, C> {
+impl<T: ?Sized, C: Codec<T>> Opener for OfType<T, C> {
     type Message = Message<T, C>;
     type Kept = ();
 

@@ -8,12 +8,12 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// An eventfd: readable from a ring until it is silenced.
 #[derive(Debug)]
-pub(super) struct Bell(OwnedFd);
+pub(super) struct EventFd(OwnedFd);
 
-impl Bell {
-    pub(super) fn new() -> io::Result<Bell> {
+impl EventFd {
+    pub(super) fn new() -> io::Result<EventFd> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Bell(eventfd(0, flags)?))
+        Ok(EventFd(eventfd(0, flags)?))
     }
 
     pub(super) fn ring(&self) {
@@ -28,7 +28,7 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

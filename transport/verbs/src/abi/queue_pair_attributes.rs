@@ -1,0 +1,206 @@
+//! The attributes of a queue pair (`ibv_qp_attr`) and the ways to its peer.
+#![forbid(unsafe_code)]
+
+#[cfg(any(test, feature = "fake"))]
+use super::attribute_mask::AttributeMask;
+use super::{gid::Gid, port::Mtu, queue_pair_state::QueuePairState};
+
+/// The way to a peer: `ibv_ah_attr`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AddressVector {
+    /// The peer's local identifier; 0 on RoCE.
+    pub lid: u16,
+    /// The global route; always on RoCE.
+    pub route: Option<GlobalRoute>,
+    /// Service level, 0 to 15.
+    pub service_level: u8,
+    /// The lowest bits of the LID of our port that packets come from, where it has several.
+    pub path_bits: u8,
+    /// The number of our port.
+    pub port: u8,
+}
+
+/// `ibv_global_route`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GlobalRoute {
+    /// The peer's GID.
+    pub destination: Gid,
+    /// Our GID's place in the table of our port.
+    pub source_index: u8,
+    /// The number of routers that a packet may pass.
+    pub hop_limit: u8,
+    /// Traffic class: on RoCE v2 the DSCP, two bits up.
+    pub traffic_class: u8,
+    /// The flow that packets are of, 20 bits; 0 leaves it to the device.
+    pub flow_label: u32,
+}
+
+/// The fields of `ibv_qp_attr` that are used. Fields that are not in the mask are not looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePairAttributes {
+    /// The state to go to.
+    pub state: QueuePairState,
+    /// The number of our port.
+    pub port: u8,
+    /// Our place in the table of partitions.
+    pub pkey_index: u16,
+    /// `enum ibv_access_flags` that the peer may use.
+    pub access_flags: u32,
+    /// The key that datagrams for the queue pair have to carry.
+    pub q_key: u32,
+    /// The way to the peer.
+    pub address: AddressVector,
+    /// Payload per packet.
+    pub path_mtu: Mtu,
+    /// The peer's queue pair.
+    pub destination: u32,
+    /// The peer's first sequence number.
+    pub receive_sequence: u32,
+    /// Our first sequence number.
+    pub send_sequence: u32,
+    /// Reads and atomics of the peer that we serve at a time.
+    pub responder_resources: u8,
+    /// Reads and atomics of this end that may be outstanding.
+    pub initiator_depth: u8,
+    /// Code of the RNR timer.
+    pub min_rnr_timer: u8,
+    /// Code of the time-out.
+    pub timeout: u8,
+    /// Tries after the first.
+    pub retry_count: u8,
+    /// Tries after the first, when the peer has no receive.
+    pub rnr_retry: u8,
+    /// Another way to the peer, to which the device moves by itself when the first fails.
+    pub alternate: AlternatePath,
+    /// The state of that move.
+    pub migration: MigrationState,
+    /// The state that the queue pair is taken to be in.
+    pub current_state: QueuePairState,
+    /// An event is wanted when the send queue is drained.
+    pub drain_event: bool,
+}
+
+/// Another way to the peer (`alt_ah_attr` and its like).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AlternatePath {
+    /// The way, by a port of this end.
+    pub address: AddressVector,
+    /// Our place in the table of partitions of that port.
+    pub pkey_index: u16,
+    /// Code of the time-out on that way.
+    pub timeout: u8,
+}
+
+/// `enum ibv_mig_state`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MigrationState {
+    /// The connection runs by its path, and has no other one to move to.
+    #[default]
+    Migrated,
+    /// The two ends are to agree on the alternate path.
+    Rearm,
+    /// The connection moves to the alternate path when the first fails.
+    Armed,
+    /// A number that this version does not know.
+    Unknown(u32),
+}
+
+impl MigrationState {
+    /// Translates the C enumeration.
+    #[must_use]
+    pub fn from_raw(raw: u32) -> Self {
+        match raw {
+            0 => Self::Migrated,
+            1 => Self::Rearm,
+            2 => Self::Armed,
+            other => Self::Unknown(other),
+        }
+    }
+
+    /// Returns the value of the C enumeration.
+    #[must_use]
+    pub fn to_raw(self) -> u32 {
+        match self {
+            Self::Migrated => 0,
+            Self::Rearm => 1,
+            Self::Armed => 2,
+            Self::Unknown(raw) => raw,
+        }
+    }
+}
+
+impl QueuePairAttributes {
+    /// Attributes of a change to `state`, all others at zero.
+    #[must_use]
+    pub fn to(state: QueuePairState) -> Self {
+        Self {
+            state,
+            port: 0,
+            pkey_index: 0,
+            access_flags: 0,
+            q_key: 0,
+            address: AddressVector::default(),
+            path_mtu: Mtu::Bytes256,
+            destination: 0,
+            receive_sequence: 0,
+            send_sequence: 0,
+            responder_resources: 0,
+            initiator_depth: 0,
+            min_rnr_timer: 0,
+            timeout: 0,
+            retry_count: 0,
+            rnr_retry: 0,
+            alternate: AlternatePath::default(),
+            migration: MigrationState::Migrated,
+            current_state: state,
+            drain_event: false,
+        }
+    }
+}
+
+#[cfg(any(test, feature = "fake"))]
+impl QueuePairAttributes {
+    /// Takes over those attributes of `given` that the mask has, as a device does.
+    pub(crate) fn set(&mut self, given: &Self, mask: AttributeMask) {
+        macro_rules! take {
+            ($($bit:ident: $($field:ident),+;)*) => {
+                $(if mask.contains(AttributeMask::$bit) {
+                    $(self.$field = given.$field;)+
+                })*
+            };
+        }
+        take! {
+            STATE: state, current_state;
+            DRAIN_EVENT: drain_event;
+            ACCESS_FLAGS: access_flags;
+            PKEY_INDEX: pkey_index;
+            PORT: port;
+            Q_KEY: q_key;
+            ADDRESS: address;
+            PATH_MTU: path_mtu;
+            TIMEOUT: timeout;
+            RETRY_COUNT: retry_count;
+            RNR_RETRY: rnr_retry;
+            RECEIVE_SEQUENCE: receive_sequence;
+            INITIATOR_DEPTH: initiator_depth;
+            ALTERNATE_PATH: alternate;
+            MIN_RNR_TIMER: min_rnr_timer;
+            SEND_SEQUENCE: send_sequence;
+            RESPONDER_RESOURCES: responder_resources;
+            MIGRATION: migration;
+            DESTINATION: destination;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_state_of_migration_keeps_its_number() {
+        for raw in 0..9 {
+            assert_eq!(MigrationState::from_raw(raw).to_raw(), raw);
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! The description of a queue pair, and its making.
+
+use std::sync::Arc;
+
+use super::{
+    QueuePair, QueuePairObject,
+    connection::ConnectionSettings,
+    receive_queue::{ReceiveQueue, SharedReceiveQueueObject},
+    request_table::RequestTable,
+};
+use crate::{
+    abi::{queue_pair_kind::QueuePairKind, queue_pair_state::QueuePairState},
+    completion::{
+        queue::{CompletionQueue, CompletionQueueObject},
+        room::TakenRoom,
+    },
+    device::{Device, requested_size::RequestedSize},
+    error::VerbsError,
+    memory::{
+        protection_domain::{Domain, ProtectionDomain},
+        region::RegionAccess,
+    },
+    provider::{QueuePairInit, QueuePairSizes},
+};
+
+/// The description of a queue pair; ends in [`build`](QueuePairBuilder::build).
+#[derive(Clone, Debug)]
+pub struct QueuePairBuilder {
+    pub(super) domain: Arc<Domain>,
+    pub(super) send_completions: Arc<CompletionQueueObject>,
+    pub(super) receive_completions: Arc<CompletionQueueObject>,
+    pub(super) shared: Option<Arc<SharedReceiveQueueObject>>,
+    pub(super) sizes: QueuePairSizes,
+    pub(super) access: RegionAccess,
+    pub(super) pkey_index: u16,
+    pub(super) batch: usize,
+}
+
+impl QueuePairBuilder {
+    /// Describes a queue pair with one completion queue for sends and receives, and a receive
+    /// queue of its own.
+    #[must_use]
+    pub fn new(domain: &ProtectionDomain, completions: &CompletionQueue) -> Self {
+        Self {
+            domain: Arc::clone(domain.inner()),
+            send_completions: Arc::clone(completions.inner()),
+            receive_completions: Arc::clone(completions.inner()),
+            shared: None,
+            sizes: QueuePairSizes {
+                send_requests: 128,
+                receive_requests: 128,
+                send_entries: 2,
+                receive_entries: 1,
+                inline_bytes: 220,
+            },
+            access: RegionAccess::SEND,
+            pkey_index: 0,
+            batch: 64,
+        }
+    }
+
+    /// Completes receives into another queue.
+    #[must_use]
+    pub fn receive_completions(mut self, completions: &CompletionQueue) -> Self {
+        self.receive_completions = Arc::clone(completions.inner());
+        self
+    }
+
+    /// Takes receives from a shared queue.
+    ///
+    /// # Panics
+    /// If that queue is another queue pair's own.
+    #[must_use]
+    pub fn shared_receive_queue(mut self, queue: &ReceiveQueue) -> Self {
+        let shared = queue.shared_inner().expect("a shared receive queue");
+        self.shared = Some(Arc::clone(shared));
+        self
+    }
+
+    /// Sets the least number of sends outstanding at a time; a device may round up. Default: 128.
+    #[must_use]
+    pub fn send_requests(mut self, requests: u32) -> Self {
+        self.sizes.send_requests = requests;
+        self
+    }
+
+    /// Sets the number of receives outstanding at a time, and the pieces of one; without a shared
+    /// queue only. Default: 128 of one piece.
+    #[must_use]
+    pub fn receives(mut self, requests: u32, entries: u32) -> Self {
+        self.sizes.receive_requests = requests;
+        self.sizes.receive_entries = entries;
+        self
+    }
+
+    /// Sets the number of pieces of one send. Default: 2, since a record over a ring's seam is two.
+    #[must_use]
+    pub fn send_entries(mut self, entries: u32) -> Self {
+        self.sizes.send_entries = entries;
+        self
+    }
+
+    /// Sets the number of bytes of an inline send. Default: 220. The queue pair takes as many as
+    /// the device gives: devices differ widely, and refuse, rather than cut, a size that is too
+    /// large for them.
+    #[must_use]
+    pub fn inline_bytes(mut self, bytes: u32) -> Self {
+        self.sizes.inline_bytes = bytes;
+        self
+    }
+
+    /// Sets the rights of the peer to memory that it has keys to. Default: nothing.
+    #[must_use]
+    pub fn remote_access(mut self, access: RegionAccess) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// Sets the partition of the queue pair, by the place of the key in the port's table. Default:
+    /// 0.
+    #[must_use]
+    pub fn pkey_index(mut self, index: u16) -> Self {
+        self.pkey_index = index;
+        self
+    }
+
+    /// Sets the most sends that are posted with one call. Default: 64.
+    #[must_use]
+    pub fn batch(mut self, requests: usize) -> Self {
+        self.batch = requests;
+        self
+    }
+
+    /// Makes the queue pair and brings it to INIT, where it takes receives.
+    ///
+    /// # Errors
+    /// [`VerbsError::OtherDevice`] if the protection domain and the queues are not of one open
+    /// device, [`VerbsError::NoSuchPartitionIndex`] if the port has no such partition,
+    /// [`VerbsError::NoCompletionRoom`] or [`VerbsError::UncountedCompletions`] by a completion queue
+    /// that [ignores an overrun](CompletionQueue::ignoring_overrun). Otherwise the refusal of the
+    /// device, with its limit if a limit is the cause.
+    pub fn build(self, port: u8, settings: ConnectionSettings) -> Result<QueuePair, VerbsError> {
+        self.build_connected(QueuePairKind::Reliable, port, settings)
+    }
+
+    /// Makes a queue pair of a kind that is connected, and brings it to INIT.
+    pub(super) fn build_connected(
+        self,
+        kind: QueuePairKind,
+        port: u8,
+        settings: ConnectionSettings,
+    ) -> Result<QueuePair, VerbsError> {
+        self.check_partition(port)?;
+        let (attributes, mask) = settings.to_init(port, self.pkey_index, self.access.bits());
+        let mut pair = self.create(kind, settings)?;
+        pair.modify(&attributes, mask)?;
+        Ok(pair)
+    }
+
+    pub(super) fn check_partition(&self, port: u8) -> Result<(), VerbsError> {
+        Device::of(&self.domain.context).check_pkey_index(port, self.pkey_index)
+    }
+
+    /// Makes a queue pair, which is at RESET.
+    pub(super) fn create(
+        self,
+        kind: QueuePairKind,
+        settings: ConnectionSettings,
+    ) -> Result<QueuePair, VerbsError> {
+        let context = &self.domain.context;
+        self.check_devices()?;
+        let mut init = QueuePairInit {
+            kind,
+            send_queue: self.send_completions.handle,
+            receive_queue: self.receive_completions.handle,
+            shared: self.shared.as_ref().map(|shared| shared.handle),
+            sizes: QueuePairSizes {
+                // `Teardown` needs one more request of each kind.
+                send_requests: self.sizes.send_requests.saturating_add(1),
+                receive_requests: self.sizes.receive_requests.saturating_add(1),
+                ..self.sizes
+            },
+        };
+        let has_own = init.shared.is_none() && kind != QueuePairKind::XrcSend;
+        if !has_own {
+            // mlx5 checks these sizes against its limits even when they have no effect.
+            init.sizes.receive_requests = 0;
+            init.sizes.receive_entries = 0;
+        }
+        let (sends, receives) = (init.sizes.send_requests, init.sizes.receive_requests);
+        let room = self.take_room(sends, receives)?;
+        let created = loop {
+            // SAFETY: domain, completion queues and shared receive queue are alive, and of one
+            // context.
+            match unsafe { context.provider().create_pair(self.domain.handle, &init) } {
+                // A device answers EINVAL to an inline size that it does not support, and reports
+                // no limit. So ask for less until it fits.
+                Err(rustix::io::Errno::INVAL) if init.sizes.inline_bytes > 0 => {
+                    init.sizes.inline_bytes /= 2;
+                }
+                other => break other,
+            }
+        };
+        let created = created.map_err(|errno| {
+            let limits = context.attributes();
+            context.refused(
+                "ibv_create_qp",
+                errno,
+                &[
+                    RequestedSize::new(
+                        "a queue pair with that many sends",
+                        init.sizes.send_requests,
+                        limits.max_queue_pair_requests,
+                        "send_requests",
+                    ),
+                    RequestedSize::new(
+                        "a queue pair with that many receives",
+                        init.sizes.receive_requests,
+                        limits.max_queue_pair_requests,
+                        "its receives (session_credit)",
+                    ),
+                    RequestedSize::new(
+                        "a queue pair with that many scatter entries",
+                        init.sizes.send_entries.max(init.sizes.receive_entries),
+                        limits.max_entries,
+                        "send_entries or the entries of receives",
+                    ),
+                ],
+            )
+        })?;
+        let mut sizes = created.sizes;
+        // A device may round up, but room was taken for what was asked.
+        if self.send_completions.room.is_some() {
+            sizes.send_requests = sizes.send_requests.min(sends);
+        }
+        if self.receive_completions.room.is_some() {
+            sizes.receive_requests = sizes.receive_requests.min(receives);
+        }
+        let inner = Arc::new(QueuePairObject {
+            handle: created.handle,
+            _room: room,
+            shared: self.shared,
+            send_completions: self.send_completions,
+            receive_completions: self.receive_completions,
+            domain: self.domain,
+        });
+        let receives = has_own.then(|| {
+            ReceiveQueue::of_pair(
+                &inner,
+                sizes.receive_requests.saturating_sub(1),
+                sizes.receive_entries,
+            )
+        });
+        Ok(QueuePair {
+            kind,
+            number: created.number,
+            state: QueuePairState::Reset,
+            sizes,
+            settings,
+            local: None,
+            remote: None,
+            reads: settings.read_limits(inner.domain.context.attributes()),
+            post: inner.domain.context.opened().hot.post_send,
+            table: RequestTable::new(self.batch, sizes.send_entries as usize),
+            capacity: sizes.send_requests.saturating_sub(1),
+            outstanding: 0,
+            receives,
+            inner,
+            datagrams: None,
+        })
+    }
+
+    /// Takes room for the completions of sends and of receives, where it is counted.
+    pub(super) fn take_room(
+        &self,
+        sends: u32,
+        receives: u32,
+    ) -> Result<[Option<TakenRoom>; 2], VerbsError> {
+        if self.shared.is_some() {
+            TakenRoom::refuse_shared(&self.receive_completions)?;
+        }
+        let (to_sends, to_receives) = (&self.send_completions, &self.receive_completions);
+        if Arc::ptr_eq(to_sends, to_receives) {
+            let both = TakenRoom::take(to_sends, sends.saturating_add(receives))?;
+            return Ok([both, None]);
+        }
+        Ok([
+            TakenRoom::take(to_sends, sends)?,
+            TakenRoom::take(to_receives, receives)?,
+        ])
+    }
+
+    /// Checks that domain and queues are of one context, as `ibv_create_qp` takes for granted.
+    pub(super) fn check_devices(&self) -> Result<(), VerbsError> {
+        let shared = self.shared.as_ref();
+        let parts = [
+            (
+                "completion queue of sends",
+                Some(&self.send_completions.context),
+            ),
+            (
+                "completion queue of receives",
+                Some(&self.receive_completions.context),
+            ),
+            (
+                "shared receive queue",
+                shared.map(|shared| shared.context()),
+            ),
+        ];
+        for (object, context) in parts {
+            if let Some(context) = context {
+                self.domain.context.check_same(object, context)?;
+            }
+        }
+        Ok(())
+    }
+}
