@@ -54,17 +54,17 @@ use crate::{
 /// Each setting has a default, which [`NodeBuilder`](crate::NodeBuilder) can change for all channels of
 /// a node:
 ///
-/// | purpose | setting | default |
-/// |---|---|---|
-/// | encoding | [`codec`](Self::codec) | `Rkyv`; `Raw` without the feature `rkyv` |
-/// | memory | [`window_bytes`](Self::window_bytes): bytes that are sent and not released | 2 MiB |
-/// | memory | [`window_messages`](Self::window_messages): the same in messages | 16384 |
-/// | memory | [`max_message_bytes`](Self::max_message_bytes): the longest message | 16 MiB |
-/// | memory | [`max_unreleased_bytes`](Self::max_unreleased_bytes): the window and long messages together | `window_bytes` and twice `max_message_bytes` |
-/// | time | [`open_timeout`](Self::open_timeout): the wait for the peer's end | 10 s |
-/// | acknowledgements | [`ack_every`](Self::ack_every): how often a receiver tells its sender | each half window |
-/// | calls | [`max_in_flight`](Self::max_in_flight): calls of one caller that are under way | 1024 |
-/// | tracing | [`trace_context`](Self::trace_context): messages carry the sender's trace context | false |
+/// | purpose | setting |
+/// |---|---|
+/// | encoding | [`codec`](Self::codec) |
+/// | memory | [`window_bytes`](Self::window_bytes): bytes that are sent and not released |
+/// | memory | [`window_messages`](Self::window_messages): the same in messages |
+/// | memory | [`max_message_bytes`](Self::max_message_bytes): the longest message |
+/// | memory | [`max_unreleased_bytes`](Self::max_unreleased_bytes): the window and long messages together |
+/// | time | [`open_timeout`](Self::open_timeout): the wait for the peer's end |
+/// | acknowledgements | [`ack_every`](Self::ack_every): how often a receiver tells its sender |
+/// | calls | [`max_in_flight`](Self::max_in_flight): calls of one caller that are under way |
+/// | tracing | [`trace_context`](Self::trace_context): messages carry the sender's trace context |
 ///
 /// RDMA has no settings of its own for a channel; [`NodeBuilder`](crate::NodeBuilder) has those of a
 /// node. The two ends may have different settings. Of limits and windows, the smaller value holds for

@@ -137,7 +137,9 @@ variables! {
         |node, value| rdma!(
             node,
             value.parse().ok().filter(|bytes| [256, 512, 1024, 2048, 4096].contains(bytes)),
-            |rdma, bytes: u32| rdma.override_path_mtu(bytes)
+            |rdma, bytes: u32| if let Some(mtu) = ibex_verbs::Mtu::from_bytes(bytes) {
+                rdma.connection = rdma.connection.path_mtu(mtu);
+            }
         );
     IBEX_RDMA_COMPLETIONS = "plain, extended or one-by-one"
         overrides Tuning::completion_polling,
@@ -146,7 +148,8 @@ variables! {
             ["plain", "extended", "one-by-one"].iter().position(|way| *way == value),
             |rdma, way: usize| {
                 use ibex_verbs::CompletionPolling::{Extended, ExtendedOneByOne, Plain};
-                rdma.override_completion_polling([Plain, Extended, ExtendedOneByOne][way]);
+                let ways = [Plain, Extended, ExtendedOneByOne];
+                rdma.resources.completion_polling = Some(ways[way]);
             }
         );
     IBEX_RDMA_FAIL_OVER_AFTER = "milliseconds, or never"
@@ -197,7 +200,7 @@ pub(crate) fn of_process() -> Vec<(String, String)> {
     .collect()
 }
 
-/// Lets the variables whose names begin with `IBEX_` override a node's settings, and ignores others.
+/// Lets the variables whose names begin with `IBEX_` override a node's settings. Ignores others.
 pub(crate) fn apply(
     variables: &[(String, String)],
     node: &mut NodeBuilder,

@@ -59,8 +59,8 @@ settings! {
     /// Calls sleep at once if there is one CPU, or if fewer than four are shared with an I/O thread
     /// that has [cores](Self::cores) of its own.
     ///
-    /// A spin may take 0 to 1 s. A longer spin spends a core to save the wake-up, which takes 5 to 30
-    /// µs.
+    /// A spin may take 0 to 1 s. A longer spin spends a core to save the wake-up, which takes 5
+    /// to 30 µs.
     ///
     /// A spinning call lets other threads run, and spins only in the time that they leave. If they
     /// keep a core for milliseconds, calls sleep at once, and try to spin again later.

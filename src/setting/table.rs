@@ -170,7 +170,7 @@ macro_rules! row {
             name: stringify!($name),
             unit: $crate::setting::unit_name!($($range)*),
             default: $crate::setting::amount_text!($($default)+),
-            range: $crate::setting::some!($($range)*),
+            range: $crate::setting::range_or_none!($($range)*),
             variable: None,
             documentation: concat!(
                 $($before, "\n",)*
@@ -182,7 +182,7 @@ macro_rules! row {
 }
 
 /// Gives the range's text, if there is a range.
-macro_rules! some {
+macro_rules! range_or_none {
     () => { None };
     ($($range:tt)+) => { Some($crate::setting::range_text!($($range)+)) };
 }
@@ -273,7 +273,10 @@ macro_rules! within {
             $crate::setting::unit!($($unit)?),
         )
     };
-    ($name:expr, $value:expr, $least:literal $($of_least:ident)? ..= $most:literal $($unit:ident)?) => {
+    (
+        $name:expr, $value:expr,
+        $least:literal $($of_least:ident)? ..= $most:literal $($unit:ident)?
+    ) => {
         $crate::setting::SettingError::check(
             $name,
             $value,
@@ -326,6 +329,6 @@ macro_rules! unit_name {
 }
 
 pub(crate) use {
-    amount, amount_text, range_text, row, sentence, setter, settings, some, stored, unit,
+    amount, amount_text, range_or_none, range_text, row, sentence, setter, settings, stored, unit,
     unit_name, within,
 };
