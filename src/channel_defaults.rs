@@ -20,7 +20,7 @@ settings! {
 
     /// Limits the bytes that may be sent and not yet released, and sets the size of the ring.
     #[default(2 MiB)] #[range(1 byte..=4 MiB)]
-    /// It is rounded up to a power of two from 64 KiB on.
+    /// The window is rounded up to a power of two from 64 KiB on.
     ///
     /// Messages longer than half of it get memory of their own, and count in
     /// [`max_unreleased_bytes`](Self::max_unreleased_bytes) instead. A larger window takes more

@@ -424,7 +424,7 @@ settings! {
 
     /// Sets the node's identity, 16 bytes that peers see.
     #[default("random")]
-    /// So peers take a restart for another node. An identity must be used by one node only. A node
+    /// Peers then take a restart for another node. An identity must be used by one node only. A node
     /// that comes with the same one later is taken for a restart of this node, which ends the
     /// sessions that wait for it.
     pub fn identity(identity: [u8; 16]);

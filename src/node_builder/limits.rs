@@ -69,8 +69,8 @@ settings! {
 
     /// Limits the bytes of long messages that peers may make this process hold.
     #[default(None => "a quarter of what the process may have")] #[range(1 MiB..=64 TiB)]
-    /// That is the least of the machine's memory, its control groups' limits, and RLIMIT_AS and
-    /// RLIMIT_DATA where they are set.
+    /// A process may have the least of the machine's memory, its control groups' limits, and
+    /// RLIMIT_AS and RLIMIT_DATA where they are set.
     ///
     /// Short messages do not count, nor does the first MiB of each of four messages that begin in a
     /// session; the [sum](NodeBuilder#memory) has everything. A message counts from the arrival of
@@ -103,7 +103,7 @@ macro_rules! defaults_of_channels {
             $(
                 #[doc = concat!(
                     "Sets the default of [`", stringify!($name), "`](crate::ChannelBuilder::",
-                    stringify!($name), ") of this node's channels."
+                    stringify!($name), ") for the channels of this node."
                 )]
                 pub fn $name(mut self, $argument: $type) -> Self {
                     let checked = self.settings.channel.$name($argument);

@@ -209,7 +209,7 @@ settings! {
 
     /// Chooses the place in the port's GID table.
     #[default("the GID of the connection's own address, or else the best")] #[range(0..=255)]
-    /// The best: RoCE v2 before v1, IPv4 before IPv6, global before link-local.
+    /// RoCE v2 is better than v1, IPv4 than IPv6, and a global GID than a link-local one.
     ///
     /// Both ends have to use GIDs of one type. Places move when addresses change, so set this only
     /// where the default is wrong.
@@ -237,7 +237,7 @@ settings! {
     /// its own, which holds nothing else. But a peer keeps the key, and could change a message
     /// while it is read, or a message of another peer.
     #[default(false)]
-    /// Nothing proves who a peer is. Large messages then come in pieces that are copied once.
+    /// Nothing proves who a peer is, so large messages then come in pieces that are copied once.
     ///
     /// If a channel has messages between a receive buffer and 64 KiB, they go into
     /// [blocks](Tuning::landing_blocks) that are granted before the messages are sent.
@@ -279,7 +279,7 @@ settings! {
 
     /// Sets the number of receive buffers that are posted for all sessions together.
     #[default(4096)] #[range(18..=1048576)]
-    /// It has to be `max_sessions` + 17 at least.
+    /// There have to be `max_sessions` + 17 at least.
     ///
     /// With more buffers, more sessions can have `session_credit` at a time. Each costs
     /// `receive_buffer_bytes` of locked memory, and the device has a limit of its own. With fewer

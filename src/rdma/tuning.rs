@@ -152,8 +152,8 @@ settings! {
 
     /// Sets the payload bytes of a packet.
     #[default("the smaller of what both ports carry")] #[range(256..=4096)]
-    /// It is rounded down to a power of two. A session whose ports carry less goes over another
-    /// fabric. Smaller packets cost throughput.
+    /// The number is rounded down to a power of two. A session whose ports carry less goes over
+    /// another fabric. Smaller packets cost throughput.
     pub fn path_mtu(mut self, bytes: u32) -> Self {
         let rounded = bytes
             .checked_ilog2()
@@ -166,8 +166,8 @@ settings! {
 
     /// Sets how long an acknowledgement may take before a packet is sent again.
     #[default("67 ms")] #[range(5 us..=8796 s)]
-    /// It is rounded up to 4.096 µs times a power of two. A shorter time repairs a loss sooner, but
-    /// takes a busy peer for a lost one.
+    /// The time is rounded up to 4.096 µs times a power of two. A shorter time repairs a loss
+    /// sooner, but takes a busy peer for a lost one.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.connection = self.connection.timeout(timeout).unwrap_or(self.connection);
         self
@@ -186,7 +186,7 @@ settings! {
 
     /// Sets how long a peer waits before it repeats a send that found no receive buffer.
     #[default("1.28 ms")] #[range(10 us..=655360 us)]
-    /// It is rounded up to one of 32 steps. Credits prevent such sends. If they fail, a shorter
+    /// The time is rounded up to one of 32 steps. Credits prevent such sends. If they fail, a shorter
     /// time burdens the link.
     pub fn min_rnr_timer(mut self, timer: Duration) -> Self {
         self.connection = self.connection.min_rnr_timer(timer).unwrap_or(self.connection);
