@@ -163,7 +163,7 @@ variables! {
         };
 }
 
-pub(crate) use table_of_variables;
+pub(crate) use table_of_variables as table;
 
 /// Returns the variable that overrides a setting, and the values that it may have.
 pub(crate) fn variable_of(builder: &str, setting: &str) -> Option<(&'static str, &'static str)> {

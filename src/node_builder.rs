@@ -65,7 +65,7 @@ use crate::{
 ///
 /// | variable | value | overrides |
 /// |---|---|---|
-#[doc = environment::table_of_variables!()]
+#[doc = environment::table!()]
 ///
 /// A value that cannot be used is an error of [`build`](Self::build), and so is a misspelt name, with
 /// the name that is probably meant. Any other name that begins with `IBEX_` is a warning; names of ibex's

@@ -19,6 +19,13 @@
 //!   Option<u64>)` says that the field has another type. A row may have a body instead, which stores
 //!   the argument after it was checked.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(feature = "verbs"),
+    allow(
+        unused_macro_rules,
+        reason = "only settings of RDMA are counted in microseconds"
+    )
+)]
 
 /// A setting as `ibex config explain` shows it.
 #[derive(Clone, Copy, Debug)]
