@@ -82,19 +82,21 @@ macro_rules! variables {
     };
 }
 
-/// Gives a value to a setting of RDMA, which only builds with the feature `verbs` have.
+/// Reads a value for a setting of RDMA, which only builds with the feature `verbs` have.
 macro_rules! rdma {
-    ($node:ident, $value:expr, $set:expr) => {{
-        let value = $value?;
-        #[cfg(feature = "verbs")]
-        {
-            let set: fn(&mut crate::rdma::RdmaSettings, _) = $set;
-            set(&mut $node.settings.rdma, value);
+    (|$text:ident| $read:expr, |$rdma:ident, $value:ident: $type:ty| $set:expr) => {
+        |node, $text| {
+            let $value: $type = $read?;
+            #[cfg(feature = "verbs")]
+            {
+                let $rdma = &mut node.settings.rdma;
+                $set;
+            }
+            #[cfg(not(feature = "verbs"))]
+            let _ = (node, $value);
+            Some(vec![Fabric::Verbs])
         }
-        #[cfg(not(feature = "verbs"))]
-        let _ = ($node, value);
-        Some(vec![Fabric::Verbs])
-    }};
+    };
 }
 
 variables! {
@@ -104,60 +106,46 @@ variables! {
          not named are forbidden",
         set_fabrics;
     IBEX_RDMA_DEVICE = "the name of a device, such as mlx5_0, or its GUID, such as \
-                        guid:0002:c903:0000:0001"
-        overrides RdmaSettings::device,
-        |node, value| rdma!(
-            node,
-            Some(value.to_owned()).filter(|name| !name.is_empty()),
+                        guid:0002:c903:0000:0001" overrides RdmaSettings::device,
+        rdma!(
+            |text| Some(text.to_owned()).filter(|name| !name.is_empty()),
             |rdma, name: String| rdma.device = Some(name)
         );
-    IBEX_RDMA_PORT = "1 to 255"
-        overrides RdmaSettings::port,
-        |node, value| rdma!(
-            node,
-            value.parse().ok().filter(|port: &u8| *port != 0),
+    IBEX_RDMA_PORT = "1 to 255" overrides RdmaSettings::port,
+        rdma!(
+            |text| text.parse().ok().filter(|port| *port != 0),
             |rdma, port: u8| rdma.port = Some(port)
         );
-    IBEX_RDMA_GID_INDEX = "0 to 255"
-        overrides RdmaSettings::gid_index,
-        |node, value| rdma!(
-            node,
-            value.parse::<u8>().ok(),
-            |rdma, index: u8| rdma.gid_index = Some(index.into())
-        );
+    IBEX_RDMA_GID_INDEX = "0 to 255" overrides RdmaSettings::gid_index,
+        rdma!(|text| text.parse().ok(), |rdma, index: u8| rdma.gid_index = Some(index.into()));
     IBEX_RDMA_PARTITION_KEY = "0x0001 to 0xffff, but for 0x8000"
         overrides RdmaSettings::partition_key,
-        |node, value| rdma!(
-            node,
-            partition_key(value).filter(|key| key & 0x7fff != 0),
+        rdma!(
+            |text| partition_key(text).filter(|key| key & 0x7fff != 0),
             |rdma, key: u16| rdma.partition_key = ibex_verbs::PartitionKey::new(key)
         );
     IBEX_RDMA_MTU = "256, 512, 1024, 2048 or 4096"
         overrides Tuning::path_mtu "; each session also respects what both ports carry",
-        |node, value| rdma!(
-            node,
-            value.parse().ok().filter(|bytes| [256, 512, 1024, 2048, 4096].contains(bytes)),
+        rdma!(
+            |text| text.parse().ok().filter(|bytes| [256, 512, 1024, 2048, 4096].contains(bytes)),
             |rdma, bytes: u32| if let Some(mtu) = ibex_verbs::Mtu::from_bytes(bytes) {
                 rdma.connection = rdma.connection.path_mtu(mtu);
             }
         );
-    IBEX_RDMA_COMPLETIONS = "plain, extended or one-by-one"
-        overrides Tuning::completion_polling,
-        |node, value| rdma!(
-            node,
-            ["plain", "extended", "one-by-one"].iter().position(|way| *way == value),
+    IBEX_RDMA_COMPLETIONS = "plain, extended or one-by-one" overrides Tuning::completion_polling,
+        rdma!(
+            |text| ["plain", "extended", "one-by-one"].iter().position(|way| *way == text),
             |rdma, way: usize| {
                 use ibex_verbs::CompletionPolling::{Extended, ExtendedOneByOne, Plain};
                 let ways = [Plain, Extended, ExtendedOneByOne];
                 rdma.resources.completion_polling = Some(ways[way]);
             }
         );
-    IBEX_RDMA_FAIL_OVER_AFTER = "milliseconds, or never"
-        overrides NodeBuilder::fail_over_after,
-        |node, value| {
-            node.settings.time.fail_over_after = match value {
+    IBEX_RDMA_FAIL_OVER_AFTER = "milliseconds, or never" overrides NodeBuilder::fail_over_after,
+        |node, text| {
+            node.settings.time.fail_over_after = match text {
                 "never" => Duration::MAX,
-                _ => Duration::from_millis(value.parse().ok()?),
+                _ => Duration::from_millis(text.parse().ok()?),
             };
             Some(vec![Fabric::Verbs])
         };

@@ -1,26 +1,23 @@
 //! Settings of nodes, checked when they are used.
 
-mod limits;
-mod observation;
-mod threads;
-mod time;
+mod settings;
 
-use std::{io, net::TcpListener, sync::Arc};
+use std::{io, net::TcpListener, path::PathBuf, sync::Arc};
 
-use ibex_base::Escaped;
-use ibex_bootstrap::{Integrity, Policy, message::Hello, resolve};
+use ibex_bootstrap::{Policy, message::Hello, resolve};
 #[allow(unused_imports, reason = "the documentation speaks of it")]
 use ibex_transport::runtime::Driver;
 
-pub(crate) use self::{limits::LimitSettings, threads::ThreadSettings, time::TimeSettings};
+pub(crate) use self::settings::{LimitSettings, ThreadSettings, TimeSettings};
 use crate::{
-    Fabric, ListenError, Node, ToAddress, address,
+    Fabric, ListenError, Node,
     channel_defaults::ChannelDefaults,
     environment,
     error::ListenFailure,
+    inspect::SocketPlace,
     node::Listening,
     node_settings::NodeSettings,
-    setting::{SettingError, SettingRow, settings, within},
+    setting::{SettingError, SettingRow},
 };
 
 /// Settings of a node, from [`Node::builder`] to [`build`](Self::build).
@@ -203,8 +200,6 @@ impl NodeBuilder {
         let mut rows = [
             Self::TABLE,
             ThreadSettings::TABLE,
-            Self::WAITING,
-            Self::OBSERVATION,
             TimeSettings::TABLE,
             LimitSettings::TABLE,
             ChannelDefaults::TABLE,
@@ -226,6 +221,14 @@ impl NodeBuilder {
     #[cfg(test)]
     pub(crate) fn features(mut self, features: u64) -> Self {
         self.settings.features = features;
+        self
+    }
+
+    /// Lets programs of this user inspect the node at a path, in place of
+    /// [`inspect`](Self::inspect). The last of the two calls counts. The path is one where there is
+    /// no file yet, or the socket of a node that is gone. It has 107 bytes at most.
+    pub fn inspect_at(mut self, path: impl Into<PathBuf>) -> Self {
+        self.settings.inspect = Some(SocketPlace::At(path.into()));
         self
     }
 
@@ -339,95 +342,6 @@ impl NodeBuilder {
         }
         Node::start(self.settings, environment, listening)
     }
-}
-
-settings! {
-    const TABLE in NodeBuilder, |self| self.settings;
-
-    /// Listens on `address` (`host:port`; with port 0 the system chooses the port).
-    #[default("the node does not listen")]
-    ///
-    /// An address that other hosts can reach needs `security`, with the feature `tls`, or
-    /// [`insecure_network`](Self::insecure_network).
-    pub fn listen(mut self, address: impl ToAddress) -> Self {
-        self.listen = Some(Listen::At(address::text_of(&address)));
-        self
-    }
-
-    /// Authenticates peers, and encrypts what goes over TCP.
-    #[default("neither")]
-    ///
-    /// Both nodes of a session need the same kind of security. A node with security has no session
-    /// with a node without: the end that connects gets
-    /// [`Incompatible`](crate::ConnectErrorKind::Incompatible), whose text names the mode of each.
-    /// No variable of the environment changes that.
-    /// [`Security`](crate::Security) says how peers are authenticated.
-    #[cfg(feature = "tls")]
-    pub fn security(mut self, security: crate::Security) -> Self {
-        self.security = Some(security);
-        self
-    }
-
-    /// Sets a name of the node for people, of 1 to 64 bytes.
-    #[default("none")]
-    ///
-    /// Peers learn it when a session begins, after they were authenticated: it is
-    /// [`Peer::name`](crate::Peer::name) there, and beside the node's address in their events,
-    /// statistics, errors and log. Here the log and errors of channels have it beside each peer
-    /// (`via node primary`), and so have [`NodeStats`](crate::NodeStats) and `Debug` of the node,
-    /// so that the nodes of one process can be told apart.
-    ///
-    /// Nothing proves a name to a peer. Characters that are not printed as themselves, such as a
-    /// line feed, are escaped.
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        let name = name.into();
-        self.note(within!("name", name.len(), 1 byte..=64 bytes));
-        self.settings.name = Some(Escaped(&name).to_string().into());
-        self
-    }
-
-    /// Requires, prefers or forbids a fabric.
-    #[default("chosen by the place of the peer")]
-    /// That is shared memory on the same host for the same user, verbs with RDMA hardware at both
-    /// ends, and else TCP. A software RDMA device is slower than TCP, so it is used only where one
-    /// of the two nodes requires or prefers verbs. `IBEX_FABRICS` overrides what is set here.
-    ///
-    /// The policy holds for as long as a session lasts. A session over verbs whose queue pair or
-    /// device breaks goes on over TCP [in time](Self::fail_over_after). If either node requires
-    /// verbs or forbids TCP, it waits for another queue pair instead, until
-    /// [`session_timeout`](Self::session_timeout).
-    ///
-    /// A fabric whose cargo feature is off is never used, and requiring it is an error of
-    /// [`build`](Self::build). On a machine without a usable RDMA device it is also an error to
-    /// require verbs, or to forbid all other fabrics (`ListenErrorKind::Rdma`).
-    pub fn fabric(mut self, fabric: Fabric, policy: Policy) -> Self {
-        self.set_policy(fabric, policy);
-        self
-    }
-
-    /// Adds checksums to payloads over TCP, or leaves them out.
-    #[default("[`Integrity::Auto`]")]
-    /// It adds them with peers on other hosts and leaves them out on one host. [`Integrity`] says
-    /// what every fabric covers in any case, and how the settings of two nodes combine.
-    /// [`Peer::payload_checksums`](crate::Peer::payload_checksums) returns the outcome.
-    pub fn integrity(integrity: Integrity);
-
-    /// Lets a session that began over verbs and went over to TCP ask for a queue pair again. It
-    /// asks once, when its connection breaks later, never while the connection works.
-    #[default(false)]
-    /// Both nodes have to set it: the end that connected asks, and the other must be prepared.
-    ///
-    /// The price is paid over TCP: messages longer than a receive buffer travel as they do over
-    /// verbs, each asking for its memory first, and memory to send from stays registered. A
-    /// connection that works rarely breaks, so by default TCP's speed comes first.
-    pub fn fail_back(goes_back: bool);
-
-    /// Sets the node's identity, 16 bytes that peers see.
-    #[default("random")]
-    /// Peers then take a restart for another node. An identity must be used by one node only. A node
-    /// that comes with the same one later is taken for a restart of this node, which ends the
-    /// sessions that wait for it.
-    pub fn identity(identity: [u8; 16]);
 }
 
 /// An address or a socket to listen with, as the program gave it.

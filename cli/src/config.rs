@@ -188,7 +188,7 @@ fn settings(environment: &[(&str, String)]) -> Vec<Setting> {
                 None => Source::Default,
             },
             unit: row.unit,
-            range: row.range,
+            range: Some(row.range).filter(|range| !range.is_empty()),
             variable,
             meaning: paragraphs(row.documentation),
         }

@@ -38,8 +38,8 @@ pub struct SettingRow {
     pub unit: &'static str,
     /// The default.
     pub default: &'static str,
-    /// The values that it may have.
-    pub range: Option<&'static str>,
+    /// The values that it may have, or nothing.
+    pub range: &'static str,
     /// The variable of the environment that overrides the setting, and its values.
     pub variable: Option<(&'static str, &'static str)>,
     /// The method's documentation.
@@ -177,7 +177,7 @@ macro_rules! row {
             name: stringify!($name),
             unit: $crate::setting::unit_name!($($range)*),
             default: $crate::setting::amount_text!($($default)+),
-            range: $crate::setting::range_or_none!($($range)*),
+            range: $crate::setting::range_text!($($range)*),
             variable: None,
             documentation: concat!(
                 $($before, "\n",)*
@@ -188,20 +188,11 @@ macro_rules! row {
     };
 }
 
-/// Gives the range's text, if there is a range.
-macro_rules! range_or_none {
-    () => { None };
-    ($($range:tt)+) => { Some($crate::setting::range_text!($($range)+)) };
-}
-
 /// Gives the type of a row's field.
+#[rustfmt::skip]
 macro_rules! stored {
-    ($type:ty) => {
-        $type
-    };
-    ($type:ty as $field:ty) => {
-        $field
-    };
+    ($type:ty) => { $type };
+    ($type:ty as $field:ty) => { $field };
 }
 
 /// Gives the sentences of the documentation about default and range.
@@ -218,34 +209,17 @@ macro_rules! sentence {
 }
 
 /// Gives the value of an amount.
+#[rustfmt::skip]
 macro_rules! amount {
-    ($n:literal s) => {
-        ::std::time::Duration::from_secs($n)
-    };
-    ($n:literal ms) => {
-        ::std::time::Duration::from_millis($n)
-    };
-    ($n:literal us) => {
-        ::std::time::Duration::from_micros($n)
-    };
-    ($n:literal KiB) => {
-        $n << 10
-    };
-    ($n:literal MiB) => {
-        $n << 20
-    };
-    ($n:literal GiB) => {
-        $n << 30
-    };
-    ($n:literal TiB) => {
-        $n << 40
-    };
-    ($n:literal $(byte)? $(bytes)?) => {
-        $n
-    };
-    ($value:expr => $text:literal) => {
-        $value
-    };
+    ($n:literal s) => { ::std::time::Duration::from_secs($n) };
+    ($n:literal ms) => { ::std::time::Duration::from_millis($n) };
+    ($n:literal us) => { ::std::time::Duration::from_micros($n) };
+    ($n:literal KiB) => { $n << 10 };
+    ($n:literal MiB) => { $n << 20 };
+    ($n:literal GiB) => { $n << 30 };
+    ($n:literal TiB) => { $n << 40 };
+    ($n:literal $(byte)? $(bytes)?) => { $n };
+    ($value:expr => $text:literal) => { $value };
 }
 
 /// Gives the text of an amount.
@@ -257,6 +231,7 @@ macro_rules! amount_text {
 
 /// Gives the text of a range.
 macro_rules! range_text {
+    () => { "" };
     ($text:literal) => { $text };
     ($least:literal $($unit:ident)? ..) => {
         concat!($crate::setting::amount_text!($least $($unit)?), " or longer")
@@ -295,47 +270,27 @@ macro_rules! within {
 }
 
 /// Gives what makes a value with this unit out of a number.
+#[rustfmt::skip]
 macro_rules! unit {
-    () => {
-        $crate::setting::SettingValue::count
-    };
-    (s) => {
-        $crate::setting::SettingValue::Time
-    };
-    (ms) => {
-        $crate::setting::SettingValue::Time
-    };
-    (us) => {
-        $crate::setting::SettingValue::Time
-    };
-    ($bytes:ident) => {
-        $crate::setting::SettingValue::bytes
-    };
+    () => { $crate::setting::SettingValue::count };
+    (s) => { $crate::setting::SettingValue::Time };
+    (ms) => { $crate::setting::SettingValue::Time };
+    (us) => { $crate::setting::SettingValue::Time };
+    ($bytes:ident) => { $crate::setting::SettingValue::bytes };
 }
 
 /// Gives the name of a range's unit.
+#[rustfmt::skip]
 macro_rules! unit_name {
-    ($($text:literal)?) => {
-        ""
-    };
-    ($least:literal s $($rest:tt)+) => {
-        "time"
-    };
-    ($least:literal ms $($rest:tt)+) => {
-        "time"
-    };
-    ($least:literal us $($rest:tt)+) => {
-        "time"
-    };
-    ($least:literal ..= $most:literal) => {
-        ""
-    };
-    ($($range:tt)+) => {
-        "bytes"
-    };
+    ($($text:literal)?) => { "" };
+    ($least:literal s $($rest:tt)+) => { "time" };
+    ($least:literal ms $($rest:tt)+) => { "time" };
+    ($least:literal us $($rest:tt)+) => { "time" };
+    ($least:literal ..= $most:literal) => { "" };
+    ($($range:tt)+) => { "bytes" };
 }
 
 pub(crate) use {
-    amount, amount_text, range_or_none, range_text, row, sentence, setter, settings, stored, unit,
-    unit_name, within,
+    amount, amount_text, range_text, row, sentence, setter, settings, stored, unit, unit_name,
+    within,
 };
