@@ -18,6 +18,7 @@ use crate::{
     Codec, OpenError, Peer, Receiver, Sender,
     error::{OpenFailure, Refusal},
     message::DefaultCodec,
+    setting::SettingError,
     template::ChannelTemplate,
 };
 
@@ -53,17 +54,17 @@ use crate::{
 /// Each setting has a default, which [`NodeBuilder`](crate::NodeBuilder) can change for all channels of
 /// a node:
 ///
-/// | purpose | setting | default |
-/// |---|---|---|
-/// | encoding | [`codec`](Self::codec) | `Rkyv`; `Raw` without the feature `rkyv` |
-/// | memory | [`window_bytes`](Self::window_bytes): bytes that are sent and not released | 2 MiB |
-/// | memory | [`window_messages`](Self::window_messages): the same in messages | 16384 |
-/// | memory | [`max_message_bytes`](Self::max_message_bytes): the longest message | 16 MiB |
-/// | memory | [`max_unreleased_bytes`](Self::max_unreleased_bytes): the window and long messages together | `window_bytes` and twice `max_message_bytes` |
-/// | time | [`open_timeout`](Self::open_timeout): the wait for the peer's end | 10 s |
-/// | acknowledgements | [`ack_every`](Self::ack_every): how often a receiver tells its sender | each half window |
-/// | calls | [`max_in_flight`](Self::max_in_flight): calls of one caller that are under way | 1024 |
-/// | tracing | [`trace_context`](Self::trace_context): messages carry the sender's trace context | false |
+/// | purpose | setting |
+/// |---|---|
+/// | encoding | [`codec`](Self::codec) |
+/// | memory | [`window_bytes`](Self::window_bytes): bytes that are sent and not released |
+/// | memory | [`window_messages`](Self::window_messages): the same in messages |
+/// | memory | [`max_message_bytes`](Self::max_message_bytes): the longest message |
+/// | memory | [`max_unreleased_bytes`](Self::max_unreleased_bytes): the window and long messages together |
+/// | time | [`open_timeout`](Self::open_timeout): the wait for the peer's end |
+/// | acknowledgements | [`ack_every`](Self::ack_every): how often a receiver tells its sender |
+/// | calls | [`max_in_flight`](Self::max_in_flight): calls of one caller that are under way |
+/// | tracing | [`trace_context`](Self::trace_context): messages carry the sender's trace context |
 ///
 /// RDMA has no settings of its own for a channel; [`NodeBuilder`](crate::NodeBuilder) has those of a
 /// node. The two ends may have different settings. Of limits and windows, the smaller value holds for
@@ -144,110 +145,9 @@ impl<C, At> ChannelBuilder<C, At> {
         }
     }
 
-    /// Limits the messages that may be sent and not yet released. Default: 16384. Range: 1 to 2^20.
-    /// A larger window lets a sender run further ahead of its receiver. The receiver's end keeps 4
-    /// bytes for each message, and over TCP and verbs 48 more once used.
-    pub fn window_messages(mut self, messages: u64) -> Self {
-        self.template = self.template.window_messages(messages);
-        self
-    }
-
-    /// Limits the bytes that may be sent and not yet released, and sets the size of the ring.
-    /// Default: 2 MiB. Range: 1 byte to 4 MiB, rounded up to a power of two from 64 KiB on.
-    ///
-    /// Messages longer than half of it get memory of their own, and count in
-    /// [`max_unreleased_bytes`](Self::max_unreleased_bytes) instead. A larger window takes more
-    /// [memory](crate::NodeBuilder#memory) at both ends, once used.
-    pub fn window_bytes(mut self, bytes: u64) -> Self {
-        self.template = self.template.window_bytes(bytes);
-        self
-    }
-
-    /// Limits the length of one message. Default: 16 MiB. Range: 1 byte to 1 GiB. The smaller value
-    /// of both ends holds.
-    ///
-    /// The value of a receiving end is lowered to its node's
-    /// [`memory_limit`](crate::NodeBuilder::memory_limit). A longer message is
-    /// [`SendErrorKind::TooLong`](crate::SendErrorKind::TooLong). If
-    /// [`max_unreleased_bytes`](Self::max_unreleased_bytes) is not set, a higher limit also lets
-    /// more be sent and not released.
-    pub fn max_message_bytes(mut self, bytes: u64) -> Self {
-        self.template = self.template.max_message_bytes(bytes);
-        self
-    }
-
-    /// Limits the payload bytes that may be sent and not yet released by the receiving application.
-    /// Default: `window_bytes` and twice `max_message_bytes`. Range: 1 byte to 1 TiB. The smaller
-    /// value of both ends holds.
-    ///
-    /// The limit has two parts. Messages in the ring have `window_bytes`. Messages with memory of
-    /// their own have the rest, but never less than `window_bytes`, and one of them may always be
-    /// out. So the true maximum is twice `window_bytes`, or `window_bytes` and one message, if that
-    /// is more than the setting.
-    ///
-    /// Over every fabric, a message longer than half of `window_bytes` has memory of its own.
-    /// Shorter ones have it over TCP above 128 KiB, and over verbs above a receive buffer. A
-    /// setting below `window_bytes` lowers the window too, to a power of two that is at least 64
-    /// KiB. Over shared memory, at most 64 messages with memory of their own may be out, whatever
-    /// is set. A higher setting lets a receiver that takes nothing hold more memory.
-    pub fn max_unreleased_bytes(mut self, bytes: u64) -> Self {
-        self.template = self.template.max_unreleased_bytes(bytes);
-        self
-    }
-
-    /// Limits how long a blocking call waits for the peer to open its end. Default: 10 s, for each
-    /// call until the peer has opened it. Range: from 0 to [`Duration::MAX`], which is for ever.
-    ///
-    /// A call with a shorter time-out of its own waits no longer than that. The end stays open when
-    /// the time is up. A longer time-out tolerates slower peers, and reports later a name that the
-    /// peer never opens.
-    pub fn open_timeout(mut self, timeout: Duration) -> Self {
-        self.template = self.template.open_timeout(timeout);
-        self
-    }
-
-    /// Sets, at a receiving end, the number of acknowledged or released messages after which its
-    /// sender hears of them at the latest. Default: half a window, and whenever the sender waits.
-    /// Range: 1 to 2^20, with half the window as the maximum.
-    ///
-    /// A smaller number helps a sender that reads [`acked`](crate::Sender::acked) without waiting,
-    /// or that waits for several receivers. Each notice costs a small frame if no other frame goes
-    /// that way, some 2 µs at both ends together over TCP. Over shared memory it costs the receiver
-    /// a look at what was acknowledged.
-    ///
-    /// The receiver counts acknowledgements, and tells the sender, when it is next asked for a
-    /// message; while the sender waits, at once.
-    pub fn ack_every(mut self, messages: u64) -> Self {
-        self.template = self.template.ack_every(messages);
-        self
-    }
-
-    /// Sets whether messages of the channel carry the trace context in which they were sent.
-    /// Default: false. They do if both ends ask for it, the sending node
-    /// [knows its trace](crate::NodeBuilder::trace_context), and both nodes have protocol 3.1; the
-    /// channel opens in any case. [`Message::trace_context`](crate::Message::trace_context) reads it.
-    ///
-    /// A message with it is 26 bytes longer, which count in
-    /// [`max_message_bytes`](Self::max_message_bytes), and takes a longer way through the code at
-    /// both ends. [Reservations](crate::Sender::reserve) and messages of a
-    /// [`Group`](crate::Group) carry none. Calls carry theirs without this setting.
-    ///
-    /// ```
-    /// # #[cfg(feature = "rkyv")]
-    /// # fn open(peer: &ibex::Peer) -> Result<(), Box<dyn std::error::Error>> {
-    /// let mut orders = peer.channel("orders").trace_context(true).receiver::<String>()?;
-    /// while let Some(order) = orders.next()? {
-    ///     if let Some(context) = order.trace_context() {
-    ///         println!("taken in within {}", context.to_traceparent());
-    ///     }
-    ///     order.ack();
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn trace_context(mut self, is_carried: bool) -> Self {
-        self.template.is_traced = is_carried;
-        self
+    /// Keeps the first error for the call that opens the end.
+    pub(crate) fn note(&mut self, checked: Result<(), SettingError>) {
+        self.template.note(checked);
     }
 
     /// Has errors speak of this interface.
@@ -392,7 +292,8 @@ impl<C> ChannelBuilder<C> {
             window: self.template.defaults.ring_window(),
             max_message_bytes: self.template.defaults.max_message_bytes,
             max_unreleased_bytes: self.template.defaults.unreleased_bytes(),
-            is_traced: self.template.is_traced && self.at.session().peer().carries_context,
+            is_traced: self.template.defaults.trace_context
+                && self.at.session().peer().carries_context,
         })
     }
 }

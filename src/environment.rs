@@ -1,15 +1,15 @@
 //! `IBEX_*` variables, by which a site overrides a program.
 //!
-//! A pure parser: names and values in, overrides and warnings out, or the first error. A process
-//! that runs with more rights than its user reads no variable.
-//! [`NodeBuilder`] documents each variable.
+//! A row of the table has a variable's name, values and setting, and how it sets that; the
+//! documentation of [`NodeBuilder`] and `ibex config explain` show the rows. A process that runs with
+//! more rights than its user reads no variable.
 #![forbid(unsafe_code)]
 
-use std::{env, fmt, time::Duration};
+use std::{env, time::Duration};
 
 use ibex_transport::node::has_more_rights_than_its_user;
 
-use crate::Fabric;
+use crate::{Fabric, NodeBuilder, node_builder::is_compiled_in};
 
 /// The `IBEX_*` variables that a node used when it was made, and those that it could not use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,23 +19,6 @@ pub(crate) struct Environment {
     pub(crate) overrides: Vec<(&'static str, String)>,
     /// Variables that have no effect, and why not, as text; each is also a [`tracing`] warning.
     pub(crate) warnings: Vec<String>,
-}
-
-/// A variable that has no effect.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum EnvironmentWarning {
-    /// There is no such variable, and none of a similar name.
-    Unknown {
-        /// The variable's name.
-        variable: String,
-    },
-    /// The variable concerns a fabric that this build does not have.
-    NotCompiledIn {
-        /// The variable's name.
-        variable: &'static str,
-        /// The fabric, and the cargo feature that it needs.
-        fabric: Fabric,
-    },
 }
 
 /// A variable that cannot be used.
@@ -65,116 +48,117 @@ pub(crate) enum VariableError {
     },
 }
 
-/// The settings that the variables make.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Site {
-    /// The fabrics that may be used, the preferred one first.
-    pub(crate) fabrics: Option<Vec<Fabric>>,
-    pub(crate) device: Option<String>,
-    pub(crate) port: Option<u8>,
-    pub(crate) gid_index: Option<u32>,
-    /// The key that names a partition.
-    pub(crate) partition_key: Option<u16>,
-    /// An MTU in bytes, which a port can have.
-    pub(crate) mtu_bytes: Option<u32>,
-    pub(crate) completions: Option<Completions>,
-    pub(crate) fail_over_after: Option<Duration>,
-    pub(crate) overrides: Vec<(&'static str, String)>,
-    pub(crate) warnings: Vec<EnvironmentWarning>,
-}
-
-/// How completions are polled: `ibex_verbs::CompletionPolling`, which only builds with RDMA have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Completions {
-    Plain,
-    Extended,
-    ExtendedOneByOne,
-}
-
-/// A variable: its name, and its allowed values.
+/// A variable.
 struct Variable {
     name: &'static str,
-    range: &'static str,
-    take: fn(&mut Site, &str) -> Option<()>,
+    /// The values that it may have.
+    values: &'static str,
+    /// The builder and the method of the setting that it overrides.
+    overrides: (&'static str, &'static str),
+    /// Overrides the setting, and returns the fabrics that the value concerns, or `None` if the
+    /// variable may not have this value.
+    set: fn(&mut NodeBuilder, &str) -> Option<Vec<Fabric>>,
 }
 
-const VARIABLES: &[Variable] = &[
-    Variable {
-        name: "IBEX_FABRICS",
-        range: "fabrics (shm, tcp, verbs) with commas between them, each once",
-        take: take_fabrics,
-    },
-    Variable {
-        name: "IBEX_RDMA_DEVICE",
-        range: "the name of a device, such as mlx5_0, or its GUID, such as guid:0002:c903:0000:0001",
-        take: |site, value| {
-            site.device = (!value.is_empty()).then(|| value.to_owned());
-            site.device.is_some().then_some(())
-        },
-    },
-    Variable {
-        name: "IBEX_RDMA_PORT",
-        range: "1 to 255",
-        take: |site, value| {
-            site.port = value.parse().ok().filter(|port| *port != 0);
-            site.port.is_some().then_some(())
-        },
-    },
-    Variable {
-        name: "IBEX_RDMA_GID_INDEX",
-        range: "0 to 255",
-        take: |site, value| {
-            site.gid_index = value.parse::<u8>().ok().map(u32::from);
-            site.gid_index.is_some().then_some(())
-        },
-    },
-    Variable {
-        name: "IBEX_RDMA_PARTITION_KEY",
-        range: "0x0001 to 0xffff, but for 0x8000",
-        take: |site, value| {
-            let key = match value.strip_prefix("0x") {
-                Some(digits) => u16::from_str_radix(digits, 16).ok(),
-                None => value.parse().ok(),
+/// Writes the table of the variables, and `table_of_variables!`, which is its documentation.
+macro_rules! variables {
+    ($(
+        $name:ident = $values:literal overrides $builder:ident::$setting:ident $($note:literal)?,
+        $set:expr;
+    )+) => {
+        const VARIABLES: &[Variable] = &[$(Variable {
+            name: stringify!($name),
+            values: $values,
+            overrides: (stringify!($builder), stringify!($setting)),
+            set: $set,
+        }),+];
+
+        macro_rules! table_of_variables {
+            () => { concat!($(
+                "| `", stringify!($name), "` | ", $values, " | `", stringify!($builder), "::",
+                stringify!($setting), "`", $($note,)? " |\n",
+            )+) };
+        }
+    };
+}
+
+/// Reads a value for a setting of RDMA, which only builds with the feature `verbs` have.
+macro_rules! rdma {
+    (|$text:ident| $read:expr, |$rdma:ident, $value:ident: $type:ty| $set:expr) => {
+        |node, $text| {
+            let $value: $type = $read?;
+            #[cfg(feature = "verbs")]
+            {
+                let $rdma = &mut node.settings.rdma;
+                $set;
+            }
+            #[cfg(not(feature = "verbs"))]
+            let _ = (node, $value);
+            Some(vec![Fabric::Verbs])
+        }
+    };
+}
+
+variables! {
+    IBEX_FABRICS = "fabrics (shm, tcp, verbs) with commas between them, each once"
+        overrides NodeBuilder::fabric
+        ": a single one is required; of several the first is preferred, and the fabrics that are \
+         not named are forbidden",
+        set_fabrics;
+    IBEX_RDMA_DEVICE = "the name of a device, such as mlx5_0, or its GUID, such as \
+                        guid:0002:c903:0000:0001" overrides RdmaSettings::device,
+        rdma!(
+            |text| Some(text.to_owned()).filter(|name| !name.is_empty()),
+            |rdma, name: String| rdma.device = Some(name)
+        );
+    IBEX_RDMA_PORT = "1 to 255" overrides RdmaSettings::port,
+        rdma!(
+            |text| text.parse().ok().filter(|port| *port != 0),
+            |rdma, port: u8| rdma.port = Some(port)
+        );
+    IBEX_RDMA_GID_INDEX = "0 to 255" overrides RdmaSettings::gid_index,
+        rdma!(|text| text.parse().ok(), |rdma, index: u8| rdma.gid_index = Some(index.into()));
+    IBEX_RDMA_PARTITION_KEY = "0x0001 to 0xffff, but for 0x8000"
+        overrides RdmaSettings::partition_key,
+        rdma!(
+            |text| partition_key(text).filter(|key| key & 0x7fff != 0),
+            |rdma, key: u16| rdma.partition_key = ibex_verbs::PartitionKey::new(key)
+        );
+    IBEX_RDMA_MTU = "256, 512, 1024, 2048 or 4096"
+        overrides Tuning::path_mtu "; each session also respects what both ports carry",
+        rdma!(
+            |text| text.parse().ok().filter(|bytes| [256, 512, 1024, 2048, 4096].contains(bytes)),
+            |rdma, bytes: u32| if let Some(mtu) = ibex_verbs::Mtu::from_bytes(bytes) {
+                rdma.connection = rdma.connection.path_mtu(mtu);
+            }
+        );
+    IBEX_RDMA_COMPLETIONS = "plain, extended or one-by-one" overrides Tuning::completion_polling,
+        rdma!(
+            |text| ["plain", "extended", "one-by-one"].iter().position(|way| *way == text),
+            |rdma, way: usize| {
+                use ibex_verbs::CompletionPolling::{Extended, ExtendedOneByOne, Plain};
+                let ways = [Plain, Extended, ExtendedOneByOne];
+                rdma.resources.completion_polling = Some(ways[way]);
+            }
+        );
+    IBEX_RDMA_FAIL_OVER_AFTER = "milliseconds, or never" overrides NodeBuilder::fail_over_after,
+        |node, text| {
+            node.settings.time.fail_over_after = match text {
+                "never" => Duration::MAX,
+                _ => Duration::from_millis(text.parse().ok()?),
             };
-            site.partition_key = key.filter(|key| key & 0x7fff != 0);
-            site.partition_key.is_some().then_some(())
-        },
-    },
-    Variable {
-        name: "IBEX_RDMA_MTU",
-        range: "256, 512, 1024, 2048 or 4096",
-        take: |site, value| {
-            let bytes = value.parse().ok();
-            site.mtu_bytes = bytes.filter(|bytes| [256, 512, 1024, 2048, 4096].contains(bytes));
-            site.mtu_bytes.is_some().then_some(())
-        },
-    },
-    Variable {
-        name: "IBEX_RDMA_COMPLETIONS",
-        range: "plain, extended or one-by-one",
-        take: |site, value| {
-            site.completions = match value {
-                "plain" => Some(Completions::Plain),
-                "extended" => Some(Completions::Extended),
-                "one-by-one" => Some(Completions::ExtendedOneByOne),
-                _ => None,
-            };
-            site.completions.is_some().then_some(())
-        },
-    },
-    Variable {
-        name: "IBEX_RDMA_FAIL_OVER_AFTER",
-        range: "milliseconds, or never",
-        take: |site, value| {
-            let time = match value {
-                "never" => Some(Duration::MAX),
-                _ => value.parse().ok().map(Duration::from_millis),
-            };
-            site.fail_over_after = time;
-            time.map(drop)
-        },
-    },
-];
+            Some(vec![Fabric::Verbs])
+        };
+}
+
+pub(crate) use table_of_variables as table;
+
+/// Returns the variable that overrides a setting, and the values that it may have.
+pub(crate) fn variable_of(builder: &str, setting: &str) -> Option<(&'static str, &'static str)> {
+    let mut all = VARIABLES.iter();
+    let variable = all.find(|variable| variable.overrides == (builder, setting))?;
+    Some((variable.name, variable.values))
+}
 
 /// Prefixes of names that are for ibex's own tests and tools.
 const TOOLS: &[&str] = &[
@@ -188,8 +172,6 @@ const TOOLS: &[&str] = &[
 
 /// Prefix of all variables of ibex.
 const PREFIX: &str = "IBEX_";
-/// Prefix of the variables that concern verbs.
-const RDMA_PREFIX: &str = "IBEX_RDMA_";
 
 /// Returns the process's variables whose names begin with `IBEX_`. There are none for a process
 /// that runs with more rights than the user who started it (setuid, setgid or file capabilities),
@@ -206,9 +188,12 @@ pub(crate) fn of_process() -> Vec<(String, String)> {
     .collect()
 }
 
-/// Reads the variables whose names begin with `IBEX_`, and ignores others.
-pub(crate) fn parse(variables: &[(String, String)]) -> Result<Site, VariableError> {
-    let mut site = Site::default();
+/// Lets the variables whose names begin with `IBEX_` override a node's settings. Ignores others.
+pub(crate) fn apply(
+    variables: &[(String, String)],
+    node: &mut NodeBuilder,
+) -> Result<Environment, VariableError> {
+    let mut environment = Environment::default();
     for (name, value) in variables {
         if !name.starts_with(PREFIX) || TOOLS.iter().any(|tool| name.starts_with(tool)) {
             continue;
@@ -218,29 +203,32 @@ pub(crate) fn parse(variables: &[(String, String)]) -> Result<Site, VariableErro
             if let Some(nearest) = nearest(name) {
                 return Err(VariableError::Misspelt { variable, nearest });
             }
-            site.warnings.push(EnvironmentWarning::Unknown { variable });
+            let known: Vec<_> = VARIABLES.iter().map(|variable| variable.name).collect();
+            environment.warnings.push(format!(
+                "{name} is no variable of ibex and has no effect; there are {}",
+                known.join(", ")
+            ));
             continue;
         };
-        let (value, taken) = (value.trim(), variable.take);
-        taken(&mut site, value).ok_or_else(|| VariableError::Value {
-            variable: variable.name,
+        let (name, value) = (variable.name, value.trim());
+        let fabrics = (variable.set)(node, value).ok_or_else(|| VariableError::Value {
+            variable: name,
             value: value.to_owned(),
-            range: variable.range,
+            range: variable.values,
         })?;
-        if name.starts_with(RDMA_PREFIX) && !cfg!(feature = "verbs") {
-            let warning = EnvironmentWarning::NotCompiledIn {
-                variable: variable.name,
-                fabric: Fabric::Verbs,
-            };
-            site.warnings.push(warning);
-            continue;
+        if fabrics.iter().any(|fabric| is_compiled_in(*fabric)) {
+            environment.overrides.push((name, value.to_owned()));
         }
-        site.overrides.push((variable.name, value.to_owned()));
+        for fabric in fabrics.iter().filter(|fabric| !is_compiled_in(**fabric)) {
+            environment.warnings.push(format!(
+                "{name} is about {fabric}, which is not compiled in (feature `{fabric}`)"
+            ));
+        }
     }
-    Ok(site)
+    Ok(environment)
 }
 
-fn take_fabrics(site: &mut Site, value: &str) -> Option<()> {
+fn set_fabrics(node: &mut NodeBuilder, value: &str) -> Option<Vec<Fabric>> {
     let mut fabrics = Vec::new();
     for name in value.split(',').map(str::trim) {
         let mut all = Fabric::FASTEST_FIRST.into_iter();
@@ -250,8 +238,16 @@ fn take_fabrics(site: &mut Site, value: &str) -> Option<()> {
         }
         fabrics.push(fabric);
     }
-    site.fabrics = Some(fabrics);
-    Some(())
+    node.allow_only(&fabrics);
+    Some(fabrics)
+}
+
+/// Reads a partition's key, in either of the ways in which it is written.
+fn partition_key(text: &str) -> Option<u16> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u16::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
 }
 
 /// Returns the known name that ends alike, or else the one that differs least, unless it is
@@ -284,36 +280,23 @@ fn distance(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
-impl fmt::Display for EnvironmentWarning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            EnvironmentWarning::Unknown { variable } => {
-                write!(
-                    f,
-                    "{variable} is no variable of ibex and has no effect; there are"
-                )?;
-                let known = VARIABLES.iter().map(|variable| variable.name);
-                known.enumerate().try_for_each(|(index, name)| {
-                    write!(f, "{}{name}", if index == 0 { " " } else { ", " })
-                })
-            }
-            EnvironmentWarning::NotCompiledIn { variable, fabric } => write!(
-                f,
-                "{variable} is about {fabric}, which is not compiled in (feature `{fabric}`)"
-            ),
-        }
-    }
-}
-
 ibex_base::debug_as_display!(VariableError);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Node;
 
-    fn parsed(variables: &[(&str, &str)]) -> Result<Site, VariableError> {
+    fn applied(
+        variables: &[(&str, &str)],
+        node: &mut NodeBuilder,
+    ) -> Result<Environment, VariableError> {
         let owned = |(name, value): &(&str, &str)| (name.to_string(), value.to_string());
-        parse(&variables.iter().map(owned).collect::<Vec<_>>())
+        apply(&variables.iter().map(owned).collect::<Vec<_>>(), node)
+    }
+
+    fn parsed(variables: &[(&str, &str)]) -> Result<Environment, VariableError> {
+        applied(variables, &mut Node::builder())
     }
 
     #[test]
@@ -329,34 +312,66 @@ mod tests {
             ("IBEX_RDMA_FAIL_OVER_AFTER", "2500"),
         ];
         assert_eq!(all.len(), VARIABLES.len());
-        let site = parsed(&all).unwrap();
-        assert_eq!(site.fabrics, Some(vec![Fabric::Tcp, Fabric::Shm]));
-        assert_eq!(site.device.as_deref(), Some("mlx5_1"));
-        assert_eq!((site.port, site.gid_index), (Some(2), Some(0)));
-        assert_eq!(site.partition_key, Some(0x8001));
-        assert_eq!(site.mtu_bytes, Some(1024));
-        assert_eq!(site.completions, Some(Completions::ExtendedOneByOne));
-        assert_eq!(site.fail_over_after, Some(Duration::from_millis(2500)));
-        let told: Vec<_> = site.overrides.iter().map(|(name, _)| *name).collect();
-        let without = site.warnings.iter().map(|warning| match warning {
-            EnvironmentWarning::NotCompiledIn { variable, .. } => *variable,
-            other => panic!("{other}"),
-        });
-        let said: Vec<_> = told.into_iter().chain(without).collect();
-        assert_eq!(said, all.map(|(name, _)| name));
-        assert_eq!(site.overrides[0].1, "tcp, shm");
-        let of_rdma = match cfg!(feature = "verbs") {
-            true => 0,
-            false => 7,
-        };
-        assert_eq!(site.warnings.len(), of_rdma, "not compiled in");
+        let mut node = Node::builder();
+        let environment = applied(&all, &mut node).unwrap();
+        let settings = &node.settings;
+        let policies = [settings.tcp, settings.shm].map(|policy| format!("{policy:?}"));
+        if cfg!(all(feature = "tcp", feature = "shm")) {
+            assert_eq!(policies, ["Prefer", "Auto"]);
+        }
+        assert_eq!(settings.time.fail_over_after, Duration::from_millis(2500));
+        #[cfg(feature = "verbs")]
+        {
+            use crate::rdma::{CompletionPolling, RdmaSettings, Tuning};
+            use ibex_verbs::PartitionKey;
+
+            let rdma = &settings.rdma;
+            assert_eq!(rdma.device.as_deref(), Some("mlx5_1"));
+            assert_eq!((rdma.port, rdma.gid_index), (Some(2), Some(0)));
+            assert_eq!(rdma.partition_key, PartitionKey::new(0x8001));
+            let polling = CompletionPolling::ExtendedOneByOne;
+            let tuning = Tuning::new().path_mtu(1024).completion_polling(polling);
+            let expected = RdmaSettings::new().tuning(tuning);
+            assert_eq!(rdma.resources(0), expected.resources(0));
+        }
+        let told: Vec<_> = environment
+            .overrides
+            .iter()
+            .map(|(name, _)| *name)
+            .collect();
+        let (_, rdma): (Vec<_>, Vec<_>) = all
+            .into_iter()
+            .map(|(name, _)| name)
+            .partition(|name| told.contains(name));
+        match cfg!(feature = "verbs") {
+            true => assert_eq!(rdma, [""; 0]),
+            false => assert_eq!(
+                rdma,
+                all[1..].iter().map(|(name, _)| *name).collect::<Vec<_>>()
+            ),
+        }
+        assert_eq!(environment.warnings.len(), rdma.len(), "not compiled in");
+        assert_eq!(environment.overrides[0].1, "tcp, shm");
+    }
+
+    #[test]
+    #[cfg(feature = "verbs")]
+    fn variables_override_what_they_name_and_nothing_else() {
+        let rdma = crate::rdma::RdmaSettings::new()
+            .device("mlx5_0")
+            .gid_index(3);
+        let mut node = Node::builder().rdma(rdma);
+        applied(&[("IBEX_RDMA_PORT", "2")], &mut node).unwrap();
+        let rdma = &node.settings.rdma;
+        assert_eq!(rdma.device.as_deref(), Some("mlx5_0"));
+        assert_eq!((rdma.port, rdma.gid_index), (Some(2), Some(3)));
     }
 
     #[test]
     fn nothing_set_says_nothing() {
-        assert_eq!(parsed(&[]), Ok(Site::default()));
+        assert_eq!(parsed(&[]), Ok(Environment::default()));
         let others = [("HOME", "/root"), ("IBEXTRA", "1"), ("ibex_fabrics", "shm")];
-        assert_eq!(parsed(&others), Ok(Site::default()));
+        assert_eq!(parsed(&others), Ok(Environment::default()));
     }
 
     #[test]
@@ -367,9 +382,9 @@ mod tests {
                 "",
                 "fabrics (shm, tcp, verbs) with commas between them, each once",
             ),
-            ("IBEX_FABRICS", "shm,shm", VARIABLES[0].range),
-            ("IBEX_FABRICS", "shm,ethernet", VARIABLES[0].range),
-            ("IBEX_RDMA_DEVICE", "", VARIABLES[1].range),
+            ("IBEX_FABRICS", "shm,shm", VARIABLES[0].values),
+            ("IBEX_FABRICS", "shm,ethernet", VARIABLES[0].values),
+            ("IBEX_RDMA_DEVICE", "", VARIABLES[1].values),
             ("IBEX_RDMA_PORT", "0", "1 to 255"),
             ("IBEX_RDMA_PORT", "256", "1 to 255"),
             ("IBEX_RDMA_PORT", "eth0", "1 to 255"),
@@ -420,13 +435,16 @@ mod tests {
     /// It may be another program's, or one of another release.
     #[test]
     fn an_altogether_unknown_name_is_a_warning_that_lists_the_known_ones() {
-        let site = parsed(&[("IBEX_COLOUR", "1")]).unwrap();
-        let variable = "IBEX_COLOUR".to_owned();
-        let warning = EnvironmentWarning::Unknown { variable };
-        assert_eq!(site.warnings, std::slice::from_ref(&warning));
-        assert!(site.overrides.is_empty());
-        let said = warning.to_string();
-        assert!(said.contains("there are IBEX_FABRICS, "), "{said}");
+        let environment = parsed(&[("IBEX_COLOUR", "1")]).unwrap();
+        let [warning] = &environment.warnings[..] else {
+            panic!("{environment:?}");
+        };
+        assert!(environment.overrides.is_empty());
+        assert!(
+            warning.starts_with("IBEX_COLOUR is no variable"),
+            "{warning}"
+        );
+        assert!(warning.contains("there are IBEX_FABRICS, "), "{warning}");
     }
 
     #[test]
@@ -440,7 +458,10 @@ mod tests {
             "IBEX_FUZZ_TARGET",
             "IBEX_CONFORMANCE_PART",
         ];
-        assert_eq!(parsed(&tools.map(|name| (name, "x"))), Ok(Site::default()));
+        assert_eq!(
+            parsed(&tools.map(|name| (name, "x"))),
+            Ok(Environment::default())
+        );
         let ours = VARIABLES.iter().map(|variable| variable.name);
         for name in ours {
             assert!(!TOOLS.iter().any(|tool| name.starts_with(tool)), "{name}");

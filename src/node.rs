@@ -265,13 +265,13 @@ impl Node {
             close: shared_memory::close_unix,
             is_held_up: shared_memory::is_held_up,
         };
-        local.handshake_timeout = settings.handshake_timeout;
-        local.limits.channels = settings.max_channels;
+        local.handshake_timeout = settings.time.handshake_timeout;
+        local.limits.channels = settings.limits.max_channels;
         local.places = Places::new(SessionLimits {
-            per_peer: settings.max_peer_sessions,
-            per_node: settings.max_node_sessions,
+            per_peer: settings.limits.max_peer_sessions,
+            per_node: settings.limits.max_node_sessions,
         });
-        local.limits.session_credit_bytes = settings.session_credit_bytes;
+        local.limits.session_credit_bytes = settings.limits.session_credit_bytes;
         let sessions = Arc::<ResumeRegistry>::default();
         local.resumable = Some(sessions.clone());
         let dialer = Dialer::new(&local)?;
@@ -280,24 +280,24 @@ impl Node {
             desk: dialer.desk(),
             local: local.clone(),
             name: settings.name.clone(),
-            fail_over_after: settings.fail_over_after,
+            fail_over_after: settings.time.fail_over_after,
             fail_back: settings.fail_back,
         };
 
-        let tasks = Tasks::of(settings.driver)?;
+        let tasks = Tasks::of(settings.threads.driver)?;
         let (wait, wait_engine) = settings.waits();
         let runtime = Runtime::start(RuntimeConfig {
-            driver: settings.driver,
-            engines: settings.io_threads,
+            driver: settings.threads.driver,
+            engines: settings.threads.io_threads,
             wait,
             wait_engine,
             cores: settings.cores.clone(),
-            session_credit_bytes: settings.session_credit_bytes,
-            node_credit_bytes: settings.node_credit_bytes,
+            session_credit_bytes: settings.limits.session_credit_bytes,
+            node_credit_bytes: settings.limits.node_credit_bytes,
             memory_limit: settings.memory_limit(),
-            notice_timeout: settings.notice_timeout,
-            session_timeout: settings.session_timeout,
-            peer_gone_after: settings.peer_gone_after,
+            notice_timeout: settings.time.notice_timeout,
+            session_timeout: settings.time.session_timeout,
+            peer_gone_after: settings.time.peer_gone_after,
             is_inspected: settings.inspect.is_some(),
         })?;
         if let Some(current) = settings.trace_context {
@@ -310,7 +310,7 @@ impl Node {
         devices.entrust_to(&runtime);
         runtime.set_dialer(Box::new(Dials {
             dialer,
-            our_channels: settings.max_channels,
+            our_channels: settings.limits.max_channels,
             resuming: resuming.clone(),
             late: Vec::new(),
         }))?;
@@ -340,7 +340,7 @@ impl Node {
         if let Some(place) = &node.settings.inspect {
             node.inspector = Some(Inspector::start(place, node.observed())?);
         }
-        tasks.spawn(&node.runtime, node.settings.linger)?;
+        tasks.spawn(&node.runtime, node.settings.time.linger)?;
         Ok(node)
     }
 
@@ -359,10 +359,10 @@ impl Node {
         let listener = PeerListener {
             acceptor,
             failures: Failures::new(self.failures.clone()),
-            our_channels: self.settings.max_channels,
+            our_channels: self.settings.limits.max_channels,
             resuming: self.resuming.clone(),
             placement: self.settings.placement.clone(),
-            engines: self.settings.io_threads,
+            engines: self.settings.threads.io_threads,
         };
         self.runtime.set_listener(Box::new(listener))?;
         Ok(())
@@ -394,7 +394,7 @@ impl Node {
         let Some(engine) = engine else {
             return Ok(local);
         };
-        let engines = self.settings.io_threads;
+        let engines = self.settings.threads.io_threads;
         if engine >= engines {
             let address = address.to_owned();
             return Err(ConnectError::no_such_engine(address, engine, engines));
@@ -426,7 +426,7 @@ impl Node {
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {
-        self.settings.connect_timeout
+        self.settings.time.connect_timeout
     }
 
     /// Returns the means to reach kept peers.
@@ -436,7 +436,7 @@ impl Node {
             local: self.local.clone(),
             desk: self.resuming.desk.clone(),
             channel: self.settings.channel,
-            linger: self.settings.linger,
+            linger: self.settings.time.linger,
         }
     }
 
@@ -593,7 +593,7 @@ impl Node {
             id: self.id(),
             address: self.local_addr,
             failures: self.failures.clone(),
-            driver: self.settings.driver,
+            driver: self.settings.threads.driver,
             credentials: self.local.credentials.clone(),
             runtime: self.runtime.clone(),
             environment: self.environment.overrides.clone(),
@@ -617,7 +617,7 @@ impl Node {
             self.name().map(str::to_owned),
             self.id(),
             (self.local_addr, &self.failures),
-            self.settings.driver,
+            self.settings.threads.driver,
             has_membarrier(),
             security_stats(&self.local),
             (self.runtime.stats(), self.runtime.state().histograms()),
@@ -719,8 +719,8 @@ impl Drop for Node {
         }
         // No caller is left to be told what was not delivered.
         match Tasks::are_here() {
-            true => self.runtime.close_in_passing(self.settings.linger),
-            false => drop(self.close(self.settings.linger)),
+            true => self.runtime.close_in_passing(self.settings.time.linger),
+            false => drop(self.close(self.settings.time.linger)),
         }
     }
 }

@@ -2,11 +2,8 @@
 
 use std::{sync::Arc, thread, time::Duration};
 
-use ibex_bootstrap::{Integrity, Policy, message::Hello};
-use ibex_protocol::format::{
-    channel_window::{ChannelWindow, HALF_WINDOW},
-    trace_context::TraceContext,
-};
+use ibex_bootstrap::{Integrity, Policy};
+use ibex_protocol::format::trace_context::TraceContext;
 use ibex_ring::memory::process_memory_limit;
 use ibex_tls::Credentials;
 use ibex_transport::{node::Wait, runtime::Driver, shared_memory};
@@ -14,17 +11,20 @@ use ibex_transport::{node::Wait, runtime::Driver, shared_memory};
 #[cfg(feature = "verbs")]
 use crate::rdma::RdmaSettings;
 use crate::{
-    Fabric, accept_placement::AcceptPlacement, channel_defaults::ChannelDefaults,
-    inspect::SocketPlace, node_builder::is_compiled_in, setting::SettingConflict,
+    Fabric,
+    accept_placement::AcceptPlacement,
+    channel_defaults::ChannelDefaults,
+    inspect::SocketPlace,
+    node_builder::{LimitSettings, ThreadSettings, TimeSettings, is_compiled_in},
+    setting::SettingConflict,
 };
 
 /// Settings of a node.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct NodeSettings {
     pub(crate) name: Option<Arc<str>>,
-    pub(crate) driver: Driver,
+    pub(crate) threads: ThreadSettings,
     pub(crate) wait: Option<Wait>,
-    pub(crate) io_threads: usize,
     pub(crate) cores: Vec<usize>,
     pub(crate) placement: Option<AcceptPlacement>,
     pub(crate) shm: Policy,
@@ -34,22 +34,10 @@ pub(crate) struct NodeSettings {
     pub(crate) credentials: Option<Arc<Credentials>>,
     #[cfg(feature = "verbs")]
     pub(crate) rdma: RdmaSettings,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) handshake_timeout: Duration,
-    pub(crate) linger: Duration,
-    pub(crate) notice_timeout: Duration,
-    pub(crate) session_timeout: Duration,
-    pub(crate) peer_gone_after: Duration,
-    pub(crate) fail_over_after: Duration,
+    pub(crate) time: TimeSettings,
     pub(crate) fail_back: bool,
     pub(crate) identity: Option<[u8; 16]>,
-    pub(crate) max_channels: u32,
-    pub(crate) max_peer_sessions: u32,
-    pub(crate) max_node_sessions: u32,
-    pub(crate) session_credit_bytes: u64,
-    pub(crate) node_credit_bytes: u64,
-    /// The limit; `None` if it follows from the memory that the process may have.
-    pub(crate) memory_limit: Option<u64>,
+    pub(crate) limits: LimitSettings,
     pub(crate) histograms: bool,
     pub(crate) channel: ChannelDefaults,
     pub(crate) trace_context: Option<fn() -> Option<TraceContext>>,
@@ -57,55 +45,6 @@ pub(crate) struct NodeSettings {
     pub(crate) features: u64,
     /// The place of the socket at which the node is inspected, if it has one.
     pub(crate) inspect: Option<SocketPlace>,
-}
-
-impl Default for NodeSettings {
-    fn default() -> Self {
-        Self {
-            name: None,
-            driver: Driver::default(),
-            wait: None,
-            io_threads: 1,
-            cores: Vec::new(),
-            placement: None,
-            shm: Policy::Auto,
-            tcp: Policy::Auto,
-            verbs: Policy::Auto,
-            integrity: Integrity::Auto,
-            credentials: None,
-            #[cfg(feature = "verbs")]
-            rdma: RdmaSettings::new(),
-            connect_timeout: Duration::from_secs(10),
-            handshake_timeout: Duration::from_secs(5),
-            linger: Duration::from_secs(1),
-            notice_timeout: Duration::from_secs(3),
-            session_timeout: Duration::from_secs(30),
-            peer_gone_after: Duration::from_secs(5),
-            fail_over_after: Duration::from_secs(1),
-            fail_back: false,
-            identity: None,
-            max_channels: 1024,
-            max_peer_sessions: 1024,
-            max_node_sessions: 4096,
-            session_credit_bytes: 2 << 20,
-            node_credit_bytes: 256 << 20,
-            memory_limit: None,
-            histograms: false,
-            channel: ChannelDefaults {
-                window: ChannelWindow {
-                    messages: 16384,
-                    bytes: 2 << 20,
-                },
-                max_message_bytes: 16 << 20,
-                max_unreleased_bytes: None,
-                open_timeout: Duration::from_secs(10),
-                ack_every: HALF_WINDOW,
-            },
-            trace_context: None,
-            features: Hello::FEATURES,
-            inspect: None,
-        }
-    }
 }
 
 impl NodeSettings {
@@ -127,21 +66,24 @@ impl NodeSettings {
 
     /// Checks that callers turn one engine alone, and that each engine has some credit of its own.
     fn check_io_threads(&self) -> Result<(), SettingConflict> {
-        if self.driver == Driver::Caller && self.io_threads > 1 {
+        if self.threads.driver == Driver::Caller && self.threads.io_threads > 1 {
             return Err(SettingConflict {
                 settings: ["driver", "io_threads"],
-                values: [format!("{:?}", self.driver), self.io_threads.to_string()],
+                values: [
+                    format!("{:?}", self.threads.driver),
+                    self.threads.io_threads.to_string(),
+                ],
                 rule: "callers turn one engine; leave io_threads out, or make several nodes"
                     .to_owned(),
             });
         }
-        let least = self.io_threads as u64 * LEAST_CREDIT;
-        if self.io_threads > 1 && self.node_credit_bytes < least {
+        let least = self.threads.io_threads as u64 * LEAST_CREDIT;
+        if self.threads.io_threads > 1 && self.limits.node_credit_bytes < least {
             return Err(SettingConflict {
                 settings: ["io_threads", "node_credit_bytes"],
                 values: [
-                    self.io_threads.to_string(),
-                    self.node_credit_bytes.to_string(),
+                    self.threads.io_threads.to_string(),
+                    self.limits.node_credit_bytes.to_string(),
                 ],
                 rule: format!(
                     "each engine has {LEAST_CREDIT} bytes of node_credit_bytes at least; give the \
@@ -154,12 +96,15 @@ impl NodeSettings {
 
     /// Checks that there is an I/O thread if it is to have cores.
     fn check_cores(&self) -> Result<(), SettingConflict> {
-        if self.driver == Driver::Threads || self.cores.is_empty() {
+        if self.threads.driver == Driver::Threads || self.cores.is_empty() {
             return Ok(());
         }
         Err(SettingConflict {
             settings: ["driver", "cores"],
-            values: [format!("{:?}", self.driver), format!("{:?}", self.cores)],
+            values: [
+                format!("{:?}", self.threads.driver),
+                format!("{:?}", self.cores),
+            ],
             rule: "only Driver::Threads has an I/O thread to put on cores; leave cores out"
                 .to_owned(),
         })
@@ -169,7 +114,8 @@ impl NodeSettings {
     /// concerned.
     pub(crate) fn memory_limit(&self) -> u64 {
         let default = || process_memory_limit() / 4;
-        self.memory_limit
+        self.limits
+            .memory_limit
             .unwrap_or_else(|| default().max(LEAST_MEMORY_LIMIT))
     }
 
@@ -203,10 +149,12 @@ impl NodeSettings {
         }
         let spin = Wait::Adaptive { spin: SPIN };
         let cpus = thread::available_parallelism().map_or(1, usize::from);
-        match self.driver {
+        match self.threads.driver {
             _ if cpus == 1 => (Wait::Event, Wait::Event),
             // A thread that spins while it waits for the I/O thread would keep a core from it.
-            Driver::Threads if cpus < 4 && (!self.cores.is_empty() || self.io_threads > 1) => {
+            Driver::Threads
+                if cpus < 4 && (!self.cores.is_empty() || self.threads.io_threads > 1) =>
+            {
                 (spin, Wait::Event)
             }
             _ => (spin, spin),
@@ -240,8 +188,8 @@ fn check_fabrics(wishes: &[(Fabric, Policy)]) -> Result<(), SettingConflict> {
 
 /// The least credit that is of use to an engine, since one TCP session may hold as much.
 const LEAST_CREDIT: u64 = 1 << 20;
-/// The least that peers' large messages may have.
-pub(crate) const LEAST_MEMORY_LIMIT: u64 = 1 << 20;
+/// The least that peers' large messages may have, which is that of the setting's range.
+const LEAST_MEMORY_LIMIT: u64 = 1 << 20;
 
 /// The time that falling asleep and being woken take together, on machines where this takes long.
 /// With a shorter spin, two threads that wait for each other would sleep at every message from the

@@ -14,10 +14,6 @@ pub(crate) struct ChannelTemplate {
     name: String,
     pub(crate) defaults: ChannelDefaults,
     pub(crate) interface: Interface,
-    /// The limit of calls under way, of a caller or a service.
-    pub(crate) max_in_flight: u32,
-    /// Messages carry trace context.
-    pub(crate) is_traced: bool,
     /// The first setting that was out of its range.
     pub(crate) refused: Option<SettingError>,
 }
@@ -34,8 +30,6 @@ impl ChannelTemplate {
             name: name.to_owned(),
             defaults,
             interface: Interface::Channel,
-            max_in_flight: 1024,
-            is_traced: false,
             refused: None,
         }
     }
@@ -44,49 +38,12 @@ impl ChannelTemplate {
     pub(crate) fn told_as(mut self, interface: Interface) -> Self {
         self.interface = interface;
         // Calls carry theirs in their own frames.
-        self.is_traced &= !matches!(interface, Interface::Caller | Interface::Service);
+        self.defaults.trace_context &= !matches!(interface, Interface::Caller | Interface::Service);
         self
     }
 
-    pub(crate) fn window_messages(mut self, messages: u64) -> Self {
-        let checked = self.defaults.set_window_messages(messages);
-        self.note(checked)
-    }
-
-    pub(crate) fn window_bytes(mut self, bytes: u64) -> Self {
-        let checked = self.defaults.set_window_bytes(bytes);
-        self.note(checked)
-    }
-
-    pub(crate) fn max_message_bytes(mut self, bytes: u64) -> Self {
-        let checked = self.defaults.set_max_message_bytes(bytes);
-        self.note(checked)
-    }
-
-    pub(crate) fn max_unreleased_bytes(mut self, bytes: u64) -> Self {
-        let checked = self.defaults.set_max_unreleased_bytes(bytes);
-        self.note(checked)
-    }
-
-    pub(crate) fn ack_every(mut self, messages: u64) -> Self {
-        let checked = self.defaults.set_ack_every(messages);
-        self.note(checked)
-    }
-
-    pub(crate) fn max_in_flight(mut self, calls: u32) -> Self {
-        let checked = SettingError::check_count("max_in_flight", calls.into(), 1..=1 << 16);
-        self.max_in_flight = calls;
-        self.note(checked)
-    }
-
-    pub(crate) fn open_timeout(mut self, timeout: Duration) -> Self {
-        self.defaults.open_timeout = timeout;
-        self
-    }
-
-    pub(crate) fn note(mut self, checked: Result<(), SettingError>) -> Self {
+    pub(crate) fn note(&mut self, checked: Result<(), SettingError>) {
         self.refused = self.refused.or(checked.err());
-        self
     }
 
     /// Returns how long a blocking call waits for the peer to open its end.

@@ -1,30 +1,15 @@
 //! `ibex config explain`: every setting of a node, of its channels and of its RDMA device, with its
 //! value, where that comes from, and what changing it does.
 //!
-//! The settings are those of the library's builders, and the texts are the builders' own
+//! The settings are the rows of the library's table, and the texts are the builders' own
 //! documentation: nothing is written twice, and a setting that is added there is shown here.
 
-use ibex::Node;
+use ibex::{Node, NodeBuilder};
 use serde::Serialize;
 
 use crate::Failure;
 use crate::options::ExplainOptions;
 use crate::page::{Page, Tone, print_json};
-
-/// The builders, and the files with their documentation.
-const BUILDERS: &[(&str, &str)] = &[
-    ("NodeBuilder", include_str!("../../src/node_builder.rs")),
-    (
-        "NodeBuilder",
-        include_str!("../../src/node_builder/limits.rs"),
-    ),
-    (
-        "ChannelBuilder",
-        include_str!("../../src/channel_builder.rs"),
-    ),
-    ("RdmaSettings", include_str!("../../src/rdma/settings.rs")),
-    ("Tuning", include_str!("../../src/rdma/tuning.rs")),
-];
 
 /// A setting.
 #[derive(Debug, Serialize)]
@@ -36,7 +21,7 @@ struct Setting {
     /// `bytes`, `time`, or nothing for a plain number or name.
     unit: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    range: Option<String>,
+    range: Option<&'static str>,
     /// The variable of the environment that overrides the setting.
     #[serde(skip_serializing_if = "Option::is_none")]
     variable: Option<Variable>,
@@ -53,10 +38,10 @@ enum Source {
 }
 
 /// A variable of the environment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 struct Variable {
-    name: String,
-    values: String,
+    name: &'static str,
+    values: &'static str,
 }
 
 /// What `--json` prints.
@@ -142,9 +127,12 @@ fn obstacle(error: &str, set: &[(String, String)]) -> Obstacle {
         false => format!(" (set: {})", wrong.join(", ")),
     };
     let mut mend = "correct the variable or unset it where the program is started".to_owned();
-    for (_, variable) in variables(BUILDERS[0].1) {
-        if is_in_error(&variable.name) {
-            mend += &format!("; {} may be {}", variable.name, variable.values);
+    for (name, values) in NodeBuilder::settings()
+        .iter()
+        .filter_map(|row| row.variable)
+    {
+        if is_in_error(name) {
+            mend += &format!("; {name} may be {values}");
         }
     }
     Obstacle {
@@ -172,7 +160,7 @@ fn show(setting: &Setting, page: &mut Page) {
     if !setting.unit.is_empty() {
         page.row(2, "unit", 10, Tone::Plain, setting.unit);
     }
-    if let Some(range) = &setting.range {
+    if let Some(range) = setting.range {
         page.row(2, "range", 10, Tone::Plain, range);
     }
     if let Some(variable) = &setting.variable {
@@ -186,78 +174,37 @@ fn show(setting: &Setting, page: &mut Page) {
 
 /// Returns all settings, given the variables that are in effect.
 fn settings(environment: &[(&str, String)]) -> Vec<Setting> {
-    let overrides = variables(BUILDERS[0].1);
-    let mut settings = Vec::new();
-    for (builder, source) in BUILDERS {
-        for (method, parameters, documentation) in methods(source) {
-            let Some(default) = sentence(&documentation, "Default: ") else {
-                continue;
-            };
-            let name = format!("{builder}::{method}");
-            let variable = overrides.iter().find(|(setting, _)| *setting == name);
-            let variable = variable.map(|(_, variable)| variable.clone());
-            let set = environment
-                .iter()
-                .find(|(name, _)| variable.as_ref().is_some_and(|known| known.name == *name));
-            settings.push(Setting {
-                value: set.map_or(default, |(_, value)| value.clone()),
-                source: match set {
-                    Some(_) => Source::Environment,
-                    None => Source::Default,
-                },
-                unit: unit(&method, &parameters),
-                range: sentence(&documentation, "Range: "),
-                variable,
-                meaning: documentation,
-                name,
-            });
+    let rows = NodeBuilder::settings().into_iter();
+    rows.map(|row| {
+        let variable = row.variable.map(|(name, values)| Variable { name, values });
+        let set = environment
+            .iter()
+            .find(|(name, _)| variable.is_some_and(|known| known.name == *name));
+        Setting {
+            name: format!("{}::{}", row.builder, row.name),
+            value: set.map_or_else(|| without_links(row.default), |(_, value)| value.clone()),
+            source: match set {
+                Some(_) => Source::Environment,
+                None => Source::Default,
+            },
+            unit: row.unit,
+            range: Some(row.range).filter(|range| !range.is_empty()),
+            variable,
+            meaning: paragraphs(row.documentation),
         }
-    }
-    settings
-}
-
-/// Returns the public methods of a source file that change `self`: name, parameters, and the
-/// paragraphs of the documentation.
-fn methods(source: &str) -> Vec<(String, String, Vec<String>)> {
-    let mut found = Vec::new();
-    let mut lines: Vec<&str> = Vec::new();
-    let mut rest = source.lines();
-    while let Some(line) = rest.next() {
-        let line = line.trim();
-        if let Some(text) = line.strip_prefix("///") {
-            lines.push(text.strip_prefix(' ').unwrap_or(text));
-            continue;
-        }
-        if line.starts_with("#[") {
-            continue;
-        }
-        let lines = std::mem::take(&mut lines);
-        let Some((method, mut parameters)) = line
-            .strip_prefix("pub fn ")
-            .and_then(|line| line.split_once('('))
-            .map(|(method, parameters)| (method, parameters.to_owned()))
-        else {
-            continue;
-        };
-        if parameters.is_empty() {
-            parameters = rest.by_ref().take(2).collect::<Vec<_>>().concat();
-        }
-        let parameters = parameters.trim();
-        if parameters.starts_with("mut self") || parameters.starts_with("self,") {
-            found.push((method.to_owned(), parameters.to_owned(), paragraphs(&lines)));
-        }
-    }
-    found
+    })
+    .collect()
 }
 
 /// Returns the paragraphs of a documentation, without programs and links.
-fn paragraphs(lines: &[&str]) -> Vec<String> {
+fn paragraphs(documentation: &str) -> Vec<String> {
     let mut paragraphs = vec![String::new()];
     let mut is_program = false;
-    for line in lines {
+    for line in documentation.lines() {
+        let line = line.strip_prefix(' ').unwrap_or(line);
         is_program ^= line.starts_with("```");
         let last = paragraphs.last_mut().expect("there is one at least");
-        match *line {
+        match line {
             _ if is_program || line.starts_with("```") => {}
             "" if !last.is_empty() => paragraphs.push(String::new()),
             "" => {}
@@ -300,42 +247,6 @@ fn without_links(text: &str) -> String {
     plain
 }
 
-/// Returns the sentence that begins with this word, without the word and the full stop.
-fn sentence(paragraphs: &[String], word: &str) -> Option<String> {
-    let text = paragraphs.iter().find_map(|text| text.split_once(word))?.1;
-    // A full stop within a name or a number has no space behind it.
-    let end = text.find(". ").unwrap_or(text.trim_end_matches('.').len());
-    Some(text[..end].to_owned())
-}
-
-fn unit(method: &str, parameters: &str) -> &'static str {
-    let parameters = parameters.split(')').next().unwrap_or(parameters);
-    match parameters {
-        _ if parameters.contains("Duration") => "time",
-        _ if parameters.contains("bytes:") || method.ends_with("_bytes") => "bytes",
-        _ => "",
-    }
-}
-
-/// Returns the variables of the table in the documentation of `NodeBuilder`, each behind the
-/// setting that it overrides.
-fn variables(source: &str) -> Vec<(String, Variable)> {
-    let rows = source.lines().filter_map(|line| {
-        let row = line.trim().strip_prefix("/// | `IBEX_")?;
-        let mut columns = row.split(" | ");
-        let name = format!("IBEX_{}", columns.next()?.trim_end_matches('`'));
-        let values = columns.next()?.replace('`', "");
-        let overridden = columns.next()?;
-        let setting = overridden.split('`').nth(1)?;
-        let setting = match setting.contains("::") {
-            true => setting.to_owned(),
-            false => format!("NodeBuilder::{setting}"),
-        };
-        Some((setting, Variable { name, values }))
-    });
-    rows.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -363,21 +274,24 @@ mod tests {
         let Obstacle { seen, mend } = obstacle("IBEX_FABRIC: is IBEX_FABRICS meant?", &set);
         assert!(seen.ends_with("meant? (set: IBEX_FABRIC=tcp)"), "{seen}");
         assert!(
-            mend.ends_with("; IBEX_FABRICS may be shm, tcp, verbs, separated by commas"),
+            mend.contains("; IBEX_FABRICS may be fabrics (shm, tcp, verbs) with commas"),
             "{mend}"
         );
     }
 
     #[test]
     fn every_variable_overrides_a_setting() {
-        let variables = variables(BUILDERS[0].1);
-        assert_eq!(variables.len(), 8, "{variables:?}");
         let settings = settings(&[("IBEX_RDMA_PORT", "2".to_owned())]);
-        for (name, variable) in variables {
-            let setting = settings.iter().find(|setting| setting.name == name);
-            let setting = setting.unwrap_or_else(|| panic!("{name} is no setting"));
-            assert_eq!(setting.variable.as_ref(), Some(&variable));
-            if variable.name == "IBEX_RDMA_PORT" {
+        let variables = settings.iter().filter(|setting| setting.variable.is_some());
+        assert_eq!(
+            variables.count(),
+            if cfg!(feature = "verbs") { 8 } else { 2 }
+        );
+        for setting in settings {
+            if setting
+                .variable
+                .is_some_and(|variable| variable.name == "IBEX_RDMA_PORT")
+            {
                 assert_eq!(
                     (setting.value.as_str(), setting.source),
                     ("2", Source::Environment)

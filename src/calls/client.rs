@@ -198,7 +198,7 @@ impl Client {
             return;
         }
         shared.joined(self);
-        let max_in_flight = shared.template.max_in_flight as usize;
+        let max_in_flight = shared.template.defaults.max_in_flight as usize;
         let outbox = Outbox::new(
             None,
             self.session.clone(),
@@ -243,7 +243,7 @@ impl Client {
         let max_in_flight = self
             .shared
             .get()
-            .map_or(0, |shared| shared.template.max_in_flight);
+            .map_or(0, |shared| shared.template.defaults.max_in_flight);
         let CallId { number, generation } = header.id;
         if number >= max_in_flight {
             return CallAdmission::Overloaded;

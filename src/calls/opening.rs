@@ -82,17 +82,6 @@ impl Node {
     }
 }
 
-impl<C, At> ChannelBuilder<C, At> {
-    /// Limits the calls of one caller that may be under way. Only callers and services have this
-    /// limit. Default: 1024. Range: 1 to 65536. Calls beyond the caller's own limit wait, and calls
-    /// beyond the service's are [refused](crate::calls::CallErrorKind::Overloaded). A higher limit
-    /// lets more requests and replies take room in the window.
-    pub fn max_in_flight(mut self, calls: u32) -> Self {
-        self.template = self.template.max_in_flight(calls);
-        self
-    }
-}
-
 impl<C> ChannelBuilder<C> {
     /// Opens the calling end of a service. This announces the caller and returns. A service is two
     /// channels of these settings: requests go over the channel of this name, and replies over
@@ -121,7 +110,7 @@ impl<C> ChannelBuilder<C> {
             // that has replaced it or will replace it.
         };
         let settings = LineSettings {
-            max_in_flight: template.max_in_flight,
+            max_in_flight: template.defaults.max_in_flight,
             open_timeout: template.wait_for_open(),
         };
         Ok(Caller::new(Line::open(requests, replies, &settings)))

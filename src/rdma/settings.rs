@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ibex_transport::rdma::PortSettings;
-use ibex_verbs::{CompletionPolling, ConnectionSettings, Mtu, PartitionKey};
+use ibex_verbs::{CompletionPolling, ConnectionSettings, PartitionKey};
 #[cfg(feature = "fake-device")]
 use ibex_verbs::{
     discovery::Sysfs,
@@ -14,10 +14,7 @@ use ibex_verbs::{
 };
 
 use super::Tuning;
-use crate::{
-    environment::{Completions, Site},
-    setting::{SettingConflict, SettingError},
-};
+use crate::setting::{SettingConflict, SettingError, settings, within};
 
 /// Settings of a node's RDMA device, for [`NodeBuilder::rdma`](crate::NodeBuilder::rdma).
 ///
@@ -38,14 +35,14 @@ use crate::{
 ///     .traffic_class(106);
 /// let builder = ibex::Node::builder().rdma(settings);
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[must_use = "settings do nothing until they are given to a node"]
 pub struct RdmaSettings {
     // Choice of the device.
-    pub(super) device: Option<String>,
-    pub(super) port: Option<u8>,
-    pub(super) gid_index: Option<u32>,
-    pub(super) partition_key: Option<PartitionKey>,
+    pub(crate) device: Option<String>,
+    pub(crate) port: Option<u8>,
+    pub(crate) gid_index: Option<u32>,
+    pub(crate) partition_key: Option<PartitionKey>,
     /// The devices to use in place of this machine's.
     #[cfg(feature = "fake-device")]
     pub(super) provider: Option<Arc<dyn Provider>>,
@@ -54,8 +51,8 @@ pub struct RdmaSettings {
     pub(super) sysfs: Option<Sysfs>,
 
     // Resources of each RDMA port.
-    resources: PortSettings,
-    connection: ConnectionSettings,
+    pub(crate) resources: PortSettings,
+    pub(crate) connection: ConnectionSettings,
     service_level: u8,
     traffic_class: u8,
     /// Choice of trusted peers, unless all or none are trusted.
@@ -78,78 +75,7 @@ impl fmt::Debug for Trusted {
 impl RdmaSettings {
     /// Makes settings with all defaults.
     pub fn new() -> Self {
-        Self {
-            device: None,
-            port: None,
-            gid_index: None,
-            partition_key: None,
-            #[cfg(feature = "fake-device")]
-            provider: None,
-            #[cfg(feature = "fake-device")]
-            sysfs: None,
-            resources: PortSettings::default(),
-            connection: ConnectionSettings::default(),
-            service_level: 0,
-            traffic_class: 0,
-            trusted: None,
-            error: None,
-        }
-    }
-
-    // ---- The place -------------------------------------------------------------------
-
-    /// Names the device, such as `mlx5_0`, or gives its GUID, which stays when the kernel renames
-    /// the device, as in `guid:0002:c903:0000:0001`. Default: the device on the route of a session's
-    /// connection, which is the network interface with the connection's own address, or the one
-    /// below it. For a connection over the loopback interface, any device will do. A named device
-    /// is taken independent of the route, so both ends of a session have to be on one RDMA network.
-    pub fn device(mut self, name: impl Into<String>) -> Self {
-        self.device = Some(name.into());
-        self
-    }
-
-    /// Chooses the device's port. Default: that of the route, or else the first that is active.
-    /// Range: 1 to 255.
-    pub fn port(mut self, number: u8) -> Self {
-        self.note(SettingError::check_count("port", number.into(), 1..=255));
-        self.port = Some(number);
-        self
-    }
-
-    /// Chooses the place in the port's GID table. Default: the GID of the connection's own address,
-    /// or else the best: RoCE v2 before v1, IPv4 before IPv6, global before link-local. Range: 0 to
-    /// 255.
-    ///
-    /// Both ends have to use GIDs of one type. Places move when addresses change, so set this only
-    /// where the default is wrong.
-    pub fn gid_index(mut self, index: u32) -> Self {
-        self.note(SettingError::check_count(
-            "gid_index",
-            index.into(),
-            0..=255,
-        ));
-        self.gid_index = Some(index);
-        self
-    }
-
-    /// Chooses the partition of the node's queue pairs on InfiniBand, by its key, such as `0x8001`
-    /// ([InfiniBand Architecture Specification](https://www.infinibandta.org/ibta-specification/),
-    /// volume 1, section 10.9). Default: the partition of the route's network interface, if that is
-    /// an IPoIB interface or stands on one (`ib0.8001`); otherwise that of the first key in the
-    /// port's table. Range: 0x0001 to 0xffff, except 0x8000; the uppermost bit, which full members
-    /// have, does not count.
-    ///
-    /// Both ends have to be in one partition, and one of them as a full member. Each session looks
-    /// up where the key stands in the port's table.
-    pub fn partition_key(mut self, key: u16) -> Self {
-        let number = u64::from(key & 0x7fff);
-        self.note(SettingError::check_count(
-            "partition_key",
-            number,
-            1..=0x7fff,
-        ));
-        self.partition_key = PartitionKey::new(key);
-        self
+        Self::default()
     }
 
     /// Uses these devices in place of the machine's, and changes the resources that are set aside
@@ -167,77 +93,6 @@ impl RdmaSettings {
     #[doc(hidden)]
     pub fn on_sysfs(mut self, sysfs: Sysfs) -> Self {
         self.sysfs = Some(sysfs);
-        self
-    }
-
-    // ---- Resources -------------------------------------------------------------------
-
-    /// Sets the number of receive buffers that are posted for all sessions together. Default: 4096.
-    /// Range: 18 to 2^20, and at least `max_sessions` + 17.
-    ///
-    /// With more buffers, more sessions can have `session_credit` at a time. Each costs
-    /// `receive_buffer_bytes` of locked memory, and the device has a limit of its own. With fewer
-    /// than `max_sessions` + 16 and one for each present session, sessions take turns at the
-    /// buffers that are left.
-    ///
-    /// A peer that stands still, because its process is stopped or its node is not turned, keeps
-    /// its lent buffers, up to 4 in a turn, until it goes on or its session ends. The others take
-    /// turns at the rest. If such peers have all buffers that are left, every session waits for one
-    /// of them.
-    ///
-    /// Without [`shared_receives`](Tuning::shared_receives) each session takes `session_credit` + 18
-    /// buffers, and that is the minimum.
-    pub fn receive_buffers(mut self, buffers: u32) -> Self {
-        self.note(SettingError::check_count(
-            "receive_buffers",
-            buffers.into(),
-            LEAST_BUFFERS..=PortSettings::MOST_BUFFERS.into(),
-        ));
-        self.resources.receive_buffers = buffers;
-        self
-    }
-
-    /// Sets the maximum number of simultaneous sessions over RDMA. Default: 256. Range: 1 to 65536.
-    /// A session that this node dialed counts as two, because two buffers are kept for it, and one
-    /// for others. Each place takes a receive buffer and `send_requests` + 2 entries of a
-    /// completion queue. A device limits these entries; if it has fewer, there are fewer places.
-    pub fn max_sessions(mut self, sessions: u32) -> Self {
-        let given = sessions.into();
-        self.note(SettingError::check_count(
-            "max_sessions",
-            given,
-            1..=1 << 16,
-        ));
-        self.resources.max_sessions = sessions;
-        self
-    }
-
-    /// Sets the number of spare buffers, which replace those of messages that were received and not
-    /// released. Default: 4096. Range: 0 to 2^20. When all are in use, arriving messages are
-    /// copied. Each costs `receive_buffer_bytes` of locked memory.
-    pub fn held_buffers(mut self, buffers: u32) -> Self {
-        self.note(SettingError::check_count(
-            "held_buffers",
-            buffers.into(),
-            0..=PortSettings::MOST_BUFFERS.into(),
-        ));
-        self.resources.held_buffers = buffers;
-        self
-    }
-
-    // ---- Trust -----------------------------------------------------------------------
-
-    /// Sets whether peers are trusted to write to memory of this node. If they are, large messages
-    /// arrive by RDMA writes where they are read, without a copy. Each message is granted memory of
-    /// its own, which holds nothing else. But a peer keeps the key, and could change a message
-    /// while it is read, or a message of another peer. Default: false, since nothing proves who a
-    /// peer is. Large messages then come in pieces that are copied once.
-    ///
-    /// If a channel has messages between a receive buffer and 64 KiB, they go into
-    /// [blocks](Tuning::landing_blocks) that are granted before the messages are sent.
-    pub fn trust_peers(mut self, trust: bool) -> Self {
-        self.resources.grants_memory = trust;
-        self.trusted = None;
         self
     }
 
@@ -272,47 +127,6 @@ impl RdmaSettings {
                 .as_ref()
                 .is_none_or(|Trusted(trusted)| trusted(peer.to_canonical()))
     }
-
-    // ---- Packets ---------------------------------------------------------------------
-
-    /// Sets the service level of packets, which InfiniBand maps to a lane. Default: 0. Range: 0 to
-    /// 15. The network decides what the levels mean.
-    pub fn service_level(mut self, level: u8) -> Self {
-        self.note(SettingError::check_count(
-            "service_level",
-            level.into(),
-            0..=15,
-        ));
-        self.service_level = level;
-        self
-    }
-
-    /// Sets the traffic class of packets. On RoCE v2 it is the IP header's, whose upper six bits
-    /// are the DSCP ([RFC 2474](https://www.rfc-editor.org/rfc/rfc2474)). Default: 0. Range: 0 to
-    /// 255. A lossless network usually wants a certain class; the network decides what the classes
-    /// mean.
-    pub fn traffic_class(mut self, class: u8) -> Self {
-        self.traffic_class = class;
-        self
-    }
-
-    // ---- Other settings --------------------------------------------------------------
-
-    /// Rare settings, each of which has to be measured. Default: those of [`Tuning::new`].
-    pub fn tuning(mut self, tuning: Tuning) -> Self {
-        self.note(tuning.error.map_or(Ok(()), Err));
-        self.resources = PortSettings {
-            receive_buffers: self.resources.receive_buffers,
-            held_buffers: self.resources.held_buffers,
-            max_sessions: self.resources.max_sessions,
-            grants_memory: self.resources.grants_memory,
-            ..tuning.resources
-        };
-        self.connection = tuning.connection;
-        self
-    }
-
-    // ---- For the node ----------------------------------------------------------------
 
     /// Returns the first setting that is out of its range.
     pub(crate) fn error(&self) -> Option<SettingError> {
@@ -351,35 +165,8 @@ impl RdmaSettings {
         })
     }
 
-    /// Lets variables of the environment override what was set; their values are checked.
-    pub(crate) fn apply(&mut self, variables: &Site) {
-        let Site {
-            device,
-            port,
-            gid_index,
-            partition_key,
-            mtu_bytes,
-            completions,
-            ..
-        } = variables;
-        self.device = device.clone().or(self.device.take());
-        self.port = port.or(self.port);
-        self.gid_index = gid_index.or(self.gid_index);
-        let partition_key = partition_key.and_then(PartitionKey::new);
-        self.partition_key = partition_key.or(self.partition_key);
-        let polling = completions.map(|completions| match completions {
-            Completions::Plain => CompletionPolling::Plain,
-            Completions::Extended => CompletionPolling::Extended,
-            Completions::ExtendedOneByOne => CompletionPolling::ExtendedOneByOne,
-        });
-        self.resources.completion_polling = polling.or(self.resources.completion_polling);
-        if let Some(mtu) = mtu_bytes.and_then(Mtu::from_bytes) {
-            self.connection = self.connection.path_mtu(mtu);
-        }
-    }
-
     /// Returns the settings of an engine's RDMA ports.
-    pub(super) fn resources(&self, engine: usize) -> PortSettings {
+    pub(crate) fn resources(&self, engine: usize) -> PortSettings {
         let connection = self.connection.traffic_class(self.traffic_class);
         PortSettings {
             // A service level out of its range has been noted as an error already, of this type.
@@ -397,232 +184,131 @@ impl RdmaSettings {
     }
 }
 
-/// Receive buffers that one place for a session takes at least.
-const LEAST_BUFFERS: u64 = 18;
+const _: () = assert!(
+    PortSettings::MOST_BUFFERS == 1_048_576,
+    "the range of buffers"
+);
 
-impl Default for RdmaSettings {
-    fn default() -> Self {
-        Self::new()
+settings! {
+    const TABLE in RdmaSettings, |self| self;
+
+    /// Names the device, such as `mlx5_0`, or gives its GUID, which stays when the kernel renames
+    /// the device, as in `guid:0002:c903:0000:0001`.
+    #[default("the device on the route of a session's connection")]
+    /// That is the network interface with the connection's own address, or the one below it. For a
+    /// connection over the loopback interface, any device will do. A named device is taken
+    /// independent of the route, so both ends of a session have to be on one RDMA network.
+    pub fn device(mut self, name: impl Into<String>) -> Self {
+        self.device = Some(name.into());
+        self
     }
+
+    /// Chooses the device's port.
+    #[default("that of the route, or else the first that is active")] #[range(1..=255)]
+    pub fn port(number: u8);
+
+    /// Chooses the place in the port's GID table.
+    #[default("the GID of the connection's own address, or else the best")] #[range(0..=255)]
+    /// RoCE v2 is better than v1, IPv4 than IPv6, and a global GID than a link-local one.
+    ///
+    /// Both ends have to use GIDs of one type. Places move when addresses change, so set this only
+    /// where the default is wrong.
+    pub fn gid_index(index: u32);
+
+    /// Chooses the partition of the node's queue pairs on InfiniBand, by its key, such as `0x8001`
+    /// ([InfiniBand Architecture Specification](https://www.infinibandta.org/ibta-specification/),
+    /// volume 1, section 10.9).
+    #[default("the partition of the route's network interface")]
+    #[range("0x0001 to 0xffff, except 0x8000")]
+    /// The interface is an IPoIB interface or stands on one (`ib0.8001`); without one, the
+    /// partition is that of the first key in the port's table. The uppermost bit, which full
+    /// members have, does not count.
+    ///
+    /// Both ends have to be in one partition, and one of them as a full member. Each session looks
+    /// up where the key stands in the port's table.
+    pub fn partition_key(mut self, key: u16) -> Self {
+        self.note(within!("partition_key", key & 0x7fff, 1..=0x7fff));
+        self.partition_key = PartitionKey::new(key);
+        self
+    }
+
+    /// Sets whether peers are trusted to write to memory of this node. If they are, large messages
+    /// arrive by RDMA writes where they are read, without a copy. Each message is granted memory of
+    /// its own, which holds nothing else. But a peer keeps the key, and could change a message
+    /// while it is read, or a message of another peer.
+    #[default(false)]
+    /// Nothing proves who a peer is, so large messages then come in pieces that are copied once.
+    ///
+    /// If a channel has messages between a receive buffer and 64 KiB, they go into
+    /// [blocks](Tuning::landing_blocks) that are granted before the messages are sent.
+    pub fn trust_peers(mut self, trust: bool) -> Self {
+        self.resources.grants_memory = trust;
+        self.trusted = None;
+        self
+    }
+
+    /// Sets the service level of packets, which InfiniBand maps to a lane.
+    #[default(0)] #[range(0..=15)]
+    /// The network decides what the levels mean.
+    pub fn service_level(level: u8);
+
+    /// Sets the traffic class of packets. On RoCE v2 it is the IP header's, whose upper six bits
+    /// are the DSCP ([RFC 2474](https://www.rfc-editor.org/rfc/rfc2474)).
+    #[default(0)] #[range(0..=255)]
+    /// A lossless network usually wants a certain class; the network decides what the classes mean.
+    pub fn traffic_class(class: u8);
+
+    /// Rare settings, each of which has to be measured.
+    #[default("those of [`Tuning::new`]")]
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.note(tuning.error.map_or(Ok(()), Err));
+        self.resources = PortSettings {
+            receive_buffers: self.resources.receive_buffers,
+            held_buffers: self.resources.held_buffers,
+            max_sessions: self.resources.max_sessions,
+            grants_memory: self.resources.grants_memory,
+            ..tuning.resources
+        };
+        self.connection = tuning.connection;
+        self
+    }
+}
+
+settings! {
+    const BUFFERS in RdmaSettings, |self| self.resources;
+
+    /// Sets the number of receive buffers that are posted for all sessions together.
+    #[default(4096)] #[range(18..=1048576)]
+    /// There have to be `max_sessions` + 17 at least.
+    ///
+    /// With more buffers, more sessions can have `session_credit` at a time. Each costs
+    /// `receive_buffer_bytes` of locked memory, and the device has a limit of its own. With fewer
+    /// than `max_sessions` + 16 and one for each present session, sessions take turns at the
+    /// buffers that are left.
+    ///
+    /// A peer that stands still, because its process is stopped or its node is not turned, keeps
+    /// its lent buffers, up to 4 in a turn, until it goes on or its session ends. The others take
+    /// turns at the rest. If such peers have all buffers that are left, every session waits for one
+    /// of them.
+    ///
+    /// Without [`shared_receives`](Tuning::shared_receives) each session takes `session_credit` + 18
+    /// buffers, and that is the minimum.
+    pub fn receive_buffers(buffers: u32);
+
+    /// Sets the maximum number of simultaneous sessions over RDMA.
+    #[default(256)] #[range(1..=65536)]
+    /// A session that this node dialed counts as two, because two buffers are kept for it, and one
+    /// for others. Each place takes a receive buffer and `send_requests` + 2 entries of a
+    /// completion queue. A device limits these entries; if it has fewer, there are fewer places.
+    pub fn max_sessions(sessions: u32);
+
+    /// Sets the number of spare buffers, which replace those of messages that were received and not
+    /// released.
+    #[default(4096)] #[range(0..=1048576)]
+    /// When all are in use, arriving messages are copied. Each costs `receive_buffer_bytes` of
+    /// locked memory.
+    pub fn held_buffers(buffers: u32);
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{net::Ipv4Addr, time::Duration};
-
-    use super::*;
-
-    fn tuned(tuning: Tuning) -> RdmaSettings {
-        RdmaSettings::new().tuning(tuning)
-    }
-
-    #[test]
-    fn tuning_leaves_alone_what_the_settings_have_themselves() {
-        let settings = || {
-            RdmaSettings::new()
-                .receive_buffers(512)
-                .held_buffers(7)
-                .max_sessions(3)
-                .service_level(4)
-                .traffic_class(5)
-                .trust_peers(true)
-        };
-        let tuning = Tuning::new().retry_count(2).send_requests(64);
-        let (resources, plain) = (
-            settings().tuning(tuning).resources(0),
-            settings().resources(0),
-        );
-        assert_eq!(resources.send_requests, 64);
-        assert_ne!(resources.connection, plain.connection);
-        let same = PortSettings {
-            send_requests: resources.send_requests,
-            connection: resources.connection,
-            ..plain
-        };
-        assert_eq!(resources, same);
-    }
-
-    #[test]
-    fn peers_are_trusted_one_by_one_or_all_or_none() {
-        let [near, far]: [IpAddr; 2] = [[10, 1, 7, 9].into(), [10, 1, 8, 9].into()];
-        let trusts = |settings: &RdmaSettings| [near, far].map(|peer| settings.trusts(peer));
-        let nobody = RdmaSettings::new();
-        assert_eq!(trusts(&nobody), [false, false]);
-        assert_eq!(trusts(&nobody.trust_peers(true)), [true, true]);
-        let some = RdmaSettings::new().trust_peers_at(move |peer| peer == near);
-        assert_eq!(trusts(&some), [true, false]);
-        let mapped = Ipv4Addr::new(10, 1, 7, 9).to_ipv6_mapped();
-        assert!(some.trusts(mapped.into()));
-        assert_eq!(trusts(&some.trust_peers(false)), [false, false]);
-    }
-
-    #[test]
-    fn the_defaults_are_within_their_ranges() {
-        let settings = RdmaSettings::new();
-        assert_eq!(
-            (settings.error(), settings.check_relations()),
-            (None, Ok(()))
-        );
-        let resources = settings.resources(0);
-        let tuning = Tuning::new()
-            .receive_buffer_bytes(resources.buffer_bytes)
-            .session_credit(resources.session_credit)
-            .send_requests(resources.send_requests)
-            .inline_bytes(resources.inline_bytes)
-            .shared_receives(resources.shared_receives)
-            .timeout(resources.connection.actual_timeout())
-            .min_rnr_timer(resources.connection.actual_rnr_timer())
-            .retry_count(6);
-        let again = tuned(tuning)
-            .receive_buffers(resources.receive_buffers)
-            .held_buffers(resources.held_buffers)
-            .max_sessions(resources.max_sessions);
-        assert_eq!((again.error(), again.check_relations()), (None, Ok(())));
-        assert_eq!(again.resources(0), resources);
-    }
-
-    #[test]
-    fn times_and_plain_completions_do_not_go_together() {
-        let plain = Tuning::new().completion_polling(CompletionPolling::Plain);
-        assert_eq!(tuned(plain).check_relations(), Ok(()));
-        let both = tuned(plain.completion_times(true));
-        let conflict = both.check_relations().unwrap_err();
-        assert!(conflict.to_string().contains("have no times"), "{conflict}");
-    }
-
-    #[test]
-    fn each_setting_out_of_its_range_says_so() {
-        let second = Duration::from_secs(1);
-        let cases = [
-            (RdmaSettings::new().port(0), "port is 0; it may be 1 to 255"),
-            (
-                RdmaSettings::new().gid_index(256),
-                "gid_index is 256; it may be 0 to 255",
-            ),
-            (
-                RdmaSettings::new().partition_key(0x8000),
-                "partition_key is 0; it may be 1 to 32767",
-            ),
-            (
-                RdmaSettings::new().held_buffers((1 << 20) + 1),
-                "held_buffers is 1048577; it may be 0 to 1048576",
-            ),
-            (
-                tuned(Tuning::new().receive_buffer_bytes(u32::MAX)),
-                "receive_buffer_bytes is 4294967295 bytes; it may be 4 KiB to 64 KiB",
-            ),
-            (
-                tuned(Tuning::new().session_credit(1)),
-                "session_credit is 1; it may be 2 to 65536",
-            ),
-            (
-                RdmaSettings::new().max_sessions(0),
-                "max_sessions is 0; it may be 1 to 65536",
-            ),
-            (
-                tuned(Tuning::new().send_requests(63)),
-                "send_requests is 63; it may be 64 to 32768",
-            ),
-            (
-                tuned(Tuning::new().inline_bytes(4097)),
-                "inline_bytes is 4097 bytes; it may be 0 bytes to 4 KiB",
-            ),
-            (
-                tuned(Tuning::new().timeout(Duration::ZERO)),
-                "timeout is 0ns; it may be 5µs to 8796s",
-            ),
-            (
-                tuned(Tuning::new().retry_count(7)),
-                "retry_count is 7; it may be 0 to 6",
-            ),
-            (
-                tuned(Tuning::new().min_rnr_timer(second)),
-                "min_rnr_timer is 1s; it may be 10µs to 655.36ms",
-            ),
-            (
-                RdmaSettings::new().service_level(16),
-                "service_level is 16; it may be 0 to 15",
-            ),
-            (
-                tuned(Tuning::new().landing_blocks((1 << 16) + 1)),
-                "landing_blocks is 65537; it may be 0 to 65536",
-            ),
-            (
-                tuned(Tuning::new().send_entries(0)),
-                "send_entries is 0; it may be 1 to 3",
-            ),
-            (
-                tuned(Tuning::new().send_entries(4)),
-                "send_entries is 4; it may be 1 to 3",
-            ),
-            (
-                RdmaSettings::new().receive_buffers(17),
-                "receive_buffers is 17; it may be 18 to 1048576",
-            ),
-            (
-                RdmaSettings::new().receive_buffers((1 << 20) + 1),
-                "receive_buffers is 1048577; it may be 18 to 1048576",
-            ),
-        ];
-        for (settings, says) in cases {
-            assert_eq!(settings.error().unwrap().to_string(), says);
-        }
-    }
-
-    #[test]
-    fn buffers_that_do_not_cover_the_sessions_are_told_with_both_settings() {
-        let cases = [
-            (
-                RdmaSettings::new().receive_buffers(272),
-                "receive_buffers is 272 and max_sessions is 256: each place for a session keeps \
-                 one, and 17 are for all, so it has to be 273 or more; raise it or lower \
-                 max_sessions",
-            ),
-            (
-                tuned(Tuning::new().shared_receives(false)).receive_buffers(81),
-                "receive_buffers is 81 and session_credit is 64: without shared_receives each \
-                 session has so many and 18 to itself, so it has to be 82 or more; raise it or \
-                 lower session_credit",
-            ),
-            (
-                tuned(Tuning::new().shared_receives(false).session_credit(5000)),
-                "receive_buffers is 4096 and session_credit is 5000: without shared_receives each \
-                 session has so many and 18 to itself, so it has to be 5018 or more; raise it or \
-                 lower session_credit",
-            ),
-        ];
-        for (settings, says) in cases {
-            assert_eq!(settings.error(), None);
-            assert_eq!(settings.check_relations().unwrap_err().to_string(), says);
-        }
-        let few = RdmaSettings::new().max_sessions(1).receive_buffers(18);
-        assert_eq!((few.error(), few.check_relations()), (None, Ok(())));
-        let for_one = tuned(Tuning::new().shared_receives(false)).receive_buffers(82);
-        assert_eq!((for_one.error(), for_one.check_relations()), (None, Ok(())));
-    }
-
-    #[test]
-    fn variables_override_what_they_name_and_nothing_else() {
-        let mut settings = RdmaSettings::new().device("mlx5_0").gid_index(3);
-        settings.apply(&Site::default());
-        assert_eq!(settings.device.as_deref(), Some("mlx5_0"));
-        settings.apply(&Site {
-            device: Some("rxe0".to_owned()),
-            port: Some(2),
-            partition_key: Some(0x8001),
-            mtu_bytes: Some(1024),
-            ..Site::default()
-        });
-        assert_eq!(settings.device.as_deref(), Some("rxe0"));
-        assert_eq!((settings.port, settings.gid_index), (Some(2), Some(3)));
-        assert_eq!(settings.partition_key, PartitionKey::new(0x8001));
-        let expected = tuned(Tuning::new().path_mtu(1024));
-        assert_eq!(settings.resources(0), expected.resources(0));
-    }
-
-    #[test]
-    fn buffers_are_rounded_up_to_whole_lines() {
-        let resources = tuned(Tuning::new().receive_buffer_bytes(5000)).resources(0);
-        assert_eq!(resources.buffer_bytes, 5056);
-    }
-}
+mod tests;
