@@ -14,7 +14,7 @@ use std::{
 };
 
 use ibex_base::sync::Asymmetry;
-use ibex_protocol::{format::control::Ask, timer::Timer};
+use ibex_protocol::timer::Timer;
 
 use super::{
     core::{Common, Core, Phase},
@@ -26,6 +26,7 @@ use crate::{
     clock,
     connection::Context,
     endpoint::send_end::{Claim, SendEnd, Wish},
+    node::Looks,
     wire::{AnyWire, Wire},
 };
 
@@ -96,21 +97,13 @@ impl Senders {
     pub(super) fn miss_news(&self) -> bool {
         self.ends.values().any(|sender| {
             let is_recent = |silence: &SenderSilence| (1..LOOKS).contains(&silence.looks);
-            let is_missed = || {
-                let counts = sender.end.counts();
-                let is_awaited = counts.acknowledged < counts.sent;
-                counts.released < counts.sent || is_awaited && sender.end.waiters.is_waiting()
-            };
-            sender.silence.as_ref().is_some_and(is_recent) && is_missed()
+            sender.silence.as_ref().is_some_and(is_recent) && sender.end.misses_news()
         })
     }
 
     /// Returns whether a thread or task waits for what the peer has not acknowledged yet.
     fn are_waited_for(&self) -> bool {
-        self.ends.values().any(|sender| {
-            let counts = sender.end.counts();
-            counts.acknowledged < counts.sent && sender.end.waiters.is_waiting()
-        })
+        self.ends.values().any(|sender| sender.end.is_waited_for())
     }
 
     /// Gives back rings that were not used since the last look. Returns whether another look is
@@ -132,16 +125,9 @@ impl Senders {
                 Finding::Used => goes_on = true,
                 Finding::Silent => silent.push(id),
                 Finding::Needed { is_asked: true } => {}
-                Finding::Needed { is_asked: false } if common.shares_memory => {
-                    sender.end.ask_for_news(&mut silence.wish);
-                }
                 Finding::Needed { is_asked: false } => {
-                    // The question is for acknowledgements, not for releases: a question for
-                    // releases means that the sender waits for room, and the peer would report a
-                    // stall. If acknowledgement has ended, the peer answers when all messages are
-                    // released.
-                    let ask = Ask::acknowledged(sender.end.sent.load(Ordering::Acquire));
-                    common.session.ask(id, ask);
+                    let end = &sender.end;
+                    end.ask_for_all(&mut silence.wish, &mut common.session);
                 }
             }
         }
@@ -211,8 +197,9 @@ impl Core {
     /// may take long before it acknowledges, and that news may be lost.
     pub(super) fn watch_waiters(&mut self) {
         let timers = &mut self.common.timers;
-        let is_stream = !self.common.shares_memory && !self.common.shared.carrier.has_device();
-        if is_stream && !timers.is_set(Timer::News) && self.ends.senders.are_waited_for() {
+        // Bytes may be lost on their way into a socket.
+        let may_be_lost = self.common.shared.looks() == Looks::Socket;
+        if may_be_lost && !timers.is_set(Timer::News) && self.ends.senders.are_waited_for() {
             timers.set(Timer::News, clock::now() + BETWEEN_QUESTIONS);
         }
     }

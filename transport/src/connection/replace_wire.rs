@@ -96,7 +96,7 @@ impl Connection {
         self.socket.readable = false;
         let before = mem::take(&mut self.wire);
         debug_assert!(before.is_gone(), "a wire over a device is destroyed before");
-        let had_device = before.has_device();
+        let had_device = before.belongs_to_port();
         self.has_left_device |= had_device;
         let outage = match self.core.begin_outage(cause, had_device, context) {
             true => self.core.outage(),
@@ -214,7 +214,7 @@ impl Connection {
         let start = WireStart {
             parts,
             session: shared.id,
-            carries_data: !core.common.shares_memory,
+            data_path: shared.data_path(),
             payload_checksums: shared.payload_checksums(),
             resumes: true,
         };

@@ -18,7 +18,6 @@ use ibex_ring::{
 use super::{core::Common, idle::SenderSilence, retained::Retained};
 use crate::{
     endpoint::{send_end::SendEnd, stats::ChannelTotals},
-    node::SessionShared,
     wire::{AnyWire, MessageMemory, RingMemory, Wire},
 };
 
@@ -87,12 +86,8 @@ impl SendLink {
     }
 
     /// Tells a peer that reads the ring itself that the channel ends after message `last`.
-    pub(super) fn close_in_order(&mut self, last: u64, shared: &SessionShared) {
-        if let Some(ours) = self.end.ours.get() {
-            ours.close(last);
-            self.ended_at = Some(last);
-            shared.ring_peer();
-        }
+    pub(super) fn close_in_order(&mut self, last: u64) {
+        self.ended_at = self.end.close_in_order(last);
     }
 
     /// Notes that a chunk is in frame (or write) `until`, as

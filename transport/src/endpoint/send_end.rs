@@ -33,6 +33,7 @@ use ibex_ring::{
 use super::{
     channel_end::ChannelEnd,
     error::{SendError, SendFailure},
+    send_path::SendPath,
     send_producer::SendProducer,
     send_times::SendTimes,
     stall::Stall,
@@ -49,10 +50,8 @@ pub struct SendEnd {
     // Counters of the two sides.
     /// The receiving end's words: the engine's copy, or the peer's own in shared memory.
     pub(crate) theirs: OnceLock<Words<ReceiverWords>>,
-    /// This end's words, if the peer reads them itself in shared memory.
-    pub(crate) ours: OnceLock<Words<SenderWords>>,
-    /// The question of threads that wait for room or news, if the peer reads it in shared memory.
-    pub(crate) asking: Asking,
+    /// The path of its messages.
+    pub(super) path: SendPath,
     /// The last message for whose acknowledgement a caller asked without waiting.
     pub(crate) asked_in_passing: AtomicU64,
 
@@ -108,13 +107,12 @@ impl Deref for SendEnd {
 }
 
 impl SendEnd {
-    pub(crate) fn new(common: ChannelEnd) -> Self {
+    pub(crate) fn new(common: ChannelEnd, path: SendPath) -> Self {
         Self {
             times: common.session.is_inspected().then(Box::default),
             common,
             theirs: OnceLock::new(),
-            ours: OnceLock::new(),
-            asking: Asking::default(),
+            path,
             asked_in_passing: AtomicU64::new(0),
             broken_off: OnceLock::new(),
             writing: UnsafeCell::default(),
@@ -370,7 +368,7 @@ impl Claim<'_> {
         let producer = writing.producer.as_mut()?;
         // If the peer's numbers are invalid, the next send reports it.
         producer.refresh().ok()?;
-        producer.retire_large(end, end.ours.get().is_some());
+        end.retire_large(producer);
         if !producer.is_at_rest() {
             return None;
         }

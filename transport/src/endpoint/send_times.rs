@@ -9,7 +9,7 @@ use std::{
 
 use ibex_base::sync::{Mutex, lock};
 
-use super::send_end::SendEnd;
+use super::{send_end::SendEnd, send_path::FrameWait};
 use crate::{
     clock,
     node::{MessageStages, SlowMessage},
@@ -76,15 +76,8 @@ impl SendEnd {
             room: times.room.take(),
             ..published
         };
-        if self.session.shares_memory() {
-            self.went(&mut times, published, None);
-        } else if sequence <= times.framed {
-            // An engine built the frame before this thread could look at the clock.
-            self.went(
-                &mut times,
-                published,
-                Some((Duration::ZERO, Duration::ZERO)),
-            );
+        if let Some(frame) = self.wait_for_frame(sequence, times.framed) {
+            self.went(&mut times, published, frame);
         } else if times.published.len() < MOST {
             times.published.push_back(published);
         }
@@ -135,7 +128,7 @@ impl SendEnd {
         self.offer(out);
     }
 
-    fn went(&self, times: &mut Times, published: Published, frame: Option<(Duration, Duration)>) {
+    fn went(&self, times: &mut Times, published: Published, frame: Option<FrameWait>) {
         let out = Out {
             sequence: published.sequence,
             at: clock::now(),

@@ -5,10 +5,7 @@ use std::{io, net::SocketAddr, sync::Arc};
 use super::{Admission, Engine, close::Closing, credit::report_credit, heat_link, note_deadline};
 use crate::{
     connection::{Connection, Context, Handover},
-    node::{
-        Host, NodeState, SessionShared,
-        session::{Over, PeerInLog},
-    },
+    node::{Host, NodeState, Over, SessionShared, session::PeerInLog},
     rdma::PreparedPair,
 };
 

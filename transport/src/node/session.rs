@@ -15,7 +15,7 @@ use ibex_protocol::{
         record::Layout,
     },
     transfer::{
-        eager_write::{LANDING_BYTES, LANDINGS_PER_CHANNEL, lands},
+        eager_write::{LANDING_BYTES, LANDINGS_PER_CHANNEL},
         rendezvous::RemoteMemory,
     },
 };
@@ -26,15 +26,15 @@ use ibex_ring::{
 };
 
 use super::{
-    Driver, Host, Looks, Mark, NodeState, What, draining::PeerDraining, session_end::Ending,
+    Host, Mark, NodeState, Over, What, draining::PeerDraining, session_end::Ending,
+    session_path::SessionPath,
 };
 use crate::{
-    rdma::{LandingPlace, PreparedPair, RdmaPort},
+    rdma::{LandingPlace, RdmaPort},
     session::{
         EngineId, Fabric, PeerDescription, SessionCounters, SessionStats, Suspension,
         SuspensionCell, route::Route,
     },
-    shared_memory::Bells,
     wire::GrantedBlock,
 };
 
@@ -47,9 +47,9 @@ pub struct SessionShared {
     peer: PeerDescription,
     /// The local address that the peer connected to, if the peer dialed.
     accepted_on: Option<SocketAddr>,
-    /// The doorbells, if data goes through memory that both processes map.
-    bells: Option<Arc<Bells>>,
-    /// The present route of the data.
+    /// The path of the data.
+    pub(super) path: SessionPath,
+    /// The present route of frames.
     pub(crate) carrier: Route,
     /// True if the session goes on over another connection when its own breaks.
     pub(crate) resumes: bool,
@@ -87,16 +87,6 @@ impl fmt::Display for PeerInLog<'_> {
     }
 }
 
-/// The means of a session's data.
-pub(crate) enum Over<'a> {
-    /// The stream connection.
-    Stream,
-    /// Memory that both processes map. The engines wake each other by these bells.
-    Shm(Arc<Bells>),
-    /// A queue pair.
-    Pair(&'a PreparedPair),
-}
-
 impl SessionShared {
     pub(crate) fn new(
         (node, host): (Arc<NodeState>, Arc<dyn Host>),
@@ -107,10 +97,10 @@ impl SessionShared {
         payload_checksums: bool,
         over: Over<'_>,
     ) -> Self {
-        let (bells, pair) = match over {
-            Over::Stream => (None, None),
-            Over::Shm(bells) => (Some(bells), None),
-            Over::Pair(pair) => (None, Some(pair)),
+        let (path, pair) = match over {
+            Over::Stream => (SessionPath::Framed, None),
+            Over::Shm(bells) => (SessionPath::Mapped(bells), None),
+            Over::Pair(pair) => (SessionPath::Framed, Some(pair)),
         };
         let fences = node.driving.asymmetry() == Asymmetry::Fence;
         Self {
@@ -120,7 +110,7 @@ impl SessionShared {
             carrier: Route::new(peer.fabric, pair),
             peer,
             accepted_on,
-            bells,
+            path,
             resumes,
             payload_checksums,
             fences: AtomicBool::new(fences),
@@ -200,20 +190,14 @@ impl SessionShared {
     /// Returns how the session's completions are polled, and the reason, if it has any.
     #[must_use]
     pub fn completion_polling(&self) -> Option<String> {
-        let rdma_port = self
-            .carrier
-            .rdma_port()
-            .filter(|_| self.carrier.has_device());
+        let rdma_port = self.carrier.live_port();
         rdma_port.map(|rdma_port| rdma_port.polling().to_string())
     }
 
     /// Returns the RDMA device and the port of it that carry the session's data now, if any do.
     #[must_use]
     pub fn rdma_port(&self) -> Option<(String, u8)> {
-        let rdma_port = self
-            .carrier
-            .rdma_port()
-            .filter(|_| self.carrier.has_device());
+        let rdma_port = self.carrier.live_port();
         rdma_port.map(|rdma_port| (rdma_port.device().to_owned(), rdma_port.port()))
     }
 
@@ -227,12 +211,6 @@ impl SessionShared {
     /// Returns whether the node was closed because the task that drove it was dropped.
     pub(crate) fn has_lost_driver(&self) -> bool {
         self.node.has_lost_driver()
-    }
-
-    /// Returns whether the session's channels lie in memory that the peer shares.
-    #[must_use]
-    pub fn shares_memory(&self) -> bool {
-        self.bells.is_some()
     }
 
     /// Returns the fabric that carries the data now, or did last.
@@ -277,7 +255,7 @@ impl SessionShared {
         registered: Result<(), MemoryError>,
     ) -> Result<(), MemoryError> {
         match registered {
-            Err(_) if self.resumes && (rdma_port.is_lost() || !self.carrier.has_device()) => Ok(()),
+            Err(_) if self.resumes && self.carrier.has_left(rdma_port) => Ok(()),
             result => result,
         }
     }
@@ -325,7 +303,7 @@ impl SessionShared {
 
     /// Returns whether a message of `bytes` may be written into a block that the peer has granted.
     pub(crate) fn may_land(&self, bytes: usize) -> bool {
-        self.carrier.has_device() && lands(bytes as u64)
+        self.carrier.may_land(bytes)
     }
 
     /// Returns whether the peer is granted blocks.
@@ -396,17 +374,6 @@ impl SessionShared {
         self.suspension.get()
     }
 
-    /// Returns the account of the present suspension, or of a peer whose host is silent, if that
-    /// holds messages up. Messages in memory that both processes map go on without a connection.
-    #[must_use]
-    #[cold]
-    pub fn cut_off(&self) -> Option<Arc<Suspension>> {
-        match self.shares_memory() {
-            true => None,
-            false => self.no_answer(),
-        }
-    }
-
     /// Returns the account of the present suspension, or of a peer whose host is silent.
     #[cold]
     pub(crate) fn no_answer(&self) -> Option<Arc<Suspension>> {
@@ -422,23 +389,13 @@ impl SessionShared {
     pub(crate) fn end(&self) {
         // Relaxed: a queue that sees it late drops the session with later ones.
         self.is_over.store(true, Ordering::Relaxed);
-        if let Some(bells) = &self.bells {
-            bells.close();
-        }
+        self.close_path();
     }
 
     /// Returns whether the session is over.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
-    }
-
-    /// Wakes the peer's engine (shm).
-    #[cold]
-    pub(crate) fn ring_peer(&self) {
-        if self.bells.as_ref().is_some_and(|bells| bells.ring()) {
-            self.counters.bells.fetch_add(1, Ordering::Relaxed);
-        }
     }
 
     /// Tells the engine that the prefix of a receiving end moved; `urgent` if the sender must learn
@@ -448,29 +405,10 @@ impl SessionShared {
         self.host.mark(Mark::Released { session, end }, !urgent);
     }
 
-    /// Returns the number of queued bytes at which `send` runs a turn itself.
-    pub(crate) fn transmit_at(&self, window_bytes: usize) -> usize {
-        match self.node.driver() {
-            Driver::Caller | Driver::Tasks if !self.shares_memory() => {
-                CALLER_BATCH_BYTES.min(window_bytes / 2)
-            }
-            _ => usize::MAX,
-        }
-    }
-
     /// Returns whether calls that wait for the peer's memory look for a while before they sleep.
     #[inline]
     pub(crate) fn spins(&self) -> bool {
         self.node.spins()
-    }
-
-    /// Returns the kind of look that waiting calls of this session need.
-    pub(crate) fn looks(&self) -> Looks {
-        match self.bells {
-            Some(_) => Looks::Memory,
-            None if self.carrier.has_device() => Looks::Queue,
-            None => Looks::Socket,
-        }
     }
 
     pub(crate) fn ring_arena(&self) -> &RingArena {
@@ -612,7 +550,3 @@ impl fmt::Debug for SessionShared {
             .finish()
     }
 }
-
-/// Bytes that `send` queues before it runs a turn under `Driver::Caller`. Writes of 5 KiB carry
-/// 10–14 million records of 64 bytes per second, and writes of 32 KiB carry 40–75 million.
-const CALLER_BATCH_BYTES: usize = 32 << 10;

@@ -2,13 +2,13 @@
 
 use std::{io, net::TcpStream};
 
-use ibex_protocol::session::WireTerms;
-use ibex_ring::memory::MemoryError;
+use ibex_protocol::session::{DataPath, WireTerms};
 use ibex_tls::Tls;
 
 use super::{
     AnyWire, MessageMemory, RingMemory, Tools, WireSocket, register_with,
     stream::{Layer, say_last_word},
+    wire_path::WirePath,
 };
 use crate::{rdma::PreparedPair, session::route::Route};
 
@@ -82,8 +82,8 @@ pub(crate) struct WireStart {
     pub(crate) parts: WireParts,
     /// The id of the session.
     pub(crate) session: u64,
-    /// The wire carries data as well as control messages.
-    pub(crate) carries_data: bool,
+    /// The path of the session's messages.
+    pub(crate) data_path: DataPath,
     /// Both ends check the payloads of frames over the connection.
     pub(crate) payload_checksums: bool,
     /// The peer waits for this end to come back when the wire breaks.
@@ -94,24 +94,13 @@ impl WireStart {
     /// Makes the wire and its socket, and returns the terms of frames over it. If there is no
     /// memory for the wire, the peer is told.
     pub(crate) fn begin(self, tools: &mut Tools) -> io::Result<(AnyWire, WireSocket, WireTerms)> {
-        match self.make_room(tools) {
+        let has_buffers = self.parts.rdma.is_some();
+        match WirePath(self.data_path).make_room(has_buffers, tools) {
             Ok(()) => AnyWire::new(self),
             Err(refused) => {
                 self.parts.abandon(self.resumes);
                 Err(io::Error::other(refused))
             }
         }
-    }
-
-    /// Allocates memory for arriving data in advance, so that arrivals over a network cause no
-    /// allocation.
-    fn make_room(&self, tools: &mut Tools) -> Result<(), MemoryError> {
-        if self.carries_data {
-            if self.parts.rdma.is_none() {
-                tools.blocks.provide()?;
-            }
-            tools.compact_blocks.provide()?;
-        }
-        Ok(())
     }
 }

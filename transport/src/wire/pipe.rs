@@ -88,6 +88,10 @@ impl PipeWire {
 }
 
 impl Wire for PipeWire {
+    fn needs_credit(&self) -> bool {
+        true
+    }
+
     fn transmit<F: Frames>(
         &mut self,
         socket: &WireSocket,

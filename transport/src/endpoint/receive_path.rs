@@ -1,0 +1,196 @@
+//! The path of a receiving end's messages: the sender's ring, in memory that both processes map, or
+//! frames that this node's engine puts in arrival blocks.
+//!
+//! An end has its path from the beginning, and keeps it when the session's wire is replaced. All
+//! that a receiving end does differently on the two paths is in this file, and no other code can
+//! tell them apart. The handle's own part, where it finds records, is its `Source`.
+
+use std::sync::atomic::Ordering;
+
+use ibex_protocol::session::Session;
+use ibex_ring::{
+    Arm, Prefix,
+    end_status::{ReceiverWords, Words},
+};
+
+use super::receive_end::ReceiveEnd;
+
+/// The path of a receiving end's messages.
+#[derive(Debug)]
+pub(crate) struct ReceivePath(Path);
+
+#[derive(Debug)]
+enum Path {
+    /// The handle reads the sender's ring, and the sender reads these words.
+    Mapped(Words<ReceiverWords>),
+    /// The engine delivers frames, and tells the sender of the counters.
+    Framed,
+}
+
+impl ReceivePath {
+    /// Returns the path of an end with these `words` in shared memory, or without any.
+    pub(crate) fn new(words: Option<Words<ReceiverWords>>) -> Self {
+        Self(words.map_or(Path::Framed, Path::Mapped))
+    }
+}
+
+/// Progress, as the sender hears of it.
+impl ReceiveEnd {
+    /// Publishes the prefix in the words that the sender reads. Called under the advance lock.
+    pub(super) fn publish(&self, prefix: &Prefix) {
+        if let Path::Mapped(words) = &self.path.0 {
+            words.report(&self.counters_of(prefix));
+        }
+    }
+
+    /// Tells the sender what it waits for. `idle` says that the handle is about to sleep, and
+    /// `moved` that the prefix has moved.
+    pub(super) fn tell(&self, idle: bool, moved: bool) {
+        match &self.path.0 {
+            Path::Mapped(_) => self.ring_sender(moved),
+            Path::Framed => self.mark_progress(idle, moved),
+        }
+    }
+
+    /// Rings for a sender that waits and reads the counters itself.
+    fn ring_sender(&self, moved: bool) {
+        // The sender looked again before it slept, so it has seen counters that have not moved
+        // since. Ringing for them would make the two processes wake each other without end.
+        if !moved {
+            return;
+        }
+        self.session.asymmetry().light();
+        let theirs = self.theirs.get();
+        if theirs.is_some_and(|theirs| theirs.asked.load(Ordering::Relaxed) != 0) {
+            self.session.ring_peer();
+        }
+    }
+
+    /// Tells the sender which messages were released and acknowledged, where that takes no frame. A
+    /// wait that finds nothing at once calls this, because the sender may be waiting for it.
+    pub(crate) fn keep_nothing_back(&self) {
+        if let Path::Mapped(_) = &self.path.0 {
+            self.advance(true);
+        }
+    }
+}
+
+/// Waits of the handle.
+impl ReceiveEnd {
+    /// Asks the sender to ring when it publishes a message. Over a wire, the engine wakes the
+    /// waiters of each message that arrives.
+    pub(crate) fn arm(&self, arm: &mut Arm) {
+        if let Path::Mapped(words) = &self.path.0 {
+            arm.arm(&words.armed, self.session.asymmetry());
+        }
+    }
+
+    /// Withdraws that request.
+    pub(crate) fn disarm(&self, arm: &mut Arm) {
+        if let Path::Mapped(words) = &self.path.0 {
+            arm.disarm(&words.armed);
+        }
+    }
+
+    /// Tells a sender that reads this end's words that the handle is gone.
+    pub(crate) fn close_words(&self) {
+        if let Path::Mapped(words) = &self.path.0 {
+            words.close();
+        }
+    }
+}
+
+/// Steps of the engine.
+impl ReceiveEnd {
+    /// Returns whether the sender waits for the application of this end.
+    pub(crate) fn is_asked(&self, session: &Session) -> bool {
+        let theirs = self.theirs.get();
+        match &self.path.0 {
+            Path::Mapped(_) => theirs.is_some_and(|one| one.asked.load(Ordering::Relaxed) != 0),
+            Path::Framed => session.is_asked(self.id),
+        }
+    }
+
+    /// Returns whether the sender waits for room.
+    pub(crate) fn is_room_wanted(&self, session: &Session) -> bool {
+        let theirs = self.theirs.get();
+        match &self.path.0 {
+            Path::Mapped(_) => {
+                theirs.is_some_and(|one| one.wants_room.load(Ordering::Relaxed) != 0)
+            }
+            Path::Framed => session.wants_room(self.id),
+        }
+    }
+
+    /// Hands the counters to `session`, to be sent in a frame. Returns whether there is one to send.
+    pub(crate) fn send_counters(&self, session: &mut Session) -> bool {
+        match &self.path.0 {
+            Path::Mapped(_) => false,
+            Path::Framed => {
+                session.released(self.id, &self.counters());
+                true
+            }
+        }
+    }
+
+    /// Notes the peer's message that the channel ends in order after message `last`. In shared
+    /// memory the peer's own word announces that, and may be ahead of this message.
+    pub(crate) fn sender_closed(&self, last: u64) {
+        if let (Path::Framed, Some(theirs)) = (&self.path.0, self.theirs.get()) {
+            theirs.close(last);
+        }
+    }
+
+    /// Returns how many messages were taken that no connection has carried.
+    pub(crate) fn taken_beside_wire(&self) -> u64 {
+        match &self.path.0 {
+            Path::Mapped(_) => self.handed_out.load(Ordering::Relaxed),
+            Path::Framed => 0,
+        }
+    }
+
+    /// Returns the words that the sender may read after the end is closed.
+    pub(crate) fn words(&self) -> Option<Words<ReceiverWords>> {
+        match &self.path.0 {
+            Path::Mapped(words) => Some(words.clone()),
+            Path::Framed => None,
+        }
+    }
+
+    /// Returns whether the sender has rung for the present arming, or has closed its end. For a
+    /// ring of the peer.
+    pub(crate) fn was_rung(&self) -> bool {
+        match (&self.path.0, self.theirs.get()) {
+            (Path::Mapped(words), Some(theirs)) => {
+                theirs.rung.is_for(&words.armed) || theirs.closed_at().is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// Arms the end, unless a thread or task waits or the present arming is not spent. Returns
+    /// whether it did; a heavy barrier must follow. `last` is the last arming that this has made.
+    ///
+    /// The word belongs to the handle, which may be arming it at this moment on another thread. So
+    /// the word is replaced only if it still has the value seen here, which is spent and has no
+    /// waiter. The upper half of the generations is reserved for this function, so that no
+    /// generation occurs twice.
+    pub(crate) fn arm_for_caller(&self, last: &mut u32) -> bool {
+        let (Path::Mapped(words), Some(theirs)) = (&self.path.0, self.theirs.get()) else {
+            return false;
+        };
+        let armed = &words.armed;
+        let seen = armed.load(Ordering::Relaxed);
+        let is_spent = seen == 0 || theirs.rung.is_for(armed);
+        if !is_spent || self.waiters.is_waiting() {
+            return false;
+        }
+        let next = last.wrapping_add(1) | ARMED_FOR_CALLER;
+        *last = next;
+        let replaced = armed.compare_exchange(seen, next, Ordering::Relaxed, Ordering::Relaxed);
+        replaced.is_ok()
+    }
+}
+
+/// The bit that marks generations of armings that no handle has made.
+const ARMED_FOR_CALLER: u32 = 1 << 31;
