@@ -56,7 +56,7 @@ impl SendHandle {
     /// too.
     #[must_use]
     pub fn eager_bytes(&self) -> usize {
-        self.end.session.carrier.eager_bytes()
+        self.end.session.frame_path.eager_bytes()
     }
 
     /// Transmits published messages, where callers turn the engine and a wire carries the messages.

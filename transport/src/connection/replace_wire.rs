@@ -196,9 +196,9 @@ impl Connection {
         if self.core.common.phase == Phase::Gone {
             return Ok(false);
         }
-        let route = &self.core.common.shared.carrier;
+        let path = &self.core.common.shared.frame_path;
         let senders = self.core.ends.senders.ends.values_mut();
-        if let Err(why) = new.parts.take_memory(route, senders.map(SendLink::memory)) {
+        if let Err(why) = new.parts.take_memory(path, senders.map(SendLink::memory)) {
             self.redial_failed(new.epoch, &why);
             return Ok(false);
         }
@@ -210,7 +210,7 @@ impl Connection {
         let NewWire { epoch, parts, .. } = new;
         let core = &mut self.core;
         let shared = &core.common.shared;
-        parts.take_route(&shared.carrier, goes_back);
+        parts.take_path(&shared.frame_path, goes_back);
         let start = WireStart {
             parts,
             session: shared.id,

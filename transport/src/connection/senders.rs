@@ -270,7 +270,7 @@ impl Senders {
         let consumer = Consumer::resume(mapped, layout, before);
         let mut ring = AttachedRing {
             consumer,
-            memory: RingMemory::new(lease, &common.shared.carrier),
+            memory: RingMemory::new(lease, &common.shared.frame_path),
             words,
             arm: Arm::new(),
             is_armed: true,
@@ -295,7 +295,7 @@ impl Senders {
         let sender = self.ends.get_mut(end)?;
         sender.large.push_back(LargeOut {
             sequence,
-            memory: MessageMemory::new(memory, length, &common.shared.carrier),
+            memory: MessageMemory::new(memory, length, &common.shared.frame_path),
             sent_in: None,
         });
         common.session.announce_large(end, sequence, length as u64)

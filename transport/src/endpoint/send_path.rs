@@ -104,7 +104,7 @@ impl SendEnd {
     pub(crate) fn longest_record(&self, ring: &Producer<Mapped>) -> usize {
         match &self.path.0 {
             Path::Mapped(_) => ring.largest(),
-            Path::Framed => ring.largest().min(self.session.carrier.eager_bytes()),
+            Path::Framed => ring.largest().min(self.session.frame_path.eager_bytes()),
         }
     }
 

@@ -33,7 +33,7 @@ use crate::{
     rdma::{LandingPlace, RdmaPort},
     session::{
         EngineId, Fabric, PeerDescription, SessionCounters, SessionStats, Suspension,
-        SuspensionCell, route::Route,
+        SuspensionCell, frame_path::FramePath,
     },
     wire::GrantedBlock,
 };
@@ -49,8 +49,8 @@ pub struct SessionShared {
     accepted_on: Option<SocketAddr>,
     /// The path of the data.
     pub(super) path: SessionPath,
-    /// The present route of frames.
-    pub(crate) carrier: Route,
+    /// The wire that carries frames now.
+    pub(crate) frame_path: FramePath,
     /// True if the session goes on over another connection when its own breaks.
     pub(crate) resumes: bool,
     payload_checksums: bool,
@@ -97,17 +97,13 @@ impl SessionShared {
         payload_checksums: bool,
         over: Over<'_>,
     ) -> Self {
-        let (path, pair) = match over {
-            Over::Stream => (SessionPath::Framed, None),
-            Over::Shm(bells) => (SessionPath::Mapped(bells), None),
-            Over::Pair(pair) => (SessionPath::Framed, Some(pair)),
-        };
+        let (path, pair) = over.path();
         let fences = node.driving.asymmetry() == Asymmetry::Fence;
         Self {
             node,
             host,
             id,
-            carrier: Route::new(peer.fabric, pair),
+            frame_path: FramePath::new(peer.fabric, pair),
             peer,
             accepted_on,
             path,
@@ -182,7 +178,7 @@ impl SessionShared {
     /// Returns the session's counts so far.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
-        let rdma_port = self.carrier.last_port();
+        let rdma_port = self.frame_path.last_port();
         let rdma_port = rdma_port.map(|rdma_port| rdma_port.counts());
         self.counters.snapshot(rdma_port.unwrap_or_default())
     }
@@ -190,14 +186,14 @@ impl SessionShared {
     /// Returns how the session's completions are polled, and the reason, if it has any.
     #[must_use]
     pub fn completion_polling(&self) -> Option<String> {
-        let rdma_port = self.carrier.live_port();
+        let rdma_port = self.frame_path.live_port();
         rdma_port.map(|rdma_port| rdma_port.polling().to_string())
     }
 
     /// Returns the RDMA device and the port of it that carry the session's data now, if any do.
     #[must_use]
     pub fn rdma_port(&self) -> Option<(String, u8)> {
-        let rdma_port = self.carrier.live_port();
+        let rdma_port = self.frame_path.live_port();
         rdma_port.map(|rdma_port| (rdma_port.device().to_owned(), rdma_port.port()))
     }
 
@@ -216,7 +212,7 @@ impl SessionShared {
     /// Returns the fabric that carries the data now, or did last.
     #[must_use]
     pub fn fabric(&self) -> Fabric {
-        self.carrier.fabric()
+        self.frame_path.fabric()
     }
 
     /// Returns whether payloads have a checksum where tcp carries them.
@@ -229,7 +225,7 @@ impl SessionShared {
     /// thread.
     pub(crate) fn lease_ring(&self, min_bytes: usize) -> Result<RingLease, MemoryError> {
         let mut lease = self.ring_arena().lease(min_bytes)?;
-        if let Some(rdma_port) = self.carrier.rdma_port() {
+        if let Some(rdma_port) = self.frame_path.rdma_port() {
             let registered = rdma_port.register_ring(&mut lease);
             self.unless_lost(&rdma_port, registered)?;
         }
@@ -239,7 +235,7 @@ impl SessionShared {
     /// Leases memory for a large message that the session can send from, in the same way.
     pub(crate) fn lease_large(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
         let mut lease = self.large_pool().take(bytes)?;
-        if let Some(rdma_port) = self.carrier.rdma_port() {
+        if let Some(rdma_port) = self.frame_path.rdma_port() {
             let registered = rdma_port.register_message(&mut lease, bytes);
             self.unless_lost(&rdma_port, registered)?;
         }
@@ -255,7 +251,7 @@ impl SessionShared {
         registered: Result<(), MemoryError>,
     ) -> Result<(), MemoryError> {
         match registered {
-            Err(_) if self.resumes && self.carrier.has_left(rdma_port) => Ok(()),
+            Err(_) if self.resumes && self.frame_path.has_left(rdma_port) => Ok(()),
             result => result,
         }
     }
@@ -303,7 +299,7 @@ impl SessionShared {
 
     /// Returns whether a message of `bytes` may be written into a block that the peer has granted.
     pub(crate) fn may_land(&self, bytes: usize) -> bool {
-        self.carrier.may_land(bytes)
+        self.frame_path.may_land(bytes)
     }
 
     /// Returns whether the peer is granted blocks.
@@ -344,7 +340,7 @@ impl SessionShared {
 
     /// Returns the RDMA port through which the peer is granted memory of this process, if it is.
     fn granting_port(&self) -> Option<Arc<RdmaPort>> {
-        self.carrier.granting_port()
+        self.frame_path.granting_port()
     }
 
     /// Returns the peer's address for errors, with the peer's names and that of the local node, as
@@ -534,10 +530,10 @@ impl<C: Condition> Condition for Kept<C> {
 impl Drop for SessionShared {
     fn drop(&mut self) {
         if fork::is_child() {
-            // The node and the route are leaked, so that a fork of the process frees nothing that
+            // The node and the path are leaked, so that a fork of the process frees nothing that
             // they hold.
             mem::forget(self.node.clone());
-            self.carrier.forget();
+            self.frame_path.forget();
         }
     }
 }

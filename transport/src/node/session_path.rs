@@ -1,8 +1,8 @@
 //! The path of a session's data: memory that both processes map, or frames over its wire.
 //!
 //! A session has its path from its admission. If its wire breaks, messages in shared memory go on
-//! without it, and frames wait for another wire, whose fabric the [route](crate::session::route)
-//! knows. What single ends do differently is in `endpoint/send_path.rs` and `receive_path.rs`.
+//! without it, and frames wait for another wire, whose kind
+//! [`FramePath`](crate::session::frame_path::FramePath) knows. What single ends do differently is in `endpoint/send_path.rs` and `receive_path.rs`.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -19,6 +19,17 @@ pub(crate) enum Over<'a> {
     Shm(Arc<Bells>),
     /// A queue pair.
     Pair(&'a PreparedPair),
+}
+
+impl<'a> Over<'a> {
+    /// Returns the session's path, and the queue pair that carries its frames, if one does.
+    pub(super) fn path(self) -> (SessionPath, Option<&'a PreparedPair>) {
+        match self {
+            Over::Stream => (SessionPath::Framed, None),
+            Over::Shm(bells) => (SessionPath::Mapped(bells), None),
+            Over::Pair(pair) => (SessionPath::Framed, Some(pair)),
+        }
+    }
 }
 
 /// The path of a session's data.
@@ -45,7 +56,7 @@ impl SessionShared {
     pub fn looks(&self) -> Looks {
         match &self.path {
             SessionPath::Mapped(_) => Looks::Memory,
-            SessionPath::Framed if self.carrier.is_over_pair() => Looks::Queue,
+            SessionPath::Framed if self.frame_path.is_over_pair() => Looks::Queue,
             SessionPath::Framed => Looks::Socket,
         }
     }

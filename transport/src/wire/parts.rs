@@ -10,7 +10,7 @@ use super::{
     stream::{Layer, say_last_word},
     wire_path::WirePath,
 };
-use crate::{rdma::PreparedPair, session::route::Route};
+use crate::{rdma::PreparedPair, session::frame_path::FramePath};
 
 /// The parts that a wire is made of. They may be given up until the wire is made.
 #[derive(Debug)]
@@ -40,24 +40,24 @@ impl WireParts {
         self.rdma.as_ref().is_some_and(PreparedPair::dialed)
     }
 
-    /// Makes `route` lead over these parts. A session that leaves its device gets another one if it
+    /// Makes `path` lead over these parts. A session that leaves its device gets another one if it
     /// `goes_back`.
-    pub(crate) fn take_route(&self, route: &Route, goes_back: bool) {
+    pub(crate) fn take_path(&self, path: &FramePath, goes_back: bool) {
         match &self.rdma {
-            Some(pair) => route.take_pair(pair),
-            None => route.take_stream(goes_back),
+            Some(pair) => path.take_pair(pair),
+            None => path.take_stream(goes_back),
         }
     }
 
     /// Makes sure that a wire of these parts can send from the memory of a session that used
-    /// `route` before. Memory that is not registered is registered here, inside the turn, because
+    /// `path` before. Memory that is not registered is registered here, inside the turn, because
     /// only a newly opened device lacks the registration.
     ///
     /// # Errors
     /// The reason why the wire cannot send from the memory.
     pub(crate) fn take_memory<'a, M>(
         &self,
-        route: &Route,
+        path: &FramePath,
         mut memory: impl Iterator<Item = (Option<&'a mut RingMemory>, M)>,
     ) -> Result<(), String>
     where
@@ -66,7 +66,7 @@ impl WireParts {
         let Some(pair) = &self.rdma else {
             return Ok(());
         };
-        if !route.fits(pair) {
+        if !path.fits(pair) {
             return Err(
                 "messages of the session are longer than the frames of a queue pair".into(),
             );

@@ -1,5 +1,5 @@
-//! The route of a session's data. The engine changes it when wires break and others come; handles
-//! read it on any thread.
+//! The path of a session's frames: over a connection, or over a queue pair. The engine changes it
+//! when wires break and others come; handles read it on any thread.
 //!
 //! Rules:
 //!
@@ -23,9 +23,9 @@ use crate::{
     session::Fabric,
 };
 
-/// The route of a session's data.
+/// The path of a session's frames.
 #[derive(Debug)]
-pub(crate) struct Route {
+pub(crate) struct FramePath {
     /// The session has a live queue pair.
     is_over_pair: AtomicBool,
     /// The longest message that travels as a record.
@@ -44,8 +44,8 @@ struct Carried {
     grants_memory: bool,
 }
 
-impl Route {
-    /// Makes the route of a session that begins over `fabric`.
+impl FramePath {
+    /// Makes the path of a session that begins over `fabric`.
     pub(crate) fn new(fabric: Fabric, pair: Option<&PreparedPair>) -> Self {
         let carriage = pair.map_or(Carriage::Stream, PreparedPair::carriage);
         Self {
