@@ -144,7 +144,9 @@ impl SendEnd {
             Path::Mapped(_) => (MESSAGE_SLOTS, Full::Slots),
             // The memory is free when the local engine has sent the message or knows that it has
             // arrived; the peer need not be asked.
-            Path::Framed if self.session.may_land(bytes) => (LANDINGS_UNDER_WAY, Full::Memory),
+            Path::Framed if self.session.frame_path.may_land(bytes) => {
+                (LANDINGS_UNDER_WAY, Full::Memory)
+            }
             // A session that resumes keeps a message until the peer has confirmed its arrival.
             Path::Framed => {
                 let most = LARGE_PER_CHANNEL + usize::from(self.session.resumes);
@@ -366,7 +368,8 @@ impl SendEnd {
         Some(last)
     }
 
-    /// Does so for the last handle, and wakes the peer only if it sleeps.
+    /// Tells a peer that reads this end's words that the last handle is gone, after message `last`.
+    /// Wakes the peer's reader if it sleeps.
     pub(super) fn close_words(&self, last: u64) {
         let Path::Mapped(local) = &self.path.0 else {
             return;

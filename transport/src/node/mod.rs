@@ -16,6 +16,7 @@ mod rights;
 mod service_names;
 pub(crate) mod session;
 mod session_end;
+mod session_memory;
 mod session_path;
 mod slow;
 mod state;
