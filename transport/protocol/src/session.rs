@@ -429,16 +429,19 @@ impl Session {
     /// Notes that the prefix of a receiving end moved. The sender is told at once if it waits for
     /// the news or half a window is owed, else with the next frame.
     ///
-    /// In shared memory the sender reads the counters itself, and frames carry none.
-    pub fn released(&mut self, end: u32, counters: &Counters) {
+    /// In shared memory the sender reads the counters itself, and frames carry none. Returns whether
+    /// frames carry them.
+    pub fn released(&mut self, end: u32, counters: &Counters) -> bool {
         let path = self.config.data_path;
         let owes_landings = self.landings.owes(end, counters.released);
         let entry = self.ends.get_mut(end);
-        if let Some(channel) = entry.and_then(|entry| entry.state.framed_receiver(path)) {
-            channel.owes_news |= owes_landings;
-            channel.handle_released(counters);
-            self.queue_news(end);
-        }
+        let Some(channel) = entry.and_then(|entry| entry.state.framed_receiver(path)) else {
+            return false;
+        };
+        channel.owes_news |= owes_landings;
+        channel.handle_released(counters);
+        self.queue_news(end);
+        true
     }
 
     /// Sets after how many released messages (or half a window, if that is less) the sender of

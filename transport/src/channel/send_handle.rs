@@ -300,7 +300,10 @@ impl SendHandle {
 
     /// Waits until the peer's engine holds message `sequence`.
     pub fn wait_received(&self, sequence: u64, patience: Patience) -> Result<(), WaitAckedError> {
-        self.end.wait_received(sequence, patience)
+        match self.end.delivered(sequence) {
+            Some(answer) => answer,
+            None => self.end.wait_news(Ask::received(sequence), patience),
+        }
     }
 
     /// Returns why the channel never opened, if that is certain.

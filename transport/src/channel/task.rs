@@ -306,8 +306,11 @@ impl SendHandle {
         waker: &Waker,
         sequence: u64,
     ) -> Poll<Result<(), WaitAckedError>> {
-        let registration = &mut self.waits.received;
-        self.end.poll_received(registration, waker, sequence)
+        let Self { end, waits, .. } = self;
+        match end.delivered(sequence) {
+            Some(answer) => Poll::Ready(answer),
+            None => end.poll_news(&mut waits.received, waker, Ask::received(sequence)),
+        }
     }
 
     /// Waits until the peer's application has acknowledged message `sequence`, for a task.

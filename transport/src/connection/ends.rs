@@ -136,7 +136,7 @@ impl Ends {
             }
             receiver.end.waiters.take(&mut context.wakers);
             was_stalled |= receiver.is_told_stalled();
-            news |= receiver.end.send_counters(&mut common.session);
+            news |= common.session.released(id, &receiver.end.counters());
             if waits {
                 has_room.push(id);
                 news = true;

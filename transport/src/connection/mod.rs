@@ -62,7 +62,7 @@ pub use stats::{LinkStats, SessionTotals};
 
 use self::core::{Common, Phase};
 use crate::{
-    node::SessionShared,
+    node::{Looks, SessionShared},
     session::{EndCause, HeldPlace},
     shared_memory::UnixWires,
     wire::{AnyWire, Tools, Wire, WireParts, WireSocket, WireStart},
@@ -212,7 +212,7 @@ impl Connection {
     /// Returns whether the session's frames are charged to the memory that the node allows for
     /// arrivals over connections.
     pub(crate) fn needs_credit(&self) -> bool {
-        self.wire.needs_credit()
+        self.core.common.shared.looks() == Looks::Socket
     }
 
     // ---- Questions of the engine -----------------------------------------------------

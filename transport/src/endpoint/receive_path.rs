@@ -104,32 +104,17 @@ impl ReceiveEnd {
 impl ReceiveEnd {
     /// Returns whether the sender waits for the application of this end.
     pub(crate) fn is_asked(&self, session: &Session) -> bool {
-        let theirs = self.theirs.get();
-        match &self.path.0 {
-            Path::Mapped(_) => theirs.is_some_and(|one| one.asked.load(Ordering::Relaxed) != 0),
-            Path::Framed => session.is_asked(self.id),
+        match (&self.path.0, self.theirs.get()) {
+            (Path::Mapped(_), Some(theirs)) => theirs.asked.load(Ordering::Relaxed) != 0,
+            _ => session.is_asked(self.id),
         }
     }
 
     /// Returns whether the sender waits for room.
     pub(crate) fn is_room_wanted(&self, session: &Session) -> bool {
-        let theirs = self.theirs.get();
-        match &self.path.0 {
-            Path::Mapped(_) => {
-                theirs.is_some_and(|one| one.wants_room.load(Ordering::Relaxed) != 0)
-            }
-            Path::Framed => session.wants_room(self.id),
-        }
-    }
-
-    /// Hands the counters to `session`, to be sent in a frame. Returns whether there is one to send.
-    pub(crate) fn send_counters(&self, session: &mut Session) -> bool {
-        match &self.path.0 {
-            Path::Mapped(_) => false,
-            Path::Framed => {
-                session.released(self.id, &self.counters());
-                true
-            }
+        match (&self.path.0, self.theirs.get()) {
+            (Path::Mapped(_), Some(theirs)) => theirs.wants_room.load(Ordering::Relaxed) != 0,
+            _ => session.wants_room(self.id),
         }
     }
 

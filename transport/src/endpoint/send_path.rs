@@ -9,7 +9,6 @@
 use std::{
     os::fd::OwnedFd,
     sync::{Arc, atomic::Ordering},
-    task::{Poll, Waker},
     time::Duration,
 };
 
@@ -23,14 +22,12 @@ use ibex_ring::{
     Mapped, Producer,
     end_status::{SenderWords, Words},
     memory::{MemoryError, class_bytes},
-    parking::Patience,
 };
 
 use super::{
     error::{Full, WaitAckedError},
     send_end::{Asking, SendEnd, Wish},
     send_producer::{LargePlace, RingOwner, SendProducer},
-    send_wait::Registration,
 };
 use crate::shared_memory::{MESSAGE_SLOTS, RingSegment};
 
@@ -202,47 +199,25 @@ impl SendEnd {
 
 /// Questions to the peer, and their answers.
 impl SendEnd {
-    /// Waits until the peer's engine holds message `sequence`.
-    pub(crate) fn wait_received(
-        &self,
-        sequence: u64,
-        patience: Patience,
-    ) -> Result<(), WaitAckedError> {
+    /// Returns whether message `sequence` was delivered, where that needs no wait. In shared memory
+    /// publishing is delivery while the channel lives; after its end, only messages that the peer
+    /// received count.
+    pub(crate) fn delivered(&self, sequence: u64) -> Option<Result<(), WaitAckedError>> {
+        let Path::Mapped(_) = &self.path.0 else {
+            return None;
+        };
         if fork::is_child() {
-            return Err(self.used_after_fork().into());
+            return Some(Err(self.used_after_fork().into()));
         }
         if sequence == 0 {
-            return self.check_opened();
+            return Some(self.check_opened());
         }
-        match &self.path.0 {
-            Path::Mapped(_) => {
-                // Publishing is delivery while the channel lives. After its end, only messages that
-                // the peer received count as delivered.
-                self.session.poll();
-                let is_received = || self.counts().received >= sequence;
-                if !self.state.is_over() || is_received() {
-                    Ok(())
-                } else {
-                    Err(self.error().into())
-                }
-            }
-            Path::Framed => self.wait_news(Ask::received(sequence), patience),
-        }
-    }
-
-    /// Waits until the peer's engine holds message `sequence`, for a task. While it is pending,
-    /// `registration` holds its waker.
-    pub(crate) fn poll_received(
-        &self,
-        registration: &mut Registration,
-        waker: &Waker,
-        sequence: u64,
-    ) -> Poll<Result<(), WaitAckedError>> {
-        match &self.path.0 {
-            // The answer comes at once.
-            Path::Mapped(_) => Poll::Ready(self.wait_received(sequence, Patience::None)),
-            Path::Framed => self.poll_news(registration, waker, Ask::received(sequence)),
-        }
+        self.session.poll();
+        let is_delivered = !self.state.is_over() || self.counts().received >= sequence;
+        Some(match is_delivered {
+            true => Ok(()),
+            false => Err(self.error().into()),
+        })
     }
 
     /// Asks ahead of a wait for `ask`, where looking is useless before the peer's engine has heard
@@ -255,8 +230,8 @@ impl SendEnd {
     }
 
     /// Asks the peer to report as soon as `ask` is fulfilled, because the caller is about to sleep.
-    /// In shared memory each sleep needs a question of its own. Over a wire the engine keeps the
-    /// question until the peer has answered it, so nothing goes out if it `is_asked`.
+    /// In shared memory each sleep needs a question of its own. Over a wire nothing goes out if it
+    /// `is_asked` already: the engine keeps the question until the peer has answered it.
     pub(crate) fn ask_for(&self, ask: &Ask, asked: &mut Option<Wish>, is_asked: bool) {
         match &self.path.0 {
             Path::Mapped(local) => {
@@ -279,28 +254,6 @@ impl SendEnd {
         let is_news = self.asked_in_passing.swap(sequence, Ordering::Relaxed) != sequence;
         if is_news && matches!(self.path.0, Path::Framed) && !fork::is_child() {
             self.session.ask_once(self.id, sequence);
-        }
-    }
-
-    /// Asks for the release that a wait for room needs. The wait is for this end's engine if `ask`
-    /// is empty.
-    pub(super) fn ask_while_full(
-        &self,
-        producer: &SendProducer,
-        ask: Ask,
-        asked: &mut Option<Wish>,
-    ) {
-        match &self.path.0 {
-            Path::Mapped(local) => local.ask(self, Wish::Room, asked),
-            Path::Framed if ask == Ask::default() => {}
-            Path::Framed => {
-                let next = producer.ring.released().messages + 1;
-                let ask = Ask {
-                    released: ask.released.min(next),
-                    ..ask
-                };
-                self.session.ask(self.id, ask);
-            }
         }
     }
 
@@ -358,21 +311,11 @@ impl SendEnd {
     }
 
     /// Tells a peer that reads this end's words that the channel ends in order after message
-    /// `last`, and returns that message. Otherwise the session tells of it in a frame.
+    /// `last`, wakes the reader if it sleeps, and returns that message. Otherwise the session tells
+    /// of it in a frame.
     pub(crate) fn close_in_order(&self, last: u64) -> Option<u64> {
         let Path::Mapped(local) = &self.path.0 else {
             return None;
-        };
-        local.words.close(last);
-        self.session.ring_peer();
-        Some(last)
-    }
-
-    /// Tells a peer that reads this end's words that the last handle is gone, after message `last`.
-    /// Wakes the peer's reader if it sleeps.
-    pub(super) fn close_words(&self, last: u64) {
-        let Path::Mapped(local) = &self.path.0 else {
-            return;
         };
         local.words.close(last);
         self.session.asymmetry().light();
@@ -380,5 +323,6 @@ impl SendEnd {
         if theirs.is_some_and(|theirs| theirs.armed.load(Ordering::Relaxed) != 0) {
             self.session.ring_peer();
         }
+        Some(last)
     }
 }

@@ -212,7 +212,7 @@ impl SendEnd {
         // The word means an orderly end. The receiver learns of any other end from its engine, with
         // the reason.
         if reason == CloseReason::Dropped && !self.state.is_over() {
-            self.close_words(last);
+            self.close_in_order(last);
         }
         self.session.close_sender(self.id, last, reason);
     }
@@ -309,8 +309,15 @@ impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
     }
 
     fn ask(&mut self) {
+        let next = self.producer.ring.released().messages + 1;
+        let ask = Ask {
+            released: self.ask.released.clamp(1, next),
+            ..self.ask
+        };
+        // A sender that waits for its own engine does not ask the peer's.
+        let is_for_engine = self.ask == Ask::default();
         let asked = &mut self.registration.asked;
-        self.end.ask_while_full(self.producer, self.ask, asked);
+        self.end.ask_for(&ask, asked, is_for_engine);
     }
 
     fn register(&mut self, waker: &Waker) {

@@ -37,7 +37,7 @@ pub(crate) use placement::Sessions;
 pub use rights::has_more_rights_than_its_user;
 pub use service_names::ServiceName;
 pub use session::SessionShared;
-pub(crate) use session_path::Over;
+pub(crate) use session_path::SessionPath;
 pub(crate) use slow::SlowMessages;
 pub use slow::{MessageStages, SlowMessage};
 pub use state::NodeState;

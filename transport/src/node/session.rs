@@ -18,12 +18,15 @@ use ibex_ring::{
 };
 
 use super::{
-    Host, Mark, NodeState, Over, What, draining::PeerDraining, session_end::Ending,
+    Host, Mark, NodeState, What, draining::PeerDraining, session_end::Ending,
     session_path::SessionPath,
 };
-use crate::session::{
-    EngineId, Fabric, PeerDescription, SessionCounters, SessionStats, Suspension, SuspensionCell,
-    frame_path::FramePath,
+use crate::{
+    rdma::PreparedPair,
+    session::{
+        EngineId, Fabric, PeerDescription, SessionCounters, SessionStats, Suspension,
+        SuspensionCell, frame_path::FramePath,
+    },
 };
 
 /// The part of a session that handles and engine share.
@@ -83,9 +86,8 @@ impl SessionShared {
         accepted_on: Option<SocketAddr>,
         resumes: bool,
         payload_checksums: bool,
-        over: Over<'_>,
+        (path, pair): (SessionPath, Option<&PreparedPair>),
     ) -> Self {
-        let (path, pair) = over.path();
         let fences = node.driving.asymmetry() == Asymmetry::Fence;
         Self {
             node,

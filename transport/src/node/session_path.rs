@@ -9,36 +9,25 @@ use std::sync::{Arc, atomic::Ordering};
 use ibex_protocol::session::DataPath;
 
 use super::{Driver, Looks, SessionShared};
-use crate::{rdma::PreparedPair, session::Suspension, shared_memory::Bells};
-
-/// The means of a session's data.
-pub(crate) enum Over<'a> {
-    /// The stream connection.
-    Stream,
-    /// Memory that both processes map. The engines wake each other by these bells.
-    Shm(Arc<Bells>),
-    /// A queue pair.
-    Pair(&'a PreparedPair),
-}
-
-impl<'a> Over<'a> {
-    /// Returns the session's path, and the queue pair that carries its frames, if one does.
-    pub(super) fn path(self) -> (SessionPath, Option<&'a PreparedPair>) {
-        match self {
-            Over::Stream => (SessionPath::Framed, None),
-            Over::Shm(bells) => (SessionPath::Mapped(bells), None),
-            Over::Pair(pair) => (SessionPath::Framed, Some(pair)),
-        }
-    }
-}
+use crate::{
+    session::Suspension,
+    shared_memory::{Bells, UnixWires},
+};
 
 /// The path of a session's data.
 #[derive(Debug)]
-pub(super) enum SessionPath {
-    /// Rings that both processes map, and the bells between them.
+pub(crate) enum SessionPath {
+    /// Rings that both processes map, and the bells by which their engines wake each other.
     Mapped(Arc<Bells>),
     /// Frames over the session's wire.
     Framed,
+}
+
+impl SessionPath {
+    /// Returns the path of a session with these sockets beside its connection, or without any.
+    pub(crate) fn beside(unix: Option<&UnixWires>) -> Self {
+        unix.map_or(Self::Framed, |unix| Self::Mapped(unix.bells.clone()))
+    }
 }
 
 impl SessionShared {

@@ -162,10 +162,6 @@ impl Wire for AnyWire {
         forward!(self, wire => wire.reads_every_turn(), false)
     }
 
-    fn needs_credit(&self) -> bool {
-        forward!(self, wire => wire.needs_credit(), true)
-    }
-
     fn belongs_to_port(&self) -> bool {
         forward!(self, wire => wire.belongs_to_port(), false)
     }

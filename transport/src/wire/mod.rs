@@ -124,10 +124,6 @@ pub(crate) trait Wire {
         false
     }
 
-    /// Returns whether arriving frames are charged to the memory that the node allows for arrivals
-    /// over connections.
-    fn needs_credit(&self) -> bool;
-
     /// Returns whether an RDMA port lends the buffers in which frames arrive. The engine must be
     /// told when such a wire is gone.
     fn belongs_to_port(&self) -> bool {

@@ -88,10 +88,6 @@ impl PipeWire {
 }
 
 impl Wire for PipeWire {
-    fn needs_credit(&self) -> bool {
-        true
-    }
-
     fn transmit<F: Frames>(
         &mut self,
         socket: &WireSocket,

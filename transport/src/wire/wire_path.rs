@@ -27,12 +27,6 @@ impl WirePath {
         }
     }
 
-    /// Returns whether the broker lends the peer the memory in which frames arrive over a
-    /// connection.
-    pub(super) fn needs_credit(self) -> bool {
-        self.0 == DataPath::Frames
-    }
-
     /// Returns whether every turn asks the connection for data. Otherwise epoll reports its few
     /// control frames.
     #[inline]

@@ -355,10 +355,6 @@ impl Wire for QueuePairWire {
         self.sending.is_blocked || !self.is_live()
     }
 
-    fn needs_credit(&self) -> bool {
-        false
-    }
-
     fn belongs_to_port(&self) -> bool {
         true
     }

@@ -167,10 +167,6 @@ impl Wire for StreamWire {
         self.path.reads_every_turn()
     }
 
-    fn needs_credit(&self) -> bool {
-        self.path.needs_credit()
-    }
-
     fn say_last_word(&mut self, socket: &WireSocket) {
         if self.is_written() {
             say_last_word(socket.stream(), &mut self.layer, self.outbound.frames());
