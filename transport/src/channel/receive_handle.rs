@@ -656,7 +656,7 @@ impl Drop for ReceiveHandle {
         }
         self.leave();
         self.end.advance(true);
-        self.end.close_words();
+        self.end.path.close_words();
         self.end
             .session
             .close_receiver(&self.end, CloseReason::Dropped);

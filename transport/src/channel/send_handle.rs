@@ -300,7 +300,7 @@ impl SendHandle {
 
     /// Waits until the peer's engine holds message `sequence`.
     pub fn wait_received(&self, sequence: u64, patience: Patience) -> Result<(), WaitAckedError> {
-        match self.end.delivered(sequence) {
+        match self.end.path.delivered(&self.end, sequence) {
             Some(answer) => answer,
             None => self.end.wait_news(Ask::received(sequence), patience),
         }
@@ -532,7 +532,7 @@ impl Entered<'_> {
         let end = self.end;
         let (in_ring, beside) = kinds;
         let producer = self.open_producer(patience)?;
-        producer.largest = end.longest_record(&producer.ring);
+        producer.largest = end.path.longest_record(end, &producer.ring);
         if let Some(length) = size.filter(|&length| length as u64 > producer.max_message_bytes) {
             return Err(end.too_long(Some(length as u64)).into());
         }
@@ -621,7 +621,8 @@ impl SendEnd {
             .doorbell
             .is_due(&producer.theirs.armed, producer.asymmetry)
         {
-            self.ring_reader(producer.doorbell.generation());
+            let generation = producer.doorbell.generation();
+            self.path.ring_reader(self, generation);
         }
         producer.untransmitted += length;
         if producer.untransmitted >= producer.attend_at {

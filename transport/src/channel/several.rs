@@ -101,7 +101,7 @@ impl Condition for Acknowledged<'_> {
     fn ask(&mut self) {
         // The peer's engine was asked before (`missed`).
         let end = self.handle.end();
-        end.ask_for(&self.ask, &mut self.wait.asked, true);
+        end.path.ask_for(end, &self.ask, &mut self.wait.asked, true);
     }
 
     fn register(&mut self, waker: &Waker) {
@@ -125,8 +125,8 @@ impl End for Acknowledged<'_> {
     fn missed(&mut self, waits: bool) {
         let end = self.handle.end();
         match waits {
-            true => end.ask_ahead(&self.ask),
-            false => end.ask_in_passing(self.ask.acknowledged),
+            true => end.path.ask_ahead(end, &self.ask),
+            false => end.path.ask_in_passing(end, self.ask.acknowledged),
         }
     }
 }

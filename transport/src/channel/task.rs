@@ -307,7 +307,7 @@ impl SendHandle {
         sequence: u64,
     ) -> Poll<Result<(), WaitAckedError>> {
         let Self { end, waits, .. } = self;
-        match end.delivered(sequence) {
+        match end.path.delivered(end, sequence) {
             Some(answer) => Poll::Ready(answer),
             None => end.poll_news(&mut waits.received, waker, Ask::received(sequence)),
         }

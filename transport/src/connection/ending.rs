@@ -76,7 +76,7 @@ impl Senders {
             sender.is_closed = true;
             common.session.close_sender(id, last, reason);
         }
-        if let Some(ask) = sender.end.question_of_arrival() {
+        if let Some(ask) = sender.end.path.question_of_arrival(&sender.end) {
             common.session.ask_last(id, ask);
         }
     }

@@ -129,7 +129,7 @@ impl Ends {
         let mut has_room = Vec::new();
         let mut was_stalled = false;
         for (id, receiver) in self.receivers.ends.iter() {
-            let still_asked = receiver.end.is_asked(&common.session);
+            let still_asked = receiver.end.path.is_asked(&receiver.end, &common.session);
             let waits = receiver.waits_for_release();
             if !answer_if_rung(&receiver.end, still_asked || waits) {
                 continue;

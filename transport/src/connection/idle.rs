@@ -71,7 +71,7 @@ impl SenderSilence {
             self.is_asked = false;
             self.looks = 0;
             self.last_frame = None;
-            end.take_back_question(&mut self.wish);
+            end.path.take_back_question(&mut self.wish);
             return Finding::Used;
         }
         self.looks = self.looks.saturating_add(1);
@@ -97,7 +97,8 @@ impl Senders {
     pub(super) fn miss_news(&self) -> bool {
         self.ends.values().any(|sender| {
             let is_recent = |silence: &SenderSilence| (1..LOOKS).contains(&silence.looks);
-            sender.silence.as_ref().is_some_and(is_recent) && sender.end.misses_news()
+            let end = &sender.end;
+            sender.silence.as_ref().is_some_and(is_recent) && end.path.misses_news(end)
         })
     }
 
@@ -127,7 +128,8 @@ impl Senders {
                 Finding::Needed { is_asked: true } => {}
                 Finding::Needed { is_asked: false } => {
                     let end = &sender.end;
-                    end.ask_for_all(&mut silence.wish, &mut common.session);
+                    end.path
+                        .ask_for_all(end, &mut silence.wish, &mut common.session);
                 }
             }
         }
@@ -174,7 +176,7 @@ impl Senders {
         self.hot.retain(|&hot| hot != id);
         let sender = self.ends.get_mut(id)?;
         if let Some(mut silence) = sender.silence.take() {
-            sender.end.take_back_question(&mut silence.wish);
+            sender.end.path.take_back_question(&mut silence.wish);
         }
         Some(sender.ring.take())
     }

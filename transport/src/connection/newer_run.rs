@@ -53,7 +53,7 @@ impl Core {
         // The connection of a process that has ended breaks before another look, so messages in
         // shared memory come from one that runs.
         let receivers = self.ends.receivers.ends.values();
-        let taken = receivers.map(|receiver| receiver.end.taken_beside_wire());
+        let taken = receivers.map(|receiver| receiver.end.path.taken_beside_wire(&receiver.end));
         heard += taken.sum::<u64>();
         if newer.is_beside_another(heard) {
             let (peer, other) = (shared.peer_in_log(), &newer.peer);

@@ -220,7 +220,10 @@ impl Core {
                 // Once this end says goodbye, the peer also closes ends that its application did
                 // not.
                 if self.common.phase != Phase::Closing {
-                    receiver.end.sender_closed(final_sequence);
+                    receiver
+                        .end
+                        .path
+                        .sender_closed(&receiver.end, final_sequence);
                 }
             } else if let Some(shared_memory) = &mut self.shared_memory
                 && shared_memory.is_behind()

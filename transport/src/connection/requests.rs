@@ -110,7 +110,7 @@ impl Core {
                 self.common.timers.set_sooner(Timer::Memory, clock::now());
             }
             self.grants.keep(end, receiver.forget_large());
-            let words = receiver.end.words();
+            let words = receiver.end.path.words();
             if let Some((shared_memory, words)) = self.shared_memory.as_mut().zip(words) {
                 shared_memory.keep_words(end, words);
             }
@@ -186,7 +186,7 @@ impl Senders {
     /// Asks the peer to report its progress with all messages that were sent.
     pub(crate) fn ask_for_all(&self, common: &mut Common) {
         for (id, sender) in self.ends.iter() {
-            if let Some(ask) = sender.end.question_of_arrival() {
+            if let Some(ask) = sender.end.path.question_of_arrival(&sender.end) {
                 common.session.ask(id, ask);
             }
         }

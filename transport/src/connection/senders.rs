@@ -87,7 +87,7 @@ impl SendLink {
 
     /// Tells a peer that reads the ring itself that the channel ends after message `last`.
     pub(super) fn close_in_order(&mut self, last: u64) {
-        self.ended_at = self.end.close_in_order(last);
+        self.ended_at = self.end.path.close_in_order(&self.end, last);
     }
 
     /// Notes that a chunk is in frame (or write) `until`, as

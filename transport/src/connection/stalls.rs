@@ -121,7 +121,8 @@ pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: 
         };
         let end = &receiver.end;
         let lacks_room = end.lacks_room.load(Ordering::Relaxed);
-        let is_wanted = lacks_room || waits_for_release || end.is_room_wanted(&common.session);
+        let is_wanted =
+            lacks_room || waits_for_release || end.path.is_room_wanted(end, &common.session);
         let released = end.prefix.prefix().released;
         let handed_out = end.handed_out.load(Ordering::Relaxed);
         if !stall.goes_on(released, is_wanted) {

@@ -42,7 +42,7 @@ pub struct ReceiveEnd {
     common: ChannelEnd,
 
     /// The path of its messages.
-    pub(super) path: ReceivePath,
+    pub(crate) path: ReceivePath,
     /// The sending end's words: the peer's own, or the engine's copy.
     pub(crate) theirs: OnceLock<Words<SenderWords>>,
 
@@ -232,7 +232,7 @@ impl ReceiveEnd {
             self.passed(prefix);
             moved = true;
         });
-        self.tell(idle, moved);
+        self.path.tell(self, idle, moved);
     }
 
     /// Answers a sender that waits: sums the cells now, and makes the next settled guard ring.
@@ -242,7 +242,7 @@ impl ReceiveEnd {
             self.passed(prefix);
             moved = true;
         });
-        self.tell(true, moved);
+        self.path.tell(self, true, moved);
     }
 
     /// Gives back the memory that messages took, if all messages that were handed out have settled.
@@ -353,7 +353,7 @@ impl ReceiveEnd {
             }
         }
         drop(held);
-        self.publish(prefix);
+        self.path.publish(self, prefix);
     }
 
     /// Marks the end, so that its engine tells the sender of its progress, if the sender waits for

@@ -109,7 +109,9 @@ impl SendProducer {
             unreachable!("an open end has an agreement and a counterpart")
         };
         let capacity = agreed.window.bytes as usize;
-        let (memory, layout, fd) = end.ring_memory(capacity, agreed.alignment as usize)?;
+        let (memory, layout, fd) =
+            end.path
+                .ring_memory(end, capacity, agreed.alignment as usize)?;
         let from = before.map_or(layout.first_position(), |before| before.position);
         let backing = Backing::begin(memory.mapping(), from)?;
         if let Some(fd) = fd {
@@ -129,7 +131,7 @@ impl SendProducer {
             end.session.attach_ring(end.id, lease.clone(), layout, from);
         }
         let transmit_at = end.session.transmit_at(capacity);
-        let largest = end.longest_record(&ring);
+        let largest = end.path.longest_record(end, &ring);
         Ok(Self {
             ring,
             doorbell: Doorbell::new(),

@@ -9,7 +9,7 @@ use std::{
 
 use ibex_base::sync::{Mutex, lock};
 
-use super::{send_end::SendEnd, send_path::FrameWait};
+use super::send_end::SendEnd;
 use crate::{
     clock,
     node::{MessageStages, SlowMessage},
@@ -76,7 +76,7 @@ impl SendEnd {
             room: times.room.take(),
             ..published
         };
-        if let Some(frame) = self.wait_for_frame(sequence, times.framed) {
+        if let Some(frame) = self.path.wait_for_frame(sequence, times.framed) {
             self.went(&mut times, published, frame);
         } else if times.published.len() < MOST {
             times.published.push_back(published);
@@ -128,7 +128,7 @@ impl SendEnd {
         self.offer(out);
     }
 
-    fn went(&self, times: &mut Times, published: Published, frame: Option<FrameWait>) {
+    fn went(&self, times: &mut Times, published: Published, frame: Option<(Duration, Duration)>) {
         let out = Out {
             sequence: published.sequence,
             at: clock::now(),

@@ -57,7 +57,7 @@ impl SendEnd {
             return answer;
         }
         let before = self.counts();
-        self.ask_ahead(&ask);
+        self.path.ask_ahead(self, &ask);
         news.is_asked = true;
         let answer = self
             .session
@@ -105,7 +105,7 @@ impl SendEnd {
         if !left.is_left() || fork::is_child() {
             return false;
         }
-        self.take_back_question(&mut left.asked);
+        self.path.take_back_question(&mut left.asked);
         self.waiters.leave(&mut left.ticket)
     }
 
@@ -133,7 +133,7 @@ impl SendEnd {
                 released,
                 ..Ask::default()
             };
-            self.ask_for(&ask, asked, false);
+            self.path.ask_for(self, &ask, asked, false);
         }
     }
 
@@ -212,7 +212,7 @@ impl SendEnd {
         // The word means an orderly end. The receiver learns of any other end from its engine, with
         // the reason.
         if reason == CloseReason::Dropped && !self.state.is_over() {
-            self.close_in_order(last);
+            self.path.close_in_order(self, last);
         }
         self.session.close_sender(self.id, last, reason);
     }
@@ -250,7 +250,7 @@ pub(crate) struct Room<'a, F> {
 impl SendEnd {
     /// Notes that there is no room. Reports it once, when that lasts long and nothing has moved.
     pub(crate) fn no_room(&self, producer: &SendProducer, ask: Ask) {
-        let progress = self.progress(producer, ask);
+        let progress = self.path.progress(self, producer, ask);
         if !self.stall.goes_on(progress) {
             self.room_came();
             self.stall.begin(progress);
@@ -317,7 +317,8 @@ impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
         // A sender that waits for its own engine does not ask the peer's.
         let is_for_engine = self.ask == Ask::default();
         let asked = &mut self.registration.asked;
-        self.end.ask_for(&ask, asked, is_for_engine);
+        let end = self.end;
+        end.path.ask_for(end, &ask, asked, is_for_engine);
     }
 
     fn register(&mut self, waker: &Waker) {
@@ -359,7 +360,8 @@ impl Condition for News<'_> {
     fn ask(&mut self) {
         let is_asked = mem::replace(&mut self.is_asked, true);
         let asked = &mut self.registration.asked;
-        self.end.ask_for(&self.ask, asked, is_asked);
+        let end = self.end;
+        end.path.ask_for(end, &self.ask, asked, is_asked);
     }
 
     fn register(&mut self, waker: &Waker) {

@@ -107,7 +107,8 @@ impl Census {
             self.unpaired.push(place());
         }
         let is_asked = text(1) == "." && QUESTIONS.contains(&text(0));
-        let is_compared = text(1) == ":" && PATHS.contains(&text(3));
+        let is_variant = text(0).starts_with(char::is_uppercase);
+        let is_compared = is_variant && text(1) == ":" && PATHS.contains(&text(3));
         if (is_asked || is_compared) && !source.path.ends_with("_path.rs") {
             self.questions.push(place());
         }
@@ -206,6 +207,6 @@ const QUESTIONS: [&str; 5] = [
     "is_over_pair",
 ];
 /// The types whose variants are the answers.
-const PATHS: [&str; 2] = ["DataPath", "SessionPath"];
+const PATHS: [&str; 4] = ["DataPath", "ReceivePath", "SendPath", "SessionPath"];
 /// The names that types of several modules may have.
 const ANYWHERE: [&str; 3] = ["Builder", "Error", "State"];

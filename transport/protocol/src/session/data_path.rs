@@ -1,7 +1,7 @@
 //! The path of a session's messages, and what the protocol does differently on each path.
 #![forbid(unsafe_code)]
 
-use super::{End, EndState, PeerMisbehaved, Session, receive_channel::ReceiveChannel};
+use super::{End, EndState, PeerMisbehaved, receive_channel::ReceiveChannel};
 
 /// The path of a session's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,26 +24,9 @@ impl DataPath {
     }
 }
 
-impl Session {
-    /// Returns whether a record may go out alone: nothing is to go before or with it.
-    #[inline(always)]
-    pub(super) fn may_send_lone(&self) -> bool {
-        !self.has_errands && self.ready.is_empty() && self.config.data_path == DataPath::Frames
-    }
-
-    /// Returns whether a lone record may arrive in a frame of `bytes` with this cost, and no news
-    /// are due for it.
-    #[inline(always)]
-    pub(super) fn may_take_lone(&self, bytes: usize, cost: u64) -> bool {
-        self.config.data_path == DataPath::Frames
-            && bytes <= self.config.carriage.frame_bytes()
-            && self.credit_grant.covers_quietly(cost)
-    }
-}
-
 impl End {
     /// Returns whether the peer's end is open for records in frames.
-    #[inline]
+    #[inline(always)]
     pub(super) fn takes_records(&self, path: DataPath) -> bool {
         path == DataPath::Frames && self.peer.is_some() && !self.closed_there
     }

@@ -59,7 +59,9 @@ impl Session {
         let record = RecordHeader::of_data(u64::from_le_bytes(*word))?;
         let bytes = frame.len() - offset;
         let cost = self.config.carriage.cost(&header);
-        let is_due = self.may_take_lone(frame.len(), cost);
+        let is_due = self.config.data_path.check_data_frame().is_ok()
+            && frame.len() <= self.config.carriage.frame_bytes()
+            && self.credit_grant.covers_quietly(cost);
         let Some((
             end,
             End {

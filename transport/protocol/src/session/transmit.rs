@@ -59,16 +59,16 @@ impl Session {
         bytes: usize,
         landing: usize,
     ) -> Option<FrameHeader> {
-        if !self.may_send_lone() {
+        if self.has_errands || !self.ready.is_empty() {
             return None;
         }
         let entry = self.ends.get_mut(end)?;
+        if !entry.takes_records(self.config.data_path) || entry.closed_here {
+            return None;
+        }
         let EndState::Sender(channel) = &mut entry.state else {
             return None;
         };
-        if entry.peer.is_none() || entry.closed_there || entry.closed_here {
-            return None;
-        }
         let pad = pad_for(landing, false, channel.alignment);
         let header = FrameHeader {
             length: (HEADER_BYTES + usize::from(pad) + bytes) as u32,

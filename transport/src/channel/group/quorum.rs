@@ -114,7 +114,7 @@ impl<P: Clone> SendGroup<P> {
         let Patience::Until(deadline) = patience else {
             return Err(QuorumFailure::TimedOut(self.votes(sequence)));
         };
-        self.ask_for(sequence, |end, ask, _| end.ask_ahead(ask));
+        self.ask_for(sequence, |end, ask, _| end.path.ask_ahead(end, ask));
         let (runtime, looks) = (self.runtime.clone(), self.looks());
         let reached = Reached {
             group: self,
@@ -264,7 +264,7 @@ impl<P: Clone> Condition for Reached<'_, P> {
     fn ask(&mut self) {
         let is_asked = mem::replace(&mut self.is_asked, true);
         self.group.ask_for(self.sequence, |end, ask, asked| {
-            end.ask_for(ask, asked, is_asked);
+            end.path.ask_for(end, ask, asked, is_asked);
         });
     }
 

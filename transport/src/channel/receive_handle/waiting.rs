@@ -142,7 +142,7 @@ impl ReceiveHandle {
     /// Tells the sender which messages were released and acknowledged, where that takes no frame. A
     /// wait that finds nothing at once calls this, because the sender may be waiting for it.
     pub fn keep_nothing_back(&self) {
-        self.end.keep_nothing_back();
+        self.end.path.keep_nothing_back(&self.end);
     }
 
     /// Asks to be woken, because the caller is about to sleep. A look follows.
@@ -155,12 +155,12 @@ impl ReceiveHandle {
             // and the engine wakes the receiver.
             end.answer_ask();
         }
-        end.arm(&mut self.arm);
+        end.path.arm(end, &mut self.arm);
     }
 
     /// Withdraws the request to be woken.
     pub(in crate::channel) fn disarm(&mut self) {
-        self.end.disarm(&mut self.arm);
+        self.end.path.disarm(&mut self.arm);
     }
 }
 

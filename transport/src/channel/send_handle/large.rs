@@ -50,19 +50,19 @@ impl SendEnd {
         bytes: usize,
         patience: Patience,
     ) -> Result<LargePlace, SendFailure> {
-        let (most, all_out) = self.most_large(bytes);
+        let (most, all_out) = self.path.most_large(self, bytes);
         let all_out = |_: &SendProducer| all_out;
         self.wait_until(producer, patience, (Ask::default(), all_out), |producer| {
-            self.retire_large(producer);
+            self.path.retire_large(self, producer);
             producer.large.len() < most
         })?;
         let full = |_: &SendProducer| Full::Unreleased;
         self.wait_until(producer, patience, (FOR_RELEASE, full), |producer| {
-            self.retire_large(producer);
+            self.path.retire_large(self, producer);
             producer.admits(bytes)
         })?;
         let forget = |emptied| self.session.pass_forget(self.id, emptied);
-        let place = self.take_large(producer, bytes, forget);
+        let place = self.path.take_large(self, producer, bytes, forget);
         Ok(place.map_err(SendError::Memory)?)
     }
 
@@ -110,7 +110,7 @@ impl SendEnd {
                 released,
                 ..Ask::default()
             };
-            self.ask_ahead(&ask);
+            self.path.ask_ahead(self, &ask);
         }
         self.large_messages.add(1);
         self.large_bytes.add(length as u64);

@@ -34,7 +34,8 @@ impl Receivers {
                     receiver.end.answer_ask();
                     // The receiver may wait for a guard that was just counted.
                     receiver.end.waiters.take(wakers);
-                    if receiver.end.is_room_wanted(&common.session) {
+                    let end = &receiver.end;
+                    if end.path.is_room_wanted(end, &common.session) {
                         receiver.room_is_wanted(*wanted.get_or_insert_with(clock::now));
                     }
                 }
@@ -56,7 +57,8 @@ impl Core {
         }
         let mut any = false;
         for receiver in self.ends.receivers.ends.values_mut() {
-            any |= receiver.end.arm_for_caller(&mut receiver.armed_for_caller);
+            let end = &receiver.end;
+            any |= end.path.arm_for_caller(end, &mut receiver.armed_for_caller);
         }
         if any {
             // DOORBELL, the heavy half for all words set above; pairs with the light half
@@ -86,7 +88,7 @@ impl Core {
         receivers.answer_asks(&mut self.common, &mut context.wakers);
         for receiver in receivers.ends.values_mut() {
             let end = &receiver.end;
-            if end.was_rung() && end.waiters.is_waiting() {
+            if end.path.was_rung(end) && end.waiters.is_waiting() {
                 end.waiters.take(&mut context.wakers);
             }
         }
