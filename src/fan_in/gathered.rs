@@ -32,8 +32,8 @@ pub(crate) struct Gathered<O: Opener> {
     // Peers.
     members: Vec<Option<FanInMember<O>>>,
     live: usize,
-    /// True if every member's peer writes this process's memory.
-    in_memory: bool,
+    /// The kind of look that a waiting call needs.
+    looks: Looks,
     /// Members that may have something; `turn` is the one to look at next.
     hot: Vec<usize>,
     turn: usize,
@@ -63,7 +63,7 @@ impl<O: Opener> Gathered<O> {
             gathering: Gathering::of(&node.runtime),
             members: Vec::new(),
             live: 0,
-            in_memory: true,
+            looks: Looks::Memory,
             hot: Vec::new(),
             turn: 0,
             found: 0,
@@ -145,7 +145,7 @@ impl<O: Opener> Gathered<O> {
             self.promptness.came();
             return Poll::Ready(event);
         }
-        let may_look = may_look && self.in_memory;
+        let may_look = may_look && self.looks == Looks::Memory;
         let gathering = self.gathering.clone();
         let mut promptness = mem::take(&mut self.promptness);
         let there = gathering.poll_until(&mut promptness, context.waker(), may_look, &mut *self);
@@ -295,7 +295,7 @@ impl<O: Opener> Gathered<O> {
             Some(free) => self.members[free] = Some(member),
             None => self.members.push(Some(member)),
         }
-        self.in_memory &= session.shares_memory();
+        self.looks = Gathering::looks_with(self.looks, &session);
         self.live += 1;
         self.hot.push(number);
     }
@@ -438,7 +438,7 @@ impl<O: Opener> End for Gathered<O> {
     }
 
     fn looks(&self) -> Looks {
-        Gathering::looks(self.in_memory)
+        self.looks
     }
 }
 

@@ -16,7 +16,7 @@ use ibex_protocol::format::record::{
 };
 use ibex_protocol::framing::Carriage;
 use ibex_protocol::session::{
-    Arrival, Body, Event, RecordSource, Run, Session, SessionConfig, WireTerms,
+    Arrival, Body, DataPath, Event, RecordSource, Run, Session, SessionConfig, WireTerms,
 };
 use ibex_protocol::transfer::eager_write::{LANDING_BYTES, LANDING_MESSAGE_BYTES};
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
@@ -159,7 +159,10 @@ impl Node {
             our_credit: 1 << 20,
             peer_credit: 1 << 20,
             max_channels: 8,
-            data_in_band,
+            data_path: match data_in_band {
+                true => DataPath::Frames,
+                false => DataPath::Memory,
+            },
             writes: true,
             immediate: false,
             resumes: true,

@@ -23,7 +23,7 @@ use ibex_protocol::{
         record::{RecordHeader, RecordKind, first_position, record_size},
     },
     framing::{Carriage, LEAST_BUFFER_BYTES},
-    session::{Arrival, Body, Event, RecordSource, Run, Session, SessionConfig},
+    session::{Arrival, Body, DataPath, Event, RecordSource, Run, Session, SessionConfig},
 };
 
 use super::{Checked, ensure};
@@ -125,7 +125,7 @@ impl Crowd {
             our_credit,
             peer_credit,
             max_channels: 2,
-            data_in_band: true,
+            data_path: DataPath::Frames,
             writes: false,
             immediate: false,
             resumes: false,

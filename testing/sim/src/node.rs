@@ -16,7 +16,7 @@ use ibex_protocol::{
         message_version::MessageVersion,
     },
     framing::Carriage,
-    session::{CannotOpen, Event, Session, SessionConfig, WireTerms},
+    session::{CannotOpen, DataPath, Event, Session, SessionConfig, WireTerms},
     transfer::{eager_write::LANDINGS_PER_CHANNEL, rendezvous::RemoteMemory},
 };
 
@@ -568,7 +568,10 @@ fn config(side: Side, options: &SimOptions, wires: WireTerms) -> SessionConfig {
         our_credit: wires.our_credit,
         peer_credit: wires.peer_credit,
         max_channels: options.max_channels,
-        data_in_band: options.data_in_band,
+        data_path: match options.data_in_band {
+            true => DataPath::Frames,
+            false => DataPath::Memory,
+        },
         writes: wires.writes,
         immediate: wires.immediate,
         resumes: true,

@@ -12,6 +12,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
+mod data_path;
 mod grants;
 mod progress;
 mod receive;
@@ -21,6 +22,7 @@ mod send_channel;
 mod transmit;
 mod types;
 
+pub use data_path::DataPath;
 pub use progress::Progress;
 pub use resume::{WireTerms, is_newer_epoch};
 pub use types::{
@@ -60,9 +62,8 @@ pub struct SessionConfig {
     pub peer_credit: u64,
     /// Ends that either side may have open at a time.
     pub max_channels: usize,
-    /// Records travel in frames; else through shared memory, and frames carry control
-    /// alone.
-    pub data_in_band: bool,
+    /// The path of messages.
+    pub data_path: DataPath,
     /// Memory may be granted for large messages to be written to, at both ends.
     pub writes: bool,
     /// A write can announce itself by immediate data, both ways.
@@ -334,9 +335,7 @@ impl Session {
         self.has_errands = true;
         entry.closed_here = true;
         entry.closing = Some((0, reason));
-        if let EndState::Receiver(Some(channel)) = &mut entry.state
-            && self.config.data_in_band
-        {
+        if let Some(channel) = entry.state.framed_receiver(self.config.data_path) {
             channel.handle_released(counters);
             // The last counters ride on the close, or on a frame before it.
             if !channel.queued {
@@ -430,17 +429,19 @@ impl Session {
     /// Notes that the prefix of a receiving end moved. The sender is told at once if it waits for
     /// the news or half a window is owed, else with the next frame.
     ///
-    /// In shared memory the sender reads the counters itself, and frames carry none.
-    pub fn released(&mut self, end: u32, counters: &Counters) {
-        if !self.config.data_in_band {
-            return;
-        }
+    /// In shared memory the sender reads the counters itself, and frames carry none. Returns whether
+    /// frames carry them.
+    pub fn released(&mut self, end: u32, counters: &Counters) -> bool {
+        let path = self.config.data_path;
         let owes_landings = self.landings.owes(end, counters.released);
-        if let Some(channel) = self.receiver_mut(end) {
-            channel.owes_news |= owes_landings;
-            channel.handle_released(counters);
-            self.queue_news(end);
-        }
+        let entry = self.ends.get_mut(end);
+        let Some(channel) = entry.and_then(|entry| entry.state.framed_receiver(path)) else {
+            return false;
+        };
+        channel.owes_news |= owes_landings;
+        channel.handle_released(counters);
+        self.queue_news(end);
+        true
     }
 
     /// Sets after how many released messages (or half a window, if that is less) the sender of

@@ -561,10 +561,8 @@ impl ReceiveHandle {
     /// Sets the handle's limits when the first source has come.
     fn begin(&mut self, agreed: &Agreed) {
         self.quarter_messages = (agreed.window.messages / 4).max(1);
-        if self.end.session.carrier.has_device() {
-            self.quarter_messages = self.quarter_messages.min(BUFFERS_HELD);
-        }
-        self.quarter_messages = self.quarter_messages.min(self.end.tell_every);
+        let most = self.end.session.most_held().min(self.end.tell_every);
+        self.quarter_messages = self.quarter_messages.min(most);
         self.quarter_bytes = (agreed.window.bytes / 4).max(1);
         self.advance_at = match self.end.times {
             Some(_) => 0,
@@ -659,9 +657,7 @@ impl Drop for ReceiveHandle {
         }
         self.leave();
         self.end.advance(true);
-        if let Some(ours) = self.end.ours.get() {
-            ours.close();
-        }
+        self.end.path.close_words();
         self.end
             .session
             .close_receiver(&self.end, CloseReason::Dropped);
@@ -684,10 +680,6 @@ fn announces_new_segment(found: &Found) -> bool {
         })
         .2
 }
-
-/// Number of messages from a device that are handed out before released ones are given back. Each
-/// of them occupies a receive buffer.
-const BUFFERS_HELD: u64 = 32;
 
 /// Time until the next attempt to get memory that was lacking.
 const RETRY_AFTER: Duration = Duration::from_millis(20);

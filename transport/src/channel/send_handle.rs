@@ -287,11 +287,6 @@ impl SendHandle {
         &self.end
     }
 
-    /// Returns whether the peer reads the ring itself.
-    pub(super) fn shares_memory(&self) -> bool {
-        self.end.ours.get().is_some()
-    }
-
     /// Fingerprint of the message type that both ends settled on, once they have.
     #[must_use]
     pub fn settled(&self) -> Option<[u8; 16]> {
@@ -305,24 +300,10 @@ impl SendHandle {
 
     /// Waits until the peer's engine holds message `sequence`.
     pub fn wait_received(&self, sequence: u64, patience: Patience) -> Result<(), WaitAckedError> {
-        if fork::is_child() {
-            return Err(self.end.used_after_fork().into());
+        match self.end.path.delivered(&self.end, sequence) {
+            Some(answer) => answer,
+            None => self.end.wait_news(Ask::received(sequence), patience),
         }
-        if sequence == 0 {
-            return self.end.check_opened();
-        }
-        if self.shares_memory() {
-            // In shared memory, publishing is delivery while the channel lives. After its end, only
-            // messages that the peer received count as delivered.
-            self.end.session.poll();
-            let is_received = || self.end.counts().received >= sequence;
-            return if !self.end.state.is_over() || is_received() {
-                Ok(())
-            } else {
-                Err(self.end.error().into())
-            };
-        }
-        self.end.wait_news(Ask::received(sequence), patience)
     }
 
     /// Returns why the channel never opened, if that is certain.
@@ -554,11 +535,7 @@ impl Entered<'_> {
         let end = self.end;
         let (in_ring, beside) = kinds;
         let producer = self.open_producer(patience)?;
-        if end.ours.get().is_none() {
-            // The session may use another wire than when the ring was made.
-            let carried = end.session.carrier.eager_bytes();
-            producer.largest = producer.ring.largest().min(carried);
-        }
+        producer.largest = end.path.longest_record(end, &producer.ring);
         if let Some(length) = size.filter(|&length| length as u64 > producer.max_message_bytes) {
             return Err(end.too_long(Some(length as u64)).into());
         }
@@ -648,7 +625,8 @@ impl SendEnd {
             .doorbell
             .is_due(&producer.theirs.armed, producer.asymmetry)
         {
-            self.ring_reader(producer.doorbell.generation());
+            let generation = producer.doorbell.generation();
+            self.path.ring_reader(self, generation);
         }
         producer.untransmitted += length;
         if producer.untransmitted >= producer.attend_at {
@@ -666,15 +644,6 @@ impl SendEnd {
         if producer.untransmitted >= producer.transmit_at {
             producer.untransmitted = 0;
             self.session.poll();
-        }
-    }
-
-    /// Wakes the reader of the ring, which armed its doorbell with `generation` before it slept.
-    #[cold]
-    fn ring_reader(&self, generation: u32) {
-        match self.ours.get() {
-            Some(ours) => ours.rung.ring(generation, || self.session.ring_peer()),
-            None => self.session.mark_ready(self.id),
         }
     }
 

@@ -90,12 +90,6 @@ struct Acknowledged<'a> {
     wait: &'a mut Registration,
 }
 
-impl Acknowledged<'_> {
-    fn ask_peer(&mut self) {
-        self.handle.end().ask_for(&self.ask, &mut self.wait.asked);
-    }
-}
-
 impl Condition for Acknowledged<'_> {
     type Output = ();
 
@@ -105,10 +99,9 @@ impl Condition for Acknowledged<'_> {
     }
 
     fn ask(&mut self) {
-        // Over a wire the peer was asked before (`missed`), and its engine keeps the question.
-        if self.handle.shares_memory() {
-            self.ask_peer();
-        }
+        // The peer's engine was asked before (`missed`).
+        let end = self.handle.end();
+        end.path.ask_for(end, &self.ask, &mut self.wait.asked, true);
     }
 
     fn register(&mut self, waker: &Waker) {
@@ -130,11 +123,10 @@ impl End for Acknowledged<'_> {
     }
 
     fn missed(&mut self, waits: bool) {
-        if !waits {
-            self.handle.end().ask_in_passing(self.ask.acknowledged);
-        } else if !self.handle.shares_memory() {
-            // A look is useless before the peer's engine has got the question.
-            self.ask_peer();
+        let end = self.handle.end();
+        match waits {
+            true => end.path.ask_ahead(end, &self.ask),
+            false => end.path.ask_in_passing(end, self.ask.acknowledged),
         }
     }
 }

@@ -56,12 +56,12 @@ impl SendHandle {
     /// too.
     #[must_use]
     pub fn eager_bytes(&self) -> usize {
-        self.end.session.carrier.eager_bytes()
+        self.end.session.frame_path.eager_bytes()
     }
 
     /// Transmits published messages, where callers turn the engine and a wire carries the messages.
     pub fn let_out(&self) {
-        if !self.shares_memory() && !fork::is_child() {
+        if !fork::is_child() {
             self.end.session.let_out();
         }
     }

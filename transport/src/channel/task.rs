@@ -148,7 +148,8 @@ impl ReceiveHandle {
         if fork::is_child() {
             return Poll::Ready(Err(self.used_after_fork()));
         }
-        let looks_first = may_look && self.ticket.is_none() && self.end().session.shares_memory();
+        let looks_first =
+            may_look && self.ticket.is_none() && self.end().session.looks() == Looks::Memory;
         let found = match self.receive(Patience::None) {
             Ok(message) => Ok(message),
             Err(RecvFailure::Failed(error)) => Err(error),
@@ -305,12 +306,11 @@ impl SendHandle {
         waker: &Waker,
         sequence: u64,
     ) -> Poll<Result<(), WaitAckedError>> {
-        if self.shares_memory() {
-            // Publishing is delivery, so the answer comes at once.
-            return Poll::Ready(self.wait_received(sequence, Patience::None));
+        let Self { end, waits, .. } = self;
+        match end.path.delivered(end, sequence) {
+            Some(answer) => Poll::Ready(answer),
+            None => end.poll_news(&mut waits.received, waker, Ask::received(sequence)),
         }
-        let ask = Ask::received(sequence);
-        self.end.poll_news(&mut self.waits.received, waker, ask)
     }
 
     /// Waits until the peer's application has acknowledged message `sequence`, for a task.

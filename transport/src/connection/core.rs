@@ -27,8 +27,6 @@ pub(crate) struct Common {
     pub(super) session: Session,
     pub(super) timers: TimerTable,
     pub(super) phase: Phase,
-    /// Messages lie in memory that both processes map; the wire carries control messages only.
-    pub(super) shares_memory: bool,
     /// The local address of the session's connection.
     pub(super) address: Option<SocketAddr>,
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ibex_base::sync::Asymmetry;
 use ibex_protocol::{
-    format::control::{Ask, CloseReason, heard_reason},
+    format::control::{CloseReason, heard_reason},
     timer::Timer,
 };
 
@@ -72,13 +72,13 @@ impl Senders {
         if !sender.is_closed {
             let reason = sender.end.parting();
             if reason == CloseReason::Dropped {
-                sender.close_in_order(last, &common.shared);
+                sender.close_in_order(last);
             }
             sender.is_closed = true;
             common.session.close_sender(id, last, reason);
         }
-        if !common.shares_memory && last > sender.end.counts().received {
-            common.session.ask_last(id, Ask::received(last));
+        if let Some(ask) = sender.end.path.question_of_arrival(&sender.end) {
+            common.session.ask_last(id, ask);
         }
     }
 

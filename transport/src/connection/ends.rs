@@ -1,6 +1,6 @@
 //! The ends of a session's channels, sending and receiving.
 
-use std::{sync::atomic::Ordering, time::Instant};
+use std::time::Instant;
 
 use ibex_protocol::{format::control::Role, timer::Timer};
 use ibex_ring::parking::Wakers;
@@ -129,20 +129,14 @@ impl Ends {
         let mut has_room = Vec::new();
         let mut was_stalled = false;
         for (id, receiver) in self.receivers.ends.iter() {
-            let still_asked = match (common.shares_memory, receiver.end.theirs.get()) {
-                (true, Some(theirs)) => theirs.asked.load(Ordering::Relaxed) != 0,
-                _ => common.session.is_asked(id),
-            };
+            let still_asked = receiver.end.path.is_asked(&receiver.end, &common.session);
             let waits = receiver.waits_for_release();
             if !answer_if_rung(&receiver.end, still_asked || waits) {
                 continue;
             }
             receiver.end.waiters.take(&mut context.wakers);
             was_stalled |= receiver.is_told_stalled();
-            if !common.shares_memory {
-                common.session.released(id, &receiver.end.counters());
-                news = true;
-            }
+            news |= common.session.released(id, &receiver.end.counters());
             if waits {
                 has_room.push(id);
                 news = true;

@@ -92,10 +92,10 @@ impl Grants {
             return;
         }
         // The session may have resumed over another wire since the blocks were leased.
-        let route = &common.shared.carrier;
+        let path = &common.shared.frame_path;
         let granted = blocks
             .into_iter()
-            .filter(|(block, _)| block.is_granted_on(route));
+            .filter(|(block, _)| block.is_granted_on(path));
         for (block, memory) in granted.take(LANDINGS_PER_CHANNEL) {
             if let Some(index) = common.session.grant_landing(end, memory) {
                 self.place(index, end, block);

@@ -14,7 +14,7 @@ use std::{
 };
 
 use ibex_base::sync::Asymmetry;
-use ibex_protocol::{format::control::Ask, timer::Timer};
+use ibex_protocol::timer::Timer;
 
 use super::{
     core::{Common, Core, Phase},
@@ -26,6 +26,7 @@ use crate::{
     clock,
     connection::Context,
     endpoint::send_end::{Claim, SendEnd, Wish},
+    node::Looks,
     wire::{AnyWire, Wire},
 };
 
@@ -71,7 +72,7 @@ impl SenderSilence {
             self.is_asked = false;
             self.looks = 0;
             self.last_frame = None;
-            end.take_back_question(&mut self.wish);
+            end.path.take_back_question(&mut self.wish);
             return Finding::Used;
         }
         self.looks = self.looks.saturating_add(1);
@@ -97,21 +98,14 @@ impl Senders {
     pub(super) fn miss_news(&self) -> bool {
         self.ends.values().any(|sender| {
             let is_recent = |silence: &SenderSilence| (1..LOOKS).contains(&silence.looks);
-            let is_missed = || {
-                let counts = sender.end.counts();
-                let is_awaited = counts.acknowledged < counts.sent;
-                counts.released < counts.sent || is_awaited && sender.end.waiters.is_waiting()
-            };
-            sender.silence.as_ref().is_some_and(is_recent) && is_missed()
+            let end = &sender.end;
+            sender.silence.as_ref().is_some_and(is_recent) && end.path.misses_news(end)
         })
     }
 
     /// Returns whether a thread or task waits for what the peer has not acknowledged yet.
     fn are_waited_for(&self) -> bool {
-        self.ends.values().any(|sender| {
-            let counts = sender.end.counts();
-            counts.acknowledged < counts.sent && sender.end.waiters.is_waiting()
-        })
+        self.ends.values().any(|sender| sender.end.is_waited_for())
     }
 
     /// Gives back rings that were not used since the last look. Returns whether another look is
@@ -133,17 +127,10 @@ impl Senders {
                 Finding::Used => goes_on = true,
                 Finding::Silent => silent.push(id),
                 Finding::Needed { is_asked: true } => {}
-                Finding::Needed { is_asked: false } if common.shares_memory => {
-                    sender.end.ask_for_news(&mut silence.wish);
-                }
                 Finding::Needed { is_asked: false } => {
-                    // The question is for acknowledgements, not for releases: a question for
-                    // releases means that the sender waits for room, and the peer would report a
-                    // stall. If acknowledgement has ended, the peer answers when all messages are
-                    // released.
-                    // SENT, pairs with `SendEnd::publish`.
-                    let ask = Ask::acknowledged(sender.end.sent.load(Ordering::Acquire));
-                    common.session.ask(id, ask);
+                    let end = &sender.end;
+                    end.path
+                        .ask_for_all(end, &mut silence.wish, &mut common.session);
                 }
             }
         }
@@ -190,7 +177,7 @@ impl Senders {
         self.hot.retain(|&hot| hot != id);
         let sender = self.ends.get_mut(id)?;
         if let Some(mut silence) = sender.silence.take() {
-            sender.end.take_back_question(&mut silence.wish);
+            sender.end.path.take_back_question(&mut silence.wish);
         }
         Some(sender.ring.take())
     }
@@ -213,8 +200,9 @@ impl Core {
     /// may take long before it acknowledges, and that news may be lost.
     pub(super) fn watch_waiters(&mut self) {
         let timers = &mut self.common.timers;
-        let is_stream = !self.common.shares_memory && !self.common.shared.carrier.has_device();
-        if is_stream && !timers.is_set(Timer::News) && self.ends.senders.are_waited_for() {
+        // Bytes may be lost on their way into a socket.
+        let may_be_lost = self.common.shared.looks() == Looks::Socket;
+        if may_be_lost && !timers.is_set(Timer::News) && self.ends.senders.are_waited_for() {
             timers.set(Timer::News, clock::now() + BETWEEN_QUESTIONS);
         }
     }

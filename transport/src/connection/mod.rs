@@ -62,7 +62,7 @@ pub use stats::{ConnectionStats, SessionTotals};
 
 use self::core::{Common, Phase};
 use crate::{
-    node::SessionShared,
+    node::{Looks, SessionShared},
     session::{EndCause, HeldPlace},
     shared_memory::UnixWires,
     wire::{AnyWire, Tools, Wire, WireParts, WireSocket, WireStart},
@@ -130,11 +130,11 @@ impl Connection {
                 return Err(refused);
             }
         };
-        let carries_data = shared_memory.is_none();
+        let data_path = shared.data_path();
         let start = WireStart {
             parts,
             session: shared.id,
-            carries_data,
+            data_path,
             payload_checksums: shared.payload_checksums(),
             resumes,
         };
@@ -145,7 +145,7 @@ impl Connection {
             our_credit: terms.our_credit,
             peer_credit: terms.peer_credit,
             max_channels,
-            data_in_band: carries_data,
+            data_path,
             writes: terms.writes,
             immediate: terms.immediate,
             resumes,
@@ -159,7 +159,6 @@ impl Connection {
                     session: Session::new(session),
                     timers: TimerTable::default(),
                     phase: Phase::Up,
-                    shares_memory: !carries_data,
                     address,
                 },
                 ends: Default::default(),
@@ -213,7 +212,7 @@ impl Connection {
     /// Returns whether the session's frames are charged to the memory that the node allows for
     /// arrivals over connections.
     pub(crate) fn needs_credit(&self) -> bool {
-        !self.core.common.shares_memory && !self.wire.has_device()
+        self.core.common.shared.looks() == Looks::Socket
     }
 
     // ---- Questions of the engine -----------------------------------------------------

@@ -5,7 +5,7 @@
 //! of the other: a session whose connection breaks counts as that of a run that is over.
 #![forbid(unsafe_code)]
 
-use std::{mem, sync::atomic::Ordering};
+use std::mem;
 
 use super::{context::Context, core::Core};
 use crate::node::{Warning, warn_of};
@@ -50,13 +50,11 @@ impl Core {
         };
         let counters = &shared.counters;
         let mut heard = counters.bytes_received.get() + counters.control_bytes_received.get();
-        if self.common.shares_memory {
-            // The connection of a process that has ended breaks before another look, so these come
-            // from one that runs.
-            let receivers = self.ends.receivers.ends.values();
-            let taken = receivers.map(|receiver| receiver.end.handed_out.load(Ordering::Relaxed));
-            heard += taken.sum::<u64>();
-        }
+        // The connection of a process that has ended breaks before another look, so messages in
+        // shared memory come from one that runs.
+        let receivers = self.ends.receivers.ends.values();
+        let taken = receivers.map(|receiver| receiver.end.path.taken_beside_wire(&receiver.end));
+        heard += taken.sum::<u64>();
         if newer.is_beside_another(heard) {
             let (peer, other) = (shared.peer_in_log(), &newer.peer);
             warn_of!(

@@ -162,7 +162,7 @@ mod tests {
             frame::{FrameHeader, FrameKind, HEADER_BYTES},
         },
         framing::Carriage,
-        session::{Session, SessionConfig},
+        session::{DataPath, Session, SessionConfig},
     };
 
     fn session() -> Session {
@@ -172,7 +172,7 @@ mod tests {
             our_credit: 1 << 20,
             peer_credit: 1 << 20,
             max_channels: 4,
-            data_in_band: true,
+            data_path: DataPath::Frames,
             writes: false,
             immediate: false,
             resumes: true,

@@ -217,14 +217,13 @@ impl Core {
         self.receive_passed(PASSED_PER_TURN, context);
         if let Some(receiver) = self.ends.receivers.ends.get(end) {
             if reason == CloseReason::Dropped {
-                // In shared memory, the peer's own word announces the close, and it may be ahead of
-                // this message. And once this end says goodbye, the peer also closes ends that its
-                // application did not.
-                if !self.common.shares_memory
-                    && self.common.phase != Phase::Closing
-                    && let Some(theirs) = receiver.end.theirs.get()
-                {
-                    theirs.close(final_sequence);
+                // Once this end says goodbye, the peer also closes ends that its application did
+                // not.
+                if self.common.phase != Phase::Closing {
+                    receiver
+                        .end
+                        .path
+                        .sender_closed(&receiver.end, final_sequence);
                 }
             } else if let Some(shared_memory) = &mut self.shared_memory
                 && shared_memory.is_behind()

@@ -335,7 +335,7 @@ impl Receivers {
     /// Continues without the device that wrote to granted memory: incomplete messages request
     /// memory again.
     pub(super) fn lose_device(&mut self, common: &mut Common, context: &mut Context<'_>) {
-        common.shared.carrier.lose_device();
+        common.shared.frame_path.lose_device();
         common.session.withdraw_memory();
         for (end, receiver) in self.ends.iter_mut() {
             let again = receiver.want_again();

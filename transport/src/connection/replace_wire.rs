@@ -96,7 +96,7 @@ impl Connection {
         self.socket.readable = false;
         let before = mem::take(&mut self.wire);
         debug_assert!(before.is_gone(), "a wire over a device is destroyed before");
-        let had_device = before.has_device();
+        let had_device = before.belongs_to_port();
         self.has_left_device |= had_device;
         let outage = match self.core.begin_outage(cause, had_device, context) {
             true => self.core.outage(),
@@ -196,9 +196,9 @@ impl Connection {
         if self.core.common.phase == Phase::Gone {
             return Ok(false);
         }
-        let route = &self.core.common.shared.carrier;
+        let path = &self.core.common.shared.frame_path;
         let senders = self.core.ends.senders.ends.values_mut();
-        if let Err(why) = new.parts.take_memory(route, senders.map(SendLink::memory)) {
+        if let Err(why) = new.parts.take_memory(path, senders.map(SendLink::memory)) {
             self.redial_failed(new.epoch, &why);
             return Ok(false);
         }
@@ -210,11 +210,11 @@ impl Connection {
         let NewWire { epoch, parts, .. } = new;
         let core = &mut self.core;
         let shared = &core.common.shared;
-        parts.take_route(&shared.carrier, goes_back);
+        parts.take_path(&shared.frame_path, goes_back);
         let start = WireStart {
             parts,
             session: shared.id,
-            carries_data: !core.common.shares_memory,
+            data_path: shared.data_path(),
             payload_checksums: shared.payload_checksums(),
             resumes: true,
         };

@@ -23,7 +23,10 @@ use super::{
 use crate::{
     clock,
     connection::Context,
-    endpoint::{channel_end::ChannelEnd, receive_end::ReceiveEnd, send_end::SendEnd, state::End},
+    endpoint::{
+        channel_end::ChannelEnd, receive_end::ReceiveEnd, receive_path::ReceivePath,
+        send_end::SendEnd, send_path::SendPath, state::End,
+    },
     session::EndCause,
 };
 
@@ -43,10 +46,9 @@ impl Core {
             .open(Role::Sender, name.clone(), spec.clone())?;
         let session = self.common.shared.clone();
         let common = ChannelEnd::new(session, id, Role::Sender, name, spec, open_timeout);
-        let end = Arc::new(SendEnd::new(common));
-        if let (Some(shared_memory), Some(block)) = (&mut self.shared_memory, block) {
-            let _ = end.ours.set(shared_memory.give_to_sender(id, block));
-        }
+        let shared_memory = self.shared_memory.as_mut().zip(block);
+        let words = shared_memory.map(|(local, block)| local.give_to_sender(id, block));
+        let end = Arc::new(SendEnd::new(common, SendPath::new(words)));
         self.ends
             .senders
             .ends
@@ -76,12 +78,10 @@ impl Core {
         let first = record::first_position(spec.newest.alignment as usize);
         let session = self.common.shared.clone();
         let common = ChannelEnd::new(session, id, Role::Receiver, name, spec, open_timeout);
-        let end = Arc::new(ReceiveEnd::new(common, cells, tell_every));
-        if let (Some(shared_memory), Some(block)) = (&mut self.shared_memory, block) {
-            let _ = end
-                .ours
-                .set(shared_memory.give_to_receiver(id, first, block));
-        }
+        let shared_memory = self.shared_memory.as_mut().zip(block);
+        let words = shared_memory.map(|(local, block)| local.give_to_receiver(id, first, block));
+        let path = ReceivePath::new(words);
+        let end = Arc::new(ReceiveEnd::new(common, path, cells, tell_every));
         self.ends
             .receivers
             .ends
@@ -110,8 +110,8 @@ impl Core {
                 self.common.timers.set_sooner(Timer::Memory, clock::now());
             }
             self.grants.keep(end, receiver.forget_large());
-            let words = receiver.end.ours.get();
-            if let (Some(shared_memory), Some(words)) = (&mut self.shared_memory, words) {
+            let words = receiver.end.path.words();
+            if let Some((shared_memory, words)) = self.shared_memory.as_mut().zip(words) {
                 shared_memory.keep_words(end, words);
             }
             self.common.session.close_receiver(end, counters, reason);
@@ -164,7 +164,7 @@ impl Senders {
             sender.is_closed = true;
             // The handle found the end over, and has announced nothing.
             if mem::take(&mut sender.is_ending) && reason == CloseReason::Dropped {
-                sender.close_in_order(last, &common.shared);
+                sender.close_in_order(last);
             }
         }
         common.session.close_sender(end, last, reason);
@@ -185,15 +185,9 @@ impl Senders {
 
     /// Asks the peer to report its progress with all messages that were sent.
     pub(crate) fn ask_for_all(&self, common: &mut Common) {
-        if common.shares_memory {
-            // The peer reports its progress in shared memory.
-            return;
-        }
         for (id, sender) in self.ends.iter() {
-            // SENT, pairs with `SendEnd::publish`.
-            let sent = sender.end.sent.load(Ordering::Acquire);
-            if sent > sender.end.counts().received {
-                common.session.ask(id, Ask::received(sent));
+            if let Some(ask) = sender.end.path.question_of_arrival(&sender.end) {
+                common.session.ask(id, ask);
             }
         }
     }

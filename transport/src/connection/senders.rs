@@ -18,7 +18,6 @@ use ibex_ring::{
 use super::{core::Common, idle::SenderSilence, retained::Retained};
 use crate::{
     endpoint::{send_end::SendEnd, stats::ChannelTotals},
-    node::SessionShared,
     wire::{AnyWire, MessageMemory, RingMemory, Wire},
 };
 
@@ -87,12 +86,8 @@ impl SendLink {
     }
 
     /// Tells a peer that reads the ring itself that the channel ends after message `last`.
-    pub(super) fn close_in_order(&mut self, last: u64, shared: &SessionShared) {
-        if let Some(ours) = self.end.ours.get() {
-            ours.close(last);
-            self.ended_at = Some(last);
-            shared.ring_peer();
-        }
+    pub(super) fn close_in_order(&mut self, last: u64) {
+        self.ended_at = self.end.path.close_in_order(&self.end, last);
     }
 
     /// Notes that a chunk is in frame (or write) `until`, as
@@ -275,7 +270,7 @@ impl Senders {
         let consumer = Consumer::resume(mapped, layout, before);
         let mut ring = AttachedRing {
             consumer,
-            memory: RingMemory::new(lease, &common.shared.carrier),
+            memory: RingMemory::new(lease, &common.shared.frame_path),
             words,
             arm: Arm::new(),
             is_armed: true,
@@ -300,7 +295,7 @@ impl Senders {
         let sender = self.ends.get_mut(end)?;
         sender.large.push_back(LargeOut {
             sequence,
-            memory: MessageMemory::new(memory, length, &common.shared.carrier),
+            memory: MessageMemory::new(memory, length, &common.shared.frame_path),
             sent_in: None,
         });
         common.session.announce_large(end, sequence, length as u64)

@@ -25,7 +25,6 @@ use crate::{
     endpoint::stall::NOTICE,
     node::{Stalled, What},
 };
-use ibex_ring::end_status::SenderWords;
 
 /// A sender's wait, as its receiver sees it.
 #[derive(Clone, Copy, Debug)]
@@ -115,18 +114,15 @@ impl Common {
 pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: &mut Context<'_>) {
     let mut next: Option<Instant> = None;
     let mut told = Vec::new();
-    for (id, receiver) in ends.receivers.ends.iter_mut() {
+    for receiver in ends.receivers.ends.values_mut() {
         let waits_for_release = receiver.waits_for_release();
         let Some(stall) = &mut receiver.stall else {
             continue;
         };
         let end = &receiver.end;
         let lacks_room = end.lacks_room.load(Ordering::Relaxed);
-        let is_wanted = lacks_room
-            || match end.theirs.get() {
-                Some(theirs) if common.shares_memory => wants_room(theirs),
-                _ => common.session.wants_room(id) || waits_for_release,
-            };
+        let is_wanted =
+            lacks_room || waits_for_release || end.path.is_room_wanted(end, &common.session);
         let released = end.prefix.prefix().released;
         let handed_out = end.handed_out.load(Ordering::Relaxed);
         if !stall.goes_on(released, is_wanted) {
@@ -177,11 +173,6 @@ pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: 
         what.warn(&common.shared);
         common.tell(what, context);
     }
-}
-
-/// Returns whether the sender's words in shared memory say that it waits for room.
-pub(super) fn wants_room(theirs: &SenderWords) -> bool {
-    theirs.wants_room.load(Ordering::Relaxed) != 0
 }
 
 /// Greatest delay of the report of a stall's end, if no guard rings for it, and the time to another

@@ -357,7 +357,7 @@ impl Connection {
                 let senders = &mut core.ends.senders;
                 let common = &mut core.common;
                 let goes_on = senders.look_for_silence(&self.wire, common, shared_memory, context);
-                is_awaited = !common.shares_memory && senders.miss_news();
+                is_awaited = senders.miss_news();
                 if !is_awaited {
                     core.watch_waiters();
                 }

@@ -20,11 +20,14 @@ use ibex_base::{
 use ibex_protocol::format::{counters::Counters, record::first_position};
 use ibex_ring::{
     Advance, ArrivalReader, ArrivalRetirer, CellLease, Orphan, Prefix,
-    end_status::{ReceiverWords, SenderWords, Words},
+    end_status::{SenderWords, Words},
     memory::{LargeLease, MemoryClaim},
 };
 
-use super::{channel_end::ChannelEnd, error::RecvError, receive_times::ReceiveTimes};
+use super::{
+    channel_end::ChannelEnd, error::RecvError, receive_path::ReceivePath,
+    receive_times::ReceiveTimes,
+};
 use crate::{
     counter::Counter,
     session::Counts,
@@ -38,9 +41,8 @@ pub struct ReceiveEnd {
     // Identity and state.
     common: ChannelEnd,
 
-    // Counters of the two sides.
-    /// The counters of this end, which the sender reads, or the engine on its behalf.
-    pub(crate) ours: OnceLock<Words<ReceiverWords>>,
+    /// The path of its messages.
+    pub(crate) path: ReceivePath,
     /// The sending end's words: the peer's own, or the engine's copy.
     pub(crate) theirs: OnceLock<Words<SenderWords>>,
 
@@ -187,11 +189,16 @@ impl Deref for ReceiveEnd {
 
 impl ReceiveEnd {
     /// Makes an end whose guards settle in `cells`.
-    pub(crate) fn new(common: ChannelEnd, cells: CellLease, tell_every: u64) -> Self {
+    pub(crate) fn new(
+        common: ChannelEnd,
+        path: ReceivePath,
+        cells: CellLease,
+        tell_every: u64,
+    ) -> Self {
         Self {
             times: common.session.is_inspected().then(Box::default),
             common,
-            ours: OnceLock::new(),
+            path,
             theirs: OnceLock::new(),
             source: Mutex::default(),
             has_source: AtomicBool::new(false),
@@ -225,7 +232,7 @@ impl ReceiveEnd {
             self.passed(prefix);
             moved = true;
         });
-        self.tell(idle, moved);
+        self.path.tell(self, idle, moved);
     }
 
     /// Answers a sender that waits: sums the cells now, and makes the next settled guard ring.
@@ -235,7 +242,7 @@ impl ReceiveEnd {
             self.passed(prefix);
             moved = true;
         });
-        self.tell(true, moved);
+        self.path.tell(self, true, moved);
     }
 
     /// Gives back the memory that messages took, if all messages that were handed out have settled.
@@ -303,7 +310,7 @@ impl ReceiveEnd {
         self.counters_of(&self.prefix.prefix())
     }
 
-    fn counters_of(&self, prefix: &Prefix) -> Counters {
+    pub(super) fn counters_of(&self, prefix: &Prefix) -> Counters {
         Counters {
             received: self.handed_out.load(Ordering::Relaxed).max(prefix.released),
             released: prefix.released,
@@ -348,29 +355,12 @@ impl ReceiveEnd {
             }
         }
         drop(held);
-        if let Some(ours) = self.ours.get() {
-            ours.report(&self.counters_of(prefix));
-        }
+        self.path.publish(self, prefix);
     }
 
-    fn tell(&self, idle: bool, moved: bool) {
-        let session = &self.session;
-        if session.shares_memory() {
-            // The sender looked again before it slept, so it has seen counters that have not moved
-            // since. Ringing for them would make the two processes wake each other without end.
-            if !moved {
-                return;
-            }
-            session.asymmetry().light();
-            if self
-                .theirs
-                .get()
-                .is_some_and(|theirs| theirs.asked.load(Ordering::Relaxed) != 0)
-            {
-                session.ring_peer();
-            }
-            return;
-        }
+    /// Marks the end, so that its engine tells the sender of its progress, if the sender waits for
+    /// the news or enough is owed.
+    pub(super) fn mark_progress(&self, idle: bool, moved: bool) {
         let prefix = self.prefix.prefix();
         let told = self.told_released.load(Ordering::Relaxed);
         let messages = prefix.released - told;
@@ -397,7 +387,7 @@ impl ReceiveEnd {
             let is_marked = self.is_marked.swap(true, Ordering::Release);
             // An earlier mark may have been set without waking the engine.
             if urgent || !is_marked {
-                session.mark_released(self.id, urgent);
+                self.session.mark_released(self.id, urgent);
             }
         }
     }

@@ -21,7 +21,7 @@ use std::{
 
 use ibex_base::{
     fork,
-    sync::{Asymmetry, AtomicBool, AtomicU32, AtomicU64, BiasedLock, Mutex, lock},
+    sync::{AtomicBool, AtomicU32, AtomicU64, BiasedLock, Mutex, lock},
 };
 use ibex_protocol::format::control::CloseReason;
 use ibex_ring::{
@@ -33,6 +33,7 @@ use ibex_ring::{
 use super::{
     channel_end::ChannelEnd,
     error::{SendError, SendFailure},
+    send_path::SendPath,
     send_producer::SendProducer,
     send_times::SendTimes,
     stall::Stall,
@@ -49,10 +50,8 @@ pub struct SendEnd {
     // Counters of the two sides.
     /// The receiving end's words: the engine's copy, or the peer's own in shared memory.
     pub(crate) theirs: OnceLock<Words<ReceiverWords>>,
-    /// This end's words, if the peer reads them itself in shared memory.
-    pub(crate) ours: OnceLock<Words<SenderWords>>,
-    /// The question of threads that wait for room or news, if the peer reads it in shared memory.
-    pub(crate) asking: Asking,
+    /// The path of its messages.
+    pub(crate) path: SendPath,
     /// The last message for whose acknowledgement a caller asked without waiting.
     pub(crate) asked_in_passing: AtomicU64,
 
@@ -108,13 +107,12 @@ impl Deref for SendEnd {
 }
 
 impl SendEnd {
-    pub(crate) fn new(common: ChannelEnd) -> Self {
+    pub(crate) fn new(common: ChannelEnd, path: SendPath) -> Self {
         Self {
             times: common.session.is_inspected().then(Box::default),
             common,
             theirs: OnceLock::new(),
-            ours: OnceLock::new(),
-            asking: Asking::default(),
+            path,
             asked_in_passing: AtomicU64::new(0),
             broken_off: OnceLock::new(),
             writing: UnsafeCell::default(),
@@ -177,8 +175,12 @@ impl SendEnd {
 /// Several threads may wait at a time, some for room and some for acknowledgements, and they share
 /// the word. Each question has a generation of its own, so that the peer answers it regardless of
 /// earlier answers. The last thread to give up clears the word.
-#[derive(Debug, Default)]
-pub(crate) struct Asking(Mutex<Askers>);
+#[derive(Debug)]
+pub(crate) struct Asking {
+    /// This end's words, which the peer reads.
+    pub(super) words: Words<SenderWords>,
+    askers: Mutex<Askers>,
+}
 
 #[derive(Debug, Default)]
 struct Askers {
@@ -198,30 +200,34 @@ pub(crate) enum Wish {
 }
 
 impl Asking {
-    /// Asks, for the first time or again. The caller must look once more before it sleeps.
-    pub(crate) fn ask(
-        &self,
-        ours: &SenderWords,
-        wish: Wish,
-        asked: &mut Option<Wish>,
-        asymmetry: Asymmetry,
-    ) {
-        let mut askers = lock(&self.0);
+    pub(super) fn new(words: Words<SenderWords>) -> Self {
+        Self {
+            words,
+            askers: Mutex::default(),
+        }
+    }
+
+    /// Asks, for the first time or again, and rings the peer. The caller must look once more before
+    /// it sleeps.
+    pub(super) fn ask(&self, end: &SendEnd, wish: Wish, asked: &mut Option<Wish>) {
+        let (ours, mut askers) = (&self.words, lock(&self.askers));
         if asked.is_none() {
             *asked = Some(wish);
             askers.count += 1;
             askers.for_room += u32::from(wish == Wish::Room);
             ours.wants_room.store(askers.for_room, Ordering::Relaxed);
         }
-        askers.arm.arm(&ours.asked, asymmetry);
+        askers.arm.arm(&ours.asked, end.session.asymmetry());
+        drop(askers);
+        end.session.ring_peer();
     }
 
     /// Withdraws the question of a caller that has stopped waiting, or pauses.
-    pub(crate) fn give_up(&self, ours: &SenderWords, asked: &mut Option<Wish>) {
+    pub(super) fn give_up(&self, asked: &mut Option<Wish>) {
         let Some(wish) = asked.take() else {
             return;
         };
-        let mut askers = lock(&self.0);
+        let (ours, mut askers) = (&self.words, lock(&self.askers));
         askers.count -= 1;
         askers.for_room -= u32::from(wish == Wish::Room);
         ours.wants_room.store(askers.for_room, Ordering::Relaxed);
@@ -372,7 +378,7 @@ impl Claim<'_> {
         let producer = writing.producer.as_mut()?;
         // If the peer's numbers are invalid, the next send reports it.
         producer.refresh().ok()?;
-        producer.retire_large(end, end.ours.get().is_some());
+        end.path.retire_large(end, producer);
         if !producer.is_at_rest() {
             return None;
         }

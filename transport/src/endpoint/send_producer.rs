@@ -1,15 +1,10 @@
 //! The memory that a sending end's handles write to: its ring, and buffers for messages that are
 //! too long for the ring.
 
-use std::{
-    collections::VecDeque,
-    mem::MaybeUninit,
-    slice,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{collections::VecDeque, mem::MaybeUninit, slice, sync::Arc};
 
 use ibex_base::sync::Asymmetry;
-use ibex_protocol::{format::record::Layout, session::Agreed};
+use ibex_protocol::session::Agreed;
 use ibex_ring::{
     Doorbell, Mapped, Misbehaved, Producer, Released, RingMemory,
     end_status::{ReceiverWords, Words},
@@ -51,8 +46,9 @@ pub(crate) struct SendProducer {
     pub(crate) reserved_large: Option<LargePlace>,
 }
 
+/// The memory of a ring.
 #[derive(Debug)]
-enum RingOwner {
+pub(super) enum RingOwner {
     Lease(Arc<RingLease>),
     Segment(RingSegment),
 }
@@ -113,17 +109,9 @@ impl SendProducer {
             unreachable!("an open end has an agreement and a counterpart")
         };
         let capacity = agreed.window.bytes as usize;
-        let shares_memory = end.ours.get().is_some();
-        let alignment = agreed.alignment as usize;
-        let (layout, memory, fd) = if shares_memory {
-            let (segment, fd) = RingSegment::create(capacity)?;
-            let layout = Layout::in_lines(alignment);
-            (layout, RingOwner::Segment(segment), Some(fd))
-        } else {
-            let lease = Arc::new(end.session.lease_ring(capacity)?);
-            let layout = Layout::packed(alignment);
-            (layout, RingOwner::Lease(lease), None)
-        };
+        let (memory, layout, fd) =
+            end.path
+                .ring_memory(end, capacity, agreed.alignment as usize)?;
         let from = before.map_or(layout.first_position(), |before| before.position);
         let backing = Backing::begin(memory.mapping(), from)?;
         if let Some(fd) = fd {
@@ -143,11 +131,7 @@ impl SendProducer {
             end.session.attach_ring(end.id, lease.clone(), layout, from);
         }
         let transmit_at = end.session.transmit_at(capacity);
-        let largest = if shares_memory {
-            ring.largest()
-        } else {
-            ring.largest().min(end.session.carrier.eager_bytes())
-        };
+        let largest = end.path.longest_record(end, &ring);
         Ok(Self {
             ring,
             doorbell: Doorbell::new(),
@@ -288,25 +272,14 @@ impl SendProducer {
         self.ring.is_drained() && self.large.is_empty() && self.reserved_large.is_none()
     }
 
-    /// Forgets the large messages whose memory is free again: those that were sent or, where the
-    /// peer reads in place, released.
-    pub(crate) fn retire_large(&mut self, end: &SendEnd, shares_memory: bool) {
-        let done = if shares_memory {
-            self.theirs.released().0
-        } else {
-            // Relaxed, because this is only a count; the memory itself comes out of its pool under
-            // a lock.
-            end.large_gone.load(Ordering::Relaxed)
-        };
-        while let Some(&(sequence, slot)) = self.large.front() {
-            if sequence > done {
-                break;
-            }
-            self.large.pop_front();
-            if shares_memory {
-                self.segments.release(slot);
-            }
+    /// Forgets the oldest large message, unless it came after message `done`. Returns its slot.
+    pub(super) fn pop_large(&mut self, done: u64) -> Option<u32> {
+        let &(sequence, slot) = self.large.front()?;
+        if sequence > done {
+            return None;
         }
+        self.large.pop_front();
+        Some(slot)
     }
 }
 

@@ -76,15 +76,8 @@ impl SendEnd {
             room: times.room.take(),
             ..published
         };
-        if self.session.shares_memory() {
-            self.went(&mut times, published, None);
-        } else if sequence <= times.framed {
-            // An engine built the frame before this thread could look at the clock.
-            self.went(
-                &mut times,
-                published,
-                Some((Duration::ZERO, Duration::ZERO)),
-            );
+        if let Some(frame) = self.path.wait_for_frame(sequence, times.framed) {
+            self.went(&mut times, published, frame);
         } else if times.published.len() < MOST {
             times.published.push_back(published);
         }

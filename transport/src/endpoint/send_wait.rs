@@ -9,10 +9,7 @@ use std::{
 
 use ibex_base::fork;
 use ibex_protocol::format::control::{Ask, CloseReason, Role};
-use ibex_ring::{
-    end_status::SenderWords,
-    parking::{self, Condition, Patience, Ticket, TimedOut},
-};
+use ibex_ring::parking::{self, Condition, Patience, Ticket, TimedOut};
 
 use crate::{
     endpoint::{
@@ -60,10 +57,8 @@ impl SendEnd {
             return answer;
         }
         let before = self.counts();
-        if self.ours.get().is_none() {
-            // Looking is useless before the peer's engine has heard the question.
-            news.ask();
-        }
+        self.path.ask_ahead(self, &ask);
+        news.is_asked = true;
         let answer = self
             .session
             .wait(deadline, news)
@@ -110,7 +105,7 @@ impl SendEnd {
         if !left.is_left() || fork::is_child() {
             return false;
         }
-        self.take_back_question(&mut left.asked);
+        self.path.take_back_question(&mut left.asked);
         self.waiters.leave(&mut left.ticket)
     }
 
@@ -129,32 +124,6 @@ impl SendEnd {
             .or_else(|| over.then(|| Err(WaitAckedError::Failed(self.error()))))
     }
 
-    /// Asks the peer to report as soon as `ask` is fulfilled.
-    pub(crate) fn ask_for(&self, ask: &Ask, asked: &mut Option<Wish>) {
-        match self.ours.get() {
-            Some(ours) => {
-                let wish = if ask.released == 0 {
-                    Wish::News
-                } else {
-                    Wish::Room
-                };
-                ask_in_memory(self, ours, wish, asked);
-            }
-            // The engine keeps the question until the peer has answered it.
-            None => self.session.ask(self.id, *ask),
-        }
-    }
-
-    /// Asks the peer to report the acknowledgement of message `sequence`, for a caller that does
-    /// not wait and looks again later. The first of such calls in a row asks; the engine keeps the
-    /// question.
-    pub(crate) fn ask_in_passing(&self, sequence: u64) {
-        let is_news = self.asked_in_passing.swap(sequence, Ordering::Relaxed) != sequence;
-        if is_news && self.ours.get().is_none() && !fork::is_child() {
-            self.session.ask_once(self.id, sequence);
-        }
-    }
-
     /// Asks the peer to report the next release. The peer is not asked for memory of large
     /// messages, which this node's engine frees, nor before it has opened its end.
     pub(crate) fn ask_for_room(&self, asked: &mut Option<Wish>) {
@@ -164,7 +133,7 @@ impl SendEnd {
                 released,
                 ..Ask::default()
             };
-            self.ask_for(&ask, asked);
+            self.path.ask_for(self, &ask, asked, false);
         }
     }
 
@@ -179,19 +148,10 @@ impl SendEnd {
         (acknowledged.min(self.sent.load(Ordering::Acquire)), ended)
     }
 
-    /// Asks the peer to ring when its counters move. For the engine, if the peer reads this end's
-    /// words in shared memory.
-    pub(crate) fn ask_for_news(&self, asked: &mut Option<Wish>) {
-        if let Some(ours) = self.ours.get() {
-            ask_in_memory(self, ours, Wish::News, asked);
-        }
-    }
-
-    /// Withdraws the question, because no thread needs the answer.
-    pub(crate) fn take_back_question(&self, asked: &mut Option<Wish>) {
-        if let Some(ours) = self.ours.get() {
-            self.asking.give_up(ours, asked);
-        }
+    /// Returns whether a thread or task waits for what the peer has not acknowledged yet.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        let counts = self.counts();
+        counts.acknowledged < counts.sent && self.waiters.is_waiting()
     }
 
     /// Returns the answer that the counters give, if they give one.
@@ -252,19 +212,8 @@ impl SendEnd {
         let last = self.sent.load(Ordering::Acquire);
         // The word means an orderly end. The receiver learns of any other end from its engine, with
         // the reason.
-        if let Some(ours) = self.ours.get()
-            && reason == CloseReason::Dropped
-            && !self.state.is_over()
-        {
-            ours.close(last);
-            self.session.asymmetry().light();
-            if self
-                .theirs
-                .get()
-                .is_some_and(|theirs| theirs.armed.load(Ordering::Relaxed) != 0)
-            {
-                self.session.ring_peer();
-            }
+        if reason == CloseReason::Dropped && !self.state.is_over() {
+            self.path.close_in_order(self, last);
         }
         self.session.close_sender(self.id, last, reason);
     }
@@ -300,18 +249,9 @@ pub(crate) struct Room<'a, F> {
 }
 
 impl SendEnd {
-    /// Returns the progress that matters to the wait: messages that the peer released or, if
-    /// releases do not matter, bytes that this engine sent.
-    fn progress(&self, producer: &SendProducer, ask: Ask) -> u64 {
-        if ask == Ask::default() && !self.session.shares_memory() {
-            return self.session.counters.bytes_sent.get();
-        }
-        producer.ring.released().messages
-    }
-
     /// Notes that there is no room. Reports it once, when that lasts long and nothing has moved.
     pub(crate) fn no_room(&self, producer: &SendProducer, ask: Ask) {
-        let progress = self.progress(producer, ask);
+        let progress = self.path.progress(self, producer, ask);
         if !self.stall.goes_on(progress) {
             self.room_came();
             self.stall.begin(progress);
@@ -370,21 +310,16 @@ impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
     }
 
     fn ask(&mut self) {
-        match self.end.ours.get() {
-            Some(ours) => {
-                ask_in_memory(self.end, ours, Wish::Room, &mut self.registration.asked);
-            }
-            // The sender waits for its own engine, so the peer is not asked.
-            None if self.ask == Ask::default() => {}
-            None => {
-                let next = self.producer.ring.released().messages + 1;
-                let ask = Ask {
-                    released: self.ask.released.min(next),
-                    ..self.ask
-                };
-                self.end.session.ask(self.end.id, ask);
-            }
-        }
+        let next = self.producer.ring.released().messages + 1;
+        let ask = Ask {
+            released: self.ask.released.clamp(1, next),
+            ..self.ask
+        };
+        // A sender that waits for its own engine does not ask the peer's.
+        let is_for_engine = self.ask == Ask::default();
+        let asked = &mut self.registration.asked;
+        let end = self.end;
+        end.path.ask_for(end, &ask, asked, is_for_engine);
     }
 
     fn register(&mut self, waker: &Waker) {
@@ -396,19 +331,13 @@ impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
     }
 }
 
-/// Asks in the word that the peer reads in shared memory, and rings the peer.
-fn ask_in_memory(end: &SendEnd, ours: &SenderWords, wish: Wish, asked: &mut Option<Wish>) {
-    end.asking.ask(ours, wish, asked, end.session.asymmetry());
-    end.session.ring_peer();
-}
-
 /// The condition "the counters answer the question".
 struct News<'a> {
     end: &'a SendEnd,
     ask: Ask,
     registration: &'a mut Registration,
-    /// The question was asked, over the wire or in shared memory.
-    has_told: bool,
+    /// The question was asked.
+    is_asked: bool,
 }
 
 impl<'a> News<'a> {
@@ -417,7 +346,7 @@ impl<'a> News<'a> {
             end,
             ask,
             registration,
-            has_told: false,
+            is_asked: false,
         }
     }
 }
@@ -430,12 +359,10 @@ impl Condition for News<'_> {
     }
 
     fn ask(&mut self) {
+        let is_asked = mem::replace(&mut self.is_asked, true);
+        let asked = &mut self.registration.asked;
         let end = self.end;
-        // The engine keeps the question until the peer has answered it.
-        if end.ours.get().is_some() || !self.has_told {
-            self.has_told = true;
-            end.ask_for(&self.ask, &mut self.registration.asked);
-        }
+        end.path.ask_for(end, &self.ask, asked, is_asked);
     }
 
     fn register(&mut self, waker: &Waker) {

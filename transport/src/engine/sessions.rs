@@ -5,10 +5,7 @@ use std::{io, net::SocketAddr, sync::Arc};
 use super::{Admission, Engine, close::Closing, credit::report_credit, heat_link, note_deadline};
 use crate::{
     connection::{Connection, Context, Handover},
-    node::{
-        Host, NodeState, SessionShared,
-        session::{Over, PeerInLog},
-    },
+    node::{Host, NodeState, SessionPath, SessionShared, session::PeerInLog},
     rdma::PreparedPair,
 };
 
@@ -43,11 +40,8 @@ impl Engine {
             "session up"
         );
         let ticket = admission.parts.rdma.as_ref().map(PreparedPair::ticket);
-        let over = match (&admission.parts.rdma, &admission.unix) {
-            (Some(pair), _) => Over::Pair(pair),
-            (None, Some(unix)) => Over::Shm(unix.bells.clone()),
-            (None, None) => Over::Stream,
-        };
+        let pair = admission.parts.rdma.as_ref();
+        let path = SessionPath::beside(admission.unix.as_ref());
         let (peer, resumes) = (admission.peer, admission.reconnect.is_some());
         let checksums = admission.payload_checksums;
         let shared = SessionShared::new(
@@ -57,7 +51,7 @@ impl Engine {
             accepted_on,
             resumes,
             checksums,
-            over,
+            (path, pair),
         );
         let shared = Arc::new(shared);
         let handover = Handover {

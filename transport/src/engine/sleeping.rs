@@ -14,9 +14,7 @@ impl Engine {
     /// itself. Returns whether it armed anything; then the program must look again.
     pub(crate) fn arm_receivers(&mut self) -> bool {
         let links = self.links.values_mut();
-        let armed = links.fold(false, |any, link| {
-            link.core.ends.receivers.arm(&link.core.common) | any
-        });
+        let armed = links.fold(false, |any, link| link.core.arm_receivers() | any);
         self.arm_ports_once() | armed
     }
 

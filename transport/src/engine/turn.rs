@@ -161,7 +161,7 @@ impl Engine {
                         self.watch.take_in(link);
                         if self.is_watched {
                             // The program that runs this turn looks for messages after it.
-                            link.core.ends.receivers.arm(&link.core.common);
+                            link.core.arm_receivers();
                         }
                     }
                     unix if unix == EpollToken::Unix as u64 => {

@@ -1,41 +1,32 @@
 //! The state of one session that handles and engine share.
 
 use std::sync::atomic::Ordering;
-use std::{
-    fmt, iter, mem, net::SocketAddr, os::fd::OwnedFd, sync::Arc, task::Waker, time::Instant,
-};
+use std::{fmt, mem, net::SocketAddr, os::fd::OwnedFd, sync::Arc, task::Waker, time::Instant};
 
 use ibex_base::{
     fork::{self, UsedAfterFork},
     sync::{Asymmetry, AtomicBool},
 };
-use ibex_protocol::{
-    format::{
-        control::{Ask, CloseReason, Role},
-        record::Layout,
-    },
-    transfer::{
-        eager_write::{LANDING_BYTES, LANDINGS_PER_CHANNEL, lands},
-        rendezvous::RemoteMemory,
-    },
+use ibex_protocol::format::{
+    control::{Ask, CloseReason, Role},
+    record::Layout,
 };
 use ibex_ring::{
     Released,
-    memory::{LargeLease, LargePool, MemoryError, RingArena, RingLease},
+    memory::RingLease,
     parking::{Condition, TimedOut},
 };
 
 use super::{
-    Driver, Host, Looks, Mark, NodeState, What, draining::PeerDraining, session_end::Ending,
+    Host, Mark, NodeState, What, draining::PeerDraining, session_end::Ending,
+    session_path::SessionPath,
 };
 use crate::{
-    rdma::{LandingPlace, PreparedPair, RdmaPort},
+    rdma::PreparedPair,
     session::{
         EngineId, Fabric, PeerDescription, SessionCounters, SessionStats, Suspension,
-        SuspensionCell, route::Route,
+        SuspensionCell, frame_path::FramePath,
     },
-    shared_memory::Bells,
-    wire::GrantedBlock,
 };
 
 /// The part of a session that handles and engine share.
@@ -47,10 +38,10 @@ pub struct SessionShared {
     peer: PeerDescription,
     /// The local address that the peer connected to, if the peer dialed.
     accepted_on: Option<SocketAddr>,
-    /// The doorbells, if data goes through memory that both processes map.
-    bells: Option<Arc<Bells>>,
-    /// The present route of the data.
-    pub(crate) carrier: Route,
+    /// The path of the data.
+    pub(super) path: SessionPath,
+    /// The wire that carries frames now.
+    pub(crate) frame_path: FramePath,
     /// True if the session goes on over another connection when its own breaks.
     pub(crate) resumes: bool,
     payload_checksums: bool,
@@ -87,16 +78,6 @@ impl fmt::Display for PeerInLog<'_> {
     }
 }
 
-/// The means of a session's data.
-pub(crate) enum Over<'a> {
-    /// The stream connection.
-    Stream,
-    /// Memory that both processes map. The engines wake each other by these bells.
-    Shm(Arc<Bells>),
-    /// A queue pair.
-    Pair(&'a PreparedPair),
-}
-
 impl SessionShared {
     pub(crate) fn new(
         (node, host): (Arc<NodeState>, Arc<dyn Host>),
@@ -105,22 +86,17 @@ impl SessionShared {
         accepted_on: Option<SocketAddr>,
         resumes: bool,
         payload_checksums: bool,
-        over: Over<'_>,
+        (path, pair): (SessionPath, Option<&PreparedPair>),
     ) -> Self {
-        let (bells, pair) = match over {
-            Over::Stream => (None, None),
-            Over::Shm(bells) => (Some(bells), None),
-            Over::Pair(pair) => (None, Some(pair)),
-        };
         let fences = node.driving.asymmetry() == Asymmetry::Fence;
         Self {
             node,
             host,
             id,
-            carrier: Route::new(peer.fabric, pair),
+            frame_path: FramePath::new(peer.fabric, pair),
             peer,
             accepted_on,
-            bells,
+            path,
             resumes,
             payload_checksums,
             fences: AtomicBool::new(fences),
@@ -192,7 +168,7 @@ impl SessionShared {
     /// Returns the session's counts so far.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
-        let rdma_port = self.carrier.last_port();
+        let rdma_port = self.frame_path.last_port();
         let rdma_port = rdma_port.map(|rdma_port| rdma_port.counts());
         self.counters.snapshot(rdma_port.unwrap_or_default())
     }
@@ -200,20 +176,14 @@ impl SessionShared {
     /// Returns how the session's completions are polled, and the reason, if it has any.
     #[must_use]
     pub fn completion_polling(&self) -> Option<String> {
-        let rdma_port = self
-            .carrier
-            .rdma_port()
-            .filter(|_| self.carrier.has_device());
+        let rdma_port = self.frame_path.live_port();
         rdma_port.map(|rdma_port| rdma_port.polling().to_string())
     }
 
     /// Returns the RDMA device and the port of it that carry the session's data now, if any do.
     #[must_use]
     pub fn rdma_port(&self) -> Option<(String, u8)> {
-        let rdma_port = self
-            .carrier
-            .rdma_port()
-            .filter(|_| self.carrier.has_device());
+        let rdma_port = self.frame_path.live_port();
         rdma_port.map(|rdma_port| (rdma_port.device().to_owned(), rdma_port.port()))
     }
 
@@ -229,144 +199,16 @@ impl SessionShared {
         self.node.has_lost_driver()
     }
 
-    /// Returns whether the session's channels lie in memory that the peer shares.
-    #[must_use]
-    pub fn shares_memory(&self) -> bool {
-        self.bells.is_some()
-    }
-
     /// Returns the fabric that carries the data now, or did last.
     #[must_use]
     pub fn fabric(&self) -> Fabric {
-        self.carrier.fabric()
+        self.frame_path.fabric()
     }
 
     /// Returns whether payloads have a checksum where tcp carries them.
     #[must_use]
     pub fn payload_checksums(&self) -> bool {
         self.payload_checksums
-    }
-
-    /// Leases a ring that the session can send from. This takes long, so it runs on a handle's
-    /// thread.
-    pub(crate) fn lease_ring(&self, min_bytes: usize) -> Result<RingLease, MemoryError> {
-        let mut lease = self.ring_arena().lease(min_bytes)?;
-        if let Some(rdma_port) = self.carrier.rdma_port() {
-            let registered = rdma_port.register_ring(&mut lease);
-            self.unless_lost(&rdma_port, registered)?;
-        }
-        Ok(lease)
-    }
-
-    /// Leases memory for a large message that the session can send from, in the same way.
-    pub(crate) fn lease_large(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
-        let mut lease = self.large_pool().take(bytes)?;
-        if let Some(rdma_port) = self.carrier.rdma_port() {
-            let registered = rdma_port.register_message(&mut lease, bytes);
-            self.unless_lost(&rdma_port, registered)?;
-        }
-        Ok(lease)
-    }
-
-    /// Ignores a failed registration if the session resumes over another wire. This is so where it
-    /// has no queue pair any more, or where the RDMA port is lost. That wire sends from memory that
-    /// is not registered.
-    fn unless_lost(
-        &self,
-        rdma_port: &RdmaPort,
-        registered: Result<(), MemoryError>,
-    ) -> Result<(), MemoryError> {
-        match registered {
-            Err(_) if self.resumes && (rdma_port.is_lost() || !self.carrier.has_device()) => Ok(()),
-            result => result,
-        }
-    }
-
-    /// Returns memory for a large message of `bytes` to come, if a pool keeps some and the budget
-    /// has room. The memory is charged, and registered if the peer may be granted it. This costs no
-    /// system call.
-    pub(crate) fn kept_for_arrival(&self, bytes: usize) -> Option<LargeLease> {
-        let rdma_port = self.granting_port();
-        let pool = match &rdma_port {
-            Some(_) => &self.node.granted_pool,
-            None => self.large_pool(),
-        };
-        let mut lease = pool.take_kept(bytes)?;
-        if let Some(rdma_port) = rdma_port {
-            rdma_port.granted_memory(&lease, bytes)?;
-        }
-        lease.charge_to(self.node.memory.claim(bytes as u64)?);
-        Some(lease)
-    }
-
-    /// Leases memory for a message that is to arrive. Memory that the peer's device may write to is
-    /// mapped, registered and charged as a whole, within half of the budget. Otherwise the lease
-    /// consists of addresses only, which get memory as the message comes. This takes long, so it
-    /// runs outside the turn.
-    pub(crate) fn lease_for_arrival(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
-        if let Some(rdma_port) = self.granting_port()
-            && let Some(claim) = self.node.memory.half().claim(bytes as u64)
-        {
-            let mut lease = self.node.granted_pool.take(bytes)?;
-            match rdma_port.register_grant(&mut lease, bytes) {
-                Ok(()) => {
-                    lease.charge_to(claim);
-                    return Ok(lease);
-                }
-                Err(error) => tracing::debug!(
-                    peer = %self.peer_in_log(),
-                    %error,
-                    "a large message comes in chunks: its memory cannot be granted"
-                ),
-            }
-        }
-        self.large_pool().reserve(bytes)
-    }
-
-    /// Returns whether a message of `bytes` may be written into a block that the peer has granted.
-    pub(crate) fn may_land(&self, bytes: usize) -> bool {
-        self.carrier.has_device() && lands(bytes as u64)
-    }
-
-    /// Returns whether the peer is granted blocks.
-    pub(crate) fn grants_landings(&self) -> bool {
-        self.granting_port()
-            .is_some_and(|rdma_port| rdma_port.has_landing_places())
-    }
-
-    /// Leases blocks for a channel's messages of medium size, as many as are available. This takes
-    /// long, so it runs outside the turn.
-    pub(crate) fn lease_landings(&self) -> Vec<(GrantedBlock, RemoteMemory)> {
-        let lease = |rdma_port: &Arc<RdmaPort>| {
-            let place = LandingPlace::take(rdma_port)?;
-            let lease = self.node.granted_pool.take(LANDING_BYTES);
-            match lease.and_then(|lease| GrantedBlock::register(place, lease)) {
-                Ok(block) => Some(block),
-                Err(error) => {
-                    let peer = self.peer.address;
-                    tracing::debug!(%peer, %error, "messages wait for their memory to be granted");
-                    None
-                }
-            }
-        };
-        let Some(rdma_port) = self.granting_port() else {
-            return Vec::new();
-        };
-        iter::repeat_with(|| lease(&rdma_port))
-            .map_while(|block| block)
-            .take(LANDINGS_PER_CHANNEL)
-            .collect()
-    }
-
-    /// Returns the address and key of memory that the peer may write a message of `bytes` to;
-    /// `None` if the peer may not write to it.
-    pub(crate) fn granted_memory(&self, lease: &LargeLease, bytes: usize) -> Option<RemoteMemory> {
-        self.granting_port()?.granted_memory(lease, bytes)
-    }
-
-    /// Returns the RDMA port through which the peer is granted memory of this process, if it is.
-    fn granting_port(&self) -> Option<Arc<RdmaPort>> {
-        self.carrier.granting_port()
     }
 
     /// Returns the peer's address for errors, with the peer's names and that of the local node, as
@@ -396,17 +238,6 @@ impl SessionShared {
         self.suspension.get()
     }
 
-    /// Returns the account of the present suspension, or of a peer whose host is silent, if that
-    /// holds messages up. Messages in memory that both processes map go on without a connection.
-    #[must_use]
-    #[cold]
-    pub fn cut_off(&self) -> Option<Arc<Suspension>> {
-        match self.shares_memory() {
-            true => None,
-            false => self.no_answer(),
-        }
-    }
-
     /// Returns the account of the present suspension, or of a peer whose host is silent.
     #[cold]
     pub(crate) fn no_answer(&self) -> Option<Arc<Suspension>> {
@@ -422,23 +253,13 @@ impl SessionShared {
     pub(crate) fn end(&self) {
         // Relaxed: a queue that sees it late drops the session with later ones.
         self.is_over.store(true, Ordering::Relaxed);
-        if let Some(bells) = &self.bells {
-            bells.close();
-        }
+        self.close_path();
     }
 
     /// Returns whether the session is over.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
-    }
-
-    /// Wakes the peer's engine (shm).
-    #[cold]
-    pub(crate) fn ring_peer(&self) {
-        if self.bells.as_ref().is_some_and(|bells| bells.ring()) {
-            self.counters.bells.fetch_add(1, Ordering::Relaxed);
-        }
     }
 
     /// Tells the engine that the prefix of a receiving end moved; `urgent` if the sender must learn
@@ -448,37 +269,10 @@ impl SessionShared {
         self.host.mark(Mark::Released { session, end }, !urgent);
     }
 
-    /// Returns the number of queued bytes at which `send` runs a turn itself.
-    pub(crate) fn transmit_at(&self, window_bytes: usize) -> usize {
-        match self.node.driver() {
-            Driver::Caller | Driver::Tasks if !self.shares_memory() => {
-                CALLER_BATCH_BYTES.min(window_bytes / 2)
-            }
-            _ => usize::MAX,
-        }
-    }
-
     /// Returns whether calls that wait for the peer's memory look for a while before they sleep.
     #[inline]
     pub(crate) fn spins(&self) -> bool {
         self.node.spins()
-    }
-
-    /// Returns the kind of look that waiting calls of this session need.
-    pub(crate) fn looks(&self) -> Looks {
-        match self.bells {
-            Some(_) => Looks::Memory,
-            None if self.carrier.has_device() => Looks::Queue,
-            None => Looks::Socket,
-        }
-    }
-
-    pub(crate) fn ring_arena(&self) -> &RingArena {
-        &self.node.ring_arena
-    }
-
-    pub(crate) fn large_pool(&self) -> &LargePool {
-        &self.node.large_pool
     }
 
     // ---- Calls of ends on the engine ---------------------------------------------------
@@ -596,10 +390,10 @@ impl<C: Condition> Condition for Kept<C> {
 impl Drop for SessionShared {
     fn drop(&mut self) {
         if fork::is_child() {
-            // The node and the route are leaked, so that a fork of the process frees nothing that
+            // The node and the path are leaked, so that a fork of the process frees nothing that
             // they hold.
             mem::forget(self.node.clone());
-            self.carrier.forget();
+            self.frame_path.forget();
         }
     }
 }
@@ -612,7 +406,3 @@ impl fmt::Debug for SessionShared {
             .finish()
     }
 }
-
-/// Bytes that `send` queues before it runs a turn under `Driver::Caller`. Writes of 5 KiB carry
-/// 10–14 million records of 64 bytes per second, and writes of 32 KiB carry 40–75 million.
-const CALLER_BATCH_BYTES: usize = 32 << 10;

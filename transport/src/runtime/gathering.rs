@@ -71,13 +71,13 @@ impl Gathering {
         self.runtime.first()
     }
 
-    /// Returns the kind of look that a waiting call needs. `in_memory` says that every member's peer
-    /// writes this process's memory.
+    /// Returns the kind of look that a waiting call needs which waits for a member at `session`, and
+    /// for others with `looks`.
     #[must_use]
-    pub fn looks(in_memory: bool) -> Looks {
-        match in_memory {
-            true => Looks::Memory,
-            false => Looks::Socket,
+    pub fn looks_with(looks: Looks, session: &SessionShared) -> Looks {
+        match session.looks() {
+            Looks::Memory => looks,
+            Looks::Queue | Looks::Socket => Looks::Socket,
         }
     }
 

@@ -163,10 +163,18 @@ impl SessionShared {
         self.event_loop().wait(deadline, looks, condition)
     }
 
-    /// Transmits published messages, where callers turn the engine and a device carries them.
+    /// Transmits published messages, where callers turn the engine and a wire carries them.
     pub(crate) fn let_out(&self) {
-        if self.node.driver() != Driver::Threads {
+        if self.node.driver() != Driver::Threads && self.looks() != Looks::Memory {
             self.event_loop().let_out(self.id);
+        }
+    }
+
+    /// Transmits published messages before a wait is prepared, which may be for the answer to them.
+    /// For messages over a device: sending takes no system call of this thread there.
+    pub(crate) fn let_out_before_wait(&self) {
+        if self.looks() == Looks::Queue {
+            self.let_out();
         }
     }
 

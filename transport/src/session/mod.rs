@@ -1,5 +1,5 @@
-//! The facts of a session: its peer, its fabric, its route, its counters and the reason for its
-//! end.
+//! The facts of a session: its peer, its fabric, the path of its frames, its counters and the reason
+//! for its end.
 
 pub(crate) mod coarse_time;
 mod counters;
@@ -7,11 +7,11 @@ pub mod disconnected;
 mod engine_id;
 mod fabric;
 mod failover_policy;
+pub(crate) mod frame_path;
 mod held_place;
 mod interface;
 mod not_opened;
 mod peer;
-pub(crate) mod route;
 mod stats;
 mod suspension;
 

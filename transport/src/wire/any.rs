@@ -1,18 +1,17 @@
 //! The wire of a session, of any kind.
 
-#[cfg(feature = "pipe")]
-use std::sync::atomic::Ordering;
 use std::{io, time::Instant};
 
 use ibex_protocol::session::{Session, WireTerms};
 use ibex_ring::memory::MemoryError;
 
 #[cfg(feature = "pipe")]
-use super::pipe::{CARRIES_TCP, PipeWire};
+use super::pipe::PipeWire;
 use super::{
     Frames, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireParts, WireSocket,
     WireStart,
     stream::{Layer, StreamWire},
+    wire_path::WirePath,
 };
 #[cfg(any(test, feature = "verbs"))]
 use super::{Heard, WireNews, queue_pair::QueuePairWire};
@@ -46,7 +45,7 @@ impl AnyWire {
         let WireStart {
             parts,
             session,
-            carries_data,
+            data_path,
             payload_checksums,
             ..
         } = start;
@@ -56,14 +55,15 @@ impl AnyWire {
             tls,
             rdma,
         } = parts;
+        let path = WirePath(data_path);
         let (wire, terms) = match rdma {
             #[cfg(feature = "pipe")]
-            None if carries_data && CARRIES_TCP.load(Ordering::Relaxed) => {
+            None if path.goes_through_pipe() => {
                 (AnyWire::Pipe(PipeWire::new(&leftover)), WireTerms::STREAM)
             }
             None => {
                 let layer = Layer::new(tls);
-                let stream = StreamWire::new(layer, leftover, carries_data, payload_checksums);
+                let stream = StreamWire::new(layer, leftover, path, payload_checksums);
                 (AnyWire::Stream(stream), WireTerms::STREAM)
             }
             #[cfg(any(test, feature = "verbs"))]
@@ -162,8 +162,8 @@ impl Wire for AnyWire {
         forward!(self, wire => wire.reads_every_turn(), false)
     }
 
-    fn has_device(&self) -> bool {
-        forward!(self, wire => wire.has_device(), false)
+    fn belongs_to_port(&self) -> bool {
+        forward!(self, wire => wire.belongs_to_port(), false)
     }
 
     #[inline]

@@ -8,7 +8,7 @@ use ibex_protocol::transfer::{
 };
 use ibex_ring::memory::{LargeBuffer, LargeLease, MemoryError};
 
-use crate::{rdma::LandingPlace, session::route::Route};
+use crate::{rdma::LandingPlace, session::frame_path::FramePath};
 
 /// A block of memory that the peer may write to. Dropping the block returns its memory to the pool
 /// of memory for peers.
@@ -29,10 +29,10 @@ impl GrantedBlock {
         Ok((Self { lease, place }, memory))
     }
 
-    /// Returns whether the peer can write to the block over the current `route`. The session may
+    /// Returns whether the peer can write to the block over the current `path`. The session may
     /// have left the device with which the block is registered.
-    pub(crate) fn is_granted_on(&self, route: &Route) -> bool {
-        let rdma_port = route.granting_port();
+    pub(crate) fn is_granted_on(&self, path: &FramePath) -> bool {
+        let rdma_port = path.granting_port();
         rdma_port.is_some_and(|rdma_port| self.place.is_of(&rdma_port))
     }
 

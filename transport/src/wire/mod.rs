@@ -24,6 +24,7 @@ pub(crate) mod stream;
 pub(crate) mod tests;
 mod tools;
 mod turn_share;
+mod wire_path;
 
 use std::{io, ptr::NonNull, sync::Arc, time::Instant};
 
@@ -123,10 +124,9 @@ pub(crate) trait Wire {
         false
     }
 
-    /// Returns whether a device carries the frames. Then the device's port lends the buffers in
-    /// which they arrive, and the peer may be granted memory to write to. The engine must be told
-    /// when such a wire is gone.
-    fn has_device(&self) -> bool {
+    /// Returns whether an RDMA port lends the buffers in which frames arrive. The engine must be
+    /// told when such a wire is gone.
+    fn belongs_to_port(&self) -> bool {
         false
     }
 

@@ -2,15 +2,15 @@
 
 use std::{io, net::TcpStream};
 
-use ibex_protocol::session::WireTerms;
-use ibex_ring::memory::MemoryError;
+use ibex_protocol::session::{DataPath, WireTerms};
 use ibex_tls::Tls;
 
 use super::{
     AnyWire, MessageMemory, RingMemory, Tools, WireSocket, register_with,
     stream::{Layer, say_last_word},
+    wire_path::WirePath,
 };
-use crate::{rdma::PreparedPair, session::route::Route};
+use crate::{rdma::PreparedPair, session::frame_path::FramePath};
 
 /// The parts that a wire is made of. They may be given up until the wire is made.
 #[derive(Debug)]
@@ -40,24 +40,24 @@ impl WireParts {
         self.rdma.as_ref().is_some_and(PreparedPair::dialed)
     }
 
-    /// Makes `route` lead over these parts. A session that leaves its device gets another one if it
+    /// Makes `path` lead over these parts. A session that leaves its device gets another one if it
     /// `goes_back`.
-    pub(crate) fn take_route(&self, route: &Route, goes_back: bool) {
+    pub(crate) fn take_path(&self, path: &FramePath, goes_back: bool) {
         match &self.rdma {
-            Some(pair) => route.take_pair(pair),
-            None => route.take_stream(goes_back),
+            Some(pair) => path.take_pair(pair),
+            None => path.take_stream(goes_back),
         }
     }
 
     /// Makes sure that a wire of these parts can send from the memory of a session that used
-    /// `route` before. Memory that is not registered is registered here, inside the turn, because
+    /// `path` before. Memory that is not registered is registered here, inside the turn, because
     /// only a newly opened device lacks the registration.
     ///
     /// # Errors
     /// The reason why the wire cannot send from the memory.
     pub(crate) fn take_memory<'a, M>(
         &self,
-        route: &Route,
+        path: &FramePath,
         mut memory: impl Iterator<Item = (Option<&'a mut RingMemory>, M)>,
     ) -> Result<(), String>
     where
@@ -66,7 +66,7 @@ impl WireParts {
         let Some(pair) = &self.rdma else {
             return Ok(());
         };
-        if !route.fits(pair) {
+        if !path.fits(pair) {
             return Err(
                 "messages of the session are longer than the frames of a queue pair".into(),
             );
@@ -82,8 +82,8 @@ pub(crate) struct WireStart {
     pub(crate) parts: WireParts,
     /// The id of the session.
     pub(crate) session: u64,
-    /// The wire carries data as well as control messages.
-    pub(crate) carries_data: bool,
+    /// The path of the session's messages.
+    pub(crate) data_path: DataPath,
     /// Both ends check the payloads of frames over the connection.
     pub(crate) payload_checksums: bool,
     /// The peer waits for this end to come back when the wire breaks.
@@ -94,24 +94,13 @@ impl WireStart {
     /// Makes the wire and its socket, and returns the terms of frames over it. If there is no
     /// memory for the wire, the peer is told.
     pub(crate) fn begin(self, tools: &mut Tools) -> io::Result<(AnyWire, WireSocket, WireTerms)> {
-        match self.make_room(tools) {
+        let has_buffers = self.parts.rdma.is_some();
+        match WirePath(self.data_path).make_room(has_buffers, tools) {
             Ok(()) => AnyWire::new(self),
             Err(refused) => {
                 self.parts.abandon(self.resumes);
                 Err(io::Error::other(refused))
             }
         }
-    }
-
-    /// Allocates memory for arriving data in advance, so that arrivals over a network cause no
-    /// allocation.
-    fn make_room(&self, tools: &mut Tools) -> Result<(), MemoryError> {
-        if self.carries_data {
-            if self.parts.rdma.is_none() {
-                tools.blocks.provide()?;
-            }
-            tools.compact_blocks.provide()?;
-        }
-        Ok(())
     }
 }

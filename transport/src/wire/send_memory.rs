@@ -7,7 +7,7 @@ use ibex_ring::memory::{LargeLease, MemoryError, RingLease};
 
 use crate::{
     rdma::{RdmaPort, RegisteredMessage, RegisteredRing},
-    session::route::Route,
+    session::frame_path::FramePath,
 };
 
 /// The ring of a sending end.
@@ -20,9 +20,9 @@ pub(crate) struct RingMemory {
 }
 
 impl RingMemory {
-    /// Takes over a ring, which its handle has registered if the route requires that.
-    pub(crate) fn new(lease: Arc<RingLease>, route: &Route) -> Self {
-        let registered = route
+    /// Takes over a ring, which its handle has registered if the path requires that.
+    pub(crate) fn new(lease: Arc<RingLease>, path: &FramePath) -> Self {
+        let registered = path
             .rdma_port()
             .and_then(|rdma_port| rdma_port.registered_ring(&lease));
         Self { lease, registered }
@@ -58,9 +58,9 @@ pub(crate) struct MessageMemory {
 }
 
 impl MessageMemory {
-    /// Takes over a message, which its handle has registered if the route requires that.
-    pub(crate) fn new(memory: LargeLease, length: usize, route: &Route) -> Self {
-        let rdma_port = route.rdma_port();
+    /// Takes over a message, which its handle has registered if the path requires that.
+    pub(crate) fn new(memory: LargeLease, length: usize, path: &FramePath) -> Self {
+        let rdma_port = path.rdma_port();
         let registered = rdma_port.and_then(|rdma_port| rdma_port.registered_message(&memory));
         Self {
             memory,

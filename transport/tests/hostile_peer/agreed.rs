@@ -8,7 +8,7 @@ use ibex_protocol::{
         record::{RecordHeader, RecordKind, first_position, record_size},
     },
     framing::Carriage,
-    session::SessionConfig,
+    session::{DataPath, SessionConfig},
     transfer::rendezvous::RemoteMemory,
 };
 
@@ -31,7 +31,7 @@ pub(crate) fn config() -> SessionConfig {
         our_credit: CREDIT,
         peer_credit: CREDIT,
         max_channels: MAX_CHANNELS,
-        data_in_band: true,
+        data_path: DataPath::Frames,
         writes: true,
         immediate: true,
         resumes: true,

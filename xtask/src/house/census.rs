@@ -106,8 +106,10 @@ impl Census {
         if is_strong && !source.comments(&words[at]).contains("pairs with") {
             self.unpaired.push(place());
         }
-        let is_question = QUESTIONS.contains(&text(0)) || text(0) == "get" && text(2) == "ours";
-        if text(1) == "." && is_question && !source.path.ends_with("_path.rs") {
+        let is_asked = text(1) == "." && QUESTIONS.contains(&text(0));
+        let is_variant = text(0).starts_with(char::is_uppercase);
+        let is_compared = is_variant && text(1) == ":" && PATHS.contains(&text(3));
+        if (is_asked || is_compared) && !source.path.ends_with("_path.rs") {
             self.questions.push(place());
         }
     }
@@ -196,12 +198,15 @@ fn is_name(word: &str) -> bool {
 
 /// The atomic orderings that have a partner.
 const STRONG: [&str; 4] = ["Acquire", "Release", "AcqRel", "SeqCst"];
-/// The questions which fabric carries data. The fifth one is `ours.get()`.
-const QUESTIONS: [&str; 4] = [
+/// The questions which fabric carries data, by the names that they have or had.
+const QUESTIONS: [&str; 5] = [
     "shares_memory",
     "data_in_band",
     "carries_data",
     "has_device",
+    "is_over_pair",
 ];
+/// The types whose variants are the answers.
+const PATHS: [&str; 4] = ["DataPath", "ReceivePath", "SendPath", "SessionPath"];
 /// The names that types of several modules may have.
 const ANYWHERE: [&str; 3] = ["Builder", "Error", "State"];

@@ -172,7 +172,7 @@ pub mod inner {
             self.flag.store(true, Ordering::SeqCst); // pairs with `four`
             let text = "pairs with"; self.flag.load(Ordering::Acquire);
             self.flag.load(Ordering::Relaxed);
-            if self.session.shares_memory() || self.ours.get().is_some() {}
+            if self.session.shares_memory() || path == DataPath::Frames {}
         }
     }
 }

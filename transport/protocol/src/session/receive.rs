@@ -59,7 +59,7 @@ impl Session {
         let record = RecordHeader::of_data(u64::from_le_bytes(*word))?;
         let bytes = frame.len() - offset;
         let cost = self.config.carriage.cost(&header);
-        let is_due = self.config.data_in_band
+        let is_due = self.config.data_path.check_data_frame().is_ok()
             && frame.len() <= self.config.carriage.frame_bytes()
             && self.credit_grant.covers_quietly(cost);
         let Some((
@@ -173,9 +173,7 @@ impl Session {
         body: &[u8],
         body_landing: usize,
     ) -> Result<Arrival, PeerMisbehaved> {
-        if !self.config.data_in_band {
-            return Err(PeerMisbehaved::DataInBand);
-        }
+        self.config.data_path.check_data_frame()?;
         let Addressee {
             end,
             is_closed,
@@ -219,9 +217,7 @@ impl Session {
     }
 
     fn handle_chunk(&mut self, header: &FrameHeader) -> Result<Arrival, PeerMisbehaved> {
-        if !self.config.data_in_band {
-            return Err(PeerMisbehaved::DataInBand);
-        }
+        self.config.data_path.check_data_frame()?;
         let Addressee {
             end,
             is_closed,
@@ -612,7 +608,7 @@ impl Session {
         reason: CloseReason,
         last: u64,
     ) -> Result<(), PeerMisbehaved> {
-        let in_band = self.config.data_in_band;
+        let path = self.config.data_path;
         if let Some(open) = self
             .unpaired
             .iter_mut()
@@ -630,9 +626,9 @@ impl Session {
             self.forget_if_over(end);
             return Ok(());
         }
-        if let EndState::Receiver(Some(channel)) = &entry.state
-            && in_band
-            && !entry.closed_here
+        let is_closed = entry.closed_here;
+        if let Some(channel) = entry.state.framed_receiver(path)
+            && !is_closed
             && !channel.is_whole(last)
         {
             let received = channel.counters().received;

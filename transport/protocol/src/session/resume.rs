@@ -184,20 +184,17 @@ impl Session {
                 receiver: None,
             });
         }
-        let in_band = self.config.data_in_band;
+        let path = self.config.data_path;
         for (peer_end, &end) in self.paired.iter().flat_map(IdMap::iter) {
             let Some(entry) = self.ends.get_mut(end) else {
                 continue;
             };
-            let receiver = match &mut entry.state {
-                EndState::Receiver(Some(channel)) if in_band => {
-                    channel.large.begin_anew(self.config.writes);
-                    let counters = channel.tell();
-                    self.events.push_back(Event::Told { end, counters });
-                    Some(channel.known())
-                }
-                _ => None,
-            };
+            let receiver = entry.state.framed_receiver(path).map(|channel| {
+                channel.large.begin_anew(self.config.writes);
+                let counters = channel.tell();
+                self.events.push_back(Event::Told { end, counters });
+                channel.known()
+            });
             self.control.push_back(Control::Known {
                 end: peer_end,
                 heard_close: entry.heard_close,

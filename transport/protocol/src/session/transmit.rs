@@ -59,16 +59,16 @@ impl Session {
         bytes: usize,
         landing: usize,
     ) -> Option<FrameHeader> {
-        if self.has_errands || !self.ready.is_empty() || !self.config.data_in_band {
+        if self.has_errands || !self.ready.is_empty() {
             return None;
         }
         let entry = self.ends.get_mut(end)?;
+        if !entry.takes_records(self.config.data_path) || entry.closed_here {
+            return None;
+        }
         let EndState::Sender(channel) = &mut entry.state else {
             return None;
         };
-        if entry.peer.is_none() || entry.closed_there || entry.closed_here {
-            return None;
-        }
         let pad = pad_for(landing, false, channel.alignment);
         let header = FrameHeader {
             length: (HEADER_BYTES + usize::from(pad) + bytes) as u32,
@@ -264,13 +264,12 @@ impl Session {
             (Carriage::Buffers { bytes }, _) => bytes,
         };
         let entry = self.ends.get_mut(end)?;
+        if !entry.takes_records(self.config.data_path) {
+            return None;
+        }
         let EndState::Sender(channel) = &mut entry.state else {
             return None;
         };
-        let is_live = entry.peer.is_some() && !entry.closed_there;
-        if !is_live || !self.config.data_in_band {
-            return None;
-        }
         let has_large = !channel.has_nothing_large();
         let may_write = self.writes_under_way < WRITES_UNDER_WAY;
         let has_piece = has_large && channel.large.has_piece(may_write);
@@ -344,15 +343,14 @@ impl Session {
             let extension = self.extension_of(false, wants, true);
             return Served::Frame(self.frame_records(&records, extension, landing, head));
         }
-        let in_band = self.config.data_in_band;
         let Some(entry) = self.ends.get_mut(end) else {
             return Served::Empty;
         };
-        let is_live = entry.peer.is_some() && !entry.closed_there;
+        let takes_records = entry.takes_records(self.config.data_path);
         let EndState::Sender(channel) = &mut entry.state else {
             return Served::Empty;
         };
-        if is_live && in_band {
+        if takes_records {
             let longest = self.config.carriage.chunk_bytes();
             let may_write = self.writes_under_way < WRITES_UNDER_WAY;
             if let Some(next) = channel.unlanded() {
@@ -383,7 +381,7 @@ impl Session {
         };
         match channel.closing {
             Some((final_sequence, reason))
-                if !is_live || !in_band || channel.is_drained(final_sequence) =>
+                if !takes_records || channel.is_drained(final_sequence) =>
             {
                 channel.closing = None;
                 channel.queued = false;

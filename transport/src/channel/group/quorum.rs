@@ -18,7 +18,11 @@ use super::{
     SendGroup, check_fork,
     member::{Member, Parted},
 };
-use crate::{channel::SendHandle, session::Suspension};
+use crate::{
+    channel::SendHandle,
+    endpoint::send_end::{SendEnd, Wish},
+    session::Suspension,
+};
 
 /// The failure to get as many acknowledgements of a message as were asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,14 +114,13 @@ impl<P: Clone> SendGroup<P> {
         let Patience::Until(deadline) = patience else {
             return Err(QuorumFailure::TimedOut(self.votes(sequence)));
         };
-        // Over a wire, a look is useless before the peer's engine has got the question.
-        self.ask_for(sequence, |member| !member.handle.shares_memory());
+        self.ask_for(sequence, |end, ask, _| end.path.ask_ahead(end, ask));
         let (runtime, looks) = (self.runtime.clone(), self.looks());
         let reached = Reached {
             group: self,
             sequence,
             quorum,
-            has_told: true,
+            is_asked: true,
         };
         match runtime.wait(deadline, looks, reached) {
             Ok(answer) => answer,
@@ -139,7 +142,7 @@ impl<P: Clone> SendGroup<P> {
             group: self,
             sequence,
             quorum,
-            has_told: false,
+            is_asked: false,
         };
         // Where callers turn the engine, this turn may bring the answer at once.
         parking::poll(reached, waker, || runtime.poll_in_passing())
@@ -218,16 +221,15 @@ impl<P: Clone> SendGroup<P> {
 
     // ---- Waiting ---------------------------------------------------------------------
 
-    /// Asks those members to report the acknowledgement of `sequence` for which `is_asked` holds.
-    fn ask_for(&mut self, sequence: u64, is_asked: impl Fn(&Member<P>) -> bool) {
+    /// Has `ask` ask each member that may acknowledge `sequence` to report that.
+    fn ask_for(&mut self, sequence: u64, ask: impl Fn(&SendEnd, &Ask, &mut Option<Wish>)) {
         for member in &mut self.members {
             if let Some(acknowledged) = member.own(sequence)
                 && member.standing(sequence) == Standing::May
-                && is_asked(member)
             {
                 let question = Ask::acknowledged(acknowledged);
                 let SendHandle { end, waits, .. } = &mut member.handle;
-                end.ask_for(&question, &mut waits.acked.asked);
+                ask(end, &question, &mut waits.acked.asked);
             }
         }
     }
@@ -248,8 +250,8 @@ struct Reached<'g, P> {
     group: &'g mut SendGroup<P>,
     sequence: u64,
     quorum: usize,
-    /// Members over a wire were asked.
-    has_told: bool,
+    /// The members were asked.
+    is_asked: bool,
 }
 
 impl<P: Clone> Condition for Reached<'_, P> {
@@ -260,10 +262,9 @@ impl<P: Clone> Condition for Reached<'_, P> {
     }
 
     fn ask(&mut self) {
-        // Over a wire, the peer's engine keeps the question until it is answered.
-        let has_told = mem::replace(&mut self.has_told, true);
-        self.group.ask_for(self.sequence, |member| {
-            !has_told || member.handle.shares_memory()
+        let is_asked = mem::replace(&mut self.is_asked, true);
+        self.group.ask_for(self.sequence, |end, ask, asked| {
+            end.path.ask_for(end, ask, asked, is_asked);
         });
     }
 

@@ -106,11 +106,7 @@ impl ReceiveHandle {
         };
         // The handle has one waker. That of a task that waited before is taken back.
         self.leave();
-        if self.end.session.carrier.has_device() {
-            // Published messages go out before the wait is prepared, because this wait may be for
-            // the answer to them. Over a device, sending takes no system call of this thread.
-            self.end.session.let_out();
-        }
+        self.end.session.let_out_before_wait();
         let end = self.end.clone();
         let session = &end.session;
         if end.state.is_pending()
@@ -146,9 +142,7 @@ impl ReceiveHandle {
     /// Tells the sender which messages were released and acknowledged, where that takes no frame. A
     /// wait that finds nothing at once calls this, because the sender may be waiting for it.
     pub fn keep_nothing_back(&self) {
-        if self.end.session.shares_memory() {
-            self.end.advance(true);
-        }
+        self.end.path.keep_nothing_back(&self.end);
     }
 
     /// Asks to be woken, because the caller is about to sleep. A look follows.
@@ -161,16 +155,12 @@ impl ReceiveHandle {
             // and the engine wakes the receiver.
             end.answer_ask();
         }
-        if let Some(ours) = end.ours.get() {
-            self.arm.arm(&ours.armed, end.session.asymmetry());
-        }
+        end.path.arm(end, &mut self.arm);
     }
 
     /// Withdraws the request to be woken.
     pub(in crate::channel) fn disarm(&mut self) {
-        if let Some(ours) = self.end.ours.get() {
-            self.arm.disarm(&ours.armed);
-        }
+        self.end.path.disarm(&mut self.arm);
     }
 }
 

@@ -1,23 +1,17 @@
 //! Messages that do not fit the ring: the memory in which they are encoded, and their announcement
 //! in the ring.
 
-use ibex_protocol::{
-    format::{
-        control::Ask,
-        record::{LargeAnnouncement, RecordKind},
-    },
-    transfer::{eager_write::LANDINGS_UNDER_WAY, rendezvous::LARGE_PER_CHANNEL},
+use ibex_protocol::format::{
+    control::Ask,
+    record::{LargeAnnouncement, RecordKind},
 };
-use ibex_ring::{memory::class_bytes, parking::Patience};
+use ibex_ring::parking::Patience;
 
 use super::{Abort, Encoder, FOR_RELEASE};
-use crate::{
-    endpoint::{
-        error::{Full, SendError, SendFailure},
-        send_end::SendEnd,
-        send_producer::{LargePlace, SendProducer},
-    },
-    shared_memory::MESSAGE_SLOTS,
+use crate::endpoint::{
+    error::{Full, SendError, SendFailure},
+    send_end::SendEnd,
+    send_producer::{LargePlace, SendProducer},
 };
 
 /// Steps that need the right to the producer.
@@ -56,48 +50,20 @@ impl SendEnd {
         bytes: usize,
         patience: Patience,
     ) -> Result<LargePlace, SendFailure> {
-        let shares_memory = self.ours.get().is_some();
-        let under_way = if shares_memory {
-            MESSAGE_SLOTS
-        } else if self.session.may_land(bytes) {
-            LANDINGS_UNDER_WAY
-        } else {
-            // A session that resumes keeps a message until the peer has confirmed its arrival.
-            LARGE_PER_CHANNEL + usize::from(self.session.resumes)
-        };
-        // Over a wire, the memory is free when the local engine has sent the message or knows that
-        // it has arrived; the peer need not be asked. Where the peer reads the memory in place, it
-        // is free when the peer's application has released the message.
-        let all_out = if shares_memory {
-            Full::Slots
-        } else {
-            Full::Memory
-        };
+        let (most, all_out) = self.path.most_large(self, bytes);
         let all_out = |_: &SendProducer| all_out;
         self.wait_until(producer, patience, (Ask::default(), all_out), |producer| {
-            producer.retire_large(self, shares_memory);
-            producer.large.len() < under_way
+            self.path.retire_large(self, producer);
+            producer.large.len() < most
         })?;
         let full = |_: &SendProducer| Full::Unreleased;
         self.wait_until(producer, patience, (FOR_RELEASE, full), |producer| {
-            producer.retire_large(self, shares_memory);
+            self.path.retire_large(self, producer);
             producer.admits(bytes)
         })?;
-        if shares_memory {
-            let most = producer.out.most_in_segments();
-            if let Ok(more) = class_bytes(bytes)
-                && let emptied @ 1.. = producer.segments.make_room(bytes, more, most)
-            {
-                self.session.pass_forget(self.id, emptied);
-            }
-            let slot = producer.segments.take(bytes).map_err(SendError::Memory)?;
-            let slot = slot.expect("fewer messages are under way than there are slots");
-            Ok(LargePlace::Slot(slot.index()))
-        } else {
-            let session = &self.session;
-            let lease = session.lease_large(bytes).map_err(SendError::Memory)?;
-            Ok(LargePlace::Lease(lease))
-        }
+        let forget = |emptied| self.session.pass_forget(self.id, emptied);
+        let place = self.path.take_large(self, producer, bytes, forget);
+        Ok(place.map_err(SendError::Memory)?)
     }
 
     /// Publishes the announcement of the message in `place`. The caller has made sure that the ring
@@ -137,14 +103,14 @@ impl SendEnd {
             to.write(*from);
         }
         producer.large.push_back((sequence, slot));
-        if producer.goes_out(sequence, length) && self.ours.get().is_none() {
+        if producer.goes_out(sequence, length) {
             // The sender will soon wait for releases. Asking now brings the answer by then.
             let released = producer.ring.released().messages + 1;
             let ask = Ask {
                 released,
                 ..Ask::default()
             };
-            self.session.ask(self.id, ask);
+            self.path.ask_ahead(self, &ask);
         }
         self.large_messages.add(1);
         self.large_bytes.add(length as u64);

@@ -12,7 +12,6 @@ use crate::{
         Context,
         core::{Common, Core},
         receivers::Receivers,
-        stalls::wants_room,
     },
     endpoint::stall::NOTICE,
     session::EndCause,
@@ -35,7 +34,8 @@ impl Receivers {
                     receiver.end.answer_ask();
                     // The receiver may wait for a guard that was just counted.
                     receiver.end.waiters.take(wakers);
-                    if wants_room(theirs) {
+                    let end = &receiver.end;
+                    if end.path.is_room_wanted(end, &common.session) {
                         receiver.room_is_wanted(*wanted.get_or_insert_with(clock::now));
                     }
                 }
@@ -45,47 +45,29 @@ impl Receivers {
             common.timers.set_sooner(Timer::Stall, now + NOTICE);
         }
     }
+}
 
+impl Core {
     /// Arms the receivers that no thread waits in, for a program that sleeps on the epoll set and
     /// takes messages without waiting. Returns whether any was armed: then the program must look
     /// again before it sleeps.
-    ///
-    /// The word belongs to the handle, which may be arming it at this moment on another thread. So
-    /// the word is replaced only if it still has the value seen here, which is spent and has no
-    /// waiter. The upper half of the generations is reserved for this function, so that no
-    /// generation occurs twice.
-    pub(crate) fn arm(&mut self, common: &Common) -> bool {
-        if !common.shares_memory {
+    pub(crate) fn arm_receivers(&mut self) -> bool {
+        if self.shared_memory.is_none() {
             return false;
         }
         let mut any = false;
-        for receiver in self.ends.values_mut() {
+        for receiver in self.ends.receivers.ends.values_mut() {
             let end = &receiver.end;
-            let (Some(theirs), Some(ours)) = (end.theirs.get(), end.ours.get()) else {
-                continue;
-            };
-            let seen = ours.armed.load(Ordering::Relaxed);
-            let is_spent = seen == 0 || theirs.rung.is_for(&ours.armed);
-            if !is_spent || end.waiters.is_waiting() {
-                continue;
-            }
-            let next = receiver.armed_for_caller.wrapping_add(1) | ARMED_FOR_CALLER;
-            receiver.armed_for_caller = next;
-            let replaced =
-                ours.armed
-                    .compare_exchange(seen, next, Ordering::Relaxed, Ordering::Relaxed);
-            any |= replaced.is_ok();
+            any |= end.path.arm_for_caller(end, &mut receiver.armed_for_caller);
         }
         if any {
             // DOORBELL, the heavy half for all words set above; pairs with the light half
             // in `Doorbell::is_due`.
-            common.shared.asymmetry().heavy();
+            self.common.shared.asymmetry().heavy();
         }
         any
     }
-}
 
-impl Core {
     /// Handles the peer's ring: wakes the tasks and threads whose events have come, and answers
     /// senders that ask.
     pub(crate) fn bell_rang(&mut self, tools: &Tools, context: &mut Context<'_>) {
@@ -106,11 +88,7 @@ impl Core {
         receivers.answer_asks(&mut self.common, &mut context.wakers);
         for receiver in receivers.ends.values_mut() {
             let end = &receiver.end;
-            let (Some(theirs), Some(ours)) = (end.theirs.get(), end.ours.get()) else {
-                continue;
-            };
-            let is_meant = theirs.rung.is_for(&ours.armed) || theirs.closed_at().is_some();
-            if is_meant && end.waiters.is_waiting() {
+            if end.path.was_rung(end) && end.waiters.is_waiting() {
                 end.waiters.take(&mut context.wakers);
             }
         }
@@ -128,6 +106,3 @@ impl Core {
         }
     }
 }
-
-/// The bit that marks generations of armings that no handle has made.
-const ARMED_FOR_CALLER: u32 = 1 << 31;

@@ -228,8 +228,8 @@ impl SharedMemory {
     }
 
     /// Keeps the words of receiving end `end`, which is closed and whose peer does not know it yet.
-    pub(in crate::connection) fn keep_words(&mut self, end: u32, words: &Words<ReceiverWords>) {
-        self.closed.insert(end, words.clone());
+    pub(in crate::connection) fn keep_words(&mut self, end: u32, words: Words<ReceiverWords>) {
+        self.closed.insert(end, words);
     }
 
     /// Drops the words of `end`, whose counterpart at the peer is gone too.

@@ -355,7 +355,7 @@ impl Wire for QueuePairWire {
         self.sending.is_blocked || !self.is_live()
     }
 
-    fn has_device(&self) -> bool {
+    fn belongs_to_port(&self) -> bool {
         true
     }
 

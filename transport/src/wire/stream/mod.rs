@@ -22,7 +22,7 @@ use ibex_protocol::{
     session::Session,
 };
 
-use super::{Frames, Received, Tools, Wire, WireSocket};
+use super::{Frames, Received, Tools, Wire, WireSocket, wire_path::WirePath};
 use crate::session::{EndCause, SessionCounters};
 use inbound::Inbound;
 use lost_bytes::{Finding, LostBytes};
@@ -43,8 +43,8 @@ pub(crate) struct StreamWire {
     layer: Layer,
     inbound: Inbound,
     outbound: Outbound,
-    /// The wire carries data as well as control messages.
-    carries_data: bool,
+    /// The path of the session's messages.
+    path: WirePath,
     /// Checks cover the payloads of messages.
     payloads: bool,
     /// Bytes are still to be parsed that arrived after the handshake, or beyond the session's share
@@ -63,14 +63,13 @@ pub(crate) struct StreamWire {
 
 impl StreamWire {
     /// Begins after the handshake, whose surplus bytes are `leftover`; later bytes go through
-    /// `layer`. `carries_data` is false if the wire carries control messages only. `payloads` says
-    /// whether the checks of frames cover payloads.
-    pub(super) fn new(layer: Layer, leftover: Vec<u8>, carries_data: bool, payloads: bool) -> Self {
+    /// `layer`. `payloads` says whether the checks of frames cover payloads.
+    pub(super) fn new(layer: Layer, leftover: Vec<u8>, path: WirePath, payloads: bool) -> Self {
         Self {
             layer,
             inbound: Inbound::default(),
             outbound: Outbound::default(),
-            carries_data,
+            path,
             payloads,
             has_leftover: !leftover.is_empty(),
             // The boxed slice drops the spare capacity of the handshake's buffer.
@@ -165,7 +164,7 @@ impl Wire for StreamWire {
 
     #[inline]
     fn reads_every_turn(&self) -> bool {
-        self.carries_data
+        self.path.reads_every_turn()
     }
 
     fn say_last_word(&mut self, socket: &WireSocket) {

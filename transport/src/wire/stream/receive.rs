@@ -54,7 +54,7 @@ impl StreamWire {
         if frames.is_over() {
             return Ok(Received::Something);
         }
-        if !share.is_spent() && (socket.readable || self.carries_data) {
+        if !share.is_spent() && (socket.readable || self.path.reads_every_turn()) {
             for _ in 0..READS_PER_TURN {
                 match self.read_once(socket, &mut share, frames, tools) {
                     Ok(Some(0)) => return Ok(Received::Ended),
@@ -151,10 +151,7 @@ impl StreamWire {
         match read {
             Ok(bytes) => {
                 counters.reads.add(1);
-                match self.carries_data {
-                    true => counters.bytes_received.add(bytes as u64),
-                    false => counters.control_bytes_received.add(bytes as u64),
-                }
+                self.path.count_received(bytes, counters);
                 share.take_bytes(arrived(inbound, bytes));
                 Ok(Some(bytes))
             }

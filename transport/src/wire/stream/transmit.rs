@@ -44,10 +44,7 @@ impl StreamWire {
                 EndCause::lost(format!("writing to its connection failed: {error}"))
             })?;
         let counters = frames.counters();
-        match self.carries_data {
-            true => counters.bytes_sent.add(bytes as u64),
-            false => counters.control_bytes_sent.add(bytes as u64),
-        }
+        self.path.count_sent(bytes, counters);
         counters.writes.add(calls);
         if self.layer.is_sealed() {
             counters.bytes_sealed.add(bytes as u64);

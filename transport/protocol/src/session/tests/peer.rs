@@ -15,7 +15,9 @@ use crate::{
         record::{RecordHeader, RecordKind, first_position, record_size},
     },
     framing::Carriage,
-    session::{Arrival, Event, PeerMisbehaved, RecordSource, Run, Session, SessionConfig},
+    session::{
+        Arrival, DataPath, Event, PeerMisbehaved, RecordSource, Run, Session, SessionConfig,
+    },
 };
 
 /// The id that the peer gave its end.
@@ -32,7 +34,7 @@ pub(super) fn config() -> SessionConfig {
         our_credit: 1 << 20,
         peer_credit: 1 << 20,
         max_channels: MAX_CHANNELS,
-        data_in_band: true,
+        data_path: DataPath::Frames,
         writes: false,
         immediate: false,
         resumes: true,

@@ -227,7 +227,7 @@ fn records_for_an_end_that_cannot_take_them() {
     );
 
     let mut session = Session::new(SessionConfig {
-        data_in_band: false,
+        data_path: DataPath::Memory,
         ..config()
     });
     pair(&mut session, Role::Receiver);

@@ -11,7 +11,7 @@ use crate::{
         record::first_position,
     },
     framing::Carriage,
-    session::{Event, PeerMisbehaved, Session, WireTerms},
+    session::{DataPath, Event, PeerMisbehaved, Session, WireTerms},
 };
 
 fn wires() -> WireTerms {
@@ -355,7 +355,7 @@ fn a_goodbye_is_sent_again_after_a_break_and_heard_once() {
 #[test]
 fn over_shared_memory_a_resumption_sends_no_counters() {
     let mut session = Session::new(crate::session::SessionConfig {
-        data_in_band: false,
+        data_path: DataPath::Memory,
         ..config()
     });
     pair(&mut session, Role::Receiver);

@@ -143,7 +143,7 @@ fn the_path_follows_from_the_size() {
     for device in [|_: &mut FakeDevice| (), NO_IMMEDIATE] {
         let stage = trusting_on(device);
         let (mut sender, mut receiver) = active(&stage, "paths");
-        let eager = stage.nodes[0].session.carrier.eager_bytes();
+        let eager = stage.nodes[0].session.frame_path.eager_bytes();
         for (bytes, path) in [
             (0, Path::Inline),
             (64, Path::Inline),

@@ -1,5 +1,5 @@
-//! The route of a session's data. The engine changes it when wires break and others come; handles
-//! read it on any thread.
+//! The path of a session's frames: over a connection, or over a queue pair. The engine changes it
+//! when wires break and others come; handles read it on any thread.
 //!
 //! Rules:
 //!
@@ -16,18 +16,18 @@ use std::{
 };
 
 use ibex_base::sync::{AtomicBool, AtomicUsize, Mutex, lock};
-use ibex_protocol::framing::Carriage;
+use ibex_protocol::{framing::Carriage, transfer::eager_write::lands};
 
 use crate::{
     rdma::{PreparedPair, RdmaPort},
     session::Fabric,
 };
 
-/// The route of a session's data.
+/// The path of a session's frames.
 #[derive(Debug)]
-pub(crate) struct Route {
+pub(crate) struct FramePath {
     /// The session has a live queue pair.
-    has_device: AtomicBool,
+    is_over_pair: AtomicBool,
     /// The longest message that travels as a record.
     eager_bytes: AtomicUsize,
     carried: Mutex<Carried>,
@@ -44,12 +44,12 @@ struct Carried {
     grants_memory: bool,
 }
 
-impl Route {
-    /// Makes the route of a session that begins over `fabric`.
+impl FramePath {
+    /// Makes the path of a session that begins over `fabric`.
     pub(crate) fn new(fabric: Fabric, pair: Option<&PreparedPair>) -> Self {
         let carriage = pair.map_or(Carriage::Stream, PreparedPair::carriage);
         Self {
-            has_device: AtomicBool::new(pair.is_some()),
+            is_over_pair: AtomicBool::new(pair.is_some()),
             eager_bytes: AtomicUsize::new(carriage.eager_bytes()),
             carried: Mutex::new(Carried {
                 fabric,
@@ -62,7 +62,7 @@ impl Route {
 
     /// Notes that the queue pair is gone.
     pub(crate) fn lose_device(&self) {
-        self.has_device.store(false, Ordering::Relaxed);
+        self.is_over_pair.store(false, Ordering::Relaxed);
     }
 
     /// Notes that the session continues over a connection. A session that had a queue pair gets
@@ -93,7 +93,7 @@ impl Route {
             rdma_port: Some(pair.rdma_port().clone()),
             grants_memory: pair.grants_memory(),
         };
-        self.has_device.store(true, Ordering::Relaxed);
+        self.is_over_pair.store(true, Ordering::Relaxed);
     }
 
     /// Returns the fabric that carries the data, or carried it last.
@@ -104,8 +104,19 @@ impl Route {
     /// Returns whether there is a queue pair. Relaxed: only the engine may rely on it, which
     /// changes it under its lock.
     #[inline]
-    pub(crate) fn has_device(&self) -> bool {
-        self.has_device.load(Ordering::Relaxed)
+    pub(crate) fn is_over_pair(&self) -> bool {
+        self.is_over_pair.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a message of `bytes` may be written into a block that the peer has granted.
+    pub(crate) fn may_land(&self, bytes: usize) -> bool {
+        self.is_over_pair() && lands(bytes as u64)
+    }
+
+    /// Returns whether the session sends without `rdma_port`, with which its memory was to be
+    /// registered: the port is lost, or there is no queue pair.
+    pub(crate) fn has_left(&self, rdma_port: &RdmaPort) -> bool {
+        rdma_port.is_lost() || !self.is_over_pair()
     }
 
     /// Returns the longest message that wires let travel as a record.
@@ -117,6 +128,11 @@ impl Route {
     pub(crate) fn rdma_port(&self) -> Option<Arc<RdmaPort>> {
         let carried = self.carried();
         carried.rdma_port.clone().filter(|_| carried.gets_pairs)
+    }
+
+    /// Returns the RDMA port of the queue pair, if there is one.
+    pub(crate) fn live_port(&self) -> Option<Arc<RdmaPort>> {
+        self.rdma_port().filter(|_| self.is_over_pair())
     }
 
     /// Returns the RDMA port of the current or last queue pair.
@@ -138,7 +154,7 @@ impl Route {
     /// Returns the RDMA port of the queue pair, if the peer is granted memory of this node.
     pub(crate) fn granting_port(&self) -> Option<Arc<RdmaPort>> {
         let carried = self.carried();
-        let grants = self.has_device() && carried.grants_memory;
+        let grants = self.is_over_pair() && carried.grants_memory;
         carried.rdma_port.clone().filter(|_| grants)
     }
 

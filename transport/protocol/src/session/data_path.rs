@@ -1,0 +1,44 @@
+//! The path of a session's messages, and what the protocol does differently on each path.
+#![forbid(unsafe_code)]
+
+use super::{End, EndState, PeerMisbehaved, receive_channel::ReceiveChannel};
+
+/// The path of a session's messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataPath {
+    /// Frames carry records, and the counters of receiving ends.
+    Frames,
+    /// Records and counters are in memory that both processes map. Frames carry control messages
+    /// only.
+    Memory,
+}
+
+impl DataPath {
+    /// Checks that the peer may send a frame of data.
+    #[inline(always)]
+    pub(super) fn check_data_frame(self) -> Result<(), PeerMisbehaved> {
+        match self {
+            DataPath::Frames => Ok(()),
+            DataPath::Memory => Err(PeerMisbehaved::DataInBand),
+        }
+    }
+}
+
+impl End {
+    /// Returns whether the peer's end is open for records in frames.
+    #[inline(always)]
+    pub(super) fn takes_records(&self, path: DataPath) -> bool {
+        path == DataPath::Frames && self.peer.is_some() && !self.closed_there
+    }
+}
+
+impl EndState {
+    /// Returns the channel of an open receiving end, if records arrive and counters go out in
+    /// frames.
+    pub(super) fn framed_receiver(&mut self, path: DataPath) -> Option<&mut ReceiveChannel> {
+        match (path, self) {
+            (DataPath::Frames, EndState::Receiver(Some(channel))) => Some(channel),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! The path of a sending end's messages: a ring that the peer reads itself, in memory that both
+//! processes map, or frames that this node's engine makes of a ring's records.
+//!
+//! An end has its path from the beginning, and keeps it when the session's wire is replaced: frames
+//! go over whichever wire the session has, and a ring in shared memory needs none. All that a
+//! sending end does differently on the two paths is in this file, and no other file names them.
+
+use std::{
+    os::fd::OwnedFd,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use ibex_base::fork;
+use ibex_protocol::{
+    format::{control::Ask, record::Layout},
+    session::Session,
+    transfer::{eager_write::LANDINGS_UNDER_WAY, rendezvous::LARGE_PER_CHANNEL},
+};
+use ibex_ring::{
+    Mapped, Producer,
+    end_status::{SenderWords, Words},
+    memory::{MemoryError, class_bytes},
+};
+
+use super::{
+    error::{Full, WaitAckedError},
+    send_end::{Asking, SendEnd, Wish},
+    send_producer::{LargePlace, RingOwner, SendProducer},
+};
+use crate::shared_memory::{MESSAGE_SLOTS, RingSegment};
+
+/// The path of a sending end's messages.
+#[derive(Debug)]
+pub(crate) enum SendPath {
+    /// The peer reads the ring, and this end's words.
+    Mapped(Asking),
+    /// The engine sends the ring's records in frames.
+    Framed,
+}
+
+impl SendPath {
+    /// Returns the path of an end with these `words` in shared memory, or without any.
+    pub(crate) fn new(words: Option<Words<SenderWords>>) -> Self {
+        words.map_or(Self::Framed, |words| Self::Mapped(Asking::new(words)))
+    }
+
+    // ---- The ring ----------------------------------------------------------------------
+
+    /// Makes memory for a ring of `capacity` bytes. Returns the layout of records in it, and the
+    /// descriptor to pass to a peer that reads the ring.
+    pub(super) fn ring_memory(
+        &self,
+        end: &SendEnd,
+        capacity: usize,
+        alignment: usize,
+    ) -> Result<(RingOwner, Layout, Option<OwnedFd>), MemoryError> {
+        match self {
+            Self::Mapped(_) => {
+                let (segment, fd) = RingSegment::create(capacity)?;
+                let owner = RingOwner::Segment(segment);
+                Ok((owner, Layout::in_lines(alignment), Some(fd)))
+            }
+            Self::Framed => {
+                let lease = Arc::new(end.session.lease_ring(capacity)?);
+                Ok((RingOwner::Lease(lease), Layout::packed(alignment), None))
+            }
+        }
+    }
+
+    /// Returns the longest payload that goes into `ring` as one record. For frames that depends on
+    /// the session's wires, which may be others than when the ring was made.
+    pub(crate) fn longest_record(&self, end: &SendEnd, ring: &Producer<Mapped>) -> usize {
+        match self {
+            Self::Mapped(_) => ring.largest(),
+            Self::Framed => ring.largest().min(end.session.frame_path.eager_bytes()),
+        }
+    }
+
+    /// Wakes the reader of the ring, which armed its doorbell with `generation` before it slept.
+    #[cold]
+    pub(crate) fn ring_reader(&self, end: &SendEnd, generation: u32) {
+        match self {
+            Self::Mapped(local) => {
+                let rung = &local.words.rung;
+                rung.ring(generation, || end.session.ring_peer());
+            }
+            Self::Framed => end.session.mark_ready(end.id),
+        }
+    }
+
+    /// Returns the time that message `sequence`, which was just published, has waited for its
+    /// frame, or that there is no frame; `None` if the frame is still to come. `framed` is the last
+    /// message in a frame.
+    pub(super) fn wait_for_frame(
+        &self,
+        sequence: u64,
+        framed: u64,
+    ) -> Option<Option<(Duration, Duration)>> {
+        match self {
+            Self::Mapped(_) => Some(None),
+            // An engine built the frame before this thread could look at the clock.
+            Self::Framed if sequence <= framed => Some(Some((Duration::ZERO, Duration::ZERO))),
+            Self::Framed => None,
+        }
+    }
+
+    // ---- Messages with memory of their own ---------------------------------------------
+
+    /// Returns how many messages like one of `bytes` may have memory of their own at a time, and
+    /// the limit that a call has reached which waits for one of them.
+    pub(crate) fn most_large(&self, end: &SendEnd, bytes: usize) -> (usize, Full) {
+        match self {
+            // The peer reads the memory in place, so it is free when the peer's application has
+            // released the message.
+            Self::Mapped(_) => (MESSAGE_SLOTS, Full::Slots),
+            // The memory is free when the local engine has sent the message or knows that it has
+            // arrived; the peer need not be asked.
+            Self::Framed if end.session.frame_path.may_land(bytes) => {
+                (LANDINGS_UNDER_WAY, Full::Memory)
+            }
+            // A session that resumes keeps a message until the peer has confirmed its arrival.
+            Self::Framed => {
+                let most = LARGE_PER_CHANNEL + usize::from(end.session.resumes);
+                (most, Full::Memory)
+            }
+        }
+    }
+
+    /// Takes memory for a large message of `bytes`. Fewer than [`most_large`](Self::most_large)
+    /// have memory. `forget` tells the peer of slots, one bit each, that do not have their segment
+    /// any more.
+    pub(crate) fn take_large(
+        &self,
+        end: &SendEnd,
+        producer: &mut SendProducer,
+        bytes: usize,
+        forget: impl FnOnce(u64),
+    ) -> Result<LargePlace, MemoryError> {
+        match self {
+            Self::Mapped(_) => {
+                let most = producer.out.most_in_segments();
+                if let Ok(more) = class_bytes(bytes)
+                    && let emptied @ 1.. = producer.segments.make_room(bytes, more, most)
+                {
+                    forget(emptied);
+                }
+                let slot = producer.segments.take(bytes)?;
+                let slot = slot.expect("fewer messages are under way than there are slots");
+                Ok(LargePlace::Slot(slot.index()))
+            }
+            Self::Framed => Ok(LargePlace::Lease(end.session.lease_large(bytes)?)),
+        }
+    }
+
+    /// Forgets the large messages whose memory is free again: those that were sent or, where the
+    /// peer reads in place, released.
+    pub(crate) fn retire_large(&self, end: &SendEnd, producer: &mut SendProducer) {
+        match self {
+            Self::Mapped(_) => {
+                let released = producer.theirs.released().0;
+                while let Some(slot) = producer.pop_large(released) {
+                    producer.segments.release(slot);
+                }
+            }
+            Self::Framed => {
+                // Relaxed, because this is only a count; the memory itself comes out of its pool
+                // under a lock.
+                let gone = end.large_gone.load(Ordering::Relaxed);
+                while producer.pop_large(gone).is_some() {}
+            }
+        }
+    }
+
+    // ---- Questions to the peer, and their answers --------------------------------------
+
+    /// Returns whether message `sequence` was delivered, where that needs no wait. In shared memory
+    /// publishing is delivery while the channel lives; after its end, only messages that the peer
+    /// received count.
+    pub(crate) fn delivered(
+        &self,
+        end: &SendEnd,
+        sequence: u64,
+    ) -> Option<Result<(), WaitAckedError>> {
+        let Self::Mapped(_) = self else {
+            return None;
+        };
+        if fork::is_child() {
+            return Some(Err(end.used_after_fork().into()));
+        }
+        if sequence == 0 {
+            return Some(end.check_opened());
+        }
+        end.session.poll();
+        let is_delivered = !end.state.is_over() || end.counts().received >= sequence;
+        Some(match is_delivered {
+            true => Ok(()),
+            false => Err(end.error().into()),
+        })
+    }
+
+    /// Asks ahead of a wait for `ask`, where looking is useless before the peer's engine has heard
+    /// the question.
+    pub(crate) fn ask_ahead(&self, end: &SendEnd, ask: &Ask) {
+        match self {
+            Self::Mapped(_) => {}
+            Self::Framed => end.session.ask(end.id, *ask),
+        }
+    }
+
+    /// Asks the peer to report as soon as `ask` is fulfilled, because the caller is about to sleep.
+    /// In shared memory each sleep needs a question of its own. Over a wire nothing goes out if it
+    /// `is_asked` already: the engine keeps the question until the peer has answered it.
+    pub(crate) fn ask_for(
+        &self,
+        end: &SendEnd,
+        ask: &Ask,
+        asked: &mut Option<Wish>,
+        is_asked: bool,
+    ) {
+        match self {
+            Self::Mapped(local) => {
+                let wish = if ask.released == 0 {
+                    Wish::News
+                } else {
+                    Wish::Room
+                };
+                local.ask(end, wish, asked);
+            }
+            Self::Framed if is_asked => {}
+            Self::Framed => end.session.ask(end.id, *ask),
+        }
+    }
+
+    /// Asks the peer to report the acknowledgement of message `sequence`, for a caller that does
+    /// not wait and looks again later. The first of such calls in a row asks; the engine keeps the
+    /// question.
+    pub(crate) fn ask_in_passing(&self, end: &SendEnd, sequence: u64) {
+        let is_news = end.asked_in_passing.swap(sequence, Ordering::Relaxed) != sequence;
+        if is_news && matches!(self, Self::Framed) && !fork::is_child() {
+            end.session.ask_once(end.id, sequence);
+        }
+    }
+
+    /// Returns the progress that matters to a wait for room: messages that the peer released or, if
+    /// releases do not matter, bytes that this engine sent.
+    pub(super) fn progress(&self, end: &SendEnd, producer: &SendProducer, ask: Ask) -> u64 {
+        match self {
+            Self::Framed if ask == Ask::default() => end.session.counters.bytes_sent.get(),
+            _ => producer.ring.released().messages,
+        }
+    }
+
+    /// Withdraws the question, because no thread needs the answer.
+    pub(crate) fn take_back_question(&self, asked: &mut Option<Wish>) {
+        if let Self::Mapped(local) = self {
+            local.give_up(asked);
+        }
+    }
+
+    // ---- Steps of the engine -----------------------------------------------------------
+
+    /// Asks the peer to report its progress with all messages that were sent.
+    pub(crate) fn ask_for_all(
+        &self,
+        end: &SendEnd,
+        asked: &mut Option<Wish>,
+        session: &mut Session,
+    ) {
+        match self {
+            Self::Mapped(local) => local.ask(end, Wish::News, asked),
+            // The question is for acknowledgements, not for releases: a question for releases means
+            // that the sender waits for room, and the peer would report a stall. If acknowledgement
+            // has ended, the peer answers when all messages are released.
+            Self::Framed => {
+                // SENT, pairs with `SendEnd::publish`.
+                let sent = end.sent.load(Ordering::Acquire);
+                session.ask(end.id, Ask::acknowledged(sent));
+            }
+        }
+    }
+
+    /// Returns the question for the arrival of all messages that were sent; `None` if they are
+    /// known to have arrived, or the peer reports its progress in shared memory.
+    pub(crate) fn question_of_arrival(&self, end: &SendEnd) -> Option<Ask> {
+        // SENT, pairs with `SendEnd::publish`.
+        let sent = end.sent.load(Ordering::Acquire);
+        match self {
+            Self::Framed if sent > end.counts().received => Some(Ask::received(sent)),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the peer's news is due and may have been lost with its frame: messages are
+    /// unreleased, or a thread or task waits for their acknowledgement.
+    pub(crate) fn misses_news(&self, end: &SendEnd) -> bool {
+        let counts = end.counts();
+        match self {
+            Self::Mapped(_) => false,
+            Self::Framed => counts.released < counts.sent || end.is_waited_for(),
+        }
+    }
+
+    /// Tells a peer that reads this end's words that the channel ends in order after message
+    /// `last`, wakes the reader if it sleeps, and returns that message. Otherwise the session tells
+    /// of it in a frame.
+    pub(crate) fn close_in_order(&self, end: &SendEnd, last: u64) -> Option<u64> {
+        let Self::Mapped(local) = self else {
+            return None;
+        };
+        local.words.close(last);
+        end.session.asymmetry().light();
+        let theirs = end.theirs.get();
+        if theirs.is_some_and(|theirs| theirs.armed.load(Ordering::Relaxed) != 0) {
+            end.session.ring_peer();
+        }
+        Some(last)
+    }
+}

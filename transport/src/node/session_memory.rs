@@ -1,0 +1,140 @@
+//! The memory that a session sends from, and that it lends the peer for messages to come.
+
+use std::{iter, sync::Arc};
+
+use ibex_protocol::transfer::{
+    eager_write::{LANDING_BYTES, LANDINGS_PER_CHANNEL},
+    rendezvous::RemoteMemory,
+};
+use ibex_ring::memory::{LargeLease, LargePool, MemoryError, RingArena, RingLease};
+
+use super::SessionShared;
+use crate::{
+    rdma::{LandingPlace, RdmaPort},
+    wire::GrantedBlock,
+};
+
+impl SessionShared {
+    /// Leases a ring that the session can send from. This takes long, so it runs on a handle's
+    /// thread.
+    pub(crate) fn lease_ring(&self, min_bytes: usize) -> Result<RingLease, MemoryError> {
+        let mut lease = self.ring_arena().lease(min_bytes)?;
+        if let Some(rdma_port) = self.frame_path.rdma_port() {
+            let registered = rdma_port.register_ring(&mut lease);
+            self.unless_lost(&rdma_port, registered)?;
+        }
+        Ok(lease)
+    }
+
+    /// Leases memory for a large message that the session can send from, in the same way.
+    pub(crate) fn lease_large(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
+        let mut lease = self.large_pool().take(bytes)?;
+        if let Some(rdma_port) = self.frame_path.rdma_port() {
+            let registered = rdma_port.register_message(&mut lease, bytes);
+            self.unless_lost(&rdma_port, registered)?;
+        }
+        Ok(lease)
+    }
+
+    /// Ignores a failed registration if the session resumes over another wire. This is so where it
+    /// has no queue pair any more, or where the RDMA port is lost. That wire sends from memory that
+    /// is not registered.
+    fn unless_lost(
+        &self,
+        rdma_port: &RdmaPort,
+        registered: Result<(), MemoryError>,
+    ) -> Result<(), MemoryError> {
+        match registered {
+            Err(_) if self.resumes && self.frame_path.has_left(rdma_port) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Returns memory for a large message of `bytes` to come, if a pool keeps some and the budget
+    /// has room. The memory is charged, and registered if the peer may be granted it. This costs no
+    /// system call.
+    pub(crate) fn kept_for_arrival(&self, bytes: usize) -> Option<LargeLease> {
+        let rdma_port = self.frame_path.granting_port();
+        let pool = match &rdma_port {
+            Some(_) => &self.node.granted_pool,
+            None => self.large_pool(),
+        };
+        let mut lease = pool.take_kept(bytes)?;
+        if let Some(rdma_port) = rdma_port {
+            rdma_port.granted_memory(&lease, bytes)?;
+        }
+        lease.charge_to(self.node.memory.claim(bytes as u64)?);
+        Some(lease)
+    }
+
+    /// Leases memory for a message that is to arrive. Memory that the peer's device may write to is
+    /// mapped, registered and charged as a whole, within half of the budget. Otherwise the lease
+    /// consists of addresses only, which get memory as the message comes. This takes long, so it
+    /// runs outside the turn.
+    pub(crate) fn lease_for_arrival(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
+        if let Some(rdma_port) = self.frame_path.granting_port()
+            && let Some(claim) = self.node.memory.half().claim(bytes as u64)
+        {
+            let mut lease = self.node.granted_pool.take(bytes)?;
+            match rdma_port.register_grant(&mut lease, bytes) {
+                Ok(()) => {
+                    lease.charge_to(claim);
+                    return Ok(lease);
+                }
+                Err(error) => tracing::debug!(
+                    peer = %self.peer_in_log(),
+                    %error,
+                    "a large message comes in chunks: its memory cannot be granted"
+                ),
+            }
+        }
+        self.large_pool().reserve(bytes)
+    }
+
+    /// Returns whether the peer is granted blocks.
+    pub(crate) fn grants_landings(&self) -> bool {
+        self.frame_path
+            .granting_port()
+            .is_some_and(|rdma_port| rdma_port.has_landing_places())
+    }
+
+    /// Leases blocks for a channel's messages of medium size, as many as are available. This takes
+    /// long, so it runs outside the turn.
+    pub(crate) fn lease_landings(&self) -> Vec<(GrantedBlock, RemoteMemory)> {
+        let lease = |rdma_port: &Arc<RdmaPort>| {
+            let place = LandingPlace::take(rdma_port)?;
+            let lease = self.node.granted_pool.take(LANDING_BYTES);
+            match lease.and_then(|lease| GrantedBlock::register(place, lease)) {
+                Ok(block) => Some(block),
+                Err(error) => {
+                    let peer = self.peer().address;
+                    tracing::debug!(%peer, %error, "messages wait for their memory to be granted");
+                    None
+                }
+            }
+        };
+        let Some(rdma_port) = self.frame_path.granting_port() else {
+            return Vec::new();
+        };
+        iter::repeat_with(|| lease(&rdma_port))
+            .map_while(|block| block)
+            .take(LANDINGS_PER_CHANNEL)
+            .collect()
+    }
+
+    /// Returns the address and key of memory that the peer may write a message of `bytes` to;
+    /// `None` if the peer may not write to it.
+    pub(crate) fn granted_memory(&self, lease: &LargeLease, bytes: usize) -> Option<RemoteMemory> {
+        self.frame_path
+            .granting_port()?
+            .granted_memory(lease, bytes)
+    }
+
+    pub(crate) fn ring_arena(&self) -> &RingArena {
+        &self.node.ring_arena
+    }
+
+    pub(crate) fn large_pool(&self) -> &LargePool {
+        &self.node.large_pool
+    }
+}

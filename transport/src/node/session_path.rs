@@ -1,0 +1,105 @@
+//! The path of a session's data: memory that both processes map, or frames over its wire.
+//!
+//! A session has its path from its admission. If its wire breaks, messages in shared memory go on
+//! without it, and frames wait for another wire, whose kind
+//! [`FramePath`](crate::session::frame_path::FramePath) knows. What single ends do differently is in `endpoint/send_path.rs` and `receive_path.rs`.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use ibex_protocol::session::DataPath;
+
+use super::{Driver, Looks, SessionShared};
+use crate::{
+    session::Suspension,
+    shared_memory::{Bells, UnixWires},
+};
+
+/// The path of a session's data.
+#[derive(Debug)]
+pub(crate) enum SessionPath {
+    /// Rings that both processes map, and the bells by which their engines wake each other.
+    Mapped(Arc<Bells>),
+    /// Frames over the session's wire.
+    Framed,
+}
+
+impl SessionPath {
+    /// Returns the path of a session with these sockets beside its connection, or without any.
+    pub(crate) fn beside(unix: Option<&UnixWires>) -> Self {
+        unix.map_or(Self::Framed, |unix| Self::Mapped(unix.bells.clone()))
+    }
+}
+
+impl SessionShared {
+    /// Returns where the messages of the session travel, as far as its frames differ by that.
+    pub(crate) fn data_path(&self) -> DataPath {
+        match &self.path {
+            SessionPath::Mapped(_) => DataPath::Memory,
+            SessionPath::Framed => DataPath::Frames,
+        }
+    }
+
+    /// Returns the kind of look that waiting calls of this session need.
+    #[inline]
+    #[must_use]
+    pub fn looks(&self) -> Looks {
+        match &self.path {
+            SessionPath::Mapped(_) => Looks::Memory,
+            SessionPath::Framed if self.frame_path.is_over_pair() => Looks::Queue,
+            SessionPath::Framed => Looks::Socket,
+        }
+    }
+
+    /// Returns the account of the present suspension, or of a peer whose host is silent, if that
+    /// holds messages up. Messages in memory that both processes map go on without a connection.
+    #[must_use]
+    #[cold]
+    pub fn cut_off(&self) -> Option<Arc<Suspension>> {
+        match &self.path {
+            SessionPath::Mapped(_) => None,
+            SessionPath::Framed => self.no_answer(),
+        }
+    }
+
+    /// Wakes the peer's engine (shm).
+    #[cold]
+    pub(crate) fn ring_peer(&self) {
+        if let SessionPath::Mapped(bells) = &self.path
+            && bells.ring()
+        {
+            self.counters.bells.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Closes the descriptors of a session that is over.
+    pub(super) fn close_path(&self) {
+        if let SessionPath::Mapped(bells) = &self.path {
+            bells.close();
+        }
+    }
+
+    /// Returns the number of queued bytes at which `send` runs a turn itself.
+    pub(crate) fn transmit_at(&self, window_bytes: usize) -> usize {
+        match (&self.path, self.node.driver()) {
+            (SessionPath::Framed, Driver::Caller | Driver::Tasks) => {
+                CALLER_BATCH_BYTES.min(window_bytes / 2)
+            }
+            _ => usize::MAX,
+        }
+    }
+
+    /// Returns how many messages a receiver may hand out before it gives released ones back. Each
+    /// message from a device occupies one of its receive buffers.
+    pub(crate) fn most_held(&self) -> u64 {
+        match self.looks() {
+            Looks::Queue => BUFFERS_HELD,
+            Looks::Memory | Looks::Socket => u64::MAX,
+        }
+    }
+}
+
+/// Bytes that `send` queues before it runs a turn under `Driver::Caller`. Writes of 5 KiB carry
+/// 10–14 million records of 64 bytes per second, and writes of 32 KiB carry 40–75 million.
+const CALLER_BATCH_BYTES: usize = 32 << 10;
+/// Number of messages from a device that are handed out before released ones are given back.
+const BUFFERS_HELD: u64 = 32;
