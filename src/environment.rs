@@ -1,4 +1,4 @@
-//! `IBEX_*` variables, by which a site overrides a program.
+//! `IBEX_*` variables, by which whoever starts a program overrides its settings.
 //!
 //! A row of the table has a variable's name, values and setting, and how it sets that; the
 //! documentation of [`NodeBuilder`] and `ibex config explain` show the rows. A process that runs with
@@ -35,7 +35,7 @@ pub(crate) enum VariableError {
         range: &'static str,
     },
     /// There is no such variable, and one of a similar name, which is probably meant. The node would
-    /// run otherwise than its site wants.
+    /// run otherwise than was meant.
     #[error(
         "{variable} is set in the environment and is no variable of ibex; is {nearest} meant? \
          Rename it or unset it"

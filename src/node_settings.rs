@@ -195,3 +195,42 @@ const LEAST_MEMORY_LIMIT: u64 = 1 << 20;
 /// With a shorter spin, two threads that wait for each other would sleep at every message from the
 /// first delay on.
 const SPIN: Duration = Duration::from_micros(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::NodeBuilder;
+
+    /// Rows without a field of their own only document the default, which is this struct's.
+    #[test]
+    fn rows_say_the_defaults_that_a_node_has() {
+        let rows = NodeBuilder::settings();
+        let said = |name: &str| {
+            let is_it = |row: &&crate::setting::SettingRow| {
+                row.builder == "NodeBuilder" && row.name == name
+            };
+            rows.iter().find(is_it).map_or("no row", |row| row.default)
+        };
+        let settings = NodeSettings::default();
+        assert_eq!(said("fail_back"), settings.fail_back.to_string());
+        assert_eq!(said("histograms"), settings.histograms.to_string());
+        assert_eq!(
+            said("integrity"),
+            format!("[`Integrity::{:?}`]", settings.integrity)
+        );
+        let spin = SPIN.as_micros();
+        assert_eq!(said("wait"), format!("spin for {spin} µs, then sleep"));
+    }
+
+    #[test]
+    fn the_table_by_purpose_has_every_setting_of_a_node() {
+        let source = include_str!("node_builder.rs");
+        for row in NodeBuilder::settings() {
+            let shown = format!("`{}`", row.name);
+            assert!(
+                row.builder != "NodeBuilder" || source.contains(&shown),
+                "{shown} is missing in the documentation of NodeBuilder"
+            );
+        }
+    }
+}

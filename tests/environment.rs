@@ -10,7 +10,7 @@ use std::{
 use ibex::{Fabric, ListenErrorKind, Node, Policy};
 
 #[test]
-fn the_process_has_the_last_word_about_its_site() {
+fn the_process_has_the_last_word() {
     let said = of_child(&[
         ("IBEX_FABRICS", "tcp"),
         ("IBEX_COLOUR", "green"),
@@ -125,8 +125,8 @@ fn variables_may_come_from_elsewhere() {
     }
 }
 
-/// A fabric that the site requires and the build lacks is an error of the builder. A fabric that
-/// the program requires yields to the site's.
+/// A fabric that a variable requires and the build lacks is an error of the builder. A fabric that
+/// the program requires yields to the variable's.
 #[test]
 #[cfg(not(feature = "verbs"))]
 fn the_site_overrides_what_the_program_requires() {

@@ -109,7 +109,8 @@ impl Serves for ServiceState {
     }
 
     fn running(&self) -> usize {
-        // COUNTED, pairs with `Request::new`. ENDED, pairs with the drop of `Call`.
+        // COUNTED, pairs with `Request::new`. ENDED, pairs with the drop of
+        // `request::Call`.
         self.in_progress.load(Ordering::SeqCst)
     }
 
@@ -132,6 +133,9 @@ pub(super) struct Client {
     outbox: OnceLock<Outbox>,
     calls: Mutex<Calls>,
     waker: Waker,
+    /// This client while notices wait to be sent, also after its last handler: a refusal that is
+    /// dropped would leave the caller in doubt.
+    unsaid: Mutex<Option<Arc<Self>>>,
 }
 
 #[derive(Default)]
@@ -189,6 +193,7 @@ impl Client {
             outbox: OnceLock::new(),
             calls: Mutex::default(),
             waker: Waker::from(Arc::new(ClientNews(client.clone()))),
+            unsaid: Mutex::default(),
         })
     }
 
@@ -307,6 +312,7 @@ impl Client {
         if let Some(outbox) = self.outbox.get() {
             outbox.close();
         }
+        let _unsaid = lock(&self.unsaid).take();
         self.session.node().wake_drain();
         self.free_name();
     }
@@ -396,10 +402,18 @@ impl Client {
     }
 
     /// Tells the caller, without waiting, that a call has ended.
-    pub(super) fn say(&self, header: Header, text: String) {
+    pub(super) fn say(self: &Arc<Self>, header: Header, text: String) {
         if let Some(outbox) = self.outbox.get() {
             outbox.notify(header, text);
         }
+        self.stay_until_said();
+    }
+
+    /// Keeps this client for as long as notices wait. The one who sends the last one looks after
+    /// that, so it finds what this call leaves.
+    fn stay_until_said(self: &Arc<Self>) {
+        let mut unsaid = lock(&self.unsaid);
+        let _before = mem::replace(&mut *unsaid, self.has_unsaid().then(|| self.clone()));
     }
 
     /// Returns whether notices for a caller that is still there wait to be sent.
@@ -410,7 +424,7 @@ impl Client {
     }
 
     /// Gives a request back that no handler got.
-    pub(super) fn refuse(&self, id: CallId, reason: Refused) {
+    pub(super) fn refuse(self: &Arc<Self>, id: CallId, reason: Refused) {
         if let Some(shared) = self.shared.get() {
             shared.refused.fetch_add(1, Ordering::Relaxed);
         }
@@ -420,10 +434,11 @@ impl Client {
 
     /// Sends waiting notices, because there is room, and wakes handlers whose deadlines have
     /// passed.
-    fn has_news(&self) {
+    fn has_news(self: &Arc<Self>) {
         if let Some(outbox) = self.outbox.get() {
             outbox.has_room();
         }
+        self.stay_until_said();
         let (late, next) = self.calls().expire(Instant::now());
         late.into_iter().for_each(Waker::wake);
         if let Some(next) = next {

@@ -234,7 +234,12 @@ impl Outbox {
     }
 
     #[inline]
-    fn leave_sending(&self, sending: MutexGuard<'_, Sending>) {
+    fn leave_sending(&self, mut sending: MutexGuard<'_, Sending>) {
+        // What has gone out opened the way for notices that found the peer's end not open, and the
+        // channel may end behind it.
+        if self.has_notices.load(Ordering::Relaxed) {
+            self.flush_into(&mut sending);
+        }
         self.sending
             .leave(sending, |sending| self.flush_into(sending));
         self.wake_if_owed();

@@ -467,8 +467,8 @@ impl Drop for Call {
             node.count_drained_call();
         }
         if let Some(shared) = self.client.shared() {
-            // ENDED, pairs with `Shared::running`: a thread that sees the lower count also sees
-            // what was said and counted before.
+            // ENDED, pairs with `ServiceState::running`: a thread that sees the lower count also
+            // sees what was said and counted before.
             shared.in_progress.fetch_sub(1, Ordering::Release);
             node.wake_drain();
         }

@@ -1,4 +1,4 @@
-//! The openers of a fan-in: they open its ends and read arriving messages.
+//! What the ends of a fan-in carry: the types that they offer, and how an arriving message is read.
 
 use std::marker::PhantomData;
 
@@ -12,8 +12,7 @@ use crate::{
     receiver,
 };
 
-/// Opens the ends of a fan-in and reads what they receive: messages of a type, or the frames of
-/// calls.
+/// What the ends of a fan-in carry: messages of a type, or the frames of calls.
 pub(crate) trait Opener {
     /// A message as it is received.
     type Message;

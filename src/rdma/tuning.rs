@@ -8,7 +8,7 @@ use ibex_verbs::{CompletionPolling, ConnectionSettings, Mtu};
 
 use crate::setting::{SettingError, settings};
 
-/// Rare settings of RDMA, whose defaults are right for nearly every site: queues, buffers,
+/// Rare settings of RDMA, whose defaults are right for nearly every network: queues, buffers,
 /// completions and repair. Given to [`RdmaSettings::tuning`](super::RdmaSettings::tuning).
 ///
 /// The documentation of each setting names its cost. Change a setting only if a measurement

@@ -13,8 +13,8 @@
 //!
 //! - An amount is a number with its unit: `s`, `ms`, `us`, `byte`, `bytes`, `KiB`, `MiB`, `GiB`,
 //!   `TiB` or none. Another default is an expression and its text: `None => "no name"`.
-//! - A range is `1..=64` or `10 ms..`. A range that is a text, `"the device's ports"`, is checked by
-//!   the row's body.
+//! - A range is `1..=64` or `10 ms..`. A range without an end is for times. A text, `"the device's
+//!   ports"`, is checked by the row's body or when the node is made.
 //! - A row that ends in `;` stores its argument in the field of its name; `(bytes: u64 as
 //!   Option<u64>)` says that the field has another type. A row may have a body instead, which stores
 //!   the argument after it was checked.
@@ -50,7 +50,8 @@ pub struct SettingRow {
 ///
 /// `struct NAME in BUILDER, |self| PLACE` also makes the struct with a field for each row, whose
 /// `Default` is the rows', and with checked setters. `const TABLE in BUILDER, |self| PLACE` stores in
-/// the fields of an existing struct.
+/// the fields of an existing struct, whose `Default` has the values; there a row's default is
+/// documentation alone.
 macro_rules! settings {
     (
         $(#[doc = $about:literal])*

@@ -52,7 +52,7 @@ fn a_service_that_ends_refuses_the_requests_that_nobody_took() {
             let (served, refused): (Vec<_>, Vec<_>) = answers.partition(Result::is_ok);
             assert_eq!((served.len(), refused.len()), (1, 4));
             for error in refused.into_iter().map(Result::unwrap_err) {
-                assert_eq!(error.execution(), Execution::NotExecuted);
+                assert_eq!(error.execution(), Execution::NotExecuted, "{error}");
                 assert_eq!(error.kind(), CallErrorKind::ServiceEnded, "{error}");
             }
             let error = echo.call(&question(7)).unwrap_err();

@@ -163,7 +163,7 @@ fn a_variable_that_stops_every_node_is_told_by_all_who_know_it() {
         );
         let mend = finding["mend"].as_str().expect("text");
         assert!(
-            mend.contains("IBEX_FABRICS may be shm, tcp, verbs"),
+            mend.contains("IBEX_FABRICS may be fabrics (shm, tcp, verbs) with commas"),
             "{mend}"
         );
     }

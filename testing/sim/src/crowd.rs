@@ -125,7 +125,7 @@ impl Crowd {
             our_credit,
             peer_credit,
             max_channels: 2,
-            data_path: DataPath::Frames,
+            data_path: DataPath::Framed,
             writes: false,
             immediate: false,
             resumes: false,

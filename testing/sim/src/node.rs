@@ -569,8 +569,8 @@ fn config(side: Side, options: &SimOptions, wires: WireTerms) -> SessionConfig {
         peer_credit: wires.peer_credit,
         max_channels: options.max_channels,
         data_path: match options.data_in_band {
-            true => DataPath::Frames,
-            false => DataPath::Memory,
+            true => DataPath::Framed,
+            false => DataPath::Mapped,
         },
         writes: wires.writes,
         immediate: wires.immediate,

@@ -142,7 +142,7 @@ impl<T> Vacancy<'_, T> {
             // SAFETY:
             // 1. Valid and aligned: a slot of the ring, which `shared` keeps.
             // 2. Ours alone: rule 2, as `has_room` checked before.
-            // 3. Nothing to drop in it: never used, or moved out by `retire`,
+            // 3. Nothing to drop in it: never used, or moved out by `retire_while`,
             //    which RETIRE made visible.
             unsafe { (*slot).write(arrival) };
         });
@@ -178,7 +178,7 @@ impl<T> ArrivalReader<T> {
             //    the write visible.
             // 3. Nobody writes to it while the reference lives: the retirer
             //    stops at `completed` (rule 4) and the writer behind it (rule
-            //    1), and the reference borrows `self`, which `complete` needs
+            //    1), and the reference borrows `self`, which `advance` needs
             //    exclusively to move `completed`.
             Some(unsafe { (*slot).assume_init_ref() })
         })

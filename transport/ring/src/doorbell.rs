@@ -36,6 +36,7 @@ impl Arm {
     /// sleep only if there is still nothing.
     pub fn arm(&mut self, armed: &AtomicU32, asymmetry: Asymmetry) {
         self.set(armed);
+        // DOORBELL, pairs with the light half in `Doorbell::is_due`.
         asymmetry.heavy();
     }
 
@@ -78,6 +79,8 @@ impl Doorbell {
     #[inline]
     #[must_use = "the sleeper waits for this ring"]
     pub fn is_due(&mut self, armed: &AtomicU32, asymmetry: Asymmetry) -> bool {
+        // DOORBELL, pairs with the heavy half behind every arming: in `Arm::arm`, or behind the calls
+        // of `Arm::set`.
         asymmetry.light();
         let seen = armed.load(Ordering::Relaxed);
         if seen == self.last_seen {

@@ -85,7 +85,8 @@ const _: () = {
 #[inline]
 fn load(word: &AtomicU64) -> u64 {
     let value = word.load(Ordering::Relaxed);
-    // CLOSE, RELEASE and GONE: pairs with the stores of the two `close` and of `report`.
+    // CLOSE, RELEASE and GONE: pairs with the two `close` and with the release stores of `report`. It
+    // orders nothing for `received` and `acknowledged`, which are counts.
     fence(Ordering::Acquire);
     value
 }

@@ -1,6 +1,6 @@
 //! A sender's handle: encode in place, publish, ring once if the other side sleeps.
 //!
-//! The path of a message is [`SendHandle::send`] down to `Entered::publish`: no fence, no locked
+//! The path of a message is [`SendHandle::send`] down to `SendEnd::publish`: no fence, no locked
 //! instruction, no system call, no allocation. The rest of this file handles a channel that is not
 //! open or is over, and a full ring. `large.rs` sends messages that are too long for a ring.
 
@@ -384,8 +384,8 @@ impl Drop for SendHandle {
             // The panic prevented messages that the handle was meant to send.
             self.end.break_off(CloseReason::Aborted);
         }
-        // HANDLES, pairs with itself: the last handle sees what the others sent, and why one broke
-        // the channel off.
+        // HANDLES, pairs with itself and `SendEnd::forsake`: the last handle sees what the others
+        // sent, and why one broke the channel off.
         if self.end.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end.close(self.end.parting());
         }

@@ -153,7 +153,8 @@ impl Senders {
             return false;
         }
         let claims: Vec<_> = ends.iter().map(|(_, end)| end.claim()).collect();
-        // A single heavy barrier serves all claims.
+        // A single heavy barrier serves all claims. CLAIM, pairs with the light half with which a
+        // handle enters.
         Asymmetry::of_process().heavy_here();
         let mut is_busy = false;
         for ((id, _), claim) in ends.iter().zip(claims) {

@@ -172,7 +172,7 @@ mod tests {
             our_credit: 1 << 20,
             peer_credit: 1 << 20,
             max_channels: 4,
-            data_path: DataPath::Frames,
+            data_path: DataPath::Framed,
             writes: false,
             immediate: false,
             resumes: true,

@@ -197,8 +197,8 @@ impl Receivers {
     /// Notes that a receiving end's prefix moved far enough for its sender to hear of it.
     pub(crate) fn prefix_moved(&self, end: u32, common: &mut Common) {
         if let Some(receiver) = self.ends.get(end) {
-            // MARK, pairs with `ReceiveEnd::tell`. A swap and not a store: a handle that still finds
-            // the end marked leaves its prefix to the look that follows.
+            // MARK, pairs with `ReceiveEnd::mark_progress`. A swap and not a store: a handle that
+            // still finds the end marked leaves its prefix to the look that follows.
             receiver.end.is_marked.swap(false, Ordering::Acquire);
             common.session.released(end, &receiver.end.counters());
         }

@@ -1,9 +1,9 @@
 //! The path of a receiving end's messages: the sender's ring, in memory that both processes map, or
 //! frames that this node's engine puts in arrival blocks.
 //!
-//! An end has its path from the beginning, and keeps it when the session's wire is replaced. All
-//! that a receiving end does differently on the two paths is in this file, and no other file names
-//! them. The handle's own part, where it finds records, is its `Source`.
+//! An end has its path from the beginning, and keeps it when the session's wire is replaced. Here are
+//! the decisions of a receiving end that depend on its path, and no other file names its cases. The
+//! handle's own part, where it finds records, is its `Source`.
 
 use std::sync::atomic::Ordering;
 
@@ -48,13 +48,15 @@ impl ReceivePath {
         }
     }
 
-    /// Rings for a sender that waits and reads the counters itend.
+    /// Rings for a sender that waits, and that reads the counters itself.
     fn ring_sender(&self, end: &ReceiveEnd, moved: bool) {
         // The sender looked again before it slept, so it has seen counters that have not moved
         // since. Ringing for them would make the two processes wake each other without end.
         if !moved {
             return;
         }
+        // ASKED, pairs with the heavy half in `Asking::ask`: either this thread sees the question, or
+        // the sender's second look sees the counters.
         end.session.asymmetry().light();
         let theirs = end.theirs.get();
         if theirs.is_some_and(|theirs| theirs.asked.load(Ordering::Relaxed) != 0) {
@@ -136,8 +138,8 @@ impl ReceivePath {
         }
     }
 
-    /// Returns whether the sender has rung for the present arming, or has closed its end. For a
-    /// ring of the peer.
+    /// Returns whether the sender has rung for the present arming, or has closed its end.
+    /// Called when the peer has rung.
     pub(crate) fn was_rung(&self, end: &ReceiveEnd) -> bool {
         match (self, end.theirs.get()) {
             (Self::Mapped(words), Some(theirs)) => {

@@ -2,8 +2,9 @@
 //! processes map, or frames that this node's engine makes of a ring's records.
 //!
 //! An end has its path from the beginning, and keeps it when the session's wire is replaced: frames
-//! go over whichever wire the session has, and a ring in shared memory needs none. All that a
-//! sending end does differently on the two paths is in this file, and no other file names them.
+//! go over whichever wire the session has, and a ring in shared memory needs none. Here are the
+//! decisions of a sending end that depend on its path, and no other file names its cases. What was
+//! decided once is carried on by [`RingOwner`] and [`LargePlace`].
 
 use std::{
     os::fd::OwnedFd,
@@ -37,6 +38,22 @@ pub(crate) enum SendPath {
     Mapped(Asking),
     /// The engine sends the ring's records in frames.
     Framed,
+}
+
+/// The wait of a published message for the frame that carries it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FrameWait {
+    /// No frame carries the message.
+    NoFrame,
+    /// The frame is still to come.
+    Lasts,
+    /// The message is in a frame.
+    Over {
+        /// The part of the wait that was for the peer's credit.
+        credit: Duration,
+        /// The rest.
+        rest: Duration,
+    },
 }
 
 impl SendPath {
@@ -89,19 +106,17 @@ impl SendPath {
         }
     }
 
-    /// Returns the time that message `sequence`, which was just published, has waited for its
-    /// frame, or that there is no frame; `None` if the frame is still to come. `framed` is the last
-    /// message in a frame.
-    pub(super) fn wait_for_frame(
-        &self,
-        sequence: u64,
-        framed: u64,
-    ) -> Option<Option<(Duration, Duration)>> {
+    /// Returns how long message `sequence`, which was just published, has waited for its frame.
+    /// `framed` is the last message in a frame.
+    pub(super) fn frame_wait(&self, sequence: u64, framed: u64) -> FrameWait {
         match self {
-            Self::Mapped(_) => Some(None),
+            Self::Mapped(_) => FrameWait::NoFrame,
             // An engine built the frame before this thread could look at the clock.
-            Self::Framed if sequence <= framed => Some(Some((Duration::ZERO, Duration::ZERO))),
-            Self::Framed => None,
+            Self::Framed if sequence <= framed => FrameWait::Over {
+                credit: Duration::ZERO,
+                rest: Duration::ZERO,
+            },
+            Self::Framed => FrameWait::Lasts,
         }
     }
 
@@ -309,6 +324,7 @@ impl SendPath {
             return None;
         };
         local.words.close(last);
+        // DOORBELL, pairs with the heavy half behind `ReceivePath::arm`.
         end.session.asymmetry().light();
         let theirs = end.theirs.get();
         if theirs.is_some_and(|theirs| theirs.armed.load(Ordering::Relaxed) != 0) {

@@ -9,7 +9,7 @@ use std::{
 
 use ibex_base::sync::{Mutex, lock};
 
-use super::send_end::SendEnd;
+use super::{send_end::SendEnd, send_path::FrameWait};
 use crate::{
     clock,
     node::{MessageStages, SlowMessage},
@@ -76,10 +76,12 @@ impl SendEnd {
             room: times.room.take(),
             ..published
         };
-        if let Some(frame) = self.path.wait_for_frame(sequence, times.framed) {
-            self.went(&mut times, published, frame);
-        } else if times.published.len() < MOST {
-            times.published.push_back(published);
+        match self.path.frame_wait(sequence, times.framed) {
+            FrameWait::Lasts if times.published.len() < MOST => {
+                times.published.push_back(published);
+            }
+            FrameWait::Lasts => {}
+            wait => self.went(&mut times, published, wait),
         }
     }
 
@@ -98,7 +100,8 @@ impl SendEnd {
             times.published.pop_front();
             let waited = now.saturating_duration_since(published.at);
             let credit = stalled.saturating_sub(published.credit_stalled).min(waited);
-            self.went(&mut times, published, Some((credit, waited - credit)));
+            let rest = waited - credit;
+            self.went(&mut times, published, FrameWait::Over { credit, rest });
         }
     }
 
@@ -128,14 +131,18 @@ impl SendEnd {
         self.offer(out);
     }
 
-    fn went(&self, times: &mut Times, published: Published, frame: Option<(Duration, Duration)>) {
+    fn went(&self, times: &mut Times, published: Published, wait: FrameWait) {
+        let (credit, frame) = match wait {
+            FrameWait::Over { credit, rest } => (Some(credit), Some(rest)),
+            FrameWait::NoFrame | FrameWait::Lasts => (None, None),
+        };
         let out = Out {
             sequence: published.sequence,
             at: clock::now(),
             stages: MessageStages {
                 room: published.room,
-                credit: frame.map(|(credit, _)| credit),
-                frame: frame.map(|(_, rest)| rest),
+                credit,
+                frame,
                 ..MessageStages::default()
             },
         };

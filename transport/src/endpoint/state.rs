@@ -37,7 +37,7 @@ impl EndState {
     pub fn open(&self, agreed: Agreed) {
         let phase = if agreed.is_traced { TRACED } else { OPEN };
         let _ = self.agreed.set(agreed);
-        // OPEN, pairs with `is_pending`: a thread that sees it sees what the engine set up before.
+        // OPEN, pairs with `is_pending` and `is_over_or_traced`: a thread that sees it sees what the engine set up before.
         let _ = self
             .phase
             .compare_exchange(PENDING, phase, Ordering::Release, Ordering::Relaxed);

@@ -2,7 +2,8 @@
 //!
 //! A session has its path from its admission. If its wire breaks, messages in shared memory go on
 //! without it, and frames wait for another wire, whose kind
-//! [`FramePath`](crate::session::frame_path::FramePath) knows. What single ends do differently is in `endpoint/send_path.rs` and `receive_path.rs`.
+//! [`FramePath`](crate::session::frame_path::FramePath) knows. What single ends do differently is in
+//! `endpoint/send_path.rs` and `receive_path.rs`.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -34,8 +35,8 @@ impl SessionShared {
     /// Returns where the messages of the session travel, as far as its frames differ by that.
     pub(crate) fn data_path(&self) -> DataPath {
         match &self.path {
-            SessionPath::Mapped(_) => DataPath::Memory,
-            SessionPath::Framed => DataPath::Frames,
+            SessionPath::Mapped(_) => DataPath::Mapped,
+            SessionPath::Framed => DataPath::Framed,
         }
     }
 
@@ -98,7 +99,7 @@ impl SessionShared {
     }
 }
 
-/// Bytes that `send` queues before it runs a turn under `Driver::Caller`. Writes of 5 KiB carry
+/// Bytes that `send` queues before it runs a turn itself, where there is no I/O thread. Writes of 5 KiB carry
 /// 10–14 million records of 64 bytes per second, and writes of 32 KiB carry 40–75 million.
 const CALLER_BATCH_BYTES: usize = 32 << 10;
 /// Number of messages from a device that are handed out before released ones are given back.

@@ -71,8 +71,9 @@ impl Gathering {
         self.runtime.first()
     }
 
-    /// Returns the kind of look that a waiting call needs which waits for a member at `session`, and
-    /// for others with `looks`.
+    /// Returns the kind of look of a call that waits for a member at `session` beside others, whose
+    /// kind is `looks`. A member over frames makes it that of a socket, the dearest, since others may
+    /// be over sockets.
     #[must_use]
     pub fn looks_with(looks: Looks, session: &SessionShared) -> Looks {
         match session.looks() {

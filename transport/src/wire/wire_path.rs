@@ -14,16 +14,17 @@ pub(super) struct WirePath(pub(super) DataPath);
 
 impl WirePath {
     /// Allocates memory for arriving data in advance, so that arrivals over a network cause no
-    /// allocation. A wire over a pair `has_buffers`, and needs no blocks.
+    /// allocation. A wire over a queue pair `has_buffers` for whole frames, and needs compact blocks
+    /// alone, for the messages that are copied out of them.
     pub(super) fn make_room(self, has_buffers: bool, tools: &mut Tools) -> Result<(), MemoryError> {
         match self.0 {
-            DataPath::Frames => {
+            DataPath::Framed => {
                 if !has_buffers {
                     tools.blocks.provide()?;
                 }
                 tools.compact_blocks.provide()
             }
-            DataPath::Memory => Ok(()),
+            DataPath::Mapped => Ok(()),
         }
     }
 
@@ -31,22 +32,22 @@ impl WirePath {
     /// control frames.
     #[inline]
     pub(super) fn reads_every_turn(self) -> bool {
-        self.0 == DataPath::Frames
+        self.0 == DataPath::Framed
     }
 
     /// Counts bytes that a connection has taken.
     pub(super) fn count_sent(self, bytes: usize, counters: &SessionCounters) {
         match self.0 {
-            DataPath::Frames => counters.bytes_sent.add(bytes as u64),
-            DataPath::Memory => counters.control_bytes_sent.add(bytes as u64),
+            DataPath::Framed => counters.bytes_sent.add(bytes as u64),
+            DataPath::Mapped => counters.control_bytes_sent.add(bytes as u64),
         }
     }
 
     /// Counts bytes that a connection has brought.
     pub(super) fn count_received(self, bytes: usize, counters: &SessionCounters) {
         match self.0 {
-            DataPath::Frames => counters.bytes_received.add(bytes as u64),
-            DataPath::Memory => counters.control_bytes_received.add(bytes as u64),
+            DataPath::Framed => counters.bytes_received.add(bytes as u64),
+            DataPath::Mapped => counters.control_bytes_received.add(bytes as u64),
         }
     }
 
@@ -54,6 +55,6 @@ impl WirePath {
     #[cfg(feature = "pipe")]
     pub(super) fn goes_through_pipe(self) -> bool {
         use super::pipe::CARRIES_TCP;
-        self.0 == DataPath::Frames && CARRIES_TCP.load(std::sync::atomic::Ordering::Relaxed)
+        self.0 == DataPath::Framed && CARRIES_TCP.load(std::sync::atomic::Ordering::Relaxed)
     }
 }

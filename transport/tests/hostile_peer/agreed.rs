@@ -31,7 +31,7 @@ pub(crate) fn config() -> SessionConfig {
         our_credit: CREDIT,
         peer_credit: CREDIT,
         max_channels: MAX_CHANNELS,
-        data_path: DataPath::Frames,
+        data_path: DataPath::Framed,
         writes: true,
         immediate: true,
         resumes: true,

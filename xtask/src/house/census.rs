@@ -198,7 +198,8 @@ fn is_name(word: &str) -> bool {
 
 /// The atomic orderings that have a partner.
 const STRONG: [&str; 4] = ["Acquire", "Release", "AcqRel", "SeqCst"];
-/// The questions which fabric carries data, by the names that they have or had.
+/// The questions which fabric carries data, by the names that they have or had. A question of a new
+/// name is added here.
 const QUESTIONS: [&str; 5] = [
     "shares_memory",
     "data_in_band",

@@ -112,7 +112,7 @@ const HEAD: &str = "\
 # commit 826ba384, the most that each may be, and the aim. `cargo xtask house` counts, `--list` shows
 # what the counts consist of, and `--write` writes the present values here. Code is lines without
 # comments. An ordering names its pair if the comment at its statement says `pairs with`; `Relaxed`
-# has none. A fabric is asked for by `is_over_pair`, `DataPath` and the like outside files `*_path.rs`. A name may
-# serve several types if it is `Builder`, `Error` or `State`.
+# has none. A fabric is asked for by `is_over_pair`, `DataPath` and the like outside files
+# `*_path.rs`. A name may serve several types if it is `Builder`, `Error` or `State`.
 
 ";

@@ -7,10 +7,10 @@ use super::{End, EndState, PeerMisbehaved, receive_channel::ReceiveChannel};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPath {
     /// Frames carry records, and the counters of receiving ends.
-    Frames,
+    Framed,
     /// Records and counters are in memory that both processes map. Frames carry control messages
     /// only.
-    Memory,
+    Mapped,
 }
 
 impl DataPath {
@@ -18,8 +18,8 @@ impl DataPath {
     #[inline(always)]
     pub(super) fn check_data_frame(self) -> Result<(), PeerMisbehaved> {
         match self {
-            DataPath::Frames => Ok(()),
-            DataPath::Memory => Err(PeerMisbehaved::DataInBand),
+            DataPath::Framed => Ok(()),
+            DataPath::Mapped => Err(PeerMisbehaved::DataFrameBesideMemory),
         }
     }
 }
@@ -28,7 +28,7 @@ impl End {
     /// Returns whether the peer's end is open for records in frames.
     #[inline(always)]
     pub(super) fn takes_records(&self, path: DataPath) -> bool {
-        path == DataPath::Frames && self.peer.is_some() && !self.closed_there
+        path == DataPath::Framed && self.peer.is_some() && !self.closed_there
     }
 }
 
@@ -37,7 +37,7 @@ impl EndState {
     /// frames.
     pub(super) fn framed_receiver(&mut self, path: DataPath) -> Option<&mut ReceiveChannel> {
         match (path, self) {
-            (DataPath::Frames, EndState::Receiver(Some(channel))) => Some(channel),
+            (DataPath::Framed, EndState::Receiver(Some(channel))) => Some(channel),
             _ => None,
         }
     }

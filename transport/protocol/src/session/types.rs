@@ -335,7 +335,7 @@ pub enum PeerMisbehaved {
     #[error("a frame is for channel {channel}, which is not open")]
     UnknownChannel { channel: u32 },
     #[error("a frame has records or a chunk, which this session passes through shared memory")]
-    DataInBand,
+    DataFrameBesideMemory,
     #[error("record {expected} was due, one with the low bits {got} came")]
     OutOfOrder { expected: u64, got: u32 },
     #[error("a frame of records has none, {sequence} was due")]

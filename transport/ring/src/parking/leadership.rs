@@ -303,7 +303,7 @@ impl<E> Leadership<E> {
     /// keeper if no thread leads.
     pub fn span(&self, summon: impl FnOnce()) {
         self.spanning.fetch_add(1, Ordering::Relaxed);
-        // SPAN, pairs with `pass_on`.
+        // SPAN, pairs with `pass_on` and `Lead::drop`.
         fence(Ordering::SeqCst);
         if self.is_vacant() {
             summon();

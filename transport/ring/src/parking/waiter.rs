@@ -103,6 +103,8 @@ impl WaitSlot {
         entries.wakers.push((number, waker.clone()));
         self.waiting.store(1, Ordering::Relaxed);
         drop(entries);
+        // WAITING, pairs with the light half in `is_waiting`: either the other thread sees the waker,
+        // or the look that follows sees what it did.
         self.asymmetry.heavy_here();
         Ticket(number)
     }
@@ -170,6 +172,7 @@ impl WaitSlot {
     #[inline]
     #[must_use = "who waits must be woken"]
     pub fn is_waiting(&self) -> bool {
+        // WAITING, pairs with the heavy half in `register`.
         self.asymmetry.light();
         self.waiting.load(Ordering::Relaxed) != 0
     }

@@ -202,7 +202,7 @@ fn a_channel_that_never_fitted_counts_no_more_once_the_peer_has_closed_it() {
 #[test]
 fn a_shared_memory_session_says_nothing_of_counters() {
     let mut session = Session::new(SessionConfig {
-        data_path: DataPath::Memory,
+        data_path: DataPath::Mapped,
         ..config()
     });
     pair(&mut session, Role::Receiver);

@@ -34,7 +34,7 @@ pub(super) fn config() -> SessionConfig {
         our_credit: 1 << 20,
         peer_credit: 1 << 20,
         max_channels: MAX_CHANNELS,
-        data_path: DataPath::Frames,
+        data_path: DataPath::Framed,
         writes: false,
         immediate: false,
         resumes: true,

@@ -227,11 +227,14 @@ fn records_for_an_end_that_cannot_take_them() {
     );
 
     let mut session = Session::new(SessionConfig {
-        data_path: DataPath::Memory,
+        data_path: DataPath::Mapped,
         ..config()
     });
     pair(&mut session, Role::Receiver);
-    assert_eq!(deliver(&mut session, &one), Err(PeerMisbehaved::DataInBand));
+    assert_eq!(
+        deliver(&mut session, &one),
+        Err(PeerMisbehaved::DataFrameBesideMemory)
+    );
 }
 
 #[test]

@@ -355,7 +355,7 @@ fn a_goodbye_is_sent_again_after_a_break_and_heard_once() {
 #[test]
 fn over_shared_memory_a_resumption_sends_no_counters() {
     let mut session = Session::new(crate::session::SessionConfig {
-        data_path: DataPath::Memory,
+        data_path: DataPath::Mapped,
         ..config()
     });
     pair(&mut session, Role::Receiver);
