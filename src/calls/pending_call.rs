@@ -1,4 +1,4 @@
-//! A call's claim to its place on the line, which is dropped when the call ends, however it ends.
+//! A call that has not ended. Dropping it cancels the call.
 
 use std::{
     ops::Deref,
