@@ -94,3 +94,33 @@ pub(crate) fn copy_sources(from: &Path, to: &Path) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// Also a comment beside a hunk may keep it from applying, which the stage `mutants` would tell
+    /// an hour later.
+    #[test]
+    fn every_patch_applies_to_the_sources() {
+        let mut git = Command::new("git")
+            .args(["apply", "--check", "--whitespace=nowarn", "-"])
+            .current_dir(workspace::root())
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("git runs");
+        let mut input = git.stdin.take().expect("it is piped");
+        for patch in patches().expect("the patches can be listed") {
+            let patch = fs::read(patch).expect("a patch can be read");
+            input.write_all(&patch).expect("git reads it");
+        }
+        drop(input);
+        let output = git.wait_with_output().expect("git ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+    }
+}
