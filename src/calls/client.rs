@@ -409,11 +409,14 @@ impl Client {
         self.stay_until_said();
     }
 
-    /// Keeps this client for as long as notices wait. The one who sends the last one looks after
-    /// that, so it finds what this call leaves.
+    /// Keeps this client for as long as notices wait for the channel, whose room or end calls the
+    /// client's waker. The one who sends the last one looks after that, so it finds what this call
+    /// leaves.
     fn stay_until_said(self: &Arc<Self>) {
         let mut unsaid = lock(&self.unsaid);
-        let _before = mem::replace(&mut *unsaid, self.has_unsaid().then(|| self.clone()));
+        let has_channel = self.outbox.get().is_some_and(Outbox::has_channel);
+        let stays = has_channel && self.has_unsaid();
+        let _before = mem::replace(&mut *unsaid, stays.then(|| self.clone()));
     }
 
     /// Returns whether notices for a caller that is still there wait to be sent.

@@ -226,6 +226,11 @@ impl Outbox {
         !self.is_closed.load(Ordering::Relaxed) && self.has_notices.load(Ordering::Acquire)
     }
 
+    /// Returns whether the channel's end was opened. Without one, notices are never sent.
+    pub(super) fn has_channel(&self) -> bool {
+        self.end.get().is_some()
+    }
+
     // ---- Inside ----------------------------------------------------------------------
 
     fn attend(&self) {
