@@ -160,8 +160,8 @@ impl Node {
             peer_credit: 1 << 20,
             max_channels: 8,
             data_path: match data_in_band {
-                true => DataPath::Frames,
-                false => DataPath::Memory,
+                true => DataPath::Framed,
+                false => DataPath::Mapped,
             },
             writes: true,
             immediate: false,

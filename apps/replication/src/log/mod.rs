@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::record::{HEADER_BYTES, Invalid, Tip, whole_records};
 use self::segment::Segment;
+pub(crate) use self::segment::is_starved;
 
 /// The time at which written records are made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

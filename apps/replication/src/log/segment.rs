@@ -264,7 +264,8 @@ fn once_there_is_a_descriptor(open: impl Fn() -> io::Result<File>) -> io::Result
     }
 }
 
-fn is_starved(error: &io::Error) -> bool {
+/// Returns whether the process or the system has no descriptor left.
+pub(crate) fn is_starved(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
         Some(Errno::MFILE | Errno::NFILE)

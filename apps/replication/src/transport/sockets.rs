@@ -14,7 +14,10 @@ use ibex_harness::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Batch, Endpoint, Join, Joined, Lost, PrimaryLink, Received, ReplicaLink, Waiting};
-use crate::{catch_up, log::Log};
+use crate::{
+    catch_up,
+    log::{Log, is_starved},
+};
 
 /// The primary's listening socket.
 pub(crate) struct SocketEndpoint {
@@ -56,7 +59,7 @@ impl Endpoint for SocketEndpoint {
 
     fn poll_join(&mut self, log: &mut Log) -> Result<Option<Joined<SocketReplica>>, Error> {
         while let Some((socket, _)) =
-            ready(self.listener.accept()).map_err(Error::io("accepting a replica"))?
+            accepted(self.listener.accept()).map_err(Error::io("accepting a replica"))?
         {
             if prepare(&socket).is_ok() {
                 self.joining.push((socket, Vec::new()));
@@ -314,6 +317,18 @@ impl PrimaryLink for SocketPrimary {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns the result of accept(2); `None` if there is nothing to accept now. A connection for which
+/// the process has no descriptor waits in the listener's queue, and one may end before it is
+/// accepted.
+fn accepted<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if is_starved(&error) || error.kind() == ErrorKind::ConnectionAborted => {
+            Ok(None)
+        }
+        result => ready(result),
     }
 }
 
