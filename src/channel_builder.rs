@@ -263,7 +263,12 @@ impl<C> ChannelBuilder<C> {
             reason => reason,
         };
         let is_taken = reason == OpenFailure::AlreadyOpen;
-        let holder = is_taken.then(|| self.at.session().interface_of(self.template.name(), end));
+        let holder = is_taken.then(|| {
+            self.at
+                .session()
+                .requests
+                .interface_of(self.template.name(), end)
+        });
         OpenError::from(Refusal {
             channel: self.template.name().to_owned(),
             peer: self.at.session().peer_name(),

@@ -268,7 +268,7 @@ impl Peer {
     /// because such ends do not pair.
     #[must_use]
     pub fn incoming(&self) -> Vec<(String, Role)> {
-        self.session.incoming()
+        self.session.requests.incoming()
     }
 
     /// Returns the fabric that carries the session's data now. A session over verbs goes on over

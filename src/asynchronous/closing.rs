@@ -123,12 +123,14 @@ impl Future for CloseSessionAsync {
             this.session.begin_close(&reason, linger);
         }
         this.session.runtime().turn_for_caller();
-        this.session.poll_closed(&mut this.held, context.waker())
+        this.session
+            .ending
+            .poll_closed(&mut this.held, context.waker())
     }
 }
 
 impl Drop for CloseSessionAsync {
     fn drop(&mut self) {
-        self.session.leave_ended(&mut self.held);
+        self.session.ending.leave(&mut self.held);
     }
 }

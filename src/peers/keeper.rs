@@ -89,7 +89,7 @@ impl KeptSession {
                 peer: self.peer.clone(),
             }
         } else {
-            let Poll::Ready(cause) = session.poll_ended(&mut self.ended, waker) else {
+            let Poll::Ready(cause) = session.ending.poll(&mut self.ended, waker) else {
                 return None;
             };
             PeersEvent::Lost {
@@ -106,7 +106,7 @@ impl KeptSession {
     /// Takes the waker back.
     fn leave(&mut self) {
         let session = self.peer.session();
-        session.leave_ended(&mut self.ended);
+        session.ending.leave(&mut self.ended);
         session.leave_peer_drains(&mut self.drains);
     }
 }

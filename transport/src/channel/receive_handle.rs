@@ -6,48 +6,35 @@
 
 mod frames;
 mod large;
+mod memory_wait;
+mod source;
 mod waiting;
 
 pub(super) use self::waiting::Incoming;
 
 use std::sync::atomic::Ordering;
-use std::{
-    fmt, mem,
-    os::fd::AsFd,
-    ptr::NonNull,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{fmt, mem, ptr::NonNull, sync::Arc};
 
-use ibex_base::{fork, sync::lock};
-use ibex_protocol::{
-    format::{
-        channel_window::ChannelWindow,
-        control::CloseReason,
-        counters::Counters,
-        record::{LargeAnnouncement, Layout, RecordHeader, RecordKind},
-        trace_context::TraceContext,
-    },
-    session::Agreed,
+use ibex_base::fork;
+use ibex_protocol::format::{
+    channel_window::ChannelWindow, control::CloseReason, counters::Counters, record::RecordKind,
+    trace_context::TraceContext,
 };
 use ibex_ring::{
-    Arm, CellBlock, Consumer, Mapped,
-    memory::MemoryClaim,
+    Arm, CellBlock,
     parking::{Patience, Ticket},
 };
 
-use self::frames::{Found, Frames};
+use self::{frames::Found, memory_wait::MemoryWait, source::Source};
 use super::{message::RawMessage, promptness::Promptness};
 use crate::{
-    clock,
     endpoint::{
         channel_end::ChannelEnd,
         error::{RecvError, RecvFailure},
-        receive_end::{HeldLarge, LargeMemory, ReceiveEnd, Source as SourceOffer},
+        receive_end::{LargeMemory, ReceiveEnd},
     },
     node::SessionShared,
     session::{Counts, Interface, coarse_time::CoarseTime},
-    shared_memory::{PassedFd, RingSegment, SegmentRefused},
 };
 
 /// A receiver's handle, without the message type.
@@ -83,17 +70,7 @@ pub struct ReceiveHandle {
     /// A record of how soon awaited messages came.
     pub(super) promptness: Promptness,
 
-    /// The time of the next attempt, if memory for an arrival was lacking.
-    retry_at: Option<Instant>,
-    /// Claim to memory for the next message, if that message lies in a segment and was looked at.
-    claim: Option<MemoryClaim>,
-}
-
-#[derive(Debug)]
-enum Source {
-    None,
-    Frames(Frames),
-    Ring(Consumer<Mapped>),
+    memory_wait: MemoryWait,
 }
 
 /// Payload, length, memory and time of arrival of a large message.
@@ -118,8 +95,7 @@ impl ReceiveHandle {
             ticket: None,
             has_left_unused: false,
             promptness: Promptness::default(),
-            retry_at: None,
-            claim: None,
+            memory_wait: MemoryWait::default(),
             end,
         }
     }
@@ -177,48 +153,13 @@ impl ReceiveHandle {
         if self.handed_out == self.last_cell {
             return None;
         }
-        let (payload, length, size, time) = match &mut self.source {
-            Source::Ring(ring) => {
-                let (payload, length, size) = ring.peek_data()?;
-                ring.advance_by(size, 1);
-                (payload, length, size, 0)
-            }
-            // This is checked inline, because a caller that receives in a loop finds no frame each
-            // time before it waits.
-            Source::Frames(frames) if frames.is_empty() => return None,
-            Source::Frames(_) => self.take_from_frame()?,
-            Source::None => return None,
-        };
+        let (payload, length, size, time) = self.source.take_data()?;
         Some(self.hand_out(payload, length, size, time))
-    }
-
-    #[inline(never)]
-    fn take_from_frame(&mut self) -> Option<(NonNull<u8>, usize, usize, u64)> {
-        let Source::Frames(frames) = &mut self.source else {
-            return None;
-        };
-        frames.take_data()
-    }
-
-    /// Returns whether there is, or may be, a record of any kind.
-    fn has_record(&self) -> bool {
-        match &self.source {
-            Source::Ring(ring) => !ring.is_empty(),
-            Source::Frames(frames) => !frames.is_empty(),
-            Source::None => true,
-        }
     }
 
     /// Returns whether [`take`](Self::take) would give a message.
     fn has_plain(&self) -> bool {
-        self.handed_out != self.last_cell
-            && match &self.source {
-                Source::Ring(ring) => ring.peek_data().is_some(),
-                Source::Frames(frames) => frames
-                    .front()
-                    .is_some_and(|(.., word)| RecordHeader::of_data(word).is_some()),
-                Source::None => false,
-            }
+        self.handed_out != self.last_cell && self.source.has_data()
     }
 
     /// Returns the next message, if there is one. [`RecvError::Ended`] is the orderly end.
@@ -232,38 +173,8 @@ impl ReceiveHandle {
 
     /// Returns the record at the front after checking it. The record stays there.
     fn find(&self) -> Result<Option<Found>, RecvError> {
-        match &self.source {
-            Source::Ring(ring) => match ring.peek() {
-                Ok(None) => Ok(None),
-                Ok(Some(record)) => Ok(Some(Found {
-                    kind: record.kind,
-                    // SAFETY: a ring's payload pointer is never null.
-                    payload: unsafe {
-                        NonNull::new_unchecked(ring.payload_ptr(&record).cast_mut())
-                    },
-                    length: record.length,
-                    size: record.size,
-                    time: 0,
-                })),
-                Err(malformed) => {
-                    self.end.session.misbehaved(&malformed.to_string());
-                    Err(self.end.error())
-                }
-            },
-            Source::Frames(frames) => Ok(frames.find()),
-            Source::None => Ok(None),
-        }
-    }
-
-    /// Moves past the record that is about to be handed out.
-    fn move_on(&mut self, size: usize) {
-        match &mut self.source {
-            Source::Ring(ring) => ring.advance_by(size, 1),
-            Source::Frames(frames) => {
-                frames.pass(size);
-            }
-            Source::None => {}
-        }
+        let found = self.source.find();
+        found.map_err(|malformed| self.refused(&malformed.to_string()))
     }
 
     #[inline(always)]
@@ -316,14 +227,14 @@ impl ReceiveHandle {
             self.end.advance(false);
             self.end.look_at_released();
         }
-        if self.lacks_memory() {
+        if self.memory_wait.is_too_soon() {
             return Ok(None);
         }
         match self.poll_all() {
             Err(RecvError::Memory(error)) => {
                 let lacks_room = error.is_beyond_limit();
                 self.end.lacks_room.store(lacks_room, Ordering::Relaxed);
-                let is_news = self.try_later();
+                let is_news = self.memory_wait.begin(&self.end);
                 // A message that waits for the release of others does not lack memory.
                 match is_news && !error.is_beyond_limit() {
                     true => Err(error.into()),
@@ -331,27 +242,12 @@ impl ReceiveHandle {
                 }
             }
             found => {
-                if self.retry_at.take().is_some() {
+                if self.memory_wait.end() {
                     self.end.lacks_room.store(false, Ordering::Relaxed);
                 }
                 found
             }
         }
-    }
-
-    /// Returns whether memory was lacking at the last try, and it is too soon for another try.
-    fn lacks_memory(&self) -> bool {
-        self.retry_at
-            .is_some_and(|retry_at| clock::now() < retry_at)
-    }
-
-    /// Schedules another try, because memory is lacking. Returns whether the lack is new.
-    #[cold]
-    fn try_later(&mut self) -> bool {
-        let retry_at = clock::now() + RETRY_AFTER;
-        let is_news = self.retry_at.replace(retry_at).is_none();
-        self.end.session.receiver_retries(self.end.id, retry_at);
-        is_news
     }
 
     fn poll_all(&mut self) -> Result<Option<RawMessage>, RecvError> {
@@ -381,7 +277,7 @@ impl ReceiveHandle {
             return self.poll_large(found, over);
         }
         self.check_trace(found.kind, found.length)?;
-        self.move_on(found.size);
+        self.source.pass(found.size);
         let mut message = self.hand_out(found.payload, found.length, found.size, found.time);
         if found.kind.is_traced() {
             message.take_trace_off();
@@ -394,7 +290,7 @@ impl ReceiveHandle {
         if fork::is_child() || self.has_plain() {
             return true;
         }
-        if self.retry_at.is_some() && !self.has_memory_now() {
+        if self.memory_wait.is_on() && !self.has_memory_now() {
             return false;
         }
         // The order of reads is that of `poll_all`.
@@ -415,23 +311,6 @@ impl ReceiveHandle {
         }
     }
 
-    /// Returns whether the memory that was lacking is available now.
-    fn has_memory_now(&mut self) -> bool {
-        if self.lacks_memory() {
-            return false;
-        }
-        let outcome = self.take_source().and_then(|()| self.map_segment());
-        if let Err(RecvError::Memory(error)) = outcome {
-            let lacks_room = error.is_beyond_limit();
-            self.end.lacks_room.store(lacks_room, Ordering::Relaxed);
-            self.try_later();
-            return false;
-        }
-        self.retry_at = None;
-        self.end.lacks_room.store(false, Ordering::Relaxed);
-        true
-    }
-
     /// Returns whether a cell is free for the next message.
     fn has_cell(&mut self) -> bool {
         if self.handed_out == self.last_cell {
@@ -439,16 +318,6 @@ impl ReceiveHandle {
             self.last_cell = self.end.prefix.last_cell(self.cells);
         }
         self.handed_out < self.last_cell
-    }
-
-    /// Returns whether all of a message has arrived.
-    fn is_whole(&self, found: &Found, sequence: u64) -> bool {
-        let in_ring = matches!(self.source, Source::Ring(_));
-        if !found.kind.is_large() || in_ring && !announces_new_segment(found) {
-            return true;
-        }
-        let large = self.end.large();
-        large.front().is_some_and(|next| next.sequence == sequence)
     }
 
     fn end_of_stream(&self) -> Result<Option<RawMessage>, RecvError> {
@@ -468,35 +337,6 @@ impl ReceiveHandle {
         Ok(None)
     }
 
-    /// Hands a large message out once all of it has arrived.
-    fn poll_large(&mut self, found: Found, over: bool) -> Result<Option<RawMessage>, RecvError> {
-        let sequence = self.handed_out + 1;
-        let Some((payload, length, memory, time)) = self.find_large(&found, sequence)? else {
-            return if over {
-                Err(self.end.error())
-            } else {
-                Ok(None)
-            };
-        };
-        self.check_trace(found.kind, length)?;
-        self.end.large_messages.add(1);
-        self.end.large_bytes.add(length as u64);
-        self.end.held().large.push_back(HeldLarge {
-            sequence,
-            length,
-            memory,
-        });
-        // Handing this message out also gives back the released memory of earlier large messages.
-        // Their sender waits for it; or the pool would get memory for the next from the kernel.
-        self.advance_at_bytes = 0;
-        self.move_on(found.size);
-        let mut message = self.hand_out(payload, length, found.size, time);
-        if found.kind.is_traced() {
-            message.take_trace_off();
-        }
-        Ok(Some(message))
-    }
-
     /// Checks that a message of `length` bytes has a trace context at its end, if its record says
     /// so, and that the ends agreed on that.
     fn check_trace(&self, kind: RecordKind, length: usize) -> Result<(), RecvError> {
@@ -513,83 +353,8 @@ impl ReceiveHandle {
     }
 
     fn refused(&self, what: &str) -> RecvError {
-        self.end.session.misbehaved(what);
+        self.end.session.requests.misbehaved(what);
         self.end.error()
-    }
-
-    /// Takes over the source that the engine left, if there is one. A ring is mapped here, on the
-    /// caller's thread.
-    fn take_source(&mut self) -> Result<(), RecvError> {
-        if !self.end.has_source.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let end = self.end.clone();
-        // The lock is held until the ring is mapped, because the engine may be told to let go of
-        // the source.
-        let mut offered = lock(&end.source);
-        let Some(offer) = offered.take() else {
-            return Ok(());
-        };
-        end.has_source.store(false, Ordering::Relaxed);
-        let Some(agreed) = end.state.agreed() else {
-            unreachable!("an end gets its source when it is open")
-        };
-        if matches!(self.source, Source::None) {
-            self.begin(agreed);
-        }
-        let alignment = agreed.alignment as usize;
-        let source = match offer {
-            SourceOffer::Frames(arrivals) => Ok(Source::Frames(Frames::new(arrivals, alignment))),
-            SourceOffer::Ring { .. } if end.prefix.prefix().released != self.handed_out => {
-                Err("a ring came while messages of the one before are held".to_owned())
-            }
-            SourceOffer::Ring { fd, capacity } => match self.map_ring(&fd, capacity, alignment) {
-                Err(SegmentRefused::Memory(error)) => {
-                    // The ring stays with the end, for the next call.
-                    *offered = Some(SourceOffer::Ring { fd, capacity });
-                    end.has_source.store(true, Ordering::Relaxed);
-                    return Err(error.into());
-                }
-                source => source.map_err(|refused| refused.to_string()),
-            },
-        };
-        drop(offered);
-        self.source = source.map_err(|what| self.refused(&what))?;
-        Ok(())
-    }
-
-    /// Sets the handle's limits when the first source has come.
-    fn begin(&mut self, agreed: &Agreed) {
-        self.quarter_messages = (agreed.window.messages / 4).max(1);
-        let most = self.end.session.most_held().min(self.end.tell_every);
-        self.quarter_messages = self.quarter_messages.min(most);
-        self.quarter_bytes = (agreed.window.bytes / 4).max(1);
-        self.advance_at = match self.end.times {
-            Some(_) => 0,
-            None => self.quarter_messages,
-        };
-        self.advance_at_bytes = self.quarter_bytes;
-    }
-
-    /// Maps a new ring, and continues there after the last record of the former ring.
-    fn map_ring(
-        &self,
-        fd: &PassedFd,
-        capacity: u64,
-        alignment: usize,
-    ) -> Result<Source, SegmentRefused> {
-        let ring = RingSegment::accept(fd.as_fd(), capacity)?;
-        let (base, capacity) = ring.memory();
-        // SAFETY: this is a double mapping of `capacity` bytes, which `held` keeps until the last
-        // guard is gone.
-        let mapped = unsafe { Mapped::new(base, capacity) };
-        // The former ring is unmapped: no guard holds a message in it.
-        self.end.held().ring = Some(ring);
-        let layout = Layout::in_lines(alignment);
-        Ok(Source::Ring(match &self.source {
-            Source::Ring(before) => Consumer::resume(mapped, layout, before.read()),
-            _ => Consumer::new(mapped, layout),
-        }))
     }
 
     pub(super) fn end(&self) -> &ReceiveEnd {
@@ -660,6 +425,7 @@ impl Drop for ReceiveHandle {
         self.end.path.close_words();
         self.end
             .session
+            .requests
             .close_receiver(&self.end, CloseReason::Dropped);
         // From here on the engine does not have the end, so nothing arrives there any more.
         let unread = mem::take(&mut *self.end.large());
@@ -669,17 +435,3 @@ impl Drop for ReceiveHandle {
         }
     }
 }
-
-/// Returns whether a large message in shared memory lies in a new segment, which comes over the
-/// Unix socket and is not mapped yet. For a malformed announcement this is false.
-fn announces_new_segment(found: &Found) -> bool {
-    // SAFETY: a record's payload of this length is readable, and its bytes are copied once.
-    found.length == LargeAnnouncement::MAX_BYTES
-        && LargeAnnouncement::parse_in_segment(unsafe {
-            found.payload.cast::<[u8; 16]>().read_unaligned()
-        })
-        .2
-}
-
-/// Time until the next attempt to get memory that was lacking.
-const RETRY_AFTER: Duration = Duration::from_millis(20);

@@ -70,7 +70,7 @@ impl Condition for ReceiveHandle {
 
 impl End for ReceiveHandle {
     fn event_loop(&self) -> &Arc<EventLoop> {
-        self.session().event_loop()
+        self.session().requests.event_loop()
     }
 
     fn looks(&self) -> Looks {
@@ -115,7 +115,7 @@ impl Condition for Acknowledged<'_> {
 
 impl End for Acknowledged<'_> {
     fn event_loop(&self) -> &Arc<EventLoop> {
-        self.handle.session().event_loop()
+        self.handle.session().requests.event_loop()
     }
 
     fn looks(&self) -> Looks {

@@ -158,7 +158,7 @@ impl ReceiveHandle {
                 let mut promptness = mem::take(&mut self.promptness);
                 let mut found = Ok(None);
                 let incoming = Incoming::new(self, &mut found);
-                let event_loop = end.session.event_loop();
+                let event_loop = end.session.requests.event_loop();
                 let polled = promptness.poll(event_loop, (waker, looks_first), incoming, || ());
                 self.promptness = promptness;
                 ready!(polled);
@@ -281,7 +281,7 @@ impl SendHandle {
         if polled.is_pending() {
             // A waiting thread wakes up itself to report a long wait. For a task, the engine does
             // so.
-            self.end().session.watch_stalls();
+            self.end().session.requests.watch_stalls();
             self.end().watch_open();
             // The peer's end, and a turn at the producer, are no room.
             let waits_for_room = self.waits.turn.is_none() && self.is_open();

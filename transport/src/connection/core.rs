@@ -118,7 +118,7 @@ impl Common {
 
     /// Returns the channels with messages that were not delivered by the end of the session.
     pub(crate) fn undelivered(&self) -> Vec<Undelivered> {
-        let report = self.shared.close_report();
+        let report = self.shared.ending.close_report();
         report.map_or_else(Vec::new, |report| report.undelivered)
     }
 

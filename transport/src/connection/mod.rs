@@ -67,7 +67,7 @@ use crate::{
     shared_memory::UnixWires,
     wire::{AnyWire, Tools, Wire, WireParts, WireSocket, WireStart},
 };
-use reconnect::Reconnect;
+pub(crate) use reconnect::Reconnect;
 use shared_memory::SharedMemory;
 
 /// A session in the engine.

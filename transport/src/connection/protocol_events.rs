@@ -42,7 +42,8 @@ impl Common {
             return;
         }
         if let What::Gone { cause } = &what {
-            self.shared.ended(cause, &mut context.wakers);
+            self.shared.ending.came(cause, &mut context.wakers);
+            context.node().draining.take_waiters(&mut context.wakers);
         }
         let events = &context.node().events;
         events.tell(self.shared.peer(), what, &mut context.wakers);

@@ -197,7 +197,7 @@ impl ChannelEnd {
         }
         let Patience::Until(deadline) = patience else {
             if patience == Patience::None {
-                self.session.poll();
+                self.session.requests.poll();
             }
             return look().unwrap_or(Err(Unopened::NotYet));
         };
@@ -230,7 +230,7 @@ impl ChannelEnd {
             return Poll::Ready(Err(self.used_after_fork().into()));
         }
         let opened = AtSlot::new(&self.waiters, held, || self.look_open(&counts));
-        let polled = parking::poll(opened, waker, || self.session.poll());
+        let polled = parking::poll(opened, waker, || self.session.requests.poll());
         if polled.is_pending() {
             self.watch_open();
         }
@@ -259,7 +259,7 @@ impl ChannelEnd {
     }
 
     pub(crate) fn not_opened(&self, waited: Duration) -> Box<NotOpened> {
-        self.not_opened_among(&self.session.incoming(), waited)
+        self.not_opened_among(&self.session.requests.incoming(), waited)
     }
 
     /// Like [`not_opened`](Self::not_opened), for a caller that already has the list of ends that
@@ -300,7 +300,7 @@ impl ChannelEnd {
             && self.open_watch.since.set(clock::now()).is_ok()
             && let Some(due) = self.open_notice_at()
         {
-            self.session.watch_opening(due);
+            self.session.requests.watch_opening(due);
         }
     }
 

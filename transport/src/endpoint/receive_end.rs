@@ -387,7 +387,7 @@ impl ReceiveEnd {
             let is_marked = self.is_marked.swap(true, Ordering::Release);
             // An earlier mark may have been set without waking the engine.
             if urgent || !is_marked {
-                self.session.mark_released(self.id, urgent);
+                self.session.requests.mark_released(self.id, urgent);
             }
         }
     }

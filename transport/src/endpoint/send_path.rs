@@ -102,7 +102,7 @@ impl SendPath {
                 let rung = &local.words.rung;
                 rung.ring(generation, || end.session.ring_peer());
             }
-            Self::Framed => end.session.mark_ready(end.id),
+            Self::Framed => end.session.requests.mark_ready(end.id),
         }
     }
 
@@ -206,7 +206,7 @@ impl SendPath {
         if sequence == 0 {
             return Some(end.check_opened());
         }
-        end.session.poll();
+        end.session.requests.poll();
         let is_delivered = !end.state.is_over() || end.counts().received >= sequence;
         Some(match is_delivered {
             true => Ok(()),
@@ -219,7 +219,7 @@ impl SendPath {
     pub(crate) fn ask_ahead(&self, end: &SendEnd, ask: &Ask) {
         match self {
             Self::Mapped(_) => {}
-            Self::Framed => end.session.ask(end.id, *ask),
+            Self::Framed => end.session.requests.ask(end.id, *ask),
         }
     }
 
@@ -243,7 +243,7 @@ impl SendPath {
                 local.ask(end, wish, asked);
             }
             Self::Framed if is_asked => {}
-            Self::Framed => end.session.ask(end.id, *ask),
+            Self::Framed => end.session.requests.ask(end.id, *ask),
         }
     }
 
@@ -253,7 +253,7 @@ impl SendPath {
     pub(crate) fn ask_in_passing(&self, end: &SendEnd, sequence: u64) {
         let is_news = end.asked_in_passing.swap(sequence, Ordering::Relaxed) != sequence;
         if is_news && matches!(self, Self::Framed) && !fork::is_child() {
-            end.session.ask_once(end.id, sequence);
+            end.session.requests.ask_once(end.id, sequence);
         }
     }
 

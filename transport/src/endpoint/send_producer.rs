@@ -115,7 +115,7 @@ impl SendProducer {
         let from = before.map_or(layout.first_position(), |before| before.position);
         let backing = Backing::begin(memory.mapping(), from)?;
         if let Some(fd) = fd {
-            end.session.pass_ring(end.id, capacity, fd);
+            end.session.requests.pass_ring(end.id, capacity, fd);
         }
         // SAFETY: both kinds of rings are double mappings of `capacity` bytes that this end writes;
         // `memory` keeps them mapped as long as the producer lives.
@@ -128,7 +128,9 @@ impl SendProducer {
         ring.back_until(backing.until());
         if let RingOwner::Lease(lease) = &memory {
             let from = ring.released();
-            end.session.attach_ring(end.id, lease.clone(), layout, from);
+            end.session
+                .requests
+                .attach_ring(end.id, lease.clone(), layout, from);
         }
         let transmit_at = end.session.transmit_at(capacity);
         let largest = end.path.longest_record(end, &ring);

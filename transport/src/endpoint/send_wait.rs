@@ -85,7 +85,7 @@ impl SendEnd {
         }
         // Where callers turn the engine, the turn may bring the answer at once.
         let news = News::new(self, ask, registration);
-        let answer = parking::poll(news, waker, || self.session.poll());
+        let answer = parking::poll(news, waker, || self.session.requests.poll());
         if let Poll::Ready(Ok(())) = answer {
             self.was_answered(ask.received.max(ask.acknowledged));
         }
@@ -215,7 +215,7 @@ impl SendEnd {
         if reason == CloseReason::Dropped && !self.state.is_over() {
             self.path.close_in_order(self, last);
         }
-        self.session.close_sender(self.id, last, reason);
+        self.session.requests.close_sender(self.id, last, reason);
     }
 }
 
@@ -289,7 +289,7 @@ impl SendEnd {
     #[cold]
     fn notice(&self, what: What) {
         what.warn(&self.session);
-        self.session.tell(what);
+        self.session.requests.tell(what);
     }
 }
 
@@ -303,6 +303,7 @@ impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
         if self.producer.refresh().is_err() {
             self.end
                 .session
+                .requests
                 .misbehaved("its released counter went back or beyond what was sent");
             return Some(Err(self.end.error().into()));
         }

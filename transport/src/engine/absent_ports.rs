@@ -1,55 +1,38 @@
 //! The RDMA ports of an engine in a build without RDMA: there are none.
 
-use std::{convert::Infallible, io, sync::Arc, time::Instant};
+use std::{io, sync::Arc, time::Instant};
 
-use ibex_protocol::credit::broker::CreditBroker;
-
-use super::Engine;
+use super::connections::Connections;
 use crate::{connection::Context, rdma::RdmaPort};
 
-/// A port that an engine polls, which has no value.
-pub(super) struct PortPoller {
-    pub(super) broker: Option<CreditBroker>,
-    _none: Infallible,
-}
+/// The RDMA ports of an engine.
+#[derive(Default)]
+pub(crate) struct RdmaPorts;
 
-/// The time of the next check that devices still exist, which never comes.
-#[derive(Debug, Default)]
-pub(super) struct PortLooks {
-    pub(super) is_due: bool,
-}
-
-impl PortLooks {
-    pub(super) fn next(&self) -> Option<Instant> {
-        None
-    }
-
-    pub(super) fn note(&mut self, _: Instant) {}
-}
-
-impl Engine {
-    pub(crate) fn care_for(&mut self, rdma_port: &Arc<RdmaPort>) -> io::Result<()> {
+impl RdmaPorts {
+    pub(crate) fn attach(
+        &mut self,
+        rdma_port: &Arc<RdmaPort>,
+        _: &mut Connections,
+    ) -> io::Result<()> {
         match **rdma_port {}
     }
 
-    pub(crate) fn device_was_removed(&mut self, rdma_port: &Arc<RdmaPort>) {
-        match **rdma_port {}
-    }
-
-    pub(super) fn look_for_devices(&mut self, _: &mut Context<'_>) {}
-
-    pub(super) fn joins_port(
+    pub(super) fn join(
         &mut self,
         _: u64,
         _: Option<u64>,
+        _: &mut Connections,
         _: &mut Context<'_>,
     ) -> io::Result<()> {
         Ok(())
     }
 
-    pub(super) fn leaves_port(&mut self, _: u64) {}
+    pub(super) fn leave(&mut self, _: u64, _: &mut Connections) {}
 
-    pub(super) fn has_found_completions(&self) -> bool {
+    pub(super) fn close(&mut self, _: &mut Connections) {}
+
+    pub(super) fn has_found(&self) -> bool {
         false
     }
 
@@ -61,23 +44,35 @@ impl Engine {
         false
     }
 
-    pub(super) fn turn_ports(&mut self, _: &mut Context<'_>) -> bool {
+    pub(super) fn look(&mut self) {}
+
+    pub(super) fn take_found(&mut self, _: &mut Connections, _: &mut Context<'_>) -> (bool, bool) {
+        (false, false)
+    }
+
+    pub(super) fn arm(&mut self) -> bool {
         false
     }
 
-    pub(super) fn take_found(&mut self, _: &mut Context<'_>) -> bool {
+    pub(super) fn arm_once(&mut self) -> bool {
         false
     }
 
-    pub(super) fn arm_ports(&mut self) -> bool {
+    pub(super) fn is_ready(&mut self, _: u64, _: &mut Connections, _: &mut Context<'_>) {}
+
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        None
+    }
+
+    pub(super) fn is_look_due(&self) -> bool {
         false
     }
 
-    pub(super) fn arm_ports_once(&mut self) -> bool {
-        false
+    pub(super) fn note(&mut self, _: Instant) {}
+
+    pub(super) fn look_for_devices(&mut self, _: &mut Context<'_>) {}
+
+    pub(crate) fn device_was_removed(&mut self, rdma_port: &Arc<RdmaPort>, _: &mut Connections) {
+        match **rdma_port {}
     }
-
-    pub(super) fn port_is_ready(&mut self, _: u64, _: &mut Context<'_>) {}
-
-    pub(super) fn close_ports(&mut self) {}
 }

@@ -6,13 +6,8 @@
 
 use std::{mem, time::Instant};
 
-use ibex_protocol::format::control::CloseReason;
-
 use super::Engine;
-use crate::{
-    connection::{Connection, Context},
-    node::{CloseReport, Undelivered},
-};
+use crate::{connection::Context, node::CloseReport};
 
 /// The state of the node's close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,13 +27,6 @@ impl Closing {
 }
 
 impl Engine {
-    /// Breaks off all open sending ends, which then do not end in order.
-    pub(crate) fn break_off(&self, reason: CloseReason) {
-        self.links
-            .values()
-            .for_each(|link| link.core.ends.senders.break_off(reason));
-    }
-
     /// Begins to end every session in order. At `deadline` they end in any case; without one they
     /// may take for ever. If this is called again, the earliest deadline counts.
     pub(crate) fn begin_close(&mut self, deadline: Option<Instant>, context: &mut Context<'_>) {
@@ -49,35 +37,18 @@ impl Engine {
             }
         };
         // The listener itself stays: a session whose connection breaks during the close can resume.
-        self.begin_no_more(context);
+        self.controls.begin_no_more(&mut context.wakers);
         self.on_every_link(context, |link, context| {
             link.core.begin_close(None, deadline, context);
         });
         self.stop_listening_if_over(context);
     }
 
-    /// Calls `act` with every session.
-    pub(crate) fn on_every_link(
-        &mut self,
-        context: &mut Context<'_>,
-        mut act: impl FnMut(&mut Connection, &mut Context<'_>),
-    ) {
-        let sessions: Vec<u64> = self.links.ids().collect();
-        for session in sessions {
-            self.on_link(session, context, &mut act);
-        }
-    }
-
-    /// Returns the channels with messages that their peers are not known to hold.
-    pub(crate) fn undelivered(&self) -> Vec<Undelivered> {
-        let links = self.links.values();
-        links.flat_map(|link| link.core.undelivered()).collect()
-    }
-
     /// Drops the sources of sessions, once every session of a closing node has ended.
     pub(super) fn stop_listening_if_over(&mut self, context: &mut Context<'_>) {
         if self.is_finished() {
-            self.drop_sources(context);
+            self.controls
+                .drop_all(&self.connections.tools.epoll, context);
         }
     }
 
@@ -85,7 +56,7 @@ impl Engine {
     /// up. Otherwise returns the deadline of the close.
     pub(crate) fn closing_ends(&self, now: Instant) -> Option<Option<Instant>> {
         let deadline = self.closing.deadline();
-        let is_done = self.links.is_empty() && self.controls.are_quiet();
+        let is_done = self.connections.all.is_empty() && self.controls.are_quiet();
         let is_over = is_done || deadline.is_some_and(|deadline| deadline <= now);
         (!is_over).then_some(deadline)
     }
@@ -94,7 +65,7 @@ impl Engine {
     /// engines has a session that might come back here.
     pub(crate) fn is_finished(&self) -> bool {
         self.closing != Closing::No
-            && self.links.is_empty()
+            && self.connections.all.is_empty()
             && self.sessions.are_over()
             && self.controls.are_quiet()
     }
@@ -102,15 +73,15 @@ impl Engine {
     /// Ends the sessions that are left. Returns the report of what was not delivered.
     pub(crate) fn finish_close(&mut self, context: &mut Context<'_>) -> CloseReport {
         let mut report = mem::take(&mut self.close_report);
-        for mut link in mem::take(&mut self.links).into_values() {
-            link.close_now(&mut self.tools, context);
+        for mut link in self.connections.take_all() {
+            let tools = &mut self.connections.tools;
+            link.close_now(tools, context);
             report.undelivered.extend(link.core.common.undelivered());
-            link.unregister(&self.tools.epoll);
+            link.unregister(&tools.epoll);
         }
-        self.drop_sources(context);
-        self.hot.clear();
-        self.timed.clear();
-        self.close_ports();
+        self.controls
+            .drop_all(&self.connections.tools.epoll, context);
+        self.ports.close(&mut self.connections);
         report
     }
 }

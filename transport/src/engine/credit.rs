@@ -12,52 +12,49 @@ use ibex_base::sync::LentLimit;
 
 use ibex_protocol::{
     credit::{
-        broker::{BrokerSettings, CreditBroker},
+        broker::{BrokerSettings, CreditAction, CreditBroker},
         session::{CONTROL_RESERVE_BYTES, CreditReport},
     },
     framing::Carriage,
 };
 
-use super::{Engine, rdma_ports::PortPoller};
-use crate::{connection::Context, node::RuntimeConfig};
+use super::{Engine, connections::Connections};
+use crate::{
+    connection::{Connection, Context},
+    node::RuntimeConfig,
+    rdma::RdmaPort,
+};
 
 impl Engine {
     /// Carries out the brokers' decisions.
     #[inline]
     pub(super) fn share_credit(&mut self, context: &mut Context<'_>) {
-        if brokers(&mut self.credit.broker, &mut self.rdma_ports).any(|broker| broker.is_wanted()) {
+        if self.connections.credit.is_wanted() {
             self.share_wanted_credit(context);
         }
     }
 
     fn share_wanted_credit(&mut self, context: &mut Context<'_>) {
-        self.credit.borrow();
+        self.connections.credit.borrow();
         loop {
-            let links = &self.links;
+            let Connections {
+                all, credit, tools, ..
+            } = &mut self.connections;
             let used = |session| {
-                links
-                    .get(session)
+                all.get(session)
                     .map_or(0, |link| link.core.common.credit_used())
             };
-            let action = brokers(&mut self.credit.broker, &mut self.rdma_ports)
-                .find_map(|broker| broker.poll_action(used));
-            let Some(action) = action else {
+            let Some(action) = credit.poll_action(used) else {
                 return;
             };
             let session = action.session();
-            let Some(link) = self.links.get_mut(session) else {
+            let Some(link) = all.get_mut(session) else {
                 debug_assert!(false, "{action:?} for a session that has left");
                 continue;
             };
             link.core.common.handle_credit(action);
-            link.settle(&mut self.tools, context);
-            let report = link.core.common.take_credit_report();
-            report_credit(
-                &mut self.credit.broker,
-                &mut self.rdma_ports,
-                session,
-                report,
-            );
+            link.settle(tools, context);
+            credit.take_report(link);
             if link.is_finished() {
                 self.remove(session, context);
             }
@@ -65,34 +62,12 @@ impl Engine {
     }
 }
 
-/// Reports to all brokers. Only the session's own broker knows the session; the others ignore the
-/// report.
-#[inline]
-pub(super) fn report_credit(
-    broker: &mut CreditBroker,
-    rdma_ports: &mut [PortPoller],
-    session: u64,
-    report: CreditReport,
-) {
-    if report != CreditReport::default() {
-        brokers(broker, rdma_ports).for_each(|broker| broker.report(session, report));
-    }
-}
-
-/// Returns the broker of arrival bytes, and the brokers of the RDMA ports' receive buffers.
-fn brokers<'a>(
-    broker: &'a mut CreditBroker,
-    rdma_ports: &'a mut [PortPoller],
-) -> impl Iterator<Item = &'a mut CreditBroker> {
-    let of_ports = rdma_ports
-        .iter_mut()
-        .filter_map(|care| care.broker.as_mut());
-    [broker].into_iter().chain(of_ports)
-}
-
-/// The credit of an engine's sessions over tcp.
-pub(super) struct Credit {
+/// The credit of an engine's sessions.
+pub(crate) struct Credit {
+    /// The broker of arrival bytes, for sessions over tcp.
     pub(super) broker: CreditBroker,
+    /// The brokers of the receive buffers that RDMA ports share among their sessions.
+    of_ports: Vec<(Arc<RdmaPort>, CreditBroker)>,
     /// The part of the node's credit that no engine has borrowed.
     limit: Arc<LentLimit>,
     /// Bytes that are borrowed at a time.
@@ -107,12 +82,41 @@ impl Credit {
         let settings = arrival_bytes(config);
         Self {
             broker: CreditBroker::new(settings),
+            of_ports: Vec::new(),
             limit,
             step: settings
                 .most
                 .max(config.node_credit_bytes / (4 * config.engines as u64)),
             borrowed: 0,
             most: settings.most,
+        }
+    }
+
+    fn brokers(&mut self) -> impl Iterator<Item = &mut CreditBroker> {
+        let of_ports = self.of_ports.iter_mut().map(|(_, broker)| broker);
+        [&mut self.broker].into_iter().chain(of_ports)
+    }
+
+    /// Returns whether a session wants credit that a broker may have.
+    #[inline]
+    fn is_wanted(&self) -> bool {
+        self.broker.is_wanted() || self.of_ports.iter().any(|(_, broker)| broker.is_wanted())
+    }
+
+    /// Returns a broker's next decision. `used` is the credit that a session has used.
+    fn poll_action(&mut self, used: impl Fn(u64) -> u64 + Copy) -> Option<CreditAction> {
+        self.brokers().find_map(|broker| broker.poll_action(used))
+    }
+
+    /// Hands the report of a session to all brokers. Only the session's own broker knows the
+    /// session; the others ignore the report.
+    #[inline]
+    pub(super) fn take_report(&mut self, connection: &mut Connection) {
+        let report = connection.core.common.take_credit_report();
+        if report != CreditReport::default() {
+            let session = connection.id();
+            self.brokers()
+                .for_each(|broker| broker.report(session, report));
         }
     }
 
@@ -136,11 +140,45 @@ impl Credit {
     }
 }
 
+#[cfg(any(test, feature = "verbs"))]
+impl Credit {
+    /// Adds the broker of an RDMA port that the engine polls.
+    pub(super) fn add_port(&mut self, rdma_port: &Arc<RdmaPort>, broker: CreditBroker) {
+        self.of_ports.push((rdma_port.clone(), broker));
+    }
+
+    /// Removes the broker of an RDMA port, whose sessions are over.
+    pub(super) fn remove_port(&mut self, rdma_port: &Arc<RdmaPort>) {
+        self.of_ports.retain(|(of, _)| !Arc::ptr_eq(of, rdma_port));
+    }
+
+    /// Returns the broker of an RDMA port; `None` where each session has buffers of its own.
+    pub(super) fn of_port(&mut self, rdma_port: &Arc<RdmaPort>) -> Option<&mut CreditBroker> {
+        let mut brokers = self.of_ports.iter_mut();
+        let found = brokers.find(|(of, _)| Arc::ptr_eq(of, rdma_port));
+        found.map(|(_, broker)| broker)
+    }
+
+    /// Takes a session away from the brokers of RDMA ports.
+    pub(super) fn leave_ports(&mut self, session: u64) {
+        for (_, broker) in &mut self.of_ports {
+            broker.leave(session);
+        }
+    }
+}
+
 #[cfg(test)]
 impl Credit {
     /// Returns the bytes that the engine has borrowed.
     pub(super) fn borrowed(&self) -> u64 {
         self.borrowed
+    }
+
+    /// Returns the number of receive buffers that the peer of a session over an RDMA port may fill,
+    /// and the number that no peer may fill.
+    pub(crate) fn lent_and_free(&self, session: u64) -> (u64, u64) {
+        let broker = self.of_ports.first();
+        broker.map_or((0, 0), |(_, broker)| (broker.held(session), broker.free()))
     }
 
     /// Returns the bytes that no engine of the node has borrowed.

@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use ibex_ring::memory::LargePool;
 
-use super::{Engine, heat_link, note_deadline, report_credit};
+use super::{
+    Engine,
+    connections::{Connections, heat_link, note_deadline},
+};
 use crate::{
     clock,
     connection::{Connection, Context},
@@ -64,10 +67,12 @@ impl Watch {
 impl Engine {
     /// Notes the time, for a caller that has read the clock.
     pub(crate) fn note_time(&mut self, now: Instant) {
-        self.watch.note(now);
-        self.port_looks.note(now);
+        self.connections.watch.note(now);
+        self.ports.note(now);
     }
+}
 
+impl Connections {
     /// Looks at the sessions that may be idle, if a look is due. Returns whether it was.
     #[inline(never)]
     pub(super) fn look_for_silence(&mut self, context: &mut Context<'_>) -> bool {
@@ -93,26 +98,28 @@ impl Engine {
     /// all of them. One turn gives only a limited number of rings back, because unmapping takes
     /// long.
     fn look_at_sessions(&mut self, context: &mut Context<'_>) -> bool {
+        let Self {
+            all,
+            hot,
+            timed,
+            watch,
+            credit,
+            tools,
+        } = self;
         let Watch {
             sessions, looked, ..
-        } = &mut self.watch;
+        } = watch;
         while let Some(&session) = sessions.get(*looked) {
             if context.leftovers.len() >= LEFTOVERS_PER_TURN {
                 return false;
             }
-            let goes_on = self.links.get_mut(session).is_some_and(|link| {
-                link.is_watched = link.look_for_silence(&mut self.tools, context);
-                let report = link.core.common.take_credit_report();
-                report_credit(
-                    &mut self.credit.broker,
-                    &mut self.rdma_ports,
-                    session,
-                    report,
-                );
+            let goes_on = all.get_mut(session).is_some_and(|link| {
+                link.is_watched = link.look_for_silence(tools, context);
+                credit.take_report(link);
                 // The look may have found that the peer does not answer, and set a deadline.
-                note_deadline(link, &mut self.timed);
+                note_deadline(link, timed);
                 if link.core.is_broken_off() || link.is_finished() {
-                    heat_link(link, &mut self.hot);
+                    heat_link(link, hot);
                 }
                 link.is_watched
             });

@@ -1,13 +1,17 @@
 //! The sources from which an engine gets sessions and connections: peers that dial, and peers that
 //! this node dials.
 
-use std::{os::fd::BorrowedFd, time::Instant};
+use std::{
+    io, mem,
+    os::fd::{BorrowedFd, OwnedFd},
+    time::Instant,
+};
 
 use ibex_ring::parking::Wakers;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::{
-    Admission, Engine,
+    Admission, Engine, Mail,
     poll::{TOKEN_DIALER, TOKEN_LISTENER},
 };
 use crate::{
@@ -52,7 +56,7 @@ pub trait ControlSource: Send {
 
 /// The sources of an engine.
 #[derive(Default)]
-pub(super) struct ControlSources {
+pub(crate) struct ControlSources {
     listener: Option<Box<dyn ControlSource>>,
     dialer: Option<Box<dyn ControlSource>>,
     /// The time at which one of them is due.
@@ -60,6 +64,28 @@ pub(super) struct ControlSources {
 }
 
 impl ControlSources {
+    /// Takes the listener of the node, and adds it to the engine's epoll set.
+    pub(crate) fn set_listener(
+        &mut self,
+        source: Box<dyn ControlSource>,
+        epoll: &OwnedFd,
+    ) -> io::Result<()> {
+        watch(&*source, TOKEN_LISTENER, epoll)?;
+        self.listener = Some(source);
+        Ok(())
+    }
+
+    /// Takes the dialer of the node, and adds it to the engine's epoll set.
+    pub(crate) fn set_dialer(
+        &mut self,
+        source: Box<dyn ControlSource>,
+        epoll: &OwnedFd,
+    ) -> io::Result<()> {
+        watch(&*source, TOKEN_DIALER, epoll)?;
+        self.dialer = Some(source);
+        Ok(())
+    }
+
     /// Notes that the descriptor of a source is readable.
     pub(super) fn is_ready(&mut self, now: Instant) {
         self.deadline = Some(now);
@@ -75,45 +101,57 @@ impl ControlSources {
         [&mut self.listener, &mut self.dialer].into_iter().flatten()
     }
 
-    fn note_deadline(&mut self) {
-        self.deadline = self
-            .each()
-            .filter_map(|source| source.next_deadline())
-            .min();
+    /// Turns the sources if one of them is due. Returns the results of handshakes.
+    fn turn(&mut self, now: Instant, wakers: &mut Wakers) -> Vec<Incoming> {
+        let mut incoming = Vec::new();
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            for source in self.each() {
+                incoming.extend(source.turn(now, wakers));
+            }
+            let deadlines = self.each().filter_map(|source| source.next_deadline());
+            self.deadline = deadlines.min();
+        }
+        incoming
+    }
+
+    /// Refuses new sessions of peers that dial.
+    pub(crate) fn stop_accepting(&mut self, wakers: &mut Wakers) {
+        if let Some(listener) = &mut self.listener {
+            listener.close(wakers);
+        }
+    }
+
+    /// Begins no more sessions, whichever end dials.
+    pub(super) fn begin_no_more(&mut self, wakers: &mut Wakers) {
+        for source in self.each() {
+            source.close(wakers);
+        }
+        // A dialer may have something to say to peers still.
+        self.is_ready(clock::now());
+    }
+
+    /// Drops the sources after the lock is released, since a source waits for the RDMA device that
+    /// it uses, and that may wait for the engine.
+    pub(super) fn drop_all(&mut self, epoll: &OwnedFd, context: &mut Context<'_>) {
+        let sources = mem::take(self);
+        for source in [sources.listener, sources.dialer].into_iter().flatten() {
+            // Closed, it would stay readable.
+            let _ = epoll::delete(epoll, source.fd());
+            context.leftovers.push(Box::new(source));
+        }
     }
 }
 
+fn watch(source: &dyn ControlSource, token: u64, epoll: &OwnedFd) -> io::Result<()> {
+    let token = EventData::new_u64(token);
+    epoll::add(epoll, source.fd(), token, EventFlags::IN)?;
+    Ok(())
+}
+
 impl Engine {
-    /// Takes the listener of the node.
-    pub(crate) fn set_listener(&mut self, source: Box<dyn ControlSource>) -> std::io::Result<()> {
-        self.watch_source(&*source, TOKEN_LISTENER)?;
-        self.controls.listener = Some(source);
-        Ok(())
-    }
-
-    /// Takes the dialer of the node.
-    pub(crate) fn set_dialer(&mut self, source: Box<dyn ControlSource>) -> std::io::Result<()> {
-        self.watch_source(&*source, TOKEN_DIALER)?;
-        self.controls.dialer = Some(source);
-        Ok(())
-    }
-
-    fn watch_source(&self, source: &dyn ControlSource, token: u64) -> std::io::Result<()> {
-        let token = EventData::new_u64(token);
-        epoll::add(&self.tools.epoll, source.fd(), token, EventFlags::IN)?;
-        Ok(())
-    }
-
     /// Turns the sources if one of them is due. Returns whether a handshake of theirs has finished.
     pub(super) fn turn_controls(&mut self, now: Instant, context: &mut Context<'_>) -> bool {
-        if self.controls.deadline.is_none_or(|deadline| deadline > now) {
-            return false;
-        }
-        let mut incoming = Vec::new();
-        for source in self.controls.each() {
-            incoming.extend(source.turn(now, &mut context.wakers));
-        }
-        self.controls.note_deadline();
+        let incoming = self.controls.turn(now, &mut context.wakers);
         let any = !incoming.is_empty();
         for incoming in incoming {
             match incoming {
@@ -130,7 +168,7 @@ impl Engine {
     pub(crate) fn redialed(&mut self, redialed: Redialed, context: &mut Context<'_>) {
         let engine = EngineId::of_session(redialed.session);
         if engine != self.id {
-            return self.pass_on_redialed(engine, redialed);
+            return self.others.post(engine, Mail::Redialed(Box::new(redialed)));
         }
         let Redialed {
             session,
@@ -144,33 +182,6 @@ impl Engine {
                     link.redial_ended(epoch, error, context);
                 });
             }
-        }
-    }
-
-    /// Refuses new sessions of peers that dial.
-    pub(crate) fn stop_accepting(&mut self, context: &mut Context<'_>) {
-        if let Some(listener) = &mut self.controls.listener {
-            listener.close(&mut context.wakers);
-        }
-    }
-
-    /// Begins no more sessions, whichever end dials.
-    pub(super) fn begin_no_more(&mut self, context: &mut Context<'_>) {
-        for source in self.controls.each() {
-            source.close(&mut context.wakers);
-        }
-        // A dialer may have something to say to peers still.
-        self.controls.is_ready(clock::now());
-    }
-
-    /// Drops the sources after the lock is released, since a source waits for the RDMA device that
-    /// it uses, and that may wait for the engine.
-    pub(super) fn drop_sources(&mut self, context: &mut Context<'_>) {
-        let sources = std::mem::take(&mut self.controls);
-        for source in [sources.listener, sources.dialer].into_iter().flatten() {
-            // Closed, it would stay readable.
-            let _ = epoll::delete(&self.tools.epoll, source.fd());
-            context.leftovers.push(Box::new(source));
         }
     }
 }

@@ -4,7 +4,10 @@
 //! and so does a new connection of an existing session. An engine also tells the others of each
 //! peer's run that it has met. Rule: an engine posts under its own lock and never takes another's.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Weak},
+};
 
 use super::{Admission, Engine};
 use crate::{
@@ -48,6 +51,66 @@ pub(crate) enum Mail {
     },
 }
 
+/// The way of an engine to the others of its node.
+pub(super) struct OtherEngines {
+    /// The engine whose way this is.
+    own: EngineId,
+    /// The node's engines; `None` before there is a runtime.
+    exchange: Option<Weak<dyn Exchange>>,
+}
+
+impl OtherEngines {
+    /// Makes the way of an engine that nobody has joined to others yet.
+    pub(super) fn of(own: EngineId) -> Self {
+        Self {
+            own,
+            exchange: None,
+        }
+    }
+
+    pub(super) fn join(&mut self, exchange: Weak<dyn Exchange>) {
+        self.exchange = Some(exchange);
+    }
+
+    /// Returns the engines of the node, unless it is gone.
+    fn exchange(&self) -> Option<Arc<dyn Exchange>> {
+        self.exchange.as_ref()?.upgrade()
+    }
+
+    /// Leaves mail for an engine, if the node has it.
+    pub(super) fn post(&self, engine: EngineId, mail: Mail) {
+        if let Some(exchange) = self.exchange()
+            && engine.index() < exchange.engines()
+        {
+            exchange.post(engine, mail);
+        }
+    }
+
+    /// Passes on mail about a session that this engine does not have. After the last engine, it is
+    /// dropped: no engine has the session.
+    pub(super) fn pass_on(&self, mail: Mail) {
+        self.post(EngineId::new(self.own.index() + 1), mail);
+    }
+
+    /// Tells one engine of a peer's run.
+    fn tell_one_of_run(&self, engine: EngineId, peer: &PeerDescription) {
+        let mail = Mail::Run {
+            peer: Box::new(peer.clone()),
+            met_by: self.own,
+        };
+        self.post(engine, mail);
+    }
+
+    /// Tells the other engines of a peer's run.
+    pub(super) fn tell_of_run(&self, peer: &PeerDescription) {
+        let engines = self.exchange().map_or(0, |exchange| exchange.engines());
+        let engines = (0..engines).map(EngineId::new);
+        for other in engines.filter(|other| *other != self.own) {
+            self.tell_one_of_run(other, peer);
+        }
+    }
+}
+
 impl Engine {
     /// Handles the mail that other engines have left.
     pub(crate) fn take_mail(&mut self, mail: Vec<Mail>, context: &mut Context<'_>) {
@@ -67,7 +130,7 @@ impl Engine {
 
     /// Begins the session of a peer that has dialed, here or on the engine where it is placed.
     pub(super) fn place_session(&mut self, admission: Admission, context: &mut Context<'_>) {
-        let Some(exchange) = self.exchange() else {
+        let Some(exchange) = self.others.exchange() else {
             return;
         };
         let accepted_on = admission.parts.stream.local_addr().ok();
@@ -88,7 +151,7 @@ impl Engine {
         accepted_on: Option<SocketAddr>,
         context: &mut Context<'_>,
     ) {
-        let Some(exchange) = self.exchange() else {
+        let Some(exchange) = self.others.exchange() else {
             return;
         };
         let peer = admission.peer.clone();
@@ -109,61 +172,17 @@ impl Engine {
         }
     }
 
-    /// Passes on mail about a session that this engine does not have. After the last engine, it is
-    /// dropped: no engine has the session.
-    pub(super) fn pass_on(&self, mail: Mail) {
-        let next = self.id.index() + 1;
-        if let Some(exchange) = self.exchange()
-            && next < exchange.engines()
-        {
-            exchange.post(EngineId::new(next), mail);
-        }
-    }
-
-    /// Passes on the outcome of a redial to the engine of its session.
-    pub(super) fn pass_on_redialed(&self, engine: EngineId, redialed: Redialed) {
-        if let Some(exchange) = self.exchange()
-            && engine.index() < exchange.engines()
-        {
-            exchange.post(engine, Mail::Redialed(Box::new(redialed)));
-        }
-    }
-
-    /// Tells the other engines of a peer's run.
-    pub(super) fn tell_of_run(&self, peer: &PeerDescription) {
-        let Some(exchange) = self.exchange() else {
-            return;
-        };
-        let others = (0..exchange.engines()).map(EngineId::new);
-        for other in others.filter(|other| *other != self.id) {
-            exchange.post(other, self.run(peer));
-        }
-    }
-
     /// Handles the news that another engine has met a run of a peer. Ends sessions here with older
     /// runs. If a newer run is known here, tells the other engine, which then ends its sessions.
     fn hear_of_run(&mut self, peer: &PeerDescription, met_by: EngineId, context: &mut Context<'_>) {
         self.runs_anew(peer, context);
-        let peers = self.links.values().map(|link| link.core.common.peer());
+        let links = self.connections.all.values();
+        let peers = links.map(|link| link.core.common.peer());
         let others =
             peers.filter(|other| other.is_of_node(peer) && other.incarnation != peer.incarnation);
         let newest = others.max_by_key(|other| other.began);
-        if let Some(newest) = newest.filter(|newest| newest.began > peer.began)
-            && let Some(exchange) = self.exchange()
-        {
-            exchange.post(met_by, self.run(newest));
-        }
-    }
-
-    /// Returns the engines of the node, unless it is gone.
-    fn exchange(&self) -> Option<Arc<dyn Exchange>> {
-        self.exchange.as_ref()?.upgrade()
-    }
-
-    fn run(&self, peer: &PeerDescription) -> Mail {
-        Mail::Run {
-            peer: Box::new(peer.clone()),
-            met_by: self.id,
+        if let Some(newest) = newest.filter(|newest| newest.began > peer.began) {
+            self.others.tell_one_of_run(met_by, newest);
         }
     }
 }

@@ -5,26 +5,28 @@
 //! leaves the rest to the epoll set (`sleeping.rs`).
 
 use std::{
-    io, mem,
+    io,
     os::fd::OwnedFd,
     sync::{Arc, Weak},
     time::Instant,
 };
 
 use ibex_base::sync::{Asymmetry, LentLimit};
-use ibex_protocol::id_map::IdMap;
 use ibex_ring::{memory::BlockPool, parking::Bell};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 mod admission;
 mod alarm;
 mod close;
+mod connections;
 mod credit;
 mod errands;
 mod idle;
 mod listener;
 mod mail;
 mod poll;
+#[cfg(any(test, feature = "verbs"))]
+mod port_events;
 #[cfg(any(test, feature = "verbs"))]
 mod port_poller;
 #[cfg(any(test, feature = "verbs"))]
@@ -46,45 +48,34 @@ pub(crate) use mail::{Exchange, Mail};
 pub(crate) use poll::{Ready, sleep};
 
 use crate::{
-    connection::{Connection, ConnectionStats, SessionTotals, compaction::compact_pool},
+    connection::{ConnectionStats, SessionTotals, compaction::compact_pool},
     node::{CloseReport, Driving, Mark, RuntimeConfig, Sessions, Warnings},
     session::EngineId,
     wire::{Tools, stream::outbound::Lists},
 };
 use alarm::Alarm;
 use close::Closing;
-use credit::{Credit, report_credit};
+use connections::Connections;
+use credit::Credit;
 use errands::Errands;
-use idle::Watch;
 use listener::ControlSources;
+use mail::OtherEngines;
 use poll::{TOKEN_ALARM, TOKEN_BELL};
-use rdma_ports::{PortLooks, PortPoller};
+use rdma_ports::RdmaPorts;
 
 /// Sessions of a node, and the tools with which they are turned.
 pub(crate) struct Engine {
     id: EngineId,
-    tools: Tools,
-
-    // Sessions.
-    links: IdMap<Box<Connection>, u64>,
+    /// The sessions that are placed here.
+    pub(crate) connections: Connections,
     next_session: u64,
     /// The sessions of all engines of the node.
     sessions: Sessions,
-    /// Sessions whose socket is read every turn.
-    hot: Vec<u64>,
-    /// Sessions that have a deadline.
-    timed: Vec<u64>,
-    /// Credit of sessions whose data comes over tcp.
-    credit: Credit,
-
-    /// Sessions that may become idle.
-    watch: Watch,
     /// The counts of sessions that are over and forgotten.
     ended: SessionTotals,
 
     /// RDMA device ports that sessions go over.
-    rdma_ports: Vec<PortPoller>,
-    port_looks: PortLooks,
+    pub(crate) ports: RdmaPorts,
 
     /// The kind of doorbells between handles and the engine.
     asymmetry: Asymmetry,
@@ -95,14 +86,13 @@ pub(crate) struct Engine {
     alarm: Option<Alarm>,
     pub(crate) errands: Errands,
 
-    /// The node's engines, for mail to them; `None` before there is a runtime.
-    exchange: Option<Weak<dyn Exchange>>,
+    others: OtherEngines,
     /// True if a program sleeps on the epoll set itself (`Driver::Caller`).
     is_watched: bool,
     driving: Driving,
 
     /// The listener and the dialer, if the engine has them.
-    controls: ControlSources,
+    pub(crate) controls: ControlSources,
 
     // The turn.
     turns: u64,
@@ -113,9 +103,6 @@ pub(crate) struct Engine {
     close_report: CloseReport,
     warnings: Arc<Warnings>,
 }
-
-/// Turns that a socket stays hot after something moved there.
-const HOT_TURNS: u32 = 256;
 
 impl Engine {
     /// Makes an engine without sessions. The engines of its node share `sessions`, credit and
@@ -146,32 +133,27 @@ impl Engine {
                 EventFlags::IN,
             )?;
         }
+        let tools = Tools {
+            blocks: BlockPool::default(),
+            compact_blocks: compact_pool(),
+            lists: Lists::default(),
+            epoll,
+            share_is_spent: false,
+        };
         Ok(Self {
             id,
-            tools: Tools {
-                blocks: BlockPool::default(),
-                compact_blocks: compact_pool(),
-                lists: Lists::default(),
-                epoll,
-                share_is_spent: false,
-            },
-            links: IdMap::new(),
+            connections: Connections::new(Credit::new(config, credit), tools),
             next_session: id.first_session(),
             sessions,
-            hot: Vec::new(),
-            timed: Vec::new(),
-            watch: Watch::default(),
             ended: SessionTotals::default(),
-            rdma_ports: Vec::new(),
-            port_looks: PortLooks::default(),
+            ports: RdmaPorts::default(),
             asymmetry: driving.asymmetry(),
             sleeps_until: None,
             alarm,
             errands: Errands::default(),
-            exchange: None,
+            others: OtherEngines::of(id),
             is_watched: false,
             driving,
-            credit: Credit::new(config, credit),
             controls: ControlSources::default(),
             turns: 0,
             marks: Vec::new(),
@@ -183,7 +165,7 @@ impl Engine {
 
     /// Joins the engine to the others of its node.
     pub(crate) fn join(&mut self, exchange: Weak<dyn Exchange>) {
-        self.exchange = Some(exchange);
+        self.others.join(exchange);
     }
 
     /// Notes that a program sleeps on the epoll set itself from now on (`Driver::Caller`).
@@ -199,37 +181,15 @@ impl Engine {
     }
 
     pub(crate) fn epoll(&self) -> Arc<OwnedFd> {
-        self.tools.epoll.clone()
+        self.connections.tools.epoll.clone()
     }
 
     /// Returns the number of turns so far, the counts of the sessions, and those of the sessions
     /// that are forgotten.
     pub(crate) fn stats(&self) -> (u64, Vec<ConnectionStats>, SessionTotals) {
-        let mut stats: Vec<_> = self.links.values().map(|link| link.core.stats()).collect();
+        let links = self.connections.all.values();
+        let mut stats: Vec<_> = links.map(|link| link.core.stats()).collect();
         stats.sort_by_key(|link| link.session.id);
         (self.turns, stats, self.ended)
-    }
-
-    /// Returns the number of sessions that every turn looks at.
-    #[cfg(test)]
-    pub(crate) fn hot_sessions(&self) -> usize {
-        self.hot.len()
-    }
-}
-
-/// Makes the session hot: every turn looks at it for a while.
-#[inline]
-fn heat_link(link: &mut Connection, hot: &mut Vec<u64>) {
-    link.heat = HOT_TURNS;
-    if !mem::replace(&mut link.is_hot, true) {
-        hot.push(link.id());
-    }
-}
-
-/// Adds the session to `timed` if it has a deadline, so that turns read the clock.
-#[inline]
-fn note_deadline(link: &Connection, timed: &mut Vec<u64>) {
-    if link.core.common.deadline().is_some() && !timed.contains(&link.id()) {
-        timed.push(link.id());
     }
 }

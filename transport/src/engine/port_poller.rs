@@ -1,37 +1,35 @@
 //! The poller of one RDMA port: its completion queue, and the completions that a look has found.
+//! What the device says otherwise is in `port_events.rs`.
 
 use std::{
-    mem,
+    io, mem,
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
 };
 
-use ibex_protocol::{
-    credit::{broker::CreditBroker, reserved_buffer::reserved_buffers},
-    id_map::IdMap,
-};
-use ibex_verbs::{VerbsError, WorkCompletion};
+use ibex_protocol::{credit::reserved_buffer::reserved_buffers, id_map::IdMap};
+use ibex_verbs::{PostError, VerbsError, WorkCompletion};
 use rustix::event::epoll;
 
+use super::connections::{Connections, heat_link, note_deadline};
 use crate::{
-    rdma::{PortQueues, RdmaPort},
+    connection::Context,
+    rdma::{PortQueues, RdmaPort, SharedReceives},
     session::EndCause,
+    wire::{Stray, WireNews},
 };
 
 /// An RDMA port and the sessions that use it.
 pub(super) struct PortPoller {
     pub(super) rdma_port: Arc<RdmaPort>,
     pub(super) queues: PortQueues,
-    /// The broker that shares receive buffers among the RDMA port's sessions; `None` where each
-    /// session has buffers of its own.
-    pub(super) broker: Option<CreditBroker>,
     /// Sessions by the numbers of their queue pairs.
     pub(super) sessions: IdMap<u64>,
     /// Completions for queue pairs that have no session yet, by their tickets. Each ticket has no
     /// more than [may wait](Self::may_wait).
-    pub(super) early: Vec<(u64, WorkCompletion)>,
+    early: Vec<(u64, WorkCompletion)>,
     /// The findings of the look before sleeping.
-    pub(super) found: [WorkCompletion; COMPLETIONS_PER_POLL],
+    found: [WorkCompletion; COMPLETIONS_PER_POLL],
     pub(super) count: usize,
     /// True if the leaving queue pairs were told that the queue is empty, and the device has
     /// reported no event since. An empty queue means something to them only after their last event.
@@ -51,7 +49,6 @@ impl PortPoller {
     /// Makes the poller of a port whose queues are in the epoll set.
     pub(super) fn new(rdma_port: Arc<RdmaPort>, queues: PortQueues) -> Self {
         Self {
-            broker: rdma_port.broker(),
             rdma_port,
             queues,
             sessions: IdMap::new(),
@@ -108,7 +105,7 @@ impl PortPoller {
     /// Takes a completion of a queue pair without a session. If the queue pair will have a session,
     /// the completion waits for it. If it had one, the buffer may be used again.
     #[inline(never)]
-    pub(super) fn take_sessionless(&mut self, completion: &WorkCompletion) {
+    fn take_sessionless(&mut self, completion: &WorkCompletion) {
         match self
             .rdma_port
             .pending_pairs()
@@ -121,11 +118,27 @@ impl PortPoller {
         }
     }
 
+    /// Takes a completion of a queue pair that is gone, so that its buffer may be used again.
+    fn take_stray(&mut self, completion: &WorkCompletion) {
+        self.rdma_port.counters.strayed();
+        let shared = self.queues.shared.as_mut();
+        if shared
+            .and_then(|shared| shared.complete(completion.id()))
+            .is_none()
+        {
+            tracing::debug!(
+                id = %completion.id(),
+                queue_pair = completion.queue_pair(),
+                "a completion of a queue pair that is gone"
+            );
+        }
+    }
+
     /// Returns whether an early completion may wait for its session. It occupies a buffer that
     /// other sessions may need. Before its session begins, a peer has credit only for the reserved
     /// buffers, so no more arrivals than these may wait.
     fn may_wait(&self, ticket: u64, completion: &WorkCompletion) -> bool {
-        if self.broker.is_none() || completion.outcome().is_err() {
+        if self.queues.shared.is_none() || completion.outcome().is_err() {
             return true;
         }
         let waiting = self.early.iter().filter(|(early, _)| *early == ticket);
@@ -145,6 +158,214 @@ impl PortPoller {
         }
     }
 
+    /// Adds a session of this RDMA port, for the queue pair with this number and ticket. The session
+    /// gets the completions that came before it.
+    pub(super) fn join(
+        &mut self,
+        session: u64,
+        (number, ticket): (u32, Option<u64>),
+        connections: &mut Connections,
+        context: &mut Context<'_>,
+    ) -> io::Result<()> {
+        self.sessions.insert(number, session);
+        if let Some(broker) = connections.credit.of_port(&self.rdma_port) {
+            // The RDMA port has no more permits for sessions than its broker has places.
+            broker.join(session).map_err(io::Error::other)?;
+        }
+        let (ours, others) = mem::take(&mut self.early)
+            .into_iter()
+            .partition(|(early, _)| Some(*early) == ticket);
+        self.early = others;
+        let Connections {
+            all, credit, tools, ..
+        } = connections;
+        if let Some(link) = all.get_mut(session) {
+            for (_, completion) in ours {
+                let shared = self.queues.shared.as_mut();
+                let news = WireNews::Completed(&completion, shared);
+                if let Err(Stray) = link.hear(news, tools, context) {
+                    self.rdma_port.counters.strayed();
+                }
+            }
+            credit.take_report(link);
+        }
+        self.refill(connections, context);
+        Ok(())
+    }
+
+    /// Hands on the completions that looks have found. Returns whether there were any, and whether
+    /// sessions may have something to do because of them, which is rare.
+    #[inline(never)]
+    pub(super) fn take_found(
+        &mut self,
+        connections: &mut Connections,
+        context: &mut Context<'_>,
+    ) -> (bool, bool) {
+        if self.failed.is_some() {
+            self.give_up(connections, context);
+            return (true, false);
+        }
+        let count = mem::take(&mut self.count);
+        if count == 0 {
+            return (self.is_empty(connections, context), false);
+        }
+        let mut follows = false;
+        for index in 0..count {
+            follows |= self.hand_on(index, connections, context);
+        }
+        self.refill(connections, context);
+        if follows {
+            self.turn_sessions(count, connections, context);
+        }
+        (true, follows)
+    }
+
+    #[inline(never)]
+    fn give_up(&mut self, connections: &mut Connections, context: &mut Context<'_>) {
+        if let Some(cause) = self.failed.take() {
+            self.lose(&cause, connections, context);
+        }
+    }
+
+    /// Hands a completion to the session of its queue pair. Returns whether the session may have
+    /// something to do because of it.
+    #[inline(always)]
+    fn hand_on(
+        &mut self,
+        index: usize,
+        connections: &mut Connections,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let completion = &self.found[index];
+        let session = self.sessions.get(completion.queue_pair()).copied();
+        let link = session.and_then(|session| connections.all.get_mut(session));
+        let Some(link) = link else {
+            let completion = *completion;
+            self.take_sessionless(&completion);
+            return false;
+        };
+        let shared = self.queues.shared.as_mut();
+        let news = WireNews::Completed(completion, shared);
+        let Ok(follows) = link.hear(news, &mut connections.tools, context) else {
+            self.rdma_port.counters.strayed();
+            return false;
+        };
+        heat_link(link, &mut connections.hot);
+        if follows {
+            // The completion may mean that a ring is not needed any more.
+            connections.watch.take_in(link);
+            connections.credit.take_report(link);
+        }
+        follows
+    }
+
+    /// Sends what the completions allow, after all of them were handled.
+    #[inline(never)]
+    fn turn_sessions(
+        &mut self,
+        count: usize,
+        connections: &mut Connections,
+        context: &mut Context<'_>,
+    ) {
+        for index in 0..count {
+            if let Some(&session) = self.sessions.get(self.found[index].queue_pair())
+                && let Some(link) = connections.all.get_mut(session)
+                && link.has_output()
+            {
+                link.turn(&mut connections.tools, context);
+                note_deadline(link, &mut connections.timed);
+                connections.credit.take_report(link);
+            }
+        }
+    }
+
+    /// Hands on everything that is in the completion queue.
+    pub(super) fn take_all(&mut self, connections: &mut Connections, context: &mut Context<'_>) {
+        for _ in 0..LAST_POLLS {
+            self.look_around();
+            if self.is_lost || !self.take_found(connections, context).0 {
+                break;
+            }
+        }
+    }
+
+    /// Tells queue pairs that wait for the last completion that the queue is empty, once. Returns
+    /// whether that gave any session something to do.
+    #[inline]
+    fn is_empty(&mut self, connections: &mut Connections, context: &mut Context<'_>) -> bool {
+        self.rdma_port.is_left()
+            && !self.is_told_empty
+            && self.tell_draining_pairs(connections, context)
+    }
+
+    #[inline(never)]
+    fn tell_draining_pairs(
+        &mut self,
+        connections: &mut Connections,
+        context: &mut Context<'_>,
+    ) -> bool {
+        self.is_told_empty = true;
+        let mut any = false;
+        for &session in self.sessions.values() {
+            // A session that has moved to another RDMA port has its queue pair there.
+            if let Some(link) = connections.all.get_mut(session)
+                && let Some((rdma_port, _)) = link.wire.pair_at()
+                && Arc::ptr_eq(rdma_port, &self.rdma_port)
+                && let Ok(true) = link.hear(WireNews::Empty, &mut connections.tools, context)
+            {
+                heat_link(link, &mut connections.hot);
+                any = true;
+            }
+        }
+        any
+    }
+
+    // ---- Receive buffers -------------------------------------------------------------
+
+    /// Posts receives again, in batches.
+    #[inline]
+    fn refill(&mut self, connections: &mut Connections, context: &mut Context<'_>) {
+        if let Some(shared) = &self.queues.shared
+            && shared.buffers.wants_refill()
+        {
+            self.refill_now(connections, context);
+        }
+    }
+
+    #[inline(never)]
+    fn refill_now(&mut self, connections: &mut Connections, context: &mut Context<'_>) {
+        self.refill_with(SharedReceives::refill, connections, context);
+    }
+
+    pub(super) fn refill_with(
+        &mut self,
+        refill: impl FnOnce(&mut SharedReceives) -> Result<(), PostError>,
+        connections: &mut Connections,
+        context: &mut Context<'_>,
+    ) {
+        let Self {
+            rdma_port, queues, ..
+        } = self;
+        let Some(shared) = &mut queues.shared else {
+            return;
+        };
+        if rdma_port.takes_undrained() {
+            shared.may_miss_some();
+        }
+        let why = match (refill(shared), shared.buffers.is_spent()) {
+            (Err(error), _) => error.to_string(),
+            (Ok(()), Some(lost)) => format!(
+                "{lost} receive buffers of RDMA device {} went with queue pairs that it never \
+                 drained",
+                rdma_port.device()
+            ),
+            (Ok(()), None) => return,
+        };
+        self.lose(&EndCause::DeviceLost { why }, connections, context);
+    }
+
+    // ---- The end ---------------------------------------------------------------------
+
     /// Closes the device, even if handles of its sessions remain.
     pub(super) fn close(self, epoll: &OwnedFd) {
         let Self {
@@ -156,22 +377,6 @@ impl PortPoller {
         }
         rdma_port.close(queues);
     }
-
-    /// Takes a completion of a queue pair that is gone, so that its buffer may be used again.
-    pub(super) fn take_stray(&mut self, completion: &WorkCompletion) {
-        self.rdma_port.counters.strayed();
-        let shared = self.queues.shared.as_mut();
-        if shared
-            .and_then(|shared| shared.complete(completion.id()))
-            .is_none()
-        {
-            tracing::debug!(
-                id = %completion.id(),
-                queue_pair = completion.queue_pair(),
-                "a completion of a queue pair that is gone"
-            );
-        }
-    }
 }
 
 pub(super) fn lost(error: &VerbsError) -> EndCause {
@@ -179,3 +384,6 @@ pub(super) fn lost(error: &VerbsError) -> EndCause {
         why: error.to_string(),
     }
 }
+
+/// Polls before an RDMA port is given up: a whole completion queue's worth.
+const LAST_POLLS: usize = 1024;

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use super::{Engine, mail::Mail};
+use super::{Engine, Mail, connections::Connections};
 use crate::{
     connection::{Connection, Context, NewWire},
     rdma::PreparedPair,
@@ -14,40 +14,23 @@ impl Engine {
     /// Resumes a session whose peer has dialed it once more. In a session of the node with itself,
     /// this is the end that does not dial.
     pub(crate) fn resume(&mut self, wires: NewWire, context: &mut Context<'_>) {
-        let is_meant = |link: &Connection| {
-            let reconnect = link.core.reconnect.as_ref();
-            reconnect.is_some_and(|one| one.is_named(&wires.session) && !one.dials())
-        };
-        let named = self.links.values().find(|link| is_meant(link));
-        match named.map(|link| link.id()) {
+        let named = self.connections.named(&wires.session, |one| !one.dials());
+        match named {
             Some(session) => self.resume_session(session, wires, context),
-            None => self.pass_on(Mail::Wires(Box::new(wires))),
+            None => self.others.pass_on(Mail::Wires(Box::new(wires))),
         }
     }
 
     /// Ends the session with this name, whose place another session has taken.
     pub(super) fn displace(&mut self, session: [u8; 16], context: &mut Context<'_>) {
-        let is_meant = |link: &Connection| {
-            let reconnect = link.core.reconnect.as_ref();
-            reconnect.is_some_and(|one| one.is_named(&session))
-        };
-        let named = self.links.values().find(|link| is_meant(link));
-        match named.map(|link| link.id()) {
+        match self.connections.named(&session, |_| true) {
             Some(session) => {
                 self.on_link(session, context, |link, context| {
                     link.core.lost_place(context);
                 });
             }
-            None => self.pass_on(Mail::Displaced(session)),
+            None => self.others.pass_on(Mail::Displaced(session)),
         }
-    }
-
-    /// Returns whether this engine has a session with this name whose local end dials, if `dials`,
-    /// or otherwise accepts.
-    pub(crate) fn has_named(&self, session: &[u8; 16], dials: bool) -> bool {
-        let cores = self.links.values().map(|link| &link.core);
-        let mut reconnects = cores.filter_map(|core| core.reconnect.as_ref());
-        reconnects.any(|one| one.is_named(session) && one.dials() == dials)
     }
 
     /// Resumes a session over another connection.
@@ -57,7 +40,7 @@ impl Engine {
         wires: NewWire,
         context: &mut Context<'_>,
     ) {
-        let Some(link) = self.links.get(session) else {
+        let Some(link) = self.connections.all.get(session) else {
             return;
         };
         if link.has_left_device {
@@ -65,7 +48,7 @@ impl Engine {
             self.left_port(session, context);
         }
         let outcome = self.take_wires(session, wires, context);
-        self.heat(session);
+        self.connections.heat(session);
         self.on_link(session, context, |link, context| {
             if let Err(error) = outcome {
                 let why = format!("its new connection cannot be used: {error}");
@@ -81,10 +64,13 @@ impl Engine {
         context: &mut Context<'_>,
     ) -> io::Result<()> {
         let cared = match &wires.parts.rdma {
-            Some(pair) => self.care_for(pair.rdma_port()),
+            Some(pair) => self.ports.attach(pair.rdma_port(), &mut self.connections),
             None => Ok(()),
         };
-        let Some(link) = self.links.get_mut(session) else {
+        let Connections {
+            all, credit, tools, ..
+        } = &mut self.connections;
+        let Some(link) = all.get_mut(session) else {
             return Ok(());
         };
         if let Err(error) = cared {
@@ -92,30 +78,32 @@ impl Engine {
             return Ok(());
         }
         let ticket = wires.parts.rdma.as_ref().map(PreparedPair::ticket);
-        if !link.take_wire(wires, &mut self.tools, context)? {
+        if !link.take_wire(wires, tools, context)? {
             return Ok(());
         }
-        self.credit.broker.leave(session);
+        credit.broker.leave(session);
         if link.needs_credit() {
-            return self.credit.broker.join(session).map_err(io::Error::other);
+            return credit.broker.join(session).map_err(io::Error::other);
         }
-        self.joins_port(session, ticket, context)
+        self.ports
+            .join(session, ticket, &mut self.connections, context)
     }
 
     /// Removes a session whose queue pair is gone from its RDMA port. The session goes on without
     /// it.
     pub(super) fn left_port(&mut self, session: u64, context: &mut Context<'_>) {
-        let Some(link) = self.links.get_mut(session) else {
+        let Some(link) = self.connections.all.get_mut(session) else {
             return;
         };
         link.has_left_device = false;
         let next = link.core.take_next_wire();
-        self.leaves_port(session);
+        self.ports.leave(session, &mut self.connections);
         if let Some(wires) = next {
             self.resume_session(session, wires, context);
         }
         if self
-            .links
+            .connections
+            .all
             .get(session)
             .is_some_and(|link| link.is_finished())
         {
@@ -131,7 +119,7 @@ impl Engine {
     /// in any order. They begin in the order of the runs.
     pub(super) fn runs_anew(&mut self, peer: &PeerDescription, context: &mut Context<'_>) {
         let of_peer = || {
-            let links = self.links.values();
+            let links = self.connections.all.values();
             links.filter(|link| link.core.common.peer().is_of_node(peer))
         };
         let is_same_run =

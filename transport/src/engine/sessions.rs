@@ -2,7 +2,11 @@
 
 use std::{io, net::SocketAddr, sync::Arc};
 
-use super::{Admission, Engine, close::Closing, credit::report_credit, heat_link, note_deadline};
+use super::{
+    Admission, Engine,
+    close::Closing,
+    connections::{Connections, note_deadline},
+};
 use crate::{
     connection::{Connection, Context, Handover},
     node::{Host, NodeState, SessionPath, SessionShared, session::PeerInLog},
@@ -22,7 +26,7 @@ impl Engine {
             return Err(io::Error::other("the node is closing"));
         }
         if let Some(pair) = &admission.parts.rdma
-            && let Err(error) = self.care_for(pair.rdma_port())
+            && let Err(error) = self.ports.attach(pair.rdma_port(), &mut self.connections)
         {
             admission.abandon();
             return Err(error);
@@ -61,19 +65,17 @@ impl Engine {
             reconnect: admission.reconnect,
             place: admission.place,
         };
-        let link = Connection::new(shared.clone(), handover, &mut self.tools)?;
+        let link = Connection::new(shared.clone(), handover, &mut self.connections.tools)?;
         if link.needs_credit() {
-            self.credit.broker.join(id).map_err(io::Error::other)?;
+            let broker = &mut self.connections.credit.broker;
+            broker.join(id).map_err(io::Error::other)?;
         }
-        self.links.insert(id, Box::new(link));
-        // Room is reserved now, so that a deadline that is set while messages flow allocates
-        // nothing.
-        self.timed.reserve(self.links.len());
-        self.watch.make_room(self.links.len());
-        self.joins_port(id, ticket, context)?;
+        self.connections.insert(link);
+        self.ports
+            .join(id, ticket, &mut self.connections, context)?;
         self.runs_anew(shared.peer(), context);
-        self.tell_of_run(shared.peer());
-        self.heat(id);
+        self.others.tell_of_run(shared.peer());
+        self.connections.heat(id);
         // The session is heated because its first frames may be in `leftover` already, and because
         // this end's Unix socket must greet the peer's.
         self.on_link(id, context, |link, context| {
@@ -84,21 +86,6 @@ impl Engine {
         Ok(shared)
     }
 
-    /// Returns the sessions of this engine.
-    pub(crate) fn sessions(&self) -> Vec<Arc<SessionShared>> {
-        self.links
-            .values()
-            .map(|link| link.core.common.shared())
-            .collect()
-    }
-
-    /// Updates a session's account of a peer whose host is silent.
-    pub(crate) fn note_answers(&self, session: u64) {
-        if let Some(link) = self.links.get(session) {
-            link.note_answers();
-        }
-    }
-
     /// Calls `act` with one session, and transmits the resulting frames at once.
     pub(crate) fn on_link<T>(
         &mut self,
@@ -106,18 +93,20 @@ impl Engine {
         context: &mut Context<'_>,
         act: impl FnOnce(&mut Connection, &mut Context<'_>) -> T,
     ) -> Option<T> {
-        let link = self.links.get_mut(session)?;
+        let Connections {
+            all,
+            timed,
+            watch,
+            credit,
+            tools,
+            ..
+        } = &mut self.connections;
+        let link = all.get_mut(session)?;
         let result = act(link, context);
-        link.settle(&mut self.tools, context);
-        let report = link.core.common.take_credit_report();
-        report_credit(
-            &mut self.credit.broker,
-            &mut self.rdma_ports,
-            session,
-            report,
-        );
-        note_deadline(link, &mut self.timed);
-        self.watch.take_in(link);
+        link.settle(tools, context);
+        credit.take_report(link);
+        note_deadline(link, timed);
+        watch.take_in(link);
         if link.has_left_device {
             self.left_port(session, context);
         } else if link.is_finished() {
@@ -127,18 +116,21 @@ impl Engine {
         Some(result)
     }
 
-    /// Makes the session hot: every turn looks at it for a while.
-    pub(super) fn heat(&mut self, session: u64) {
-        if let Some(link) = self.links.get_mut(session) {
-            heat_link(link, &mut self.hot);
+    /// Calls `act` with every session.
+    pub(crate) fn on_every_link(
+        &mut self,
+        context: &mut Context<'_>,
+        mut act: impl FnMut(&mut Connection, &mut Context<'_>),
+    ) {
+        let sessions: Vec<u64> = self.connections.all.ids().collect();
+        for session in sessions {
+            self.on_link(session, context, &mut act);
         }
     }
 
     pub(super) fn remove(&mut self, session: u64, context: &mut Context<'_>) {
-        self.leaves_port(session);
-        if let Some(mut link) = self.links.remove(session) {
-            self.credit.broker.leave(session);
-            link.unregister(&self.tools.epoll);
+        self.ports.leave(session, &mut self.connections);
+        if let Some(link) = self.connections.remove(session) {
             self.ended.add(&link.core.stats());
             link.core.common.shared().end();
             let undelivered = link.core.common.undelivered();
@@ -151,10 +143,6 @@ impl Engine {
                 Closing::Until(_) => self.close_report.undelivered.extend(undelivered),
             }
         }
-        self.hot.retain(|&hot| hot != session);
-        self.timed.retain(|&timed| timed != session);
-        self.credit.give_back();
-        self.watch.forget(session);
         self.stop_listening_if_over(context);
     }
 }

@@ -4,37 +4,19 @@
 use std::time::Instant;
 
 use super::Engine;
-use crate::{
-    clock,
-    node::{Warning, warn_of},
-};
+use crate::clock;
 
 impl Engine {
     /// Arms everything for which peers must ring, for a program that sleeps on the epoll set
     /// itself. Returns whether it armed anything; then the program must look again.
     pub(crate) fn arm_receivers(&mut self) -> bool {
-        let links = self.links.values_mut();
-        let armed = links.fold(false, |any, link| link.core.arm_receivers() | any);
-        self.arm_ports_once() | armed
+        let armed = self.connections.arm_receivers();
+        self.ports.arm_once() | armed
     }
 
     /// Adds hot sessions to the epoll set again. Returns whether the set now reports every session.
     pub(crate) fn join_epoll(&mut self) -> bool {
-        let mut all = true;
-        for &session in &self.hot {
-            if let Some(link) = self.links.get_mut(session)
-                && let Err(error) = link.socket.join(&self.tools.epoll)
-            {
-                warn_of!(
-                    self.warnings,
-                    Warning::NoEpoll,
-                    error,
-                    %error, "epoll does not take a session back; polling it instead"
-                );
-                all = false;
-            }
-        }
-        all
+        self.connections.join_epoll(&self.warnings)
     }
 
     /// Arms every ring and looks once more. Returns `None` if there is work, or if `stay_awake` is
@@ -46,35 +28,17 @@ impl Engine {
         stay_awake: bool,
     ) -> Option<Option<Instant>> {
         let is_told = self.join_epoll();
-        let mut armed = false;
-        for &session in &self.hot {
-            if let Some(link) = self.links.get_mut(session) {
-                armed |= link.core.ends.senders.arm_rings();
-            }
-        }
-        if armed {
+        if self.connections.arm_rings() {
             // DOORBELL: this is the heavy half for all words set above. It pairs with the light
             // half in `Doorbell::is_due`.
             self.asymmetry.heavy_here();
         }
-        let mut work = stay_awake || !is_told || self.is_finished() || self.arm_ports();
-        for &session in &self.hot {
-            if let Some(link) = self.links.get_mut(session) {
-                work |= link.look_at_armed_rings() || link.has_leftover();
-                link.heat = 0;
-            }
-        }
+        let mut work = stay_awake || !is_told || self.is_finished() || self.ports.arm();
+        work |= self.connections.look_at_armed_rings();
         if work {
             return None;
         }
-        let links = &mut self.links;
-        self.hot.retain(|&session| {
-            let Some(link) = links.get_mut(session) else {
-                return false;
-            };
-            link.is_hot = !link.is_cold();
-            link.is_hot
-        });
+        self.connections.stop_polling();
         self.warnings.tell_held(now);
         let next = self.deadline();
         self.note_time(now);
@@ -87,15 +51,12 @@ impl Engine {
 
     /// Returns the time at which there is something to do even if no event comes.
     fn deadline(&self) -> Option<Instant> {
-        let deadlines = self
-            .timed
-            .iter()
-            .filter_map(|&id| self.links.get(id)?.core.common.deadline());
-        deadlines
+        self.connections
+            .deadlines()
             .chain(self.controls.deadline)
             .chain(self.closing.deadline())
-            .chain(self.watch.next_look())
-            .chain(self.port_looks.next())
+            .chain(self.connections.watch.next_look())
+            .chain(self.ports.next_look())
             .chain(self.warnings.next_due())
             .min()
     }

@@ -1,14 +1,10 @@
 //! The turn: moves everything that is ready, once.
 
-use std::{
-    mem,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use super::{
-    Engine, HOT_TURNS, Mail, Mark,
-    credit::report_credit,
-    heat_link, note_deadline,
+    Engine, Mail, Mark,
+    connections::{Connections, HOT_TURNS, heat_link, note_deadline},
     poll::{
         self, PORT_WIRE, Readiness, Ready, TOKEN_ALARM, TOKEN_BELL, TOKEN_DIALER, TOKEN_LISTENER,
     },
@@ -28,25 +24,26 @@ impl Engine {
         // Published messages go out before completion queues are polled for more. Completions that
         // a look has found already come first: a thread waits for them, and the sessions had their
         // turn in the round before.
-        if !self.has_found_completions() {
+        if !self.ports.has_found() {
             progress |= self.turn_hot_links(context);
         }
-        progress |= self.turn_ports(context);
-        if self.is_left() {
+        self.ports.look();
+        progress |= self.take_found(context);
+        if self.ports.is_left() {
             progress |= self.turn_hot_links(context);
         }
         self.share_credit(context);
-        let is_due = self.watch.is_due || self.port_looks.is_due;
+        let is_due = self.connections.watch.is_due || self.ports.is_look_due();
         if is_due || self.turns.is_multiple_of(TURNS_PER_EPOLL) {
-            progress |= self.look_for_silence(context);
-            self.look_for_devices(context);
+            progress |= self.connections.look_for_silence(context);
+            self.ports.look_for_devices(context);
             if self.warnings.are_held() {
                 self.warnings.tell_held(Instant::now());
             }
         }
         // Reading the clock costs a tenth of a system call, so it is read only if there may be a
         // deadline.
-        if self.controls.deadline.is_some() || !self.timed.is_empty() {
+        if self.controls.deadline.is_some() || !self.connections.timed.is_empty() {
             let now = clock::now();
             progress |= self.turn_controls(now, context);
             self.expire(now, context);
@@ -58,22 +55,27 @@ impl Engine {
     /// was one. The turn that follows does the rest.
     #[inline]
     pub(crate) fn post_lone_record(&mut self, session: u64) -> bool {
-        let Some(link) = self.links.get_mut(session) else {
+        let connections = &mut self.connections;
+        let Some(link) = connections.all.get_mut(session) else {
             return false;
         };
-        let is_posted = link.send_lone_record(&mut self.tools);
+        let is_posted = link.send_lone_record(&mut connections.tools);
         if is_posted {
-            heat_link(link, &mut self.hot);
-            self.watch.take_in(link);
+            heat_link(link, &mut connections.hot);
+            connections.watch.take_in(link);
         }
         is_posted
     }
 
-    /// Runs the part of a turn that a waiting thread needs immediately: handles completions that a
-    /// look has found, and sends what they allow.
+    /// Hands on the completions that looks have found, and sends what they allow. Returns whether
+    /// there were any. A waiting thread needs no other part of a turn immediately.
     #[inline]
-    pub(crate) fn take_completions(&mut self, context: &mut Context<'_>) {
-        self.take_found(context);
+    pub(crate) fn take_found(&mut self, context: &mut Context<'_>) -> bool {
+        let (any, follows) = self.ports.take_found(&mut self.connections, context);
+        if follows {
+            self.share_credit(context);
+        }
+        any
     }
 
     /// Takes in the marks and mail that handles and other engines have left. `marks` is empty
@@ -90,8 +92,8 @@ impl Engine {
             let (session, end) = match mark {
                 Mark::Ready { session, end } | Mark::Released { session, end } => (session, end),
             };
-            self.heat(session);
-            if let Some(link) = self.links.get_mut(session) {
+            self.connections.heat(session);
+            if let Some(link) = self.connections.all.get_mut(session) {
                 match mark {
                     Mark::Ready { .. } => link.core.ends.senders.ring_is_ready(end),
                     Mark::Released { .. } => {
@@ -115,14 +117,15 @@ impl Engine {
         if !ready.is_empty() {
             return self.take_said(ready, context);
         }
-        let is_due = self.turns.is_multiple_of(TURNS_PER_EPOLL) || self.tools.share_is_spent;
+        let is_due =
+            self.turns.is_multiple_of(TURNS_PER_EPOLL) || self.connections.tools.share_is_spent;
         is_due && self.ask_epoll(context)
     }
 
     #[inline(never)]
     fn ask_epoll(&mut self, context: &mut Context<'_>) -> bool {
-        self.tools.share_is_spent = false;
-        let ready = poll::sleep(&self.tools.epoll, Some(Duration::ZERO));
+        self.connections.tools.share_is_spent = false;
+        let ready = poll::sleep(&self.connections.tools.epoll, Some(Duration::ZERO));
         self.take_said(&ready, context)
     }
 
@@ -138,7 +141,7 @@ impl Engine {
         match readiness.token {
             TOKEN_BELL => {
                 context.surroundings.drain_bell();
-                self.answer_guards(context);
+                self.connections.answer_guards(context);
             }
             TOKEN_ALARM => {
                 if let Some(alarm) = &mut self.alarm {
@@ -147,18 +150,29 @@ impl Engine {
                 self.note_time(clock::now());
             }
             TOKEN_LISTENER | TOKEN_DIALER => self.controls.is_ready(clock::now()),
-            token if token & PORT_WIRE == PORT_WIRE => self.port_is_ready(token >> 2, context),
+            token if token & PORT_WIRE == PORT_WIRE => {
+                self.ports
+                    .is_ready(token >> 2, &mut self.connections, context);
+                self.share_credit(context);
+            }
             token => {
                 let session = token >> 2;
-                self.heat(session);
-                let Some(link) = self.links.get_mut(session) else {
+                self.connections.heat(session);
+                let Connections {
+                    all,
+                    timed,
+                    watch,
+                    tools,
+                    ..
+                } = &mut self.connections;
+                let Some(link) = all.get_mut(session) else {
                     return;
                 };
                 match token & 3 {
                     bell if bell == EpollToken::Bell as u64 => {
-                        link.core.bell_rang(&self.tools, context);
-                        note_deadline(link, &mut self.timed);
-                        self.watch.take_in(link);
+                        link.core.bell_rang(tools, context);
+                        note_deadline(link, timed);
+                        watch.take_in(link);
                         if self.is_watched {
                             // The program that runs this turn looks for messages after it.
                             link.core.arm_receivers();
@@ -166,22 +180,10 @@ impl Engine {
                     }
                     unix if unix == EpollToken::Unix as u64 => {
                         link.core.look_at_unix(context);
-                        note_deadline(link, &mut self.timed);
+                        note_deadline(link, timed);
                     }
                     _ => link.socket.readable |= readiness.readable,
                 }
-            }
-        }
-    }
-
-    /// Sums the cells of ends that were asked, because a guard settled while a sender waits.
-    #[inline(never)]
-    pub(crate) fn answer_guards(&mut self, context: &mut Context<'_>) {
-        for link in self.links.values_mut() {
-            if link.core.ends.answer_guards(&mut link.core.common, context)
-                && !mem::replace(&mut link.is_hot, true)
-            {
-                self.hot.push(link.id());
             }
         }
     }
@@ -191,29 +193,31 @@ impl Engine {
         let sleeps_elsewhere = self.sleeps_elsewhere();
         let mut progress = false;
         let mut at = 0;
-        while at < self.hot.len() {
-            let session = self.hot[at];
-            let Some(link) = self.links.get_mut(session) else {
-                self.hot.swap_remove(at);
+        while at < self.connections.hot.len() {
+            let Connections {
+                all,
+                hot,
+                timed,
+                watch,
+                credit,
+                tools,
+            } = &mut self.connections;
+            let session = hot[at];
+            let Some(link) = all.get_mut(session) else {
+                hot.swap_remove(at);
                 continue;
             };
-            let has_moved = link.turn(&mut self.tools, context);
+            let has_moved = link.turn(tools, context);
             // A program or executor that sleeps on the epoll set needs every socket in the set.
             if !sleeps_elsewhere {
                 let reads = link.wire.reads_every_turn();
-                link.socket.stay_awake(reads, &self.tools.epoll);
+                link.socket.stay_awake(reads, &tools.epoll);
             }
             if has_moved {
                 progress = true;
                 link.heat = HOT_TURNS;
-                self.watch.take_in(link);
-                let report = link.core.common.take_credit_report();
-                report_credit(
-                    &mut self.credit.broker,
-                    &mut self.rdma_ports,
-                    session,
-                    report,
-                );
+                watch.take_in(link);
+                credit.take_report(link);
             } else {
                 link.heat = link.heat.saturating_sub(1);
                 if link.heat > 0
@@ -225,17 +229,17 @@ impl Engine {
                     continue;
                 }
             }
-            note_deadline(link, &mut self.timed);
+            note_deadline(link, timed);
             if link.has_left_device {
                 self.left_port(session, context);
                 at += 1;
             } else if link.is_finished() {
                 self.remove(session, context);
             } else if (link.waits_for_completions() || link.heat == 0 && link.is_cold())
-                && link.socket.join(&self.tools.epoll).is_ok()
+                && link.socket.join(&tools.epoll).is_ok()
             {
                 link.is_hot = false;
-                self.hot.swap_remove(at);
+                hot.swap_remove(at);
             } else {
                 at += 1;
             }
@@ -244,36 +248,37 @@ impl Engine {
     }
 
     fn expire(&mut self, now: Instant, context: &mut Context<'_>) {
-        let links = &self.links;
+        let links = &self.connections.all;
         let is_due = |&id: &u64| {
             let deadline = links.get(id).and_then(|link| link.core.common.deadline());
             deadline.is_none_or(|deadline| deadline <= now)
         };
-        if !self.timed.iter().any(is_due) {
+        if !self.connections.timed.iter().any(is_due) {
             return;
         }
         let mut at = 0;
-        while at < self.timed.len() {
-            let session = self.timed[at];
-            let Some(link) = self.links.get_mut(session) else {
-                self.timed.swap_remove(at);
+        while at < self.connections.timed.len() {
+            let Connections {
+                all,
+                timed,
+                credit,
+                tools,
+                ..
+            } = &mut self.connections;
+            let session = timed[at];
+            let Some(link) = all.get_mut(session) else {
+                timed.swap_remove(at);
                 continue;
             };
-            link.expire(now, &mut self.tools, context);
-            let report = link.core.common.take_credit_report();
-            report_credit(
-                &mut self.credit.broker,
-                &mut self.rdma_ports,
-                session,
-                report,
-            );
+            link.expire(now, tools, context);
+            credit.take_report(link);
             if link.has_left_device {
                 self.left_port(session, context);
                 at += 1;
             } else if link.is_finished() {
                 self.remove(session, context);
             } else if link.core.common.deadline().is_none() {
-                self.timed.swap_remove(at);
+                timed.swap_remove(at);
             } else {
                 at += 1;
             }

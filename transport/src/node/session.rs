@@ -1,24 +1,16 @@
 //! The state of one session that handles and engine share.
 
 use std::sync::atomic::Ordering;
-use std::{fmt, mem, net::SocketAddr, os::fd::OwnedFd, sync::Arc, task::Waker, time::Instant};
+use std::{fmt, mem, net::SocketAddr, sync::Arc, task::Waker, time::Instant};
 
 use ibex_base::{
     fork::{self, UsedAfterFork},
     sync::{Asymmetry, AtomicBool},
 };
-use ibex_protocol::format::{
-    control::{Ask, CloseReason, Role},
-    record::Layout,
-};
-use ibex_ring::{
-    Released,
-    memory::RingLease,
-    parking::{Condition, TimedOut},
-};
+use ibex_ring::parking::{Condition, TimedOut};
 
 use super::{
-    Host, Mark, NodeState, What, draining::PeerDraining, session_end::Ending,
+    Host, NodeState, draining::PeerDraining, requests::EngineRequests, session_end::Ending,
     session_path::SessionPath,
 };
 use crate::{
@@ -32,8 +24,8 @@ use crate::{
 /// The part of a session that handles and engine share.
 pub struct SessionShared {
     pub(crate) node: Arc<NodeState>,
-    /// The runtime that turns the session's engine.
-    pub(crate) host: Arc<dyn Host>,
+    /// The way of the session's handles to its engine.
+    pub requests: EngineRequests,
     pub(crate) id: u64,
     peer: PeerDescription,
     /// The local address that the peer connected to, if the peer dialed.
@@ -52,7 +44,8 @@ pub struct SessionShared {
     pub(crate) suspension: SuspensionCell,
     /// The account of a connection over which the peer's host does not answer.
     pub(crate) silence: SuspensionCell,
-    pub(crate) ending: Ending,
+    /// The session's end, for tasks that wait for it.
+    pub ending: Ending,
     /// The peer's notices about calls that it serves.
     pub(crate) draining: PeerDraining,
     pub(crate) counters: SessionCounters,
@@ -91,7 +84,7 @@ impl SessionShared {
         let fences = node.driving.asymmetry() == Asymmetry::Fence;
         Self {
             node,
-            host,
+            requests: EngineRequests { host, session: id },
             id,
             frame_path: FramePath::new(peer.fabric, pair),
             peer,
@@ -242,7 +235,7 @@ impl SessionShared {
     #[cold]
     pub(crate) fn no_answer(&self) -> Option<Arc<Suspension>> {
         let silence = || {
-            self.host.note_answers(self.id);
+            self.requests.note_answers();
             self.silence.get()
         };
         self.suspension.get().or_else(silence)
@@ -262,32 +255,10 @@ impl SessionShared {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Tells the engine that the prefix of a receiving end moved; `urgent` if the sender must learn
-    /// of it now.
-    pub(crate) fn mark_released(&self, end: u32, urgent: bool) {
-        let session = self.id;
-        self.host.mark(Mark::Released { session, end }, !urgent);
-    }
-
     /// Returns whether calls that wait for the peer's memory look for a while before they sleep.
     #[inline]
     pub(crate) fn spins(&self) -> bool {
         self.node.spins()
-    }
-
-    // ---- Calls of ends on the engine ---------------------------------------------------
-
-    /// Wakes the engine for records in a ring that is cold (not shm).
-    pub(crate) fn mark_ready(&self, end: u32) {
-        let session = self.id;
-        self.host.mark(Mark::Ready { session, end }, false);
-    }
-
-    /// Runs a turn where callers turn the engine, for a call that does not wait, or when enough
-    /// bytes are queued.
-    #[cold]
-    pub(crate) fn poll(&self) {
-        self.host.turn(self.id);
     }
 
     /// Waits until `condition` holds. This checks the condition through a reference, so it is for
@@ -302,53 +273,10 @@ impl SessionShared {
             output: None,
         };
         let looks = self.looks();
-        self.host.wait(self.id, deadline, looks, &mut kept)?;
+        self.requests
+            .host
+            .wait(self.id, deadline, looks, &mut kept)?;
         kept.output.ok_or(TimedOut)
-    }
-
-    /// Hands the ring of a sending end over to the engine. Messages up to `from` were sent and
-    /// released before.
-    pub(crate) fn attach_ring(
-        &self,
-        end: u32,
-        ring: Arc<RingLease>,
-        layout: Layout,
-        from: Released,
-    ) {
-        self.host.attach_ring(self.id, end, ring, layout, from);
-    }
-
-    pub(crate) fn pass_ring(&self, end: u32, capacity: usize, fd: OwnedFd) {
-        self.host.pass_ring(self.id, end, capacity, fd);
-    }
-
-    pub(crate) fn ask(&self, end: u32, ask: Ask) {
-        self.host.ask(self.id, end, ask);
-    }
-
-    /// Asks for an acknowledgement, which may have been asked for before.
-    pub(crate) fn ask_once(&self, end: u32, sequence: u64) {
-        self.host.ask_once(self.id, end, sequence);
-    }
-
-    pub(crate) fn close_sender(&self, end: u32, last: u64, reason: CloseReason) {
-        self.host.close_sender(self.id, end, last, reason);
-    }
-
-    /// Returns the names of channels that the peer opened and this node did not.
-    #[must_use]
-    pub fn incoming(&self) -> Vec<(String, Role)> {
-        self.host.incoming(self.id)
-    }
-
-    /// Has the engine check at `due` whether an end that is waited for is open.
-    pub(crate) fn watch_opening(&self, due: Instant) {
-        self.host.watch_opening(self.id, due);
-    }
-
-    /// Reports something that a handle has noticed, unless the session is over.
-    pub(crate) fn tell(&self, what: What) {
-        self.host.tell(self.id, what);
     }
 }
 

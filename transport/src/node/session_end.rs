@@ -8,12 +8,12 @@ use std::{
 use ibex_base::fork;
 use ibex_ring::parking::{self, AtSlot, Ticket, WaitSlot, Wakers};
 
-use super::{CloseReport, SessionShared, Undelivered};
+use super::{CloseReport, Undelivered};
 use crate::session::EndCause;
 
-/// Cause of a session's end, and the wakers that wait for it.
+/// The end of a session: its cause, and the wakers that wait for it.
 #[derive(Debug, Default)]
-pub(crate) struct Ending {
+pub struct Ending {
     cause: OnceLock<EndCause>,
     /// The channels with messages that the peer is not known to hold, set before the cause.
     undelivered: OnceLock<Vec<Undelivered>>,
@@ -25,12 +25,10 @@ impl Ending {
     pub(crate) fn report(&self, undelivered: Vec<Undelivered>) {
         let _ = self.undelivered.set(undelivered);
     }
-}
 
-impl SessionShared {
     /// Returns what was not delivered by the end of the session; `None` until it is over.
     pub(crate) fn close_report(&self) -> Option<CloseReport> {
-        let undelivered = self.ending.undelivered.get()?.clone();
+        let undelivered = self.undelivered.get()?.clone();
         Some(CloseReport {
             undelivered,
             ..CloseReport::default()
@@ -38,31 +36,30 @@ impl SessionShared {
     }
 
     /// Notes that the session is over, once.
-    pub(crate) fn ended(&self, cause: &EndCause, wakers: &mut Wakers) {
-        let _ = self.ending.cause.set(cause.clone());
-        self.ending.waiters.take(wakers);
-        self.node.draining.take_waiters(wakers);
+    pub(crate) fn came(&self, cause: &EndCause, wakers: &mut Wakers) {
+        let _ = self.cause.set(cause.clone());
+        self.waiters.take(wakers);
     }
 
     /// Returns the cause of the session's end. Until the session is over this is pending, with
     /// `waker` left under `held`. In a fork of the process it is pending for ever.
-    pub fn poll_ended(&self, held: &mut Option<Ticket>, waker: &Waker) -> Poll<EndCause> {
+    pub fn poll(&self, held: &mut Option<Ticket>, waker: &Waker) -> Poll<EndCause> {
         if fork::is_child() {
             return Poll::Pending;
         }
-        let look = || self.ending.cause.get().cloned();
-        parking::poll(AtSlot::new(&self.ending.waiters, held, look), waker, || ())
+        let look = || self.cause.get().cloned();
+        parking::poll(AtSlot::new(&self.waiters, held, look), waker, || ())
     }
 
-    /// Returns the report of a session's close, for a task; pending until the session is over, as
-    /// [`poll_ended`](Self::poll_ended).
+    /// Returns the report of the session's close, for a task; pending until the session is over, as
+    /// [`poll`](Self::poll).
     pub fn poll_closed(&self, held: &mut Option<Ticket>, waker: &Waker) -> Poll<CloseReport> {
-        self.poll_ended(held, waker)
+        self.poll(held, waker)
             .map(|_| self.close_report().unwrap_or_default())
     }
 
-    /// Takes back the waker that [`poll_ended`](Self::poll_ended) left.
-    pub fn leave_ended(&self, held: &mut Option<Ticket>) {
-        self.ending.waiters.leave(held);
+    /// Takes back the waker that [`poll`](Self::poll) left.
+    pub fn leave(&self, held: &mut Option<Ticket>) {
+        self.waiters.leave(held);
     }
 }

@@ -54,7 +54,10 @@ impl EventLoop {
         };
         let look = move || {
             if !rdma_port.is_listed() {
-                event_loop.with_engine(|engine, _| engine.device_was_removed(&rdma_port));
+                event_loop.with_engine(|engine, _| {
+                    let connections = &mut engine.connections;
+                    engine.ports.device_was_removed(&rdma_port, connections);
+                });
                 // The leader turns the sessions, which end.
                 event_loop.bell.wake();
             }
@@ -74,13 +77,13 @@ impl MemoryWanted {
             end,
             purpose,
         } = self;
-        if session.on_link(|_, _| ()).is_none() {
+        if session.requests.on_link(|_, _| ()).is_none() {
             return;
         }
         match purpose {
             Purpose::Large { sequence, length } => {
                 let memory = session.lease_for_arrival(length as usize);
-                session.on_link(|link, _| {
+                session.requests.on_link(|link, _| {
                     let core = &mut link.core;
                     let receivers = &mut core.ends.receivers;
                     receivers.large_memory(end, sequence, memory, &mut core.common);
@@ -94,7 +97,7 @@ impl MemoryWanted {
             } => {
                 let (from, end_at) = (from as usize, to as usize);
                 let populated = memory.populate_more(MemoryUse::LargeMessage, from, end_at);
-                session.on_link(|link, _| {
+                session.requests.on_link(|link, _| {
                     let core = &mut link.core;
                     let receivers = &mut core.ends.receivers;
                     let common = &mut core.common;
@@ -103,7 +106,7 @@ impl MemoryWanted {
             }
             Purpose::Landings => {
                 let blocks = session.lease_landings();
-                session.on_link(|link, _| {
+                session.requests.on_link(|link, _| {
                     let core = &mut link.core;
                     let receivers = &core.ends.receivers;
                     core.grants.grant(end, blocks, receivers, &mut core.common);

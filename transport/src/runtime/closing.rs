@@ -21,7 +21,7 @@ impl Runtime {
     /// this reason.
     pub fn break_off(&self, reason: CloseReason) {
         for event_loop in self.event_loops() {
-            event_loop.with_engine(|engine, _| engine.break_off(reason));
+            event_loop.with_engine(|engine, _| engine.connections.break_off(reason));
         }
     }
 
@@ -151,7 +151,8 @@ impl SessionShared {
         }
         self.begin_close(reason, timeout);
         let over = || {
-            self.close_report()
+            self.ending
+                .close_report()
                 .or_else(|| self.is_over().then(CloseReport::default))
         };
         // The engine ends the session when its time is up.
@@ -167,9 +168,10 @@ impl SessionShared {
         }
         // A time that the clock cannot express means no limit.
         let deadline = clock::now().checked_add(timeout);
-        self.on_link(|link, context| link.core.begin_close(Some(reason), deadline, context));
+        self.requests
+            .on_link(|link, context| link.core.begin_close(Some(reason), deadline, context));
         // The thread that sleeps in the epoll set must take up the new deadline.
-        self.event_loop().bell().wake();
+        self.requests.event_loop().bell().wake();
     }
 }
 

@@ -50,7 +50,7 @@ impl Runtime {
         }
         let of_engine = |event_loop: &Arc<EventLoop>| {
             event_loop.with_engine(|engine, context| {
-                let undelivered = engine.undelivered();
+                let undelivered = engine.connections.undelivered();
                 if !undelivered.is_empty() {
                     engine.on_every_link(context, |link, _| {
                         link.core.ends.senders.ask_for_all(&mut link.core.common);

@@ -29,13 +29,8 @@ use ibex_base::{
 use ibex_ring::parking::{Bell, BellLease, Drive, Leadership, Wakers};
 
 use super::{
-    Driver, Driving, NodeState, Runtime,
-    gathering::Gatherings,
-    keeper,
-    own_thread::OwnThread,
-    task::Flushing,
-    unpolled::{self, Unpolled},
-    yielding::Yielding,
+    Driver, Driving, NodeState, Runtime, gathering::Gatherings, inbox::EngineInbox, keeper,
+    own_thread::OwnThread, task::Flushing, yielding::Yielding,
 };
 use crate::{
     clock,
@@ -65,10 +60,7 @@ pub struct EventLoop {
     pub(crate) yielding: Yielding,
     /// Wakes the I/O thread, once there is one.
     pub(crate) keeper: OnceLock<Waker>,
-    /// News for the engine; while there is some, the leadership is marked.
-    news: Mutex<News>,
-    /// True if a guard rang since a turn last answered guards (`Driver::Caller`).
-    guard_rang: AtomicBool,
+    inbox: EngineInbox,
     /// Gatherings that get news of the engine's sessions.
     pub(super) gatherings: Gatherings,
     /// True if a program sleeps on the epoll set itself (`watch`).
@@ -78,15 +70,6 @@ pub struct EventLoop {
     io_thread: Mutex<Option<thread::JoinHandle<()>>>,
     /// Work for that thread.
     pub(super) own_thread: OwnThread,
-}
-
-/// News that handles and other engines leave for an engine.
-#[derive(Default)]
-struct News {
-    marks: Vec<Mark>,
-    mail: Vec<Mail>,
-    /// Messages that `marks` tell of, where only calls take the marks.
-    unpolled: Unpolled,
 }
 
 impl EventLoop {
@@ -109,8 +92,7 @@ impl EventLoop {
             shares_cores: AtomicBool::new(false),
             yielding: Yielding::default(),
             keeper: OnceLock::new(),
-            news: Mutex::default(),
-            guard_rang: AtomicBool::new(false),
+            inbox: EngineInbox::default(),
             gatherings: Gatherings::default(),
             watched: AtomicBool::new(false),
             flushing: Flushing::default(),
@@ -306,10 +288,10 @@ impl EventLoop {
         if self.engine.is_marked() {
             return self.turn(engine, &Ready::NOTHING);
         }
-        let any = engine.has_completions();
+        let any = engine.ports.has_completions();
         if any {
             let mut context = Context::new(self);
-            engine.take_completions(&mut context);
+            engine.take_found(&mut context);
             drop(engine);
             self.wake(context);
         }
@@ -335,8 +317,8 @@ impl EventLoop {
         self.flushing.begin();
         let mut context = Context::new(self);
         let mut progress = self.engine.is_marked() && self.take_news(&mut engine, &mut context);
-        if self.guard_rang() {
-            engine.answer_guards(&mut context);
+        if self.inbox.guard_rang() {
+            engine.connections.answer_guards(&mut context);
         }
         progress |= engine.turn(ready, &mut context);
         let is_finished = engine.is_finished();
@@ -357,8 +339,7 @@ impl EventLoop {
     pub(crate) fn with_engine<T>(&self, act: impl FnOnce(&mut Engine, &mut Context<'_>) -> T) -> T {
         let mut engine = self.engine.lock();
         if self.engine.is_marked() {
-            let unpolled = lock(&self.news).unpolled.take_notice();
-            unpolled::warn(unpolled);
+            self.inbox.warn_of_unpolled();
         }
         let mut context = Context::new(self);
         let result = act(&mut engine, &mut context);
@@ -391,18 +372,8 @@ impl EventLoop {
     /// Leaves a mark for the engine. Wakes the engine's sleeper, unless `quiet`: then the mark may
     /// wait for the next turn.
     pub(crate) fn mark_quietly(&self, mark: Mark, quiet: bool) {
-        let mut news = lock(&self.news);
-        // A second equal mark adds nothing, and would leave the list without a bound.
-        if !news.marks.contains(&mark) {
-            news.marks.push(mark);
-        }
-        let mut unpolled = None;
-        if self.node.driving == Driving::Callers && matches!(mark, Mark::Ready { .. }) {
-            unpolled = news.unpolled.take_notice();
-            news.unpolled.message_waits();
-        }
-        drop(news);
-        unpolled::warn(unpolled);
+        let awaits_call = self.node.driving == Driving::Callers;
+        self.inbox.leave_mark(mark, awaits_call);
         self.engine.mark();
         if quiet {
             return;
@@ -416,7 +387,7 @@ impl EventLoop {
     /// Leaves mail for the engine and wakes its sleeper. The caller may hold another engine's lock,
     /// so this calls no waker.
     pub(crate) fn post(&self, mail: Mail) {
-        lock(&self.news).mail.push(mail);
+        self.inbox.leave_mail(mail);
         self.engine.mark();
         self.rouse_somebody();
     }
@@ -428,22 +399,10 @@ impl EventLoop {
             return false;
         }
         let mut marks = mem::take(&mut engine.marks);
-        let mut news = lock(&self.news);
-        marks.append(&mut news.marks);
-        let mail = mem::take(&mut news.mail);
-        let unpolled = news.unpolled.turn_comes();
-        drop(news);
-        unpolled::warn(unpolled);
+        let mail = self.inbox.take(&mut marks);
         let any = engine.take_news(&mut marks, mail, context);
         engine.marks = marks;
         any
-    }
-
-    /// Returns whether a guard rang since the last call. This is for `Driver::Caller`; elsewhere
-    /// the bell reports guards through epoll.
-    pub(crate) fn guard_rang(&self) -> bool {
-        // RANG, pairs with `drive`.
-        self.guard_rang.load(Ordering::Relaxed) && self.guard_rang.swap(false, Ordering::Acquire)
     }
 
     pub(crate) fn rouse_leader(&self) {
@@ -477,9 +436,7 @@ impl Surroundings for EventLoop {
 
 impl Drive for EventLoop {
     fn drive(&self) {
-        // RANG, pairs with `guard_rang`: the engine sees the cell that the guard settled. A swap
-        // and not a store, which would overwrite the release of a guard that rang before.
-        self.guard_rang.swap(true, Ordering::Release);
+        self.inbox.guard_rings();
         let turn = |engine: MutexGuard<'_, Engine>| {
             let moved = self.turn(engine, &Ready::NOTHING);
             if self.engine.has_sleeper() {

@@ -20,7 +20,7 @@ use super::{Driver, EventLoop, Looks, Runtime};
 use crate::{
     connection::{Connection, Context},
     endpoint::receive_end::ReceiveEnd,
-    node::{Host, Mark, SessionShared, What},
+    node::{EngineRequests, Host, Mark, SessionShared, What},
     session::{EngineId, Interface},
 };
 
@@ -103,7 +103,7 @@ impl Host for Runtime {
         // The engine itself may ask, on behalf of a task.
         let engine = self.loop_of(session).engine.try_lock();
         if let Some(engine) = engine.filter(|_| !fork::is_child()) {
-            engine.note_answers(session);
+            engine.connections.note_answers(session);
         }
     }
 
@@ -136,21 +136,7 @@ impl SessionShared {
     /// Returns the runtime of the session's node.
     #[must_use]
     pub fn runtime(&self) -> &Runtime {
-        let host = self.host.as_any().downcast_ref();
-        host.expect("a session's host is the runtime of its node")
-    }
-
-    /// Returns the event loop of the session's engine.
-    pub(crate) fn event_loop(&self) -> &Arc<EventLoop> {
-        self.runtime().loop_of(self.id)
-    }
-
-    /// Calls `act` with the session's connection; `None` if the session does not exist any more.
-    pub(crate) fn on_link<T>(
-        &self,
-        act: impl FnOnce(&mut Connection, &mut Context<'_>) -> T,
-    ) -> Option<T> {
-        self.event_loop().on_link(self.id, act)
+        self.requests.runtime()
     }
 
     /// Waits until `condition` holds, for calls that wait for each message.
@@ -160,13 +146,13 @@ impl SessionShared {
         condition: C,
     ) -> Result<C::Output, TimedOut> {
         let looks = self.looks();
-        self.event_loop().wait(deadline, looks, condition)
+        self.requests.event_loop().wait(deadline, looks, condition)
     }
 
     /// Transmits published messages, where callers turn the engine and a wire carries them.
     pub(crate) fn let_out(&self) {
         if self.node.driver() != Driver::Threads && self.looks() != Looks::Memory {
-            self.event_loop().let_out(self.id);
+            self.requests.event_loop().let_out(self.id);
         }
     }
 
@@ -186,10 +172,44 @@ impl SessionShared {
         });
     }
 
+    /// Allows another end with the name of `end` to be opened before `end` is dropped.
+    pub fn free_name(&self, end: u32) {
+        self.requests
+            .on_link(|link, _| link.core.common.free_name(end));
+    }
+
+    /// Returns whether the session has ended.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.requests
+            .on_link(|link, _| link.core.common.is_over())
+            .unwrap_or(true)
+    }
+}
+
+impl EngineRequests {
+    fn runtime(&self) -> &Runtime {
+        let host = self.host.as_any().downcast_ref();
+        host.expect("a session's host is the runtime of its node")
+    }
+
+    /// Returns the event loop of the session's engine.
+    pub(crate) fn event_loop(&self) -> &Arc<EventLoop> {
+        self.runtime().loop_of(self.session)
+    }
+
+    /// Calls `act` with the session's connection; `None` if the session does not exist any more.
+    pub(crate) fn on_link<T>(
+        &self,
+        act: impl FnOnce(&mut Connection, &mut Context<'_>) -> T,
+    ) -> Option<T> {
+        self.event_loop().on_link(self.session, act)
+    }
+
     /// Has the engine check for tasks that wait for room for long.
     pub(crate) fn watch_stalls(&self) {
         let watch = |link: &mut Connection| link.core.common.watch_stalls();
-        self.runtime().watch_link(self.id, watch);
+        self.runtime().watch_link(self.session, watch);
     }
 
     /// Returns the interface by which this node uses the end with this name and role, if it has
@@ -198,13 +218,6 @@ impl SessionShared {
     pub fn interface_of(&self, name: &str, role: Role) -> Option<Interface> {
         self.on_link(|link, _| link.core.ends.interface_of(name, role))
             .flatten()
-    }
-
-    /// Returns whether the session has ended.
-    #[must_use]
-    pub fn is_gone(&self) -> bool {
-        self.on_link(|link, _| link.core.common.is_over())
-            .unwrap_or(true)
     }
 
     pub(crate) fn send_large(
@@ -241,11 +254,6 @@ impl SessionShared {
                 shared_memory.pass_forget(end, slots);
             }
         });
-    }
-
-    /// Allows another end with the name of `end` to be opened before `end` is dropped.
-    pub fn free_name(&self, end: u32) {
-        self.on_link(|link, _| link.core.common.free_name(end));
     }
 
     pub(crate) fn close_receiver(&self, end: &ReceiveEnd, reason: CloseReason) {

@@ -49,10 +49,10 @@ pub(crate) fn run(event_loop: &Weak<EventLoop>, core: Option<usize>) {
         // The waker is set before the check, so that a thread that ends the node finds it.
         event_loop.keeper.get_or_init(|| waker.clone());
         if event_loop.is_over() {
-            event_loop.end_own_work();
+            event_loop.own_thread.end();
             return;
         }
-        event_loop.do_own_work();
+        event_loop.own_thread.do_jobs();
         match naps.next(event_loop.seen()) {
             Rest::None => {
                 if let Some(_lead) = event_loop.engine.try_keep() {
@@ -98,7 +98,7 @@ impl EventLoop {
         while !self.engine.is_claimed() && !self.is_over() {
             self.lead(parker, None);
             if parker.forget() {
-                self.do_own_work();
+                self.own_thread.do_jobs();
             }
         }
     }

@@ -14,6 +14,7 @@ mod draining;
 mod event_loop;
 mod gathering;
 mod host;
+mod inbox;
 mod keeper;
 mod next_event;
 mod own_thread;

@@ -14,7 +14,7 @@ use std::{
 use ibex_base::sync::{Mutex, lock};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::{EventLoop, Runtime};
+use super::Runtime;
 
 /// Work for an engine's own thread.
 #[derive(Default)]
@@ -46,11 +46,12 @@ impl Runtime {
     ) -> Option<T> {
         let event_loop = &self.event_loops()[engine];
         let is_alone = self.config.engines == 1 && self.config.cores.is_empty();
-        if !self.driving.has_thread() || is_alone || event_loop.is_own_thread() {
+        if !self.driving.has_thread() || is_alone || event_loop.own_thread.is_current() {
             return Some(work());
         }
         let may_move = self.config.cores.is_empty();
-        event_loop.on_own_thread(move || {
+        let summon = || event_loop.summon_keeper();
+        event_loop.own_thread.run(summon, move || {
             if may_move && stay_near(&near) {
                 tracing::info!(engine, cores = ?near, "the I/O thread stays near its RDMA device");
             }
@@ -62,21 +63,25 @@ impl Runtime {
     #[must_use]
     pub fn is_engine_thread(&self) -> bool {
         let mut event_loops = self.event_loops().iter();
-        event_loops.any(|event_loop| event_loop.is_own_thread())
+        event_loops.any(|event_loop| event_loop.own_thread.is_current())
     }
 }
 
-impl EventLoop {
-    fn is_own_thread(&self) -> bool {
-        self.own_thread.id.get() == Some(&thread::current().id())
+impl OwnThread {
+    /// Returns whether it is the calling thread.
+    fn is_current(&self) -> bool {
+        self.id.get() == Some(&thread::current().id())
     }
 
-    fn on_own_thread<T: Send + 'static>(
+    /// Runs `work` there and returns the result; `None` if the thread has ended. `summon` wakes the
+    /// thread.
+    fn run<T: Send + 'static>(
         &self,
+        summon: impl FnOnce(),
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let (done, result) = mpsc::channel();
-        let mut jobs = lock(&self.own_thread.jobs);
+        let mut jobs = lock(&self.jobs);
         if jobs.are_over {
             return None;
         }
@@ -85,24 +90,24 @@ impl EventLoop {
         }));
         drop(jobs);
         // A thread that has not begun has no waker yet. It takes the jobs when it has one.
-        self.summon_keeper();
+        summon();
         match result.recv().ok()? {
             Ok(done) => Some(done),
             Err(panic) => panic::resume_unwind(panic),
         }
     }
 
-    /// Runs the jobs that other threads have left for the calling thread, which is the engine's
-    /// own.
-    pub(super) fn do_own_work(&self) {
-        let _ = self.own_thread.id.set(thread::current().id());
-        let jobs = std::mem::take(&mut lock(&self.own_thread.jobs).waiting);
+    /// Runs the jobs that other threads have left for the calling thread, which is the
+    /// engine's own.
+    pub(super) fn do_jobs(&self) {
+        let _ = self.id.set(thread::current().id());
+        let jobs = std::mem::take(&mut lock(&self.jobs).waiting);
         jobs.into_iter().for_each(|job| job());
     }
 
     /// Refuses jobs from now on, because the thread ends.
-    pub(super) fn end_own_work(&self) {
-        let mut jobs = lock(&self.own_thread.jobs);
+    pub(super) fn end(&self) {
+        let mut jobs = lock(&self.jobs);
         jobs.are_over = true;
         // Dropping the jobs closes their channels, which tells the threads that wait.
         jobs.waiting.clear();

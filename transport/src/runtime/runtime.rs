@@ -14,7 +14,7 @@ use ibex_ring::parking::{self, AtSlot, Bell, BellLease, Condition, ReadySet, Tic
 
 use super::{EventLoop, Looks, NodeState, gathering::Told, waiting};
 use crate::{
-    connection::{Connection, ConnectionStats, Context, SessionTotals},
+    connection::{Connection, ConnectionStats, Context, Reconnect, SessionTotals},
     engine::{Admission, ControlSource, Engine, Exchange, Mail, lendable_credit},
     node::{Host, RuntimeConfig, SessionShared, Sessions, Warnings},
     rdma::RdmaPort,
@@ -114,14 +114,14 @@ impl Runtime {
 
     /// Puts the node's listener into the first engine's care.
     pub fn set_listener(&self, source: Box<dyn ControlSource>) -> io::Result<()> {
-        self.first()
-            .with_engine(|engine, _| engine.set_listener(source))
+        let first = self.first();
+        first.with_engine(|engine, _| engine.controls.set_listener(source, &first.epoll))
     }
 
     /// Puts the node's dialer into the first engine's care.
     pub fn set_dialer(&self, source: Box<dyn ControlSource>) -> io::Result<()> {
-        self.first()
-            .with_engine(|engine, _| engine.set_dialer(source))
+        let first = self.first();
+        first.with_engine(|engine, _| engine.controls.set_dialer(source, &first.epoll))
     }
 
     /// Takes an open device port into the care of its engine before it has a session. From now on
@@ -130,7 +130,8 @@ impl Runtime {
     /// # Errors Another node has the port, or the port is lost.
     pub fn care_for(&self, rdma_port: &Arc<RdmaPort>) -> io::Result<()> {
         let event_loop = &self.event_loops[rdma_port.engine()];
-        let cared = event_loop.with_engine(|engine, _| engine.care_for(rdma_port));
+        let cared = event_loop
+            .with_engine(|engine, _| engine.ports.attach(rdma_port, &mut engine.connections));
         // The sleeper must take up its new deadline.
         event_loop.bell.wake();
         cared
@@ -162,7 +163,10 @@ impl Runtime {
     #[must_use]
     pub fn engine_of(&self, session: &[u8; 16], dials: bool) -> Option<EngineId> {
         let has = |event_loop: &&Arc<EventLoop>| {
-            event_loop.with_engine(|engine, _| engine.has_named(session, dials))
+            let is_meant = |one: &Reconnect| one.dials() == dials;
+            let named =
+                event_loop.with_engine(|engine, _| engine.connections.named(session, is_meant));
+            named.is_some()
         };
         let event_loop = self.event_loops.iter().find(has);
         event_loop.map(|event_loop| event_loop.id())
@@ -229,7 +233,7 @@ impl Runtime {
         // REFUSE, pairs with `NodeState::accepts_no_more`.
         self.accepts_no_more.store(true, Ordering::Release);
         self.first().with_engine(|engine, context| {
-            engine.stop_accepting(context);
+            engine.controls.stop_accepting(&mut context.wakers);
             self.accept_waiters.take(&mut context.wakers);
         });
         self.first().bell.wake();
@@ -249,7 +253,7 @@ impl Runtime {
         }
         for event_loop in &self.event_loops {
             event_loop.with_engine(|engine, context| {
-                let sessions = engine.sessions();
+                let sessions = engine.connections.sessions();
                 let gatherings = &event_loop.gatherings;
                 gatherings.add(gathering, sessions, &mut context.wakers);
             });
@@ -355,7 +359,7 @@ impl Runtime {
     /// the number that no peer may fill.
     pub(crate) fn lent_and_free(&self, session: u64) -> (u64, u64) {
         self.first()
-            .with_engine(|engine, _| engine.lent_and_free(session))
+            .with_engine(|engine, _| engine.connections.credit.lent_and_free(session))
     }
 
     /// Resumes a session over its new wire.
@@ -372,7 +376,8 @@ impl Runtime {
 
     /// Returns the number of sessions that every turn looks at.
     pub(crate) fn hot_sessions(&self) -> usize {
-        self.first().with_engine(|engine, _| engine.hot_sessions())
+        self.first()
+            .with_engine(|engine, _| engine.connections.hot_sessions())
     }
 
     /// Checks that an RDMA port's device still exists.

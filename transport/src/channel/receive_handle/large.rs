@@ -1,19 +1,81 @@
 //! Large messages of a receiver's handle: where they lie, the segments that they come in, and the
 //! charge of a segment against the node's limit.
 
+use std::sync::atomic::Ordering;
+
 use ibex_protocol::format::record::LargeAnnouncement;
-use ibex_ring::memory::{MemoryClaim, MemoryError};
 
 use super::{Found, FoundLarge, ReceiveHandle, Source};
 use crate::{
+    channel::message::RawMessage,
     endpoint::{
         error::RecvError,
-        receive_end::{LargeArrival, LargeMemory, LargePlace},
+        receive_end::{HeldLarge, LargeArrival, LargeMemory, LargePlace},
     },
     shared_memory::SegmentRefused,
 };
 
 impl ReceiveHandle {
+    /// Hands a large message out once all of it has arrived.
+    pub(super) fn poll_large(
+        &mut self,
+        found: Found,
+        over: bool,
+    ) -> Result<Option<RawMessage>, RecvError> {
+        let sequence = self.handed_out + 1;
+        let Some((payload, length, memory, time)) = self.find_large(&found, sequence)? else {
+            return if over {
+                Err(self.end.error())
+            } else {
+                Ok(None)
+            };
+        };
+        self.check_trace(found.kind, length)?;
+        self.end.large_messages.add(1);
+        self.end.large_bytes.add(length as u64);
+        self.end.held().large.push_back(HeldLarge {
+            sequence,
+            length,
+            memory,
+        });
+        // Handing this message out also gives back the released memory of earlier large messages.
+        // Their sender waits for it; or the pool would get memory for the next from the kernel.
+        self.advance_at_bytes = 0;
+        self.source.pass(found.size);
+        let mut message = self.hand_out(payload, length, found.size, time);
+        if found.kind.is_traced() {
+            message.take_trace_off();
+        }
+        Ok(Some(message))
+    }
+
+    /// Returns whether all of a message has arrived.
+    pub(super) fn is_whole(&self, found: &Found, sequence: u64) -> bool {
+        let in_ring = matches!(self.source, Source::Ring(_));
+        if !found.kind.is_large() || in_ring && !announces_new_segment(found) {
+            return true;
+        }
+        let large = self.end.large();
+        large.front().is_some_and(|next| next.sequence == sequence)
+    }
+
+    /// Returns whether the memory that was lacking is available now.
+    pub(super) fn has_memory_now(&mut self) -> bool {
+        if self.memory_wait.is_too_soon() {
+            return false;
+        }
+        let outcome = self.take_source().and_then(|()| self.map_segment());
+        if let Err(RecvError::Memory(error)) = outcome {
+            let lacks_room = error.is_beyond_limit();
+            self.end.lacks_room.store(lacks_room, Ordering::Relaxed);
+            self.memory_wait.begin(&self.end);
+            return false;
+        }
+        self.memory_wait.end();
+        self.end.lacks_room.store(false, Ordering::Relaxed);
+        true
+    }
+
     /// Returns the place and time of an announced message, if all of it has arrived.
     pub(super) fn find_large(
         &mut self,
@@ -91,7 +153,10 @@ impl ReceiveHandle {
         };
         let agreed = self.end.state.agreed();
         let most = agreed.map_or(0, |agreed| agreed.large_bytes().saturating_mul(4));
-        let claimed = self.claim_next(capacity).map_err(SegmentRefused::from);
+        let claimed = self
+            .memory_wait
+            .claim(capacity, &self.end.session.node)
+            .map_err(SegmentRefused::from);
         let mapped = claimed.and_then(|()| {
             let slots = &mut self.end.held().slots;
             // The slot's former segment is unmapped first, because both together may exceed the
@@ -120,41 +185,6 @@ impl ReceiveHandle {
         }
     }
 
-    /// Claims room for the next message, in a segment of `capacity`, within the node's limit on
-    /// memory that peers make it hold. A claim that has to wait keeps its place before later ones.
-    ///
-    /// A segment is entirely its sender's memory, which was checked when the segment came. It
-    /// counts while a message in it is not released.
-    fn claim_next(&mut self, capacity: u64) -> Result<(), MemoryError> {
-        let begun = self.claim.take();
-        let begun = begun.filter(|claim| claim.total() == capacity);
-        if begun.as_ref().is_some_and(MemoryClaim::is_whole) {
-            self.claim = begun;
-            return Ok(());
-        }
-        let node = &self.end.session.node;
-        let claim = match begun {
-            None => node.memory.claim(capacity),
-            Some(_) => None,
-        };
-        let (claim, has_room) = match (claim, begun) {
-            (Some(claim), _) => (claim, true),
-            (None, begun) => {
-                let mut claim = begun.unwrap_or_else(|| node.memory.begin(capacity));
-                let has_room = node.charge(&mut claim, capacity);
-                if has_room {
-                    claim.finish(capacity);
-                }
-                (claim, has_room)
-            }
-        };
-        self.claim = Some(claim);
-        match has_room {
-            true => Ok(()),
-            false => Err(MemoryError::beyond_limit(capacity as usize)),
-        }
-    }
-
     fn in_segment(&mut self, slot: u32, length: u64) -> Result<FoundLarge, RecvError> {
         let limit = self
             .end
@@ -168,11 +198,23 @@ impl ReceiveHandle {
         match segment {
             Ok(segment) => {
                 let (payload, capacity) = segment.memory();
-                self.claim_next(capacity as u64)?;
-                let memory = LargeMemory::Segment(segment, self.claim.take());
+                self.memory_wait
+                    .claim(capacity as u64, &self.end.session.node)?;
+                let memory = LargeMemory::Segment(segment, self.memory_wait.take_claim());
                 Ok((payload, length as usize, memory, 0))
             }
             Err(refused) => Err(self.refused(&refused.to_string())),
         }
     }
+}
+
+/// Returns whether a large message in shared memory lies in a new segment, which comes over the
+/// Unix socket and is not mapped yet. For a malformed announcement this is false.
+fn announces_new_segment(found: &Found) -> bool {
+    // SAFETY: a record's payload of this length is readable, and its bytes are copied once.
+    found.length == LargeAnnouncement::MAX_BYTES
+        && LargeAnnouncement::parse_in_segment(unsafe {
+            found.payload.cast::<[u8; 16]>().read_unaligned()
+        })
+        .2
 }

@@ -83,7 +83,7 @@ impl ReceiveHandle {
     #[cold]
     #[inline(never)]
     fn receive_slow(&mut self, patience: Patience) -> Result<Option<RawMessage>, RecvFailure> {
-        if self.has_record() {
+        if self.source.may_have_record() {
             match self.poll_slow() {
                 Ok(Some(message)) => return Ok(Some(message)),
                 Ok(None) => {}
@@ -95,7 +95,7 @@ impl ReceiveHandle {
                 // A caller that only looks may not come again soon, so it reports all releases now:
                 // the sender may be waiting for them.
                 self.end.advance(true);
-                self.end.session.poll();
+                self.end.session.requests.poll();
             }
             return match self.poll() {
                 Ok(Some(message)) => Ok(Some(message)),

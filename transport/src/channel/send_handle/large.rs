@@ -7,7 +7,7 @@ use ibex_protocol::format::{
 };
 use ibex_ring::parking::Patience;
 
-use super::{Abort, Encoder, FOR_RELEASE};
+use super::{Abort, Encoder, steps::FOR_RELEASE};
 use crate::endpoint::{
     error::{Full, SendError, SendFailure},
     send_end::SendEnd,
@@ -61,7 +61,7 @@ impl SendEnd {
             self.path.retire_large(self, producer);
             producer.admits(bytes)
         })?;
-        let forget = |emptied| self.session.pass_forget(self.id, emptied);
+        let forget = |emptied| self.session.requests.pass_forget(self.id, emptied);
         let place = self.path.take_large(self, producer, bytes, forget);
         Ok(place.map_err(SendError::Memory)?)
     }
@@ -81,7 +81,9 @@ impl SendEnd {
         let (slot, announcement) = match place {
             LargePlace::Lease(lease) => {
                 let session = &self.session;
-                let landing = session.send_large(self.id, sequence, length, lease);
+                let landing = session
+                    .requests
+                    .send_large(self.id, sequence, length, lease);
                 let announcement = match landing {
                     None => LargeAnnouncement::in_chunks(length),
                     Some(landing) => LargeAnnouncement::in_landing(length, landing),
@@ -94,7 +96,9 @@ impl SendEnd {
                 let is_new = fd.is_some();
                 if is_new {
                     let session = &self.session;
-                    session.pass_large(self.id, sequence, slot, length, capacity, fd);
+                    session
+                        .requests
+                        .pass_large(self.id, sequence, slot, length, capacity, fd);
                 }
                 (slot, LargeAnnouncement::in_segment(length, slot, is_new))
             }

@@ -1,3 +1,4 @@
 //! Tests of several engines together.
 
 mod simulated;
+mod tasks;

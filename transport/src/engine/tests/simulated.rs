@@ -10,11 +10,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{Shutdown, TcpListener, TcpStream},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::{Poll, Wake, Waker},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -24,81 +20,16 @@ use ibex_protocol::format::{
     control::ChannelSpec,
 };
 use ibex_ring::parking::Patience;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::tasks::Tasks;
 use crate::{
     channel::{ReceiveHandle, SendFailure, SendHandle},
     engine::{Admission, lendable_credit},
     node::SessionShared,
-    runtime::{Driver, EventLoop, Runtime, RuntimeConfig, Step},
+    runtime::{Driver, Runtime, RuntimeConfig},
     session::{EngineId, Fabric, PeerDescription, PeerNames},
     wire::{WireParts, tests::by_hand::spec_of_bytes},
 };
-
-/// The two tasks of an engine, and their state in the executor.
-struct Tasks {
-    event_loop: Arc<EventLoop>,
-    flushing: Arc<Flag>,
-    waker: Waker,
-    is_parked: bool,
-    is_over: bool,
-    /// The executor does not run the tasks before this step.
-    lags_until: u64,
-}
-
-/// A flag that its waker sets.
-#[derive(Default)]
-struct Flag(AtomicBool);
-
-impl Wake for Flag {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
-impl Tasks {
-    fn of(event_loop: &Arc<EventLoop>) -> Self {
-        let flushing = Arc::<Flag>::default();
-        // The flushing task runs once when it is spawned.
-        flushing.0.store(true, Ordering::SeqCst);
-        Self {
-            event_loop: event_loop.clone(),
-            waker: flushing.clone().into(),
-            flushing,
-            is_parked: false,
-            is_over: false,
-            lags_until: 0,
-        }
-    }
-
-    /// Returns whether an executor would run one of the two tasks.
-    fn is_woken(&self) -> bool {
-        let is_flushing = self.flushing.0.load(Ordering::SeqCst);
-        !self.is_over && (is_flushing || !self.is_parked || self.is_readable())
-    }
-
-    fn is_readable(&self) -> bool {
-        let mut set = [PollFd::from_borrowed_fd(
-            self.event_loop.as_fd(),
-            PollFlags::IN,
-        )];
-        let now = Timespec::default();
-        poll(&mut set, Some(&now)).expect("the set can be asked") > 0
-    }
-
-    fn run(&mut self) {
-        if self.flushing.0.swap(false, Ordering::SeqCst)
-            && self.event_loop.poll_published(&self.waker) == Poll::Ready(true)
-        {
-            self.event_loop.flush();
-        }
-        if !self.is_parked || self.is_readable() {
-            let step = self.event_loop.step();
-            self.is_parked = step == Step::Parked;
-            self.is_over = step == Step::Over;
-        }
-    }
-}
 
 /// The simulation's record of a session.
 struct Session {
@@ -334,20 +265,28 @@ impl Stage {
             let loads = node.loads();
             for event_loop in node.event_loops() {
                 let engine = event_loop.engine.lock();
-                for (id, link) in engine.links.ids().zip(engine.links.values()) {
+                for (id, link) in engine
+                    .connections
+                    .all
+                    .ids()
+                    .zip(engine.connections.all.values())
+                {
                     let number = link.core.common.peer().identity[0];
                     assert!(known.insert(number), "session {number} is on two engines");
                     assert_eq!(EngineId::of_session(id), event_loop.id());
-                    held += engine.credit.broker.held(id);
+                    held += engine.connections.credit.broker.held(id);
                 }
                 let placed = loads[event_loop.id().index()];
-                assert!(engine.links.len() <= placed, "a session without a place");
-                assert!(engine.credit.broker.is_sound());
-                borrowed += engine.credit.borrowed();
+                assert!(
+                    engine.connections.all.len() <= placed,
+                    "a session without a place"
+                );
+                assert!(engine.connections.credit.broker.is_sound());
+                borrowed += engine.connections.credit.borrowed();
             }
             let config = &node.config;
             let engine = node.first().engine.lock();
-            let all = borrowed + engine.credit.left_to_borrow();
+            let all = borrowed + engine.connections.credit.left_to_borrow();
             assert_eq!(all, lendable_credit(config), "the limit is the node's");
             assert!(held <= config.node_credit_bytes, "{held}");
         }
@@ -503,7 +442,7 @@ fn a_node_that_closes_is_over_when_both_of_its_engines_are() {
             stage.tasks[ENGINES + 1].lags_until = u64::MAX;
             (0..3).for_each(|_| stage.dial());
             let second = stage.nodes[LISTENER].event_loop(EngineId::new(1));
-            let begun = second.engine.lock().links.len();
+            let begun = second.engine.lock().connections.all.len();
             on_their_way += stage.nodes[LISTENER].loads()[1] - begun;
             stage.close(LISTENER);
             (0..STEPS / 4).for_each(|_| stage.step());
@@ -527,7 +466,7 @@ fn close_both(stage: &mut Stage) {
         let borrowed = node.event_loops().iter().map(|event_loop| {
             let engine = event_loop.engine.lock();
             assert!(engine.is_finished());
-            engine.credit.borrowed()
+            engine.connections.credit.borrowed()
         });
         assert!(borrowed.sum::<u64>() <= lendable_credit(&node.config));
     }

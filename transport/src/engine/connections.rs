@@ -1,0 +1,223 @@
+//! The connections of an engine: which of them each turn looks at, which have a deadline, which may
+//! become idle, and what credit they have.
+
+use std::{mem, sync::Arc, time::Instant};
+
+use ibex_protocol::{format::control::CloseReason, id_map::IdMap};
+
+use super::{credit::Credit, idle::Watch};
+use crate::{
+    connection::{Connection, Context, Reconnect},
+    node::{SessionShared, Undelivered, Warning, Warnings, warn_of},
+    wire::Tools,
+};
+
+/// The connections of an engine, and the tools with which they are turned.
+///
+/// Who turns a connection borrows it from `all` and the rest beside it.
+pub(crate) struct Connections {
+    /// The connections by the numbers of their sessions.
+    pub(super) all: IdMap<Box<Connection>, u64>,
+    /// Sessions whose socket is read every turn.
+    pub(super) hot: Vec<u64>,
+    /// Sessions that have a deadline.
+    pub(super) timed: Vec<u64>,
+    /// Sessions that may become idle.
+    pub(super) watch: Watch,
+    pub(crate) credit: Credit,
+    pub(super) tools: Tools,
+}
+
+/// Turns that a socket stays hot after something moved there.
+pub(super) const HOT_TURNS: u32 = 256;
+
+impl Connections {
+    pub(super) fn new(credit: Credit, tools: Tools) -> Self {
+        Self {
+            all: IdMap::new(),
+            hot: Vec::new(),
+            timed: Vec::new(),
+            watch: Watch::default(),
+            credit,
+            tools,
+        }
+    }
+
+    /// Adds a connection. Room is reserved now, so that a deadline that is set while messages flow
+    /// allocates nothing.
+    pub(super) fn insert(&mut self, connection: Connection) {
+        self.all.insert(connection.id(), Box::new(connection));
+        self.timed.reserve(self.all.len());
+        self.watch.make_room(self.all.len());
+    }
+
+    /// Removes the connection of a session, and forgets the session.
+    pub(super) fn remove(&mut self, session: u64) -> Option<Box<Connection>> {
+        let mut removed = self.all.remove(session);
+        if let Some(connection) = &mut removed {
+            self.credit.broker.leave(session);
+            connection.unregister(&self.tools.epoll);
+        }
+        self.hot.retain(|&hot| hot != session);
+        self.timed.retain(|&timed| timed != session);
+        self.credit.give_back();
+        self.watch.forget(session);
+        removed
+    }
+
+    /// Returns a session with this name that can resume as `is_meant` says.
+    pub(crate) fn named(
+        &self,
+        name: &[u8; 16],
+        is_meant: impl Fn(&Reconnect) -> bool,
+    ) -> Option<u64> {
+        let mut links = self.all.values();
+        let named = links.find(|link| {
+            let reconnect = link.core.reconnect.as_ref();
+            reconnect.is_some_and(|one| one.is_named(name) && is_meant(one))
+        });
+        named.map(|link| link.id())
+    }
+
+    /// Makes the session hot: every turn looks at it for a while.
+    pub(super) fn heat(&mut self, session: u64) {
+        if let Some(connection) = self.all.get_mut(session) {
+            heat_link(connection, &mut self.hot);
+        }
+    }
+
+    /// Returns the sessions, as handles share them.
+    pub(crate) fn sessions(&self) -> Vec<Arc<SessionShared>> {
+        let links = self.all.values();
+        links.map(|link| link.core.common.shared()).collect()
+    }
+
+    /// Updates a session's account of a peer whose host is silent.
+    pub(crate) fn note_answers(&self, session: u64) {
+        if let Some(link) = self.all.get(session) {
+            link.note_answers();
+        }
+    }
+
+    /// Breaks off all open sending ends, which then do not end in order.
+    pub(crate) fn break_off(&self, reason: CloseReason) {
+        let links = self.all.values();
+        links.for_each(|link| link.core.ends.senders.break_off(reason));
+    }
+
+    /// Returns the channels with messages that their peers are not known to hold.
+    pub(crate) fn undelivered(&self) -> Vec<Undelivered> {
+        let links = self.all.values();
+        links.flat_map(|link| link.core.undelivered()).collect()
+    }
+
+    /// Takes the connections out, to end them.
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = Box<Connection>> + use<> {
+        self.hot.clear();
+        self.timed.clear();
+        mem::take(&mut self.all).into_values()
+    }
+
+    /// Sums the cells of ends that were asked, because a guard settled while a sender waits.
+    #[inline(never)]
+    pub(crate) fn answer_guards(&mut self, context: &mut Context<'_>) {
+        for link in self.all.values_mut() {
+            if link.core.ends.answer_guards(&mut link.core.common, context)
+                && !mem::replace(&mut link.is_hot, true)
+            {
+                self.hot.push(link.id());
+            }
+        }
+    }
+
+    /// Returns the number of sessions that every turn looks at.
+    #[cfg(test)]
+    pub(crate) fn hot_sessions(&self) -> usize {
+        self.hot.len()
+    }
+
+    /// Returns the deadlines of sessions that have one.
+    pub(super) fn deadlines(&self) -> impl Iterator<Item = Instant> {
+        let timed = self.timed.iter();
+        timed.filter_map(|&id| self.all.get(id)?.core.common.deadline())
+    }
+
+    // ---- Sleeping --------------------------------------------------------------------
+
+    /// Adds hot sessions to the epoll set again. Returns whether the set now reports every session.
+    pub(super) fn join_epoll(&mut self, warnings: &Warnings) -> bool {
+        let mut all = true;
+        for &session in &self.hot {
+            if let Some(link) = self.all.get_mut(session)
+                && let Err(error) = link.socket.join(&self.tools.epoll)
+            {
+                warn_of!(
+                    warnings,
+                    Warning::NoEpoll,
+                    error,
+                    %error, "epoll does not take a session back; polling it instead"
+                );
+                all = false;
+            }
+        }
+        all
+    }
+
+    /// Arms everything for which peers must ring. Returns whether it armed anything.
+    pub(super) fn arm_receivers(&mut self) -> bool {
+        let links = self.all.values_mut();
+        links.fold(false, |any, link| link.core.arm_receivers() | any)
+    }
+
+    /// Arms the rings of hot sessions. Returns whether there are any.
+    pub(super) fn arm_rings(&mut self) -> bool {
+        let mut armed = false;
+        for &session in &self.hot {
+            if let Some(link) = self.all.get_mut(session) {
+                armed |= link.core.ends.senders.arm_rings();
+            }
+        }
+        armed
+    }
+
+    /// Looks once more at hot sessions whose rings are armed. Returns whether one of them has work.
+    pub(super) fn look_at_armed_rings(&mut self) -> bool {
+        let mut work = false;
+        for &session in &self.hot {
+            if let Some(link) = self.all.get_mut(session) {
+                work |= link.look_at_armed_rings() || link.has_leftover();
+                link.heat = 0;
+            }
+        }
+        work
+    }
+
+    /// Makes the sessions cold that need no turn until epoll, a bell or a mark requests one.
+    pub(super) fn stop_polling(&mut self) {
+        let links = &mut self.all;
+        self.hot.retain(|&session| {
+            let Some(link) = links.get_mut(session) else {
+                return false;
+            };
+            link.is_hot = !link.is_cold();
+            link.is_hot
+        });
+    }
+}
+
+/// Makes the session hot: every turn looks at it for a while.
+#[inline]
+pub(super) fn heat_link(link: &mut Connection, hot: &mut Vec<u64>) {
+    link.heat = HOT_TURNS;
+    if !mem::replace(&mut link.is_hot, true) {
+        hot.push(link.id());
+    }
+}
+
+/// Adds the session to `timed` if it has a deadline, so that turns read the clock.
+#[inline]
+pub(super) fn note_deadline(link: &Connection, timed: &mut Vec<u64>) {
+    if link.core.common.deadline().is_some() && !timed.contains(&link.id()) {
+        timed.push(link.id());
+    }
+}
