@@ -1,8 +1,13 @@
 //! A process's endpoint.
 
+mod accepting;
+mod starting;
+
+pub(crate) use starting::Listening;
+
 use std::{
     fmt, mem,
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     path::Path,
     sync::Arc,
@@ -11,15 +16,12 @@ use std::{
 };
 
 use ibex_base::fork::{self, UsedAfterFork};
-use ibex_bootstrap::{
-    Acceptor, Dialer, Local, NodeIdentity, Places, SessionLimits, Text, UnixClosing,
-};
+use ibex_bootstrap::Local;
 use ibex_transport::{
     engine::Admission,
     node::{CloseReport, SessionShared},
-    runtime::{Runtime, RuntimeConfig, has_membarrier},
+    runtime::{Runtime, has_membarrier},
     session::EngineId,
-    shared_memory,
 };
 
 #[cfg(feature = "verbs")]
@@ -28,18 +30,16 @@ use crate::{
     ChannelBuilder, CloseReason, ConnectError, Events, ListenError, NodeBuilder, NodeStats, Peer,
     PeerId, ToAddress,
     channel_defaults::ChannelDefaults,
-    dialing::{Desk, Dials},
+    dialing::Desk,
     driving_tasks::Tasks,
     environment::Environment,
-    error::{ListenFailure, NotAccepted},
     inspect::{Inspector, Observed},
     io::ListenerNames,
-    listener::{FailureCounts, Failures, PeerListener, admit},
+    listener::{FailureCounts, admit},
     message::DefaultCodec,
-    node_builder::absent_fabrics,
     node_settings::NodeSettings,
     peers::Reaching,
-    resuming::{ResumeRegistry, Resuming},
+    resuming::Resuming,
     security_stats::{security_stats, warn_of_credentials},
     template::ChannelTemplate,
 };
@@ -191,13 +191,6 @@ pub struct Node {
     inspector: Option<Inspector>,
 }
 
-/// An address to listen at, and the socket for that if there is one already.
-pub(crate) struct Listening {
-    pub(crate) address: SocketAddr,
-    /// The socket that the program gave.
-    pub(crate) given: Option<TcpListener>,
-}
-
 impl Node {
     /// Makes a node that connects to others and does not listen.
     ///
@@ -226,146 +219,6 @@ impl Node {
     /// Begins a node with settings.
     pub fn builder() -> NodeBuilder {
         NodeBuilder::new()
-    }
-
-    pub(crate) fn start(
-        settings: NodeSettings,
-        environment: Environment,
-        listening: Option<Listening>,
-    ) -> Result<Self, ListenError> {
-        fork::check(|| "ibex, as it runs here,".to_owned())?;
-        let mut random = [0; 24];
-        ibex_base::random::fill(&mut random)?;
-        let (identity, incarnation) = random.split_at(16);
-        let random_identity = <[u8; 16]>::try_from(identity).unwrap_or_default();
-        let incarnation = u64::from_le_bytes(incarnation.try_into().unwrap_or_default());
-        let identity = NodeIdentity(settings.identity.unwrap_or(random_identity));
-
-        let mut local = Local::new(identity, incarnation);
-        local.name = Text::new(settings.name.as_deref().unwrap_or_default());
-        local.shm = settings.shm;
-        local.tcp = settings.tcp;
-        local.verbs = settings.verbs;
-        local.absent = absent_fabrics();
-        local.is_shm_denied = settings.is_shm_denied();
-        local.integrity = settings.integrity;
-        local.features = settings.features;
-        local.credentials.clone_from(&settings.credentials);
-        warn_of_credentials(&local, SystemTime::now());
-        #[cfg(feature = "verbs")]
-        let devices = Arc::new(NodeDevices::new(
-            settings.rdma.clone(),
-            settings.placement.clone(),
-        ));
-        #[cfg(feature = "verbs")]
-        {
-            local.verbs_devices = Some(devices.clone());
-        }
-        local.unix_closing = UnixClosing {
-            close: shared_memory::close_unix,
-            is_held_up: shared_memory::is_held_up,
-        };
-        local.handshake_timeout = settings.time.handshake_timeout;
-        local.limits.channels = settings.limits.max_channels;
-        local.places = Places::new(SessionLimits {
-            per_peer: settings.limits.max_peer_sessions,
-            per_node: settings.limits.max_node_sessions,
-        });
-        local.limits.session_credit_bytes = settings.limits.session_credit_bytes;
-        let sessions = Arc::<ResumeRegistry>::default();
-        local.resumable = Some(sessions.clone());
-        let dialer = Dialer::new(&local)?;
-        let resuming = Resuming {
-            sessions,
-            desk: dialer.desk(),
-            local: local.clone(),
-            name: settings.name.clone(),
-            fail_over_after: settings.time.fail_over_after,
-            fail_back: settings.fail_back,
-        };
-
-        let tasks = Tasks::of(settings.threads.driver)?;
-        let (wait, wait_engine) = settings.waits();
-        let runtime = Runtime::start(RuntimeConfig {
-            driver: settings.threads.driver,
-            engines: settings.threads.io_threads,
-            wait,
-            wait_engine,
-            cores: settings.cores.clone(),
-            session_credit_bytes: settings.limits.session_credit_bytes,
-            node_credit_bytes: settings.limits.node_credit_bytes,
-            memory_limit: settings.memory_limit(),
-            notice_timeout: settings.time.notice_timeout,
-            session_timeout: settings.time.session_timeout,
-            peer_gone_after: settings.time.peer_gone_after,
-            is_inspected: settings.inspect.is_some(),
-        })?;
-        if let Some(current) = settings.trace_context {
-            runtime.state().ask_for_trace_context(current);
-        }
-        if settings.histograms {
-            runtime.state().keep_histograms();
-        }
-        #[cfg(feature = "verbs")]
-        devices.entrust_to(&runtime);
-        runtime.set_dialer(Box::new(Dials {
-            dialer,
-            our_channels: settings.limits.max_channels,
-            resuming: resuming.clone(),
-            late: Vec::new(),
-        }))?;
-        // If a later step fails, this value is dropped, which closes the node and ends its threads.
-        let mut node = Self {
-            runtime,
-            resuming,
-            local,
-            #[cfg(feature = "verbs")]
-            devices,
-            local_addr: None,
-            failures: Arc::default(),
-            settings,
-            environment,
-            listener_names: ListenerNames::default(),
-            inspector: None,
-        };
-        #[cfg(feature = "verbs")]
-        if node.settings.needs_verbs() {
-            let listen = listening.as_ref().map(|listening| listening.address.ip());
-            let required = node.devices.require(listen);
-            required.map_err(|source| ListenFailure::Rdma { source })?;
-        }
-        if let Some(listening) = listening {
-            node.bind(listening)?;
-        }
-        if let Some(place) = &node.settings.inspect {
-            node.inspector = Some(Inspector::start(place, node.observed())?);
-        }
-        tasks.spawn(&node.runtime, node.settings.time.linger)?;
-        Ok(node)
-    }
-
-    fn bind(&mut self, listening: Listening) -> Result<(), ListenError> {
-        let Listening { address, given } = listening;
-        let local = self.local.clone();
-        let bound = match given {
-            Some(listener) => Acceptor::listen_on(listener, local),
-            None => Acceptor::bind(address, local),
-        };
-        let acceptor = bound.map_err(|error| ListenFailure::Address {
-            address: address.to_string(),
-            source: error.source,
-        })?;
-        self.local_addr = Some(acceptor.local_addr());
-        let listener = PeerListener {
-            acceptor,
-            failures: Failures::new(self.failures.clone()),
-            our_channels: self.settings.limits.max_channels,
-            resuming: self.resuming.clone(),
-            placement: self.settings.placement.clone(),
-            engines: self.settings.threads.io_threads,
-        };
-        self.runtime.set_listener(Box::new(listener))?;
-        Ok(())
     }
 
     /// Returns the variables of the environment that took the place of what the program said, or of
@@ -440,99 +293,9 @@ impl Node {
         }
     }
 
-    /// Returns the next peer that connected, and waits for one.
-    ///
-    /// Peers are returned in the order in which they connected. A peer that has gone since is
-    /// returned too: its channels still hand out what it sent, and [`Peer::is_gone`] says that no
-    /// more will come. If many peers wait to be accepted, those that have gone are left out.
-    ///
-    /// A node need not accept. With a [`FanIn`](crate::FanIn) for all of its peers, for example, it
-    /// has no reason to. A session that ends before it is accepted keeps no descriptor.
-    ///
-    /// A connection that becomes no session costs nothing but itself. It may speak a foreign
-    /// protocol or another version, or fall silent for `handshake_timeout`. It is closed, and
-    /// logged as a [`tracing`] warning. The warning's field `failure` says which peer it was, at
-    /// which step it failed, and why.
-    ///
-    /// # Errors
-    ///
-    /// [`ConnectError`]: the node does not listen, or was closed; closing it from another
-    /// thread ends the wait.
-    pub fn accept(&self) -> Result<Peer, ConnectError> {
-        self.accept_until(None)
-    }
-
-    /// Returns the next peer that connected, and waits for one for up to `timeout`.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`accept`](Self::accept), and [`Timeout`](crate::ConnectErrorKind::Timeout).
-    pub fn accept_timeout(&self, timeout: Duration) -> Result<Peer, ConnectError> {
-        self.accept_until(Instant::now().checked_add(timeout))
-    }
-
-    /// Returns the next peer that connected, if there is one. Under [`Driver::Caller`](crate::Driver::Caller) it runs one
-    /// turn; letting a peer in takes several.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`accept`](Self::accept).
-    pub fn try_accept(&self) -> Result<Option<Peer>, ConnectError> {
-        self.check_listening()?;
-        match self.runtime.try_accept() {
-            Some(session) => Ok(Some(self.peer(session))),
-            None if self.runtime.accepts_no_more() => Err(self.accepts_no_more().into()),
-            None => Ok(None),
-        }
-    }
-
-    /// Stops accepting: peers that connect from now on get no session. Sessions, their channels and
-    /// calls go on, and this node may still connect to others. It takes effect at once and cannot
-    /// be undone. [`close`](Self::close) does it first as well.
-    ///
-    /// A peer's `connect` finds no node that takes it, and tries on within its time-out. If another
-    /// process shares a socket of [`listen_on`](NodeBuilder::listen_on), that process gets all new
-    /// connections. A node with a socket of its own keeps its address, so that sessions whose
-    /// connections broke can be resumed.
-    ///
-    /// [`accept`](Self::accept) still returns peers that had connected before. Then it fails with
-    /// [`Stopped`](crate::ConnectErrorKind::Stopped), also in calls that are waiting. A peer in the
-    /// middle of its handshake may become a session a moment later; a last `try_accept` finds it.
-    pub fn stop_accepting(&self) {
-        if !fork::is_child() {
-            self.runtime.stop_accepting();
-        }
-    }
-
-    /// Returns the reason why no more peers come.
-    pub(crate) fn accepts_no_more(&self) -> NotAccepted {
-        match self.runtime.is_closed() {
-            true => NotAccepted::Closed,
-            false => NotAccepted::Stopped,
-        }
-    }
-
-    fn accept_until(&self, deadline: Option<Instant>) -> Result<Peer, ConnectError> {
-        self.check_listening()?;
-        match self.runtime.accept(deadline) {
-            Ok(Some(session)) => Ok(self.peer(session)),
-            Ok(None) => Err(self.accepts_no_more().into()),
-            Err(_) => Err(NotAccepted::Timeout.into()),
-        }
-    }
-
     /// Returns an error if the calling process is a fork of the one that made the node.
     pub(crate) fn check_fork(&self) -> Result<(), UsedAfterFork> {
         fork::check(|| "this node".to_owned())
-    }
-
-    pub(crate) fn check_listening(&self) -> Result<(), ConnectError> {
-        self.check_fork()?;
-        match self.local_addr {
-            None => Err(NotAccepted::NotListening.into()),
-            Some(_) if self.runtime.is_closed() => Err(NotAccepted::Closed.into()),
-            Some(_) => Ok(()),
-        }
     }
 
     /// Begins the settings of a channel with many peers, before it is opened as a

@@ -14,20 +14,23 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ibex_base::sync::lock;
-use ibex_protocol::{
-    credit::{broker::CreditBroker, reserved_buffer::reserved_buffers},
-    transfer::rendezvous::RemoteMemory,
-};
-use ibex_ring::memory::{LargeLease, MemoryError, MemoryUse, RingLease};
+use ibex_protocol::credit::broker::CreditBroker;
 use ibex_verbs::{
-    Device, FirstSequence, GidEntry, LocalPort, Partition, PartitionKey, PollingChoice, PortState,
-    PostError, ProtectionDomain, QueuePairBuilder, RegionAccess, VerbsError, discovery::Choice,
+    Device, FirstSequence, GidEntry, LocalPort, PartitionKey, PollingChoice, PortState, PostError,
+    ProtectionDomain, QueuePairBuilder, RegionAccess, VerbsError, discovery::Choice,
     provider::Provider,
 };
 
+mod memory;
 mod opening;
+mod session_permit;
+mod standing;
 
 pub use opening::PortOpening;
+pub(crate) use session_permit::{DrainGuard, SessionPermit};
+pub(crate) use standing::PortNews;
+
+use standing::Standing;
 
 use super::{
     pending_pairs::PendingPairs,
@@ -36,7 +39,6 @@ use super::{
     port_queues::PortQueues,
     port_settings::PortSettings,
     prepared_pair::PreparedPair,
-    registered_memory::{GrantedMemory, RegisteredMessage, RegisteredRing},
 };
 
 /// An engine's objects on one device port.
@@ -90,26 +92,6 @@ struct Opened {
     builder: QueuePairBuilder,
     domain: ProtectionDomain,
     device: Device,
-}
-
-/// The identifiers that the network has given to a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Standing {
-    /// The LID; 0 on RoCE.
-    lid: u16,
-    /// The queue pairs' partition and the index of its key; `None` if the port is no longer in it.
-    partition: Option<Partition>,
-}
-
-/// The state of a port, compared with what its sessions rely on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum PortNews {
-    /// The port has not changed.
-    AsBefore,
-    /// The port has a fault that sessions may or may not survive.
-    Doubtful(String),
-    /// The port's identifiers have changed, so earlier sessions are cut off.
-    Moved(String),
 }
 
 /// Pieces of one send: a head, and records that may lie over a ring's seam. If a device takes fewer
@@ -201,33 +183,6 @@ impl RdmaPort {
     /// Returns the port's number.
     pub(crate) fn port(&self) -> u8 {
         self.port
-    }
-
-    /// Compares the port, which may have changed, with what its sessions rely on.
-    ///
-    /// # Errors
-    /// [`VerbsError`] if the device is gone.
-    pub(crate) fn look_at_port(&self) -> Result<PortNews, VerbsError> {
-        let device = self.opened()?.device;
-        let now = Standing::of(&device, self.port, self.partition_key)?;
-        let mut standing = lock(&self.standing);
-        let before = std::mem::replace(&mut *standing, now);
-        if before != now {
-            let why = format!("its {before} became {now}");
-            return Ok(PortNews::Moved(self.of_port(&why)));
-        }
-        let state = device.query_port(self.port)?.state;
-        if state != PortState::Active {
-            return Ok(PortNews::Doubtful(self.of_port(&format!("it is {state}"))));
-        }
-        let ours =
-            |entry: &GidEntry| (entry.gid, entry.gid_type) == (self.gid.gid, self.gid.gid_type);
-        // The GID may have another index now.
-        if !device.gids(self.port)?.iter().any(ours) {
-            let why = format!("its GID {} is gone", self.gid.gid);
-            return Ok(PortNews::Doubtful(self.of_port(&why)));
-        }
-        Ok(PortNews::AsBefore)
     }
 
     /// Returns the present state of the port.
@@ -392,188 +347,6 @@ impl RdmaPort {
     pub(super) fn arrival_memory(&self) -> std::ops::Range<usize> {
         self.arrival_memory.clone()
     }
-
-    // ---- Memory of senders and of peers ----------------------------------------------
-
-    /// Registers a ring on the handle's thread, before the handle sends from it.
-    pub(crate) fn register_ring(&self, lease: &mut RingLease) -> Result<(), MemoryError> {
-        let bytes = lease.capacity();
-        self.opened()
-            .and_then(|opened| RegisteredRing::ensure(self.number, &opened.domain, lease))
-            .map(drop)
-            .map_err(|error| unregistered(MemoryUse::Ring, bytes, error))
-    }
-
-    /// Registers the memory of a large message of up to `bytes`, to send from.
-    pub(crate) fn register_message(
-        &self,
-        lease: &mut LargeLease,
-        bytes: usize,
-    ) -> Result<(), MemoryError> {
-        self.opened()
-            .and_then(|opened| RegisteredMessage::ensure(self.number, &opened.domain, lease, bytes))
-            .map(drop)
-            .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
-    }
-
-    /// Registers the memory of a large message that a peer will write.
-    pub(crate) fn register_grant(
-        &self,
-        lease: &mut LargeLease,
-        bytes: usize,
-    ) -> Result<(), MemoryError> {
-        self.opened()
-            .and_then(|opened| GrantedMemory::ensure(self.number, &opened.domain, lease, bytes))
-            .map(drop)
-            .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
-    }
-
-    /// Returns the address and key by which a peer writes `bytes` to the memory; `None` if the
-    /// memory is not registered for that.
-    pub(crate) fn granted_memory(&self, lease: &LargeLease, bytes: usize) -> Option<RemoteMemory> {
-        GrantedMemory::of(self.number, lease.attachments())?.remote(bytes)
-    }
-
-    /// Returns whether another landing block may be granted at present.
-    pub(crate) fn has_landing_places(&self) -> bool {
-        self.landings.load(Ordering::Relaxed) < self.settings.landing_blocks
-    }
-
-    /// Returns the number of blocks that peers were granted or that are being read.
-    #[cfg(test)]
-    pub(super) fn landings(&self) -> u32 {
-        self.landings.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether a write can carry immediate data.
-    pub(super) fn has_immediate(&self) -> bool {
-        self.has_immediate
-    }
-
-    /// Returns the registration that [`register_ring`](Self::register_ring) made.
-    pub(crate) fn registered_ring(&self, lease: &RingLease) -> Option<Arc<RegisteredRing>> {
-        RegisteredRing::of(self.number, lease.attachments())
-    }
-
-    /// Returns the registration that [`register_message`](Self::register_message) made.
-    pub(crate) fn registered_message(&self, lease: &LargeLease) -> Option<Arc<RegisteredMessage>> {
-        RegisteredMessage::of(self.number, lease.attachments())
-    }
-
-    /// Returns the registration from which this RDMA port's queue pairs send a ring: `before`, if
-    /// it belongs to this RDMA port, otherwise that of [`register_ring`](Self::register_ring),
-    /// which is made if there is none.
-    pub(crate) fn ring_to_send(
-        &self,
-        lease: &RingLease,
-        before: Option<Arc<RegisteredRing>>,
-    ) -> Result<Arc<RegisteredRing>, MemoryError> {
-        let before = before.filter(|ring| ring.is_of(self.number));
-        if let Some(ring) = before.or_else(|| self.registered_ring(lease)) {
-            return Ok(ring);
-        }
-        self.opened()
-            .and_then(|opened| RegisteredRing::register(self.number, &opened.domain, lease))
-            .map(Arc::new)
-            .map_err(|error| unregistered(MemoryUse::Ring, lease.capacity(), error))
-    }
-
-    /// Returns the registration from which this RDMA port's queue pairs send a large message of
-    /// `bytes`.
-    pub(crate) fn message_to_send(
-        &self,
-        lease: &LargeLease,
-        bytes: usize,
-        before: Option<Arc<RegisteredMessage>>,
-    ) -> Result<Arc<RegisteredMessage>, MemoryError> {
-        let is_of = |message: &Arc<RegisteredMessage>| message.is_of(self.number, bytes);
-        let kept = || self.registered_message(lease).filter(is_of);
-        if let Some(message) = before.filter(is_of).or_else(kept) {
-            return Ok(message);
-        }
-        let (number, memory) = (self.number, MemoryUse::LargeMessage);
-        self.opened()
-            .and_then(|opened| RegisteredMessage::register(number, &opened.domain, lease, bytes))
-            .map(Arc::new)
-            .map_err(|error| unregistered(memory, bytes, error))
-    }
-}
-
-impl Standing {
-    fn of(device: &Device, port: u8, key: Option<PartitionKey>) -> Result<Self, VerbsError> {
-        Ok(Self {
-            lid: device.query_port(port)?.lid,
-            partition: device.partition(port, key).ok(),
-        })
-    }
-}
-
-impl std::fmt::Display for Standing {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "LID {}, partition ", self.lid)?;
-        match self.partition {
-            Some(partition) => write!(f, "{partition}"),
-            None => f.write_str("none"),
-        }
-    }
-}
-
-/// A session's share of an RDMA port's capacity, given back when its queue pair is gone.
-#[derive(Debug)]
-pub(crate) struct SessionPermit {
-    pub(crate) rdma_port: Arc<RdmaPort>,
-    /// Places that the session takes. Each place has receive buffers in addition to the session's
-    /// credit.
-    places: u32,
-    /// The queue pair was drained before it was destroyed.
-    is_drained: bool,
-}
-
-impl SessionPermit {
-    fn take(rdma_port: &Arc<RdmaPort>, dialed: bool) -> Result<Self, VerbsError> {
-        let places = match rdma_port.settings.shared_receives {
-            true => reserved_buffers(dialed) as u32,
-            false => 1,
-        };
-        let take =
-            |taken: u32| (taken + places <= rdma_port.max_sessions).then_some(taken + places);
-        // Relaxed, because the number only guards a sum and orders no other access.
-        let taken = rdma_port
-            .sessions
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        match taken {
-            Ok(_) => Ok(Self {
-                rdma_port: rdma_port.clone(),
-                places,
-                is_drained: false,
-            }),
-            Err(taken) => Err(PortError::NoSeat {
-                device: rdma_port.device().to_owned(),
-                sessions: taken + places,
-                limit: rdma_port.max_sessions,
-                next_step: rdma_port.next_step_for_more(),
-            }
-            .into()),
-        }
-    }
-}
-
-impl SessionPermit {
-    /// Notes that the queue pair was drained, so that none of its receives is missing.
-    pub(crate) fn was_drained(&mut self) {
-        self.is_drained = true;
-    }
-}
-
-impl Drop for SessionPermit {
-    fn drop(&mut self) {
-        if !self.is_drained {
-            self.rdma_port.has_undrained.store(true, Ordering::Relaxed);
-        }
-        self.rdma_port
-            .sessions
-            .fetch_sub(self.places, Ordering::Relaxed);
-    }
 }
 
 /// Returns a number that this process has not used before.
@@ -610,18 +383,5 @@ fn refused(device: &str, error: &PostError) -> VerbsError {
         call: error.call,
         source: error.source,
         consequence: "nothing can be received",
-    }
-}
-
-fn unregistered(what: MemoryUse, bytes: usize, error: VerbsError) -> MemoryError {
-    MemoryError::new(what, bytes, "ibv_reg_mr", std::io::Error::other(error))
-}
-
-/// Mark of a queue pair that waits for its last completion.
-pub(crate) struct DrainGuard(Arc<RdmaPort>);
-
-impl Drop for DrainGuard {
-    fn drop(&mut self) {
-        self.0.draining_pairs.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -14,6 +14,7 @@ mod control_segments;
 mod fd_socket;
 mod lingering;
 mod message_segment;
+mod message_segment_pool;
 mod ring_segment;
 mod sealed;
 mod unix_wires;
@@ -25,9 +26,8 @@ pub use control_segment::{
 };
 pub use control_segments::{ControlSegments, Provided, Reader};
 pub use fd_socket::{FdSocket, FdSocketError, Incoming, MAX_MESSAGE_BYTES, Outgoing, Received};
-pub use message_segment::{
-    MESSAGE_SLOTS, MessageSegment, MessageSegmentPool, MessageSlot, MessageSlots, PassedSegment,
-};
+pub use message_segment::{MESSAGE_SLOTS, MessageSegment, MessageSlots, PassedSegment};
+pub use message_segment_pool::{MessageSegmentPool, MessageSlot};
 pub use ring_segment::RingSegment;
 pub use sealed::SegmentRefused;
 pub(super) use sealed::check_kind;

@@ -9,6 +9,7 @@
 //! [ibv_get_async_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html).
 
 mod row;
+mod words;
 
 use std::fmt::{self, Write};
 use std::path::Path;

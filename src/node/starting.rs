@@ -1,0 +1,183 @@
+//! The start of a node: its parts, and its socket if it listens.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    sync::Arc,
+    time::SystemTime,
+};
+
+use ibex_base::fork;
+use ibex_bootstrap::{
+    Acceptor, Dialer, Local, NodeIdentity, Places, SessionLimits, Text, UnixClosing,
+};
+use ibex_transport::{
+    runtime::{Runtime, RuntimeConfig},
+    shared_memory,
+};
+
+use super::Node;
+#[cfg(feature = "verbs")]
+use crate::rdma::NodeDevices;
+use crate::{
+    ListenError,
+    dialing::Dials,
+    driving_tasks::Tasks,
+    environment::Environment,
+    error::ListenFailure,
+    inspect::Inspector,
+    io::ListenerNames,
+    listener::{Failures, PeerListener},
+    node_builder::absent_fabrics,
+    node_settings::NodeSettings,
+    resuming::{ResumeRegistry, Resuming},
+    security_stats::warn_of_credentials,
+};
+
+/// An address to listen at, and the socket for that if there is one already.
+pub(crate) struct Listening {
+    pub(crate) address: SocketAddr,
+    /// The socket that the program gave.
+    pub(crate) given: Option<TcpListener>,
+}
+
+impl Node {
+    pub(crate) fn start(
+        settings: NodeSettings,
+        environment: Environment,
+        listening: Option<Listening>,
+    ) -> Result<Self, ListenError> {
+        fork::check(|| "ibex, as it runs here,".to_owned())?;
+        let mut random = [0; 24];
+        ibex_base::random::fill(&mut random)?;
+        let (identity, incarnation) = random.split_at(16);
+        let random_identity = <[u8; 16]>::try_from(identity).unwrap_or_default();
+        let incarnation = u64::from_le_bytes(incarnation.try_into().unwrap_or_default());
+        let identity = NodeIdentity(settings.identity.unwrap_or(random_identity));
+
+        let mut local = Local::new(identity, incarnation);
+        local.name = Text::new(settings.name.as_deref().unwrap_or_default());
+        local.shm = settings.shm;
+        local.tcp = settings.tcp;
+        local.verbs = settings.verbs;
+        local.absent = absent_fabrics();
+        local.is_shm_denied = settings.is_shm_denied();
+        local.integrity = settings.integrity;
+        local.features = settings.features;
+        local.credentials.clone_from(&settings.credentials);
+        warn_of_credentials(&local, SystemTime::now());
+        #[cfg(feature = "verbs")]
+        let devices = Arc::new(NodeDevices::new(
+            settings.rdma.clone(),
+            settings.placement.clone(),
+        ));
+        #[cfg(feature = "verbs")]
+        {
+            local.verbs_devices = Some(devices.clone());
+        }
+        local.unix_closing = UnixClosing {
+            close: shared_memory::close_unix,
+            is_held_up: shared_memory::is_held_up,
+        };
+        local.handshake_timeout = settings.time.handshake_timeout;
+        local.limits.channels = settings.limits.max_channels;
+        local.places = Places::new(SessionLimits {
+            per_peer: settings.limits.max_peer_sessions,
+            per_node: settings.limits.max_node_sessions,
+        });
+        local.limits.session_credit_bytes = settings.limits.session_credit_bytes;
+        let sessions = Arc::<ResumeRegistry>::default();
+        local.resumable = Some(sessions.clone());
+        let dialer = Dialer::new(&local)?;
+        let resuming = Resuming {
+            sessions,
+            desk: dialer.desk(),
+            local: local.clone(),
+            name: settings.name.clone(),
+            fail_over_after: settings.time.fail_over_after,
+            fail_back: settings.fail_back,
+        };
+
+        let tasks = Tasks::of(settings.threads.driver)?;
+        let (wait, wait_engine) = settings.waits();
+        let runtime = Runtime::start(RuntimeConfig {
+            driver: settings.threads.driver,
+            engines: settings.threads.io_threads,
+            wait,
+            wait_engine,
+            cores: settings.cores.clone(),
+            session_credit_bytes: settings.limits.session_credit_bytes,
+            node_credit_bytes: settings.limits.node_credit_bytes,
+            memory_limit: settings.memory_limit(),
+            notice_timeout: settings.time.notice_timeout,
+            session_timeout: settings.time.session_timeout,
+            peer_gone_after: settings.time.peer_gone_after,
+            is_inspected: settings.inspect.is_some(),
+        })?;
+        if let Some(current) = settings.trace_context {
+            runtime.state().ask_for_trace_context(current);
+        }
+        if settings.histograms {
+            runtime.state().keep_histograms();
+        }
+        #[cfg(feature = "verbs")]
+        devices.entrust_to(&runtime);
+        runtime.set_dialer(Box::new(Dials {
+            dialer,
+            our_channels: settings.limits.max_channels,
+            resuming: resuming.clone(),
+            late: Vec::new(),
+        }))?;
+        // If a later step fails, this value is dropped, which closes the node and ends its threads.
+        let mut node = Self {
+            runtime,
+            resuming,
+            local,
+            #[cfg(feature = "verbs")]
+            devices,
+            local_addr: None,
+            failures: Arc::default(),
+            settings,
+            environment,
+            listener_names: ListenerNames::default(),
+            inspector: None,
+        };
+        #[cfg(feature = "verbs")]
+        if node.settings.needs_verbs() {
+            let listen = listening.as_ref().map(|listening| listening.address.ip());
+            let required = node.devices.require(listen);
+            required.map_err(|source| ListenFailure::Rdma { source })?;
+        }
+        if let Some(listening) = listening {
+            node.bind(listening)?;
+        }
+        if let Some(place) = &node.settings.inspect {
+            node.inspector = Some(Inspector::start(place, node.observed())?);
+        }
+        tasks.spawn(&node.runtime, node.settings.time.linger)?;
+        Ok(node)
+    }
+
+    fn bind(&mut self, listening: Listening) -> Result<(), ListenError> {
+        let Listening { address, given } = listening;
+        let local = self.local.clone();
+        let bound = match given {
+            Some(listener) => Acceptor::listen_on(listener, local),
+            None => Acceptor::bind(address, local),
+        };
+        let acceptor = bound.map_err(|error| ListenFailure::Address {
+            address: address.to_string(),
+            source: error.source,
+        })?;
+        self.local_addr = Some(acceptor.local_addr());
+        let listener = PeerListener {
+            acceptor,
+            failures: Failures::new(self.failures.clone()),
+            our_channels: self.settings.limits.max_channels,
+            resuming: self.resuming.clone(),
+            placement: self.settings.placement.clone(),
+            engines: self.settings.threads.io_threads,
+        };
+        self.runtime.set_listener(Box::new(listener))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! The memory that an RDMA port's sessions send from, and that peers may write to.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use ibex_protocol::transfer::rendezvous::RemoteMemory;
+use ibex_ring::memory::{LargeLease, MemoryError, MemoryUse, RingLease};
+use ibex_verbs::VerbsError;
+
+use super::{
+    super::registered_memory::{GrantedMemory, RegisteredMessage, RegisteredRing},
+    RdmaPort,
+};
+
+impl RdmaPort {
+    /// Registers a ring on the handle's thread, before the handle sends from it.
+    pub(crate) fn register_ring(&self, lease: &mut RingLease) -> Result<(), MemoryError> {
+        let bytes = lease.capacity();
+        self.opened()
+            .and_then(|opened| RegisteredRing::ensure(self.number, &opened.domain, lease))
+            .map(drop)
+            .map_err(|error| unregistered(MemoryUse::Ring, bytes, error))
+    }
+
+    /// Registers the memory of a large message of up to `bytes`, to send from.
+    pub(crate) fn register_message(
+        &self,
+        lease: &mut LargeLease,
+        bytes: usize,
+    ) -> Result<(), MemoryError> {
+        self.opened()
+            .and_then(|opened| RegisteredMessage::ensure(self.number, &opened.domain, lease, bytes))
+            .map(drop)
+            .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
+    }
+
+    /// Registers the memory of a large message that a peer will write.
+    pub(crate) fn register_grant(
+        &self,
+        lease: &mut LargeLease,
+        bytes: usize,
+    ) -> Result<(), MemoryError> {
+        self.opened()
+            .and_then(|opened| GrantedMemory::ensure(self.number, &opened.domain, lease, bytes))
+            .map(drop)
+            .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
+    }
+
+    /// Returns the address and key by which a peer writes `bytes` to the memory; `None` if the
+    /// memory is not registered for that.
+    pub(crate) fn granted_memory(&self, lease: &LargeLease, bytes: usize) -> Option<RemoteMemory> {
+        GrantedMemory::of(self.number, lease.attachments())?.remote(bytes)
+    }
+
+    /// Returns whether another landing block may be granted at present.
+    pub(crate) fn has_landing_places(&self) -> bool {
+        self.landings.load(Ordering::Relaxed) < self.settings.landing_blocks
+    }
+
+    /// Returns the number of blocks that peers were granted or that are being read.
+    #[cfg(test)]
+    pub(in crate::rdma) fn landings(&self) -> u32 {
+        self.landings.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a write can carry immediate data.
+    pub(in crate::rdma) fn has_immediate(&self) -> bool {
+        self.has_immediate
+    }
+
+    /// Returns the registration that [`register_ring`](Self::register_ring) made.
+    pub(crate) fn registered_ring(&self, lease: &RingLease) -> Option<Arc<RegisteredRing>> {
+        RegisteredRing::of(self.number, lease.attachments())
+    }
+
+    /// Returns the registration that [`register_message`](Self::register_message) made.
+    pub(crate) fn registered_message(&self, lease: &LargeLease) -> Option<Arc<RegisteredMessage>> {
+        RegisteredMessage::of(self.number, lease.attachments())
+    }
+
+    /// Returns the registration from which this RDMA port's queue pairs send a ring: `before`, if
+    /// it belongs to this RDMA port, otherwise that of [`register_ring`](Self::register_ring),
+    /// which is made if there is none.
+    pub(crate) fn ring_to_send(
+        &self,
+        lease: &RingLease,
+        before: Option<Arc<RegisteredRing>>,
+    ) -> Result<Arc<RegisteredRing>, MemoryError> {
+        let before = before.filter(|ring| ring.is_of(self.number));
+        if let Some(ring) = before.or_else(|| self.registered_ring(lease)) {
+            return Ok(ring);
+        }
+        self.opened()
+            .and_then(|opened| RegisteredRing::register(self.number, &opened.domain, lease))
+            .map(Arc::new)
+            .map_err(|error| unregistered(MemoryUse::Ring, lease.capacity(), error))
+    }
+
+    /// Returns the registration from which this RDMA port's queue pairs send a large message of
+    /// `bytes`.
+    pub(crate) fn message_to_send(
+        &self,
+        lease: &LargeLease,
+        bytes: usize,
+        before: Option<Arc<RegisteredMessage>>,
+    ) -> Result<Arc<RegisteredMessage>, MemoryError> {
+        let is_of = |message: &Arc<RegisteredMessage>| message.is_of(self.number, bytes);
+        let kept = || self.registered_message(lease).filter(is_of);
+        if let Some(message) = before.filter(is_of).or_else(kept) {
+            return Ok(message);
+        }
+        let (number, memory) = (self.number, MemoryUse::LargeMessage);
+        self.opened()
+            .and_then(|opened| RegisteredMessage::register(number, &opened.domain, lease, bytes))
+            .map(Arc::new)
+            .map_err(|error| unregistered(memory, bytes, error))
+    }
+}
+
+fn unregistered(what: MemoryUse, bytes: usize, error: VerbsError) -> MemoryError {
+    MemoryError::new(what, bytes, "ibv_reg_mr", std::io::Error::other(error))
+}

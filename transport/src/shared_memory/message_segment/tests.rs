@@ -1,0 +1,227 @@
+//! Segments between a sender's pool and a receiver's slots.
+
+use super::super::{aside::tests::open_descriptors_of, message_segment_pool::ROUND_SLOTS};
+use super::*;
+use crate::shared_memory::MessageSegmentPool;
+use ibex_ring::memory::probe;
+use rustix::fs::ftruncate;
+use rustix::io::Errno;
+use std::sync::atomic::{Ordering::SeqCst, fence};
+
+impl MessageSlots {
+    /// Handles an announcement as a receiver does.
+    fn accept(
+        &mut self,
+        slot: u32,
+        length: u64,
+        capacity: u64,
+        fd: Option<OwnedFd>,
+    ) -> Result<Arc<MessageSegment>, SegmentRefused> {
+        if let Some(fd) = fd {
+            let passed = PassedSegment::Fd(PassedFd::new(fd));
+            self.map(slot, capacity, &passed)?;
+        }
+        self.of_message(slot, length)
+    }
+}
+
+fn first_byte(segment: &MessageSegment) -> u8 {
+    // The compiler takes the sender's mapping for different memory.
+    fence(SeqCst);
+    // SAFETY: the mapping is alive and readable, and no thread writes it now.
+    unsafe { segment.memory().0.as_ptr().read_volatile() }
+}
+
+#[test]
+fn a_descriptor_travels_once_and_the_slots_serve_again_in_rotation() {
+    let mut pool = MessageSegmentPool::new();
+    let mut slots = MessageSlots::new();
+    for round in 0..3 * ROUND_SLOTS as u8 {
+        let mut slot = pool.take(100_000).unwrap().unwrap();
+        slot.bytes()[0].write(round);
+        let (index, capacity) = (slot.index(), slot.capacity() as u64);
+        let fd = slot.announce();
+        assert_eq!(index as usize, round as usize % ROUND_SLOTS);
+        assert_eq!(fd.is_some(), (round as usize) < ROUND_SLOTS);
+
+        let segment = slots.accept(index, 100_000, capacity, fd).unwrap();
+        assert_eq!(first_byte(&segment), round);
+        assert!(pool.release(index));
+    }
+}
+
+#[test]
+fn a_busy_slot_is_never_given_out() {
+    let mut pool = MessageSegmentPool::new();
+    let mut given: Vec<u32> = Vec::new();
+    while let Some(slot) = pool.take(64 << 10).unwrap() {
+        given.push(slot.index());
+        let _fd = slot.announce();
+    }
+    given.sort_unstable();
+    assert_eq!(given, Vec::from_iter(0..MESSAGE_SLOTS as u32));
+    assert_eq!(pool.busy(), MESSAGE_SLOTS);
+
+    assert!(pool.release(2));
+    assert!(!pool.release(2), "it was released already");
+    assert!(!pool.release(99));
+    assert_eq!(pool.take(64 << 10).unwrap().unwrap().index(), 2);
+}
+
+#[test]
+fn a_longer_message_replaces_the_shortest_free_segment() {
+    let mut pool = MessageSegmentPool::new();
+    let mut slots = MessageSlots::new();
+    for bytes in [64 << 10, 128 << 10, 256 << 10, 512 << 10] {
+        let slot = pool.take(bytes).unwrap().unwrap();
+        let (index, capacity) = (slot.index(), slot.capacity() as u64);
+        slots.accept(index, 1, capacity, slot.announce()).unwrap();
+    }
+    for index in 0..4 {
+        pool.release(index);
+    }
+    let held = slots.accept(0, 1, 64 << 10, None).unwrap();
+
+    let slot = pool.take(1 << 20).unwrap().unwrap();
+    assert_eq!(slot.index(), 0);
+    let segment = slots.accept(0, 1 << 20, 1 << 20, slot.announce()).unwrap();
+    assert_eq!(segment.memory().1, 1 << 20);
+    assert_eq!(
+        first_byte(&held),
+        0,
+        "the old mapping lives while it is held"
+    );
+    assert_eq!(
+        pool.take(200 << 10).unwrap().unwrap().index(),
+        2,
+        "the closest fit"
+    );
+}
+
+#[test]
+fn free_segments_make_room_for_a_longer_one() {
+    let mut pool = MessageSegmentPool::new();
+    let held: Vec<u32> = (0..8)
+        .map(|_| {
+            let slot = pool.take(1 << 20).unwrap().unwrap();
+            let index = slot.index();
+            let _fd = slot.announce();
+            index
+        })
+        .collect();
+    assert_eq!(pool.make_room(4 << 20, 4 << 20, 12 << 20), 0);
+    let crowded = pool.make_room(4 << 20, 4 << 20, 8 << 20);
+    assert_eq!(crowded, 0, "none is free");
+    for &index in &held[1..] {
+        pool.release(index);
+    }
+    assert_eq!(pool.make_room(1 << 20, 1 << 20, 8 << 20), 0, "one fits");
+    let emptied = pool.make_room(4 << 20, 4 << 20, 8 << 20);
+    assert_eq!(emptied, 0b1_1110);
+    assert_eq!(pool.take(4 << 20).unwrap().unwrap().index(), 1);
+
+    let mut slots = MessageSlots::new();
+    let (_segment, fd) = MessageSegment::create(64 << 10).unwrap();
+    let passed = PassedSegment::Fd(PassedFd::new(fd));
+    slots.map(63, 64 << 10, &passed).unwrap();
+    assert!(slots.map(64, 64 << 10, &passed).is_err());
+    assert_eq!(slots.bytes(), 64 << 10);
+    slots.forget(63);
+    slots.forget(64);
+    assert_eq!(slots.bytes(), 0);
+    assert!(slots.of_message(63, 1).is_err());
+}
+
+#[test]
+fn a_descriptor_is_kept_until_a_message_is_announced_with_it() {
+    let mut pool = MessageSegmentPool::new();
+    let abandoned = pool.take(64 << 10).unwrap().unwrap();
+    assert_eq!(abandoned.index(), 0);
+    let slot = pool.take(64 << 10).unwrap().unwrap();
+    assert_eq!(slot.index(), 0);
+    assert!(slot.announce().is_some());
+}
+
+#[test]
+fn a_wrong_announcement_of_a_segment_is_refused() {
+    let mut slots = MessageSlots::new();
+    let never_filled = slots.accept(1, 10, 64 << 10, None).unwrap_err();
+    assert!(matches!(
+        never_filled,
+        SegmentRefused::NoSuchSlot {
+            slot: 1,
+            capacity: 0,
+            ..
+        }
+    ));
+    let beyond = slots.accept(u32::MAX, 10, 64 << 10, None).unwrap_err();
+    assert!(matches!(
+        beyond,
+        SegmentRefused::NoSuchSlot { slot: u32::MAX, .. }
+    ));
+
+    let (_segment, fd) = MessageSegment::create(64 << 10).unwrap();
+    let too_long = slots
+        .accept(0, (64 << 10) + 1, 64 << 10, Some(fd))
+        .unwrap_err();
+    assert!(matches!(
+        too_long,
+        SegmentRefused::NoSuchSlot {
+            capacity: 65_536,
+            ..
+        }
+    ));
+
+    for capacity in [0, 1, (64 << 10) + 1, u64::MAX] {
+        let (_segment, fd) = MessageSegment::create(64 << 10).unwrap();
+        let refused = slots.accept(0, 1, capacity, Some(fd)).unwrap_err();
+        assert!(
+            matches!(refused, SegmentRefused::Impossible { .. }),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn segments_are_sealed_and_leave_nothing_behind() {
+    let (sender, fd) = MessageSegment::create(100_000).unwrap();
+    assert_eq!(ftruncate(&fd, 0), Err(Errno::PERM));
+    let file = probe::inode(&fd);
+    let receiver = MessageSegment::accept(fd.as_fd(), sender.memory().1 as u64).unwrap();
+    assert_eq!(probe::mappings_of(file), 2);
+    drop((sender, receiver));
+    assert_eq!(probe::mappings_of(file), 0);
+}
+
+#[test]
+fn a_segment_that_is_mapped_before_its_turn_takes_no_descriptor() {
+    let (_sender, fd) = MessageSegment::create(64 << 10).unwrap();
+    let file = probe::inode(&fd);
+    let passed = PassedSegment::mapped(PassedFd::new(fd), 64 << 10).unwrap();
+    assert_eq!(open_descriptors_of(file), 0);
+    let mut slots = MessageSlots::new();
+    slots.map(0, 64 << 10, &passed).unwrap();
+    drop(passed);
+    assert_eq!(slots.of_message(0, 64 << 10).unwrap().memory().1, 64 << 10);
+}
+
+#[test]
+fn nothing_but_a_sealed_memory_file_is_mapped() {
+    let path = std::env::temp_dir().join(format!("ibex-segment-{}", std::process::id()));
+    std::fs::write(&path, [0; 4096]).unwrap();
+    let file = OwnedFd::from(std::fs::File::open(&path).unwrap());
+    std::fs::remove_file(&path).unwrap();
+    let pipe = OwnedFd::from(std::io::pipe().unwrap().0);
+    for fd in [file, pipe] {
+        let inode = probe::inode(&fd);
+        let refused = PassedSegment::mapped(PassedFd::new(fd), 4096).unwrap_err();
+        assert!(
+            matches!(
+                refused,
+                SegmentRefused::NotAMemoryFile { .. } | SegmentRefused::NotSealed { .. }
+            ),
+            "{refused}"
+        );
+        assert_eq!(probe::mappings_of(inode), 0);
+    }
+}
