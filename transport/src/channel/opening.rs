@@ -16,10 +16,9 @@ impl Runtime {
         spec: ChannelSpec,
         open_timeout: Duration,
     ) -> Result<SendHandle, CannotOpen> {
-        let end = self
-            .on_link(session.id, |link, context| {
-                link.core.open_sender(name, spec, open_timeout, context)
-            })
+        let end = session
+            .requests
+            .on_link(|link, context| link.core.open_sender(name, spec, open_timeout, context))
             .unwrap_or(Err(CannotOpen::SessionOver))?;
         Ok(SendHandle::new(end))
     }
@@ -34,8 +33,9 @@ impl Runtime {
         open_timeout: Duration,
         tell_every: u64,
     ) -> Result<ReceiveHandle, CannotOpen> {
-        let end = self
-            .on_link(session.id, |link, context| {
+        let end = session
+            .requests
+            .on_link(|link, context| {
                 link.core
                     .open_receiver(name, spec, open_timeout, tell_every, context)
             })

@@ -28,7 +28,7 @@ impl Runtime {
         open_timeout: Duration,
     ) -> Result<SendHandle, CannotOpen> {
         loop {
-            let found = self.on_link(session.id, |link, context| {
+            let found = session.requests.on_link(|link, context| {
                 if let Some(end) = link.core.ends.senders.shared(name) {
                     return Ok((end, false));
                 }

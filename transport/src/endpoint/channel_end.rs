@@ -207,7 +207,7 @@ impl ChannelEnd {
         let until = [deadline, give_up].into_iter().flatten().min();
         let mut held = None;
         let opened = AtSlot::new(&self.waiters, &mut held, look);
-        self.session.wait(until, opened).unwrap_or_else(|_| {
+        self.session.wait_for(until, opened).unwrap_or_else(|_| {
             Err(if until == give_up {
                 self.has_waited_in_vain.store(true, Ordering::Relaxed);
                 Unopened::Failed(Unusable::NotOpened(self.not_opened(self.open_timeout)))

@@ -61,7 +61,7 @@ impl SendEnd {
         news.is_asked = true;
         let answer = self
             .session
-            .wait(deadline, news)
+            .wait_for(deadline, news)
             .unwrap_or_else(|TimedOut| Err(self.late(ask, before)));
         if answer.is_ok() {
             self.was_answered(ask.received.max(ask.acknowledged));

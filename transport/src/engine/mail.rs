@@ -5,6 +5,7 @@
 //! peer's run that it has met. Rule: an engine posts under its own lock and never takes another's.
 
 use std::{
+    any::Any,
     net::SocketAddr,
     sync::{Arc, Weak},
 };
@@ -12,7 +13,7 @@ use std::{
 use super::{Admission, Engine};
 use crate::{
     connection::{Context, NewWire, Redialed},
-    node::{Host, NodeState, Warning, session::PeerInLog, warn_of},
+    node::{NodeState, Warning, session::PeerInLog, warn_of},
     session::{EngineId, PeerDescription},
 };
 
@@ -27,8 +28,8 @@ pub(crate) trait Exchange: Send + Sync {
     /// Places a session that begins on an engine.
     fn place(&self, admission: Admission) -> (EngineId, Admission);
 
-    /// Returns the node's state and host, to which its sessions refer.
-    fn of_sessions(self: Arc<Self>) -> (Arc<NodeState>, Arc<dyn Host>);
+    /// Returns the node's state and runtime, to which its sessions refer.
+    fn of_sessions(self: Arc<Self>) -> (Arc<NodeState>, Arc<dyn Any + Send + Sync>);
 }
 
 /// Mail of an engine for another engine of its node.

@@ -1,6 +1,6 @@
 //! The sessions of an engine: their beginning, calls on them, and their removal.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{any::Any, io, net::SocketAddr, sync::Arc};
 
 use super::{
     Admission, Engine,
@@ -9,14 +9,14 @@ use super::{
 };
 use crate::{
     connection::{Connection, Context, Handover},
-    node::{Host, NodeState, SessionPath, SessionShared, session::PeerInLog},
+    node::{NodeState, SessionPath, SessionShared, session::PeerInLog},
     rdma::PreparedPair,
 };
 
 impl Engine {
     pub(crate) fn admit(
         &mut self,
-        (node, host): (Arc<NodeState>, Arc<dyn Host>),
+        of_sessions: (Arc<NodeState>, Arc<dyn Any + Send + Sync>),
         admission: Admission,
         accepted_on: Option<SocketAddr>,
         context: &mut Context<'_>,
@@ -49,7 +49,7 @@ impl Engine {
         let (peer, resumes) = (admission.peer, admission.reconnect.is_some());
         let checksums = admission.payload_checksums;
         let shared = SessionShared::new(
-            (node, host),
+            of_sessions,
             id,
             peer,
             accepted_on,

@@ -1,16 +1,10 @@
 //! The state of one session that handles and engine share.
 
 use std::sync::atomic::Ordering;
-use std::{fmt, mem, net::SocketAddr, sync::Arc, task::Waker, time::Instant};
-
-use ibex_base::{
-    fork::{self, UsedAfterFork},
-    sync::{Asymmetry, AtomicBool},
-};
-use ibex_ring::parking::{Condition, TimedOut};
+use std::{any::Any, fmt, mem, net::SocketAddr, sync::Arc};
 
 use super::{
-    Host, NodeState, draining::PeerDraining, requests::EngineRequests, session_end::Ending,
+    NodeState, draining::PeerDraining, requests::EngineRequests, session_end::Ending,
     session_path::SessionPath,
 };
 use crate::{
@@ -19,6 +13,10 @@ use crate::{
         EngineId, Fabric, PeerDescription, SessionCounters, SessionStats, Suspension,
         SuspensionCell, frame_path::FramePath,
     },
+};
+use ibex_base::{
+    fork::{self, UsedAfterFork},
+    sync::{Asymmetry, AtomicBool},
 };
 
 /// The part of a session that handles and engine share.
@@ -73,7 +71,7 @@ impl fmt::Display for PeerInLog<'_> {
 
 impl SessionShared {
     pub(crate) fn new(
-        (node, host): (Arc<NodeState>, Arc<dyn Host>),
+        (node, runtime): (Arc<NodeState>, Arc<dyn Any + Send + Sync>),
         id: u64,
         peer: PeerDescription,
         accepted_on: Option<SocketAddr>,
@@ -84,7 +82,10 @@ impl SessionShared {
         let fences = node.driving.asymmetry() == Asymmetry::Fence;
         Self {
             node,
-            requests: EngineRequests { host, session: id },
+            requests: EngineRequests {
+                runtime,
+                session: id,
+            },
             id,
             frame_path: FramePath::new(peer.fabric, pair),
             peer,
@@ -259,59 +260,6 @@ impl SessionShared {
     #[inline]
     pub(crate) fn spins(&self) -> bool {
         self.node.spins()
-    }
-
-    /// Waits until `condition` holds. This checks the condition through a reference, so it is for
-    /// waits that are not made for each message.
-    pub(crate) fn wait<C: Condition>(
-        &self,
-        deadline: Option<Instant>,
-        condition: C,
-    ) -> Result<C::Output, TimedOut> {
-        let mut kept = Kept {
-            condition,
-            output: None,
-        };
-        let looks = self.looks();
-        self.requests
-            .host
-            .wait(self.id, deadline, looks, &mut kept)?;
-        kept.output.ok_or(TimedOut)
-    }
-}
-
-/// A condition that keeps its output, so that the host that waits need not know the output's type.
-struct Kept<C: Condition> {
-    condition: C,
-    output: Option<C::Output>,
-}
-
-impl<C: Condition> Condition for Kept<C> {
-    type Output = ();
-
-    fn look(&mut self) -> Option<()> {
-        self.output = self.condition.look();
-        self.output.is_some().then_some(())
-    }
-
-    fn glance(&mut self) -> bool {
-        self.condition.glance()
-    }
-
-    fn keep_nothing_back(&mut self) {
-        self.condition.keep_nothing_back();
-    }
-
-    fn ask(&mut self) {
-        self.condition.ask();
-    }
-
-    fn register(&mut self, waker: &Waker) {
-        self.condition.register(waker);
-    }
-
-    fn leave(&mut self) {
-        self.condition.leave();
     }
 }
 

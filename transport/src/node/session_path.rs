@@ -9,11 +9,23 @@ use std::sync::{Arc, atomic::Ordering};
 
 use ibex_protocol::session::DataPath;
 
-use super::{Driver, Looks, SessionShared};
+use super::{Driver, SessionShared};
 use crate::{
     session::Suspension,
     shared_memory::{Bells, UnixWires},
 };
+
+/// The source that a waiting call looks at, which decides the cost of a look. If a call waits for
+/// several, the greatest counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Looks {
+    /// A word that the peer writes.
+    Memory,
+    /// The results of a turn of the engine, which looks at a device's completion queue.
+    Queue,
+    /// The results of a turn of the engine, which asks a socket.
+    Socket,
+}
 
 /// The path of a session's data.
 #[derive(Debug)]

@@ -157,7 +157,7 @@ impl SessionShared {
         };
         // The engine ends the session when its time is up.
         let mut held = None;
-        let report = self.wait(None, AtSlot::new(&self.ending.waiters, &mut held, over));
+        let report = self.wait_for(None, AtSlot::new(&self.ending.waiters, &mut held, over));
         report.unwrap_or_default()
     }
 

@@ -13,12 +13,12 @@ mod closing;
 mod draining;
 mod event_loop;
 mod gathering;
-mod host;
 mod inbox;
 mod keeper;
 mod next_event;
 mod own_thread;
 mod reminder;
+mod requests;
 #[expect(
     clippy::module_inception,
     reason = "the type `Runtime` has a file of its own"

@@ -1,6 +1,7 @@
 //! The runtime of a node: its engines and their common state.
 
 use std::{
+    any::Any,
     fmt, io,
     ops::Deref,
     os::fd::BorrowedFd,
@@ -14,9 +15,9 @@ use ibex_ring::parking::{self, AtSlot, Bell, BellLease, Condition, ReadySet, Tic
 
 use super::{EventLoop, Looks, NodeState, gathering::Told, waiting};
 use crate::{
-    connection::{Connection, ConnectionStats, Context, Reconnect, SessionTotals},
+    connection::{ConnectionStats, Reconnect, SessionTotals},
     engine::{Admission, ControlSource, Engine, Exchange, Mail, lendable_credit},
-    node::{Host, RuntimeConfig, SessionShared, Sessions, Warnings},
+    node::{RuntimeConfig, SessionShared, Sessions, Warnings},
     rdma::RdmaPort,
     session::EngineId,
 };
@@ -260,16 +261,6 @@ impl Runtime {
         }
     }
 
-    /// Calls `act` with one session; `None` if the session does not exist any more.
-    pub(crate) fn on_link<T>(
-        &self,
-        session: u64,
-        act: impl FnOnce(&mut Connection, &mut Context<'_>) -> T,
-    ) -> Option<T> {
-        let engine = EngineId::of_session(session);
-        self.event_loop(engine).on_link(session, act)
-    }
-
     // ---- Turns and waits -------------------------------------------------------------
 
     /// Asks epoll and runs a turn of each engine, unless another thread is running one now. Returns
@@ -327,7 +318,7 @@ impl Exchange for Runtime {
         (engine, admission)
     }
 
-    fn of_sessions(self: Arc<Self>) -> (Arc<NodeState>, Arc<dyn Host>) {
+    fn of_sessions(self: Arc<Self>) -> (Arc<NodeState>, Arc<dyn Any + Send + Sync>) {
         (self.node.clone(), self)
     }
 }

@@ -157,7 +157,7 @@ fn whose_session_fails_says_so_to_a_peer_that_would_wait() {
     test.calm_down();
     let stage = &test.stage;
     let node = &stage.nodes[0];
-    node.runtime.on_link(node.session.id, |link, context| {
+    node.session.requests.on_link(|link, context| {
         link.core.fail("planted", context);
     });
     stage.settle();

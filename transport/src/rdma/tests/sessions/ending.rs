@@ -191,7 +191,7 @@ fn behind_the_end_of_a_session_nothing_is_told_of_it() {
         end: Role::Sender,
         stalled: Duration::ZERO,
     };
-    node.runtime.on_link(node.session.id, |link, context| {
+    node.session.requests.on_link(|link, context| {
         link.core.common.tell(recovered(), context);
         link.core.fail("planted", context);
         link.core.common.tell(recovered(), context);

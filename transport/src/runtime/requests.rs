@@ -1,6 +1,6 @@
 //! Calls of handles on the engine of their session.
 
-use std::{any::Any, os::fd::OwnedFd, sync::Arc, task::Waker, time::Instant};
+use std::{os::fd::OwnedFd, sync::Arc, task::Waker, time::Instant};
 
 use ibex_base::fork;
 use ibex_protocol::{
@@ -20,117 +20,9 @@ use super::{Driver, EventLoop, Looks, Runtime};
 use crate::{
     connection::{Connection, Context},
     endpoint::receive_end::ReceiveEnd,
-    node::{EngineRequests, Host, Mark, SessionShared, What},
+    node::{EngineRequests, Mark, SessionShared, What},
     session::{EngineId, Interface},
 };
-
-impl Runtime {
-    /// Returns the engine of a session.
-    fn loop_of(&self, session: u64) -> &Arc<EventLoop> {
-        self.event_loop(EngineId::of_session(session))
-    }
-}
-
-impl Host for Runtime {
-    fn mark(&self, mark: Mark, quiet: bool) {
-        let (Mark::Ready { session, .. } | Mark::Released { session, .. }) = mark;
-        self.loop_of(session).mark_quietly(mark, quiet);
-    }
-
-    fn turn(&self, session: u64) {
-        self.loop_of(session).poll_in_passing();
-    }
-
-    fn wait(
-        &self,
-        session: u64,
-        deadline: Option<Instant>,
-        looks: Looks,
-        condition: &mut dyn Condition<Output = ()>,
-    ) -> Result<(), TimedOut> {
-        self.loop_of(session).wait(deadline, looks, condition)
-    }
-
-    fn attach_ring(
-        &self,
-        session: u64,
-        end: u32,
-        ring: Arc<RingLease>,
-        layout: Layout,
-        before: Released,
-    ) {
-        self.on_link(session, |link, _| {
-            link.attach_ring(end, ring, layout, before);
-        });
-    }
-
-    fn pass_ring(&self, session: u64, end: u32, capacity: usize, fd: OwnedFd) {
-        self.on_link(session, |link, _| {
-            let core = &mut link.core;
-            if let Some(shared_memory) = &mut core.shared_memory {
-                shared_memory.pass_ring(end, capacity as u64, fd, &mut core.ends.senders);
-            }
-        });
-    }
-
-    fn ask(&self, session: u64, end: u32, ask: Ask) {
-        self.on_link(session, |link, _| {
-            let core = &mut link.core;
-            core.ends.senders.ask(end, ask, &mut core.common);
-        });
-    }
-
-    fn ask_once(&self, session: u64, end: u32, sequence: u64) {
-        self.on_link(session, |link, _| {
-            let core = &mut link.core;
-            core.ends.senders.ask_once(end, sequence, &mut core.common);
-        });
-    }
-
-    fn close_sender(&self, session: u64, end: u32, last: u64, reason: CloseReason) {
-        self.on_link(session, |link, _| {
-            let core = &mut link.core;
-            core.ends.senders.close(end, last, reason, &mut core.common);
-        });
-    }
-
-    fn incoming(&self, session: u64) -> Vec<(String, Role)> {
-        self.on_link(session, |link, _| link.core.common.incoming())
-            .unwrap_or_default()
-    }
-
-    fn note_answers(&self, session: u64) {
-        // The engine itself may ask, on behalf of a task.
-        let engine = self.loop_of(session).engine.try_lock();
-        if let Some(engine) = engine.filter(|_| !fork::is_child()) {
-            engine.connections.note_answers(session);
-        }
-    }
-
-    fn watch_opening(&self, session: u64, due: Instant) {
-        self.watch_link(session, |link| link.core.common.watch_opening(due));
-    }
-
-    fn tell(&self, session: u64, what: What) {
-        self.on_link(session, |link, context| {
-            link.core.common.tell(what, context);
-        });
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
-impl Runtime {
-    /// Sets a timer of a session. `set` returns whether the engine's next deadline changes.
-    fn watch_link(&self, session: u64, set: impl FnOnce(&mut Connection) -> bool) {
-        if self.on_link(session, |link, _| set(link)) == Some(true) {
-            // The thread that sleeps in the epoll set must take up the new deadline.
-            self.loop_of(session).bell().wake();
-        }
-    }
-}
 
 impl SessionShared {
     /// Returns the runtime of the session's node.
@@ -166,7 +58,7 @@ impl SessionShared {
 
     /// Has the thread that turns the engine at `at` call `waker`, unless the session ends before.
     pub fn wake_at(&self, at: Instant, waker: &Waker) {
-        self.runtime().watch_link(self.id, |link| {
+        self.requests.watch_link(|link| {
             let core = &mut link.core;
             core.alarms.wake_at(at, waker.clone(), &mut core.common)
         });
@@ -189,13 +81,14 @@ impl SessionShared {
 
 impl EngineRequests {
     fn runtime(&self) -> &Runtime {
-        let host = self.host.as_any().downcast_ref();
-        host.expect("a session's host is the runtime of its node")
+        let runtime = self.runtime.downcast_ref();
+        runtime.expect("a session's runtime is that of its node")
     }
 
     /// Returns the event loop of the session's engine.
     pub(crate) fn event_loop(&self) -> &Arc<EventLoop> {
-        self.runtime().loop_of(self.session)
+        let engine = EngineId::of_session(self.session);
+        self.runtime().event_loop(engine)
     }
 
     /// Calls `act` with the session's connection; `None` if the session does not exist any more.
@@ -206,10 +99,66 @@ impl EngineRequests {
         self.event_loop().on_link(self.session, act)
     }
 
+    // ---- Marks and turns -------------------------------------------------------------
+
+    /// Leaves a mark that the prefix of a receiving end moved; `urgent` if the sender must learn of
+    /// it now.
+    pub(crate) fn mark_released(&self, end: u32, urgent: bool) {
+        let session = self.session;
+        let mark = Mark::Released { session, end };
+        self.event_loop().mark_quietly(mark, !urgent);
+    }
+
+    /// Wakes the engine for records in a ring that is cold (not shm).
+    pub(crate) fn mark_ready(&self, end: u32) {
+        let session = self.session;
+        let mark = Mark::Ready { session, end };
+        self.event_loop().mark_quietly(mark, false);
+    }
+
+    /// Runs a turn where callers turn the engine, for a call that does not wait, or when enough
+    /// bytes are queued.
+    #[cold]
+    pub(crate) fn poll(&self) {
+        self.event_loop().poll_in_passing();
+    }
+
+    /// Updates the account of a peer whose host is silent, unless the engine is busy. The engine
+    /// itself may ask, on behalf of a task.
+    pub(crate) fn note_answers(&self) {
+        let engine = self.event_loop().engine.try_lock();
+        if let Some(engine) = engine.filter(|_| !fork::is_child()) {
+            engine.connections.note_answers(self.session);
+        }
+    }
+
+    // ---- Timers ----------------------------------------------------------------------
+
+    /// Sets a timer of the session. `set` returns whether the engine's next deadline changes.
+    fn watch_link(&self, set: impl FnOnce(&mut Connection) -> bool) {
+        if self.on_link(|link, _| set(link)) == Some(true) {
+            // The thread that sleeps in the epoll set must take up the new deadline.
+            self.event_loop().bell().wake();
+        }
+    }
+
+    /// Has the engine check at `due` whether an end that is waited for is open.
+    pub(crate) fn watch_opening(&self, due: Instant) {
+        self.watch_link(|link| link.core.common.watch_opening(due));
+    }
+
     /// Has the engine check for tasks that wait for room for long.
     pub(crate) fn watch_stalls(&self) {
-        let watch = |link: &mut Connection| link.core.common.watch_stalls();
-        self.runtime().watch_link(self.session, watch);
+        self.watch_link(|link| link.core.common.watch_stalls());
+    }
+
+    // ---- Ends ------------------------------------------------------------------------
+
+    /// Returns the names of channels that the peer opened and this node did not.
+    #[must_use]
+    pub fn incoming(&self) -> Vec<(String, Role)> {
+        self.on_link(|link, _| link.core.common.incoming())
+            .unwrap_or_default()
     }
 
     /// Returns the interface by which this node uses the end with this name and role, if it has
@@ -218,6 +167,57 @@ impl EngineRequests {
     pub fn interface_of(&self, name: &str, role: Role) -> Option<Interface> {
         self.on_link(|link, _| link.core.ends.interface_of(name, role))
             .flatten()
+    }
+
+    /// Hands the ring of a sending end over to the engine. Messages up to `before` were sent and
+    /// released.
+    pub(crate) fn attach_ring(
+        &self,
+        end: u32,
+        ring: Arc<RingLease>,
+        layout: Layout,
+        before: Released,
+    ) {
+        self.on_link(|link, _| link.attach_ring(end, ring, layout, before));
+    }
+
+    /// Passes the ring of a sending end to the peer (shm).
+    pub(crate) fn pass_ring(&self, end: u32, capacity: usize, fd: OwnedFd) {
+        self.on_link(|link, _| {
+            let core = &mut link.core;
+            if let Some(shared_memory) = &mut core.shared_memory {
+                shared_memory.pass_ring(end, capacity as u64, fd, &mut core.ends.senders);
+            }
+        });
+    }
+
+    /// Asks the peer for an end's counts.
+    pub(crate) fn ask(&self, end: u32, ask: Ask) {
+        self.on_link(|link, _| {
+            let core = &mut link.core;
+            core.ends.senders.ask(end, ask, &mut core.common);
+        });
+    }
+
+    /// Asks for an acknowledgement, which may have been asked for before.
+    pub(crate) fn ask_once(&self, end: u32, sequence: u64) {
+        self.on_link(|link, _| {
+            let core = &mut link.core;
+            core.ends.senders.ask_once(end, sequence, &mut core.common);
+        });
+    }
+
+    /// Closes a sending end after message `last`.
+    pub(crate) fn close_sender(&self, end: u32, last: u64, reason: CloseReason) {
+        self.on_link(|link, _| {
+            let core = &mut link.core;
+            core.ends.senders.close(end, last, reason, &mut core.common);
+        });
+    }
+
+    /// Reports to the program something that a handle has noticed.
+    pub(crate) fn tell(&self, what: What) {
+        self.on_link(|link, context| link.core.common.tell(what, context));
     }
 
     pub(crate) fn send_large(
