@@ -24,7 +24,6 @@ use ibex_ring::parking::{Attended, Patience, Ticket, TimedOut};
 use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure, SendHandle},
     node::{CallTimes, SessionShared},
-    runtime::Driver,
 };
 
 use self::{
@@ -39,7 +38,7 @@ use super::{
     outbox::Outbox,
     slots::{ArrivedFrame, CallKey, CallPoll, Slots},
 };
-use crate::Role;
+use crate::{Driver, Role};
 
 /// See the module.
 pub(super) struct Line {

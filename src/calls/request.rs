@@ -14,17 +14,17 @@ use std::{
 };
 
 use ibex_codec::Codec;
-use ibex_protocol::format::{metadata::Metadata, trace_context::TraceContext};
 use ibex_transport::node::CallTime;
 
 use self::send_answer::{SendAnswer, sent};
 use super::{
+    Metadata,
     client::{Client, ItemCredit},
     error::{MAX_FAILURE_BYTES, Refused},
     frame::{DecodedPayload, Value},
     header::{CallId, Header, Kind},
 };
-use crate::{PeerAt, PeerNames, SendError, SendErrorKind, message::DefaultCodec};
+use crate::{PeerAt, PeerNames, SendError, SendErrorKind, TraceContext, message::DefaultCodec};
 
 /// A request, read where it arrived, with the duty to answer it.
 /// [`Service::next`](crate::calls::Service::next) returns it.
