@@ -304,7 +304,7 @@ mod tests {
             "use crate::{\n    One, deep::{self, Two},\n};\nfn f() -> crate::Three { a.b().c }";
         let expected = [
             "crate::One",
-            "crate::deep::self",
+            "crate::deep",
             "crate::deep::Two",
             "crate::Three",
         ];
@@ -373,7 +373,7 @@ mod tests {
     /// Returns the paths that begin with this name, those in braces one by one.
     fn paths(code: &str, root: &str) -> Vec<String> {
         let root = format!("{root}::");
-        let begins = |place: &usize| !code[..*place].ends_with(|letter| is_of_name(letter));
+        let begins = |place: &usize| !code[..*place].ends_with(is_of_name);
         let places = code.match_indices(&root).map(|(place, _)| place);
         places
             .filter(begins)
@@ -393,7 +393,10 @@ mod tests {
             if depth == 0 && matches!(letter, ',' | '}') {
                 let branch = group[start..place].trim();
                 let below = leaves(branch).into_iter().filter(|leaf| !leaf.is_empty());
-                found.extend(below.map(|leaf| format!("{path}{leaf}")));
+                found.extend(below.map(|leaf| match &*leaf {
+                    "self" => path.trim_end_matches(':').to_owned(),
+                    _ => format!("{path}{leaf}"),
+                }));
                 start = place + 1;
             }
             match letter {

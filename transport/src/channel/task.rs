@@ -345,7 +345,6 @@ impl SendHandle {
 
     /// Takes back all wakers and questions that tasks left. Returns whether a waker that waited
     /// for room was still there, unused.
-    #[inline]
     pub fn leave(&mut self) -> bool {
         self.leave_received();
         self.leave_acked();
