@@ -185,6 +185,35 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         acknowledged.map_err(WaitError::from)
     }
 
+    /// Takes back the wakers that polls left. A future of the program's own that is made of them
+    /// calls this when it is dropped. Returns whether one waited for room and was not called.
+    ///
+    /// ```
+    /// use std::{future::Future, pin::Pin, task::{Context, Poll}};
+    /// use ibex::{Raw, SendError, Sender};
+    ///
+    /// /// Sends what a closure returns at the time when there is room.
+    /// struct SendNewest<'a, F>(&'a mut Sender<[u8], Raw>, F);
+    ///
+    /// impl<F: FnMut() -> Vec<u8> + Unpin> Future for SendNewest<'_, F> {
+    ///     type Output = Result<u64, SendError>;
+    ///
+    ///     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    ///         let Self(sender, newest) = self.get_mut();
+    ///         sender.poll_send(context, &newest())
+    ///     }
+    /// }
+    ///
+    /// impl<F> Drop for SendNewest<'_, F> {
+    ///     fn drop(&mut self) {
+    ///         self.0.drop_wakers();
+    ///     }
+    /// }
+    /// ```
+    pub fn drop_wakers(&mut self) -> bool {
+        self.handle.leave()
+    }
+
     /// Turns this sender into a sink of values, or of types that borrow as them: `Vec<u8>` for
     /// `[u8]`.
     ///

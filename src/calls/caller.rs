@@ -3,9 +3,9 @@
 use std::{fmt, marker::PhantomData, time::Instant};
 
 use ibex_codec::Codec;
-use ibex_protocol::format::{metadata::Metadata, trace_context::TraceContext};
 
 use super::{
+    Metadata,
     call::CallAsync,
     error::CallError,
     line_ref::LineRef,
@@ -14,7 +14,7 @@ use super::{
     replies::{Replies, StreamAsync},
     reply::Reply,
 };
-use crate::message::DefaultCodec;
+use crate::{TraceContext, message::DefaultCodec};
 
 /// Calls a service of a peer. [`Peer::caller`](crate::Peer::caller) opens one, or
 /// [`Peer::channel`](crate::Peer::channel) with settings.

@@ -25,7 +25,8 @@ use super::{
     outbox::Outbox,
 };
 use crate::{
-    OpenError, PeerAt, channel_builder::Offer, error::OpenFailure, template::ChannelTemplate,
+    OpenError, PeerAt, SendError, channel_builder::Offer, error::OpenFailure,
+    template::ChannelTemplate,
 };
 
 /// The state that a service shares with its clients.
@@ -164,14 +165,6 @@ pub(super) enum CallAdmission {
     Overloaded,
     /// The call was there already.
     Again,
-}
-
-/// The outcome of waiting to send another item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ItemCredit {
-    Taken,
-    NotYet,
-    Cancelled,
 }
 
 struct ClientNews(Weak<Client>);
@@ -351,24 +344,23 @@ impl Client {
         calls.is_gone || calls.entry(id).is_none_or(|entry| entry.is_cancelled)
     }
 
-    /// Takes the right to send one item.
-    pub(super) fn take_credit(&self, id: CallId) -> ItemCredit {
+    /// Takes the right to send one item. `None` while the caller has as many items as it takes.
+    pub(super) fn take_credit(&self, id: CallId) -> Option<Result<(), SendError>> {
+        if self.is_cancelled(id) {
+            return Some(Err(SendError::cancelled()));
+        }
         let is_closed = self
             .shared
             .get()
             .is_none_or(|shared| shared.is_closed.load(Ordering::Relaxed));
-        if self.is_cancelled(id) {
-            return ItemCredit::Cancelled;
-        }
         let mut calls = self.calls();
         match calls.entry(id) {
-            None => ItemCredit::Cancelled,
             Some(entry) if entry.credit > 0 => {
                 entry.credit -= 1;
-                ItemCredit::Taken
+                Some(Ok(()))
             }
-            Some(_) if is_closed => ItemCredit::Cancelled,
-            Some(_) => ItemCredit::NotYet,
+            Some(_) if !is_closed => None,
+            _ => Some(Err(SendError::cancelled())),
         }
     }
 
@@ -449,11 +441,9 @@ impl Client {
         }
     }
 
-    /// Waits until an item may be sent, or the caller no longer waits for it.
-    pub(super) fn wait_for_credit(&self, id: CallId, deadline: Option<Instant>) -> ItemCredit {
-        let room = ForCredit { client: self, id };
-        let waited = self.session.wait_for(deadline, room);
-        waited.unwrap_or(ItemCredit::Cancelled)
+    /// Returns the condition that an item may be sent, or the caller no longer waits for it.
+    pub(super) fn for_credit(&self, id: CallId) -> ForCredit<'_> {
+        ForCredit { client: self, id }
     }
 }
 
@@ -484,7 +474,7 @@ impl Calls {
 }
 
 /// The condition "an item may be sent, or the caller no longer waits for it".
-struct ForCredit<'a> {
+pub(super) struct ForCredit<'a> {
     client: &'a Client,
     id: CallId,
 }
@@ -498,13 +488,12 @@ impl ForCredit<'_> {
 }
 
 impl Condition for ForCredit<'_> {
-    type Output = ItemCredit;
+    type Output = Result<(), SendError>;
 
-    fn look(&mut self) -> Option<ItemCredit> {
-        let taken = |credit: ItemCredit| (credit != ItemCredit::NotYet).then_some(credit);
-        taken(self.client.take_credit(self.id)).or_else(|| {
+    fn look(&mut self) -> Option<Self::Output> {
+        self.client.take_credit(self.id).or_else(|| {
             self.attend();
-            taken(self.client.take_credit(self.id))
+            self.client.take_credit(self.id)
         })
     }
 

@@ -20,11 +20,10 @@ use std::{
 };
 
 use ibex_base::fork;
-use ibex_ring::parking::{Attended, Patience, Ticket, TimedOut};
+use ibex_ring::parking::{self, Attended, Patience, Ticket, TimedOut};
 use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure, SendHandle},
     node::{CallTimes, SessionShared},
-    runtime::Driver,
 };
 
 use self::{
@@ -39,7 +38,7 @@ use super::{
     outbox::Outbox,
     slots::{ArrivedFrame, CallKey, CallPoll, Slots},
 };
-use crate::Role;
+use crate::{Driver, Role};
 
 /// See the module.
 pub(super) struct Line {
@@ -410,26 +409,18 @@ impl Line {
         look
     }
 
-    /// Has the call's task woken when the call may be sent. Returns the call's id if it may be sent
-    /// now.
+    /// Waits in a task until the call may be sent; `None` if no call will be.
     pub(super) fn poll_turn(
         &self,
         key: CallKey,
         waker: &Waker,
         deadline: Option<Instant>,
-    ) -> Option<CallId> {
-        let (id, _before) = {
-            let mut slots = self.slots();
-            match slots.id(key) {
-                Some(id) => (Some(id), None),
-                None => (None, slots.set_waker(key, Some(waker))),
-            }
-        };
-        if id.is_none() {
-            self.take_in_in_passing();
+    ) -> Poll<Option<CallId>> {
+        let turn = parking::poll(Turn { line: self, key }, waker, || ());
+        if turn.is_pending() {
             self.wake_by(deadline);
         }
-        id
+        turn
     }
 
     /// Has the task of a call that waits for room woken at its deadline.

@@ -2,13 +2,10 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use ibex_protocol::format::{
-    call_extension::{CallExtension, WrittenExtension},
-    metadata::Metadata,
-    trace_context::TraceContext,
-};
+use ibex_protocol::format::call_extension::{CallExtension, WrittenExtension};
 
-use super::line::Line;
+use super::{Metadata, line::Line};
+use crate::TraceContext;
 
 /// A share of a line, held by each clone of a caller and by each call of a task. The last share
 /// gives the service's name back at once, although a waker in another thread may hold the line for

@@ -16,7 +16,7 @@ use std::{
 };
 
 use ibex_base::sync::lock;
-use ibex_ring::parking::{Attended, Condition, Patience, Ticket, WaitSlot};
+use ibex_ring::parking::{self, Attended, Condition, Patience, Ticket, WaitSlot};
 use ibex_transport::{
     channel::{Abort, SendError, SendFailure, SendHandle},
     node::SessionShared,
@@ -178,16 +178,7 @@ impl Outbox {
             encode: |header, slot: &mut [MaybeUninit<u8>]| encode_frame(header, content, slot),
             header: || Some(header()),
         };
-        self.room.leave(ticket);
-        if let SendAttempt::Done(done) = self.attempt(&mut frame) {
-            return Poll::Ready(done);
-        }
-        self.room.renew(ticket, waker);
-        let done = self.attempt_and_register(&mut frame);
-        if done.is_some() {
-            self.room.leave(ticket);
-        }
-        done.map_or(Poll::Pending, Poll::Ready)
+        parking::poll(FrameSent::new(self, &mut frame, ticket), waker, || ())
     }
 
     /// Takes back the ticket of a task that no longer waits.
@@ -403,12 +394,8 @@ impl Outbox {
         H: Fn() -> Option<Header>,
         F: FnMut(Header, &mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
     {
-        let room = FrameSent {
-            outbox: self,
-            frame,
-            found: None,
-            held: None,
-        };
+        let mut ticket = None;
+        let room = FrameSent::new(self, frame, &mut ticket);
         let waited = self.session.wait_for(deadline, room);
         waited.unwrap_or(Err(Unsent::Late))
     }
@@ -436,7 +423,23 @@ struct FrameSent<'a, H, F> {
     outbox: &'a Outbox,
     frame: &'a mut OutgoingFrame<H, F>,
     found: Option<Result<(), Unsent>>,
-    held: Option<Ticket>,
+    /// The place of the thread or task among those that wait for room.
+    held: &'a mut Option<Ticket>,
+}
+
+impl<'a, H, F> FrameSent<'a, H, F> {
+    fn new(
+        outbox: &'a Outbox,
+        frame: &'a mut OutgoingFrame<H, F>,
+        held: &'a mut Option<Ticket>,
+    ) -> Self {
+        Self {
+            outbox,
+            frame,
+            found: None,
+            held,
+        }
+    }
 }
 
 impl<H, F> Condition for FrameSent<'_, H, F>
@@ -457,12 +460,12 @@ where
     }
 
     fn register(&mut self, waker: &Waker) {
-        self.outbox.room.renew(&mut self.held, waker);
+        self.outbox.room.renew(self.held, waker);
         self.found = self.outbox.attempt_and_register(self.frame);
     }
 
     fn leave(&mut self) {
-        self.outbox.room.leave(&mut self.held);
+        self.outbox.room.leave(self.held);
     }
 }
 

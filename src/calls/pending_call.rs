@@ -185,15 +185,10 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
         }
         let id = match self.id {
             Some(id) => id,
-            None => {
-                let Some(id) = self.line.poll_turn(self.key, waker, self.deadline) else {
-                    return match self.line.is_over() {
-                        true => Poll::Ready(Err(self.over_before_sent())),
-                        false => Poll::Pending,
-                    };
-                };
-                *self.id.insert(id)
-            }
+            None => match ready!(self.line.poll_turn(self.key, waker, self.deadline)) {
+                Some(id) => *self.id.insert(id),
+                None => return Poll::Ready(Err(self.over_before_sent())),
+            },
         };
         let mut room = self.room.take();
         let header = || self.header(id);
@@ -212,15 +207,12 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
     #[cfg(feature = "tower")]
     pub(super) fn poll_turn(&mut self, waker: &Waker) -> Poll<Result<(), CallError>> {
         if self.id.is_none() {
-            self.id = self.line.poll_turn(self.key, waker, self.deadline);
+            self.id = ready!(self.line.poll_turn(self.key, waker, self.deadline));
         }
-        if self.line.is_over() {
-            return Poll::Ready(Err(self.over_before_sent()));
-        }
-        match self.id {
-            Some(_) => Poll::Ready(Ok(())),
-            None => Poll::Pending,
-        }
+        Poll::Ready(match self.id.is_none() || self.line.is_over() {
+            true => Err(self.over_before_sent()),
+            false => Ok(()),
+        })
     }
 
     /// Counts the time from now on.

@@ -14,17 +14,18 @@ use std::{
 };
 
 use ibex_codec::Codec;
-use ibex_protocol::format::{metadata::Metadata, trace_context::TraceContext};
+use ibex_ring::parking::{self, TimedOut};
 use ibex_transport::node::CallTime;
 
 use self::send_answer::{SendAnswer, sent};
 use super::{
-    client::{Client, ItemCredit},
+    Metadata,
+    client::Client,
     error::{MAX_FAILURE_BYTES, Refused},
     frame::{DecodedPayload, Value},
     header::{CallId, Header, Kind},
 };
-use crate::{PeerAt, PeerNames, SendError, SendErrorKind, message::DefaultCodec};
+use crate::{PeerAt, PeerNames, SendError, SendErrorKind, TraceContext, message::DefaultCodec};
 
 /// A request, read where it arrived, with the duty to answer it.
 /// [`Service::next`](crate::calls::Service::next) returns it.
@@ -263,7 +264,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     /// ([`NotAStream`](SendErrorKind::NotAStream)), or the item cannot be sent.
     pub fn send(&mut self, item: &R) -> Result<(), SendError> {
         self.begin_stream()?;
-        self.call.wait_for_credit()?;
+        self.call.take_credit()?;
         self.call.send::<R, C>(Kind::Item, item)
     }
 
@@ -275,10 +276,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     /// The errors of [`send`](Self::send).
     pub async fn send_async(&mut self, item: &R) -> Result<(), SendError> {
         self.begin_stream()?;
-        {
-            let _waiting = CallerWait::on(&self.call.client);
-            poll_fn(|context| self.call.poll_credit(context)).await?;
-        }
+        self.call.take_credit_async().await?;
         self.call.send_async::<R, C>(Kind::Item, item).await
     }
 
@@ -383,32 +381,24 @@ impl Call {
         }
     }
 
-    fn poll_credit(&self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
-        let mut credit = self.client.take_credit(self.id);
-        if credit == ItemCredit::NotYet {
-            self.client.set_waker(self.id, Some(context.waker()));
-            self.attend();
-            credit = self.client.take_credit(self.id);
-        }
-        match credit {
-            ItemCredit::Taken => Poll::Ready(Ok(())),
-            ItemCredit::NotYet => Poll::Pending,
-            ItemCredit::Cancelled => Poll::Ready(Err(SendError::cancelled())),
-        }
+    /// Takes the right to send one item. Waits while the caller has as many items as it takes.
+    fn take_credit(&self) -> Result<(), SendError> {
+        self.client.take_credit(self.id).unwrap_or_else(|| {
+            let _waiting = CallerWait::on(&self.client);
+            let credit = self.client.for_credit(self.id);
+            let taken = self.client.session.wait_for(self.deadline, credit);
+            taken.unwrap_or_else(|TimedOut| Err(SendError::cancelled()))
+        })
     }
 
-    fn wait_for_credit(&self) -> Result<(), SendError> {
-        let credit = match self.client.take_credit(self.id) {
-            ItemCredit::NotYet => {
-                let _waiting = CallerWait::on(&self.client);
-                self.client.wait_for_credit(self.id, self.deadline)
-            }
-            credit => credit,
-        };
-        match credit {
-            ItemCredit::Taken => Ok(()),
-            ItemCredit::NotYet | ItemCredit::Cancelled => Err(SendError::cancelled()),
+    /// Does the same for a task.
+    async fn take_credit_async(&self) -> Result<(), SendError> {
+        if let Some(taken) = self.client.take_credit(self.id) {
+            return taken;
         }
+        let _waiting = CallerWait::on(&self.client);
+        let credit = || self.client.for_credit(self.id);
+        poll_fn(|context| parking::poll(credit(), context.waker(), || ())).await
     }
 
     #[inline]

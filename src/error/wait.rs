@@ -226,10 +226,31 @@ impl WaitError {
         self.votes().map_or(&[], |votes| &votes.gone)
     }
 
-    /// Returns the failure of the channel that ended the wait, or this error again.
-    pub(crate) fn into_failed(self) -> Result<SendError, Self> {
+    /// Turns the error into that of the channel's later sends, for a program that sends and waits
+    /// and has one error for both.
+    ///
+    /// ```
+    /// use ibex::{Raw, SendError, Sender, WaitError};
+    ///
+    /// /// Sends a page and waits until the receiver has it; `false` if the receiver dropped it.
+    /// fn send(bytes: &mut Sender<[u8], Raw>, page: &[u8]) -> Result<bool, SendError> {
+    ///     let sequence = bytes.send(page)?;
+    ///     match bytes.wait_acked(sequence).map_err(WaitError::into_send_error) {
+    ///         Ok(()) => Ok(true),
+    ///         Err(Ok(over)) => Err(over),
+    ///         Err(Err(_dropped)) => Ok(false),
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// This error again, if it is not the channel's end: of the kinds
+    /// [`Timeout`](WaitErrorKind::Timeout), [`Unacknowledged`](WaitErrorKind::Unacknowledged),
+    /// [`NoQuorum`](WaitErrorKind::NoQuorum) and [`NotSent`](WaitErrorKind::NotSent).
+    pub fn into_send_error(self) -> Result<crate::SendError, Self> {
         match self.0 {
-            Failure::Channel(WaitAckedError::Failed(error)) => Ok(error),
+            Failure::Channel(WaitAckedError::Failed(error)) => Ok(error.into()),
             other => Err(Self(other)),
         }
     }

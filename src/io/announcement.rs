@@ -1,6 +1,9 @@
 //! The announcement of a stream to a listener: its number, by which its two channels are named.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    cell::RefCell,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use ibex_codec::{Codec, EncodeError, Invalid, MIN_ALIGNMENT, Raw, SchemaInfo, SlotWriter};
 use ibex_transport::session::Interface;
@@ -13,7 +16,35 @@ use crate::{OpenError, Peer, Receiver};
 #[derive(Debug)]
 pub(super) enum Announcement {}
 
-impl Codec<u64> for Announcement {
+/// A stream that a connecting end announces. Encoding opens its ends, so they are opened once there
+/// is room for the announcement, and no stream is open without being announced.
+#[derive(Debug)]
+pub(super) struct Announced {
+    ends: RefCell<StreamEnds>,
+    opened: RefCell<Option<Result<Stream, OpenError>>>,
+}
+
+impl Announced {
+    pub(super) fn new(ends: StreamEnds) -> Self {
+        Self {
+            ends: RefCell::new(ends),
+            opened: RefCell::new(None),
+        }
+    }
+
+    /// Returns the peer, and the name of the listener there.
+    pub(super) fn listener(&self) -> (Peer, String) {
+        let ends = self.ends.borrow();
+        (ends.peer.clone(), ends.listener.clone())
+    }
+
+    /// Takes the stream, or the reason for which its ends could not be opened, if it was encoded.
+    pub(super) fn take(&self) -> Option<Result<Stream, OpenError>> {
+        self.opened.take()
+    }
+}
+
+impl Codec<Announced> for Announcement {
     type View = u64;
     type Held = u64;
 
@@ -25,12 +56,17 @@ impl Codec<u64> for Announcement {
         SchemaInfo::of::<u64>("byte stream", &[])
     }
 
-    fn size(_: &u64) -> Option<usize> {
+    fn size(_: &Announced) -> Option<usize> {
         Some(size_of::<u64>())
     }
 
-    fn encode(number: &u64, slot: &mut SlotWriter<'_>) -> Result<(), EncodeError> {
-        Ok(slot.write(&number.to_le_bytes())?)
+    fn encode(announced: &Announced, slot: &mut SlotWriter<'_>) -> Result<(), EncodeError> {
+        let mut ends = announced.ends.borrow_mut();
+        let mut opened = announced.opened.borrow_mut();
+        match opened.get_or_insert_with(|| ends.open()) {
+            Ok(_) => Ok(slot.write(&ends.number.to_le_bytes())?),
+            Err(error) => Err(EncodeError::Failed(error.to_string().into())),
+        }
     }
 
     fn open(payload: &[u8]) -> Result<u64, Invalid> {
@@ -76,18 +112,6 @@ impl StreamEnds {
             side,
             receiver: None,
         }
-    }
-
-    pub(super) fn peer(&self) -> &Peer {
-        &self.peer
-    }
-
-    pub(super) fn listener(&self) -> &str {
-        &self.listener
-    }
-
-    pub(super) fn number(&self) -> u64 {
-        self.number
     }
 
     /// Opens the ends that are not open yet. May be called again after an error.

@@ -12,22 +12,19 @@ use std::{
     io, mem,
     pin::Pin,
     task::{Context, Poll, ready},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use ibex_codec::SlotWriter;
-use ibex_ring::parking::Patience;
-use ibex_transport::{
-    channel::{Abort, SendError, SendFailure, WaitAckedError},
-    session::Interface,
-};
+use ibex_transport::session::Interface;
 
 use super::{
     Stream,
-    announcement::{Announcement, MOST_NAME_BYTES, Side, StreamEnds, is_name, next_number},
+    announcement::{
+        Announced, Announcement, MOST_NAME_BYTES, Side, StreamEnds, is_name, next_number,
+    },
     error,
 };
-use crate::{CloseReason, EndCause, Peer, Sender};
+use crate::{CloseReason, EndCause, OpenError, Peer, SendError, Sender, WaitError};
 
 impl Stream {
     /// Connects to the [`Listener`](super::Listener) of that name at a peer, and waits until it has
@@ -58,7 +55,7 @@ impl Stream {
     /// [`OpenError`](crate::OpenError) within tells why.
     pub fn connect(peer: &Peer, name: &str) -> io::Result<Self> {
         let timeout = peer.channel(name).timeout();
-        let deadline = Patience::Until(Instant::now().checked_add(timeout));
+        let deadline = Instant::now().checked_add(timeout);
         loop {
             let mut request = StreamRequest::new(peer, name)?;
             match request.wait(deadline) {
@@ -102,10 +99,8 @@ enum State {
 
 /// A stream that is to be taken in.
 struct StreamRequest {
-    announcer: Sender<u64, Announcement>,
-    opening: StreamEnds,
-    /// The stream's ends here, once they are open and announced.
-    stream: Option<Stream>,
+    announcer: Sender<Announced, Announcement>,
+    announced: Announced,
     sequence: Option<u64>,
 }
 
@@ -114,100 +109,95 @@ impl StreamRequest {
         check_name(name)?;
         let channel = peer.channel(name).codec::<Announcement>();
         let channel = channel.told_as(Interface::Listener);
+        let ends = StreamEnds::new(peer.clone(), name, next_number(), Side::Connecting);
         Ok(Self {
             announcer: channel.shared_sender().map_err(error::of_open)?,
-            opening: StreamEnds::new(peer.clone(), name, next_number(), Side::Connecting),
-            stream: None,
+            announced: Announced::new(ends),
             sequence: None,
         })
     }
 
-    fn wait(&mut self, deadline: Patience) -> Result<Stream, RequestFailure> {
-        let (opening, stream) = (&mut self.opening, &mut self.stream);
-        let handle = &mut self.announcer.handle;
-        let sent = handle.send(Some(NUMBER_BYTES), deadline, |slot| {
-            announce(opening, stream, slot)
-        });
-        let sequence = sent.map_err(RequestFailure::Unsent)?;
-        let accepted = handle.wait_acked(sequence, deadline);
+    fn wait(&mut self, deadline: Option<Instant>) -> Result<Stream, RequestFailure> {
+        let left = || {
+            deadline.map_or(Duration::MAX, |deadline| {
+                deadline.saturating_duration_since(Instant::now())
+            })
+        };
+        let sent = self.announcer.send_timeout(&self.announced, left());
+        let sequence = sent.map_err(|error| self.unsent(error))?;
+        let accepted = self.announcer.wait_acked_timeout(sequence, left());
         accepted.map_err(RequestFailure::Unaccepted)?;
         Ok(self.stream())
     }
 
     /// Returns the request that takes the place of this one, for the same name.
     fn again(&self) -> io::Result<Self> {
-        Self::new(self.opening.peer(), self.opening.listener())
+        let (peer, listener) = self.announced.listener();
+        Self::new(&peer, &listener)
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Stream, RequestFailure>> {
-        let handle = &mut self.announcer.handle;
         let sequence = match self.sequence {
             Some(sequence) => sequence,
             None => {
-                let (opening, stream) = (&mut self.opening, &mut self.stream);
-                let encode = |slot: &mut [_]| announce(opening, stream, slot);
-                let sent = handle.poll_send(context.waker(), Some(NUMBER_BYTES), encode);
-                let sent = ready!(sent).map_err(SendFailure::from);
-                *self.sequence.insert(sent.map_err(RequestFailure::Unsent)?)
+                let sent = ready!(self.announcer.poll_send(context, &self.announced));
+                let sequence = sent.map_err(|error| self.unsent(error))?;
+                *self.sequence.insert(sequence)
             }
         };
-        let accepted = ready!(handle.poll_acked(context.waker(), sequence));
+        let accepted = ready!(self.announcer.poll_acked(context, sequence));
         accepted.map_err(RequestFailure::Unaccepted)?;
         Poll::Ready(Ok(self.stream()))
     }
 
-    fn stream(&mut self) -> Stream {
-        self.stream.take().expect("what is announced was opened")
+    fn stream(&self) -> Stream {
+        match self.announced.take() {
+            Some(Ok(stream)) => stream,
+            _ => unreachable!("what is announced was opened"),
+        }
+    }
+
+    /// Returns the failure of an announcement that was not sent. It was not, too, if the stream's
+    /// ends cannot be opened.
+    fn unsent(&self, error: SendError) -> RequestFailure {
+        match self.announced.take() {
+            Some(Err(error)) => RequestFailure::Unopened(error),
+            _ => RequestFailure::Unsent(error),
+        }
     }
 }
 
 /// A request that failed.
 enum RequestFailure {
+    /// The stream's ends cannot be opened.
+    Unopened(OpenError),
     /// The request was not sent.
-    Unsent(SendFailure),
+    Unsent(SendError),
     /// The request was not accepted.
-    Unaccepted(WaitAckedError),
+    Unaccepted(WaitError),
 }
 
 impl RequestFailure {
     /// Returns whether the listener was dropped. This end may learn of that later than the program
     /// that connects, which knows the next listener already.
     fn is_left(&self) -> bool {
-        let (RequestFailure::Unsent(SendFailure::Failed(error))
-        | RequestFailure::Unaccepted(WaitAckedError::Failed(error))) = self
-        else {
-            return false;
+        let cause = match self {
+            RequestFailure::Unopened(_) => None,
+            RequestFailure::Unsent(error) => error.cause(),
+            RequestFailure::Unaccepted(error) => error.cause(),
         };
-        let SendError::Disconnected(disconnected) = error else {
-            return false;
-        };
-        disconnected.cause == EndCause::PeerClosed(CloseReason::Dropped)
+        cause == Some(&EndCause::PeerClosed(CloseReason::Dropped))
     }
 }
 
 impl From<RequestFailure> for io::Error {
     fn from(failure: RequestFailure) -> Self {
         match failure {
-            RequestFailure::Unsent(failure) => error::of_connect(failure),
+            RequestFailure::Unopened(error) => error::of_open(error),
+            RequestFailure::Unsent(error) => error::of_connect(error),
             RequestFailure::Unaccepted(error) => error::of_acceptance(error),
         }
     }
-}
-
-/// Opens the ends of a stream and puts its number into the slot.
-fn announce(
-    opening: &mut StreamEnds,
-    stream: &mut Option<Stream>,
-    slot: &mut [mem::MaybeUninit<u8>],
-) -> Result<usize, Abort> {
-    if stream.is_none() {
-        let opened = opening.open();
-        *stream = Some(opened.map_err(|error| Abort::Failed(Box::new(error)))?);
-    }
-    let mut writer = SlotWriter::new(slot);
-    let written = writer.write(&opening.number().to_le_bytes());
-    written.map_err(|_| Abort::Overflow)?;
-    Ok(writer.len())
 }
 
 /// Checks that a listener can have the name.
@@ -249,5 +239,3 @@ impl Future for ConnectStreamAsync {
         Poll::Ready(answer)
     }
 }
-
-const NUMBER_BYTES: usize = size_of::<u64>();

@@ -1,65 +1,56 @@
 //! Errors of channels as errors of byte streams: the kind is that of a socket's error, and the
 //! channel's error is within.
 
-use std::{io, sync::Arc};
+use std::io;
 
-use ibex_transport::channel::{RecvError, RecvFailure, SendError, SendFailure, WaitAckedError};
-
-use crate::{CloseReason, EndCause, OpenError, OpenErrorKind, Suspension};
+use crate::{
+    CloseReason, EndCause, OpenError, OpenErrorKind, RecvError, RecvErrorKind, SendError,
+    SendErrorKind, Suspension, WaitError, WaitErrorKind,
+};
 
 pub(super) fn of_recv(error: RecvError) -> io::Error {
-    let kind = match &error {
-        RecvError::NotOpened(_) => io::ErrorKind::TimedOut,
-        RecvError::Mismatch(_) | RecvError::Corrupt { .. } => io::ErrorKind::InvalidData,
-        RecvError::Disconnected(disconnected) => match &disconnected.cause {
+    let kind = match error.kind() {
+        RecvErrorKind::Timeout | RecvErrorKind::NotOpened => io::ErrorKind::TimedOut,
+        RecvErrorKind::Mismatch | RecvErrorKind::Corrupt => io::ErrorKind::InvalidData,
+        RecvErrorKind::Disconnected => match error.cause() {
             // The peer closed its node or the session, and the stream had not ended.
-            EndCause::Goodbye | EndCause::EndedByPeer { .. } => io::ErrorKind::UnexpectedEof,
+            Some(EndCause::Goodbye | EndCause::EndedByPeer { .. }) => io::ErrorKind::UnexpectedEof,
             cause => of_cause(cause),
         },
-        RecvError::Memory(_) => io::ErrorKind::OutOfMemory,
+        RecvErrorKind::Memory => io::ErrorKind::OutOfMemory,
         _ => io::ErrorKind::Other,
     };
-    io::Error::new(kind, crate::RecvError::from(error))
-}
-
-pub(super) fn of_recv_timeout(failure: RecvFailure) -> io::Error {
-    match failure {
-        RecvFailure::Failed(error) => of_recv(error),
-        late => io::Error::new(io::ErrorKind::TimedOut, crate::RecvError::from(late)),
-    }
+    io::Error::new(kind, error)
 }
 
 pub(super) fn of_send(error: SendError) -> io::Error {
-    let kind = match &error {
-        SendError::NotOpened(_) => io::ErrorKind::TimedOut,
-        SendError::Mismatch(_) => io::ErrorKind::InvalidData,
-        SendError::Disconnected(disconnected) => match &disconnected.cause {
-            EndCause::PeerClosed(CloseReason::Dropped)
-            | EndCause::Goodbye
-            | EndCause::EndedByPeer { .. } => io::ErrorKind::BrokenPipe,
+    let kind = match error.kind() {
+        SendErrorKind::Timeout | SendErrorKind::NotOpened => io::ErrorKind::TimedOut,
+        SendErrorKind::Mismatch => io::ErrorKind::InvalidData,
+        SendErrorKind::Disconnected => match error.cause() {
+            Some(
+                EndCause::PeerClosed(CloseReason::Dropped)
+                | EndCause::Goodbye
+                | EndCause::EndedByPeer { .. },
+            ) => io::ErrorKind::BrokenPipe,
             cause => of_cause(cause),
         },
-        SendError::Memory(_) => io::ErrorKind::OutOfMemory,
+        SendErrorKind::Memory => io::ErrorKind::OutOfMemory,
         _ => io::ErrorKind::Other,
     };
-    io::Error::new(kind, crate::SendError::from(error))
-}
-
-pub(super) fn of_send_timeout(failure: SendFailure) -> io::Error {
-    match failure {
-        SendFailure::Failed(error) => of_send(error),
-        late => io::Error::new(io::ErrorKind::TimedOut, crate::SendError::from(late)),
-    }
+    io::Error::new(kind, error)
 }
 
 /// The kind for what ended a channel, at either end.
-fn of_cause(cause: &EndCause) -> io::ErrorKind {
+fn of_cause(cause: Option<&EndCause>) -> io::ErrorKind {
     match cause {
-        EndCause::PeerClosed(_)
-        | EndCause::PeerGone { .. }
-        | EndCause::Goodbye
-        | EndCause::EndedByPeer { .. } => io::ErrorKind::ConnectionReset,
-        EndCause::Memory(_) => io::ErrorKind::OutOfMemory,
+        Some(
+            EndCause::PeerClosed(_)
+            | EndCause::PeerGone { .. }
+            | EndCause::Goodbye
+            | EndCause::EndedByPeer { .. },
+        ) => io::ErrorKind::ConnectionReset,
+        Some(EndCause::Memory(_)) => io::ErrorKind::OutOfMemory,
         _ => io::ErrorKind::ConnectionAborted,
     }
 }
@@ -78,34 +69,35 @@ pub(super) fn of_open(error: OpenError) -> io::Error {
 }
 
 /// The listener was not there to take a stream in, or is gone.
-pub(super) fn of_connect(failure: SendFailure) -> io::Error {
-    match failure {
-        SendFailure::Failed(error) => refused(error),
-        late => io::Error::new(io::ErrorKind::TimedOut, crate::SendError::from(late)),
+pub(super) fn of_connect(error: SendError) -> io::Error {
+    match error.cause() {
+        Some(EndCause::PeerClosed(_)) => io::Error::new(io::ErrorKind::ConnectionRefused, error),
+        Some(_) => io::Error::new(of_cause(error.cause()), error),
+        None => of_send(error),
     }
 }
 
 /// Makes an error of a failed wait for the listener to accept the stream.
-pub(super) fn of_acceptance(error: WaitAckedError) -> io::Error {
-    match error {
-        WaitAckedError::Failed(error) => refused(error),
-        WaitAckedError::Timeout {
-            channel,
-            peer,
-            suspended,
-            ..
-        } => {
-            let late = match suspended {
-                Some(suspended) => StreamNotAccepted::Suspended(channel, peer, suspended),
+pub(super) fn of_acceptance(error: WaitError) -> io::Error {
+    let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
+    let (channel, peer) = (text(error.channel()), text(error.peer()));
+    match error.kind() {
+        WaitErrorKind::Timeout => {
+            let late = match error.suspended() {
+                Some(suspended) => StreamNotAccepted::Suspended(channel, peer, suspended.clone()),
                 None => StreamNotAccepted::Late(channel, peer),
             };
             io::Error::new(io::ErrorKind::TimedOut, late)
         }
         // The listener was dropped while it held the request.
-        WaitAckedError::Unacknowledged { channel, peer, .. } => {
+        WaitErrorKind::Unacknowledged => {
             let refused = StreamNotAccepted::Dropped(channel, peer);
             io::Error::new(io::ErrorKind::ConnectionRefused, refused)
         }
+        _ => match error.into_send_error() {
+            Ok(error) => of_connect(error),
+            Err(error) => io::Error::other(error),
+        },
     }
 }
 
@@ -122,33 +114,10 @@ enum StreamNotAccepted {
         "byte streams \"{0}\" with {1}: it is not known whether the listener there accepted the \
          stream within the time-out, so it was taken back: {2}; connect again"
     )]
-    Suspended(String, String, Arc<Suspension>),
+    Suspended(String, String, Suspension),
     #[error(
         "byte streams \"{0}\" with {1}: the peer dropped its listener before it accepted the \
          stream; connect again once it listens again"
     )]
     Dropped(String, String),
-}
-
-fn refused(error: SendError) -> io::Error {
-    let kind = match &error {
-        SendError::Disconnected(disconnected) => match &disconnected.cause {
-            EndCause::PeerClosed(_) => io::ErrorKind::ConnectionRefused,
-            cause => of_cause(cause),
-        },
-        SendError::Encode(_) => return unopened(error),
-        _ => return of_send(error),
-    };
-    io::Error::new(kind, crate::SendError::from(error))
-}
-
-/// The ends of a stream are opened while its announcement is encoded.
-fn unopened(error: SendError) -> io::Error {
-    match error {
-        SendError::Encode(error) => match error.downcast::<OpenError>() {
-            Ok(error) => of_open(*error),
-            Err(error) => io::Error::other(error),
-        },
-        error => of_send(error),
-    }
 }

@@ -7,17 +7,16 @@ use std::{
     io,
     ops::Deref,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
 };
 
 use futures_core::{FusedStream, Stream as FuturesStream};
-use ibex_base::sync::lock;
 use ibex_transport::session::Interface;
 
 use super::{
     Stream,
-    announcement::{Announcement, Side, StreamEnds},
+    announcement::{Announced, Announcement, Side, StreamEnds},
     connecting::check_name,
     error,
 };
@@ -57,7 +56,7 @@ use crate::{
 /// ```
 pub struct Listener {
     name: ListenerName,
-    requests: FanIn<u64, Announcement>,
+    requests: FanIn<Announced, Announcement>,
     /// A request whose ends could not be opened, to be tried again. It is dropped behind `requests`:
     /// its peer then hears that the listener is gone, and leaves the request to the next one.
     held: Option<PendingAnnouncement>,
@@ -66,7 +65,7 @@ pub struct Listener {
 
 /// An announcement that is being answered.
 struct PendingAnnouncement {
-    message: Message<u64, Announcement>,
+    message: Message<Announced, Announcement>,
     peer: PeerAt,
     opening: StreamEnds,
 }
@@ -154,7 +153,7 @@ impl Listener {
     }
 
     /// Takes in an event of a peer.
-    fn take(&mut self, event: FanInEvent<Message<u64, Announcement>>) -> io::Result<()> {
+    fn take(&mut self, event: FanInEvent<Message<Announced, Announcement>>) -> io::Result<()> {
         match event {
             FanInEvent::Message(who, message) => match self.requests.peer(who) {
                 Some(peer) => {
@@ -281,7 +280,7 @@ impl ListenerNames {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        lock(&self.0)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

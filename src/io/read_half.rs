@@ -181,7 +181,7 @@ impl ReadHalf {
             match self.handle.receive(patience) {
                 Ok(message) => self.begin(message),
                 Err(RecvFailure::Failed(error)) => self.take_in(Err(error))?,
-                Err(late) => return Err(error::of_recv_timeout(late)),
+                Err(late) => return Err(error::of_recv(late.into())),
             }
         }
         Ok(())
@@ -191,7 +191,7 @@ impl ReadHalf {
     fn has_to_wait(&mut self) -> io::Result<bool> {
         match mem::take(&mut self.failed) {
             None => Ok(self.current.is_none() && !self.is_over),
-            Some(error) => Err(error::of_recv(error)),
+            Some(error) => Err(error::of_recv(error.into())),
         }
     }
 
@@ -199,7 +199,7 @@ impl ReadHalf {
         match received {
             Ok(message) => self.begin(message),
             Err(RecvError::Ended) => self.is_over = true,
-            Err(error) => return Err(error::of_recv(error)),
+            Err(error) => return Err(error::of_recv(error.into())),
         }
         Ok(())
     }

@@ -56,7 +56,7 @@ impl futures_io::AsyncWrite for WriteHalf {
         from: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        WriteHalf::poll_write(this, &[IoSlice::new(from)], context.waker())
+        WriteHalf::poll_write(this, context, &[IoSlice::new(from)])
     }
 
     fn poll_write_vectored(
@@ -64,7 +64,7 @@ impl futures_io::AsyncWrite for WriteHalf {
         context: &mut Context<'_>,
         from: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        WriteHalf::poll_write(self.get_mut(), from, context.waker())
+        WriteHalf::poll_write(self.get_mut(), context, from)
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -105,7 +105,7 @@ impl futures_io::AsyncWrite for Stream {
         from: &[u8],
     ) -> Poll<io::Result<usize>> {
         let from = [IoSlice::new(from)];
-        self.get_mut().write.poll_write(&from, context.waker())
+        self.get_mut().write.poll_write(context, &from)
     }
 
     fn poll_write_vectored(
@@ -113,7 +113,7 @@ impl futures_io::AsyncWrite for Stream {
         context: &mut Context<'_>,
         from: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.get_mut().write.poll_write(from, context.waker())
+        self.get_mut().write.poll_write(context, from)
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -61,7 +61,7 @@ impl AsyncWrite for WriteHalf {
         from: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let budget = ready!(coop::poll_proceed(context));
-        let written = ready!(WriteHalf::poll_write(self.get_mut(), from, context.waker()));
+        let written = ready!(WriteHalf::poll_write(self.get_mut(), context, from));
         budget.made_progress();
         Poll::Ready(written)
     }

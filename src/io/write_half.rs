@@ -2,17 +2,14 @@
 
 use std::{
     fmt, io,
-    mem::MaybeUninit,
-    task::{Poll, Waker, ready},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
-use ibex_codec::{Raw, SlotWriter};
-use ibex_ring::parking::Patience;
-use ibex_transport::channel::{Abort, SendHandle};
+use ibex_codec::Raw;
 
 use super::{announcement::Side, error};
-use crate::{CloseReason, Peer, Sender};
+use crate::{Peer, Reservation, Sender};
 
 /// The half of a [`Stream`](super::Stream) that writes; see
 /// [`Stream::into_split`](super::Stream::into_split).
@@ -24,7 +21,7 @@ use crate::{CloseReason, Peer, Sender};
 /// panic breaks it off, as [`abort`](Self::abort) does.
 pub struct WriteHalf {
     /// There until the direction is ended.
-    handle: Option<SendHandle>,
+    sender: Option<Sender<[u8], Raw>>,
 
     /// Time that a blocking write waits at most.
     timeout: Option<Duration>,
@@ -37,7 +34,7 @@ pub struct WriteHalf {
 impl WriteHalf {
     pub(super) fn new(sender: Sender<[u8], Raw>, peer: Peer, id: (Side, u64)) -> Self {
         Self {
-            handle: Some(sender.handle),
+            sender: Some(sender),
             timeout: None,
             peer,
             id,
@@ -60,16 +57,16 @@ impl WriteHalf {
     /// `poll_shutdown` of tokio's `AsyncWrite` and `poll_close` of futures-io's do the same, and
     /// are ready at once.
     pub fn finish(&mut self) {
-        if let Some(mut handle) = self.handle.take() {
-            handle.close();
+        if let Some(mut sender) = self.sender.take() {
+            sender.handle.close();
         }
     }
 
     /// Breaks this direction off. The peer reads what was written, and then
     /// [`ConnectionReset`](io::ErrorKind::ConnectionReset) in place of an orderly end.
     pub fn abort(mut self) {
-        if let Some(handle) = &mut self.handle {
-            handle.break_off(CloseReason::Aborted);
+        if let Some(sender) = self.sender.take() {
+            sender.abort();
         }
     }
 
@@ -82,49 +79,50 @@ impl WriteHalf {
     /// Writes the beginning of the slices in a task: as much as goes in one piece.
     pub(super) fn poll_write(
         &mut self,
+        context: &mut Context<'_>,
         from: &[io::IoSlice<'_>],
-        waker: &Waker,
     ) -> Poll<io::Result<usize>> {
-        let handle = self.handle.as_mut().ok_or_else(is_finished)?;
-        let bytes = piece(handle, from);
+        let sender = self.sender.as_mut().ok_or_else(is_finished)?;
+        let bytes = piece(sender, from);
         if bytes == 0 {
             return Poll::Ready(Ok(0));
         }
-        let encode = |slot: &mut [_]| put(from, bytes, slot);
-        let waited = handle.leave_room();
-        let sent = ready!(handle.poll_send(waker, Some(bytes), encode));
+        let waited = sender.drop_wakers();
+        let room = ready!(sender.poll_reserve(context, bytes)).map_err(error::of_send)?;
         if waited {
             // A caller may have put other work aside behind the pending write, and resumes it when
             // it is woken, as hyper's HTTP/2 does. A socket would wake it.
-            waker.wake_by_ref();
+            context.waker().wake_by_ref();
         }
-        Poll::Ready(sent.map(|_| bytes).map_err(error::of_send))
+        Poll::Ready(send(room, from))
     }
 
     /// Writes as much as goes in one piece, for a thread.
     fn write_piece(&mut self, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        let handle = self.handle.as_mut().ok_or_else(is_finished)?;
-        handle.leave_room();
-        let bytes = piece(handle, from);
+        let sender = self.sender.as_mut().ok_or_else(is_finished)?;
+        sender.drop_wakers();
+        let bytes = piece(sender, from);
         if bytes == 0 {
             return Ok(0);
         }
-        let patience = self.timeout.map_or(Patience::FOREVER, Patience::at_most);
-        let sent = handle.send(Some(bytes), patience, |slot| put(from, bytes, slot));
-        sent.map(|_| bytes).map_err(error::of_send_timeout)
+        let room = match self.timeout {
+            None => sender.reserve(bytes),
+            Some(timeout) => sender.reserve_timeout(bytes, timeout),
+        };
+        send(room.map_err(error::of_send)?, from)
     }
 
     /// Sends the written bytes now, if the program turns the engine.
     pub(super) fn let_out(&self) {
-        if let Some(handle) = &self.handle {
-            handle.let_out();
+        if let Some(sender) = &self.sender {
+            sender.handle.let_out();
         }
     }
 }
 
 /// The number of bytes that go next.
-fn piece(handle: &SendHandle, from: &[io::IoSlice<'_>]) -> usize {
-    let most = PIECE_BYTES.min(handle.eager_bytes());
+fn piece(sender: &Sender<[u8], Raw>, from: &[io::IoSlice<'_>]) -> usize {
+    let most = PIECE_BYTES.min(sender.handle.eager_bytes());
     let mut bytes = 0;
     for slice in from {
         bytes += slice.len();
@@ -135,19 +133,17 @@ fn piece(handle: &SendHandle, from: &[io::IoSlice<'_>]) -> usize {
     bytes
 }
 
-/// Copies the first `bytes` of the slices into the slot.
-fn put(
-    from: &[io::IoSlice<'_>],
-    bytes: usize,
-    slot: &mut [MaybeUninit<u8>],
-) -> Result<usize, Abort> {
-    let mut writer = SlotWriter::new(slot);
+/// Sends the beginning of the slices, as much as there is room for.
+fn send(mut room: Reservation<'_>, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
+    let mut rest = &mut room[..];
     for slice in from {
-        let left = bytes - writer.len();
-        let part = &slice[..slice.len().min(left)];
-        writer.write(part).map_err(|_| Abort::Overflow)?;
+        let part = &slice[..slice.len().min(rest.len())];
+        let (now, later) = rest.split_at_mut(part.len());
+        now.copy_from_slice(part);
+        rest = later;
     }
-    Ok(writer.len())
+    let bytes = room.len();
+    room.send().map(|_| bytes).map_err(error::of_send)
 }
 
 fn is_finished() -> io::Error {

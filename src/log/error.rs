@@ -2,13 +2,7 @@
 
 use std::{error::Error, fmt};
 
-use ibex_protocol::format::control::CloseReason;
-use ibex_transport::{
-    channel::SendFailure,
-    session::{Disconnected, EndCause},
-};
-
-use crate::SendError;
+use crate::{CloseReason, EndCause, SendError};
 
 /// The error of a call of a [`LogSender`](crate::log::LogSender): the log was not sent to its end,
 /// or is not acknowledged up to a position.
@@ -48,7 +42,7 @@ pub enum LogErrorKind {
 }
 
 /// The failure of a log sender's call.
-#[derive(thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum LogFailure {
     /// The program's source failed.
     #[error("the log's source failed: {0}; the next call asks it again")]
@@ -189,6 +183,12 @@ impl fmt::Display for LogError {
     }
 }
 
+impl fmt::Debug for LogError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl Error for LogError {}
 
 /// The extent of a channel's end.
@@ -202,8 +202,8 @@ pub(super) enum Ended {
 }
 
 impl Ended {
-    pub(super) fn of(end: &Disconnected) -> Self {
-        match end.cause {
+    pub(super) fn of(cause: &EndCause) -> Self {
+        match cause {
             EndCause::PeerClosed(CloseReason::Dropped) => Ended::Channel,
             EndCause::Goodbye
             | EndCause::EndedByPeer { .. }
@@ -215,16 +215,3 @@ impl Ended {
         }
     }
 }
-
-/// The words of an attempt that did not send, if later ones may.
-pub(super) fn why_not_yet(failure: SendFailure) -> Result<String, SendError> {
-    match failure {
-        SendFailure::Failed(error) => Err(error.into()),
-        SendFailure::TimedOut(full) => Ok(full.to_string()),
-        SendFailure::NotOpenInTime(missing) => Ok(missing.to_string()),
-        SendFailure::Full => Ok("the channel is full".to_owned()),
-        SendFailure::NotOpen => Ok("the peer has not opened its end yet".to_owned()),
-    }
-}
-
-ibex_base::debug_as_display!(LogError, LogFailure);

@@ -83,7 +83,7 @@ impl<T: ?Sized, C: Codec<T>, L: LogSource<T, C>> Future for RemainingLog<'_, T, 
 impl<T: ?Sized, C: Codec<T>, L> Drop for RemainingLog<'_, T, C, L> {
     fn drop(&mut self) {
         if let Some(channel) = &mut self.sender.channel {
-            channel.handle.leave_room();
+            channel.drop_wakers();
         }
     }
 }

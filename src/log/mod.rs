@@ -10,24 +10,26 @@ mod progress;
 mod sessions;
 mod source;
 
-use std::{fmt, task::Poll, time::Duration};
+use std::{
+    fmt,
+    task::Poll,
+    time::{Duration, Instant},
+};
 
 use ibex_codec::Codec;
-use ibex_ring::parking::Patience;
-use ibex_transport::channel::{SendError, SendFailure};
 
 use self::{
-    error::{Ended, LogFailure, why_not_yet},
+    error::{Ended, LogFailure},
     progress::LogProgress,
     sessions::SessionSource,
-    source::{SourceResult, Waiting},
+    source::{SourceResult, Waiting, left},
 };
 pub use self::{
     error::{LogError, LogErrorKind},
     source::{LogSent, LogSource, LogTurn},
 };
 use crate::{
-    Peer, Selectable, Sender, ToAddress, WaitError, WaitErrorKind, address, discovery::Peers,
+    Peer, Selectable, SendError, Sender, ToAddress, WaitError, WaitErrorKind, discovery::Peers,
     message::DefaultCodec,
 };
 
@@ -124,9 +126,8 @@ pub struct LogSender<T: ?Sized, C = DefaultCodec> {
 enum SendStep {
     Sent,
     AtEnd,
-    /// The reason in words, which only a call with a time-out needs: there is no room, or the time
-    /// is up.
-    NotYet(Option<SendFailure>),
+    /// There is no room, or the time is up. A call with a time-out has the reason.
+    NotYet(Option<SendError>),
     /// Another session may follow.
     Restarted,
 }
@@ -140,10 +141,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// node is closed.
     #[must_use]
     pub fn at(peers: &Peers, address: impl ToAddress) -> Self {
-        Self::from(SessionSource::kept(
-            peers.board().clone(),
-            address::text_of(&address),
-        ))
+        Self::from(SessionSource::Kept(peers.kept_peer(address)))
     }
 
     /// Makes a log sender for sessions that the program gives it one after the other, by
@@ -181,7 +179,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     ///
     /// [`LogError`]. The end of a session is none, as long as another may follow.
     pub fn send<L: LogSource<T, C>>(&mut self, log: &mut L) -> Result<u64, LogError> {
-        self.send_by(log, Patience::FOREVER)
+        self.send_by(log, None)
     }
 
     /// Sends as [`send`](Self::send) does, for up to `timeout`. A source that waits for the far
@@ -195,7 +193,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         log: &mut L,
         timeout: Duration,
     ) -> Result<u64, LogError> {
-        self.send_by(log, Patience::at_most(timeout))
+        self.send_by(log, Instant::now().checked_add(timeout))
     }
 
     /// Sends the next message of `log` if there is a session, and room for it now. Returns whether
@@ -207,10 +205,10 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// The errors of [`send`](Self::send).
     pub fn try_send<L: LogSource<T, C>>(&mut self, log: &mut L) -> Result<bool, LogError> {
         loop {
-            if !self.resume(log, Patience::None)? {
+            if !self.resume(log, SessionSource::try_next)? {
                 return Ok(false);
             }
-            match self.step(log, Waiting::Blocking(Patience::None))? {
+            match self.step(log, Waiting::No)? {
                 SendStep::Sent => return Ok(true),
                 SendStep::AtEnd | SendStep::NotYet(_) => return Ok(false),
                 SendStep::Restarted => {}
@@ -221,18 +219,18 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     fn send_by<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
-        patience: Patience,
+        deadline: Option<Instant>,
     ) -> Result<u64, LogError> {
         loop {
-            if !self.resume(log, patience)? {
-                return Err(self.timed_out(log, &self.sessions.missing()));
+            if !self.resume(log, |sessions| sessions.next_until(deadline))? {
+                return Err(self.timed_out(log, self.sessions.missing()));
             }
-            match self.step(log, Waiting::Blocking(patience))? {
+            match self.step(log, Waiting::Until(deadline))? {
                 SendStep::Sent | SendStep::Restarted => {}
                 SendStep::AtEnd => return Ok(self.position()),
-                SendStep::NotYet(failure) => {
-                    let why = failure.map(why_not_yet).transpose()?;
-                    return Err(self.timed_out(log, &why.unwrap_or_default()));
+                SendStep::NotYet(late) => {
+                    let why = late.map_or_else(String::new, |late| late.to_string());
+                    return Err(self.timed_out(log, why));
                 }
             }
         }
@@ -254,7 +252,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         log: &mut L,
         position: u64,
     ) -> Result<(), LogError> {
-        self.wait_acked_by(log, position, Patience::FOREVER)
+        self.wait_acked_by(log, position, None)
     }
 
     /// Does the same for up to `timeout`.
@@ -268,23 +266,26 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         position: u64,
         timeout: Duration,
     ) -> Result<(), LogError> {
-        self.wait_acked_by(log, position, Patience::at_most(timeout))
+        self.wait_acked_by(log, position, Instant::now().checked_add(timeout))
     }
 
     fn wait_acked_by<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
         position: u64,
-        patience: Patience,
+        deadline: Option<Instant>,
     ) -> Result<(), LogError> {
         loop {
-            self.send_by(log, patience)?;
+            self.send_by(log, deadline)?;
             let message = self.unacked(position)?;
-            let (Some(message), Some(channel)) = (message, &self.channel) else {
+            let (Some(message), Some(channel)) = (message, &mut self.channel) else {
                 return Ok(());
             };
-            let waited = channel.handle.wait_acked(message, patience);
-            self.waited(log, waited.map_err(WaitError::from))?;
+            let waited = match deadline {
+                None => channel.wait_acked(message),
+                Some(deadline) => channel.wait_acked_timeout(message, left(deadline)),
+            };
+            self.waited(log, waited)?;
         }
     }
 
@@ -322,14 +323,14 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
 
     // ---- Steps that blocking calls and tasks share -----------------------------------
 
-    /// Sees that there is a channel; false if there is no session in time.
+    /// Sees that there is a channel; false if `next` finds no session in time.
     fn resume<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
-        patience: Patience,
+        next: impl Fn(&mut SessionSource) -> Result<Option<Peer>, LogError>,
     ) -> Result<bool, LogError> {
         while self.channel.is_none() {
-            let Some(peer) = self.sessions.next(patience)? else {
+            let Some(peer) = next(&mut self.sessions)? else {
                 return Ok(false);
             };
             let answer = log.resume(&peer);
@@ -392,10 +393,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
                 self.progress.sent(message, end);
                 Ok(SendStep::Sent)
             }
-            Poll::Ready(Err(SendFailure::Failed(error))) => {
-                self.failed(error).map(|()| SendStep::Restarted)
-            }
-            Poll::Ready(Err(failure)) => Ok(SendStep::NotYet(Some(failure))),
+            Poll::Ready(Err(late)) if late.is_transient() => Ok(SendStep::NotYet(Some(late))),
+            Poll::Ready(Err(error)) => self.failed(error).map(|()| SendStep::Restarted),
             Poll::Pending => Ok(SendStep::NotYet(None)),
         }
     }
@@ -405,18 +404,18 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         if !error.spares_channel() {
             self.leave_channel();
         }
-        if let SendError::Disconnected(end) = &error {
-            match Ended::of(end) {
+        if let Some(cause) = error.cause() {
+            match Ended::of(cause) {
                 Ended::Channel => return Ok(()),
                 Ended::Session => {
-                    self.sessions
-                        .end(format_args!("{}: {}", end.peer, end.cause));
+                    let peer = error.peer().unwrap_or_default();
+                    self.sessions.end(format_args!("{peer}: {cause}"));
                     return Ok(());
                 }
                 Ended::ForGood => {}
             }
         }
-        Err(LogFailure::Send(error.into()).into())
+        Err(error.into())
     }
 
     /// Takes the channel away. The channel's last counts are final: no later ones will be known.
@@ -458,18 +457,18 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
                 }
                 Ok(())
             }
-            Err(error) => match error.into_failed() {
+            Err(error) => match error.into_send_error() {
                 Ok(error) => self.failed(error),
-                Err(late) => Err(self.timed_out(log, &late.to_string())),
+                Err(late) => Err(self.timed_out(log, late.to_string())),
             },
         }
     }
 
-    fn timed_out<L: LogSource<T, C>>(&self, log: &mut L, why: &str) -> LogError {
+    fn timed_out<L: LogSource<T, C>>(&self, log: &mut L, why: String) -> LogError {
         let late = LogFailure::Timeout {
             position: self.position(),
             end: log.end(),
-            why: why.to_owned(),
+            why,
         };
         late.into()
     }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use ibex_transport::session::Counts;
+use crate::Counts;
 
 /// The position up to which a log was sent, and its messages that are not acknowledged.
 #[derive(Debug, Default)]

@@ -1,12 +1,16 @@
 //! The program's part of a log sender: its log, and the far end's answers.
 
-use std::{error::Error, fmt, future::Future, task::Poll, task::Waker};
+use std::{
+    error::Error,
+    fmt,
+    future::Future,
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
 
 use ibex_codec::{Codec, Raw};
-use ibex_ring::parking::Patience;
-use ibex_transport::channel::SendFailure;
 
-use crate::{Peer, Sender, message::DefaultCodec};
+use crate::{Peer, SendError, Sender, message::DefaultCodec};
 
 /// The result of a [`LogSource`]. An error reaches the caller as
 /// [`LogErrorKind::Source`](crate::log::LogErrorKind::Source).
@@ -72,8 +76,15 @@ pub struct LogTurn<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
 /// The way in which a turn waits for room.
 #[derive(Clone, Copy)]
 pub(super) enum Waiting<'a> {
-    Blocking(Patience),
+    No,
+    /// Until the deadline, if there is one.
+    Until(Option<Instant>),
     Task(&'a Waker),
+}
+
+/// Returns the time that is left until a deadline.
+pub(super) fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
 }
 
 /// Proof that a message of a log was sent, or that the log sender knows why not. A [`LogTurn`]
@@ -81,7 +92,7 @@ pub(super) enum Waiting<'a> {
 #[must_use]
 #[derive(Debug)]
 pub struct LogSent {
-    pub(super) message: Poll<Result<u64, SendFailure>>,
+    pub(super) message: Poll<Result<u64, SendError>>,
     pub(super) end: u64,
 }
 
@@ -95,15 +106,14 @@ impl<T: ?Sized, C: Codec<T>> LogTurn<'_, T, C> {
     #[track_caller]
     pub fn send(self, value: &T, end: u64) -> LogSent {
         self.check(end);
-        let encode = Sender::<T, C>::encoder(value);
-        let handle = &mut self.sender.handle;
+        let sender = self.sender;
         let message = match self.waiting {
-            Waiting::Blocking(patience) => {
-                Poll::Ready(handle.send(C::size(value), patience, encode))
+            Waiting::No => Poll::Ready(sender.try_send(value)),
+            Waiting::Until(None) => Poll::Ready(sender.send(value)),
+            Waiting::Until(Some(deadline)) => {
+                Poll::Ready(sender.send_timeout(value, left(deadline)))
             }
-            Waiting::Task(waker) => handle
-                .poll_send(waker, C::size(value), encode)
-                .map_err(SendFailure::from),
+            Waiting::Task(waker) => sender.poll_send(&mut Context::from_waker(waker), value),
         };
         LogSent { message, end }
     }
@@ -129,27 +139,21 @@ impl LogTurn<'_, [u8], Raw> {
     #[track_caller]
     pub fn build(self, length: usize, end: u64, fill: impl FnOnce(&mut [u8])) -> LogSent {
         self.check(end);
-        let handle = &mut self.sender.handle;
+        let sender = self.sender;
         let reserved = match self.waiting {
-            Waiting::Blocking(patience) => handle.reserve(length, patience),
-            Waiting::Task(waker) => match handle.poll_reserve(waker, Some(length)) {
-                Ok(reserved) => reserved.map_err(SendFailure::from),
-                Err(_) => {
-                    return LogSent {
-                        message: Poll::Pending,
-                        end,
-                    };
-                }
-            },
+            Waiting::No => Poll::Ready(sender.try_reserve(length)),
+            Waiting::Until(None) => Poll::Ready(sender.reserve(length)),
+            Waiting::Until(Some(deadline)) => {
+                Poll::Ready(sender.reserve_timeout(length, left(deadline)))
+            }
+            Waiting::Task(waker) => sender.poll_reserve(&mut Context::from_waker(waker), length),
         };
-        let message = reserved.and_then(|mut bytes| {
-            fill(bytes.bytes_mut());
-            bytes.publish().map_err(SendFailure::from)
+        let message = reserved.map(|reserved| {
+            let mut bytes = reserved?;
+            fill(&mut bytes);
+            bytes.send()
         });
-        LogSent {
-            message: Poll::Ready(message),
-            end,
-        }
+        LogSent { message, end }
     }
 }
 

@@ -4,7 +4,6 @@ use std::{
     collections::{BTreeMap, HashSet, VecDeque},
     sync::{Arc, Mutex, MutexGuard},
     task::{Poll, Waker},
-    time::Instant,
 };
 
 use ibex_base::{fork, sync::lock};
@@ -109,12 +108,8 @@ impl Board {
         }
     }
 
-    pub(super) fn wait_for(&self, address: &str, deadline: Option<Instant>) -> Option<Peer> {
-        self.wait(deadline, || self.look_for(address, None))
-    }
-
     /// Returns why the last attempt did not reach an address, if it did not.
-    pub(crate) fn failure(&self, address: &str) -> Option<String> {
+    pub(super) fn failure(&self, address: &str) -> Option<String> {
         match fork::is_child() {
             true => None,
             false => self.lock().failures.get(address).cloned(),
@@ -122,41 +117,21 @@ impl Board {
     }
 
     /// Returns the next peer at `address` after `ended`, whose end the keeper may not have seen.
-    /// `None` if there is none in time, and `None` within if the keeping has ended.
-    pub(crate) fn next_peer(
+    pub(super) fn next_peer(
         &self,
         address: &str,
         ended: Option<&Peer>,
         patience: Patience,
     ) -> BoardPoll<Peer> {
-        if fork::is_child() {
-            return Some(None);
-        }
-        let look = || self.look_for(address, ended);
-        match patience {
-            Patience::None => {
-                self.runtime.turn_for_caller();
-                look()
-            }
-            Patience::Until(deadline) => self.runtime.wait_at(&self.waiters, deadline, look).ok(),
-        }
+        self.wait(patience, || self.look_for(address, ended))
     }
 
     pub(super) fn next_event(&self, patience: Patience) -> Option<PeersEvent> {
-        match patience {
-            Patience::None => {
-                if fork::is_child() {
-                    return None;
-                }
-                self.runtime.turn_for_caller();
-                self.look_event().flatten()
-            }
-            Patience::Until(deadline) => self.wait(deadline, || self.look_event()),
-        }
+        self.wait(patience, || self.look_event()).flatten()
     }
 
     /// Polls for the peer that [`next_peer`](Self::next_peer) waits for.
-    pub(crate) fn poll_peer(
+    pub(super) fn poll_peer(
         &self,
         address: &str,
         ended: Option<&Peer>,
@@ -175,16 +150,21 @@ impl Board {
     }
 
     /// Takes back the ticket that a poll left.
-    pub(crate) fn leave(&self, held: &mut Option<Ticket>) {
+    pub(super) fn leave(&self, held: &mut Option<Ticket>) {
         self.waiters.leave(held);
     }
 
-    fn wait<T>(&self, deadline: Option<Instant>, look: impl FnMut() -> BoardPoll<T>) -> Option<T> {
+    fn wait<T>(&self, patience: Patience, mut look: impl FnMut() -> BoardPoll<T>) -> BoardPoll<T> {
         if fork::is_child() {
-            return None;
+            return Some(None);
         }
-        let found = self.runtime.wait_at(&self.waiters, deadline, look);
-        found.ok().flatten()
+        match patience {
+            Patience::None => {
+                self.runtime.turn_for_caller();
+                look()
+            }
+            Patience::Until(deadline) => self.runtime.wait_at(&self.waiters, deadline, look).ok(),
+        }
     }
 
     fn poll<T>(

@@ -11,6 +11,7 @@ mod event;
 mod futures;
 mod inbox;
 mod keeper;
+mod kept_peer;
 mod reaching;
 
 use std::{
@@ -24,12 +25,12 @@ use ibex_base::{fork, threads};
 use ibex_ring::parking::Ticket;
 
 pub use self::event::{PeersEvent, PeersEvents};
-pub(crate) use self::{board::Board, reaching::Reaching};
 use self::{
-    futures::PeerAtAsync,
+    board::Board,
     inbox::{Inbox, News},
     keeper::Keeper,
 };
+pub(crate) use self::{kept_peer::KeptPeer, reaching::Reaching};
 use crate::{ConnectError, Node, Peer, ToAddress, address, discovery::Discovery};
 
 /// The peers that a node keeps connected: [`Node::keep_connected`].
@@ -120,8 +121,9 @@ impl Node {
 }
 
 impl Peers {
-    pub(crate) fn board(&self) -> &Arc<Board> {
-        &self.board
+    /// Returns the sessions with the peer at `address`, one after the other.
+    pub(crate) fn kept_peer(&self, address: impl ToAddress) -> KeptPeer {
+        KeptPeer::new(self.board.clone(), address::text_of(&address))
     }
 
     /// Returns the peers that are connected now, each once, in the order of their addresses.
@@ -146,20 +148,20 @@ impl Peers {
     /// waited for too. So is the successor of a peer that [drains](crate::Node::drain).
     #[must_use]
     pub fn wait_for(&self, address: impl ToAddress) -> Option<Peer> {
-        self.board.wait_for(&address::text_of(&address), None)
+        self.kept_peer(address).next_until(None).flatten()
     }
 
     /// Waits for the peer at `address` for up to `timeout`; `None` also when the time is up.
     #[must_use]
     pub fn wait_for_timeout(&self, address: impl ToAddress, timeout: Duration) -> Option<Peer> {
         let deadline = Instant::now().checked_add(timeout);
-        self.board.wait_for(&address::text_of(&address), deadline)
+        self.kept_peer(address).next_until(deadline).flatten()
     }
 
     /// Waits in a task for the peer at `address`, as [`wait_for`](Self::wait_for) does. Dropping
     /// the future changes nothing.
     pub fn wait_for_async(&self, address: impl ToAddress) -> impl Future<Output = Option<Peer>> {
-        PeerAtAsync::new(&self.board, address::text_of(&address))
+        self.kept_peer(address).into_next()
     }
 }
 

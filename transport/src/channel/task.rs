@@ -343,11 +343,12 @@ impl SendHandle {
         self.end.leave(&mut self.waits.acked);
     }
 
-    /// Takes back all wakers and questions that tasks left.
-    pub fn leave(&mut self) {
-        self.leave_room();
+    /// Takes back all wakers and questions that tasks left. Returns whether a waker that waited
+    /// for room was still there, unused.
+    pub fn leave(&mut self) -> bool {
         self.leave_received();
         self.leave_acked();
+        self.leave_room()
     }
 }
 
