@@ -253,7 +253,7 @@ impl Node {
             Arrival::Written { .. } => assert_eq!(header.body_bytes(), 0),
             Arrival::Nothing | Arrival::Unwanted => {}
         }
-        while let Some(landed) = self.session.poll_landed() {
+        while let Some(landed) = self.session.landings.poll_landed() {
             assert!(landed.length <= LANDING_MESSAGE_BYTES && landed.length > 0);
         }
         while let Some(event) = self.session.poll_event() {
@@ -309,7 +309,7 @@ impl Node {
                 Some(Body::Chunk { chunk, .. }) => sent.resize(sent.len() + chunk.bytes, 0xcc),
                 // Writes are no frames.
                 Some(Body::Write { .. } | Body::Landing { word: None, .. }) => {
-                    self.session.writes_are_done(1);
+                    self.session.ends.writes_are_done(1);
                     continue;
                 }
                 // A stream has no landing with a word.
@@ -329,19 +329,22 @@ impl Node {
             self.ring
                 .publish(RecordKind::Data, &vec![length as u8; length]);
         }
-        self.session.mark_ready(self.sender);
+        self.session.ends.mark_ready(self.sender);
     }
 
     /// Publishes the announcement of a message that travels in chunks.
     fn announce_large(&mut self, length: u64) {
         let sequence = self.ring.published + 1;
-        let landing = self.session.announce_large(self.sender, sequence, length);
+        let landing = self
+            .session
+            .ends
+            .announce_large(self.sender, sequence, length);
         let announcement = match landing {
             None => LargeAnnouncement::in_chunks(length as usize),
             Some(landing) => LargeAnnouncement::in_landing(length as usize, landing),
         };
         self.ring.publish(RecordKind::Large, announcement.bytes());
-        self.session.mark_ready(self.sender);
+        self.session.ends.mark_ready(self.sender);
     }
 
     /// Reports that all arrived messages were read and acknowledged. The report alone is not
@@ -389,8 +392,9 @@ impl Node {
         self.session
             .close_receiver(self.receiver, &counters, CloseReason::Dropped);
         self.session
+            .ends
             .close_sender(self.sender, self.ring.published, CloseReason::Dropped);
-        self.session.say_goodbye(None);
+        self.session.outgoing.say_goodbye(None);
     }
 }
 

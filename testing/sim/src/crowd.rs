@@ -196,7 +196,7 @@ impl Crowd {
         self.report(index);
         let peers = &mut self.peers;
         loop {
-            let used = |session| peers[session as usize].here.credit_used();
+            let used = |session| peers[session as usize].here.credit.used();
             let Some(action) = self.broker.poll_action(used) else {
                 return;
             };
@@ -210,7 +210,7 @@ impl Crowd {
                     let peer = &mut peers[session as usize];
                     peer.recalls += 1;
                     peer.here.recall(credit);
-                    let report = peer.here.take_credit_report();
+                    let report = peer.here.credit.take_report();
                     self.broker.report(session, report);
                 }
             }
@@ -222,7 +222,7 @@ impl Crowd {
         if peer.life == Life::Gone {
             return;
         }
-        let report = peer.here.take_credit_report();
+        let report = peer.here.credit.take_report();
         self.broker.report(index as u64, report);
     }
 
@@ -341,7 +341,7 @@ impl Peer {
             self.ring.published = messages;
         }
         if self.ring.has_records(0) {
-            self.there.mark_ready(1);
+            self.there.ends.mark_ready(1);
         }
         let delay = random.below(delay_steps + 1);
         self.up.fill(&mut self.there, &mut self.ring, now + delay);

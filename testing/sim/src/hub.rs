@@ -55,7 +55,7 @@ impl Hub {
         let mut any = false;
         for of in 0..self.brokers.len() {
             loop {
-                let used = |session| pairs[session as usize].hub().session.credit_used();
+                let used = |session| pairs[session as usize].hub().session.credit.used();
                 let Some(action) = self.brokers[of].poll_action(used) else {
                     break;
                 };
@@ -94,7 +94,7 @@ impl Hub {
 
     fn report(&mut self, peer: usize, pairs: &mut [Pair]) {
         if let Some((.., of)) = self.joined[peer] {
-            let report = pairs[peer].hub_mut().session.take_credit_report();
+            let report = pairs[peer].hub_mut().session.credit.take_report();
             self.brokers[of].report(peer as u64, report);
         }
     }

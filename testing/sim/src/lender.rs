@@ -36,7 +36,7 @@ impl Lender {
             return;
         }
         if self.random.chance(500) {
-            let lent = node.session.credit_lent();
+            let lent = node.session.credit.lent();
             // The draw exceeds the lent credit now and then, so that everything is recalled.
             let credit = (1 + self.random.below(lent + lent / 4 + 1)).min(lent);
             node.session.recall(credit);
@@ -65,7 +65,7 @@ impl Lender {
     }
 
     fn hear(&mut self, node: &mut Node) {
-        let report = node.session.take_credit_report();
+        let report = node.session.credit.take_report();
         self.free += report.returned;
         if report.wants && self.random.chance(100) {
             let free = self.free;

@@ -246,7 +246,7 @@ impl Node {
 
     /// Returns whether it has said and heard goodbye.
     pub(super) fn has_parted(&self) -> bool {
-        self.has_heard_goodbye && self.session.said_goodbye() && self.is_flushed()
+        self.has_heard_goodbye && self.session.outgoing.said_goodbye() && self.is_flushed()
     }
 
     // ---- Handles ---------------------------------------------------------------------
@@ -320,7 +320,9 @@ impl Node {
         {
             sender.is_closed = true;
             let reason = parting_after(sender.published);
-            self.session.close_sender(end, sender.published, reason);
+            self.session
+                .ends
+                .close_sender(end, sender.published, reason);
         }
         self.handle_events(ledger)
     }
@@ -342,7 +344,7 @@ impl Node {
         for end in self.senders.keys().copied().collect::<Vec<_>>() {
             self.close_sender(end, ledger)?;
         }
-        self.session.say_goodbye(reason.map(Arc::from));
+        self.session.outgoing.say_goodbye(reason.map(Arc::from));
         self.handle_events(ledger)
     }
 
@@ -394,7 +396,7 @@ impl Node {
     /// that.
     pub(super) fn is_asked(&self, end: u32) -> bool {
         let receiver = self.receivers.get(&end);
-        self.session.is_asked(end) || receiver.is_some_and(Receiver::grant_waits)
+        self.session.ends.is_asked(end) || receiver.is_some_and(Receiver::grant_waits)
     }
 
     // ---- Events ----------------------------------------------------------------------

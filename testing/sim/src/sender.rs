@@ -150,7 +150,7 @@ impl Sender {
         };
         let payload = ring.producer.position() + 8;
         let (kind, record) = if is_large {
-            let landing = session.announce_large(self.end, sequence, length);
+            let landing = session.ends.announce_large(self.end, sequence, length);
             self.large.push_back(Large {
                 sequence,
                 length,

@@ -136,12 +136,12 @@ impl Common {
 
     /// Returns the session's news for the broker since the last call.
     pub(crate) fn take_credit_report(&mut self) -> CreditReport {
-        self.session.take_credit_report()
+        self.session.credit.take_report()
     }
 
     /// Returns how much credit the peer has used in all.
     pub(crate) fn credit_used(&self) -> u64 {
-        self.session.credit_used()
+        self.session.credit.used()
     }
 
     /// Applies the broker's decision; [`settle`](super::Connection::settle) tells the peer.

@@ -10,7 +10,7 @@ use crate::{
 impl Common {
     /// Tells the peer that this node begins no more calls.
     pub(crate) fn say_draining(&mut self) {
-        self.session.say_draining(false);
+        self.session.outgoing.say_draining(false);
     }
 
     /// Tells the peer that every call which had begun here is answered, unless answers to it may
@@ -18,7 +18,7 @@ impl Common {
     pub(crate) fn say_drained(&mut self, undelivered: &[Undelivered]) {
         let peer = self.shared.peer_name();
         if undelivered.iter().all(|channel| channel.peer != peer) {
-            self.session.say_draining(true);
+            self.session.outgoing.say_draining(true);
         }
     }
 

@@ -75,7 +75,7 @@ impl Senders {
                 sender.close_in_order(last);
             }
             sender.is_closed = true;
-            common.session.close_sender(id, last, reason);
+            common.session.ends.close_sender(id, last, reason);
         }
         if let Some(ask) = sender.end.path.question_of_arrival(&sender.end) {
             common.session.ask_last(id, ask);
@@ -121,7 +121,10 @@ impl Core {
         self.ends.senders.leaving_until = Some(clock::now() + LEAVING_TIMEOUT);
         self.ends.senders.end(&mut self.common);
         // The goodbye is sent after the closes of all senders.
-        self.common.session.say_goodbye(reason.map(Arc::from));
+        self.common
+            .session
+            .outgoing
+            .say_goodbye(reason.map(Arc::from));
     }
 
     /// Handles the peer's goodbye, its last frame, which gives this `cause`. The peer will not read
@@ -154,9 +157,10 @@ impl Core {
                     let last = sender.end.sent.load(Ordering::Acquire);
                     self.common
                         .session
+                        .ends
                         .close_sender(id, last, CloseReason::Dropped);
                 }
-                self.common.session.say_goodbye(None);
+                self.common.session.outgoing.say_goodbye(None);
                 self.common
                     .timers
                     .set(Timer::Linger, clock::now() + GOODBYE_TIMEOUT);
@@ -215,7 +219,7 @@ impl Core {
 
     /// Ends the session once both goodbyes are exchanged, so that nothing is missing.
     pub(super) fn finish_if_said(&mut self, all_is_out: bool, context: &mut Context<'_>) {
-        let is_said = self.common.session.said_goodbye() && all_is_out;
+        let is_said = self.common.session.outgoing.said_goodbye() && all_is_out;
         // If the wire broke, it is unknown whether this end's goodbye has arrived.
         let is_whole = self.broken.is_none();
         if self.common.phase == Phase::PeerClosed && is_said && is_whole {

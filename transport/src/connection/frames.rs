@@ -134,7 +134,7 @@ impl Frames for CoreInTurn<'_, '_> {
     fn blocks_done(&mut self, time: u64) {
         let core = &mut *self.core;
         let (grants, receivers) = (&core.grants, &core.ends.receivers);
-        while let Some(landed) = core.common.session.poll_landed() {
+        while let Some(landed) = core.common.session.landings.poll_landed() {
             let wakers = &mut self.context.wakers;
             grants.landed(landed, time, receivers, &core.common, wakers);
         }

@@ -216,7 +216,7 @@ impl Core {
         }
         self.common.timers.set(Timer::News, now + BETWEEN_QUESTIONS);
         if !self.is_broken_off() {
-            self.common.session.query(1);
+            self.common.session.outgoing.query(1);
         }
     }
 

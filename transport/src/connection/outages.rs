@@ -68,7 +68,7 @@ impl Core {
         self.retained.free(u64::MAX, &mut context.wakers);
         let (progress, is_under_way) = (
             self.common.session.progress(),
-            self.common.session.is_under_way(),
+            self.common.session.ends.is_under_way(),
         );
         for sender in self.ends.senders.ends.values_mut() {
             sender.large_is_sent_again();
@@ -200,7 +200,7 @@ impl Core {
     pub(super) fn note_damage(&mut self, damage: DamagedFrame) -> EndCause {
         let errors = &self.common.shared.counters.checksum_errors;
         errors.add(1);
-        self.common.session.found_damage();
+        self.common.session.outgoing.found_damage();
         if let Some(reconnect) = &mut self.reconnect {
             reconnect.found_damage = true;
         }

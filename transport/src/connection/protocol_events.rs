@@ -28,7 +28,7 @@ impl Common {
     /// Reports that the session is up.
     pub(crate) fn tell_of_connection(&mut self, context: &mut Context<'_>) {
         if context.node().is_draining() {
-            self.session.say_draining(false);
+            self.session.outgoing.say_draining(false);
         }
         let peer = self.shared.peer();
         let (fabric, reason) = (peer.fabric, peer.reason.clone());
@@ -93,7 +93,7 @@ impl Core {
                         // The receiver may wait for a guard that was just counted.
                         receiver.end.waiters.take(&mut context.wakers);
                         self.common.session.released(end, &receiver.end.counters());
-                        if self.common.session.wants_room(end) {
+                        if self.common.session.ends.wants_room(end) {
                             self.ends.receivers.room_is_wanted(end, &mut self.common);
                         }
                     }
@@ -200,7 +200,10 @@ impl Core {
             // The agreed terms come first, because they say how to read the frames that are
             // provided.
             receiver.end.state.open(agreed);
-            self.common.session.tell_every(end, receiver.end.tell_every);
+            self.common
+                .session
+                .ends
+                .tell_every(end, receiver.end.tell_every);
             receiver.end.provide(Source::Frames(reader));
             receiver.end.waiters.take(&mut context.wakers);
         }

@@ -336,7 +336,7 @@ impl Receivers {
     /// memory again.
     pub(super) fn lose_device(&mut self, common: &mut Common, context: &mut Context<'_>) {
         common.shared.frame_path.lose_device();
-        common.session.withdraw_memory();
+        common.session.ends.withdraw_memory();
         for (end, receiver) in self.ends.iter_mut() {
             let again = receiver.want_again();
             context

@@ -39,7 +39,10 @@ impl Core {
         context: &mut Context<'_>,
     ) -> Result<Arc<SendEnd>, CannotOpen> {
         let block = self.prepare_open(context)?;
-        let (name, spec) = (Arc::<str>::from(name), self.common.session.share_spec(spec));
+        let (name, spec) = (
+            Arc::<str>::from(name),
+            self.common.session.ends.share_spec(spec),
+        );
         let id = self
             .common
             .session
@@ -68,7 +71,10 @@ impl Core {
         let block = self.prepare_open(context)?;
         let cells = CellBlock::lease(spec.window.messages as usize, context.surroundings.bell())
             .map_err(refused)?;
-        let (name, spec) = (Arc::<str>::from(name), self.common.session.share_spec(spec));
+        let (name, spec) = (
+            Arc::<str>::from(name),
+            self.common.session.ends.share_spec(spec),
+        );
         let id = self
             .common
             .session
@@ -138,13 +144,14 @@ impl Core {
 
 impl Common {
     pub(crate) fn free_name(&mut self, end: u32) {
-        self.session.free_name(end);
+        self.session.ends.free_name(end);
     }
 
     /// Returns the names of channels that the peer opened and this node did not, with the peer's
     /// role.
     pub(crate) fn incoming(&self) -> Vec<(String, Role)> {
         self.session
+            .ends
             .unpaired()
             .map(|(name, role)| (name.to_owned(), role))
             .collect()
@@ -167,7 +174,7 @@ impl Senders {
                 sender.close_in_order(last);
             }
         }
-        common.session.close_sender(end, last, reason);
+        common.session.ends.close_sender(end, last, reason);
     }
 
     pub(crate) fn ask(&mut self, end: u32, ask: Ask, common: &mut Common) {

@@ -125,7 +125,7 @@ impl SendLink {
     ) -> bool {
         let mut any = false;
         while let Some(large) = self.large.pop_front() {
-            if large.sequence > received || session.sends_large(self.end.id, large.sequence) {
+            if large.sequence > received || session.ends.sends_large(self.end.id, large.sequence) {
                 self.large.push_front(large);
                 return any;
             }
@@ -298,7 +298,10 @@ impl Senders {
             memory: MessageMemory::new(memory, length, &common.shared.frame_path),
             sent_in: None,
         });
-        common.session.announce_large(end, sequence, length as u64)
+        common
+            .session
+            .ends
+            .announce_large(end, sequence, length as u64)
     }
 
     /// Notes that a cold ring has records. Every turn looks at the ring from now on.
@@ -324,7 +327,7 @@ impl Senders {
                 continue;
             };
             has_large |= sender.large.iter().any(|large| large.sent_in.is_none());
-            any |= sender.has_records() && session.mark_ready(end);
+            any |= sender.has_records() && session.ends.mark_ready(end);
         }
         Seen {
             is_sendable: any && !wire.is_blocked(),
@@ -358,7 +361,7 @@ impl Senders {
             let Some(sender) = senders.get_mut(end) else {
                 return false;
             };
-            let is_due = sender.has_records() && session.mark_ready(end);
+            let is_due = sender.has_records() && session.ends.mark_ready(end);
             let Some(ring) = sender.ring.as_mut() else {
                 return false;
             };

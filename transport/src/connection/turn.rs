@@ -374,7 +374,7 @@ impl Connection {
         if let Some(questions) = self.wire.look_for_lost_bytes(counters, is_awaited) {
             goes_on = true;
             if questions > 0 {
-                self.core.common.session.query(questions);
+                self.core.common.session.outgoing.query(questions);
             }
         }
         goes_on |= self.look_for_answers(tools, context);

@@ -102,7 +102,7 @@ impl ReceivePath {
     pub(crate) fn is_asked(&self, end: &ReceiveEnd, session: &Session) -> bool {
         match (self, end.theirs.get()) {
             (Self::Mapped(_), Some(theirs)) => theirs.asked.load(Ordering::Relaxed) != 0,
-            _ => session.is_asked(end.id),
+            _ => session.ends.is_asked(end.id),
         }
     }
 
@@ -110,7 +110,7 @@ impl ReceivePath {
     pub(crate) fn is_room_wanted(&self, end: &ReceiveEnd, session: &Session) -> bool {
         match (self, end.theirs.get()) {
             (Self::Mapped(_), Some(theirs)) => theirs.wants_room.load(Ordering::Relaxed) != 0,
-            _ => session.wants_room(end.id),
+            _ => session.ends.wants_room(end.id),
         }
     }
 

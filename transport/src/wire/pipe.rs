@@ -16,7 +16,7 @@ use std::{
 use ibex_base::sync::lock;
 use ibex_protocol::{
     format::frame::BLOCK_ALIGNMENT,
-    session::{Body, Session},
+    session::{Body, last_word},
 };
 
 use super::{
@@ -144,7 +144,7 @@ impl Wire for PipeWire {
     }
 
     fn say_last_word(&mut self, socket: &WireSocket) {
-        lock(&self.to_peer).push_back(Session::last_word());
+        lock(&self.to_peer).push_back(last_word());
         let _ = socket.stream().write(&[0]);
     }
 }

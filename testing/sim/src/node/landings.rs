@@ -114,7 +114,7 @@ impl Node {
 
     /// Takes messages that arrived in blocks.
     pub(super) fn take_landed(&mut self, ledger: &Ledger) -> Checked {
-        while let Some(landed) = self.session.poll_landed() {
+        while let Some(landed) = self.session.landings.poll_landed() {
             let Landed {
                 end,
                 sequence,

@@ -133,7 +133,7 @@ impl Node {
         let are_there = writes.partition_point(|&end| end <= arrived);
         writes.drain(..are_there);
         if are_there > 0 {
-            self.session.writes_are_done(are_there as u32);
+            self.session.ends.writes_are_done(are_there as u32);
         }
     }
 
@@ -164,7 +164,7 @@ impl Node {
             }
         }
         for &end in &self.with_records {
-            self.session.mark_ready(end);
+            self.session.ends.mark_ready(end);
         }
         Ok(())
     }

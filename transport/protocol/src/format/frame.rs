@@ -122,6 +122,20 @@ const FLAG_EXTENSION: u16 = 8;
 const FLAG_WRITTEN: u16 = 16;
 
 impl FrameHeader {
+    /// The header of a frame without an extension and padding, whose length is not known yet.
+    #[inline]
+    #[must_use]
+    pub fn new(kind: FrameKind, channel: u32, sequence: u32) -> Self {
+        Self {
+            length: 0,
+            channel,
+            kind,
+            extension: false,
+            pad: 0,
+            sequence,
+        }
+    }
+
     /// Reads the header at the front of `bytes`; `None` while it is not whole.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>, MalformedFrame> {

@@ -24,7 +24,7 @@ impl Session {
     #[must_use]
     pub fn progress(&self) -> Progress {
         let (mut arrived, mut confirmed, mut closed) = (0_u64, 0_u64, 0);
-        for entry in self.ends.values() {
+        for entry in self.ends.entries.values() {
             closed += usize::from(entry.heard_close);
             match &entry.state {
                 EndState::Sender(channel) => {
@@ -41,24 +41,17 @@ impl Session {
                 EndState::Receiver(None) => {}
             }
         }
-        let paired = self.paired.iter().map(|by_peer| by_peer.iter().count());
-        let known = paired.sum::<usize>() + self.unpaired.len();
+        let paired = self
+            .ends
+            .by_peer
+            .iter()
+            .map(|by_peer| by_peer.iter().count());
+        let known = paired.sum::<usize>() + self.ends.unpaired.len();
         Progress {
-            ends: (self.newest_peer_end, known, closed),
+            ends: (self.ends.newest_of_peer, known, closed),
             heard_goodbye: self.heard_goodbye,
             arrived,
             confirmed,
         }
-    }
-
-    /// Returns whether messages are on their way, as far as this end knows: they were sent and the
-    /// peer has not said that they arrived, or a large one is here in part.
-    #[must_use]
-    pub fn is_under_way(&self) -> bool {
-        self.ends.values().any(|entry| match &entry.state {
-            EndState::Sender(channel) => channel.sent > channel.counters.received,
-            EndState::Receiver(Some(channel)) => !channel.large.is_empty(),
-            EndState::Receiver(None) => false,
-        })
     }
 }

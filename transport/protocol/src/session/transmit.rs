@@ -3,19 +3,17 @@
 
 use std::mem;
 
-use super::{Body, End, EndState, Event, Goodbye, LandingWord, RecordSource, Run, Session};
+use super::{Body, EndState, LandingWord, RecordSource, Run, Session};
 use crate::{
     format::{
         control::{Control, Role},
         frame::{
-            EXTENSION_BYTES, Extension, FRAME_ALIGNMENT, FrameHeader, FrameKind, HEAD_BYTES,
-            HEADER_BYTES, TALK, pad_for,
+            Extension, FRAME_ALIGNMENT, FrameHeader, FrameKind, HEAD_BYTES, HEADER_BYTES, pad_for,
         },
         record::MAX_ALIGNMENT,
     },
-    framing::Carriage,
     session::send_channel::Unannounced,
-    transfer::rendezvous::{Chunk, Piece, WRITES_UNDER_WAY},
+    transfer::rendezvous::{Chunk, Piece},
 };
 
 impl Session {
@@ -32,16 +30,17 @@ impl Session {
         landing: usize,
         head: &mut Vec<u8>,
     ) -> Option<Body> {
-        if !self.has_errands {
-            let end = self.ready.pop_front()?;
+        if !self.outgoing.has_errands {
+            let end = self.ends.turns.ready.pop_front()?;
             if let Some(records) = self.poll_records(end, source) {
                 return Some(self.frame_records(&records, None, landing, head));
             }
-            self.ready.push_front(end);
+            self.ends.turns.ready.push_front(end);
         }
         let body = self.poll_anything(source, landing, head);
         if body.is_none() {
-            self.has_errands = self.knows_errands() || self.has_riders() || !self.stage.is_live();
+            self.outgoing.has_errands =
+                self.knows_errands() || self.credit.has_riders() || !self.outgoing.stage.is_live();
         }
         body
     }
@@ -59,10 +58,10 @@ impl Session {
         bytes: usize,
         landing: usize,
     ) -> Option<FrameHeader> {
-        if self.has_errands || !self.ready.is_empty() {
+        if self.outgoing.has_errands || !self.ends.turns.ready.is_empty() {
             return None;
         }
-        let entry = self.ends.get_mut(end)?;
+        let entry = self.ends.entries.get_mut(end)?;
         if !entry.takes_records(self.config.data_path) || entry.closed_here {
             return None;
         }
@@ -72,17 +71,14 @@ impl Session {
         let pad = pad_for(landing, false, channel.alignment);
         let header = FrameHeader {
             length: (HEADER_BYTES + usize::from(pad) + bytes) as u32,
-            channel: end,
-            kind: FrameKind::Records,
-            extension: false,
             pad,
-            sequence: (channel.sent + 1) as u32,
+            ..FrameHeader::new(FrameKind::Records, end, (channel.sent + 1) as u32)
         };
-        let cost = self.config.carriage.cost(&header);
-        if !channel.has_nothing_large() || cost > self.credit_use.available() {
+        let cost = self.credit.carriage.cost(&header);
+        if !channel.has_nothing_large() || cost > self.credit.using.available() {
             return None;
         }
-        self.credit_use.charge(cost);
+        self.credit.using.charge(cost);
         channel.lone_record_went(bytes);
         Some(header)
     }
@@ -95,50 +91,42 @@ impl Session {
         landing: usize,
         head: &mut Vec<u8>,
     ) -> Option<Body> {
-        if self.is_suspended() {
+        if self.outgoing.is_suspended() {
             return None;
         }
-        if self.needs_credit_for_anything() {
+        if self.credit.allows_talk_only() {
             return self.talk_of_credit(self.is_out_of_credit(), landing, head);
         }
-        if let Some(control) = self.control.pop_front() {
-            if let Control::Close { end, .. } = control {
-                self.tell_first_of(end);
+        if let Some(control) = self.outgoing.next() {
+            let closed = match control {
+                Some(Control::Close { end, .. }) => Some(end),
+                _ => None,
+            };
+            if let Some(end) = closed {
+                self.ends.turns.tell_first_of(end);
             }
-            self.build_control(Some(&control), landing, head);
-            if let Control::Close { end, .. } = control {
+            self.build_control(control.as_ref(), landing, head);
+            if let Some(end) = closed {
                 self.close_went(end);
             }
             return Some(Body::Inline);
         }
-        if self.queries > 0 {
-            self.queries -= 1;
-            self.build_control(Some(&Control::Query), landing, head);
-            return Some(Body::Inline);
-        }
-        if self.answers > 0 {
-            self.answers -= 1;
-            self.build_control(None, landing, head);
-            return Some(Body::Inline);
-        }
-        if self.credit_is_news() && self.may_speak() {
+        if self.credit.is_news() && self.credit.may_speak() {
             // Only when all credit has been spent is it known whether anything waits behind this
             // frame. A session that must ask for credit has asked by then, so this frame does not
             // ask.
             return self.talk_of_credit(false, landing, head);
         }
-        if self.news_are_urgent() {
+        if self.ends.news_are_urgent() {
             self.build_control(None, landing, head);
             return Some(Body::Inline);
         }
-        for _ in 0..self.ready.len() {
-            let end = self.ready.pop_front()?;
+        for _ in 0..self.ends.turns.ready.len() {
+            let end = self.ends.turns.ready.pop_front()?;
             match self.serve(end, source, landing, head) {
                 Served::Frame(body) => return Some(body),
-                Served::OutOfCredit => {
-                    self.ready.push_back(end);
-                }
-                Served::Empty => self.leaves_ready(end),
+                Served::OutOfCredit => self.ends.turns.ready.push_back(end),
+                Served::Empty => self.ends.leaves_ready(end),
                 Served::Closed(close) => {
                     self.build_control(Some(&close), landing, head);
                     self.close_went(end);
@@ -146,29 +134,22 @@ impl Session {
                 }
             }
         }
-        if self.stage.is_live()
-            && self.goodbye == Goodbye::Due
-            && self.ready.is_empty()
-            && self.all_senders_ended()
-        {
-            self.queue_last_news();
-            if self.news.len() > 1 {
+        if self.outgoing.stage.is_live() && self.goodbye_is_next() {
+            self.ends.queue_last_news();
+            if self.ends.turns.news.len() > 1 {
                 self.build_control(None, landing, head);
                 return Some(Body::Inline);
             }
             // The goodbye carries the rest of the news.
-            self.goodbye = Goodbye::Said;
-            let reason = self.reason.clone();
-            self.build_control(Some(&Control::Goodbye { reason }), landing, head);
+            let goodbye = self.outgoing.take_goodbye();
+            self.build_control(Some(&goodbye), landing, head);
             return Some(Body::Inline);
         }
         // A channel that gets here cannot use the credit that it has.
-        if self.goodbye != Goodbye::Said
-            && let Some(credit) = self
-                .credit_use
-                .surrender(self.config.carriage.control_cost())
+        if !self.outgoing.said_goodbye()
+            && let Some(surrender) = self.credit.surrender()
         {
-            self.build_control(Some(&Control::Surrender { credit }), landing, head);
+            self.build_control(Some(&surrender), landing, head);
             return Some(Body::Inline);
         }
         self.talk_of_credit(self.is_out_of_credit(), landing, head)
@@ -177,31 +158,11 @@ impl Session {
     /// Builds the talk about credit that is due, if there is any and a buffer is free for it. Also
     /// tells that something `waits` for credit.
     fn talk_of_credit(&mut self, waits: bool, landing: usize, head: &mut Vec<u8>) -> Option<Body> {
-        let may_speak = self.may_speak();
-        self.has_waited |= waits && self.credit_use.is_lent();
-        if may_speak && let Some((credit, must_ask)) = self.credit_grant.recall_due() {
-            self.build_talk(Some(&Control::Recall { credit, must_ask }), landing, head);
-            self.credit_grant.recall_told();
-        } else if may_speak && waits && self.credit_use.should_ask() {
-            let granted = self.credit_use.granted();
-            self.build_talk(Some(&Control::Want { granted }), landing, head);
-            self.credit_use.asked();
-        } else if may_speak && self.credit_grant.owed().is_some() || self.reserved.answer_is_due() {
-            self.build_talk(None, landing, head);
-        } else {
-            return None;
-        }
+        let talk = self.credit.next_talk(waits)?;
+        let frame = FrameHeader::new(FrameKind::Control, 0, self.credit.talk_sequence());
+        self.build_whole(frame, talk.as_ref(), landing, head);
+        self.credit.talk_went(talk.as_ref());
         Some(Body::Inline)
-    }
-
-    #[inline]
-    pub(super) fn credit_is_news(&self) -> bool {
-        self.credit_grant.recall_due().is_some() || self.credit_grant.owed().is_some()
-    }
-
-    /// Returns whether talk about credit has a buffer, if it needs one.
-    fn may_speak(&self) -> bool {
-        self.config.carriage == Carriage::Stream || self.reserved.may_speak()
     }
 
     /// Returns whether [`poll_transmit`](Self::poll_transmit) may have a frame: a cheap look for
@@ -209,61 +170,41 @@ impl Session {
     #[inline]
     #[must_use]
     pub fn is_due(&self) -> bool {
-        !self.ready.is_empty() || self.has_errands && self.knows_errands()
+        !self.ends.turns.ready.is_empty() || self.outgoing.has_errands && self.knows_errands()
     }
 
     /// Returns whether something other than records is to go out.
     #[inline]
     fn knows_errands(&self) -> bool {
-        if self.is_suspended() {
-            return false;
-        }
-        !self.control.is_empty()
-            || self.queries > 0
-            || self.answers > 0
-            || !self.news.is_empty()
-            || self.goodbye == Goodbye::Due
-            || self.credit_is_news()
-            || self.credit_use.is_recalled()
-            || self.reserved.answer_is_due()
+        !self.outgoing.is_suspended()
+            && (self.outgoing.has_any()
+                || !self.ends.turns.news.is_empty()
+                || self.credit.has_errand())
     }
 
-    /// Returns whether the next frame carries something that would not go by itself.
-    fn has_riders(&self) -> bool {
-        self.has_waited || self.reserved.answer().is_some()
-    }
-
-    pub(super) fn leaves_ready(&mut self, end: u32) {
-        if let Some(channel) = self.sender_mut(end) {
-            channel.queued = false;
-        }
+    /// Returns whether the goodbye is due and no record is left to go ahead of it.
+    fn goodbye_is_next(&self) -> bool {
+        self.outgoing.goodbye_is_due()
+            && self.ends.turns.ready.is_empty()
+            && self.ends.all_senders_ended()
     }
 
     /// Returns whether sending waits for the peer's credit although there is something to send.
     #[must_use]
     pub fn is_out_of_credit(&self) -> bool {
-        let has_goodbye =
-            || self.goodbye == Goodbye::Due && self.ready.is_empty() && self.all_senders_ended();
-        !self.ready.is_empty()
-            || !self.control.is_empty()
-            || self.needs_credit_for_anything() && (self.news_are_urgent() || has_goodbye())
-    }
-
-    fn needs_credit_for_anything(&self) -> bool {
-        self.config.carriage != Carriage::Stream && self.credit_use.available() == 0
+        !self.ends.turns.ready.is_empty()
+            || !self.outgoing.control.is_empty()
+            || self.credit.allows_talk_only()
+                && (self.ends.news_are_urgent() || self.goodbye_is_next())
     }
 
     /// Takes records of a ready channel for one frame, if it has some and it is their turn and not
     /// that of a large message's chunk. The channel stays ready if it has more.
     #[inline]
     fn poll_records(&mut self, end: u32, source: &mut impl RecordSource) -> Option<Records> {
-        let carriage = self.config.carriage;
-        let room = match (carriage, self.credit_use.available()) {
-            (Carriage::Stream, available) => available as usize,
-            (Carriage::Buffers { .. }, 0) => return None,
-            (Carriage::Buffers { bytes }, _) => bytes,
-        };
-        let entry = self.ends.get_mut(end)?;
+        let carriage = self.credit.carriage;
+        let room = self.credit.room()?;
+        let entry = self.ends.entries.get_mut(end)?;
         if !entry.takes_records(self.config.data_path) {
             return None;
         }
@@ -271,7 +212,7 @@ impl Session {
             return None;
         };
         let has_large = !channel.has_nothing_large();
-        let may_write = self.writes_under_way < WRITES_UNDER_WAY;
+        let may_write = self.ends.turns.may_write();
         let has_piece = has_large && channel.large.has_piece(may_write);
         if has_large && (channel.holds_announcement() || !channel.is_turn_of_records(has_piece)) {
             return None;
@@ -289,7 +230,7 @@ impl Session {
         let has_piece = has_large && channel.large.has_piece(true);
         channel.queued = has_piece || channel.closing.is_some() || source.has_records(end);
         if channel.queued {
-            self.ready.push_back(end);
+            self.ends.turns.ready.push_back(end);
         }
         Some(Records {
             end,
@@ -314,15 +255,9 @@ impl Session {
             run,
             alignment,
         } = records;
-        let frame = FrameHeader {
-            length: 0,
-            channel: end,
-            kind: FrameKind::Records,
-            extension: false,
-            pad: 0,
-            sequence,
-        };
-        self.append_head(frame, extension, run.bytes, alignment, landing, head);
+        let frame = FrameHeader::new(FrameKind::Records, end, sequence);
+        self.credit
+            .append_head(frame, extension, run.bytes, alignment, landing, head);
         Body::Records {
             end,
             position: run.position,
@@ -343,7 +278,7 @@ impl Session {
             let extension = self.extension_of(false, wants, true);
             return Served::Frame(self.frame_records(&records, extension, landing, head));
         }
-        let Some(entry) = self.ends.get_mut(end) else {
+        let Some(entry) = self.ends.entries.get_mut(end) else {
             return Served::Empty;
         };
         let takes_records = entry.takes_records(self.config.data_path);
@@ -351,32 +286,32 @@ impl Session {
             return Served::Empty;
         };
         if takes_records {
-            let longest = self.config.carriage.chunk_bytes();
-            let may_write = self.writes_under_way < WRITES_UNDER_WAY;
+            let longest = self.credit.carriage.chunk_bytes();
+            let may_write = self.ends.turns.may_write();
             if let Some(next) = channel.unlanded() {
                 if !may_write {
-                    self.awaits_write(end);
+                    self.ends.turns.await_write(end);
                 } else if let Some(body) = self.land(end, next, source, landing, head) {
-                    self.ready.push_back(end);
+                    self.ends.turns.ready.push_back(end);
                     return Served::Frame(body);
                 }
             }
-            let Some(channel) = self.sender_mut(end) else {
+            let Some(channel) = self.ends.sender_mut(end) else {
                 return Served::Empty;
             };
             if let Some(piece) = channel.large.next_piece(longest, may_write) {
                 channel.chunk_went_last = true;
-                self.ready.push_back(end);
+                self.ends.turns.ready.push_back(end);
                 return Served::Frame(self.frame_piece(end, piece, landing, head));
             }
             if !channel.large.has_piece(may_write) && channel.large.has_piece(true) {
-                self.awaits_write(end);
+                self.ends.turns.await_write(end);
             }
             if source.has_records(end) {
                 return Served::OutOfCredit;
             }
         }
-        let Some(channel) = self.sender_mut(end) else {
+        let Some(channel) = self.ends.sender_mut(end) else {
             return Served::Empty;
         };
         match channel.closing {
@@ -398,13 +333,6 @@ impl Session {
         }
     }
 
-    /// The end has a turn when a write is there.
-    fn awaits_write(&mut self, end: u32) {
-        if !self.awaiting_writes.contains(&end) {
-            self.awaiting_writes.push(end);
-        }
-    }
-
     /// Has a message written into its block, together with its announcement if that is the next
     /// record and immediate data can announce it.
     fn land(
@@ -416,7 +344,7 @@ impl Session {
         head: &mut Vec<u8>,
     ) -> Option<Body> {
         let can_tell = self.config.immediate;
-        let channel = self.sender_mut(end)?;
+        let channel = self.ends.sender_mut(end)?;
         let (id, memory) = next.landing?;
         let is_next = next.sequence == channel.sent + 1;
         let chunk = Chunk {
@@ -449,7 +377,7 @@ impl Session {
         } else if let Some(unannounced) = channel.unannounced.front_mut() {
             unannounced.is_written = true;
         }
-        self.writes_under_way += 1;
+        self.ends.turns.writes_under_way += 1;
         Some(Body::Landing {
             end,
             chunk,
@@ -460,70 +388,46 @@ impl Session {
 
     /// Builds the frame or write that carries a piece of a large message.
     fn frame_piece(&mut self, end: u32, piece: Piece, landing: usize, head: &mut Vec<u8>) -> Body {
-        let (kind, sequence, body) = match piece {
+        match piece {
             Piece::Write(chunk, memory) => {
-                self.writes_under_way += 1;
-                return Body::Write { end, chunk, memory };
+                self.ends.turns.writes_under_way += 1;
+                Body::Write { end, chunk, memory }
             }
             Piece::Chunk(chunk) => {
-                let body = Body::Chunk { end, chunk };
-                (FrameKind::Chunk, chunk.sequence, body)
+                let frame = FrameHeader::new(FrameKind::Chunk, end, chunk.sequence as u32);
+                self.build_head(frame, chunk.bytes, 8, landing, head);
+                Body::Chunk { end, chunk }
             }
-            Piece::Written { sequence } => (FrameKind::Written, sequence, Body::Inline),
-        };
-        let frame = FrameHeader {
-            length: 0,
-            channel: end,
-            kind,
-            extension: false,
-            pad: 0,
-            sequence: sequence as u32,
-        };
-        let start = head.len();
-        self.build_head(frame, body.bytes(), 8, landing, head);
-        if body == Body::Inline {
-            // The whole frame, which ends where a multiple of 8 does.
-            let padded = (head.len() - start).next_multiple_of(FRAME_ALIGNMENT);
-            head.resize(start + padded, 0);
+            Piece::Written { sequence } => {
+                let frame = FrameHeader::new(FrameKind::Written, end, sequence as u32);
+                self.build_whole(frame, None, landing, head);
+                Body::Inline
+            }
         }
-        body
     }
 
     fn build_control(&mut self, control: Option<&Control>, landing: usize, head: &mut Vec<u8>) {
-        self.build_session_frame(control, 0, landing, head);
+        let frame = FrameHeader::new(FrameKind::Control, 0, 0);
+        self.build_whole(frame, control, landing, head);
     }
 
-    /// Builds a control frame that takes a reserved buffer, if frames take buffers.
-    fn build_talk(&mut self, control: Option<&Control>, landing: usize, head: &mut Vec<u8>) {
-        let sequence = match self.config.carriage {
-            Carriage::Stream => 0,
-            Carriage::Buffers { .. } => TALK,
-        };
-        self.build_session_frame(control, sequence, landing, head);
-    }
-
-    fn build_session_frame(
+    /// Builds a whole frame, whose body is a control message or nothing.
+    fn build_whole(
         &mut self,
+        frame: FrameHeader,
         control: Option<&Control>,
-        sequence: u32,
         landing: usize,
         head: &mut Vec<u8>,
     ) {
-        let frame = FrameHeader {
-            length: 0,
-            channel: 0,
-            kind: FrameKind::Control,
-            extension: false,
-            pad: 0,
-            sequence,
-        };
-        self.control_body.clear();
+        let mut body = mem::take(&mut self.outgoing.control_body);
+        body.clear();
         if let Some(control) = control {
-            control.encode(&mut self.control_body);
+            control.encode(&mut body);
         }
         let start = head.len();
-        self.build_head(frame, self.control_body.len(), 8, landing, head);
-        head.extend_from_slice(&self.control_body);
+        self.build_head(frame, body.len(), 8, landing, head);
+        head.extend_from_slice(&body);
+        self.outgoing.control_body = body;
         let padded = (head.len() - start).next_multiple_of(FRAME_ALIGNMENT);
         head.resize(start + padded, 0);
     }
@@ -537,174 +441,38 @@ impl Session {
         landing: usize,
         head: &mut Vec<u8>,
     ) {
-        if self.config.carriage.is_chunk_of_stream(&frame) {
-            return self.append_head(frame, None, body_bytes, alignment, landing, head);
+        if self.credit.carriage.is_chunk_of_stream(&frame) {
+            self.credit
+                .append_head(frame, None, body_bytes, alignment, landing, head);
+            return;
         }
-        let is_talk = self.config.carriage.is_talk(&frame);
+        let is_talk = self.credit.carriage.is_talk(&frame);
         let wants = frame.kind != FrameKind::Control && self.wants_behind_this();
         let extension = self.extension_of(is_talk, wants, body_bytes > 0);
-        self.append_head(frame, extension, body_bytes, alignment, landing, head);
+        self.credit
+            .append_head(frame, extension, body_bytes, alignment, landing, head);
     }
 
     /// Builds the extension of a frame that is about to go.
     fn extension_of(&mut self, is_talk: bool, wants: bool, has_body: bool) -> Option<Extension> {
         // Most frames have no extension, which this check finds quickly.
-        if !is_talk && !wants && !self.has_extension() {
+        let has_news = !self.ends.turns.news.is_empty();
+        if !is_talk && !wants && !has_news && !self.credit.has_extension() {
             return None;
         }
-        // A mere answer has a reserved buffer even when news would have none.
-        let mut extension = self.take_extension(!is_talk || self.reserved.may_speak());
-        if wants {
-            extension.wants = true;
-            self.credit_use.asked();
-        }
-        if is_talk {
-            let is_news = extension.credit.is_some() || has_body;
-            self.reserved.speak(is_news);
-        }
-        (!extension.is_empty()).then_some(extension)
-    }
-
-    #[inline]
-    fn append_head(
-        &mut self,
-        frame: FrameHeader,
-        extension: Option<Extension>,
-        body_bytes: usize,
-        alignment: usize,
-        landing: usize,
-        head: &mut Vec<u8>,
-    ) {
-        let has_extension = extension.is_some();
-        let pad = pad_for(landing, has_extension, alignment);
-        let extension_bytes = if has_extension { EXTENSION_BYTES } else { 0 };
-        let length = HEADER_BYTES + extension_bytes + usize::from(pad) + body_bytes;
-        let frame = FrameHeader {
-            length: length as u32,
-            extension: has_extension,
-            pad,
-            ..frame
+        let extension = Extension {
+            counters: self.ends.take_news(&mut self.landings, &mut self.events),
+            ..self.credit.take_extension(is_talk, wants, has_body)
         };
-        self.credit_use.charge(self.config.carriage.cost(&frame));
-        frame.append_to(extension, head);
+        (!extension.is_empty()).then_some(extension)
     }
 
     /// Returns whether more is to be sent than there is credit for once a frame with data is out.
     /// If that frame reports it, no talk is needed.
     #[inline]
     fn wants_behind_this(&self) -> bool {
-        self.config.carriage != Carriage::Stream
-            && self.credit_use.is_last(self.config.carriage.control_cost())
-            && (!self.ready.is_empty() || !self.control.is_empty())
-    }
-
-    /// Returns whether there may be news for the next frame's extension.
-    #[inline]
-    fn has_extension(&self) -> bool {
-        self.has_riders()
-            || !self.news.is_empty()
-            || self.credit_grant.owed().is_some()
-            || self.reserved.answer_is_due()
-    }
-
-    /// Takes the news that ride on the next frame, of any kind.
-    fn take_extension(&mut self, may_grant: bool) -> Extension {
-        let credit = self.credit_grant.owed().filter(|_| may_grant);
-        if let Some(credit) = credit {
-            self.credit_grant.told(credit);
-        }
-        let answer = self.reserved.answer();
-        self.reserved.has_answered();
-        let mut counters = None;
-        while let Some(end) = self.news.pop_front() {
-            let Some(End {
-                state: EndState::Receiver(Some(channel)),
-                peer: Some(peer),
-                ..
-            }) = self.ends.get_mut(end)
-            else {
-                continue;
-            };
-            channel.queued = false;
-            if channel.has_news() {
-                let told = channel.tell();
-                self.landings.told(end, told.released);
-                counters = Some((*peer, told));
-                self.events.push_back(Event::Told {
-                    end,
-                    counters: told,
-                });
-                break;
-            }
-        }
-        Extension {
-            counters,
-            credit,
-            answer,
-            waited: mem::take(&mut self.has_waited),
-            wants: false,
-        }
-    }
-
-    fn news_are_urgent(&self) -> bool {
-        self.news
-            .front()
-            .is_some_and(|&end| match self.ends.get(end) {
-                Some(End {
-                    state: EndState::Receiver(Some(channel)),
-                    ..
-                }) => channel.news_are_urgent(),
-                _ => false,
-            })
-    }
-
-    /// Lets the next frame carry the news of an end, if there are any.
-    fn tell_first_of(&mut self, end: u32) {
-        if let Some(at) = self.news.iter().position(|&other| other == end) {
-            self.news.remove(at);
-            self.news.push_front(end);
-        }
-    }
-
-    pub(super) fn queue_news(&mut self, end: u32) {
-        let Some(channel) = self.receiver_mut(end) else {
-            return;
-        };
-        let urgent = channel.news_are_urgent();
-        let queued = channel.queued;
-        if !queued && channel.has_news() {
-            channel.queued = true;
-            if urgent {
-                self.news.push_front(end);
-            } else {
-                self.news.push_back(end);
-            }
-        } else if queued && urgent {
-            // Urgent news stand at the front, where `news_are_urgent` looks.
-            self.tell_first_of(end);
-        }
-        self.has_errands = true;
-    }
-
-    /// Queues the news that no frame would carry ahead of the goodbye: a sender that closes at the
-    /// same time learns of arrivals in no other way.
-    fn queue_last_news(&mut self) {
-        for (end, entry) in self.ends.iter_mut() {
-            if let EndState::Receiver(Some(channel)) = &mut entry.state
-                && entry.peer.is_some()
-                && channel.has_news()
-                && !mem::replace(&mut channel.queued, true)
-            {
-                self.news.push_back(end);
-            }
-        }
-    }
-
-    fn all_senders_ended(&self) -> bool {
-        let has_ended = |end: &End| end.close_is_out || end.closed_there;
-        self.ends
-            .values()
-            .all(|end| end.state.role() == Role::Receiver || has_ended(end))
+        self.credit.is_last()
+            && (!self.ends.turns.ready.is_empty() || !self.outgoing.control.is_empty())
     }
 }
 

@@ -71,11 +71,11 @@ pub fn lands(length: u64) -> bool {
 
 /// The blocks that a session has granted.
 #[derive(Debug, Default)]
-pub(crate) struct Landings {
+pub struct Landings {
     /// The blocks, by index.
     blocks: Vec<BlockSlot>,
     /// Messages that were announced in a block and not handed to the host.
-    pub(crate) landed: VecDeque<Landed>,
+    landed: VecDeque<Landed>,
 }
 
 /// A message that is whole in a block.
@@ -144,8 +144,17 @@ impl Landings {
         })
     }
 
+    /// The next message that lies whole in a block. Drain it behind
+    /// [`handle_frame`](crate::session::Session::handle_frame), when its records are placed.
+    #[inline]
+    #[must_use]
+    pub fn poll_landed(&mut self) -> Option<Landed> {
+        self.landed.pop_front()
+    }
+
     /// Returns the end whose sender may write there now.
-    pub(crate) fn granted_to(&self, id: LandingId) -> Option<u32> {
+    #[must_use]
+    pub fn granted_to(&self, id: LandingId) -> Option<u32> {
         let block = self.blocks.get(usize::from(id.index))?;
         match block.state {
             State::Granted { end } if block.generation == id.generation => Some(end),
@@ -220,8 +229,9 @@ impl Landings {
         block.generation = block.generation.wrapping_add(1);
     }
 
-    /// Returns how many blocks are granted or have a message.
-    pub(crate) fn count(&self) -> usize {
+    /// Returns how many blocks the peer has, or have a message.
+    #[cfg(test)]
+    fn count(&self) -> usize {
         let is_out = |block: &&BlockSlot| block.state != State::Free;
         self.blocks.iter().filter(is_out).count()
     }

@@ -16,6 +16,8 @@
 
 use std::collections::VecDeque;
 
+use crate::format::control::Control;
+
 /// The number of large messages of one channel that may be announced, or about to be, and not yet
 /// sent whole.
 pub const LARGE_PER_CHANNEL: usize = 2;
@@ -94,6 +96,24 @@ pub(crate) enum Way {
     Chunks,
     /// The message's bytes are written there.
     Memory(RemoteMemory),
+}
+
+impl Way {
+    /// The message that grants `bytes` of large message `sequence` to the peer's end `channel`.
+    pub(crate) fn control(self, channel: u32, sequence: u64, bytes: u64) -> Control {
+        match self {
+            Way::Chunks => Control::Grant {
+                channel,
+                sequence,
+                bytes,
+            },
+            Way::Memory(memory) => Control::GrantMemory {
+                channel,
+                sequence,
+                memory,
+            },
+        }
+    }
 }
 
 /// The next step of a large message's sending side. Sending side.

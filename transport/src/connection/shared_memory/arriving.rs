@@ -272,9 +272,9 @@ fn receiver_of<'a>(
     session: &Session,
     receivers: &'a mut Receivers,
 ) -> Result<Option<&'a mut ReceiveLink>, EndCause> {
-    let receiver = match session.paired(Role::Sender, peer_end) {
+    let receiver = match session.ends.paired(Role::Sender, peer_end) {
         Some(end) => receivers.ends.get_mut(end),
-        None if session.has_heard_of(peer_end) => None,
+        None if session.ends.has_heard_of(peer_end) => None,
         None => return Err(broke(NOT_OPEN)),
     };
     match receiver {

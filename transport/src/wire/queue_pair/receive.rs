@@ -199,7 +199,8 @@ fn take_block<F: Frames>(
 ) -> Result<(), Fault> {
     let no_block = PeerMisbehaved::UngrantedWrite;
     let id = LandingId::from_word(immediate.ok_or(no_block)?);
-    frames.session().landing_of(id)?;
+    let owner = frames.session().landings.granted_to(id);
+    owner.ok_or(PeerMisbehaved::WrongLanding { id })?;
     let block = frames.block(id.index).ok_or(no_block)?;
     let head = block.head();
     let base = buffer.lease.base();
@@ -220,9 +221,9 @@ fn take_block<F: Frames>(
     counters.frames_received.add(1);
     counters.bytes_received.add(bytes as u64);
     take_frame(frame, buffer, time, frames, tools)?;
-    match frames.session().landing_of(id) {
+    match frames.session().landings.granted_to(id) {
         // A block for an end that is gone here is ignored.
-        Ok(end) if frames.has_receiver(end) => Err(PeerMisbehaved::LandedElsewhere { id }.into()),
+        Some(end) if frames.has_receiver(end) => Err(PeerMisbehaved::LandedElsewhere { id }.into()),
         _ => Ok(()),
     }
 }

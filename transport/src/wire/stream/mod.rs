@@ -19,7 +19,7 @@ use std::{io::IoSlice, net::TcpStream};
 
 use ibex_protocol::{
     format::frame_check::{CHECK_BYTES, Coverage, write_checks},
-    session::Session,
+    session::{self, Session},
 };
 
 use super::{Frames, Received, Tools, Wire, WireSocket, wire_path::WirePath};
@@ -212,7 +212,7 @@ pub(crate) fn say_last_word(stream: &TcpStream, layer: &mut Layer, frames: u64) 
 /// back.
 pub(crate) fn last_word(frames: u64) -> Vec<u8> {
     let mut frame = vec![0; CHECK_BYTES];
-    frame.append(&mut Session::last_word());
+    frame.append(&mut session::last_word());
     write_checks(frames, &mut frame, None, Coverage::Whole);
     frame
 }

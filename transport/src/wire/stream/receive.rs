@@ -251,7 +251,7 @@ impl StreamWire {
         }
         let channel = header.channel;
         let session = frames.session();
-        let alignment = || session.alignment_of_arrivals(channel);
+        let alignment = || session.ends.alignment_of_arrivals(channel);
         let coverage = Coverage::of(header.kind, self.payloads, alignment)
             .ok_or(PeerMisbehaved::UnknownChannel { channel })?;
         let landing = (inbound.parsed() + CHECK_BYTES) % BLOCK_ALIGNMENT;

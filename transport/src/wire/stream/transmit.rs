@@ -66,7 +66,11 @@ impl StreamWire {
             let place = frames.locate(body);
             let coverage = match body {
                 Body::Records { end, .. } if !self.payloads => {
-                    let alignment = frames.session().alignment(end).unwrap_or(MIN_ALIGNMENT);
+                    let alignment = frames
+                        .session()
+                        .ends
+                        .alignment(end)
+                        .unwrap_or(MIN_ALIGNMENT);
                     Coverage::RecordHeaders { alignment }
                 }
                 Body::Chunk { .. } if !self.payloads => Coverage::Nothing,

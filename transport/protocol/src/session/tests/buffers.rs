@@ -121,7 +121,7 @@ fn a_sender_asks_for_more_credit_with_the_last_it_has() {
     // There are news of the credit that the peer has.
     session.give(10, Term::Standing);
     let mut ring = Ring([16; 5].into());
-    session.mark_ready(1);
+    session.ends.mark_ready(1);
     let mut head = Vec::new();
     let mut sent = Vec::new();
     while session.poll_transmit(&mut ring, 0, &mut head).is_some() {
@@ -151,7 +151,7 @@ fn records_for_an_end_that_is_gone_want_no_credit() {
         let mut session = over_buffers();
         pair(&mut session, Role::Sender);
         let mut ring = Ring([16; 9].into());
-        session.mark_ready(1);
+        session.ends.mark_ready(1);
         while session
             .poll_transmit(&mut ring, 0, &mut Vec::new())
             .is_some()
@@ -159,11 +159,11 @@ fn records_for_an_end_that_is_gone_want_no_credit() {
         assert!(session.is_out_of_credit());
         deliver(&mut session, &close(Role::Receiver, 0)).unwrap();
         if is_ready {
-            assert!(!session.mark_ready(1));
+            assert!(!session.ends.mark_ready(1));
         }
         assert!(!session.is_out_of_credit() && !session.is_due());
         assert_eq!(frames_out(&mut session), 0);
-        session.close_sender(1, 9, CloseReason::Dropped);
+        session.ends.close_sender(1, 9, CloseReason::Dropped);
         assert!(session.is_out_of_credit(), "the close needs some");
     }
 }

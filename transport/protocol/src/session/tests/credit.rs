@@ -36,7 +36,7 @@ fn control(control: &Control, credit: Option<u64>) -> Vec<u8> {
 fn sent_with(session: &mut Session, ring: &mut Ring) -> Vec<Control> {
     let mut sent = Vec::new();
     let mut head = Vec::new();
-    session.mark_ready(1);
+    session.ends.mark_ready(1);
     while session.poll_transmit(ring, 0, &mut head).is_some() {
         let header = FrameHeader::parse(&head).unwrap().unwrap();
         if header.kind == FrameKind::Control {
@@ -102,9 +102,9 @@ fn a_wish_that_was_answered_meanwhile_is_no_wish() {
     drain(&mut session);
     let want = |granted| control(&Control::Want { granted }, None);
     deliver(&mut session, &want(0)).unwrap();
-    assert!(!session.take_credit_report().wants);
+    assert!(!session.credit.take_report().wants);
     deliver(&mut session, &want(1000)).unwrap();
-    assert!(session.take_credit_report().wants);
+    assert!(session.credit.take_report().wants);
     let refused = deliver(&mut session, &want(1001)).unwrap_err();
     assert_eq!(refused, PeerMisbehaved::WantsUngranted { granted: 1001 });
 }
@@ -118,13 +118,13 @@ fn recalled_credit_comes_back_once_and_only_when_surrendered() {
     let (_, sent) = drain(&mut session);
     let (credit, must_ask) = (600, false);
     assert_eq!(sent, [Control::Recall { credit, must_ask }]);
-    assert_eq!(session.take_credit_report().returned, 0);
+    assert_eq!(session.credit.take_report().returned, 0);
     let surrender = |credit| control(&Control::Surrender { credit }, None);
     for _ in 0..3 {
         deliver(&mut session, &surrender(400)).unwrap();
     }
-    assert_eq!(session.take_credit_report().returned, 400);
-    assert_eq!(session.credit_lent(), 600);
+    assert_eq!(session.credit.take_report().returned, 400);
+    assert_eq!(session.credit.lent(), 600);
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn an_end_is_opened_once() {
 #[test]
 fn a_name_that_is_given_back_is_opened_again_and_ends_meet_in_their_order() {
     let mut session = receiving();
-    session.free_name(1);
+    session.ends.free_name(1);
     let second = session.open(Role::Receiver, "wal", spec()).unwrap();
     drain(&mut session);
     let again = session.open(Role::Receiver, "wal", spec());
@@ -48,7 +48,7 @@ fn a_name_that_is_given_back_is_opened_again_and_ends_meet_in_their_order() {
     );
     deliver(&mut session, &records(1, &[b"one"])).unwrap();
     // An end that is gone has no name to give back.
-    session.free_name(77);
+    session.ends.free_name(77);
 }
 
 #[test]
@@ -152,8 +152,8 @@ fn receivers_that_go_at_once_have_their_last_words_with_their_closes() {
 #[test]
 fn an_end_that_closes_twice_sends_its_first_reason() {
     let mut session = sending();
-    session.close_sender(1, 0, CloseReason::SlotLeaked);
-    session.close_sender(1, 0, CloseReason::Dropped);
+    session.ends.close_sender(1, 0, CloseReason::SlotLeaked);
+    session.ends.close_sender(1, 0, CloseReason::Dropped);
     let (_, sent) = drain(&mut session);
     let reason = CloseReason::SlotLeaked;
     assert!(
@@ -165,9 +165,9 @@ fn an_end_that_closes_twice_sends_its_first_reason() {
 #[test]
 fn a_close_waits_for_no_grant_of_a_receiver_that_has_gone() {
     let mut session = sending();
-    session.announce_large(1, 1, 100);
+    session.ends.announce_large(1, 1, 100);
     publish(&mut session, 1);
-    session.close_sender(1, 1, CloseReason::Dropped);
+    session.ends.close_sender(1, 1, CloseReason::Dropped);
     assert_eq!(drain(&mut session).1, [], "the message has not gone");
     deliver(&mut session, &close(Role::Receiver, 0)).unwrap();
     let (events, sent) = drain(&mut session);
@@ -218,9 +218,9 @@ fn a_goodbye_waits_for_the_records_that_were_published() {
     let mut session = sending();
     let mut ring = Ring::default();
     ring.0.push_back(16);
-    session.mark_ready(1);
-    session.say_goodbye(None);
-    session.close_sender(1, 1, CloseReason::Dropped);
+    session.ends.mark_ready(1);
+    session.outgoing.say_goodbye(None);
+    session.ends.close_sender(1, 1, CloseReason::Dropped);
     let mut bodies = Vec::new();
     let mut head = Vec::new();
     while let Some(body) = session.poll_transmit(&mut ring, 0, &mut head) {
@@ -242,7 +242,7 @@ fn a_goodbye_waits_for_the_records_that_were_published() {
         })
     ));
     assert_eq!(control_of(goodbye), Some(Control::Goodbye { reason: None }));
-    assert!(session.said_goodbye());
+    assert!(session.outgoing.said_goodbye());
     assert_eq!(
         deliver(&mut session, &control(&Control::Goodbye { reason: None })),
         Ok(Arrival::Nothing)
@@ -265,7 +265,7 @@ fn everything_that_arrived_is_told_before_the_goodbye() {
     let message = frame(FrameKind::Records, PEER + 1, 1, None, &record(1, b"one"));
     deliver(&mut session, &message).unwrap();
     assert_eq!(told(&mut session), None, "nobody asked");
-    session.say_goodbye(None);
+    session.outgoing.say_goodbye(None);
     let (events, sent) = drain(&mut session);
     let told = events.into_iter().map(|event| match event {
         Event::Told { end, counters } => (end, counters.received),
@@ -275,7 +275,7 @@ fn everything_that_arrived_is_told_before_the_goodbye() {
     told.sort_unstable();
     assert_eq!(told, [(1, 2), (2, 1)]);
     assert_eq!(sent, [Control::Goodbye { reason: None }]);
-    assert!(session.said_goodbye());
+    assert!(session.outgoing.said_goodbye());
 }
 
 /// Old and new programs, either of them sending and either opening first: both ends come to
@@ -357,7 +357,7 @@ fn the_states_of_an_end() {
     }
     fn we_close(session: &mut Session, role: Role) {
         match role {
-            Role::Sender => session.close_sender(1, 0, CloseReason::Dropped),
+            Role::Sender => session.ends.close_sender(1, 0, CloseReason::Dropped),
             Role::Receiver => session.close_receiver(1, &counters(0), CloseReason::Dropped),
         }
     }
@@ -496,7 +496,7 @@ fn ends_meet_in_the_order_in_which_they_were_opened() {
     // Both sides count the opens of a name, so crossing messages pair the same ends.
     let mut session = Session::new(config());
     assert_eq!(session.open(Role::Sender, "wal", spec()), Ok(1));
-    session.close_sender(1, 0, CloseReason::Dropped);
+    session.ends.close_sender(1, 0, CloseReason::Dropped);
     assert_eq!(session.open(Role::Sender, "wal", spec()), Ok(2));
     drain(&mut session);
     for (peer_end, end) in [(7, 1), (8, 2)] {

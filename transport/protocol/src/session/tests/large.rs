@@ -119,7 +119,7 @@ fn a_grant_counts_once_and_only_for_an_announced_message() {
     );
 
     let mut session = sending();
-    session.announce_large(1, 1, 100);
+    session.ends.announce_large(1, 1, 100);
     assert_eq!(
         deliver(&mut session, &grant),
         refused,
@@ -127,7 +127,7 @@ fn a_grant_counts_once_and_only_for_an_announced_message() {
     );
 
     let mut session = sending();
-    session.announce_large(1, 1, 100);
+    session.ends.announce_large(1, 1, 100);
     publish(&mut session, 1);
     assert_eq!(deliver(&mut session, &grant), Ok(Arrival::Nothing));
     assert_eq!(
@@ -174,7 +174,7 @@ fn written(sequence: u64) -> Vec<u8> {
 /// A sending end whose message 1 of 100 bytes is announced.
 fn announcing() -> Session {
     let mut session = writing(Role::Sender);
-    session.announce_large(1, 1, 100);
+    session.ends.announce_large(1, 1, 100);
     publish(&mut session, 1);
     session
 }
@@ -247,15 +247,15 @@ fn a_write_or_chunk_without_such_a_grant_is_refused() {
 fn granted_memory_is_written_in_order_and_a_few_pieces_at_a_time() {
     let length = 4 * WRITE_BYTES as u64 + 1;
     let mut session = writing(Role::Sender);
-    session.announce_large(1, 1, length);
+    session.ends.announce_large(1, 1, length);
     publish(&mut session, 1);
     deliver(&mut session, &memory_grant(length)).unwrap();
     let first = sent(&mut session);
     assert_eq!(first.len(), WRITES_UNDER_WAY as usize);
     assert!(sent(&mut session).is_empty() && !session.is_due());
-    session.writes_are_done(1);
+    session.ends.writes_are_done(1);
     assert_eq!(sent(&mut session).len(), 1);
-    session.writes_are_done(WRITES_UNDER_WAY);
+    session.ends.writes_are_done(WRITES_UNDER_WAY);
     let rest = sent(&mut session);
     let (last, said) = (rest[0].1, rest[1]);
     let Body::Write { chunk, .. } = last else {
@@ -270,12 +270,12 @@ fn granted_memory_is_written_in_order_and_a_few_pieces_at_a_time() {
 fn records_do_not_wait_for_pieces_that_are_on_their_way() {
     let length = 8 * WRITE_BYTES as u64;
     let mut session = writing(Role::Sender);
-    session.announce_large(1, 1, length);
+    session.ends.announce_large(1, 1, length);
     publish(&mut session, 1);
     deliver(&mut session, &memory_grant(length)).unwrap();
     sent(&mut session);
     let mut ring = Ring(std::collections::VecDeque::from(vec![16; 3]));
-    session.mark_ready(1);
+    session.ends.mark_ready(1);
     let mut records = 0;
     while let Some(body) = session.poll_transmit(&mut ring, 0, &mut Vec::new()) {
         assert!(matches!(body, Body::Records { .. }), "{body:?}");
@@ -321,7 +321,7 @@ fn a_written_message_is_reported_before_later_records_go_out() {
     let mut ring = Ring::default();
     let mut next = |ring: &mut Ring| {
         let body = session.poll_transmit(ring, 0, &mut Vec::new());
-        session.mark_ready(1);
+        session.ends.mark_ready(1);
         body
     };
     assert!(matches!(next(&mut ring), Some(Body::Write { .. })));

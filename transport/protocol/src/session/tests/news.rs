@@ -56,7 +56,7 @@ fn credit_grows_and_credit_that_shrinks_is_refused() {
     let mut sends = |session: &mut Session| {
         ring.0
             .push_back(crate::format::record::record_size(50, ALIGNMENT));
-        session.mark_ready(1);
+        session.ends.mark_ready(1);
         let sent = session
             .poll_transmit(&mut ring, 0, &mut Vec::new())
             .is_some();
@@ -241,7 +241,7 @@ fn an_ask_for_an_acknowledgement_reaches_the_application() {
     deliver(&mut session, &records(1, &[b"one"])).unwrap();
     deliver(&mut session, &ask(Ask::acknowledged(1))).unwrap();
     assert_eq!(drain(&mut session).0, [Event::Asked { end: 1 }]);
-    assert!(session.is_asked(1));
+    assert!(session.ends.is_asked(1));
     session.released(
         1,
         &Counters {
@@ -250,7 +250,7 @@ fn an_ask_for_an_acknowledgement_reaches_the_application() {
         },
     );
     let answer = told(&mut session).unwrap();
-    assert!(answer.acknowledgement_ended && !session.is_asked(1));
+    assert!(answer.acknowledgement_ended && !session.ends.is_asked(1));
     // The close tells everything about an end that is gone here.
     let late = control(&Control::Ask {
         channel: 9,
@@ -263,7 +263,7 @@ fn an_ask_for_an_acknowledgement_reaches_the_application() {
 #[test]
 fn an_end_tells_of_as_few_messages_as_it_is_asked_to() {
     let mut session = receiving();
-    session.tell_every(1, 2);
+    session.ends.tell_every(1, 2);
     for sequence in 1..=2 {
         let one = frame(
             FrameKind::Records,

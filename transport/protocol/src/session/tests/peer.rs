@@ -124,7 +124,7 @@ pub(super) fn told(session: &mut Session) -> Option<Counters> {
 /// Puts the next `count` empty records of end 1 on the wire.
 pub(super) fn publish(session: &mut Session, count: usize) {
     let mut ring = Ring(VecDeque::from(vec![record_size(0, ALIGNMENT); count]));
-    session.mark_ready(1);
+    session.ends.mark_ready(1);
     while session
         .poll_transmit(&mut ring, 0, &mut Vec::new())
         .is_some()

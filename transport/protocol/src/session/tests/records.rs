@@ -367,7 +367,7 @@ fn a_record_that_something_follows_from_is_no_lone_one() {
     drain(&mut session);
     assert_eq!(session.handle_lone_record(&one, 0), None);
     deliver(&mut session, &one).unwrap();
-    assert_eq!(session.take_credit_report().returned, cost);
+    assert_eq!(session.credit.take_report().returned, cost);
 
     let mut session = receiving();
     let receipt = Ask::received(1);

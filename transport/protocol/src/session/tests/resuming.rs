@@ -27,7 +27,7 @@ fn wires() -> WireTerms {
 /// Breaks the wires and puts the session on new ones. Returns the messages that go over them.
 fn break_wires(session: &mut Session) -> Vec<Control> {
     session.suspend();
-    assert!(session.is_suspended() && !session.is_due());
+    assert!(session.outgoing.is_suspended() && !session.is_due());
     assert_eq!(drain(session).1, [], "there are no wires");
     session.resume(wires());
     drain(session).1
@@ -111,8 +111,8 @@ fn messages_that_did_not_arrive_are_replayed() {
 #[test]
 fn damage_is_told_over_new_wires_and_over_no_others() {
     let mut session = sent_three();
-    session.found_damage();
-    session.found_damage();
+    session.outgoing.found_damage();
+    session.outgoing.found_damage();
     for _ in 0..2 {
         let list = break_wires(&mut session);
         assert_eq!(list[0], Control::Damaged { times: 2 });
@@ -135,7 +135,7 @@ fn damage_is_told_over_new_wires_and_over_no_others() {
 fn progress_counts_messages_the_other_end_is_known_to_have() {
     let mut session = sent_three();
     let before = session.progress();
-    assert!(session.is_under_way());
+    assert!(session.ends.is_under_way());
     break_wires(&mut session);
     deliver(&mut session, &known(1, false, Some(receiver(0, 0)))).unwrap();
     deliver(&mut session, &resumed(1)).unwrap();
@@ -154,9 +154,9 @@ fn only_the_known_list_goes_out_before_the_peer_is_heard() {
     let mut session = sent_three();
     break_wires(&mut session);
     session.ask(1, Ask::received(3));
-    session.close_sender(1, 3, CloseReason::Dropped);
-    session.say_goodbye(None);
-    session.mark_ready(1);
+    session.ends.close_sender(1, 3, CloseReason::Dropped);
+    session.outgoing.say_goodbye(None);
+    session.ends.mark_ready(1);
     assert_eq!(drain(&mut session).1, []);
     deliver(&mut session, &known(1, false, Some(receiver(3, 0)))).unwrap();
     deliver(&mut session, &resumed(1)).unwrap();
@@ -212,7 +212,7 @@ fn an_ask_is_repeated_after_a_break_unless_releases_answer_it() {
 fn a_lost_close_is_sent_again_and_one_that_was_heard_is_not() {
     for heard_close in [false, true] {
         let mut session = sent_three();
-        session.close_sender(1, 3, CloseReason::Dropped);
+        session.ends.close_sender(1, 3, CloseReason::Dropped);
         drain(&mut session);
         break_wires(&mut session);
         // The end may be closed there too, and take no records.
@@ -244,7 +244,7 @@ fn an_end_that_the_peer_has_forgotten_is_forgotten() {
         let mut session = Session::new(config());
         pair(&mut session, role);
         match role {
-            Role::Sender => session.close_sender(1, 0, CloseReason::Dropped),
+            Role::Sender => session.ends.close_sender(1, 0, CloseReason::Dropped),
             Role::Receiver => session.close_receiver(1, &counters(0), CloseReason::Dropped),
         }
         drain(&mut session);
@@ -315,7 +315,7 @@ fn a_large_message_that_was_cut_begins_anew() {
 #[test]
 fn a_large_message_that_was_sent_whole_is_kept_until_it_is_received() {
     let mut session = sending();
-    session.announce_large(1, 1, 100);
+    session.ends.announce_large(1, 1, 100);
     publish(&mut session, 1);
     let grant = Control::Grant {
         channel: 1,
@@ -340,7 +340,7 @@ fn a_large_message_that_was_sent_whole_is_kept_until_it_is_received() {
 #[test]
 fn a_goodbye_is_sent_again_after_a_break_and_heard_once() {
     let mut session = Session::new(config());
-    session.say_goodbye(None);
+    session.outgoing.say_goodbye(None);
     assert_eq!(drain(&mut session).1, [Control::Goodbye { reason: None }]);
     deliver(&mut session, &control(&Control::Goodbye { reason: None })).unwrap();
     assert_eq!(drain(&mut session).0, [Event::Goodbye { reason: None }]);
@@ -511,7 +511,7 @@ proptest! {
     ) {
         let mut session = sent_three();
         if is_closed {
-            session.close_sender(1, 3, CloseReason::Dropped);
+            session.ends.close_sender(1, 3, CloseReason::Dropped);
         }
         session.open(Role::Receiver, "other", spec()).unwrap();
         drain(&mut session);

@@ -1,0 +1,117 @@
+//! What arrives for one end: parts of large messages, and memory for those that it sends.
+#![forbid(unsafe_code)]
+
+use super::{End, EndState, EndTable, PeerMisbehaved, ReceiveChannel};
+use crate::{
+    format::{control::Role, frame::FrameHeader},
+    session::Arrival,
+    transfer::{
+        eager_write::LandingId,
+        rendezvous::{RemoteMemory, Way},
+    },
+};
+
+impl EndTable {
+    /// Returns our receiving end to which the peer's sending end `channel` sends. `None` if the end
+    /// was closed here: a frame that still comes was sent before the peer heard of the close.
+    #[inline]
+    pub(in crate::session) fn addressee(
+        &mut self,
+        channel: u32,
+    ) -> Result<Option<(u32, &mut ReceiveChannel)>, PeerMisbehaved> {
+        match self.paired_entry(Role::Sender, channel) {
+            Some((
+                end,
+                End {
+                    closed_here,
+                    closed_there: false,
+                    state: EndState::Receiver(Some(receiver)),
+                    ..
+                },
+            )) => Ok((!*closed_here).then_some((end, receiver))),
+            _ => Err(PeerMisbehaved::UnknownChannel { channel }),
+        }
+    }
+
+    /// Finds the place of a chunk.
+    pub(in crate::session) fn handle_chunk(
+        &mut self,
+        header: &FrameHeader,
+    ) -> Result<Arrival, PeerMisbehaved> {
+        let Some((end, channel)) = self.addressee(header.channel)? else {
+            return Ok(Arrival::Unwanted);
+        };
+        let (chunk, complete) = channel
+            .large
+            .place(header.sequence, header.body_bytes())
+            .ok_or(PeerMisbehaved::UngrantedChunk)?;
+        Ok(Arrival::Chunk {
+            end,
+            chunk,
+            complete,
+        })
+    }
+
+    /// Takes in that a large message is written into its memory.
+    pub(in crate::session) fn handle_written(
+        &mut self,
+        header: &FrameHeader,
+    ) -> Result<Arrival, PeerMisbehaved> {
+        let Some((end, channel)) = self.addressee(header.channel)? else {
+            return Ok(Arrival::Unwanted);
+        };
+        let sequence = channel
+            .large
+            .written(header.sequence)
+            .filter(|_| header.body_bytes() == 0)
+            .ok_or(PeerMisbehaved::UngrantedWrite)?;
+        Ok(Arrival::Written { end, sequence })
+    }
+
+    /// Takes in a grant for a large message of sending end `channel`.
+    pub(in crate::session) fn handle_grant(
+        &mut self,
+        channel: u32,
+        sequence: u64,
+        way: Way,
+        allowed: u64,
+    ) -> Result<(), PeerMisbehaved> {
+        // A grant for an end that is gone here was under way when the end went.
+        let Some(sender) = self.sender_mut(channel) else {
+            return Ok(());
+        };
+        if let Way::Memory(memory) = way
+            && let Some(length) = sender.large.length_of(sequence)
+            && memory.bytes() != length
+        {
+            return Err(PeerMisbehaved::GrantedLength {
+                sequence,
+                length,
+                granted: memory.bytes(),
+            });
+        }
+        sender
+            .large
+            .grant(sequence, way, allowed)
+            .ok_or(PeerMisbehaved::UnwantedGrant { sequence })?;
+        self.mark_ready(channel);
+        Ok(())
+    }
+
+    /// Takes in a block for messages of sending end `channel`.
+    pub(in crate::session) fn handle_granted_landing(
+        &mut self,
+        channel: u32,
+        id: LandingId,
+        memory: RemoteMemory,
+    ) -> Result<(), PeerMisbehaved> {
+        // The peer gets the block of an end that is gone here back when the end goes there.
+        let Some(sender) = self.sender_mut(channel) else {
+            return Ok(());
+        };
+        match sender.landings.add(id, memory) {
+            true => Ok(()),
+            false => Err(PeerMisbehaved::TooManyLandings { channel }),
+        }
+    }
+}

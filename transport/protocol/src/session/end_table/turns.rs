@@ -1,0 +1,180 @@
+//! Which ends have something for the next frames: records, news, or a piece that waits until
+//! another one is written.
+//!
+//! A channel's `queued` says whether its end stands in the queue of its role, so an end stands
+//! there once. Without wires, sending ends say so of themselves and stand nowhere.
+#![forbid(unsafe_code)]
+
+use std::{collections::VecDeque, mem};
+
+use super::{End, EndState, EndTable, Event, ReceiveChannel};
+use crate::{
+    format::counters::Counters,
+    transfer::{eager_write::Landings, rendezvous::WRITES_UNDER_WAY},
+};
+
+/// The queues of ends.
+#[derive(Debug, Default)]
+pub(in crate::session) struct EndTurns {
+    /// Sending ends that have, or may have, something to send.
+    pub(in crate::session) ready: VecDeque<u32>,
+    /// Receiving ends with news for their senders; urgent ones at the front.
+    pub(in crate::session) news: VecDeque<u32>,
+    /// Pieces on their way into the peer's memory.
+    pub(in crate::session) writes_under_way: u32,
+    /// Sending ends that wait for such a piece to arrive.
+    awaiting_writes: Vec<u32>,
+}
+
+impl EndTurns {
+    pub(super) fn rest(&mut self) {
+        self.ready.shrink_to_fit();
+        self.news.shrink_to_fit();
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.ready.clear();
+        self.news.clear();
+        self.awaiting_writes.clear();
+        self.writes_under_way = 0;
+    }
+
+    /// Drops an end that is no more. One that waits for a write finds no turn when the write is
+    /// done.
+    pub(super) fn forget(&mut self, end: u32) {
+        self.ready.retain(|&other| other != end);
+        self.news.retain(|&other| other != end);
+    }
+
+    /// Returns whether another piece may go into the peer's memory.
+    #[inline]
+    pub(in crate::session) fn may_write(&self) -> bool {
+        self.writes_under_way < WRITES_UNDER_WAY
+    }
+
+    /// The end has a turn when a write is there.
+    pub(in crate::session) fn await_write(&mut self, end: u32) {
+        if !self.awaiting_writes.contains(&end) {
+            self.awaiting_writes.push(end);
+        }
+    }
+
+    /// Lets the next frame carry the news of an end, if there are any.
+    pub(in crate::session) fn tell_first_of(&mut self, end: u32) {
+        if let Some(at) = self.news.iter().position(|&other| other == end) {
+            self.news.remove(at);
+            self.news.push_front(end);
+        }
+    }
+}
+
+impl EndTable {
+    // ---- Records ---------------------------------------------------------------------
+
+    /// Notes that records may stand in the ring of sending end `end`. Returns whether the end has a
+    /// turn: records for a peer's end that was closed are not wanted, so they need no credit
+    /// either.
+    #[inline]
+    pub fn mark_ready(&mut self, end: u32) -> bool {
+        let Some(entry) = self.entries.get_mut(end) else {
+            return false;
+        };
+        let EndState::Sender(channel) = &mut entry.state else {
+            return false;
+        };
+        if entry.closed_there && channel.closing.is_none() {
+            return false;
+        }
+        if !channel.queued {
+            channel.queued = true;
+            self.turns.ready.push_back(end);
+        }
+        true
+    }
+
+    /// Notes that the end, which was taken from the queue of ready ones, has no turn any more.
+    pub(in crate::session) fn leaves_ready(&mut self, end: u32) {
+        if let Some(channel) = self.sender_mut(end) {
+            channel.queued = false;
+        }
+    }
+
+    /// Notes that this many pieces, the oldest ones, have come to the peer's memory.
+    pub fn writes_are_done(&mut self, writes: u32) {
+        self.turns.writes_under_way -= writes;
+        while let Some(end) = self.turns.awaiting_writes.pop() {
+            self.mark_ready(end);
+        }
+    }
+
+    // ---- News ------------------------------------------------------------------------
+
+    pub(in crate::session) fn queue_news(&mut self, end: u32) {
+        let Some(channel) = self.receiver_mut(end) else {
+            return;
+        };
+        let urgent = channel.news_are_urgent();
+        let queued = channel.queued;
+        if !queued && channel.has_news() {
+            channel.queued = true;
+            if urgent {
+                self.turns.news.push_front(end);
+            } else {
+                self.turns.news.push_back(end);
+            }
+        } else if queued && urgent {
+            // Urgent news stand at the front, where `news_are_urgent` looks.
+            self.turns.tell_first_of(end);
+        }
+    }
+
+    /// Queues the news that no frame would carry ahead of the goodbye: a sender that closes at the
+    /// same time learns of arrivals in no other way.
+    pub(in crate::session) fn queue_last_news(&mut self) {
+        for (end, entry) in self.entries.iter_mut() {
+            if let EndState::Receiver(Some(channel)) = &mut entry.state
+                && entry.peer.is_some()
+                && channel.has_news()
+                && !mem::replace(&mut channel.queued, true)
+            {
+                self.turns.news.push_back(end);
+            }
+        }
+    }
+
+    /// Returns whether the peer waits for the news of an end.
+    pub(in crate::session) fn news_are_urgent(&self) -> bool {
+        self.turns
+            .news
+            .front()
+            .and_then(|&end| self.receiver(end))
+            .is_some_and(ReceiveChannel::news_are_urgent)
+    }
+
+    /// Takes the next end's news into a frame: the peer's end and the counters. The blocks of the
+    /// messages that were released are the peer's from now.
+    pub(in crate::session) fn take_news(
+        &mut self,
+        blocks: &mut Landings,
+        events: &mut VecDeque<Event>,
+    ) -> Option<(u32, Counters)> {
+        while let Some(end) = self.turns.news.pop_front() {
+            let Some(End {
+                state: EndState::Receiver(Some(channel)),
+                peer: Some(peer),
+                ..
+            }) = self.entries.get_mut(end)
+            else {
+                continue;
+            };
+            channel.queued = false;
+            if channel.has_news() {
+                let counters = channel.tell();
+                blocks.told(end, counters.released);
+                events.push_back(Event::Told { end, counters });
+                return Some((*peer, counters));
+            }
+        }
+        None
+    }
+}
