@@ -17,17 +17,14 @@ use std::{
 
 use ibex_codec::SlotWriter;
 use ibex_ring::parking::Patience;
-use ibex_transport::{
-    channel::{Abort, SendError, SendFailure, WaitAckedError},
-    session::Interface,
-};
+use ibex_transport::channel::{Abort, ChannelError};
 
 use super::{
     Stream,
     announcement::{Announcement, MOST_NAME_BYTES, Side, StreamEnds, is_name, next_number},
     error,
 };
-use crate::{CloseReason, EndCause, Peer, Sender};
+use crate::{CloseReason, EndCause, Peer, Sender, error::Interface};
 
 impl Stream {
     /// Connects to the [`Listener`](super::Listener) of that name at a peer, and waits until it has
@@ -147,8 +144,8 @@ impl StreamRequest {
                 let (opening, stream) = (&mut self.opening, &mut self.stream);
                 let encode = |slot: &mut [_]| announce(opening, stream, slot);
                 let sent = handle.poll_send(context.waker(), Some(NUMBER_BYTES), encode);
-                let sent = ready!(sent).map_err(SendFailure::from);
-                *self.sequence.insert(sent.map_err(RequestFailure::Unsent)?)
+                let sent = ready!(sent).map_err(RequestFailure::Unsent);
+                *self.sequence.insert(sent?)
             }
         };
         let accepted = ready!(handle.poll_acked(context.waker(), sequence));
@@ -164,24 +161,17 @@ impl StreamRequest {
 /// A request that failed.
 enum RequestFailure {
     /// The request was not sent.
-    Unsent(SendFailure),
+    Unsent(ChannelError),
     /// The request was not accepted.
-    Unaccepted(WaitAckedError),
+    Unaccepted(ChannelError),
 }
 
 impl RequestFailure {
     /// Returns whether the listener was dropped. This end may learn of that later than the program
     /// that connects, which knows the next listener already.
     fn is_left(&self) -> bool {
-        let (RequestFailure::Unsent(SendFailure::Failed(error))
-        | RequestFailure::Unaccepted(WaitAckedError::Failed(error))) = self
-        else {
-            return false;
-        };
-        let SendError::Disconnected(disconnected) = error else {
-            return false;
-        };
-        disconnected.cause == EndCause::PeerClosed(CloseReason::Dropped)
+        let (RequestFailure::Unsent(error) | RequestFailure::Unaccepted(error)) = self;
+        error.cause() == Some(&EndCause::PeerClosed(CloseReason::Dropped))
     }
 }
 

@@ -3,52 +3,43 @@
 
 use std::{io, sync::Arc};
 
-use ibex_transport::channel::{RecvError, RecvFailure, SendError, SendFailure, WaitAckedError};
+use ibex_transport::channel::{ChannelError, FailureReason};
 
-use crate::{CloseReason, EndCause, OpenError, OpenErrorKind, Suspension};
+use crate::{CloseReason, EndCause, OpenError, OpenErrorKind, RecvError, SendError, Suspension};
 
-pub(super) fn of_recv(error: RecvError) -> io::Error {
-    let kind = match &error {
-        RecvError::NotOpened(_) => io::ErrorKind::TimedOut,
-        RecvError::Mismatch(_) | RecvError::Corrupt { .. } => io::ErrorKind::InvalidData,
-        RecvError::Disconnected(disconnected) => match &disconnected.cause {
-            // The peer closed its node or the session, and the stream had not ended.
-            EndCause::Goodbye | EndCause::EndedByPeer { .. } => io::ErrorKind::UnexpectedEof,
-            cause => of_cause(cause),
-        },
-        RecvError::Memory(_) => io::ErrorKind::OutOfMemory,
-        _ => io::ErrorKind::Other,
+pub(super) fn of_recv(error: ChannelError) -> io::Error {
+    let kind = match error.cause() {
+        // The peer closed its node or the session, and the stream had not ended.
+        Some(EndCause::Goodbye | EndCause::EndedByPeer { .. }) => io::ErrorKind::UnexpectedEof,
+        _ => of_reason(&error),
     };
-    io::Error::new(kind, crate::RecvError::from(error))
+    io::Error::new(kind, RecvError::from(error))
 }
 
-pub(super) fn of_recv_timeout(failure: RecvFailure) -> io::Error {
-    match failure {
-        RecvFailure::Failed(error) => of_recv(error),
-        late => io::Error::new(io::ErrorKind::TimedOut, crate::RecvError::from(late)),
-    }
-}
-
-pub(super) fn of_send(error: SendError) -> io::Error {
-    let kind = match &error {
-        SendError::NotOpened(_) => io::ErrorKind::TimedOut,
-        SendError::Mismatch(_) => io::ErrorKind::InvalidData,
-        SendError::Disconnected(disconnected) => match &disconnected.cause {
+pub(super) fn of_send(error: ChannelError) -> io::Error {
+    let kind = match error.cause() {
+        Some(
             EndCause::PeerClosed(CloseReason::Dropped)
             | EndCause::Goodbye
-            | EndCause::EndedByPeer { .. } => io::ErrorKind::BrokenPipe,
-            cause => of_cause(cause),
-        },
-        SendError::Memory(_) => io::ErrorKind::OutOfMemory,
-        _ => io::ErrorKind::Other,
+            | EndCause::EndedByPeer { .. },
+        ) => io::ErrorKind::BrokenPipe,
+        _ => of_reason(&error),
     };
-    io::Error::new(kind, crate::SendError::from(error))
+    io::Error::new(kind, SendError::from(error))
 }
 
-pub(super) fn of_send_timeout(failure: SendFailure) -> io::Error {
-    match failure {
-        SendFailure::Failed(error) => of_send(error),
-        late => io::Error::new(io::ErrorKind::TimedOut, crate::SendError::from(late)),
+/// The kind for a failure, at either end.
+fn of_reason(error: &ChannelError) -> io::ErrorKind {
+    if error.is_transient() || error.is_not_opened() {
+        return io::ErrorKind::TimedOut;
+    }
+    match error.reason() {
+        Some(FailureReason::Broken(cause)) => of_cause(cause),
+        Some(FailureReason::Mismatch { .. } | FailureReason::Corrupt { .. }) => {
+            io::ErrorKind::InvalidData
+        }
+        Some(FailureReason::Memory(_)) => io::ErrorKind::OutOfMemory,
+        _ => io::ErrorKind::Other,
     }
 }
 
@@ -78,34 +69,49 @@ pub(super) fn of_open(error: OpenError) -> io::Error {
 }
 
 /// The listener was not there to take a stream in, or is gone.
-pub(super) fn of_connect(failure: SendFailure) -> io::Error {
-    match failure {
-        SendFailure::Failed(error) => refused(error),
-        late => io::Error::new(io::ErrorKind::TimedOut, crate::SendError::from(late)),
+pub(super) fn of_connect(error: ChannelError) -> io::Error {
+    match error {
+        ChannelError::Failed(failure) => match failure.reason {
+            // The ends of a stream are opened while its announcement is encoded.
+            FailureReason::Encode(error) => match error.downcast::<OpenError>() {
+                Ok(error) => of_open(*error),
+                Err(error) => io::Error::other(error),
+            },
+            FailureReason::Broken(EndCause::PeerClosed(_)) => {
+                let error = SendError::from(ChannelError::from(failure));
+                io::Error::new(io::ErrorKind::ConnectionRefused, error)
+            }
+            FailureReason::Broken(ref cause) => {
+                let kind = of_cause(cause);
+                io::Error::new(kind, SendError::from(ChannelError::from(failure)))
+            }
+            _ => of_send(failure.into()),
+        },
+        late => of_send(late),
     }
 }
 
 /// Makes an error of a failed wait for the listener to accept the stream.
-pub(super) fn of_acceptance(error: WaitAckedError) -> io::Error {
-    match error {
-        WaitAckedError::Failed(error) => refused(error),
-        WaitAckedError::Timeout {
-            channel,
-            peer,
-            suspended,
-            ..
-        } => {
-            let late = match suspended {
-                Some(suspended) => StreamNotAccepted::Suspended(channel, peer, suspended),
-                None => StreamNotAccepted::Late(channel, peer),
-            };
-            io::Error::new(io::ErrorKind::TimedOut, late)
-        }
+pub(super) fn of_acceptance(error: ChannelError) -> io::Error {
+    let Some(failure) = error.failure() else {
+        return of_connect(error);
+    };
+    let (channel, peer) = (failure.channel.to_string(), failure.peer.clone());
+    match (&failure.reason, &failure.suspended) {
+        (FailureReason::NotDone { .. }, Some(suspended)) => io::Error::new(
+            io::ErrorKind::TimedOut,
+            StreamNotAccepted::Suspended(channel, peer, suspended.clone()),
+        ),
+        (FailureReason::NotDone { .. }, None) => io::Error::new(
+            io::ErrorKind::TimedOut,
+            StreamNotAccepted::Late(channel, peer),
+        ),
         // The listener was dropped while it held the request.
-        WaitAckedError::Unacknowledged { channel, peer, .. } => {
-            let refused = StreamNotAccepted::Dropped(channel, peer);
-            io::Error::new(io::ErrorKind::ConnectionRefused, refused)
-        }
+        (FailureReason::Unacknowledged(_), _) => io::Error::new(
+            io::ErrorKind::ConnectionRefused,
+            StreamNotAccepted::Dropped(channel, peer),
+        ),
+        _ => of_connect(error),
     }
 }
 
@@ -128,27 +134,4 @@ enum StreamNotAccepted {
          stream; connect again once it listens again"
     )]
     Dropped(String, String),
-}
-
-fn refused(error: SendError) -> io::Error {
-    let kind = match &error {
-        SendError::Disconnected(disconnected) => match &disconnected.cause {
-            EndCause::PeerClosed(_) => io::ErrorKind::ConnectionRefused,
-            cause => of_cause(cause),
-        },
-        SendError::Encode(_) => return unopened(error),
-        _ => return of_send(error),
-    };
-    io::Error::new(kind, crate::SendError::from(error))
-}
-
-/// The ends of a stream are opened while its announcement is encoded.
-fn unopened(error: SendError) -> io::Error {
-    match error {
-        SendError::Encode(error) => match error.downcast::<OpenError>() {
-            Ok(error) => of_open(*error),
-            Err(error) => io::Error::other(error),
-        },
-        error => of_send(error),
-    }
 }

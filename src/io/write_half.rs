@@ -111,7 +111,7 @@ impl WriteHalf {
         }
         let patience = self.timeout.map_or(Patience::FOREVER, Patience::at_most);
         let sent = handle.send(Some(bytes), patience, |slot| put(from, bytes, slot));
-        sent.map(|_| bytes).map_err(error::of_send_timeout)
+        sent.map(|_| bytes).map_err(error::of_send)
     }
 
     /// Sends the written bytes now, if the program turns the engine.

@@ -3,12 +3,9 @@
 use std::{error::Error, fmt};
 
 use ibex_protocol::format::control::CloseReason;
-use ibex_transport::{
-    channel::SendFailure,
-    session::{Disconnected, EndCause},
-};
+use ibex_transport::channel::ChannelError;
 
-use crate::SendError;
+use crate::{EndCause, SendError};
 
 /// The error of a call of a [`LogSender`](crate::log::LogSender): the log was not sent to its end,
 /// or is not acknowledged up to a position.
@@ -202,8 +199,8 @@ pub(super) enum Ended {
 }
 
 impl Ended {
-    pub(super) fn of(end: &Disconnected) -> Self {
-        match end.cause {
+    pub(super) fn of(cause: &EndCause) -> Self {
+        match cause {
             EndCause::PeerClosed(CloseReason::Dropped) => Ended::Channel,
             EndCause::Goodbye
             | EndCause::EndedByPeer { .. }
@@ -217,13 +214,11 @@ impl Ended {
 }
 
 /// The words of an attempt that did not send, if later ones may.
-pub(super) fn why_not_yet(failure: SendFailure) -> Result<String, SendError> {
-    match failure {
-        SendFailure::Failed(error) => Err(error.into()),
-        SendFailure::TimedOut(full) => Ok(full.to_string()),
-        SendFailure::NotOpenInTime(missing) => Ok(missing.to_string()),
-        SendFailure::Full => Ok("the channel is full".to_owned()),
-        SendFailure::NotOpen => Ok("the peer has not opened its end yet".to_owned()),
+pub(super) fn why_not_yet(error: ChannelError) -> Result<String, SendError> {
+    match error {
+        ChannelError::WouldBlock => Ok("the channel is full".to_owned()),
+        late if late.is_transient() => Ok(SendError::from(late).to_string()),
+        error => Err(error.into()),
     }
 }
 

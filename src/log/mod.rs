@@ -14,7 +14,7 @@ use std::{fmt, task::Poll, time::Duration};
 
 use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
-use ibex_transport::channel::{SendError, SendFailure};
+use ibex_transport::channel::ChannelError;
 
 use self::{
     error::{Ended, LogFailure, why_not_yet},
@@ -27,8 +27,8 @@ pub use self::{
     source::{LogSent, LogSource, LogTurn},
 };
 use crate::{
-    Peer, Selectable, Sender, ToAddress, WaitError, WaitErrorKind, address, discovery::Peers,
-    message::DefaultCodec,
+    Peer, Selectable, SendError, Sender, ToAddress, WaitError, WaitErrorKind, address,
+    discovery::Peers, message::DefaultCodec,
 };
 
 /// Sends a log that the program keeps, and goes on after a restart of the far end.
@@ -126,7 +126,7 @@ enum SendStep {
     AtEnd,
     /// The reason in words, which only a call with a time-out needs: there is no room, or the time
     /// is up.
-    NotYet(Option<SendFailure>),
+    NotYet(Option<ChannelError>),
     /// Another session may follow.
     Restarted,
 }
@@ -392,10 +392,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
                 self.progress.sent(message, end);
                 Ok(SendStep::Sent)
             }
-            Poll::Ready(Err(SendFailure::Failed(error))) => {
-                self.failed(error).map(|()| SendStep::Restarted)
-            }
-            Poll::Ready(Err(failure)) => Ok(SendStep::NotYet(Some(failure))),
+            Poll::Ready(Err(late)) if late.is_transient() => Ok(SendStep::NotYet(Some(late))),
+            Poll::Ready(Err(error)) => self.failed(error.into()).map(|()| SendStep::Restarted),
             Poll::Pending => Ok(SendStep::NotYet(None)),
         }
     }
@@ -405,18 +403,18 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         if !error.spares_channel() {
             self.leave_channel();
         }
-        if let SendError::Disconnected(end) = &error {
-            match Ended::of(end) {
+        if let Some(cause) = error.cause() {
+            match Ended::of(cause) {
                 Ended::Channel => return Ok(()),
                 Ended::Session => {
-                    self.sessions
-                        .end(format_args!("{}: {}", end.peer, end.cause));
+                    let peer = error.peer().unwrap_or_default();
+                    self.sessions.end(format_args!("{peer}: {cause}"));
                     return Ok(());
                 }
                 Ended::ForGood => {}
             }
         }
-        Err(LogFailure::Send(error.into()).into())
+        Err(error.into())
     }
 
     /// Takes the channel away. The channel's last counts are final: no later ones will be known.

@@ -4,7 +4,7 @@ use std::{error::Error, fmt, future::Future, task::Poll, task::Waker};
 
 use ibex_codec::{Codec, Raw};
 use ibex_ring::parking::Patience;
-use ibex_transport::channel::SendFailure;
+use ibex_transport::channel::ChannelError;
 
 use crate::{Peer, Sender, message::DefaultCodec};
 
@@ -81,7 +81,7 @@ pub(super) enum Waiting<'a> {
 #[must_use]
 #[derive(Debug)]
 pub struct LogSent {
-    pub(super) message: Poll<Result<u64, SendFailure>>,
+    pub(super) message: Poll<Result<u64, ChannelError>>,
     pub(super) end: u64,
 }
 
@@ -101,9 +101,7 @@ impl<T: ?Sized, C: Codec<T>> LogTurn<'_, T, C> {
             Waiting::Blocking(patience) => {
                 Poll::Ready(handle.send(C::size(value), patience, encode))
             }
-            Waiting::Task(waker) => handle
-                .poll_send(waker, C::size(value), encode)
-                .map_err(SendFailure::from),
+            Waiting::Task(waker) => handle.poll_send(waker, C::size(value), encode),
         };
         LogSent { message, end }
     }
@@ -133,7 +131,7 @@ impl LogTurn<'_, [u8], Raw> {
         let reserved = match self.waiting {
             Waiting::Blocking(patience) => handle.reserve(length, patience),
             Waiting::Task(waker) => match handle.poll_reserve(waker, Some(length)) {
-                Ok(reserved) => reserved.map_err(SendFailure::from),
+                Ok(reserved) => reserved,
                 Err(_) => {
                     return LogSent {
                         message: Poll::Pending,
@@ -144,7 +142,7 @@ impl LogTurn<'_, [u8], Raw> {
         };
         let message = reserved.and_then(|mut bytes| {
             fill(bytes.bytes_mut());
-            bytes.publish().map_err(SendFailure::from)
+            bytes.publish()
         });
         LogSent {
             message: Poll::Ready(message),

@@ -42,11 +42,11 @@ use crate::{
     clock,
     endpoint::{
         channel_end::ChannelEnd,
-        error::{RecvError, RecvFailure},
+        error::{ChannelError, FailureReason},
         receive_end::{HeldLarge, LargeMemory, ReceiveEnd, Source as SourceOffer},
     },
     node::SessionShared,
-    session::{Counts, Interface, coarse_time::CoarseTime},
+    session::{Counts, coarse_time::CoarseTime},
     shared_memory::{PassedFd, RingSegment, SegmentRefused},
 };
 
@@ -130,10 +130,10 @@ impl ReceiveHandle {
         &self.end.session
     }
 
-    /// Makes errors of this end use the terms of `interface`.
+    /// Gives this end a number that its failures carry back.
     #[must_use]
-    pub fn told_as(self, interface: Interface) -> Self {
-        self.end.set_interface(interface);
+    pub fn with_tag(self, tag: u8) -> Self {
+        self.end.set_tag(tag);
         self
     }
 
@@ -221,9 +221,9 @@ impl ReceiveHandle {
             }
     }
 
-    /// Returns the next message, if there is one. [`RecvError::Ended`] is the orderly end.
+    /// Returns the next message, if there is one. [`ChannelError::Ended`] is the orderly end.
     #[inline(always)]
-    pub fn poll(&mut self) -> Result<Option<RawMessage>, RecvError> {
+    pub fn poll(&mut self) -> Result<Option<RawMessage>, ChannelError> {
         match self.take() {
             Some(message) => Ok(Some(message)),
             None => self.poll_slow(),
@@ -231,7 +231,7 @@ impl ReceiveHandle {
     }
 
     /// Returns the record at the front after checking it. The record stays there.
-    fn find(&self) -> Result<Option<Found>, RecvError> {
+    fn find(&self) -> Result<Option<Found>, ChannelError> {
         match &self.source {
             Source::Ring(ring) => match ring.peek() {
                 Ok(None) => Ok(None),
@@ -311,7 +311,7 @@ impl ReceiveHandle {
     /// If memory for an arrival is lacking, that error is returned once. Later calls find nothing
     /// until memory is available, and try for it from time to time.
     #[inline(never)]
-    fn poll_slow(&mut self) -> Result<Option<RawMessage>, RecvError> {
+    fn poll_slow(&mut self) -> Result<Option<RawMessage>, ChannelError> {
         if self.end.times.is_some() {
             self.end.advance(false);
             self.end.look_at_released();
@@ -319,18 +319,18 @@ impl ReceiveHandle {
         if self.lacks_memory() {
             return Ok(None);
         }
-        match self.poll_all() {
-            Err(RecvError::Memory(error)) => {
-                let lacks_room = error.is_beyond_limit();
+        let found = self.poll_all();
+        match (is_beyond_limit(&found), found) {
+            (Some(lacks_room), Err(error)) => {
                 self.end.lacks_room.store(lacks_room, Ordering::Relaxed);
                 let is_news = self.try_later();
                 // A message that waits for the release of others does not lack memory.
-                match is_news && !error.is_beyond_limit() {
-                    true => Err(error.into()),
+                match is_news && !lacks_room {
+                    true => Err(error),
                     false => Ok(None),
                 }
             }
-            found => {
+            (_, found) => {
                 if self.retry_at.take().is_some() {
                     self.end.lacks_room.store(false, Ordering::Relaxed);
                 }
@@ -354,7 +354,7 @@ impl ReceiveHandle {
         is_news
     }
 
-    fn poll_all(&mut self) -> Result<Option<RawMessage>, RecvError> {
+    fn poll_all(&mut self) -> Result<Option<RawMessage>, ChannelError> {
         // Both facts are read before the last look. So the look misses no record that came before
         // them, and no ring that replaced another. `over` is read before `closed_at`, because the
         // end of the session often follows an orderly end at once.
@@ -366,7 +366,7 @@ impl ReceiveHandle {
         }
         let Some(found) = self.find()? else {
             if closed_at.is_some_and(|last| last <= self.handed_out) {
-                return Err(RecvError::Ended);
+                return Err(ChannelError::Ended);
             }
             return if over {
                 Err(self.end.error())
@@ -421,8 +421,7 @@ impl ReceiveHandle {
             return false;
         }
         let outcome = self.take_source().and_then(|()| self.map_segment());
-        if let Err(RecvError::Memory(error)) = outcome {
-            let lacks_room = error.is_beyond_limit();
+        if let Some(lacks_room) = is_beyond_limit(&outcome) {
             self.end.lacks_room.store(lacks_room, Ordering::Relaxed);
             self.try_later();
             return false;
@@ -451,7 +450,7 @@ impl ReceiveHandle {
         large.front().is_some_and(|next| next.sequence == sequence)
     }
 
-    fn end_of_stream(&self) -> Result<Option<RawMessage>, RecvError> {
+    fn end_of_stream(&self) -> Result<Option<RawMessage>, ChannelError> {
         // The order of reads is that of `poll_all`.
         let over = self.end.state.is_over();
         if self
@@ -460,7 +459,7 @@ impl ReceiveHandle {
             .get()
             .is_some_and(|theirs| theirs.closed_at() == Some(0))
         {
-            return Err(RecvError::Ended);
+            return Err(ChannelError::Ended);
         }
         if over && !self.end.has_source.load(Ordering::Relaxed) {
             return Err(self.end.error());
@@ -469,7 +468,7 @@ impl ReceiveHandle {
     }
 
     /// Hands a large message out once all of it has arrived.
-    fn poll_large(&mut self, found: Found, over: bool) -> Result<Option<RawMessage>, RecvError> {
+    fn poll_large(&mut self, found: Found, over: bool) -> Result<Option<RawMessage>, ChannelError> {
         let sequence = self.handed_out + 1;
         let Some((payload, length, memory, time)) = self.find_large(&found, sequence)? else {
             return if over {
@@ -499,7 +498,7 @@ impl ReceiveHandle {
 
     /// Checks that a message of `length` bytes has a trace context at its end, if its record says
     /// so, and that the ends agreed on that.
-    fn check_trace(&self, kind: RecordKind, length: usize) -> Result<(), RecvError> {
+    fn check_trace(&self, kind: RecordKind, length: usize) -> Result<(), ChannelError> {
         let is_agreed = || {
             self.end
                 .state
@@ -512,14 +511,14 @@ impl ReceiveHandle {
         Ok(())
     }
 
-    fn refused(&self, what: &str) -> RecvError {
+    fn refused(&self, what: &str) -> ChannelError {
         self.end.session.misbehaved(what);
         self.end.error()
     }
 
     /// Takes over the source that the engine left, if there is one. A ring is mapped here, on the
     /// caller's thread.
-    fn take_source(&mut self) -> Result<(), RecvError> {
+    fn take_source(&mut self) -> Result<(), ChannelError> {
         if !self.end.has_source.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -548,7 +547,7 @@ impl ReceiveHandle {
                     // The ring stays with the end, for the next call.
                     *offered = Some(SourceOffer::Ring { fd, capacity });
                     end.has_source.store(true, Ordering::Relaxed);
-                    return Err(error.into());
+                    return Err(end.failed(FailureReason::Memory(error)));
                 }
                 source => source.map_err(|refused| refused.to_string()),
             },
@@ -615,28 +614,34 @@ impl ReceiveHandle {
     }
 
     /// Waits until the peer has opened its end.
-    pub fn opened(&mut self, patience: Patience) -> Result<(), RecvFailure> {
+    pub fn opened(&mut self, patience: Patience) -> Result<(), ChannelError> {
         let end = &*self.end;
-        Ok(end.wait_open(patience, || end.counts())?)
+        end.wait_open(patience, || end.counts())
     }
 
     /// Returns the error of calls in a fork of the process.
     #[cold]
     #[must_use]
-    pub fn used_after_fork(&self) -> RecvError {
-        self.end.used_after_fork().into()
+    pub fn used_after_fork(&self) -> ChannelError {
+        self.end.used_after_fork()
     }
 
     /// Makes the error for a message whose bytes are not valid.
     #[cold]
     #[must_use]
-    pub fn corrupt(&self, message: &RawMessage, why: &str) -> RecvError {
-        RecvError::Corrupt {
-            channel: self.end.name.to_string(),
-            peer: self.end.session.peer_name(),
+    pub fn corrupt(&self, message: &RawMessage, why: &str) -> ChannelError {
+        self.end.failed(FailureReason::Corrupt {
             sequence: message.sequence(),
             why: why.to_owned(),
-        }
+        })
+    }
+}
+
+/// Returns, of a look that lacked memory, whether that is room within the node's limit.
+fn is_beyond_limit<T>(outcome: &Result<T, ChannelError>) -> Option<bool> {
+    match outcome.as_ref().err()?.reason()? {
+        FailureReason::Memory(error) => Some(error.is_beyond_limit()),
+        _ => None,
     }
 }
 

@@ -27,14 +27,14 @@ use crate::{
     clock,
     endpoint::{
         channel_end::ChannelEnd,
-        error::{Full, MessageTooLong, SendError, SendFailure, WaitAckedError},
+        error::{ChannelError, FailureReason, Full},
         send_end::{SendEnd, Writing},
         send_producer::SendProducer,
         send_wait::{Registration, Room},
         state::End,
     },
     node::{Measured, SessionShared, Stopwatch},
-    session::{Counts, EndCause, Interface},
+    session::{Counts, EndCause},
 };
 
 /// Why an encoder stopped.
@@ -79,10 +79,10 @@ impl SendHandle {
         }
     }
 
-    /// Makes errors of this end use the terms of `interface`.
+    /// Gives this end a number that its failures carry back.
     #[must_use]
-    pub fn told_as(self, interface: Interface) -> Self {
-        self.end.set_interface(interface);
+    pub fn with_tag(self, tag: u8) -> Self {
+        self.end.set_tag(tag);
         self
     }
 
@@ -141,7 +141,7 @@ impl SendHandle {
         size: Option<usize>,
         patience: Patience,
         encode: impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
-    ) -> Result<u64, SendFailure> {
+    ) -> Result<u64, ChannelError> {
         self.enter(patience)?.send(size, patience, encode)
     }
 
@@ -151,7 +151,7 @@ impl SendHandle {
         &mut self,
         length: usize,
         patience: Patience,
-    ) -> Result<RawReservation<'_>, SendFailure> {
+    ) -> Result<RawReservation<'_>, ChannelError> {
         let mut entered = self.enter(patience)?;
         entered.place(length, patience)?;
         self.reserved = entered.keep();
@@ -162,9 +162,9 @@ impl SendHandle {
     }
 
     #[inline(always)]
-    pub(super) fn enter(&mut self, patience: Patience) -> Result<Entered<'_>, SendFailure> {
+    pub(super) fn enter(&mut self, patience: Patience) -> Result<Entered<'_>, ChannelError> {
         if fork::is_child() {
-            return Err(self.end.used_after_fork().into());
+            return Err(self.end.used_after_fork());
         }
         self.end_if_leaked();
         // The favour is withdrawn before a second handle exists. Passing that handle to another
@@ -294,12 +294,12 @@ impl SendHandle {
     }
 
     /// Waits until the peer has opened its end.
-    pub fn opened(&mut self, patience: Patience) -> Result<(), SendFailure> {
+    pub fn opened(&mut self, patience: Patience) -> Result<(), ChannelError> {
         self.end.opened(patience)
     }
 
     /// Waits until the peer's engine holds message `sequence`.
-    pub fn wait_received(&self, sequence: u64, patience: Patience) -> Result<(), WaitAckedError> {
+    pub fn wait_received(&self, sequence: u64, patience: Patience) -> Result<(), ChannelError> {
         match self.end.path.delivered(&self.end, sequence) {
             Some(answer) => answer,
             None => self.end.wait_news(Ask::received(sequence), patience),
@@ -308,9 +308,8 @@ impl SendHandle {
 
     /// Returns why the channel never opened, if that is certain.
     #[must_use]
-    pub fn open_failure(&self) -> Option<SendError> {
-        let failure = self.end.open_failure(|| self.end.counts());
-        failure.map(SendError::from)
+    pub fn open_failure(&self) -> Option<ChannelError> {
+        self.end.open_failure(|| self.end.counts())
     }
 
     /// Returns whether the peer has opened its end.
@@ -327,7 +326,7 @@ impl SendHandle {
     }
 
     /// Waits until the peer's application has acknowledged message `sequence`.
-    pub fn wait_acked(&self, sequence: u64, patience: Patience) -> Result<(), WaitAckedError> {
+    pub fn wait_acked(&self, sequence: u64, patience: Patience) -> Result<(), ChannelError> {
         let stopwatch = self.time_ack();
         self.end.wait_news(Ask::acknowledged(sequence), patience)?;
         if let Some(stopwatch) = stopwatch {
@@ -418,7 +417,7 @@ impl Entered<'_> {
         size: Option<usize>,
         patience: Patience,
         mut encode: impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
-    ) -> Result<u64, SendFailure> {
+    ) -> Result<u64, ChannelError> {
         let end = self.end;
         if let Some(producer) = self.producer()
             && producer.takes(size.unwrap_or(producer.typical))
@@ -428,9 +427,9 @@ impl Entered<'_> {
                 Ok(length) if length as u64 <= producer.max_message_bytes => {
                     return Ok(end.publish(producer, RecordKind::Data, length));
                 }
-                Ok(length) => return Err(end.too_long(Some(length as u64)).into()),
+                Ok(length) => return Err(end.too_long(Some(length as u64))),
                 Err(Abort::Overflow) => {}
-                Err(Abort::Failed(error)) => return Err(SendError::Encode(error).into()),
+                Err(Abort::Failed(error)) => return Err(end.failed(FailureReason::Encode(error))),
             }
         }
         self.send_slow(size, patience, &mut encode)
@@ -453,7 +452,7 @@ impl Entered<'_> {
     pub(super) fn open_producer(
         &mut self,
         patience: Patience,
-    ) -> Result<&mut SendProducer, SendFailure> {
+    ) -> Result<&mut SendProducer, ChannelError> {
         let end = self.end;
         end.opened(patience)?;
         let Writing { producer, before } = self.writing();
@@ -461,7 +460,8 @@ impl Entered<'_> {
             Some(producer) => Ok(producer),
             none => {
                 // If memory is refused now, the next send tries again.
-                let made = SendProducer::create(end, *before).map_err(SendError::Memory)?;
+                let made = SendProducer::create(end, *before)
+                    .map_err(|error| end.failed(FailureReason::Memory(error)))?;
                 Ok(none.insert(Box::new(made)))
             }
         }
@@ -487,7 +487,7 @@ impl Entered<'_> {
         size: Option<usize>,
         patience: Patience,
         encode: &mut Encoder<'_>,
-    ) -> Result<u64, SendFailure> {
+    ) -> Result<u64, ChannelError> {
         let sent = self.find_room_and_send(size, patience, encode);
         if sent.is_err() {
             self.end.gave_up_waiting();
@@ -500,7 +500,7 @@ impl Entered<'_> {
         size: Option<usize>,
         patience: Patience,
         encode: &mut Encoder<'_>,
-    ) -> Result<u64, SendFailure> {
+    ) -> Result<u64, ChannelError> {
         let end = self.end;
         self.open_producer(patience)?;
         let is_traced = end.state.agreed().is_some_and(|agreed| agreed.is_traced);
@@ -531,13 +531,13 @@ impl Entered<'_> {
         size: Option<usize>,
         patience: Patience,
         encode: &mut Encoder<'_>,
-    ) -> Result<u64, SendFailure> {
+    ) -> Result<u64, ChannelError> {
         let end = self.end;
         let (in_ring, beside) = kinds;
         let producer = self.open_producer(patience)?;
         producer.largest = end.path.longest_record(end, &producer.ring);
         if let Some(length) = size.filter(|&length| length as u64 > producer.max_message_bytes) {
-            return Err(end.too_long(Some(length as u64)).into());
+            return Err(end.too_long(Some(length as u64)));
         }
         let mut wanted = size.unwrap_or(producer.typical);
         while wanted <= producer.largest {
@@ -546,10 +546,10 @@ impl Entered<'_> {
             let room = slot.len();
             match encode(slot) {
                 Ok(length) if length as u64 > producer.max_message_bytes => {
-                    return Err(end.too_long(Some(length as u64)).into());
+                    return Err(end.too_long(Some(length as u64)));
                 }
                 Ok(length) => return Ok(end.publish(producer, in_ring, length)),
-                Err(Abort::Failed(error)) => return Err(SendError::Encode(error).into()),
+                Err(Abort::Failed(error)) => return Err(end.failed(FailureReason::Encode(error))),
                 Err(Abort::Overflow) if room >= producer.largest => break,
                 Err(Abort::Overflow) => wanted = (room * 2).clamp(wanted + 1, producer.largest),
             }
@@ -559,7 +559,7 @@ impl Entered<'_> {
 
     /// Finds a place in which `length` bytes can be built: room in the ring, or separate memory.
     #[inline(always)]
-    pub(super) fn place(&mut self, length: usize, patience: Patience) -> Result<(), SendFailure> {
+    pub(super) fn place(&mut self, length: usize, patience: Patience) -> Result<(), ChannelError> {
         let end = self.end;
         match self.producer() {
             Some(producer)
@@ -576,11 +576,11 @@ impl Entered<'_> {
     /// Makes a place for a message, and waits for room.
     #[cold]
     #[inline(never)]
-    fn find_place(&mut self, length: usize, patience: Patience) -> Result<(), SendFailure> {
+    fn find_place(&mut self, length: usize, patience: Patience) -> Result<(), ChannelError> {
         let end = self.end;
         let producer = self.open_producer(patience)?;
         if length as u64 > producer.max_message_bytes {
-            return Err(end.too_long(Some(length as u64)).into());
+            return Err(end.too_long(Some(length as u64)));
         }
         if length <= producer.largest {
             return end.wait_room(producer, length, patience);
@@ -654,8 +654,10 @@ impl SendEnd {
         producer: &mut SendProducer,
         length: usize,
         patience: Patience,
-    ) -> Result<(), SendFailure> {
-        producer.back(length).map_err(SendError::Memory)?;
+    ) -> Result<(), ChannelError> {
+        producer
+            .back(length)
+            .map_err(|error| self.failed(FailureReason::Memory(error)))?;
         let full = SendProducer::full_window;
         self.wait_until(producer, patience, (FOR_RELEASE, full), |producer| {
             producer.takes(length)
@@ -671,7 +673,7 @@ impl SendEnd {
         patience: Patience,
         (ask, full): (Ask, impl Fn(&SendProducer) -> Full),
         mut enough: impl FnMut(&mut SendProducer) -> bool,
-    ) -> Result<(), SendFailure> {
+    ) -> Result<(), ChannelError> {
         let (end, session) = (self, &self.session);
         // What was released when the first look failed. Only the first round looks before it waits;
         // each wait begins with a new question.
@@ -697,7 +699,7 @@ impl SendEnd {
                 if patience == Patience::None {
                     session.poll();
                 }
-                break room.look().ok_or(SendFailure::Full)?;
+                break room.look().ok_or(ChannelError::WouldBlock)?;
             };
             if self.times.is_some() {
                 waits_since.get_or_insert_with(clock::now);
@@ -731,19 +733,16 @@ impl SendEnd {
         answer
     }
 
-    pub(super) fn too_long(&self, length: Option<u64>) -> SendError {
+    pub(super) fn too_long(&self, length: Option<u64>) -> ChannelError {
         let agreed = self.state.agreed();
         let (limit, here_to_there) = agreed.map_or((0, cmp::Ordering::Equal), |agreed| {
             (agreed.max_message_bytes, agreed.limit_here_to_there)
         });
-        SendError::TooLong(Box::new(MessageTooLong {
-            channel: self.name.to_string(),
-            peer: self.session.peer_name(),
+        self.failed(FailureReason::TooLong {
             length,
             limit,
             here_to_there,
-            interface: self.interface(),
-        }))
+        })
     }
 }
 

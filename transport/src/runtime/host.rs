@@ -21,7 +21,7 @@ use crate::{
     connection::{Connection, Context},
     endpoint::receive_end::ReceiveEnd,
     node::{Host, Mark, SessionShared, What},
-    session::{EngineId, Interface},
+    session::EngineId,
 };
 
 impl Runtime {
@@ -192,11 +192,10 @@ impl SessionShared {
         self.runtime().watch_link(self.id, watch);
     }
 
-    /// Returns the interface by which this node uses the end with this name and role, if it has
-    /// one.
+    /// Returns the tag of the end with this name and role, if this node has it.
     #[must_use]
-    pub fn interface_of(&self, name: &str, role: Role) -> Option<Interface> {
-        self.on_link(|link, _| link.core.ends.interface_of(name, role))
+    pub fn tag_of(&self, name: &str, role: Role) -> Option<u8> {
+        self.on_link(|link, _| link.core.ends.tag_of(name, role))
             .flatten()
     }
 

@@ -7,7 +7,7 @@ use ibex_ring::memory::{MemoryClaim, MemoryError};
 use super::{Found, FoundLarge, ReceiveHandle, Source};
 use crate::{
     endpoint::{
-        error::RecvError,
+        error::{ChannelError, FailureReason},
         receive_end::{LargeArrival, LargeMemory, LargePlace},
     },
     shared_memory::SegmentRefused,
@@ -19,7 +19,7 @@ impl ReceiveHandle {
         &mut self,
         found: &Found,
         sequence: u64,
-    ) -> Result<Option<FoundLarge>, RecvError> {
+    ) -> Result<Option<FoundLarge>, ChannelError> {
         if matches!(self.source, Source::Ring(_)) {
             if found.length != LargeAnnouncement::MAX_BYTES {
                 return Err(self.refused("an announcement of a large message is malformed"));
@@ -71,7 +71,7 @@ impl ReceiveHandle {
 
     /// Maps the segment of the next large message, if the message came with one. If memory for the
     /// segment is lacking, it stays with the message.
-    pub(super) fn map_segment(&mut self) -> Result<(), RecvError> {
+    pub(super) fn map_segment(&mut self) -> Result<(), ChannelError> {
         // Only this handle takes messages out, and no message is put in before the front. So the
         // front stays the same message.
         let (slot, capacity, passed) = match self.end.large().front_mut() {
@@ -114,7 +114,7 @@ impl ReceiveHandle {
                 {
                     *kept = Some(passed);
                 }
-                Err(error.into())
+                Err(self.end.failed(FailureReason::Memory(error)))
             }
             Err(refused) => Err(self.refused(&refused.to_string())),
         }
@@ -155,7 +155,7 @@ impl ReceiveHandle {
         }
     }
 
-    fn in_segment(&mut self, slot: u32, length: u64) -> Result<FoundLarge, RecvError> {
+    fn in_segment(&mut self, slot: u32, length: u64) -> Result<FoundLarge, ChannelError> {
         let limit = self
             .end
             .state
@@ -168,7 +168,8 @@ impl ReceiveHandle {
         match segment {
             Ok(segment) => {
                 let (payload, capacity) = segment.memory();
-                self.claim_next(capacity as u64)?;
+                self.claim_next(capacity as u64)
+                    .map_err(|error| self.end.failed(FailureReason::Memory(error)))?;
                 let memory = LargeMemory::Segment(segment, self.claim.take());
                 Ok((payload, length as usize, memory, 0))
             }

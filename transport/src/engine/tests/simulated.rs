@@ -27,7 +27,7 @@ use ibex_ring::parking::Patience;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
-    channel::{ReceiveHandle, SendFailure, SendHandle},
+    channel::{ChannelError, ReceiveHandle, SendHandle},
     engine::{Admission, lendable_credit},
     node::SessionShared,
     runtime::{Driver, EventLoop, Runtime, RuntimeConfig, Step},
@@ -297,7 +297,7 @@ impl Stage {
         });
         match sent {
             Ok(_) => channel.sent += 1,
-            Err(SendFailure::Full | SendFailure::NotOpen) => {}
+            Err(ChannelError::WouldBlock | ChannelError::NotOpenYet) => {}
             Err(failure) => assert!(is_cut || is_closing, "{failure:?}"),
         }
     }
