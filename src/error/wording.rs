@@ -29,8 +29,8 @@ impl<'a> Wording<'a> {
     }
 
     fn subject(&self) -> String {
-        let ChannelFailure { channel, peer, .. } = self.failure;
-        self.interface.subject(channel, peer)
+        self.interface
+            .subject(&self.failure.channel, &self.failure.peer)
     }
 
     fn is_of_channel(&self) -> bool {
@@ -279,15 +279,10 @@ impl Wording<'_> {
 
 // ---- Messages and their types --------------------------------------------------------------
 
-/// All versions that an end offers, in a readable form.
-struct Offered<'a>(&'a ChannelSpec);
-
-impl fmt::Display for Offered<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.newest.fmt(f)?;
-        let mut older = self.0.older.iter();
-        older.try_for_each(|version| write!(f, " or {version}"))
-    }
+/// Returns all versions that an end offers, in a readable form.
+fn offered(spec: &ChannelSpec) -> String {
+    let older = spec.older.iter().map(|version| format!(" or {version}"));
+    format!("{}{}", spec.newest, older.collect::<String>())
 }
 
 impl Wording<'_> {
@@ -298,7 +293,7 @@ impl Wording<'_> {
         f: &mut fmt::Formatter<'_>,
     ) -> fmt::Result {
         let subject = self.subject();
-        let (here, there) = (Offered(ours), Offered(theirs));
+        let (here, there) = (offered(ours), offered(theirs));
         match self.interface {
             Interface::Channel if ours.older.is_empty() && theirs.older.is_empty() => write!(
                 f,
@@ -339,19 +334,10 @@ impl Wording<'_> {
         let subject = self.subject();
         let length =
             length.map_or_else(|| format!("more than {limit}"), |length| length.to_string());
-        let (what, here, both, there, or) = match self.interface {
-            Interface::Channel => {
-                let (both, or) = ("both ends", "send it in parts");
-                ("message", "this end", both, "the receiving end", or)
-            }
-            Interface::Caller => {
-                let (both, or) = ("both nodes", "split it");
-                ("request", "the caller", both, "the service", or)
-            }
-            Interface::Service => {
-                let (both, or) = ("both nodes", "split it");
-                ("reply", "the service", both, "the caller", or)
-            }
+        let (what, here, there) = match self.interface {
+            Interface::Channel => ("message", "this end", "the receiving end"),
+            Interface::Caller => ("request", "the caller", "the service"),
+            Interface::Service => ("reply", "the service", "the caller"),
             Interface::Stream | Interface::Listener => {
                 return write!(
                     f,
@@ -359,6 +345,10 @@ impl Wording<'_> {
                      memory_limit of a node lowers it; raise that, or write less at a time"
                 );
             }
+        };
+        let (both, or) = match self.is_of_channel() {
+            true => ("both ends", "send it in parts"),
+            false => ("both nodes", "split it"),
         };
         write!(
             f,

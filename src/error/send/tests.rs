@@ -10,7 +10,7 @@ use crate::PeerId;
 
 #[test]
 fn the_result_of_a_send_is_small() {
-    assert_eq!(size_of::<Result<u64, SendError>>(), 4 * size_of::<usize>());
+    assert_eq!(size_of::<Result<u64, SendError>>(), 3 * size_of::<usize>());
 }
 
 #[test]

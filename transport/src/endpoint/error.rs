@@ -6,7 +6,6 @@
 
 use std::{cmp::Ordering, error::Error, fmt, sync::Arc, time::Duration};
 
-use ibex_base::{Rounded, fork::UsedAfterFork};
 use ibex_protocol::format::control::{ChannelSpec, Role};
 use ibex_ring::memory::MemoryError;
 
@@ -15,16 +14,20 @@ use crate::session::{Counts, EndCause, Suspension};
 /// Why a call at a channel's end did not do what it was asked for.
 ///
 /// The variants without facts are answers of the hot path, and allocate nothing.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
     /// There is no room or no message, or another clone has the turn, and the caller did not ask to
     /// wait.
+    #[error("it would block")]
     WouldBlock,
     /// The peer has not opened its end, and the caller did not ask to wait.
+    #[error("the peer has not opened its end")]
     NotOpenYet,
     /// The last sender closed, and every message that it sent was handed out.
+    #[error("the channel has ended in order")]
     Ended,
     /// Any other failure.
+    #[error("{0}")]
     Failed(Box<ChannelFailure>),
 }
 
@@ -48,9 +51,10 @@ pub struct ChannelFailure {
 }
 
 /// The reason for a failure at a channel's end.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum FailureReason {
     /// The caller's deadline passed before there was room to send.
+    #[error("no room in time, for lack of {full:?}")]
     NoRoom {
         /// The limit that was reached; `None` if another clone of the sender had the turn.
         full: Option<Full>,
@@ -60,12 +64,14 @@ pub enum FailureReason {
         stalled_for: Option<Duration>,
     },
     /// The caller's deadline passed before a message came.
+    #[error("no message in time (lacks room: {lacks_room})")]
     NoMessage {
         /// A message has arrived, or begun to, and waits for room within this node's
         /// `memory_limit`.
         lacks_room: bool,
     },
     /// The caller's deadline passed before the receiver had, or had acknowledged, a message.
+    #[error("the receiver is not done with message {sequence} in time")]
     NotDone {
         /// The message that the call waited for.
         sequence: u64,
@@ -74,8 +80,13 @@ pub enum FailureReason {
     },
     /// The receiver dropped this message without acknowledging it, so neither this nor a later one
     /// will ever be acknowledged.
+    #[error("message {0} was dropped unacknowledged")]
     Unacknowledged(u64),
     /// The peer did not open its end in the time that the call waited.
+    #[error(
+        "the peer did not open its end within {waited:?}; the same end there: {is_same_there}, \
+         others: {other_names:?}"
+    )]
     NotOpened {
         /// The peer opened the same kind of end under this name as this node.
         is_same_there: bool,
@@ -88,6 +99,7 @@ pub enum FailureReason {
         open_timeout: Duration,
     },
     /// The ends have no version of the message type in common.
+    #[error("message types differ: here {}, there {}", ours.newest, theirs.newest)]
     Mismatch {
         /// This end's message type, with all of its versions.
         ours: ChannelSpec,
@@ -95,6 +107,7 @@ pub enum FailureReason {
         theirs: ChannelSpec,
     },
     /// The message is longer than the channel's limit. The channel stays usable.
+    #[error("a message is above {limit} bytes")]
     TooLong {
         /// Length of the message in bytes, if it is known.
         length: Option<u64>,
@@ -104,9 +117,11 @@ pub enum FailureReason {
         here_to_there: Ordering,
     },
     /// The codec refused the value. Nothing was sent, and the channel stays usable.
+    #[error("a value cannot be encoded: {0}")]
     Encode(Box<dyn Error + Send + Sync>),
     /// The bytes of a message are not a valid value. The message was released, and the next call
     /// continues after it.
+    #[error("message {sequence} is not valid: {why}")]
     Corrupt {
         /// The message.
         sequence: u64,
@@ -115,14 +130,18 @@ pub enum FailureReason {
     },
     /// There is no memory for the ring or a message. Nothing was sent; or what has arrived stays
     /// where it is, and later calls wait for memory, which this node asks for every 20 ms.
+    #[error("{0}")]
     Memory(MemoryError),
     /// The calling thread is in the middle of a message of the same channel: it holds a reservation
     /// of another clone, or a value's serializer made this call. The thread would wait for itself,
     /// without end.
+    #[error("this thread is building a message of it")]
     Nested,
     /// The channel broke. Every message that had arrived was handed out before.
+    #[error("it has ended: {0}")]
     Broken(EndCause),
     /// The calling process is a fork of the one that opened the channel.
+    #[error("this process is a fork of the one that opened it")]
     UsedAfterFork,
 }
 
@@ -234,17 +253,6 @@ impl From<Box<ChannelFailure>> for ChannelError {
     }
 }
 
-impl fmt::Display for ChannelError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::WouldBlock => f.write_str("would block"),
-            Self::NotOpenYet => f.write_str("the peer has not opened its end"),
-            Self::Ended => f.write_str("the channel has ended in order"),
-            Self::Failed(failure) => failure.fmt(f),
-        }
-    }
-}
-
 impl fmt::Display for ChannelFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -256,46 +264,10 @@ impl fmt::Display for ChannelFailure {
             reason,
             ..
         } = self;
-        write!(f, "{end} of channel \"{channel}\" with {peer}: ")?;
-        match reason {
-            FailureReason::NoRoom { full: None, .. } => f.write_str("a clone has the turn")?,
-            FailureReason::NoRoom { .. } => write!(f, "it stayed full ({counts})")?,
-            FailureReason::NoMessage { lacks_room: false } => f.write_str("no message came")?,
-            FailureReason::NoMessage { .. } => f.write_str("no room within memory_limit")?,
-            FailureReason::NotDone { sequence, .. } => {
-                write!(f, "the receiver is not done with message {sequence}")?;
-            }
-            FailureReason::Unacknowledged(sequence) => {
-                write!(f, "message {sequence} was dropped unacknowledged")?;
-            }
-            FailureReason::NotOpened {
-                is_same_there,
-                other_names,
-                waited,
-                ..
-            } => {
-                let (missing, waited) = (end.opposite(), Rounded(*waited));
-                write!(f, "the peer did not open a {missing} within {waited}")?;
-                if *is_same_there {
-                    write!(f, ", and opened a {end} as well")?;
-                } else if !other_names.is_empty() {
-                    write!(f, ", and opened {other_names:?}")?;
-                }
-            }
-            FailureReason::Mismatch { ours, theirs } => {
-                let (ours, theirs) = (&ours.newest, &theirs.newest);
-                write!(f, "message types differ: here {ours}, there {theirs}")?;
-            }
-            FailureReason::TooLong { limit, .. } => write!(f, "a message is above {limit} bytes")?,
-            FailureReason::Encode(error) => write!(f, "a value cannot be encoded: {error}")?,
-            FailureReason::Corrupt { sequence, why } => {
-                write!(f, "message {sequence} is not valid: {why}")?;
-            }
-            FailureReason::Memory(error) => error.fmt(f)?,
-            FailureReason::Nested => f.write_str("this thread is building a message of it")?,
-            FailureReason::Broken(cause) => write!(f, "it has ended: {cause} ({counts})")?,
-            FailureReason::UsedAfterFork => UsedAfterFork::new("it").fmt(f)?,
-        }
+        write!(
+            f,
+            "{end} of channel \"{channel}\" with {peer}: {reason} ({counts})"
+        )?;
         match suspended {
             Some(suspended) => write!(f, "; {suspended}"),
             None => Ok(()),
