@@ -277,8 +277,6 @@ impl Wording<'_> {
     }
 }
 
-// ---- Messages and their types --------------------------------------------------------------
-
 /// Returns all versions that an end offers, in a readable form.
 fn offered(spec: &ChannelSpec) -> String {
     let older = spec.older.iter().map(|version| format!(" or {version}"));

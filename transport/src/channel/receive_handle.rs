@@ -547,6 +547,7 @@ impl ReceiveHandle {
                     // The ring stays with the end, for the next call.
                     *offered = Some(SourceOffer::Ring { fd, capacity });
                     end.has_source.store(true, Ordering::Relaxed);
+                    drop(offered);
                     return Err(end.failed(FailureReason::Memory(error)));
                 }
                 source => source.map_err(|refused| refused.to_string()),
