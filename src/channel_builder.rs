@@ -7,16 +7,13 @@ use ibex_protocol::format::{
     control::{ChannelSpec, Role},
     message_version::MessageVersion,
 };
-use ibex_transport::{
-    channel::{ReceiveHandle, SendHandle},
-    session::Interface,
-};
+use ibex_transport::channel::{ReceiveHandle, SendHandle};
 
 #[allow(unused_imports, reason = "the documentation speaks of it")]
 use crate::Node;
 use crate::{
     Codec, OpenError, Peer, Receiver, Sender,
-    error::{OpenFailure, Refusal},
+    error::{Interface, OpenFailure, Refusal},
     message::DefaultCodec,
     setting::SettingError,
     template::ChannelTemplate,
@@ -201,7 +198,7 @@ impl<C> ChannelBuilder<C> {
         let timeout = self.template.defaults.open_timeout;
         let opened = runtime.open_sender(self.at.session(), self.template.name(), spec, timeout);
         let handle = opened.map_err(|error| refuse(error.into()))?;
-        Ok(handle.told_as(self.template.interface))
+        Ok(handle.with_tag(self.template.interface.tag()))
     }
 
     /// Returns a handle of the shared sending end of this name, which stays open as long as the
@@ -217,7 +214,7 @@ impl<C> ChannelBuilder<C> {
         let timeout = self.template.defaults.open_timeout;
         let opened = runtime.shared_sender(self.at.session(), self.template.name(), &spec, timeout);
         let handle = opened.map_err(|error| refuse(error.into()))?;
-        Ok(Sender::new(handle.told_as(self.template.interface)))
+        Ok(Sender::new(handle.with_tag(self.template.interface.tag())))
     }
 
     /// Returns how long a blocking call waits for the peer to open its end.
@@ -246,7 +243,7 @@ impl<C> ChannelBuilder<C> {
             every,
         );
         let handle = opened.map_err(|error| refuse(error.into()))?;
-        Ok(handle.told_as(self.template.interface))
+        Ok(handle.with_tag(self.template.interface.tag()))
     }
 
     /// Returns the builder of a service's channel of replies; this is that of its requests.
@@ -264,10 +261,8 @@ impl<C> ChannelBuilder<C> {
         };
         let is_taken = reason == OpenFailure::AlreadyOpen;
         let holder = is_taken.then(|| {
-            self.at
-                .session()
-                .requests
-                .interface_of(self.template.name(), end)
+            let requests = &self.at.session().requests;
+            requests.tag_of(self.template.name(), end)
         });
         OpenError::from(Refusal {
             channel: self.template.name().to_owned(),
@@ -275,7 +270,9 @@ impl<C> ChannelBuilder<C> {
             end,
             reason,
             interface: self.template.interface,
-            holder: holder.flatten().unwrap_or(self.template.interface),
+            holder: holder
+                .flatten()
+                .map_or(self.template.interface, Interface::of_tag),
         })
     }
 

@@ -238,11 +238,14 @@ impl Event {
                 names,
                 cause,
             },
-            What::NotOpened(missing) => Event::NotOpened {
+            What::NotOpened(failure) => Event::NotOpened {
                 peer,
                 address,
                 names,
-                missing,
+                missing: match NotOpened::of(failure) {
+                    Ok(missing) => missing,
+                    Err(other) => unreachable!("no missing end: {other}"),
+                },
             },
             What::Stalled(stalled) => Event::Stalled {
                 peer,

@@ -220,8 +220,8 @@ pub use address::ToAddress;
 pub use channel_builder::ChannelBuilder;
 pub use draining::DrainReport;
 pub use error::{
-    ConnectError, ConnectErrorKind, ListenError, ListenErrorKind, OpenError, OpenErrorKind,
-    RecvError, RecvErrorKind, SendError, SendErrorKind, WaitError, WaitErrorKind,
+    ConnectError, ConnectErrorKind, ListenError, ListenErrorKind, NotOpened, OpenError,
+    OpenErrorKind, RecvError, RecvErrorKind, SendError, SendErrorKind, WaitError, WaitErrorKind,
 };
 pub use event::Event;
 pub use events::Events;
@@ -256,7 +256,7 @@ pub use ibex_tls::{AuthenticatedAs, SecurityStats};
 #[cfg(feature = "tls")]
 pub use ibex_tls::{Encryption, Security, SecurityError, SharedSecret, rustls};
 pub use ibex_transport::{
-    channel::{NotOpened, WhenFull},
+    channel::WhenFull,
     endpoint::stats::{ChannelState, ChannelStats},
     histogram::Histogram,
     node::{CloseReport, Measured, MessageStages, NodeHistogram, Undelivered, Wait},

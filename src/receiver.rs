@@ -5,7 +5,7 @@ use std::{fmt, marker::PhantomData, time::Duration};
 use ibex_codec::{Codec, Invalid};
 use ibex_ring::parking::Patience;
 use ibex_transport::{
-    channel::{RawMessage, ReceiveHandle, RecvError as ChannelError},
+    channel::{ChannelError, RawMessage, ReceiveHandle},
     session::Counts,
 };
 

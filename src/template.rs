@@ -4,9 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use ibex_protocol::format::control::MAX_NAME_BYTES;
 use ibex_transport::node::SessionShared;
-use ibex_transport::session::{Interface, REPLIES};
 
-use crate::{ChannelBuilder, Node, Peer, channel_defaults::ChannelDefaults, setting::SettingError};
+use crate::{
+    ChannelBuilder, Node, Peer,
+    channel_defaults::ChannelDefaults,
+    error::{Interface, REPLIES},
+    setting::SettingError,
+};
 
 /// A name and settings, from which the channel with each of several peers is opened.
 #[derive(Clone, Debug)]

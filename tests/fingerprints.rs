@@ -9,7 +9,6 @@ mod processes;
 use std::process::ExitCode;
 
 use ibex::{Codec, RecvErrorKind, SendErrorKind, Serde};
-use ibex_transport::channel::SchemaMismatch;
 use processes::{Party, Proof, Setup};
 
 /// The type in one program.
@@ -162,7 +161,9 @@ fn send_named(party: &mut Party) {
     let other = party.peer.channel("other").codec::<Serde>();
     let mut other = other.sender::<foreign::Named>().unwrap();
     match other.send(&foreign::Named(append())) {
-        Err(error) if error.kind() == SendErrorKind::Mismatch => check(error.schema_mismatch()),
+        Err(error) if error.kind() == SendErrorKind::Mismatch => {
+            check(&error.to_string(), [error.channel(), error.peer()]);
+        }
         other => panic!("{other:?}"),
     }
     party.meet();
@@ -178,7 +179,7 @@ fn receive_named(party: &mut Party) {
     let mut other = other.receiver::<foreign::Newer>().unwrap();
     match other.recv() {
         Err(mismatch) if mismatch.kind() == RecvErrorKind::Mismatch => {
-            check(mismatch.schema_mismatch());
+            check(&mismatch.to_string(), [mismatch.channel(), mismatch.peer()]);
             assert!(mismatch.to_string().contains("raft-0.11"));
         }
         other => panic!("{:?}", other.map(|message| message.sequence())),
@@ -204,7 +205,9 @@ fn open_ours(party: &mut Party) {
             size: 2,
             origin,
         }) {
-            Err(error) if error.kind() == SendErrorKind::Mismatch => check(error.schema_mismatch()),
+            Err(error) if error.kind() == SendErrorKind::Mismatch => {
+                check(&error.to_string(), [error.channel(), error.peer()]);
+            }
             other => panic!("{}: {other:?}", sender.name()),
         }
     }
@@ -226,28 +229,28 @@ where
 {
     let mut receiver = party.peer.receiver::<T>(name).unwrap();
     match receiver.next() {
-        Err(error) if error.kind() == RecvErrorKind::Mismatch => check(error.schema_mismatch()),
+        Err(error) if error.kind() == RecvErrorKind::Mismatch => {
+            check(&error.to_string(), [error.channel(), error.peer()]);
+        }
         Err(other) => panic!("{name}: {other}"),
         Ok(message) => panic!("{name}: {:?}", message.map(|message| message.sequence())),
     }
 }
 
 /// Checks that the error shows the peer and the types of both ends.
-fn check(mismatch: Option<&SchemaMismatch>) {
-    let mismatch = mismatch.expect("the types of both ends");
-    let (ours, theirs) = (&mismatch.ours.newest, &mismatch.theirs.newest);
-    assert_ne!(ours.fingerprint, theirs.fingerprint);
-    assert_ne!(ours.schema, theirs.schema);
-    let text = mismatch.to_string();
-    for part in [
-        &mismatch.channel,
-        &mismatch.peer,
-        &ours.schema,
-        &theirs.schema,
-    ] {
-        assert!(
-            text.contains(part.as_str()),
-            "{part:?} is missing in {text:?}"
-        );
+fn check(text: &str, subject: [Option<&str>; 2]) {
+    for part in subject {
+        let part = part.expect("the channel and the peer");
+        assert!(text.contains(part), "{part:?} is missing in {text:?}");
     }
+    let types = text
+        .split_once("; here ")
+        .expect("the types of both ends")
+        .1;
+    let (types, _) = types.split_once("; no message").expect("nothing was sent");
+    let (ours, theirs) = types.split_once(", there ").expect("two types");
+    let parts = [ours, theirs].map(|one| one.split_once(" [").expect("schema and fingerprint"));
+    let [(our_schema, our_fingerprint), (schema, fingerprint)] = parts;
+    assert_ne!(our_schema, schema);
+    assert_ne!(our_fingerprint, fingerprint);
 }

@@ -8,7 +8,7 @@ mod log_lines;
 
 use std::{thread, time::Duration};
 
-use ibex::{Event, Fabric, Node, Policy, Raw};
+use ibex::{Event, Fabric, Node, Policy, Raw, RecvErrorKind};
 use log_lines::Log;
 
 /// What a peer plants in each text that it chooses.
@@ -115,7 +115,7 @@ fn no_text_of_a_peer_reaches_a_log_or_an_error_as_it_is() {
     let raw = |name| there.channel(name).codec::<Raw>();
     let mut typed = raw("typed").receiver::<[u8]>().expect("an end");
     let error = typed.recv().expect_err("other types");
-    assert!(error.schema_mismatch().is_some(), "{error}");
+    assert_eq!(error.kind(), RecvErrorKind::Mismatch, "{error}");
     texts.push(error.to_string());
     let missing = raw("missing").open_timeout(SOON).receiver::<[u8]>();
     let mut missing = missing.expect("an end");

@@ -2,9 +2,9 @@
 
 use std::{fmt, sync::Arc};
 
-use ibex_transport::{channel::RecvError, session::Interface};
+use ibex_transport::channel::ChannelError;
 
-use crate::{SendError, SendErrorKind, Suspension};
+use crate::{RecvError, SendError, SendErrorKind, Suspension, error::Interface};
 
 /// The progress of a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -417,14 +417,14 @@ pub(super) enum RepliesOver {
 
 impl RepliesOver {
     /// Makes a call's error of an error in receiving the replies of that peer's service.
-    pub(super) fn of(error: &RecvError, service: &str, peer: &str) -> Self {
+    pub(super) fn of(error: ChannelError, service: &str, peer: &str) -> Self {
         Self::Lost(match error {
-            RecvError::Ended => format!(
+            ChannelError::Ended => format!(
                 "{} has ended: the peer dropped it; make the caller anew, in another session if \
                  this one has ended",
                 Interface::Caller.subject(service, peer)
             ),
-            other => other.to_string(),
+            other => RecvError::from(other).to_string(),
         })
     }
 }

@@ -22,7 +22,7 @@ use std::{
 use ibex_base::fork;
 use ibex_ring::parking::{self, Attended, Patience, Ticket, TimedOut};
 use ibex_transport::{
-    channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure, SendHandle},
+    channel::{ChannelError, RawMessage, ReceiveHandle, SendHandle},
     node::{CallTimes, SessionShared},
 };
 
@@ -182,7 +182,7 @@ impl Line {
     fn take_in_by(
         &self,
         inbox: &mut ReplyChannel,
-        poll: fn(&mut ReceiveHandle, &Waker) -> Poll<Result<RawMessage, RecvError>>,
+        poll: fn(&mut ReceiveHandle, &Waker) -> Poll<Result<RawMessage, ChannelError>>,
     ) {
         self.hand_out(inbox);
         while !inbox.is_over && !self.is_registered() && self.slots().is_waited_for() {
@@ -213,7 +213,7 @@ impl Line {
     }
 
     /// Takes in a message or an error.
-    fn received(&self, inbox: &mut ReplyChannel, received: Result<RawMessage, RecvError>) {
+    fn received(&self, inbox: &mut ReplyChannel, received: Result<RawMessage, ChannelError>) {
         match received {
             Ok(raw) => {
                 inbox.counts(&raw, self);
@@ -226,7 +226,7 @@ impl Line {
                 inbox.is_over = true;
                 self.end(match self.session.peer_has_drained() {
                     true => RepliesOver::Drained,
-                    false => RepliesOver::of(&error, &self.service, &self.peer_name()),
+                    false => RepliesOver::of(error, &self.service, &self.peer_name()),
                 });
             }
         }
@@ -355,7 +355,7 @@ impl Line {
                         None => {}
                     }
                 }
-                Err(RecvFailure::Failed(error)) => {
+                Err(error) if !error.is_transient() => {
                     self.received(inbox, Err(error));
                     if inbox.is_over {
                         return Ok(self.slots().look(key));
@@ -395,7 +395,7 @@ impl Line {
                 // If callers turn the engine, a poll runs a turn.
                 match inbox.handle.receive(Patience::None) {
                     Ok(raw) => self.received(inbox, Ok(raw)),
-                    Err(RecvFailure::Failed(error)) => self.received(inbox, Err(error)),
+                    Err(error) if !error.is_transient() => self.received(inbox, Err(error)),
                     Err(_) => {}
                 }
             }

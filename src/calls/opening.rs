@@ -1,8 +1,8 @@
 //! The opening of callers and services: the two channels that a service is.
 
+use crate::error::Interface;
 use ibex_codec::{Codec, Describer, MAX_TEXT_BYTES, Schema, SchemaInfo};
 use ibex_protocol::format::message_version::MessageVersion;
-use ibex_transport::session::Interface;
 
 use super::{
     caller::Caller,

@@ -18,7 +18,7 @@ use std::{
 use ibex_base::sync::lock;
 use ibex_ring::parking::{self, Attended, Condition, Patience, Ticket, WaitSlot};
 use ibex_transport::{
-    channel::{Abort, SendError, SendFailure, SendHandle},
+    channel::{Abort, ChannelError, SendHandle},
     node::SessionShared,
 };
 
@@ -78,7 +78,7 @@ pub(super) enum Unsent {
     Late,
     /// The frame is no longer wanted.
     InVain,
-    Failed(SendError),
+    Failed(ChannelError),
 }
 
 impl Outbox {
@@ -302,13 +302,9 @@ impl Outbox {
                 let encode = |slot: &mut [MaybeUninit<u8>]| (frame.encode)(header, slot);
                 match handle.send(frame.size, Patience::None, encode) {
                     Ok(_) => SendAttempt::Done(Ok(())),
-                    Err(SendFailure::Failed(error)) => {
-                        SendAttempt::Done(Err(Unsent::Failed(error)))
-                    }
-                    Err(SendFailure::NotOpen | SendFailure::NotOpenInTime(_)) => {
-                        SendAttempt::NotOpen
-                    }
-                    Err(SendFailure::Full | SendFailure::TimedOut(_)) => SendAttempt::Full,
+                    Err(ChannelError::NotOpenYet) => SendAttempt::NotOpen,
+                    Err(ChannelError::WouldBlock) => SendAttempt::Full,
+                    Err(error) => SendAttempt::Done(Err(Unsent::Failed(error))),
                 }
             }
             _ => SendAttempt::Done(Err(Unsent::InVain)),
@@ -368,20 +364,13 @@ impl Outbox {
     }
 
     /// Returns the error for a peer that has not opened its end within `open_timeout`.
-    fn not_opened(&self) -> Option<SendError> {
+    fn not_opened(&self) -> Option<ChannelError> {
         let mut sending = self.sending.hold();
         let opened = sending.handle.as_mut()?;
         let opened = opened.opened(Patience::Until(Some(Instant::now())));
         self.leave_sending(sending);
-        match opened {
-            Ok(()) => None,
-            Err(SendFailure::NotOpenInTime(mut error)) => {
-                error.waited = self.open_timeout;
-                Some(SendError::NotOpened(error))
-            }
-            Err(SendFailure::Failed(error)) => Some(error),
-            Err(_) => None,
-        }
+        let error = opened.err()?;
+        Some(error.waited_for(self.open_timeout))
     }
 
     #[cold]

@@ -7,7 +7,7 @@ use std::{
 
 use ibex_codec::Codec;
 use ibex_protocol::format::message_version::MessageVersion;
-use ibex_transport::channel::{RawMessage, ReceiveHandle, RecvError};
+use ibex_transport::channel::{ChannelError, RawMessage, ReceiveHandle};
 
 use super::{
     client::{Client, ServiceState},
@@ -56,7 +56,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Opener for CallTypes<Q, R, C>
         handle: &ReceiveHandle,
         raw: RawMessage,
         seat: &mut Seat,
-    ) -> Result<RequestFrame, RecvError> {
+    ) -> Result<RequestFrame, ChannelError> {
         seat.open(handle, raw)
     }
 }
@@ -79,7 +79,7 @@ impl Seat {
         &mut self,
         handle: &ReceiveHandle,
         raw: RawMessage,
-    ) -> Result<RequestFrame, RecvError> {
+    ) -> Result<RequestFrame, ChannelError> {
         let is_agreed = || handle.session().peer().carries_context;
         let header = Header::parse(raw.bytes()).and_then(|header| match header.kind {
             Kind::Call | Kind::Stream | Kind::Cancel | Kind::Credit => Ok(header),

@@ -16,10 +16,7 @@ use futures_core::Stream;
 use ibex_base::sync::lock;
 use ibex_codec::Codec;
 use ibex_ring::parking::Attended;
-use ibex_transport::{
-    node::{NodeState, ServiceName, SessionShared},
-    session::Interface,
-};
+use ibex_transport::node::{NodeState, ServiceName, SessionShared};
 
 use super::{
     client::{Attendant, CallAdmission, ServiceState},
@@ -32,8 +29,12 @@ use super::{
     source::RequestSource,
 };
 use crate::{
-    Node, OpenError, RecvError, Role, channel_builder::Offer, error::OpenFailure, fan_in::Gathered,
-    message::DefaultCodec, template::ChannelTemplate,
+    Node, OpenError, RecvError, Role,
+    channel_builder::Offer,
+    error::{Interface, OpenFailure},
+    fan_in::Gathered,
+    message::DefaultCodec,
+    template::ChannelTemplate,
 };
 
 /// Serves calls. [`Node::service`] opens one for all peers, and

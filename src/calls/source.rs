@@ -7,7 +7,7 @@ use std::{
 
 use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
-use ibex_transport::channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure};
+use ibex_transport::channel::{ChannelError, FailureReason, RawMessage, ReceiveHandle};
 
 use super::{
     opening::reply_version,
@@ -24,7 +24,7 @@ pub(super) struct RequestSource<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
     strays: u64,
     is_over: bool,
     /// The error that ended the source, until it is returned.
-    error: Option<RecvError>,
+    error: Option<ChannelError>,
 }
 
 enum From<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
@@ -99,8 +99,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> RequestSource<Q, R, C> {
                 }
                 From::Peer(handle, _) => match handle.receive(Patience::FOREVER) {
                     Ok(raw) => self.of_message(Ok(raw)),
-                    Err(RecvFailure::Failed(error)) => self.of_message(Err(error)),
-                    Err(_) => NextFrame::Nothing,
+                    Err(error) => self.of_message(Err(error)),
                 },
                 From::Nobody => return None,
             };
@@ -164,19 +163,22 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> RequestSource<Q, R, C> {
         NextFrame::Nothing
     }
 
-    fn of_message(&mut self, received: Result<RawMessage, RecvError>) -> NextFrame {
+    fn of_message(&mut self, received: Result<RawMessage, ChannelError>) -> NextFrame {
         let From::Peer(handle, seat) = &mut self.from else {
             return NextFrame::Over;
         };
         match received.and_then(|raw| seat.open(handle, raw)) {
             Ok(asked) => NextFrame::Frame(asked),
             Err(error) if error.spares_channel() => {
-                self.strays += u64::from(matches!(error, RecvError::Corrupt { .. }));
+                self.strays += u64::from(matches!(
+                    error.reason(),
+                    Some(FailureReason::Corrupt { .. })
+                ));
                 NextFrame::Nothing
             }
             Err(error) => {
                 self.is_over = true;
-                if !matches!(error, RecvError::Ended) {
+                if !matches!(error, ChannelError::Ended) {
                     self.error = Some(error);
                 }
                 self.from = From::Nobody;

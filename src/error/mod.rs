@@ -5,12 +5,15 @@
 
 pub(crate) use self::{
     connect::NotAccepted,
+    fault::Fault,
+    interface::{Interface, REPLIES},
     listen::ListenFailure,
     open::{OpenFailure, Refusal},
 };
 pub use self::{
     connect::{ConnectError, ConnectErrorKind},
     listen::{ListenError, ListenErrorKind},
+    not_opened::NotOpened,
     open::{OpenError, OpenErrorKind},
     receive::{RecvError, RecvErrorKind},
     send::{SendError, SendErrorKind},
@@ -22,25 +25,15 @@ use std::{fmt, sync::Arc};
 use crate::Suspension;
 
 mod connect;
+mod fault;
+mod interface;
 mod listen;
+mod not_opened;
 mod open;
 mod receive;
 mod send;
-mod send_facts;
 mod wait;
-
-/// The channel and the peer that an error is about.
-#[derive(Clone, Copy)]
-struct Subject<'a> {
-    channel: &'a str,
-    peer: &'a str,
-}
-
-impl<'a> Subject<'a> {
-    fn new(channel: &'a str, peer: &'a str) -> Option<Self> {
-        Some(Self { channel, peer })
-    }
-}
+mod wording;
 
 /// The suspensions of several peers that a call waited for, each behind a semicolon.
 struct Suspensions<'a>(&'a [Arc<Suspension>]);
@@ -63,8 +56,6 @@ const MOST_SUSPENSIONS: usize = 3;
 #[cfg(test)]
 mod tests {
     use std::{error::Error, io};
-
-    use ibex_transport::session::Interface;
 
     use super::*;
     use crate::{ConnectError, Role};

@@ -2,11 +2,10 @@
 
 use std::fmt;
 
+use super::Interface;
+use crate::setting::SettingError;
 use ibex_base::fork::UsedAfterFork;
 use ibex_protocol::{format::control::Role, session::CannotOpen};
-use ibex_transport::session::Interface;
-
-use crate::setting::SettingError;
 
 /// The error of a call that opens an end: of a channel, a fan-in, a group, a caller or a service.
 ///

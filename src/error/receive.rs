@@ -2,10 +2,10 @@
 
 use std::{fmt, sync::Arc};
 
-use ibex_transport::channel::{self, RecvFailure};
+use ibex_transport::channel::{ChannelError, FailureReason};
 
-use super::{Subject, Suspensions};
-use crate::{Counts, EndCause, NotOpened, OpenError, Suspension};
+use super::{Fault, NotOpened, Suspensions};
+use crate::{Counts, EndCause, OpenError, Suspension};
 
 /// The error of a call that receives: no message, for now or for ever.
 ///
@@ -80,7 +80,7 @@ pub enum RecvErrorKind {
 }
 
 enum Failure {
-    Channel(RecvFailure),
+    Channel(Fault),
     /// No peer sent anything to a call that waited (`Timeout`) or did not (`Empty`). Some of the
     /// peers may have no connection.
     OfNobody(RecvErrorKind, Vec<Arc<Suspension>>),
@@ -98,7 +98,7 @@ impl RecvError {
     #[inline]
     pub fn kind(&self) -> RecvErrorKind {
         match &self.0 {
-            Failure::Channel(failure) => kind_of(failure),
+            Failure::Channel(fault) => kind_of(fault),
             Failure::OfNobody(kind, _) => *kind,
             Failure::Opening(_) => RecvErrorKind::CannotOpen,
         }
@@ -110,7 +110,7 @@ impl RecvError {
     #[inline]
     pub fn is_transient(&self) -> bool {
         match &self.0 {
-            Failure::Channel(failure) => !matches!(failure, RecvFailure::Failed(_)),
+            Failure::Channel(fault) => fault.is_transient(),
             Failure::OfNobody(..) => true,
             Failure::Opening(_) => false,
         }
@@ -125,54 +125,47 @@ impl RecvError {
     /// Returns the channel's name, where the error has it.
     #[must_use]
     pub fn channel(&self) -> Option<&str> {
-        self.subject().map(|subject| subject.channel)
+        match &self.0 {
+            Failure::Opening(error) => error.channel(),
+            _ => self.fault()?.channel(),
+        }
     }
 
     /// Returns the peer as an address, where the error has it.
     #[must_use]
     pub fn peer(&self) -> Option<&str> {
-        self.subject().map(|subject| subject.peer)
+        match &self.0 {
+            Failure::Opening(error) => error.peer(),
+            _ => self.fault()?.peer(),
+        }
     }
 
     /// Returns the message that is not valid.
     #[must_use]
     pub fn sequence(&self) -> Option<u64> {
-        match self.failed()? {
-            channel::RecvError::Corrupt { sequence, .. } => Some(*sequence),
+        match self.fault()?.reason()? {
+            FailureReason::Corrupt { sequence, .. } => Some(*sequence),
             _ => None,
         }
     }
 
-    /// Returns how far a channel came that broke, or whose ends do not match. `sent` is 0, because
-    /// this end does not know that number.
+    /// Returns how far the channel is, or came, where the error has it. `sent` is 0, because this
+    /// end does not know that number.
     #[must_use]
     pub fn counts(&self) -> Option<Counts> {
-        match self.failed()? {
-            channel::RecvError::Disconnected(error) => Some(error.counts),
-            channel::RecvError::Mismatch(error) => Some(error.counts),
-            _ => None,
-        }
+        self.fault()?.counts()
     }
 
     /// Returns what ended the channel, if it broke.
     #[must_use]
     pub fn cause(&self) -> Option<&EndCause> {
-        match self.failed()? {
-            channel::RecvError::Disconnected(error) => Some(&error.cause),
-            _ => None,
-        }
+        self.fault()?.cause()
     }
 
     /// Returns what is known of an end that the peer has not opened in time.
     #[must_use]
     pub fn not_opened(&self) -> Option<&NotOpened> {
-        match &self.0 {
-            Failure::Channel(RecvFailure::NotOpenInTime(error)) => Some(error),
-            _ => match self.failed()? {
-                channel::RecvError::NotOpened(error) => Some(error),
-                _ => None,
-            },
-        }
+        self.fault()?.not_opened()
     }
 
     /// Returns the suspension of the session, if the call had no chance because the session has no
@@ -181,9 +174,8 @@ impl RecvError {
     #[must_use]
     pub fn suspended(&self) -> Option<&Suspension> {
         match &self.0 {
-            Failure::Channel(RecvFailure::TimedOut(error)) => error.suspended.as_deref(),
             Failure::OfNobody(_, suspended) => suspended.first().map(|first| &**first),
-            _ => self.not_opened()?.suspended.as_deref(),
+            _ => self.fault()?.suspended(),
         }
     }
 
@@ -191,7 +183,8 @@ impl RecvError {
     /// within this node's [`memory_limit`](crate::NodeBuilder::memory_limit).
     #[must_use]
     pub fn lacks_room(&self) -> bool {
-        matches!(&self.0, Failure::Channel(RecvFailure::TimedOut(error)) if error.lacks_room)
+        let reason = self.fault().and_then(Fault::reason);
+        matches!(reason, Some(FailureReason::NoMessage { lacks_room: true }))
     }
 
     /// Returns the error of an end that could not be opened, or this one again.
@@ -202,79 +195,35 @@ impl RecvError {
         }
     }
 
-    /// The types of both ends, for this repository's tests.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn schema_mismatch(&self) -> Option<&channel::SchemaMismatch> {
-        match self.failed()? {
-            channel::RecvError::Mismatch(error) => Some(error),
-            _ => None,
-        }
-    }
-
-    fn failed(&self) -> Option<&channel::RecvError> {
+    fn fault(&self) -> Option<&Fault> {
         match &self.0 {
-            Failure::Channel(RecvFailure::Failed(error)) => Some(error),
-            _ => None,
-        }
-    }
-
-    fn subject(&self) -> Option<Subject<'_>> {
-        match &self.0 {
-            Failure::Channel(failure) => match failure {
-                RecvFailure::TimedOut(error) => Subject::new(&error.channel, &error.peer),
-                RecvFailure::NotOpenInTime(error) => Subject::new(&error.channel, &error.peer),
-                RecvFailure::Failed(error) => subject_of(error),
-                RecvFailure::Empty | RecvFailure::NotOpen => None,
-            },
-            Failure::Opening(error) => Subject::new(error.channel()?, error.peer()?),
-            Failure::OfNobody(..) => None,
+            Failure::Channel(fault) => Some(fault),
+            Failure::OfNobody(..) | Failure::Opening(_) => None,
         }
     }
 }
 
-fn kind_of(failure: &RecvFailure) -> RecvErrorKind {
-    use channel::RecvError;
-
-    match failure {
-        RecvFailure::Empty => RecvErrorKind::Empty,
-        RecvFailure::TimedOut(_) => RecvErrorKind::Timeout,
-        RecvFailure::NotOpen | RecvFailure::NotOpenInTime(_) => RecvErrorKind::NotOpened,
-        RecvFailure::Failed(error) => match error {
-            RecvError::Ended => RecvErrorKind::Ended,
-            RecvError::NotOpened(_) => RecvErrorKind::NotOpened,
-            RecvError::Mismatch(_) => RecvErrorKind::Mismatch,
-            RecvError::Corrupt { .. } => RecvErrorKind::Corrupt,
-            RecvError::Memory(_) => RecvErrorKind::Memory,
-            RecvError::UsedAfterFork(_) => RecvErrorKind::UsedAfterFork,
-            RecvError::Disconnected(_) => RecvErrorKind::Disconnected,
+#[inline]
+fn kind_of(fault: &Fault) -> RecvErrorKind {
+    match fault {
+        Fault::NotOpened(_) | Fault::Other(ChannelError::NotOpenYet) => RecvErrorKind::NotOpened,
+        Fault::Other(ChannelError::WouldBlock) => RecvErrorKind::Empty,
+        Fault::Other(ChannelError::Ended) => RecvErrorKind::Ended,
+        Fault::Other(ChannelError::Failed(failure)) => match &failure.reason {
+            FailureReason::NoMessage { .. } => RecvErrorKind::Timeout,
+            FailureReason::Mismatch { .. } => RecvErrorKind::Mismatch,
+            FailureReason::Corrupt { .. } => RecvErrorKind::Corrupt,
+            FailureReason::Memory(_) => RecvErrorKind::Memory,
+            FailureReason::UsedAfterFork => RecvErrorKind::UsedAfterFork,
+            _ => RecvErrorKind::Disconnected,
         },
     }
 }
 
-fn subject_of(error: &channel::RecvError) -> Option<Subject<'_>> {
-    use channel::RecvError;
-
-    match error {
-        RecvError::NotOpened(error) => Subject::new(&error.channel, &error.peer),
-        RecvError::Mismatch(error) => Subject::new(&error.channel, &error.peer),
-        RecvError::Disconnected(error) => Subject::new(&error.channel, &error.peer),
-        RecvError::Corrupt { channel, peer, .. } => Subject::new(channel, peer),
-        _ => None,
-    }
-}
-
-impl From<RecvFailure> for RecvError {
+impl From<ChannelError> for RecvError {
     #[inline]
-    fn from(failure: RecvFailure) -> Self {
-        Self(Failure::Channel(failure))
-    }
-}
-
-impl From<channel::RecvError> for RecvError {
-    #[inline]
-    fn from(error: channel::RecvError) -> Self {
-        Self(Failure::Channel(RecvFailure::Failed(error)))
+    fn from(error: ChannelError) -> Self {
+        Self(Failure::Channel(error.into()))
     }
 }
 
@@ -287,13 +236,10 @@ impl From<OpenError> for RecvError {
 impl fmt::Display for RecvError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Failure::Channel(failure) => match failure {
-                RecvFailure::Empty => f.write_str("no message is there"),
-                RecvFailure::NotOpen => f.write_str("the peer has not opened its end yet"),
-                RecvFailure::NotOpenInTime(error) => error.fmt(f),
-                RecvFailure::TimedOut(error) => error.fmt(f),
-                RecvFailure::Failed(error) => error.fmt(f),
-            },
+            Failure::Channel(Fault::Other(ChannelError::WouldBlock)) => {
+                f.write_str("no message is there")
+            }
+            Failure::Channel(fault) => fault.fmt(f),
             Failure::OfNobody(_, suspended) => write!(
                 f,
                 "nothing came from any peer within the time-out{}",
@@ -315,13 +261,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_poll_in_vain_is_transient_and_makes_recv_error_no_larger() {
-        assert_eq!(size_of::<RecvError>(), size_of::<channel::RecvError>());
-        for failure in [RecvFailure::Empty, RecvFailure::NotOpen] {
+    fn a_poll_in_vain_is_transient_and_the_error_is_small() {
+        assert!(size_of::<RecvError>() <= 4 * size_of::<usize>());
+        for failure in [ChannelError::WouldBlock, ChannelError::NotOpenYet] {
             let error = RecvError::from(failure);
             assert!(error.is_transient() && error.spares_channel(), "{error}");
             assert_eq!((error.channel(), error.peer()), (None, None));
         }
-        assert!(!RecvError::from(channel::RecvError::Ended).spares_channel());
+        assert!(!RecvError::from(ChannelError::Ended).spares_channel());
     }
 }

@@ -2,13 +2,11 @@
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
-use ibex_transport::channel::{self, GroupFailure, InTheWay, LossReason, SendFailure};
+use ibex_base::fork::UsedAfterFork;
+use ibex_transport::channel::{ChannelError, FailureReason, GroupFailure, InTheWay, LossReason};
 
-use super::{
-    Subject,
-    send_facts::{counts_of, kind_of, not_opened_of, subject_of},
-};
-use crate::{Counts, EndCause, NotOpened, PeerAt, Suspension};
+use super::{Fault, NotOpened, wording};
+use crate::{Counts, EndCause, PeerAt, Suspension};
 
 /// The error of a call that sends: nothing was sent. The value stays with the caller, as sending
 /// only borrows it.
@@ -93,7 +91,7 @@ pub enum SendErrorKind {
 }
 
 enum Failure {
-    Channel(SendFailure),
+    Channel(Fault),
     Group(Box<OfGroup>),
     Answer(Box<OfAnswer>),
     /// The member of a group that has no room, or the first of several.
@@ -108,9 +106,10 @@ enum OfGroup {
         channel: String,
     },
     /// The member for which sending was tried.
-    Member(Arc<PeerAt>, channel::SendError),
+    Member(Arc<PeerAt>, Fault),
     /// A member was dropped, because its window was full for this long.
-    Slow(LossReason, Duration),
+    Slow(Duration, Option<Arc<Suspension>>),
+    UsedAfterFork(UsedAfterFork),
 }
 
 /// Failures of answers to a call.
@@ -118,7 +117,27 @@ enum OfAnswer {
     Cancelled,
     NotAStream,
     /// The channel of replies did not take the answer. The caller is told that there is no answer.
-    NotSent(channel::SendError),
+    NotSent(Fault),
+}
+
+/// Returns the kind of a failure of a channel, to which a message was to be sent.
+#[inline]
+pub(super) fn kind_of(fault: &Fault) -> SendErrorKind {
+    match fault {
+        Fault::NotOpened(_) | Fault::Other(ChannelError::NotOpenYet) => SendErrorKind::NotOpened,
+        Fault::Other(ChannelError::WouldBlock) => SendErrorKind::Full,
+        Fault::Other(ChannelError::Ended) => SendErrorKind::Disconnected,
+        Fault::Other(ChannelError::Failed(failure)) => match &failure.reason {
+            FailureReason::NoRoom { .. } => SendErrorKind::Timeout,
+            FailureReason::Mismatch { .. } => SendErrorKind::Mismatch,
+            FailureReason::TooLong { .. } => SendErrorKind::TooLong,
+            FailureReason::Encode(_) => SendErrorKind::Encode,
+            FailureReason::Memory(_) => SendErrorKind::Memory,
+            FailureReason::Nested => SendErrorKind::Nested,
+            FailureReason::UsedAfterFork => SendErrorKind::UsedAfterFork,
+            _ => SendErrorKind::Disconnected,
+        },
+    }
 }
 
 impl SendError {
@@ -127,18 +146,19 @@ impl SendError {
     #[inline]
     pub fn kind(&self) -> SendErrorKind {
         match &self.0 {
-            Failure::Channel(failure) => kind_of_failure(failure),
+            Failure::Channel(fault) => kind_of(fault),
             Failure::Full(_) => SendErrorKind::Full,
             Failure::NotOpen(_) => SendErrorKind::NotOpened,
             Failure::Group(group) => match &**group {
                 OfGroup::NoMembers { .. } => SendErrorKind::NoMembers,
-                OfGroup::Member(_, error) => kind_of(error),
+                OfGroup::Member(_, fault) => kind_of(fault),
                 OfGroup::Slow(..) => SendErrorKind::Full,
+                OfGroup::UsedAfterFork(_) => SendErrorKind::UsedAfterFork,
             },
             Failure::Answer(answer) => match &**answer {
                 OfAnswer::Cancelled => SendErrorKind::Cancelled,
                 OfAnswer::NotAStream => SendErrorKind::NotAStream,
-                OfAnswer::NotSent(error) => kind_of(error),
+                OfAnswer::NotSent(fault) => kind_of(fault),
             },
         }
     }
@@ -149,7 +169,7 @@ impl SendError {
     #[inline]
     pub fn is_transient(&self) -> bool {
         match &self.0 {
-            Failure::Channel(failure) => !matches!(failure, SendFailure::Failed(_)),
+            Failure::Channel(fault) => fault.is_transient(),
             Failure::Full(_) | Failure::NotOpen(_) => true,
             Failure::Group(_) | Failure::Answer(_) => false,
         }
@@ -178,13 +198,13 @@ impl SendError {
         {
             return Some(channel);
         }
-        self.subject().map(|subject| subject.channel)
+        self.fault()?.channel()
     }
 
     /// Returns the peer as an address, where the error has it.
     #[must_use]
     pub fn peer(&self) -> Option<&str> {
-        self.subject().map(|subject| subject.peer)
+        self.fault()?.peer()
     }
 
     /// Returns the member of a group that stands in the way, or the first of several.
@@ -194,7 +214,7 @@ impl SendError {
             Failure::Full(member) | Failure::NotOpen(member) => Some(*member.peer),
             Failure::Group(group) => match &**group {
                 OfGroup::Member(peer, _) => Some(**peer),
-                OfGroup::NoMembers { .. } | OfGroup::Slow(..) => None,
+                _ => None,
             },
             Failure::Channel(_) | Failure::Answer(_) => None,
         }
@@ -203,28 +223,19 @@ impl SendError {
     /// Returns how far the channel is, or came, where the error has it.
     #[must_use]
     pub fn counts(&self) -> Option<Counts> {
-        match &self.0 {
-            Failure::Channel(SendFailure::TimedOut(error)) => Some(error.counts),
-            _ => counts_of(self.failed()?),
-        }
+        self.fault()?.counts()
     }
 
     /// Returns what ended the channel, if it broke.
     #[must_use]
     pub fn cause(&self) -> Option<&EndCause> {
-        match self.failed()? {
-            channel::SendError::Disconnected(error) => Some(&error.cause),
-            _ => None,
-        }
+        self.fault()?.cause()
     }
 
     /// Returns what is known of an end that the peer has not opened in time.
     #[must_use]
     pub fn not_opened(&self) -> Option<&NotOpened> {
-        match &self.0 {
-            Failure::Channel(SendFailure::NotOpenInTime(error)) => Some(error),
-            _ => not_opened_of(self.failed()?),
-        }
+        self.fault()?.not_opened()
     }
 
     /// Returns the setting that bounded the call until its time was up, of which a higher value
@@ -232,8 +243,8 @@ impl SendError {
     /// is one of the channel, at both ends, or, if it is `memory_limit`, of the receiving node.
     #[must_use]
     pub fn setting(&self) -> Option<&'static str> {
-        match &self.0 {
-            Failure::Channel(SendFailure::TimedOut(error)) => error.setting(),
+        match self.fault()?.reason()? {
+            FailureReason::NoRoom { full, .. } => wording::setting_of((*full)?),
             _ => None,
         }
     }
@@ -242,7 +253,8 @@ impl SendError {
     /// a reservation, or is in a call that sends. There may have been room.
     #[must_use]
     pub fn is_behind_clone(&self) -> bool {
-        matches!(&self.0, Failure::Channel(SendFailure::TimedOut(error)) if error.is_behind_clone)
+        let reason = self.fault().and_then(Fault::reason);
+        matches!(reason, Some(FailureReason::NoRoom { full: None, .. }))
     }
 
     /// Returns how long the window of a group's member was full that was dropped for that.
@@ -250,8 +262,8 @@ impl SendError {
     pub fn full_for(&self) -> Option<Duration> {
         match &self.0 {
             Failure::Group(group) => match &**group {
-                OfGroup::Slow(_, time) => Some(*time),
-                OfGroup::NoMembers { .. } | OfGroup::Member(..) => None,
+                OfGroup::Slow(time, _) => Some(*time),
+                _ => None,
             },
             _ => None,
         }
@@ -262,16 +274,14 @@ impl SendError {
     /// does about it. The program at the other end is not to blame then.
     #[must_use]
     pub fn suspended(&self) -> Option<&Suspension> {
-        let suspended = match &self.0 {
-            Failure::Channel(SendFailure::TimedOut(error)) => &error.suspended,
-            Failure::Full(member) | Failure::NotOpen(member) => &member.suspended,
+        match &self.0 {
+            Failure::Full(member) | Failure::NotOpen(member) => member.suspended.as_deref(),
             Failure::Group(group) => match &**group {
-                OfGroup::Slow(LossReason::Full(_, suspended), _) => suspended,
-                _ => &self.not_opened()?.suspended,
+                OfGroup::Slow(_, suspended) => suspended.as_deref(),
+                _ => self.fault()?.suspended(),
             },
-            _ => &self.not_opened()?.suspended,
-        };
-        suspended.as_deref()
+            _ => self.fault()?.suspended(),
+        }
     }
 
     /// Returns how many messages the receiver released while the call waited until its time was up.
@@ -279,8 +289,10 @@ impl SendError {
     /// takes no messages, or keeps those that it took.
     #[must_use]
     pub fn released_meanwhile(&self) -> Option<u64> {
-        match &self.0 {
-            Failure::Channel(SendFailure::TimedOut(error)) => Some(error.released_meanwhile),
+        match self.fault()?.reason()? {
+            FailureReason::NoRoom {
+                released_meanwhile, ..
+            } => Some(*released_meanwhile),
             _ => None,
         }
     }
@@ -289,8 +301,8 @@ impl SendError {
     /// one was too long.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
-        match self.failed()? {
-            channel::SendError::TooLong(error) => Some(error.limit),
+        match self.fault()?.reason()? {
+            FailureReason::TooLong { limit, .. } => Some(*limit),
             _ => None,
         }
     }
@@ -298,8 +310,8 @@ impl SendError {
     /// Returns the bytes of a message that was too long, where they are known.
     #[must_use]
     pub fn length(&self) -> Option<u64> {
-        match self.failed()? {
-            channel::SendError::TooLong(error) => error.length,
+        match self.fault()?.reason()? {
+            FailureReason::TooLong { length, .. } => *length,
             _ => None,
         }
     }
@@ -307,50 +319,34 @@ impl SendError {
     /// Returns the error of the codec, if it refused the value.
     #[must_use]
     pub fn encode_error(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
-        match self.failed()? {
-            channel::SendError::Encode(error) => Some(&**error),
-            _ => None,
-        }
-    }
-
-    /// The types of both ends, for this repository's tests.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn schema_mismatch(&self) -> Option<&channel::SchemaMismatch> {
-        match self.failed()? {
-            channel::SendError::Mismatch(error) => Some(error),
+        match self.fault()?.reason()? {
+            FailureReason::Encode(error) => Some(&**error),
             _ => None,
         }
     }
 
     /// The error of a group's call.
     pub(crate) fn of_group(channel: &str, failure: GroupFailure<Arc<PeerAt>>) -> Self {
-        Self(match failure {
-            GroupFailure::Full(member) => Failure::Full(member),
-            GroupFailure::NotOpen(member) => Failure::NotOpen(member),
-            GroupFailure::NoMembers => Failure::Group(Box::new(OfGroup::NoMembers {
+        let of_group = match failure {
+            GroupFailure::Full(member) => return Self(Failure::Full(member)),
+            GroupFailure::NotOpen(member) => return Self(Failure::NotOpen(member)),
+            GroupFailure::NoMembers => OfGroup::NoMembers {
                 channel: channel.to_owned(),
-            })),
-            GroupFailure::Failed(peer, error) => {
-                Failure::Group(Box::new(OfGroup::Member(peer, error)))
-            }
-            GroupFailure::UsedAfterFork(error) => {
-                return Self::from(channel::SendError::UsedAfterFork(error));
-            }
-        })
+            },
+            GroupFailure::Failed(peer, error) => OfGroup::Member(peer, error.into()),
+            GroupFailure::UsedAfterFork(error) => OfGroup::UsedAfterFork(error),
+        };
+        Self(Failure::Group(Box::new(of_group)))
     }
 
     /// The reason for which a group dropped a member.
     pub(crate) fn of_loss(reason: LossReason) -> Self {
-        Self::from(match reason {
-            LossReason::Full(time, _) => {
-                return Self(Failure::Group(Box::new(OfGroup::Slow(reason, time))));
+        match reason {
+            LossReason::Full(time, suspended) => {
+                Self(Failure::Group(Box::new(OfGroup::Slow(time, suspended))))
             }
-            LossReason::NotOpened(error) => channel::SendError::NotOpened(error),
-            LossReason::Mismatch(error) => channel::SendError::Mismatch(error),
-            LossReason::Disconnected(error) => channel::SendError::Disconnected(error),
-            LossReason::UsedAfterFork(error) => channel::SendError::UsedAfterFork(error),
-        })
+            LossReason::Failed(error) => error.into(),
+        }
     }
 
     /// Makes the error of an answer that no caller waits for.
@@ -364,73 +360,43 @@ impl SendError {
     }
 
     /// Makes the error of an answer that the channel of replies did not take.
-    pub(crate) fn of_answer(error: channel::SendError) -> Self {
-        Self(Failure::Answer(Box::new(OfAnswer::NotSent(error))))
+    pub(crate) fn of_answer(error: ChannelError) -> Self {
+        Self(Failure::Answer(Box::new(OfAnswer::NotSent(error.into()))))
     }
 
-    fn failed(&self) -> Option<&channel::SendError> {
+    fn fault(&self) -> Option<&Fault> {
         match &self.0 {
-            Failure::Channel(SendFailure::Failed(error)) => Some(error),
+            Failure::Channel(fault) => Some(fault),
             Failure::Group(group) => match &**group {
-                OfGroup::Member(_, error) => Some(error),
-                OfGroup::NoMembers { .. } | OfGroup::Slow(..) => None,
+                OfGroup::Member(_, fault) => Some(fault),
+                _ => None,
             },
             Failure::Answer(answer) => match &**answer {
-                OfAnswer::NotSent(error) => Some(error),
+                OfAnswer::NotSent(fault) => Some(fault),
                 OfAnswer::Cancelled | OfAnswer::NotAStream => None,
             },
-            _ => None,
-        }
-    }
-
-    fn subject(&self) -> Option<Subject<'_>> {
-        match &self.0 {
-            Failure::Channel(SendFailure::TimedOut(error)) => {
-                Subject::new(&error.channel, &error.peer)
-            }
-            Failure::Channel(SendFailure::NotOpenInTime(error)) => {
-                Subject::new(&error.channel, &error.peer)
-            }
-            _ => subject_of(self.failed()?),
+            Failure::Full(_) | Failure::NotOpen(_) => None,
         }
     }
 }
 
-fn kind_of_failure(failure: &SendFailure) -> SendErrorKind {
-    match failure {
-        SendFailure::Full => SendErrorKind::Full,
-        SendFailure::TimedOut(_) => SendErrorKind::Timeout,
-        SendFailure::NotOpen | SendFailure::NotOpenInTime(_) => SendErrorKind::NotOpened,
-        SendFailure::Failed(error) => kind_of(error),
+impl From<Fault> for SendError {
+    fn from(fault: Fault) -> Self {
+        Self(Failure::Channel(fault))
     }
 }
 
-impl From<SendFailure> for SendError {
+impl From<ChannelError> for SendError {
     #[inline]
-    fn from(failure: SendFailure) -> Self {
-        Self(Failure::Channel(failure))
-    }
-}
-
-impl From<channel::SendError> for SendError {
-    #[inline]
-    fn from(error: channel::SendError) -> Self {
-        Self(Failure::Channel(SendFailure::Failed(error)))
+    fn from(error: ChannelError) -> Self {
+        Self(Failure::Channel(error.into()))
     }
 }
 
 impl fmt::Display for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Failure::Channel(failure) => match failure {
-                SendFailure::Full => {
-                    f.write_str("the channel is full, or another clone of this sender has the turn")
-                }
-                SendFailure::NotOpen => f.write_str("the peer has not opened its end yet"),
-                SendFailure::NotOpenInTime(error) => error.fmt(f),
-                SendFailure::TimedOut(error) => error.fmt(f),
-                SendFailure::Failed(error) => error.fmt(f),
-            },
+            Failure::Channel(fault) => fault.fmt(f),
             Failure::Full(InTheWay { peer, suspended }) => {
                 write!(f, "sent to nobody: the window of {peer} is full, ")?;
                 match suspended {
@@ -451,10 +417,17 @@ impl fmt::Display for SendError {
                     "group \"{channel}\": nothing was sent, as it has no members; let peers join \
                      it, `next_lost` says who was dropped"
                 ),
-                OfGroup::Member(peer, error) => {
-                    write!(f, "sent to nobody, because of {peer}: {error}")
+                OfGroup::Member(peer, fault) => {
+                    write!(f, "sent to nobody, because of {peer}: {fault}")
                 }
-                OfGroup::Slow(reason, _) => reason.fmt(f),
+                OfGroup::Slow(time, suspended) => {
+                    write!(f, "its window was full for {time:?}: ")?;
+                    match suspended {
+                        Some(suspended) => suspended.fmt(f),
+                        None => f.write_str("its receiver falls behind"),
+                    }
+                }
+                OfGroup::UsedAfterFork(error) => error.fmt(f),
             },
             Failure::Answer(answer) => match &**answer {
                 OfAnswer::Cancelled => f.write_str(
@@ -464,7 +437,7 @@ impl fmt::Display for SendError {
                 OfAnswer::NotAStream => {
                     f.write_str("the call takes one reply and no stream; answer it with `reply`")
                 }
-                OfAnswer::NotSent(error) => write!(f, "the answer was not sent: {error}"),
+                OfAnswer::NotSent(fault) => write!(f, "the answer was not sent: {fault}"),
             },
         }
     }

@@ -2,10 +2,11 @@
 
 use std::{fmt, sync::Arc};
 
-use ibex_transport::channel::{InTheWay, QuorumFailure, SendError, Votes, WaitAckedError};
+use ibex_base::fork::UsedAfterFork;
+use ibex_transport::channel::{ChannelError, FailureReason, InTheWay, QuorumFailure, Votes};
 
-use super::{Subject, Suspensions, send_facts};
-use crate::{Counts, EndCause, NotOpened, PeerAt, SendErrorKind, Suspension};
+use super::{Fault, NotOpened, Suspensions};
+use crate::{Counts, EndCause, PeerAt, Suspension};
 
 /// The error of a call that waits until sent messages are delivered or acknowledged.
 ///
@@ -64,10 +65,12 @@ pub enum WaitErrorKind {
 }
 
 enum Failure {
-    Channel(WaitAckedError),
+    Channel(Fault),
     /// A group's messages did not reach the engine of this member in time, or of several.
     Flush(InTheWay<Arc<PeerAt>>),
     Quorum(Box<Quorum>),
+    /// A group that was made before a fork of the process.
+    UsedAfterFork(Box<UsedAfterFork>),
 }
 
 /// A message of a group that is not acknowledged by a quorum.
@@ -90,19 +93,17 @@ impl WaitError {
     #[must_use]
     pub fn kind(&self) -> WaitErrorKind {
         match &self.0 {
-            Failure::Channel(WaitAckedError::Unacknowledged { .. }) => {
-                WaitErrorKind::Unacknowledged
-            }
-            Failure::Channel(WaitAckedError::Failed(error)) => match send_facts::kind_of(error) {
-                SendErrorKind::NotOpened => WaitErrorKind::NotOpened,
-                SendErrorKind::Mismatch => WaitErrorKind::Mismatch,
-                SendErrorKind::UsedAfterFork => WaitErrorKind::UsedAfterFork,
+            Failure::Channel(Fault::NotOpened(_)) => WaitErrorKind::NotOpened,
+            Failure::Channel(fault) => match fault.reason() {
+                Some(FailureReason::Unacknowledged(_)) => WaitErrorKind::Unacknowledged,
+                Some(FailureReason::NotDone { .. }) => WaitErrorKind::Timeout,
+                Some(FailureReason::Mismatch { .. }) => WaitErrorKind::Mismatch,
+                Some(FailureReason::UsedAfterFork) => WaitErrorKind::UsedAfterFork,
                 // No other kind can answer a caller that sends nothing.
                 _ => WaitErrorKind::Disconnected,
             },
-            Failure::Channel(WaitAckedError::Timeout { .. }) | Failure::Flush(_) => {
-                WaitErrorKind::Timeout
-            }
+            Failure::Flush(_) => WaitErrorKind::Timeout,
+            Failure::UsedAfterFork(_) => WaitErrorKind::UsedAfterFork,
             Failure::Quorum(quorum) => match quorum.reason {
                 Reason::TimedOut(_) => WaitErrorKind::Timeout,
                 Reason::Lost(_) => WaitErrorKind::NoQuorum,
@@ -122,14 +123,14 @@ impl WaitError {
     pub fn channel(&self) -> Option<&str> {
         match &self.0 {
             Failure::Quorum(quorum) => Some(&quorum.channel),
-            _ => self.subject().map(|subject| subject.channel),
+            _ => self.fault()?.channel(),
         }
     }
 
     /// Returns the peer as an address, where the error has one.
     #[must_use]
     pub fn peer(&self) -> Option<&str> {
-        self.subject().map(|subject| subject.peer)
+        self.fault()?.peer()
     }
 
     /// Returns the member of a group that does not hold everything, or the first of several.
@@ -145,31 +146,25 @@ impl WaitError {
     #[must_use]
     pub fn sequence(&self) -> Option<u64> {
         match &self.0 {
-            Failure::Channel(
-                WaitAckedError::Timeout { sequence, .. }
-                | WaitAckedError::Unacknowledged { sequence, .. },
-            ) => Some(*sequence),
             Failure::Quorum(quorum) => Some(quorum.sequence),
-            _ => None,
+            _ => match self.fault()?.reason()? {
+                FailureReason::NotDone { sequence, .. }
+                | FailureReason::Unacknowledged(sequence) => Some(*sequence),
+                _ => None,
+            },
         }
     }
 
     /// Returns how far the channel is, or came, where the error has it.
     #[must_use]
     pub fn counts(&self) -> Option<Counts> {
-        match &self.0 {
-            Failure::Channel(WaitAckedError::Timeout { counts, .. }) => Some(*counts),
-            _ => send_facts::counts_of(self.failed()?),
-        }
+        self.fault()?.counts()
     }
 
     /// Returns what ended the channel, if it broke.
     #[must_use]
     pub fn cause(&self) -> Option<&EndCause> {
-        match self.failed()? {
-            SendError::Disconnected(error) => Some(&error.cause),
-            _ => None,
-        }
+        self.fault()?.cause()
     }
 
     /// Returns the suspension of the session, if the call had no chance because the session has no
@@ -178,17 +173,16 @@ impl WaitError {
     #[must_use]
     pub fn suspended(&self) -> Option<&Suspension> {
         match &self.0 {
-            Failure::Channel(WaitAckedError::Timeout { suspended, .. })
-            | Failure::Flush(InTheWay { suspended, .. }) => suspended.as_deref(),
+            Failure::Flush(member) => member.suspended.as_deref(),
             Failure::Quorum(_) => self.votes()?.suspended.first().map(|first| &**first),
-            _ => self.not_opened()?.suspended.as_deref(),
+            _ => self.fault()?.suspended(),
         }
     }
 
     /// Returns what is known of an end that the peer has not opened in time.
     #[must_use]
     pub fn not_opened(&self) -> Option<&NotOpened> {
-        send_facts::not_opened_of(self.failed()?)
+        self.fault()?.not_opened()
     }
 
     /// Returns how many acknowledgements of a group's message were asked for.
@@ -249,9 +243,10 @@ impl WaitError {
     /// [`Timeout`](WaitErrorKind::Timeout), [`Unacknowledged`](WaitErrorKind::Unacknowledged),
     /// [`NoQuorum`](WaitErrorKind::NoQuorum) and [`NotSent`](WaitErrorKind::NotSent).
     pub fn into_send_error(self) -> Result<crate::SendError, Self> {
-        match self.0 {
-            Failure::Channel(WaitAckedError::Failed(error)) => Ok(error.into()),
-            other => Err(Self(other)),
+        match (self.kind(), self.0) {
+            (WaitErrorKind::Timeout | WaitErrorKind::Unacknowledged, other) => Err(Self(other)),
+            (_, Failure::Channel(fault)) => Ok(fault.into()),
+            (_, other) => Err(Self(other)),
         }
     }
 
@@ -272,7 +267,7 @@ impl WaitError {
             QuorumFailure::Lost(votes) => Reason::Lost(named(votes)),
             QuorumFailure::NotSent(last) => Reason::NotSent(last),
             QuorumFailure::UsedAfterFork(error) => {
-                return Self::from(WaitAckedError::from(SendError::UsedAfterFork(error)));
+                return Self(Failure::UsedAfterFork(Box::new(error)));
             }
         };
         Self(Failure::Quorum(Box::new(Quorum {
@@ -293,20 +288,10 @@ impl WaitError {
         }
     }
 
-    fn failed(&self) -> Option<&SendError> {
+    fn fault(&self) -> Option<&Fault> {
         match &self.0 {
-            Failure::Channel(WaitAckedError::Failed(error)) => Some(error),
+            Failure::Channel(fault) => Some(fault),
             _ => None,
-        }
-    }
-
-    fn subject(&self) -> Option<Subject<'_>> {
-        match &self.0 {
-            Failure::Channel(
-                WaitAckedError::Timeout { channel, peer, .. }
-                | WaitAckedError::Unacknowledged { channel, peer, .. },
-            ) => Subject::new(channel, peer),
-            _ => send_facts::subject_of(self.failed()?),
         }
     }
 }
@@ -323,17 +308,18 @@ fn named(votes: Votes<Arc<PeerAt>>) -> Votes<PeerAt> {
     }
 }
 
-impl From<WaitAckedError> for WaitError {
+impl From<ChannelError> for WaitError {
     #[inline]
-    fn from(error: WaitAckedError) -> Self {
-        Self(Failure::Channel(error))
+    fn from(error: ChannelError) -> Self {
+        Self(Failure::Channel(error.into()))
     }
 }
 
 impl fmt::Display for WaitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Failure::Channel(error) => error.fmt(f),
+            Failure::Channel(fault) => fault.fmt(f),
+            Failure::UsedAfterFork(error) => error.fmt(f),
             Failure::Flush(InTheWay { peer, suspended }) => {
                 write!(
                     f,

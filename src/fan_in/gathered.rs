@@ -11,7 +11,7 @@ use std::{
 use ibex_base::fork;
 use ibex_ring::parking::{Condition, Ticket, TimedOut};
 use ibex_transport::{
-    channel::{End, FOUND_PER_TURN, Promptness, RecvError},
+    channel::{ChannelError, End, FOUND_PER_TURN, Promptness},
     node::SessionShared,
     runtime::{EventLoop, Gathering, Looks, Told},
 };
@@ -302,7 +302,7 @@ impl<O: Opener> Gathered<O> {
 
     /// Ends a member, unless more can be received from it later. While its session lives the peer
     /// may open its sender again, and finds an end of its own.
-    fn lose(&mut self, number: usize, error: RecvError) -> Option<FanInEvent<O::Message>> {
+    fn lose(&mut self, number: usize, error: ChannelError) -> Option<FanInEvent<O::Message>> {
         if error.spares_channel() {
             self.turn += 1;
             let peer = self.members[number].as_ref()?.peer;
@@ -313,10 +313,10 @@ impl<O: Opener> Gathered<O> {
         self.live -= 1;
         let came = member.has_joined || member.handle.is_open();
         let event = match error {
-            RecvError::Ended => FanInEvent::Ended(member.peer),
+            ChannelError::Ended => FanInEvent::Ended(member.peer),
             // A peer that never opened the channel is not missed, unless it opened it with another
             // type.
-            RecvError::Disconnected(_) if !came => return None,
+            error if error.cause().is_some() && !came => return None,
             error => FanInEvent::Lost(member.peer, error.into()),
         };
         let (peer, has_joined) = (member.peer, member.has_joined);

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use ibex_codec::Codec;
-use ibex_transport::channel::{RawMessage, ReceiveHandle, RecvError};
+use ibex_transport::channel::{ChannelError, RawMessage, ReceiveHandle};
 
 use crate::{
     ChannelBuilder, Message,
@@ -30,7 +30,7 @@ pub(crate) trait Opener {
         handle: &ReceiveHandle,
         raw: RawMessage,
         kept: &mut Self::Kept,
-    ) -> Result<Self::Message, RecvError>;
+    ) -> Result<Self::Message, ChannelError>;
 }
 
 /// Messages of type `T` by codec `C`.
@@ -51,7 +51,7 @@ impl<T: ?Sized, C: Codec<T>> Opener for OfType<T, C> {
         handle: &ReceiveHandle,
         raw: RawMessage,
         (): &mut (),
-    ) -> Result<Message<T, C>, RecvError> {
+    ) -> Result<Message<T, C>, ChannelError> {
         receiver::open(handle, raw)
     }
 }

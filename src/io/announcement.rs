@@ -5,8 +5,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use crate::error::Interface;
 use ibex_codec::{Codec, EncodeError, Invalid, MIN_ALIGNMENT, Raw, SchemaInfo, SlotWriter};
-use ibex_transport::session::Interface;
 
 use super::{ReadHalf, Stream, WriteHalf};
 use crate::{OpenError, Peer, Receiver};

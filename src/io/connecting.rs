@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_transport::session::Interface;
+use crate::error::Interface;
 
 use super::{
     Stream,

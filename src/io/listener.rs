@@ -11,8 +11,8 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use crate::error::Interface;
 use futures_core::{FusedStream, Stream as FuturesStream};
-use ibex_transport::session::Interface;
 
 use super::{
     Stream,

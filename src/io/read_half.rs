@@ -8,7 +8,7 @@ use std::{
 
 use ibex_codec::Raw;
 use ibex_ring::parking::Patience;
-use ibex_transport::channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure};
+use ibex_transport::channel::{ChannelError, RawMessage, ReceiveHandle};
 
 use super::{Stream, WriteHalf, announcement::Side, error};
 use crate::{Peer, Receiver};
@@ -31,7 +31,7 @@ pub struct ReadHalf {
     /// The peer has ended this direction, and everything before was read.
     is_over: bool,
     /// An error that was found behind bytes that were read. The next read returns it.
-    failed: Option<RecvError>,
+    failed: Option<ChannelError>,
 
     /// Time that a blocking read waits at most.
     timeout: Option<Duration>,
@@ -146,7 +146,7 @@ impl ReadHalf {
             match self.handle.poll() {
                 Ok(Some(message)) => self.begin(message),
                 Ok(None) => return,
-                Err(RecvError::Ended) => self.is_over = true,
+                Err(ChannelError::Ended) => self.is_over = true,
                 Err(error) => self.failed = Some(error),
             }
         }
@@ -180,8 +180,7 @@ impl ReadHalf {
         while self.has_to_wait()? {
             match self.handle.receive(patience) {
                 Ok(message) => self.begin(message),
-                Err(RecvFailure::Failed(error)) => self.take_in(Err(error))?,
-                Err(late) => return Err(error::of_recv(late.into())),
+                Err(error) => self.take_in(Err(error))?,
             }
         }
         Ok(())
@@ -195,10 +194,10 @@ impl ReadHalf {
         }
     }
 
-    fn take_in(&mut self, received: Result<RawMessage, RecvError>) -> io::Result<()> {
+    fn take_in(&mut self, received: Result<RawMessage, ChannelError>) -> io::Result<()> {
         match received {
             Ok(message) => self.begin(message),
-            Err(RecvError::Ended) => self.is_over = true,
+            Err(ChannelError::Ended) => self.is_over = true,
             Err(error) => return Err(error::of_recv(error.into())),
         }
         Ok(())

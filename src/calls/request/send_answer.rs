@@ -9,7 +9,6 @@ use std::{
 
 use ibex_codec::Codec;
 use ibex_ring::parking::Ticket;
-use ibex_transport::channel;
 
 use super::Call;
 use crate::{
@@ -26,9 +25,8 @@ pub(super) fn sent(sent: Result<(), Unsent>) -> Result<(), SendError> {
     match sent {
         Ok(()) => Ok(()),
         // The caller's end is gone, and so is the caller that waits.
-        Err(
-            Unsent::Late | Unsent::InVain | Unsent::Failed(channel::SendError::Disconnected(_)),
-        ) => Err(SendError::cancelled()),
+        Err(Unsent::Late | Unsent::InVain) => Err(SendError::cancelled()),
+        Err(Unsent::Failed(error)) if error.cause().is_some() => Err(SendError::cancelled()),
         Err(Unsent::Failed(error)) => Err(SendError::of_answer(error)),
     }
 }

@@ -30,11 +30,11 @@ use super::{message::RawMessage, promptness::Promptness};
 use crate::{
     endpoint::{
         channel_end::ChannelEnd,
-        error::{RecvError, RecvFailure},
+        error::{ChannelError, FailureReason},
         receive_end::{LargeMemory, ReceiveEnd},
     },
     node::SessionShared,
-    session::{Counts, Interface, coarse_time::CoarseTime},
+    session::{Counts, coarse_time::CoarseTime},
 };
 
 /// A receiver's handle, without the message type.
@@ -106,10 +106,10 @@ impl ReceiveHandle {
         &self.end.session
     }
 
-    /// Makes errors of this end use the terms of `interface`.
+    /// Gives this end a number that its failures carry back.
     #[must_use]
-    pub fn told_as(self, interface: Interface) -> Self {
-        self.end.set_interface(interface);
+    pub fn with_tag(self, tag: u8) -> Self {
+        self.end.set_tag(tag);
         self
     }
 
@@ -162,9 +162,9 @@ impl ReceiveHandle {
         self.handed_out != self.last_cell && self.source.has_data()
     }
 
-    /// Returns the next message, if there is one. [`RecvError::Ended`] is the orderly end.
+    /// Returns the next message, if there is one. [`ChannelError::Ended`] is the orderly end.
     #[inline(always)]
-    pub fn poll(&mut self) -> Result<Option<RawMessage>, RecvError> {
+    pub fn poll(&mut self) -> Result<Option<RawMessage>, ChannelError> {
         match self.take() {
             Some(message) => Ok(Some(message)),
             None => self.poll_slow(),
@@ -172,7 +172,7 @@ impl ReceiveHandle {
     }
 
     /// Returns the record at the front after checking it. The record stays there.
-    fn find(&self) -> Result<Option<Found>, RecvError> {
+    fn find(&self) -> Result<Option<Found>, ChannelError> {
         let found = self.source.find();
         found.map_err(|malformed| self.refused(&malformed.to_string()))
     }
@@ -222,7 +222,7 @@ impl ReceiveHandle {
     /// If memory for an arrival is lacking, that error is returned once. Later calls find nothing
     /// until memory is available, and try for it from time to time.
     #[inline(never)]
-    fn poll_slow(&mut self) -> Result<Option<RawMessage>, RecvError> {
+    fn poll_slow(&mut self) -> Result<Option<RawMessage>, ChannelError> {
         if self.end.times.is_some() {
             self.end.advance(false);
             self.end.look_at_released();
@@ -230,18 +230,18 @@ impl ReceiveHandle {
         if self.memory_wait.is_too_soon() {
             return Ok(None);
         }
-        match self.poll_all() {
-            Err(RecvError::Memory(error)) => {
-                let lacks_room = error.is_beyond_limit();
+        let found = self.poll_all();
+        match (is_beyond_limit(&found), found) {
+            (Some(lacks_room), Err(error)) => {
                 self.end.lacks_room.store(lacks_room, Ordering::Relaxed);
                 let is_news = self.memory_wait.begin(&self.end);
                 // A message that waits for the release of others does not lack memory.
-                match is_news && !error.is_beyond_limit() {
-                    true => Err(error.into()),
+                match is_news && !lacks_room {
+                    true => Err(error),
                     false => Ok(None),
                 }
             }
-            found => {
+            (_, found) => {
                 if self.memory_wait.end() {
                     self.end.lacks_room.store(false, Ordering::Relaxed);
                 }
@@ -250,7 +250,7 @@ impl ReceiveHandle {
         }
     }
 
-    fn poll_all(&mut self) -> Result<Option<RawMessage>, RecvError> {
+    fn poll_all(&mut self) -> Result<Option<RawMessage>, ChannelError> {
         // Both facts are read before the last look. So the look misses no record that came before
         // them, and no ring that replaced another. `over` is read before `closed_at`, because the
         // end of the session often follows an orderly end at once.
@@ -262,7 +262,7 @@ impl ReceiveHandle {
         }
         let Some(found) = self.find()? else {
             if closed_at.is_some_and(|last| last <= self.handed_out) {
-                return Err(RecvError::Ended);
+                return Err(ChannelError::Ended);
             }
             return if over {
                 Err(self.end.error())
@@ -320,7 +320,7 @@ impl ReceiveHandle {
         self.handed_out < self.last_cell
     }
 
-    fn end_of_stream(&self) -> Result<Option<RawMessage>, RecvError> {
+    fn end_of_stream(&self) -> Result<Option<RawMessage>, ChannelError> {
         // The order of reads is that of `poll_all`.
         let over = self.end.state.is_over();
         if self
@@ -329,7 +329,7 @@ impl ReceiveHandle {
             .get()
             .is_some_and(|theirs| theirs.closed_at() == Some(0))
         {
-            return Err(RecvError::Ended);
+            return Err(ChannelError::Ended);
         }
         if over && !self.end.has_source.load(Ordering::Relaxed) {
             return Err(self.end.error());
@@ -339,7 +339,7 @@ impl ReceiveHandle {
 
     /// Checks that a message of `length` bytes has a trace context at its end, if its record says
     /// so, and that the ends agreed on that.
-    fn check_trace(&self, kind: RecordKind, length: usize) -> Result<(), RecvError> {
+    fn check_trace(&self, kind: RecordKind, length: usize) -> Result<(), ChannelError> {
         let is_agreed = || {
             self.end
                 .state
@@ -352,7 +352,7 @@ impl ReceiveHandle {
         Ok(())
     }
 
-    fn refused(&self, what: &str) -> RecvError {
+    fn refused(&self, what: &str) -> ChannelError {
         self.end.session.requests.misbehaved(what);
         self.end.error()
     }
@@ -380,28 +380,34 @@ impl ReceiveHandle {
     }
 
     /// Waits until the peer has opened its end.
-    pub fn opened(&mut self, patience: Patience) -> Result<(), RecvFailure> {
+    pub fn opened(&mut self, patience: Patience) -> Result<(), ChannelError> {
         let end = &*self.end;
-        Ok(end.wait_open(patience, || end.counts())?)
+        end.wait_open(patience, || end.counts())
     }
 
     /// Returns the error of calls in a fork of the process.
     #[cold]
     #[must_use]
-    pub fn used_after_fork(&self) -> RecvError {
-        self.end.used_after_fork().into()
+    pub fn used_after_fork(&self) -> ChannelError {
+        self.end.used_after_fork()
     }
 
     /// Makes the error for a message whose bytes are not valid.
     #[cold]
     #[must_use]
-    pub fn corrupt(&self, message: &RawMessage, why: &str) -> RecvError {
-        RecvError::Corrupt {
-            channel: self.end.name.to_string(),
-            peer: self.end.session.peer_name(),
+    pub fn corrupt(&self, message: &RawMessage, why: &str) -> ChannelError {
+        self.end.failed(FailureReason::Corrupt {
             sequence: message.sequence(),
             why: why.to_owned(),
-        }
+        })
+    }
+}
+
+/// Returns, of a look that lacked memory, whether that is room within the node's limit.
+fn is_beyond_limit<T>(outcome: &Result<T, ChannelError>) -> Option<bool> {
+    match outcome.as_ref().err()?.reason()? {
+        FailureReason::Memory(error) => Some(error.is_beyond_limit()),
+        _ => None,
     }
 }
 

@@ -6,7 +6,7 @@ use ibex_base::fork;
 use ibex_ring::parking::Patience;
 
 use super::send_handle::{Abort, Reserved, SendHandle};
-use crate::endpoint::error::{SendError, SendFailure};
+use crate::endpoint::error::ChannelError;
 
 /// Room for one payload, to be built in place and then published.
 ///
@@ -35,9 +35,9 @@ impl RawReservation<'_> {
         self,
         size: Option<usize>,
         encode: impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
-    ) -> Result<u64, SendFailure> {
+    ) -> Result<u64, ChannelError> {
         if fork::is_child() {
-            return Err(self.handle.end.used_after_fork().into());
+            return Err(self.handle.end.used_after_fork());
         }
         let mut this = ManuallyDrop::new(self);
         // This happens before the encoder runs, which may panic.
@@ -67,7 +67,7 @@ impl RawReservation<'_> {
 
     /// Publishes the payload. If the channel has ended since, nothing is published.
     #[inline(always)]
-    pub fn publish(self) -> Result<u64, SendError> {
+    pub fn publish(self) -> Result<u64, ChannelError> {
         if fork::is_child() {
             return Err(self.handle.end.used_after_fork());
         }

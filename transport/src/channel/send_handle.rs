@@ -25,14 +25,11 @@ use ibex_ring::parking::Patience;
 use super::{reservation::RawReservation, task::SendWaits};
 use crate::{
     endpoint::{
-        channel_end::ChannelEnd,
-        error::{SendError, SendFailure, WaitAckedError},
-        send_end::SendEnd,
-        send_producer::SendProducer,
-        state::End,
+        channel_end::ChannelEnd, error::ChannelError, send_end::SendEnd,
+        send_producer::SendProducer, state::End,
     },
     node::{Measured, SessionShared, Stopwatch},
-    session::{Counts, EndCause, Interface},
+    session::{Counts, EndCause},
 };
 
 /// Why an encoder stopped.
@@ -77,10 +74,10 @@ impl SendHandle {
         }
     }
 
-    /// Makes errors of this end use the terms of `interface`.
+    /// Gives this end a number that its failures carry back.
     #[must_use]
-    pub fn told_as(self, interface: Interface) -> Self {
-        self.end.set_interface(interface);
+    pub fn with_tag(self, tag: u8) -> Self {
+        self.end.set_tag(tag);
         self
     }
 
@@ -139,7 +136,7 @@ impl SendHandle {
         size: Option<usize>,
         patience: Patience,
         encode: impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
-    ) -> Result<u64, SendFailure> {
+    ) -> Result<u64, ChannelError> {
         self.enter(patience)?.send(size, patience, encode)
     }
 
@@ -149,7 +146,7 @@ impl SendHandle {
         &mut self,
         length: usize,
         patience: Patience,
-    ) -> Result<RawReservation<'_>, SendFailure> {
+    ) -> Result<RawReservation<'_>, ChannelError> {
         let mut entered = self.enter(patience)?;
         entered.place(length, patience)?;
         self.reserved = entered.keep();
@@ -160,9 +157,9 @@ impl SendHandle {
     }
 
     #[inline(always)]
-    pub(super) fn enter(&mut self, patience: Patience) -> Result<Entered<'_>, SendFailure> {
+    pub(super) fn enter(&mut self, patience: Patience) -> Result<Entered<'_>, ChannelError> {
         if fork::is_child() {
-            return Err(self.end.used_after_fork().into());
+            return Err(self.end.used_after_fork());
         }
         self.end_if_leaked();
         // The favour is withdrawn before a second handle exists. Passing that handle to another
@@ -292,12 +289,12 @@ impl SendHandle {
     }
 
     /// Waits until the peer has opened its end.
-    pub fn opened(&mut self, patience: Patience) -> Result<(), SendFailure> {
+    pub fn opened(&mut self, patience: Patience) -> Result<(), ChannelError> {
         self.end.opened(patience)
     }
 
     /// Waits until the peer's engine holds message `sequence`.
-    pub fn wait_received(&self, sequence: u64, patience: Patience) -> Result<(), WaitAckedError> {
+    pub fn wait_received(&self, sequence: u64, patience: Patience) -> Result<(), ChannelError> {
         match self.end.path.delivered(&self.end, sequence) {
             Some(answer) => answer,
             None => self.end.wait_news(Ask::received(sequence), patience),
@@ -306,9 +303,8 @@ impl SendHandle {
 
     /// Returns why the channel never opened, if that is certain.
     #[must_use]
-    pub fn open_failure(&self) -> Option<SendError> {
-        let failure = self.end.open_failure(|| self.end.counts());
-        failure.map(SendError::from)
+    pub fn open_failure(&self) -> Option<ChannelError> {
+        self.end.open_failure(|| self.end.counts())
     }
 
     /// Returns whether the peer has opened its end.
@@ -325,7 +321,7 @@ impl SendHandle {
     }
 
     /// Waits until the peer's application has acknowledged message `sequence`.
-    pub fn wait_acked(&self, sequence: u64, patience: Patience) -> Result<(), WaitAckedError> {
+    pub fn wait_acked(&self, sequence: u64, patience: Patience) -> Result<(), ChannelError> {
         let stopwatch = self.time_ack();
         self.end.wait_news(Ask::acknowledged(sequence), patience)?;
         if let Some(stopwatch) = stopwatch {

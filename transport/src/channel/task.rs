@@ -31,8 +31,7 @@ use ibex_protocol::format::{control::Ask, record::LargeAnnouncement};
 use ibex_ring::parking::{self, Condition, Patience, Ticket};
 
 use super::{
-    Abort, RawMessage, RawReservation, ReceiveHandle, RecvError, RecvFailure, SendError,
-    SendFailure, SendHandle, WaitAckedError,
+    Abort, ChannelError, RawMessage, RawReservation, ReceiveHandle, SendHandle,
     promptness::{self, Promptness},
     receive_handle::Incoming,
     send_handle::{Entered, Reserved},
@@ -62,7 +61,7 @@ impl ReceiveHandle {
     /// Returns the next message, for a task. Pending until there is a message, or the end. A peer
     /// that does not open its end for `open_timeout` is reported once.
     #[inline]
-    pub fn poll_receive(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
+    pub fn poll_receive(&mut self, waker: &Waker) -> Poll<Result<RawMessage, ChannelError>> {
         self.poll_receive_with(waker, true)
     }
 
@@ -72,7 +71,7 @@ impl ReceiveHandle {
     /// This serves a caller that gave up the work behind the earlier poll. Such a caller relies on
     /// the earlier waker, and not on this poll's answer.
     #[inline]
-    pub fn poll_receive_waking(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
+    pub fn poll_receive_waking(&mut self, waker: &Waker) -> Poll<Result<RawMessage, ChannelError>> {
         let waited = self.ticket.is_some();
         let polled = self.poll_receive(waker);
         if waited && polled.is_ready() && self.has_left_unused {
@@ -83,14 +82,17 @@ impl ReceiveHandle {
 
     /// Polls as [`poll_receive`](Self::poll_receive) does, but never looks for a moment before it
     /// is pending. For a caller inside a waker, where a look would delay the thread that wakes.
-    pub fn poll_receive_at_once(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
+    pub fn poll_receive_at_once(
+        &mut self,
+        waker: &Waker,
+    ) -> Poll<Result<RawMessage, ChannelError>> {
         self.poll_receive_with(waker, false)
     }
 
     /// Returns the next message, if there is one, for a caller that left a waker in another poll.
     /// Notes how soon the message came.
     #[inline]
-    pub fn poll_awaited(&mut self) -> Result<Option<RawMessage>, RecvError> {
+    pub fn poll_awaited(&mut self) -> Result<Option<RawMessage>, ChannelError> {
         let polled = self.poll();
         if matches!(polled, Ok(Some(_))) {
             self.promptness.came();
@@ -103,7 +105,7 @@ impl ReceiveHandle {
         &mut self,
         waker: &Waker,
         may_look: bool,
-    ) -> Poll<Result<RawMessage, RecvError>> {
+    ) -> Poll<Result<RawMessage, ChannelError>> {
         let polled = self.take_or_register(waker, may_look);
         if polled.is_pending() {
             self.end().watch_open();
@@ -114,7 +116,10 @@ impl ReceiveHandle {
     /// Polls as [`poll_receive_at_once`](Self::poll_receive_at_once) does, but never reports a peer
     /// that does not open its end.
     #[inline]
-    pub fn poll_receive_unwatched(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
+    pub fn poll_receive_unwatched(
+        &mut self,
+        waker: &Waker,
+    ) -> Poll<Result<RawMessage, ChannelError>> {
         self.take_or_register(waker, false)
     }
 
@@ -123,7 +128,7 @@ impl ReceiveHandle {
         &mut self,
         waker: &Waker,
         may_look: bool,
-    ) -> Poll<Result<RawMessage, RecvError>> {
+    ) -> Poll<Result<RawMessage, ChannelError>> {
         if !fork::is_child()
             && let Some(message) = self.take()
         {
@@ -144,7 +149,7 @@ impl ReceiveHandle {
         &mut self,
         waker: &Waker,
         may_look: bool,
-    ) -> Poll<Result<RawMessage, RecvError>> {
+    ) -> Poll<Result<RawMessage, ChannelError>> {
         if fork::is_child() {
             return Poll::Ready(Err(self.used_after_fork()));
         }
@@ -152,7 +157,7 @@ impl ReceiveHandle {
             may_look && self.ticket.is_none() && self.end().session.looks() == Looks::Memory;
         let found = match self.receive(Patience::None) {
             Ok(message) => Ok(message),
-            Err(RecvFailure::Failed(error)) => Err(error),
+            Err(error) if !error.is_transient() => Err(error),
             Err(_) => {
                 let end = self.end.clone();
                 let mut promptness = mem::take(&mut self.promptness);
@@ -175,11 +180,10 @@ impl ReceiveHandle {
     }
 
     /// Waits until the peer has opened its end, for a task.
-    pub fn poll_opened(&mut self, waker: &Waker) -> Poll<Result<(), RecvError>> {
+    pub fn poll_opened(&mut self, waker: &Waker) -> Poll<Result<(), ChannelError>> {
         self.leave();
         let Self { end, ticket, .. } = self;
-        let opened = end.poll_open(ticket, waker, || end.counts());
-        opened.map_err(RecvError::from)
+        end.poll_open(ticket, waker, || end.counts())
     }
 
     /// Leaves a waker for the next message, or the end. A look follows.
@@ -220,7 +224,7 @@ impl SendHandle {
         waker: &Waker,
         size: Option<usize>,
         mut encode: impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
-    ) -> Poll<Result<u64, SendError>> {
+    ) -> Poll<Result<u64, ChannelError>> {
         self.poll_entered(waker, |entered| {
             entered.send(size, Patience::None, &mut encode)
         })
@@ -233,7 +237,7 @@ impl SendHandle {
         &mut self,
         waker: &Waker,
         length: Option<usize>,
-    ) -> Result<Result<RawReservation<'_>, SendError>, &mut Self> {
+    ) -> Result<Result<RawReservation<'_>, ChannelError>, &mut Self> {
         let polled = self.poll_entered(waker, |mut entered| {
             let length = match length {
                 Some(length) => length,
@@ -263,8 +267,8 @@ impl SendHandle {
     fn poll_entered<R>(
         &mut self,
         waker: &Waker,
-        mut attempt: impl FnMut(Entered<'_>) -> Result<R, SendFailure>,
-    ) -> Poll<Result<R, SendError>> {
+        mut attempt: impl FnMut(Entered<'_>) -> Result<R, ChannelError>,
+    ) -> Poll<Result<R, ChannelError>> {
         if fork::is_child() {
             return Poll::Ready(Err(self.end().used_after_fork()));
         }
@@ -293,11 +297,10 @@ impl SendHandle {
     }
 
     /// Waits until the peer has opened its end, for a task.
-    pub fn poll_opened(&mut self, waker: &Waker) -> Poll<Result<(), SendError>> {
+    pub fn poll_opened(&mut self, waker: &Waker) -> Poll<Result<(), ChannelError>> {
         self.leave_room();
         let Self { end, waits, .. } = self;
-        let opened = end.poll_open(&mut waits.room.ticket, waker, || end.counts());
-        opened.map_err(SendError::from)
+        end.poll_open(&mut waits.room.ticket, waker, || end.counts())
     }
 
     /// Waits until the peer's engine holds message `sequence`, for a task.
@@ -305,7 +308,7 @@ impl SendHandle {
         &mut self,
         waker: &Waker,
         sequence: u64,
-    ) -> Poll<Result<(), WaitAckedError>> {
+    ) -> Poll<Result<(), ChannelError>> {
         let Self { end, waits, .. } = self;
         match end.path.delivered(end, sequence) {
             Some(answer) => Poll::Ready(answer),
@@ -314,7 +317,7 @@ impl SendHandle {
     }
 
     /// Waits until the peer's application has acknowledged message `sequence`, for a task.
-    pub fn poll_acked(&mut self, waker: &Waker, sequence: u64) -> Poll<Result<(), WaitAckedError>> {
+    pub fn poll_acked(&mut self, waker: &Waker, sequence: u64) -> Poll<Result<(), ChannelError>> {
         let ask = Ask::acknowledged(sequence);
         self.end.poll_news(&mut self.waits.acked, waker, ask)
     }
@@ -360,8 +363,8 @@ struct Entering<'a, F> {
     attempt: F,
 }
 
-impl<R, F: FnMut(Entered<'_>) -> Result<R, SendFailure>> Condition for Entering<'_, F> {
-    type Output = Result<R, SendError>;
+impl<R, F: FnMut(Entered<'_>) -> Result<R, ChannelError>> Condition for Entering<'_, F> {
+    type Output = Result<R, ChannelError>;
 
     fn look(&mut self) -> Option<Self::Output> {
         let Self { handle, attempt } = self;
@@ -372,7 +375,10 @@ impl<R, F: FnMut(Entered<'_>) -> Result<R, SendFailure>> Condition for Entering<
             attempt(entered)
         });
         handle.waits.turn = turn;
-        settled_send(done)
+        match done {
+            Err(error) if error.is_transient() => None,
+            done => Some(done),
+        }
     }
 
     fn ask(&mut self) {
@@ -396,8 +402,8 @@ impl<R, F: FnMut(Entered<'_>) -> Result<R, SendFailure>> Condition for Entering<
 fn attempt_since<'e, R>(
     since: Option<Instant>,
     entered: Entered<'e>,
-    attempt: impl FnOnce(Entered<'e>) -> Result<R, SendFailure>,
-) -> Result<R, SendFailure> {
+    attempt: impl FnOnce(Entered<'e>) -> Result<R, ChannelError>,
+) -> Result<R, ChannelError> {
     let Some(since) = since else {
         return attempt(entered);
     };
@@ -413,7 +419,7 @@ fn attempt_since<'e, R>(
 impl Entered<'_> {
     /// Returns the length of the last message, but at most the ring's largest payload, and at least
     /// the length of a large message's announcement.
-    fn usual_length(&mut self) -> Result<usize, SendFailure> {
+    fn usual_length(&mut self) -> Result<usize, ChannelError> {
         let producer = self.open_producer(Patience::None)?;
         let usual = producer.typical.min(producer.largest);
         Ok(usual.max(LargeAnnouncement::MAX_BYTES))
@@ -428,14 +434,6 @@ impl Entered<'_> {
         };
         mem::forget(self);
         reserved
-    }
-}
-
-fn settled_send<T>(sent: Result<T, SendFailure>) -> Option<Result<T, SendError>> {
-    match sent {
-        Ok(done) => Some(Ok(done)),
-        Err(SendFailure::Failed(error)) => Some(Err(error)),
-        Err(_) => None,
     }
 }
 

@@ -10,18 +10,18 @@ use std::{
 
 use ibex_base::sync::AtomicBool;
 
-use ibex_base::fork::{self, UsedAfterFork};
+use ibex_base::fork;
 use ibex_protocol::format::control::{ChannelSpec, Role};
 use ibex_ring::parking::{self, AtSlot, Patience, Ticket, WaitSlot, Wakers};
 
 use super::{
-    error::{NotOpened, RecvError, RecvFailure, SchemaMismatch, SendError, SendFailure},
+    error::{ChannelError, ChannelFailure, FailureReason},
     state::{End, EndState},
 };
 use crate::{
     clock,
     node::{SessionShared, What},
-    session::{Counts, Disconnected, EndCause, Interface, Suspension},
+    session::{Counts, EndCause, Suspension},
 };
 
 /// The part of an end that does not depend on the direction.
@@ -33,8 +33,8 @@ pub struct ChannelEnd {
     pub(crate) name: Arc<str>,
     pub(crate) spec: Arc<ChannelSpec>,
     pub(crate) open_timeout: Duration,
-    /// The kind of handle that the program uses, unless the channel carries messages.
-    interface: OnceLock<Interface>,
+    /// A number of the opener, which failures carry back.
+    tag: OnceLock<u8>,
 
     // State.
     /// The engine's account of this end.
@@ -45,26 +45,6 @@ pub struct ChannelEnd {
     open_watch: OpenWatch,
     /// Threads and tasks that wait: for the peer's open, for messages, for room or news.
     pub(crate) waiters: WaitSlot,
-}
-
-/// The reason why an end cannot be used.
-#[derive(Debug)]
-pub(crate) enum Unusable {
-    NotOpened(Box<NotOpened>),
-    Mismatch(Box<SchemaMismatch>),
-    Disconnected(Box<Disconnected>),
-    Forked(UsedAfterFork),
-}
-
-/// The outcome of a wait for the peer's open that ended without it.
-#[derive(Debug)]
-pub(crate) enum Unopened {
-    /// The caller did not ask to wait.
-    NotYet,
-    /// The caller's deadline passed before `open_timeout` did.
-    TimedOut(Box<NotOpened>),
-    /// The channel will not open.
-    Failed(Unusable),
 }
 
 /// Shows a handle to users: its channel, and its peer.
@@ -98,7 +78,7 @@ impl ChannelEnd {
             name,
             spec,
             open_timeout,
-            interface: OnceLock::new(),
+            tag: OnceLock::new(),
             state: EndState::default(),
             has_waited_in_vain: AtomicBool::new(false),
             open_watch: OpenWatch::default(),
@@ -106,14 +86,14 @@ impl ChannelEnd {
         }
     }
 
-    /// Returns the interface whose terms the errors of this end use.
-    pub(crate) fn interface(&self) -> Interface {
-        self.interface.get().copied().unwrap_or_default()
+    /// Returns the number that the opener gave to this end, or 0.
+    pub(crate) fn tag(&self) -> u8 {
+        self.tag.get().copied().unwrap_or_default()
     }
 
-    /// Sets the interface, once, before any other thread has the end.
-    pub(crate) fn set_interface(&self, interface: Interface) {
-        let _ = self.interface.set(interface);
+    /// Sets the tag, once, before any other thread has the end.
+    pub(crate) fn set_tag(&self, tag: u8) {
+        let _ = self.tag.set(tag);
     }
 
     /// Returns the fingerprint of the message type that both ends agreed on, once they have.
@@ -127,36 +107,45 @@ impl ChannelEnd {
         self.waiters.take(wakers);
     }
 
-    /// Returns the reason why the channel is over. `counts` gives its progress.
-    pub(crate) fn unusable(&self, counts: impl FnOnce() -> Counts) -> Unusable {
-        let (channel, peer) = (self.name.to_string(), self.session.peer_name());
-        let cause = match self.state.reason() {
-            Some(End::Mismatch(theirs)) => {
-                return Unusable::Mismatch(Box::new(SchemaMismatch {
-                    channel,
-                    peer,
-                    ours: ChannelSpec::clone(&self.spec),
-                    theirs: ChannelSpec::clone(&theirs),
-                    counts: counts(),
-                    interface: self.interface(),
-                }));
-            }
-            Some(End::Cause(cause)) => cause,
-            None => EndCause::NodeClosed,
-        };
-        let has_lost_driver = cause == EndCause::NodeClosed && self.session.has_lost_driver();
-        let cause = match has_lost_driver {
-            true => EndCause::RuntimeEnded,
-            false => cause,
-        };
-        Unusable::Disconnected(Box::new(Disconnected {
-            channel,
-            peer,
+    /// Returns a failure of a call at this end.
+    #[cold]
+    pub(crate) fn failure(&self, counts: Counts, reason: FailureReason) -> Box<ChannelFailure> {
+        Box::new(ChannelFailure {
+            channel: self.name.clone(),
+            peer: self.session.peer_name(),
             end: self.role,
-            cause,
-            counts: counts(),
-            interface: self.interface(),
-        }))
+            tag: self.tag(),
+            counts,
+            suspended: None,
+            reason,
+        })
+    }
+
+    /// Returns the failure of a call that waited in vain, with what cut it off.
+    #[cold]
+    pub(crate) fn waited(&self, counts: Counts, reason: FailureReason) -> Box<ChannelFailure> {
+        let mut failure = self.failure(counts, reason);
+        failure.suspended = self.cut_off();
+        failure
+    }
+
+    /// Returns the reason why the channel is over. `counts` gives its progress.
+    #[cold]
+    pub(crate) fn over(&self, counts: Counts) -> Box<ChannelFailure> {
+        let reason = match self.state.reason() {
+            Some(End::Mismatch(theirs)) => FailureReason::Mismatch {
+                ours: ChannelSpec::clone(&self.spec),
+                theirs: ChannelSpec::clone(&theirs),
+            },
+            Some(End::Cause(cause)) if cause != EndCause::NodeClosed => {
+                FailureReason::Broken(cause)
+            }
+            _ => FailureReason::Broken(match self.session.has_lost_driver() {
+                true => EndCause::RuntimeEnded,
+                false => EndCause::NodeClosed,
+            }),
+        };
+        self.failure(counts, reason)
     }
 
     /// Returns the account of the session's suspension or of the peer's silence, if that is what
@@ -171,11 +160,13 @@ impl ChannelEnd {
         }
     }
 
-    /// Returns the error of calls in a fork of the process.
+    /// Returns the error of calls in a fork of the process. The counters are not read: a thread that
+    /// does not exist there may hold a lock of theirs.
     #[cold]
-    pub(crate) fn used_after_fork(&self) -> UsedAfterFork {
-        let peer = self.session.peer().address.to_string();
-        UsedAfterFork::new(self.interface().subject(&self.name, &peer))
+    pub(crate) fn used_after_fork(&self) -> ChannelError {
+        let mut failure = self.failure(Counts::default(), FailureReason::UsedAfterFork);
+        failure.peer = self.session.peer().address.to_string();
+        failure.into()
     }
 
     /// Waits until the peer has opened its end, as long as `patience` allows and at most
@@ -184,14 +175,11 @@ impl ChannelEnd {
         &self,
         patience: Patience,
         counts: impl Fn() -> Counts,
-    ) -> Result<(), Unopened> {
+    ) -> Result<(), ChannelError> {
         if fork::is_child() {
-            return Err(Unopened::Failed(self.used_after_fork().into()));
+            return Err(self.used_after_fork());
         }
-        let look = || {
-            let opened = self.look_open(&counts)?;
-            Some(opened.map_err(Unopened::Failed))
-        };
+        let look = || self.look_open(&counts);
         if let Some(answer) = look() {
             return answer;
         }
@@ -199,7 +187,7 @@ impl ChannelEnd {
             if patience == Patience::None {
                 self.session.requests.poll();
             }
-            return look().unwrap_or(Err(Unopened::NotYet));
+            return look().unwrap_or(Err(ChannelError::NotOpenYet));
         };
         let now = clock::now();
         // A deadline that the clock cannot represent means waiting without a limit.
@@ -208,13 +196,13 @@ impl ChannelEnd {
         let mut held = None;
         let opened = AtSlot::new(&self.waiters, &mut held, look);
         self.session.wait_for(until, opened).unwrap_or_else(|_| {
-            Err(if until == give_up {
+            let waited = if until == give_up {
                 self.has_waited_in_vain.store(true, Ordering::Relaxed);
-                Unopened::Failed(Unusable::NotOpened(self.not_opened(self.open_timeout)))
+                self.open_timeout
             } else {
-                let waited = until.map_or(Duration::ZERO, |until| until - now);
-                Unopened::TimedOut(self.not_opened(waited))
-            })
+                until.map_or(Duration::ZERO, |until| until - now)
+            };
+            Err(self.not_opened(waited).into())
         })
     }
 
@@ -225,9 +213,9 @@ impl ChannelEnd {
         held: &mut Option<Ticket>,
         waker: &Waker,
         counts: impl Fn() -> Counts,
-    ) -> Poll<Result<(), Unusable>> {
+    ) -> Poll<Result<(), ChannelError>> {
         if fork::is_child() {
-            return Poll::Ready(Err(self.used_after_fork().into()));
+            return Poll::Ready(Err(self.used_after_fork()));
         }
         let opened = AtSlot::new(&self.waiters, held, || self.look_open(&counts));
         let polled = parking::poll(opened, waker, || self.session.requests.poll());
@@ -238,49 +226,48 @@ impl ChannelEnd {
     }
 
     /// Returns whether the peer has opened its end, once that is decided.
-    fn look_open(&self, counts: impl Fn() -> Counts) -> Option<Result<(), Unusable>> {
+    fn look_open(&self, counts: impl Fn() -> Counts) -> Option<Result<(), ChannelError>> {
         if self.state.is_over() {
-            return Some(Err(self.unusable(counts)));
+            return Some(Err(self.over(counts()).into()));
         }
         (!self.state.is_pending()).then_some(Ok(()))
     }
 
     /// Returns the reason why the channel never opened, if it is certain that it did not: the
     /// channel ended before it was open, or a call has waited for all of `open_timeout`.
-    pub(crate) fn open_failure(&self, counts: impl FnOnce() -> Counts) -> Option<Unusable> {
+    pub(crate) fn open_failure(&self, counts: impl FnOnce() -> Counts) -> Option<ChannelError> {
         if self.state.agreed().is_some() {
             None
         } else if self.state.is_over() {
-            Some(self.unusable(counts))
+            Some(self.over(counts()).into())
         } else {
             let has_waited = self.has_waited_in_vain.load(Ordering::Relaxed);
-            has_waited.then(|| Unusable::NotOpened(self.not_opened(self.open_timeout)))
+            has_waited.then(|| self.not_opened(self.open_timeout).into())
         }
     }
 
-    pub(crate) fn not_opened(&self, waited: Duration) -> Box<NotOpened> {
+    pub(crate) fn not_opened(&self, waited: Duration) -> Box<ChannelFailure> {
         self.not_opened_among(&self.session.requests.incoming(), waited)
     }
 
     /// Like [`not_opened`](Self::not_opened), for a caller that already has the list of ends that
     /// the peer opened and this node did not.
-    fn not_opened_among(&self, incoming: &[(String, Role)], waited: Duration) -> Box<NotOpened> {
+    fn not_opened_among(
+        &self,
+        incoming: &[(String, Role)],
+        waited: Duration,
+    ) -> Box<ChannelFailure> {
         let missing = self.role.opposite();
         let ours = (&*self.name, self.role);
-        let is_same_there = incoming.iter().any(|(name, role)| (&**name, *role) == ours);
         let others = incoming.iter().filter(|(_, role)| *role == missing);
         let other_names = others.map(|(name, _)| name.clone());
-        Box::new(NotOpened {
-            channel: self.name.to_string(),
-            peer: self.session.peer_name(),
-            missing,
-            is_same_there,
+        let reason = FailureReason::NotOpened {
+            is_same_there: incoming.iter().any(|(name, role)| (&**name, *role) == ours),
             other_names: other_names.take(MOST_NAMES).collect(),
             waited,
             open_timeout: self.open_timeout,
-            suspended: self.cut_off(),
-            interface: self.interface(),
-        })
+        };
+        self.waited(Counts::default(), reason)
     }
 }
 
@@ -324,51 +311,3 @@ impl ChannelEnd {
 
 /// Most names of other ends that an error lists: a peer may have opened a thousand.
 const MOST_NAMES: usize = 8;
-
-impl From<UsedAfterFork> for Unusable {
-    fn from(error: UsedAfterFork) -> Self {
-        Unusable::Forked(error)
-    }
-}
-
-impl From<Unusable> for SendError {
-    fn from(unusable: Unusable) -> Self {
-        match unusable {
-            Unusable::NotOpened(error) => SendError::NotOpened(error),
-            Unusable::Mismatch(error) => SendError::Mismatch(error),
-            Unusable::Disconnected(error) => SendError::Disconnected(error),
-            Unusable::Forked(error) => SendError::UsedAfterFork(error),
-        }
-    }
-}
-
-impl From<Unusable> for RecvError {
-    fn from(unusable: Unusable) -> Self {
-        match unusable {
-            Unusable::NotOpened(error) => RecvError::NotOpened(error),
-            Unusable::Mismatch(error) => RecvError::Mismatch(error),
-            Unusable::Disconnected(error) => RecvError::Disconnected(error),
-            Unusable::Forked(error) => RecvError::UsedAfterFork(error),
-        }
-    }
-}
-
-impl From<Unopened> for SendFailure {
-    fn from(unopened: Unopened) -> Self {
-        match unopened {
-            Unopened::NotYet => SendFailure::NotOpen,
-            Unopened::TimedOut(error) => SendFailure::NotOpenInTime(error),
-            Unopened::Failed(unusable) => SendFailure::Failed(unusable.into()),
-        }
-    }
-}
-
-impl From<Unopened> for RecvFailure {
-    fn from(unopened: Unopened) -> Self {
-        match unopened {
-            Unopened::NotYet => RecvFailure::NotOpen,
-            Unopened::TimedOut(error) => RecvFailure::NotOpenInTime(error),
-            Unopened::Failed(unusable) => RecvFailure::Failed(unusable.into()),
-        }
-    }
-}

@@ -3,7 +3,6 @@
 
 pub mod channel_end;
 pub mod error;
-mod interface;
 pub mod receive_end;
 pub(crate) mod receive_path;
 pub(crate) mod receive_times;

@@ -25,7 +25,9 @@ use ibex_ring::{
 };
 
 use super::{
-    channel_end::ChannelEnd, error::RecvError, receive_path::ReceivePath,
+    channel_end::ChannelEnd,
+    error::{ChannelError, FailureReason},
+    receive_path::ReceivePath,
     receive_times::ReceiveTimes,
 };
 use crate::{
@@ -393,8 +395,14 @@ impl ReceiveEnd {
     }
 
     /// Returns the end of the channel as an error of a receiving call.
-    pub(crate) fn error(&self) -> RecvError {
-        self.unusable(|| self.counts()).into()
+    pub(crate) fn error(&self) -> ChannelError {
+        self.over(self.counts()).into()
+    }
+
+    /// Returns the error of a receiving call.
+    #[cold]
+    pub(crate) fn failed(&self, reason: FailureReason) -> ChannelError {
+        self.failure(self.counts(), reason).into()
     }
 
     /// Returns the channel's counters, as far as this end knows them. Messages that arrived after

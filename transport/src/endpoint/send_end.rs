@@ -32,7 +32,7 @@ use ibex_ring::{
 
 use super::{
     channel_end::ChannelEnd,
-    error::{SendError, SendFailure},
+    error::{ChannelError, FailureReason},
     send_path::SendPath,
     send_producer::SendProducer,
     send_times::SendTimes,
@@ -159,14 +159,14 @@ impl SendEnd {
     }
 
     /// Returns the end of the channel as an error of a sending call.
-    pub(crate) fn error(&self) -> SendError {
-        self.unusable(|| self.counts()).into()
+    pub(crate) fn error(&self) -> ChannelError {
+        self.over(self.counts()).into()
     }
 
-    /// Returns the error of calls in a fork of the process.
+    /// Returns the error of a sending call.
     #[cold]
-    pub(crate) fn used_after_fork(&self) -> SendError {
-        self.common.used_after_fork().into()
+    pub(crate) fn failed(&self, reason: FailureReason) -> ChannelError {
+        self.failure(self.counts(), reason).into()
     }
 }
 
@@ -305,11 +305,11 @@ impl SendEnd {
     /// Enters the turnstile, waiting for the thread inside as long as `patience` allows. That
     /// thread may stay inside for long, while it waits for room or builds a message.
     #[inline]
-    pub(crate) fn take_turn(&self, patience: Patience) -> Result<(), SendFailure> {
+    pub(crate) fn take_turn(&self, patience: Patience) -> Result<(), ChannelError> {
         loop {
             match self.turnstile.try_enter() {
                 Ok(()) => return Ok(()),
-                Err(Inside::Us) => return Err(SendError::Nested.into()),
+                Err(Inside::Us) => return Err(self.failed(FailureReason::Nested)),
                 Err(Inside::TheEngine) => thread::yield_now(),
                 Err(Inside::Another) => return self.take_turn_slow(patience),
             }
@@ -317,9 +317,9 @@ impl SendEnd {
     }
 
     #[cold]
-    fn take_turn_slow(&self, patience: Patience) -> Result<(), SendFailure> {
+    fn take_turn_slow(&self, patience: Patience) -> Result<(), ChannelError> {
         let Patience::Until(deadline) = patience else {
-            return Err(SendFailure::Full);
+            return Err(ChannelError::WouldBlock);
         };
         let released = self.counts().released;
         for _ in 0..SPINS {
@@ -330,7 +330,7 @@ impl SendEnd {
         }
         let look = || match self.turnstile.try_enter() {
             Ok(()) => Some(Ok(())),
-            Err(_) => self.state.is_over().then(|| Err(self.error().into())),
+            Err(_) => self.state.is_over().then(|| Err(self.error())),
         };
         let mut held = None;
         let turn = AtSlot::new(&self.turnstile.waiters, &mut held, look);

@@ -25,7 +25,7 @@ use ibex_ring::{
 };
 
 use super::{
-    error::{Full, WaitAckedError},
+    error::{ChannelError, Full},
     send_end::{Asking, SendEnd, Wish},
     send_producer::{LargePlace, RingOwner, SendProducer},
 };
@@ -196,12 +196,12 @@ impl SendPath {
         &self,
         end: &SendEnd,
         sequence: u64,
-    ) -> Option<Result<(), WaitAckedError>> {
+    ) -> Option<Result<(), ChannelError>> {
         let Self::Mapped(_) = self else {
             return None;
         };
         if fork::is_child() {
-            return Some(Err(end.used_after_fork().into()));
+            return Some(Err(end.used_after_fork()));
         }
         if sequence == 0 {
             return Some(end.check_opened());
@@ -210,7 +210,7 @@ impl SendPath {
         let is_delivered = !end.state.is_over() || end.counts().received >= sequence;
         Some(match is_delivered {
             true => Ok(()),
-            false => Err(end.error().into()),
+            false => Err(end.error()),
         })
     }
 

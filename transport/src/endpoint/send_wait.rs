@@ -13,7 +13,7 @@ use ibex_ring::parking::{self, Condition, Patience, Ticket, TimedOut};
 
 use crate::{
     endpoint::{
-        error::{Full, SendError, SendFailure, StayedFull, WaitAckedError},
+        error::{ChannelError, FailureReason, Full},
         send_end::{SendEnd, Wish},
         send_producer::SendProducer,
         stall::Recovered,
@@ -24,28 +24,25 @@ use crate::{
 
 impl SendEnd {
     /// Waits until the peer has opened its end.
-    pub(crate) fn opened(&self, patience: Patience) -> Result<(), SendFailure> {
-        Ok(self.wait_open(patience, || self.counts())?)
+    pub(crate) fn opened(&self, patience: Patience) -> Result<(), ChannelError> {
+        self.wait_open(patience, || self.counts())
     }
 
     /// Waits for counters.
-    pub(crate) fn wait_news(&self, ask: Ask, patience: Patience) -> Result<(), WaitAckedError> {
+    pub(crate) fn wait_news(&self, ask: Ask, patience: Patience) -> Result<(), ChannelError> {
         if fork::is_child() {
-            return Err(self.used_after_fork().into());
+            return Err(self.used_after_fork());
         }
         if ask == Ask::default() {
             return self.check_opened();
         }
         match self.opened(patience) {
             Ok(()) => {}
-            Err(SendFailure::Failed(error)) => {
-                // Acknowledgements that came before the end still count.
-                return match self.answered(&ask) {
-                    Some(answer) => answer,
-                    None => Err(error.into()),
-                };
+            Err(error) if error.is_transient() => {
+                return Err(self.late(ask, Counts::default()));
             }
-            Err(_) => return Err(self.late(ask, Counts::default())),
+            // Acknowledgements that came before the end still count.
+            Err(error) => return self.answered(&ask).unwrap_or(Err(error)),
         }
         let deadline = match patience {
             Patience::None => Some(Instant::now()),
@@ -75,9 +72,9 @@ impl SendEnd {
         registration: &mut Registration,
         waker: &Waker,
         ask: Ask,
-    ) -> Poll<Result<(), WaitAckedError>> {
+    ) -> Poll<Result<(), ChannelError>> {
         if fork::is_child() {
-            return Poll::Ready(Err(self.used_after_fork().into()));
+            return Poll::Ready(Err(self.used_after_fork()));
         }
         if ask == Ask::default() {
             self.leave(registration);
@@ -111,17 +108,17 @@ impl SendEnd {
 
     /// Returns the answer to a wait when no message was sent: no acknowledgement is missing, but a
     /// failed open is an error.
-    pub(crate) fn check_opened(&self) -> Result<(), WaitAckedError> {
+    pub(crate) fn check_opened(&self) -> Result<(), ChannelError> {
         let failure = self.open_failure(|| self.counts());
-        failure.map_or(Ok(()), |unusable| Err(SendError::from(unusable).into()))
+        failure.map_or(Ok(()), Err)
     }
 
     /// Returns the answer that the counters give, or the error of a channel that is over.
-    pub(crate) fn look_for(&self, ask: &Ask) -> Option<Result<(), WaitAckedError>> {
+    pub(crate) fn look_for(&self, ask: &Ask) -> Option<Result<(), ChannelError>> {
         // The counters take precedence: their answer stays true when the channel has ended.
         let over = self.state.is_over();
         self.answered(ask)
-            .or_else(|| over.then(|| Err(WaitAckedError::Failed(self.error()))))
+            .or_else(|| over.then(|| Err(self.error())))
     }
 
     /// Asks the peer to report the next release. The peer is not asked for memory of large
@@ -155,55 +152,45 @@ impl SendEnd {
     }
 
     /// Returns the answer that the counters give, if they give one.
-    fn answered(&self, ask: &Ask) -> Option<Result<(), WaitAckedError>> {
+    fn answered(&self, ask: &Ask) -> Option<Result<(), ChannelError>> {
         let theirs = self.theirs.get()?;
         let (acknowledged, ended) = theirs.acknowledged();
         if theirs.received() >= ask.received && acknowledged >= ask.acknowledged {
             return Some(Ok(()));
         }
         (ended && ask.acknowledged > acknowledged).then(|| {
-            Err(WaitAckedError::Unacknowledged {
-                channel: self.name.to_string(),
-                peer: self.session.peer_name(),
-                sequence: acknowledged + 1,
-            })
+            let dropped = FailureReason::Unacknowledged(acknowledged + 1);
+            Err(self.failure(self.counts(), dropped).into())
         })
     }
 
     /// Returns the error of a wait whose deadline passed before the counters answered.
     #[cold]
-    fn late(&self, ask: Ask, before: Counts) -> WaitAckedError {
+    fn late(&self, ask: Ask, before: Counts) -> ChannelError {
         let counts = self.counts();
         let meanwhile = match ask.acknowledged {
             0 => counts.received.saturating_sub(before.received),
             _ => counts.acknowledged.saturating_sub(before.acknowledged),
         };
-        WaitAckedError::Timeout {
-            channel: self.name.to_string(),
-            peer: self.session.peer_name(),
-            sequence: ask.received.max(ask.acknowledged),
-            counts,
+        let sequence = ask.received.max(ask.acknowledged);
+        let reason = FailureReason::NotDone {
+            sequence,
             meanwhile,
-            suspended: self.cut_off(),
-        }
+        };
+        self.waited(counts, reason).into()
     }
 
     /// Returns the error of a send whose deadline passed while there was no room, or while another
     /// clone had the turn. `released` messages were released when the wait began.
     #[cold]
-    pub(crate) fn stayed_full(&self, full: Option<Full>, released: u64) -> SendFailure {
+    pub(crate) fn stayed_full(&self, full: Option<Full>, released: u64) -> ChannelError {
         let counts = self.counts();
-        SendFailure::TimedOut(Box::new(StayedFull {
-            channel: self.name.to_string(),
-            peer: self.session.peer_name(),
-            counts,
-            is_behind_clone: full.is_none(),
+        let reason = FailureReason::NoRoom {
+            full,
             released_meanwhile: counts.released.saturating_sub(released),
             stalled_for: full.and_then(|_| self.stall.lasts()),
-            suspended: self.cut_off(),
-            full,
-            interface: self.interface(),
-        }))
+        };
+        self.waited(counts, reason).into()
     }
 
     /// Closes the end, because the last handle is gone or the channel cannot go on.
@@ -294,18 +281,18 @@ impl SendEnd {
 }
 
 impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
-    type Output = Result<(), SendFailure>;
+    type Output = Result<(), ChannelError>;
 
     fn look(&mut self) -> Option<Self::Output> {
         if self.end.state.is_over() {
-            return Some(Err(self.end.error().into()));
+            return Some(Err(self.end.error()));
         }
         if self.producer.refresh().is_err() {
             self.end
                 .session
                 .requests
                 .misbehaved("its released counter went back or beyond what was sent");
-            return Some(Err(self.end.error().into()));
+            return Some(Err(self.end.error()));
         }
         (self.enough)(self.producer).then_some(Ok(()))
     }
@@ -353,7 +340,7 @@ impl<'a> News<'a> {
 }
 
 impl Condition for News<'_> {
-    type Output = Result<(), WaitAckedError>;
+    type Output = Result<(), ChannelError>;
 
     fn look(&mut self) -> Option<Self::Output> {
         self.end.look_for(&self.ask)

@@ -25,12 +25,11 @@ use ibex_ring::parking::{WaitSlot, Wakers};
 
 use super::SessionShared;
 use super::{Warning, warn_of};
-use crate::session::{
-    EndCause, Fabric, Interface, NotOpened, PeerDescription, PeerNames, Suspension,
-};
+use crate::endpoint::error::ChannelFailure;
+use crate::session::{EndCause, Fabric, PeerDescription, PeerNames, Suspension};
 
 /// Something that happened, and the peer that it happened with.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Event {
     /// The peer's address as this end sees it.
     pub address: SocketAddr,
@@ -45,7 +44,7 @@ pub struct Event {
 }
 
 /// An event of a node.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum What {
     /// A session is up.
     Connected {
@@ -86,7 +85,7 @@ pub enum What {
     },
     /// A call has waited for the peer to open an end for as long as the `open_timeout`, and goes on
     /// waiting.
-    NotOpened(Box<NotOpened>),
+    NotOpened(Box<ChannelFailure>),
     /// A sender waits for its window, and nothing has moved for a while.
     Stalled(Stalled),
     /// A stalled sender goes on.
@@ -146,8 +145,8 @@ impl fmt::Display for Stalled {
         match self.held {
             None => write!(
                 f,
-                "message {oldest} is not released there since: {}",
-                Interface::Channel.see_that_it_runs()
+                "message {oldest} is not released there since: see that the process there runs, is \
+                 not stopped, and takes messages and drops them; the session does not end for that"
             ),
             Some(0) => write!(f, "nobody takes message {oldest} here"),
             Some(1) => write!(f, "message {oldest} is held here"),

@@ -21,7 +21,7 @@ use crate::{
     connection::{Connection, Context},
     endpoint::receive_end::ReceiveEnd,
     node::{EngineRequests, Mark, SessionShared, What},
-    session::{EngineId, Interface},
+    session::EngineId,
 };
 
 impl SessionShared {
@@ -161,11 +161,10 @@ impl EngineRequests {
             .unwrap_or_default()
     }
 
-    /// Returns the interface by which this node uses the end with this name and role, if it has
-    /// one.
+    /// Returns the tag of the end with this name and role, if this node has it.
     #[must_use]
-    pub fn interface_of(&self, name: &str, role: Role) -> Option<Interface> {
-        self.on_link(|link, _| link.core.ends.interface_of(name, role))
+    pub fn tag_of(&self, name: &str, role: Role) -> Option<u8> {
+        self.on_link(|link, _| link.core.ends.tag_of(name, role))
             .flatten()
     }
 

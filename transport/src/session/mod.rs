@@ -3,26 +3,22 @@
 
 pub(crate) mod coarse_time;
 mod counters;
-pub mod disconnected;
+mod end_cause;
 mod engine_id;
 mod fabric;
 mod failover_policy;
 pub(crate) mod frame_path;
 mod held_place;
-mod interface;
-mod not_opened;
 mod peer;
 mod stats;
 mod suspension;
 
 pub(crate) use counters::SessionCounters;
-pub use disconnected::{Counts, Disconnected, EndCause};
+pub use end_cause::{Counts, EndCause};
 pub use engine_id::{EngineId, MOST_ENGINES};
 pub use fabric::Fabric;
 pub use failover_policy::FailoverPolicy;
 pub use held_place::HeldPlace;
-pub use interface::{Interface, REPLIES};
-pub use not_opened::NotOpened;
 pub use peer::{PeerDescription, PeerNames};
 pub use stats::SessionStats;
 pub use suspension::Suspension;

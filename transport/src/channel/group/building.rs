@@ -9,7 +9,7 @@ use std::{
 use ibex_ring::parking::{self, Condition, Patience, TimedOut};
 
 use super::{GroupFailure, GroupMessage, SendGroup};
-use crate::channel::{Abort, SendError, SendHandle};
+use crate::channel::{Abort, FailureReason, SendHandle};
 
 /// A message that is being built. Dropping it gives its places back.
 pub(super) struct Building<'g, P: Clone, M> {
@@ -94,7 +94,7 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
                     return Ok(length);
                 }
                 Ok(length) => end.too_long(Some(length as u64)),
-                Err(Abort::Failed(error)) => SendError::Encode(error),
+                Err(Abort::Failed(error)) => end.failed(FailureReason::Encode(error)),
                 Err(Abort::Overflow) if room as u64 >= limit => end.too_long(None),
                 Err(Abort::Overflow) => {
                     let before = self.wanted.unwrap_or_default();

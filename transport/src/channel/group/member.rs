@@ -6,14 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_base::fork::UsedAfterFork;
 use ibex_ring::parking::Patience;
 
 use super::{GroupFailure, WhenFull};
 use crate::{
-    channel::{NotOpened, SchemaMismatch, SendError, SendFailure, SendHandle},
-    endpoint::channel_end::Unusable,
-    session::{Counts, Disconnected, Suspension},
+    channel::{ChannelError, FailureReason, SendHandle},
+    session::{Counts, Suspension},
 };
 
 /// A sending end in a group.
@@ -79,19 +77,13 @@ pub struct InTheWay<P> {
 }
 
 /// Why a group dropped a member.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum LossReason {
     /// The member's window was full for this time, because its receiver falls behind, or because
     /// of this suspension.
     Full(Duration, Option<Arc<Suspension>>),
-    /// The peer did not open its end within `open_timeout`.
-    NotOpened(Box<NotOpened>),
-    /// The peer's end has another message type.
-    Mismatch(Box<SchemaMismatch>),
-    /// The channel has ended.
-    Disconnected(Box<Disconnected>),
-    /// The member belongs to another process, of which this one is a fork.
-    UsedAfterFork(UsedAfterFork),
+    /// The peer did not open its end within `open_timeout`, or the channel is over.
+    Failed(ChannelError),
 }
 
 /// Why a member has no place for a message.
@@ -101,7 +93,7 @@ pub(super) enum Lack<P> {
     /// The member will never have a place.
     Ended(LossReason),
     /// The member will never have a place for this message.
-    Refused(SendError),
+    Refused(ChannelError),
 }
 
 impl<P: Clone> Member<P> {
@@ -161,14 +153,14 @@ impl<P: Clone> Member<P> {
 
     /// Makes a place for a message of `length` bytes, if there is room.
     #[inline]
-    pub(super) fn place(&mut self, length: usize) -> Result<(), SendFailure> {
+    pub(super) fn place(&mut self, length: usize) -> Result<(), ChannelError> {
         self.handle.hold().place(length, Patience::None)
     }
 
     /// Checks that there is room for a message of `length` bytes, if the message goes into the
     /// ring.
     #[inline]
-    pub(super) fn room(&mut self, length: usize) -> Result<(), SendFailure> {
+    pub(super) fn room(&mut self, length: usize) -> Result<(), ChannelError> {
         let mut entered = self.handle.hold();
         let end = entered.end;
         let producer = entered.open_producer(Patience::None)?;
@@ -190,23 +182,22 @@ impl<P: Clone> Member<P> {
     #[cold]
     pub(super) fn lacks(
         &mut self,
-        failure: SendFailure,
+        failure: ChannelError,
         when_full: WhenFull,
         open_by: Option<Instant>,
     ) -> Lack<P> {
         self.is_lacking = true;
         let now = Instant::now();
         match failure {
-            SendFailure::Failed(_) if self.is_over() => Lack::Ended(self.end()),
-            SendFailure::Failed(error) => Lack::Refused(error),
-            SendFailure::NotOpen | SendFailure::NotOpenInTime(_) => match open_by {
+            ChannelError::NotOpenYet => match open_by {
                 Some(open_by) if now >= open_by => {
                     let end = self.handle.end();
-                    Lack::Ended(LossReason::NotOpened(end.not_opened(end.open_timeout)))
+                    let error = end.not_opened(end.open_timeout).into();
+                    Lack::Ended(LossReason::Failed(error))
                 }
                 _ => Lack::Transient(GroupFailure::NotOpen(self.in_the_way())),
             },
-            SendFailure::Full | SendFailure::TimedOut(_) => {
+            ChannelError::WouldBlock => {
                 let full = now - *self.full_since.get_or_insert(now);
                 match when_full {
                     WhenFull::DropAfter(patience) if full >= patience => {
@@ -215,6 +206,8 @@ impl<P: Clone> Member<P> {
                     _ => Lack::Transient(GroupFailure::Full(self.in_the_way())),
                 }
             }
+            _ if self.is_over() => Lack::Ended(self.end()),
+            error => Lack::Refused(error),
         }
     }
 
@@ -243,10 +236,11 @@ impl<P: Clone> Member<P> {
     }
 
     /// Returns why a wait for the member failed.
-    pub(super) fn failed(&self, error: SendError) -> LossReason {
-        match error {
-            SendError::NotOpened(error) => LossReason::NotOpened(error),
-            SendError::UsedAfterFork(error) => LossReason::UsedAfterFork(error),
+    pub(super) fn failed(&self, error: ChannelError) -> LossReason {
+        match error.reason() {
+            Some(FailureReason::NotOpened { .. } | FailureReason::UsedAfterFork) => {
+                LossReason::Failed(error)
+            }
             _ => self.end(),
         }
     }
@@ -254,12 +248,7 @@ impl<P: Clone> Member<P> {
     /// Returns why the member's channel is over.
     pub(super) fn end(&self) -> LossReason {
         let end = self.handle.end();
-        match end.unusable(|| end.counts()) {
-            Unusable::NotOpened(error) => LossReason::NotOpened(error),
-            Unusable::Mismatch(error) => LossReason::Mismatch(error),
-            Unusable::Disconnected(error) => LossReason::Disconnected(error),
-            Unusable::Forked(error) => LossReason::UsedAfterFork(error),
-        }
+        LossReason::Failed(end.error())
     }
 }
 
@@ -274,6 +263,16 @@ impl<P: Clone> Parted<P> {
     }
 }
 
+impl LossReason {
+    /// Returns whether the member's channel is not over yet, so that the group breaks it off.
+    pub(super) fn is_of_group(&self) -> bool {
+        match self {
+            LossReason::Full(..) => true,
+            LossReason::Failed(error) => error.is_not_opened(),
+        }
+    }
+}
+
 impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -284,10 +283,7 @@ impl fmt::Display for LossReason {
                     None => f.write_str("its receiver falls behind"),
                 }
             }
-            LossReason::NotOpened(error) => error.fmt(f),
-            LossReason::Mismatch(error) => error.fmt(f),
-            LossReason::Disconnected(error) => error.fmt(f),
-            LossReason::UsedAfterFork(error) => error.fmt(f),
+            LossReason::Failed(error) => error.fmt(f),
         }
     }
 }

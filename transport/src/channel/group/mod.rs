@@ -29,7 +29,7 @@ pub use self::{
     member::{InTheWay, LossReason, MemberCounts, Parted},
     quorum::{QuorumFailure, Votes},
 };
-use super::{Abort, SendError, SendFailure, SendHandle, WaitAckedError};
+use super::{Abort, ChannelError, SendHandle};
 use crate::{
     node::{Warning, warn_of},
     runtime::{Looks, Runtime},
@@ -95,7 +95,7 @@ pub enum GroupFailure<P> {
     /// A member has not opened its end.
     NotOpen(InTheWay<P>),
     /// The message cannot be sent, or memory is lacking.
-    Failed(P, SendError),
+    Failed(P, ChannelError),
     /// The process is a fork of the one that made the group.
     UsedAfterFork(UsedAfterFork),
 }
@@ -196,7 +196,7 @@ impl<P: Clone> SendGroup<P> {
     /// Drops a member that cannot be sent to any more.
     fn lose(&mut self, index: usize, reason: LossReason) {
         let mut member = self.take_out(index);
-        if let LossReason::Full(..) | LossReason::NotOpened(_) = reason {
+        if reason.is_of_group() {
             // The member's receiver must not take the end of the channel for the end of the
             // messages.
             member.handle.break_off(CloseReason::NoRoom);
@@ -289,16 +289,16 @@ impl<P: Clone> SendGroup<P> {
     fn take_flushed(
         &mut self,
         index: &mut usize,
-        answer: Result<(), WaitAckedError>,
+        answer: Result<(), ChannelError>,
     ) -> Result<(), InTheWay<P>> {
         let member = &self.members[*index];
         match answer {
             Ok(()) => *index += 1,
-            Err(WaitAckedError::Failed(error)) => {
+            Err(error) if error.is_transient() => return Err(member.in_the_way()),
+            Err(error) => {
                 let reason = member.failed(error);
                 self.lose(*index, reason);
             }
-            Err(_) => return Err(member.in_the_way()),
         }
         Ok(())
     }
@@ -309,7 +309,7 @@ impl<P: Clone> SendGroup<P> {
     fn look_at_all(
         &mut self,
         open_by: Option<Instant>,
-        mut look: impl FnMut(usize, &mut Member<P>) -> Result<(), SendFailure>,
+        mut look: impl FnMut(usize, &mut Member<P>) -> Result<(), ChannelError>,
     ) -> Result<(), GroupFailure<P>> {
         let mut lacking = Ok(());
         let mut index = 0;

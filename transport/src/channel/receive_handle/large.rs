@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 
 use ibex_protocol::format::record::LargeAnnouncement;
 
-use super::{Found, FoundLarge, ReceiveHandle, Source};
+use super::{Found, FoundLarge, ReceiveHandle, Source, is_beyond_limit};
 use crate::{
     channel::message::RawMessage,
     endpoint::{
-        error::RecvError,
+        error::{ChannelError, FailureReason},
         receive_end::{HeldLarge, LargeArrival, LargeMemory, LargePlace},
     },
     shared_memory::SegmentRefused,
@@ -21,7 +21,7 @@ impl ReceiveHandle {
         &mut self,
         found: Found,
         over: bool,
-    ) -> Result<Option<RawMessage>, RecvError> {
+    ) -> Result<Option<RawMessage>, ChannelError> {
         let sequence = self.handed_out + 1;
         let Some((payload, length, memory, time)) = self.find_large(&found, sequence)? else {
             return if over {
@@ -65,8 +65,7 @@ impl ReceiveHandle {
             return false;
         }
         let outcome = self.take_source().and_then(|()| self.map_segment());
-        if let Err(RecvError::Memory(error)) = outcome {
-            let lacks_room = error.is_beyond_limit();
+        if let Some(lacks_room) = is_beyond_limit(&outcome) {
             self.end.lacks_room.store(lacks_room, Ordering::Relaxed);
             self.memory_wait.begin(&self.end);
             return false;
@@ -81,7 +80,7 @@ impl ReceiveHandle {
         &mut self,
         found: &Found,
         sequence: u64,
-    ) -> Result<Option<FoundLarge>, RecvError> {
+    ) -> Result<Option<FoundLarge>, ChannelError> {
         if matches!(self.source, Source::Ring(_)) {
             if found.length != LargeAnnouncement::MAX_BYTES {
                 return Err(self.refused("an announcement of a large message is malformed"));
@@ -133,7 +132,7 @@ impl ReceiveHandle {
 
     /// Maps the segment of the next large message, if the message came with one. If memory for the
     /// segment is lacking, it stays with the message.
-    pub(super) fn map_segment(&mut self) -> Result<(), RecvError> {
+    pub(super) fn map_segment(&mut self) -> Result<(), ChannelError> {
         // Only this handle takes messages out, and no message is put in before the front. So the
         // front stays the same message.
         let (slot, capacity, passed) = match self.end.large().front_mut() {
@@ -179,13 +178,13 @@ impl ReceiveHandle {
                 {
                     *kept = Some(passed);
                 }
-                Err(error.into())
+                Err(self.end.failed(FailureReason::Memory(error)))
             }
             Err(refused) => Err(self.refused(&refused.to_string())),
         }
     }
 
-    fn in_segment(&mut self, slot: u32, length: u64) -> Result<FoundLarge, RecvError> {
+    fn in_segment(&mut self, slot: u32, length: u64) -> Result<FoundLarge, ChannelError> {
         let limit = self
             .end
             .state
@@ -199,7 +198,8 @@ impl ReceiveHandle {
             Ok(segment) => {
                 let (payload, capacity) = segment.memory();
                 self.memory_wait
-                    .claim(capacity as u64, &self.end.session.node)?;
+                    .claim(capacity as u64, &self.end.session.node)
+                    .map_err(|error| self.end.failed(FailureReason::Memory(error)))?;
                 let memory = LargeMemory::Segment(segment, self.memory_wait.take_claim());
                 Ok((payload, length as usize, memory, 0))
             }

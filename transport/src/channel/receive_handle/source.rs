@@ -14,7 +14,10 @@ use super::{
     frames::{Found, Frames},
 };
 use crate::{
-    endpoint::{error::RecvError, receive_end::Source as SourceOffer},
+    endpoint::{
+        error::{ChannelError, FailureReason},
+        receive_end::Source as SourceOffer,
+    },
     shared_memory::{PassedFd, RingSegment, SegmentRefused},
 };
 
@@ -122,7 +125,7 @@ impl Source {
 impl ReceiveHandle {
     /// Takes over the source that the engine left, if there is one. A ring is mapped here, on the
     /// caller's thread.
-    pub(super) fn take_source(&mut self) -> Result<(), RecvError> {
+    pub(super) fn take_source(&mut self) -> Result<(), ChannelError> {
         if !self.end.has_source.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -152,7 +155,8 @@ impl ReceiveHandle {
                         // The ring stays with the end, for the next call.
                         *offered = Some(SourceOffer::Ring { fd, capacity });
                         end.has_source.store(true, Ordering::Relaxed);
-                        return Err(error.into());
+                        drop(offered);
+                        return Err(end.failed(FailureReason::Memory(error)));
                     }
                     source => source.map_err(|refused| refused.to_string()),
                 }

@@ -9,15 +9,16 @@ use ibex_ring::parking::{Condition, Patience, TimedOut};
 use super::{CoarseTime, ReceiveHandle, Source};
 use crate::{
     channel::message::RawMessage,
-    endpoint::error::{NoMessage, RecvError, RecvFailure},
+    endpoint::error::{ChannelError, FailureReason},
+    session::Counts,
 };
 
 impl ReceiveHandle {
     /// Returns the next message, and waits for it as long as `patience` says.
     #[inline(always)]
-    pub fn receive(&mut self, patience: Patience) -> Result<RawMessage, RecvFailure> {
+    pub fn receive(&mut self, patience: Patience) -> Result<RawMessage, ChannelError> {
         if fork::is_child() {
-            return Err(self.used_after_fork().into());
+            return Err(self.used_after_fork());
         }
         let is_early = self.reply_delay != 0 && matches!(patience, Patience::Until(_));
         if !is_early && let Some(message) = self.take() {
@@ -82,12 +83,12 @@ impl ReceiveHandle {
     /// without a detour through memory.
     #[cold]
     #[inline(never)]
-    fn receive_slow(&mut self, patience: Patience) -> Result<Option<RawMessage>, RecvFailure> {
+    fn receive_slow(&mut self, patience: Patience) -> Result<Option<RawMessage>, ChannelError> {
         if self.source.may_have_record() {
             match self.poll_slow() {
                 Ok(Some(message)) => return Ok(Some(message)),
                 Ok(None) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
         let Patience::Until(deadline) = patience else {
@@ -99,9 +100,9 @@ impl ReceiveHandle {
             }
             return match self.poll() {
                 Ok(Some(message)) => Ok(Some(message)),
-                Ok(None) if self.end.state.is_pending() => Err(RecvFailure::NotOpen),
-                Ok(None) => Err(RecvFailure::Empty),
-                Err(error) => Err(error.into()),
+                Ok(None) if self.end.state.is_pending() => Err(ChannelError::NotOpenYet),
+                Ok(None) => Err(ChannelError::WouldBlock),
+                Err(error) => Err(error),
             };
         };
         // The handle has one waker. That of a task that waited before is taken back.
@@ -118,14 +119,15 @@ impl ReceiveHandle {
         let mut found = Ok(None);
         match session.wait_for(deadline, Incoming::new(self, &mut found)) {
             Ok(()) => Ok(found?),
-            Err(TimedOut) => Err(RecvFailure::TimedOut(Box::new(NoMessage {
-                channel: end.name.to_string(),
-                peer: session.peer_name(),
-                received: end.handed_out.load(Ordering::Relaxed),
-                lacks_room: end.lacks_room.load(Ordering::Relaxed),
-                suspended: end.cut_off(),
-                interface: end.interface(),
-            }))),
+            Err(TimedOut) => {
+                let counts = Counts {
+                    received: end.handed_out.load(Ordering::Relaxed),
+                    ..end.counts()
+                };
+                let lacks_room = end.lacks_room.load(Ordering::Relaxed);
+                let reason = FailureReason::NoMessage { lacks_room };
+                Err(end.waited(counts, reason).into())
+            }
         }
     }
 
@@ -133,8 +135,8 @@ impl ReceiveHandle {
     /// has since changed against the protocol.
     pub(in crate::channel) fn found(
         &mut self,
-        found: Result<Option<RawMessage>, RecvError>,
-    ) -> Option<Result<RawMessage, RecvError>> {
+        found: Result<Option<RawMessage>, ChannelError>,
+    ) -> Option<Result<RawMessage, ChannelError>> {
         let taken = found.map(|message| message.or_else(|| self.take()));
         taken.transpose()
     }
@@ -183,13 +185,13 @@ const MAX_REPLY_DELAY: u32 = 1000;
 pub(in crate::channel) struct Incoming<'a> {
     handle: &'a mut ReceiveHandle,
     /// The result of a look. It stays `Ok(None)` for a message that the caller takes in place.
-    found: &'a mut Result<Option<RawMessage>, RecvError>,
+    found: &'a mut Result<Option<RawMessage>, ChannelError>,
 }
 
 impl<'a> Incoming<'a> {
     pub(in crate::channel) fn new(
         handle: &'a mut ReceiveHandle,
-        found: &'a mut Result<Option<RawMessage>, RecvError>,
+        found: &'a mut Result<Option<RawMessage>, ChannelError>,
     ) -> Self {
         Self { handle, found }
     }

@@ -10,7 +10,7 @@ use ibex_ring::parking::Patience;
 
 use super::{Abort, Encoder};
 use crate::endpoint::{
-    error::{SendError, SendFailure},
+    error::{ChannelError, FailureReason},
     send_end::{SendEnd, Writing},
     send_producer::SendProducer,
 };
@@ -41,7 +41,7 @@ impl Entered<'_> {
         size: Option<usize>,
         patience: Patience,
         mut encode: impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
-    ) -> Result<u64, SendFailure> {
+    ) -> Result<u64, ChannelError> {
         let end = self.end;
         if let Some(producer) = self.producer()
             && producer.takes(size.unwrap_or(producer.typical))
@@ -53,7 +53,7 @@ impl Entered<'_> {
                 }
                 Ok(length) => return Err(end.too_long(Some(length as u64)).into()),
                 Err(Abort::Overflow) => {}
-                Err(Abort::Failed(error)) => return Err(SendError::Encode(error).into()),
+                Err(Abort::Failed(error)) => return Err(end.failed(FailureReason::Encode(error))),
             }
         }
         self.send_slow(size, patience, &mut encode)
@@ -76,7 +76,7 @@ impl Entered<'_> {
     pub(in crate::channel) fn open_producer(
         &mut self,
         patience: Patience,
-    ) -> Result<&mut SendProducer, SendFailure> {
+    ) -> Result<&mut SendProducer, ChannelError> {
         let end = self.end;
         end.opened(patience)?;
         let Writing { producer, before } = self.writing();
@@ -84,7 +84,8 @@ impl Entered<'_> {
             Some(producer) => Ok(producer),
             none => {
                 // If memory is refused now, the next send tries again.
-                let made = SendProducer::create(end, *before).map_err(SendError::Memory)?;
+                let made = SendProducer::create(end, *before)
+                    .map_err(|error| end.failed(FailureReason::Memory(error)))?;
                 Ok(none.insert(Box::new(made)))
             }
         }
@@ -110,7 +111,7 @@ impl Entered<'_> {
         size: Option<usize>,
         patience: Patience,
         encode: &mut Encoder<'_>,
-    ) -> Result<u64, SendFailure> {
+    ) -> Result<u64, ChannelError> {
         let sent = self.find_room_and_send(size, patience, encode);
         if sent.is_err() {
             self.end.gave_up_waiting();
@@ -123,7 +124,7 @@ impl Entered<'_> {
         size: Option<usize>,
         patience: Patience,
         encode: &mut Encoder<'_>,
-    ) -> Result<u64, SendFailure> {
+    ) -> Result<u64, ChannelError> {
         let end = self.end;
         self.open_producer(patience)?;
         let is_traced = end.state.agreed().is_some_and(|agreed| agreed.is_traced);
@@ -154,7 +155,7 @@ impl Entered<'_> {
         size: Option<usize>,
         patience: Patience,
         encode: &mut Encoder<'_>,
-    ) -> Result<u64, SendFailure> {
+    ) -> Result<u64, ChannelError> {
         let end = self.end;
         let (in_ring, beside) = kinds;
         let producer = self.open_producer(patience)?;
@@ -172,7 +173,7 @@ impl Entered<'_> {
                     return Err(end.too_long(Some(length as u64)).into());
                 }
                 Ok(length) => return Ok(end.publish(producer, in_ring, length)),
-                Err(Abort::Failed(error)) => return Err(SendError::Encode(error).into()),
+                Err(Abort::Failed(error)) => return Err(end.failed(FailureReason::Encode(error))),
                 Err(Abort::Overflow) if room >= producer.largest => break,
                 Err(Abort::Overflow) => wanted = (room * 2).clamp(wanted + 1, producer.largest),
             }
@@ -186,7 +187,7 @@ impl Entered<'_> {
         &mut self,
         length: usize,
         patience: Patience,
-    ) -> Result<(), SendFailure> {
+    ) -> Result<(), ChannelError> {
         let end = self.end;
         match self.producer() {
             Some(producer)
@@ -203,7 +204,7 @@ impl Entered<'_> {
     /// Makes a place for a message, and waits for room.
     #[cold]
     #[inline(never)]
-    fn find_place(&mut self, length: usize, patience: Patience) -> Result<(), SendFailure> {
+    fn find_place(&mut self, length: usize, patience: Patience) -> Result<(), ChannelError> {
         let end = self.end;
         let producer = self.open_producer(patience)?;
         if length as u64 > producer.max_message_bytes {

@@ -9,7 +9,7 @@ use ibex_ring::parking::Patience;
 
 use super::{Abort, Encoder, steps::FOR_RELEASE};
 use crate::endpoint::{
-    error::{Full, SendError, SendFailure},
+    error::{ChannelError, FailureReason, Full},
     send_end::SendEnd,
     send_producer::{LargePlace, SendProducer},
 };
@@ -25,7 +25,7 @@ impl SendEnd {
         size: Option<usize>,
         patience: Patience,
         encode: &mut Encoder<'_>,
-    ) -> Result<u64, SendFailure> {
+    ) -> Result<u64, ChannelError> {
         let limit = usize::try_from(producer.max_message_bytes).unwrap_or(usize::MAX);
         let mut room = size.unwrap_or(producer.largest * 2).min(limit);
         loop {
@@ -35,8 +35,8 @@ impl SendEnd {
                     self.wait_room(producer, LargeAnnouncement::MAX_BYTES, patience)?;
                     return Ok(self.publish_large(producer, kind, place, length));
                 }
-                Err(Abort::Failed(error)) => return Err(SendError::Encode(error).into()),
-                Err(Abort::Overflow) if room == limit => return Err(self.too_long(None).into()),
+                Err(Abort::Failed(error)) => return Err(self.failed(FailureReason::Encode(error))),
+                Err(Abort::Overflow) if room == limit => return Err(self.too_long(None)),
                 Err(Abort::Overflow) => room = room.saturating_mul(2).min(limit),
             }
         }
@@ -49,7 +49,7 @@ impl SendEnd {
         producer: &mut SendProducer,
         bytes: usize,
         patience: Patience,
-    ) -> Result<LargePlace, SendFailure> {
+    ) -> Result<LargePlace, ChannelError> {
         let (most, all_out) = self.path.most_large(self, bytes);
         let all_out = |_: &SendProducer| all_out;
         self.wait_until(producer, patience, (Ask::default(), all_out), |producer| {
@@ -63,7 +63,7 @@ impl SendEnd {
         })?;
         let forget = |emptied| self.session.requests.pass_forget(self.id, emptied);
         let place = self.path.take_large(self, producer, bytes, forget);
-        Ok(place.map_err(SendError::Memory)?)
+        place.map_err(|error| self.failed(FailureReason::Memory(error)))
     }
 
     /// Publishes the announcement of the message in `place`. The caller has made sure that the ring

@@ -8,7 +8,7 @@ use ibex_ring::parking::{Condition, Patience, TimedOut};
 use crate::{
     clock,
     endpoint::{
-        error::{Full, MessageTooLong, SendError, SendFailure},
+        error::{ChannelError, FailureReason, Full},
         send_end::SendEnd,
         send_producer::SendProducer,
         send_wait::{Registration, Room},
@@ -64,8 +64,10 @@ impl SendEnd {
         producer: &mut SendProducer,
         length: usize,
         patience: Patience,
-    ) -> Result<(), SendFailure> {
-        producer.back(length).map_err(SendError::Memory)?;
+    ) -> Result<(), ChannelError> {
+        producer
+            .back(length)
+            .map_err(|error| self.failed(FailureReason::Memory(error)))?;
         let full = SendProducer::full_window;
         self.wait_until(producer, patience, (FOR_RELEASE, full), |producer| {
             producer.takes(length)
@@ -81,7 +83,7 @@ impl SendEnd {
         patience: Patience,
         (ask, full): (Ask, impl Fn(&SendProducer) -> Full),
         mut enough: impl FnMut(&mut SendProducer) -> bool,
-    ) -> Result<(), SendFailure> {
+    ) -> Result<(), ChannelError> {
         let (end, session) = (self, &self.session);
         // What was released when the first look failed. Only the first round looks before it waits;
         // each wait begins with a new question.
@@ -107,7 +109,7 @@ impl SendEnd {
                 if patience == Patience::None {
                     session.requests.poll();
                 }
-                break room.look().ok_or(SendFailure::Full)?;
+                break room.look().ok_or(ChannelError::WouldBlock)?;
             };
             if self.times.is_some() {
                 waits_since.get_or_insert_with(clock::now);
@@ -141,19 +143,16 @@ impl SendEnd {
         answer
     }
 
-    pub(in crate::channel) fn too_long(&self, length: Option<u64>) -> SendError {
+    pub(in crate::channel) fn too_long(&self, length: Option<u64>) -> ChannelError {
         let agreed = self.state.agreed();
         let (limit, here_to_there) = agreed.map_or((0, cmp::Ordering::Equal), |agreed| {
             (agreed.max_message_bytes, agreed.limit_here_to_there)
         });
-        SendError::TooLong(Box::new(MessageTooLong {
-            channel: self.name.to_string(),
-            peer: self.session.peer_name(),
+        self.failed(FailureReason::TooLong {
             length,
             limit,
             here_to_there,
-            interface: self.interface(),
-        }))
+        })
     }
 }
 

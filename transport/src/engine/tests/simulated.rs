@@ -23,7 +23,7 @@ use ibex_ring::parking::Patience;
 
 use super::tasks::Tasks;
 use crate::{
-    channel::{ReceiveHandle, SendFailure, SendHandle},
+    channel::{ChannelError, ReceiveHandle, SendHandle},
     engine::{Admission, lendable_credit},
     node::SessionShared,
     runtime::{Driver, Runtime, RuntimeConfig},
@@ -228,7 +228,7 @@ impl Stage {
         });
         match sent {
             Ok(_) => channel.sent += 1,
-            Err(SendFailure::Full | SendFailure::NotOpen) => {}
+            Err(ChannelError::WouldBlock | ChannelError::NotOpenYet) => {}
             Err(failure) => assert!(is_cut || is_closing, "{failure:?}"),
         }
     }

@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socke
 
 use super::*;
 use crate::{
-    channel::RecvFailure,
+    channel::ChannelError,
     node::SessionShared,
     runtime::{Driver, Runtime},
     shared_memory::{
@@ -110,7 +110,7 @@ fn a_quiet_session_is_heard_between_two_shares_of_one_that_floods() {
         // This call runs no turn if a message is present.
         match receiver.receive(Patience::None) {
             Ok(message) => break assert_eq!(message.bytes(), [7]),
-            Err(RecvFailure::Empty) => turns += 1,
+            Err(ChannelError::WouldBlock) => turns += 1,
             Err(failure) => panic!("{failure:?}"),
         }
     }

@@ -36,7 +36,7 @@ fn a_stream_of_small_records_costs_few_doorbells_and_fewer_completions() {
     while sent < 100_000 {
         match try_send(&mut sender, &[7; 64]) {
             Ok(_) => sent += 1,
-            Err(SendFailure::Full) => {
+            Err(ChannelError::WouldBlock) => {
                 stage.settle();
                 taken += consume(&mut receiver);
             }
@@ -105,7 +105,10 @@ fn a_sender_that_only_tries_hears_of_a_release_that_an_idle_receiver_kept_back()
     };
     let (mut sender, mut receiver) = stage.channel("one", one);
     for _ in 0..20 {
-        if matches!(try_send(&mut sender, &[7; 8]), Err(SendFailure::Full)) {
+        if matches!(
+            try_send(&mut sender, &[7; 8]),
+            Err(ChannelError::WouldBlock)
+        ) {
             stage.settle();
             try_send(&mut sender, &[7; 8]).unwrap();
         }

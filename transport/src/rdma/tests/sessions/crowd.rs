@@ -176,7 +176,7 @@ impl Talker {
         while self.sent < goal {
             match try_send(&mut self.sender, &payload(self.sent, MESSAGE_BYTES)) {
                 Ok(_) => self.sent += 1,
-                Err(SendFailure::Full | SendFailure::NotOpen) => return,
+                Err(ChannelError::WouldBlock | ChannelError::NotOpenYet) => return,
                 Err(other) => panic!("{other:?}"),
             }
         }

@@ -22,7 +22,7 @@ const LAST_REQUEST_REACHED: u32 = 16;
 /// Returns the cause for which the receiving end is over.
 fn cause(receiver: &mut ReceiveHandle) -> EndCause {
     match receiver.poll() {
-        Err(RecvError::Disconnected(disconnected)) => disconnected.cause,
+        Err(error) => end_cause(&error),
         other => panic!("{other:?}"),
     }
 }
@@ -55,7 +55,7 @@ fn a_dropped_sender_ends_its_channel_behind_its_last_record() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(end, RecvError::Ended), "{end:?}");
+    assert!(matches!(end, ChannelError::Ended), "{end:?}");
     assert_eq!(taken, 10);
     // Both ends of the name are free again.
     drop(receiver);
@@ -82,7 +82,7 @@ fn a_goodbye_brings_everything_and_leaves_nothing() {
     assert_eq!(closing.join().unwrap().undelivered, []);
     while answers.poll_ready() {}
     assert_eq!(consume_until_over(&mut receiver), 500);
-    assert!(matches!(receiver.poll(), Err(RecvError::Ended)));
+    assert!(matches!(receiver.poll(), Err(ChannelError::Ended)));
     assert!(stage.nodes[1].session.is_gone());
     assert_eq!(stage.fake.alive().get("queue pairs"), None);
 }
@@ -169,7 +169,7 @@ fn a_failed_send_ends_the_session_with_the_first_cause_after_what_arrived() {
     stage.fake.fail_send(dies, 12, 0x81);
     stage.settle();
     let message = match try_send(&mut sender, &[1]).unwrap_err() {
-        SendFailure::Failed(error) => error.to_string(),
+        ChannelError::Failed(error) => error.to_string(),
         other => panic!("{other:?}"),
     };
     assert!(message.contains("retries exceeded"), "{message}");
@@ -231,14 +231,9 @@ fn a_request_that_the_peer_refuses_is_a_broken_protocol_and_no_lost_device() {
         let dies = stage.queue_pairs()[0];
         stage.fake.fail_send(dies, status, 0x89);
         stage.settle();
-        let SendFailure::Failed(error) = try_send(&mut sender, &[1]).unwrap_err() else {
-            panic!("it may be tried again");
-        };
-        let crate::channel::SendError::Disconnected(disconnected) = error else {
+        let error = try_send(&mut sender, &[1]).unwrap_err();
+        let EndCause::PeerGone { why, .. } = &end_cause(&error) else {
             panic!("{error}");
-        };
-        let EndCause::PeerGone { why, .. } = &disconnected.cause else {
-            panic!("{disconnected}");
         };
         let (who, what) = why.split_once(" failed in send ").unwrap();
         assert_eq!(

@@ -141,11 +141,11 @@ fn cause(attack: impl FnOnce(&mut Victim)) -> String {
         .unwrap();
     attack(&mut victim);
     victim.settle();
-    let Err(RecvError::Disconnected(disconnected)) = receiver.poll() else {
+    let Err(error) = receiver.poll() else {
         panic!("the channel is not over");
     };
-    let EndCause::PeerGone { why, .. } = &disconnected.cause else {
-        panic!("{disconnected:?}");
+    let EndCause::PeerGone { why, .. } = &end_cause(&error) else {
+        panic!("{error}");
     };
     assert!(victim.session.is_gone());
     why.clone()

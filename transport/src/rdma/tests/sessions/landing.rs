@@ -68,7 +68,7 @@ fn blocks(stage: &Stage) -> u32 {
 
 fn why(receiver: &mut ReceiveHandle) -> EndCause {
     match receiver.poll() {
-        Err(RecvError::Disconnected(disconnected)) => disconnected.cause,
+        Err(error) => end_cause(&error),
         other => panic!("{other:?}"),
     }
 }
@@ -382,7 +382,7 @@ fn a_receiver_that_goes_leaves_its_blocks_to_the_sender_until_that_goes() {
     assert_eq!(blocks(&stage), LANDINGS_PER_CHANNEL as u32);
     assert!(matches!(
         try_send(&mut sender, &[1]),
-        Err(SendFailure::Failed(_))
+        Err(ChannelError::Failed(_))
     ));
     drop(sender);
     stage.settle();

@@ -128,7 +128,7 @@ fn two_large_messages_may_wait_to_be_sent_and_nobody_has_to_take_them() {
         send(&mut sender, number, 100_000);
         send(&mut sender, number + 1, 100_000);
         let third = try_send(&mut sender, &payload(number + 2, 100_000));
-        assert!(matches!(third, Err(SendFailure::Full)), "{third:?}");
+        assert!(matches!(third, Err(ChannelError::WouldBlock)), "{third:?}");
         stage.settle();
     }
     let messages = take(&mut receiver).unwrap();
@@ -322,7 +322,7 @@ fn a_ring_that_may_not_be_locked_is_the_channels_error() {
     let (mut sender, _receiver) = stage.channel("locked", WINDOW);
     stage.fake.refuse(Call::Register, Errno::NOMEM);
     let error = match try_send(&mut sender, &[0; 8]) {
-        Err(SendFailure::Failed(error)) => error.to_string(),
+        Err(ChannelError::Failed(error)) => error.to_string(),
         other => panic!("{other:?}"),
     };
     assert!(error.contains("a ring of 1048576 bytes"), "{error}");

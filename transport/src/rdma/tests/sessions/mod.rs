@@ -35,12 +35,12 @@ use ibex_verbs::{VerbsError, discovery::DeviceKind, provider::fake::FakeProvider
 
 use super::{DEVICE, choice, one_device, soft_roce};
 use crate::{
-    channel::{RawMessage, ReceiveHandle, RecvError, SendFailure, SendHandle},
+    channel::{ChannelError, RawMessage, ReceiveHandle, SendHandle},
     engine::Admission,
     node::SessionShared,
     rdma::{PortSettings, PreparedPair, RdmaPort},
     runtime::{Driver, Runtime, RuntimeConfig},
-    session::{Fabric, PeerDescription, PeerNames, SessionStats},
+    session::{EndCause, Fabric, PeerDescription, PeerNames, SessionStats},
     wire::{
         WireParts,
         tests::by_hand::{connection, spec_of_bytes},
@@ -281,7 +281,15 @@ fn payload(number: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-fn try_send(sender: &mut SendHandle, bytes: &[u8]) -> Result<u64, SendFailure> {
+/// Returns what ended the channel.
+fn end_cause(error: &ChannelError) -> EndCause {
+    match error.cause() {
+        Some(cause) => cause.clone(),
+        None => panic!("the channel has not broken: {error}"),
+    }
+}
+
+fn try_send(sender: &mut SendHandle, bytes: &[u8]) -> Result<u64, ChannelError> {
     sender.send(Some(bytes.len()), Patience::None, |slot| fill(slot, bytes))
 }
 
@@ -298,7 +306,7 @@ fn send(sender: &mut SendHandle, number: u64, length: usize) {
 }
 
 /// Takes every message that has arrived.
-fn take(receiver: &mut ReceiveHandle) -> Result<Vec<RawMessage>, RecvError> {
+fn take(receiver: &mut ReceiveHandle) -> Result<Vec<RawMessage>, ChannelError> {
     let mut taken = Vec::new();
     while let Some(message) = receiver.poll()? {
         taken.push(message);

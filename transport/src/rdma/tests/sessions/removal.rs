@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::{channel::SendError, clock::StoppedClock, session::EndCause};
+use crate::{clock::StoppedClock, session::EndCause};
 
 /// Watchdog, much longer than the interval between looks.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -63,19 +63,19 @@ fn a_device_that_is_removed_is_closed_under_its_handles_and_nothing_that_came_is
         let length = if number == 10 { 300_000 } else { 1000 };
         assert!(*message.bytes() == payload(number, length)[..], "{number}");
     }
-    let Err(RecvError::Disconnected(end)) = receiver.poll() else {
+    let Err(ChannelError::Failed(end)) = receiver.poll() else {
         panic!("the session is over");
     };
     assert_eq!(end.counts.received, 20);
-    let mut causes = vec![end.cause];
+    let mut causes = vec![end_cause(&end.into())];
     let failure = try_send(&mut sender, &[1]).unwrap_err();
-    let SendFailure::Failed(SendError::Disconnected(end)) = failure else {
+    let ChannelError::Failed(end) = failure else {
         panic!("{failure:?}");
     };
     assert_eq!(end.counts.sent, 20);
     assert!(end.counts.received <= 20, "{:?}", end.counts);
     // The end that looks first reports the device; for the other end the peer is gone.
-    causes.push(end.cause);
+    causes.push(end_cause(&end.into()));
     let why = "RDMA device rxe0 was removed from this machine".to_owned();
     assert!(causes.contains(&EndCause::DeviceLost { why }), "{causes:?}");
     // No new object can be made on the device.

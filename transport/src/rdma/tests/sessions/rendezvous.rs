@@ -41,7 +41,7 @@ fn length(write: &PostedSend) -> usize {
 
 fn why(receiver: &mut ReceiveHandle) -> EndCause {
     match receiver.poll() {
-        Err(RecvError::Disconnected(disconnected)) => disconnected.cause,
+        Err(error) => end_cause(&error),
         other => panic!("{other:?}"),
     }
 }
@@ -276,7 +276,7 @@ fn a_receiver_that_goes_leaves_its_memory_to_the_sender_until_that_goes() {
     stage.settle();
     let refused = try_send(&mut sender, &[1]);
     assert!(
-        matches!(refused, Err(SendFailure::Failed(_))),
+        matches!(refused, Err(ChannelError::Failed(_))),
         "{refused:?}"
     );
     assert_eq!(pool.kept(), 0, "the sender's end is there");
@@ -304,7 +304,7 @@ fn a_key_that_is_none_ends_the_session_with_the_protocol_as_the_cause() {
     stage.fake.fail_send(dies, 10, 0);
     stage.fake.hold_sends(false);
     stage.settle();
-    let SendFailure::Failed(error) = try_send(&mut sender, &[1]).unwrap_err() else {
+    let ChannelError::Failed(error) = try_send(&mut sender, &[1]).unwrap_err() else {
         panic!("the session is over");
     };
     let error = error.to_string();
@@ -328,5 +328,5 @@ fn a_goodbye_waits_for_a_message_that_is_being_written() {
     let message = receiver.poll().unwrap().unwrap();
     assert_eq!(message.bytes(), payload(1, 20 * WRITE_BYTES));
     drop(message);
-    assert!(matches!(receiver.poll(), Err(RecvError::Ended)));
+    assert!(matches!(receiver.poll(), Err(ChannelError::Ended)));
 }

@@ -144,7 +144,7 @@ impl Stream {
             let message = payload(self.sent + 1, length(self.sent + 1));
             match try_send(&mut self.sender, &message) {
                 Ok(sequence) => assert_eq!(sequence, self.sent + 1),
-                Err(SendFailure::Full) => return,
+                Err(ChannelError::WouldBlock) => return,
                 Err(other) => panic!("{other:?}"),
             }
             self.sent += 1;
@@ -167,7 +167,7 @@ impl Stream {
     }
 
     /// Takes every message that has arrived. Returns the error after them, if there is one.
-    pub(super) fn take_all(&mut self) -> Result<(), RecvError> {
+    pub(super) fn take_all(&mut self) -> Result<(), ChannelError> {
         while let Some(message) = self.receiver.poll()? {
             self.received += 1;
             assert_eq!(message.sequence(), self.received);

@@ -10,7 +10,7 @@ use super::{
     *,
 };
 use crate::{
-    channel::{SendError, WaitAckedError},
+    channel::FailureReason,
     clock::StoppedClock,
     session::{EndCause, FailoverPolicy},
 };
@@ -26,7 +26,7 @@ fn send_until_full(sender: &mut SendHandle, mut number: u64) -> u64 {
     loop {
         match try_send(sender, &payload(number + 1, 900)) {
             Ok(sequence) => number = sequence,
-            Err(SendFailure::Full) => return number,
+            Err(ChannelError::WouldBlock) => return number,
             Err(other) => panic!("message {}: {other:?}", number + 1),
         }
     }
@@ -183,7 +183,7 @@ fn acknowledgements_reach_the_sender_up_to_the_first_that_is_missing() {
         stage.settle();
         sender.wait_acked(5, Patience::None).unwrap();
         match sender.wait_acked(10, Patience::None) {
-            Err(WaitAckedError::Unacknowledged { sequence: 6, .. }) => {}
+            Err(error) if matches!(error.reason(), Some(FailureReason::Unacknowledged(6))) => {}
             other => panic!("message 6 was dropped: {other:?}"),
         }
         let counts = sender.counts();
@@ -206,8 +206,11 @@ fn counts_and_messages_arrive_whichever_end_closes_first() {
         drop(receiver);
         stage.settle();
         match try_send(&mut sender, &[1; 8]) {
-            Err(SendFailure::Failed(SendError::Disconnected(end))) => {
-                assert_eq!(end.cause, EndCause::PeerClosed(CloseReason::Dropped));
+            Err(ChannelError::Failed(end)) => {
+                let FailureReason::Broken(cause) = &end.reason else {
+                    panic!("{end}");
+                };
+                assert_eq!(*cause, EndCause::PeerClosed(CloseReason::Dropped));
                 assert_eq!((end.counts.sent, end.counts.acknowledged), (20, 5));
                 assert!((5..=20).contains(&end.counts.received), "{}", end.counts);
             }
@@ -221,7 +224,7 @@ fn counts_and_messages_arrive_whichever_end_closes_first() {
         stage.nodes[0].runtime.begin_close();
         stage.settle();
         assert_eq!(consume_until_over(&mut receiver), 20);
-        assert!(matches!(receiver.poll(), Err(RecvError::Ended)));
+        assert!(matches!(receiver.poll(), Err(ChannelError::Ended)));
         assert!(stage.nodes.iter().all(|node| node.session.is_gone()));
     });
 }

@@ -16,7 +16,7 @@ use super::{
     *,
 };
 use crate::{
-    channel::RecvError,
+    channel::ChannelError,
     node::What,
     session::{EndCause, Fabric, FailoverPolicy},
 };
@@ -241,9 +241,8 @@ impl Row {
         let [_, back] = &mut self.test.channels;
         let handle = match back.take_all() {
             Ok(()) => "waits".to_owned(),
-            Err(RecvError::Disconnected(disconnected)) => cause_of(&disconnected.cause),
-            Err(RecvError::Ended) => "ended".to_owned(),
-            Err(other) => other.to_string(),
+            Err(ChannelError::Ended) => "ended".to_owned(),
+            Err(error) => error.cause().map_or_else(|| error.to_string(), cause_of),
         };
         let stage = &self.test.stage;
         let session = &stage.nodes[0].session;

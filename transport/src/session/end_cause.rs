@@ -1,17 +1,13 @@
-//! The end of a channel, as reported at either end: its cause, the channel's progress, and what to
-//! do next.
+//! The progress of a channel, and the reason for which a channel or a session ended.
 //!
-//! The error carries counters. At a sender, `sent` is exact and the others are lower bounds. The
-//! fate of the messages in between is unknown, and an application that cannot send twice has to ask
-//! its peer. The advice depends on whether the session lives, and on whether the end is a sender.
+//! At a sender, `sent` is exact and the other counters are lower bounds. The fate of the messages in
+//! between is unknown, and an application that cannot send twice has to ask its peer.
 #![forbid(unsafe_code)]
 
-use std::{error::Error, fmt};
+use std::fmt;
 
 use ibex_base::Escaped;
-use ibex_protocol::format::control::{CloseReason, Role};
-
-use super::interface::Interface;
+use ibex_protocol::format::control::CloseReason;
 
 /// A channel's progress, as one of its ends knows it.
 ///
@@ -176,140 +172,18 @@ impl EndCause {
     }
 
     /// Returns whether other channels of the session stay usable.
-    pub(crate) fn spares_session(&self) -> bool {
+    #[must_use]
+    pub fn spares_session(&self) -> bool {
         matches!(
             self,
             EndCause::PeerClosed(_) | EndCause::SlotLeaked | EndCause::Memory(_)
         )
     }
-
-    /// Returns advice for the holder of `end`.
-    fn advice(&self, end: Role) -> &'static str {
-        match (self, end) {
-            (EndCause::NodeClosed, Role::Sender) => {
-                "to go on, make a new node, connect, and send what was not acknowledged"
-            }
-            (EndCause::NodeClosed, Role::Receiver) => "to go on, make a new node and connect",
-            (EndCause::RuntimeEnded, _) => {
-                "close the node before its runtime is shut down, or make it in a runtime that \
-                 lives longer"
-            }
-            (EndCause::SlotLeaked, _) => {
-                "send or drop every reservation; then drop this sender, open the channel again, \
-                 and send what was not acknowledged"
-            }
-            (EndCause::PeerClosed(CloseReason::Corrupt), Role::Sender) => {
-                "see that both programs agree on the message type before sending again; the \
-                 session and its other channels go on"
-            }
-            (EndCause::PeerClosed(CloseReason::SlotLeaked), Role::Receiver) => {
-                "the fault is in the sending program; once it opens the channel again, drop this \
-                 receiver and do the same"
-            }
-            (cause, Role::Sender) if cause.spares_session() => {
-                "the session and its other channels go on: drop this sender, and once the peer \
-                 opens the channel again, do the same and send what was not acknowledged"
-            }
-            (cause, Role::Receiver) if cause.spares_session() => {
-                "the session and its other channels go on: drop this receiver and open the \
-                 channel again; the sender may send again what was not acknowledged"
-            }
-            (_, Role::Sender) => "connect again and send what was not acknowledged",
-            (_, Role::Receiver) => {
-                "connect or accept again; the sender may send again what was not acknowledged"
-            }
-        }
-    }
 }
-
-/// A channel that cannot go on: the peer, the cause, and the counters.
-#[derive(Clone)]
-#[non_exhaustive]
-pub struct Disconnected {
-    /// The channel's name.
-    pub channel: String,
-    /// The peer, as an address.
-    pub peer: String,
-    /// The end that got this error.
-    pub end: Role,
-    /// The reason.
-    pub cause: EndCause,
-    /// The channel's counters. At a receiving end `sent` is 0, because that end does not know it.
-    pub counts: Counts,
-    pub(crate) interface: Interface,
-}
-
-impl fmt::Display for Disconnected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            channel,
-            peer,
-            end,
-            cause,
-            counts,
-            interface,
-        } = self;
-        if *interface != Interface::Channel {
-            return interface.disconnected(self, f);
-        }
-        write!(f, "channel \"{channel}\" with {peer} has ended: {cause} (")?;
-        match end {
-            Role::Sender => write!(f, "{counts}")?,
-            // A receiver does not know how many messages were sent, and knows the other counts
-            // exactly.
-            Role::Receiver => write!(
-                f,
-                "{} received, {} released, {} acknowledged",
-                counts.received, counts.released, counts.acknowledged
-            )?,
-        }
-        write!(f, "); {}", cause.advice(*end))
-    }
-}
-
-impl Error for Disconnected {}
-
-ibex_base::debug_as_display!(Disconnected);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn disconnected(end: Role, cause: EndCause) -> String {
-        let (channel, peer) = ("wal".to_owned(), "10.0.0.2:7000".to_owned());
-        let counts = Counts {
-            sent: if end == Role::Sender { 9 } else { 0 },
-            received: 7,
-            released: 5,
-            acknowledged: 4,
-        };
-        let error = Disconnected {
-            channel,
-            peer,
-            end,
-            cause,
-            counts,
-            interface: Interface::Channel,
-        };
-        error.to_string()
-    }
-
-    #[test]
-    fn each_ends_error_of_a_lost_session_has_its_counts_and_a_next_step() {
-        let gone = || EndCause::lost("connection reset");
-        assert_eq!(
-            disconnected(Role::Sender, gone()),
-            "channel \"wal\" with 10.0.0.2:7000 has ended: the connection to the peer was lost: \
-             connection reset (9 sent, at least 7 received, 5 released and 4 acknowledged); \
-             connect again and send what was not acknowledged"
-        );
-        assert_eq!(
-            disconnected(Role::Receiver, gone()),
-            "channel \"wal\" with 10.0.0.2:7000 has ended: the connection to the peer was lost: \
-             connection reset (7 received, 5 released, 4 acknowledged); \
-             connect or accept again; the sender may send again what was not acknowledged"
-        );
-    }
 
     /// The cause in a `Suspended` event is one of these.
     #[test]
@@ -326,52 +200,5 @@ mod tests {
             cause(true).to_string(),
             "the peer is gone: connection reset"
         );
-    }
-
-    #[test]
-    fn nobody_is_told_to_connect_again_while_the_session_lives() {
-        let reasons = CloseReason::ALL;
-        let mut causes = reasons.map(EndCause::PeerClosed).to_vec();
-        causes.extend([
-            EndCause::SlotLeaked,
-            EndCause::Memory("no memory".to_owned()),
-        ]);
-        for cause in causes {
-            for end in [Role::Sender, Role::Receiver] {
-                let text = disconnected(end, cause.clone());
-                assert!(!text.contains("connect"), "{text}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_program_that_closed_its_own_node_is_told_to_make_another() {
-        for end in [Role::Sender, Role::Receiver] {
-            let text = disconnected(end, EndCause::NodeClosed);
-            assert!(text.contains("to go on, make a new node"), "{text}");
-        }
-    }
-
-    #[test]
-    fn no_receiver_is_told_to_send() {
-        let causes = [
-            EndCause::PeerClosed(CloseReason::NoRoom),
-            EndCause::PeerClosed(CloseReason::SlotLeaked),
-            EndCause::PeerClosed(CloseReason::Aborted),
-            EndCause::Goodbye,
-            EndCause::EndedByPeer {
-                reason: "done".to_owned(),
-            },
-            EndCause::EndedHere {
-                reason: String::new(),
-            },
-            EndCause::NodeClosed,
-            EndCause::Memory("no memory".to_owned()),
-        ];
-        for cause in causes {
-            let text = disconnected(Role::Receiver, cause);
-            assert!(!text.contains("and send"), "{text}");
-            assert!(!text.contains(" sent,"), "{text}");
-        }
     }
 }
