@@ -13,6 +13,9 @@ use std::{collections::VecDeque, sync::Arc};
 use super::resume::Stage;
 use crate::format::control::{Ask, Control};
 
+#[cfg(test)]
+mod tests;
+
 /// What a session has to say. See the [module](self).
 #[derive(Debug)]
 pub struct ControlQueue {

@@ -8,7 +8,7 @@
 
 use std::mem;
 
-use super::{PeerMisbehaved, SessionConfig};
+use super::{PeerMisbehaved, WireTerms};
 use crate::{
     credit::{
         reserved_buffer::ReservedBuffer,
@@ -20,6 +20,9 @@ use crate::{
     },
     framing::Carriage,
 };
+
+#[cfg(test)]
+mod tests;
 
 /// The credit of a session. See the [module](self).
 #[derive(Debug)]
@@ -37,12 +40,12 @@ pub struct SessionCredit {
 
 impl SessionCredit {
     /// The credit at the beginning of new wires.
-    pub(super) fn new(config: &SessionConfig) -> Self {
+    pub(super) fn new(wires: WireTerms, dialed: bool) -> Self {
         Self {
-            carriage: config.carriage,
-            using: CreditUse::new(config.peer_credit),
-            granting: CreditGrant::new(config.our_credit),
-            reserved: ReservedBuffer::new(config.dialed),
+            carriage: wires.carriage,
+            using: CreditUse::new(wires.peer_credit),
+            granting: CreditGrant::new(wires.our_credit),
+            reserved: ReservedBuffer::new(dialed),
             has_waited: false,
         }
     }

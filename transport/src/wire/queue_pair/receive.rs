@@ -101,7 +101,7 @@ impl QueuePairWire {
     /// Notes that requests up to a signaled one are done.
     fn sends_are_done<F: Frames>(&mut self, frames: &mut F) {
         if let Some(writes) = self.sending.take_done_writes() {
-            frames.session().writes_are_done(writes);
+            frames.session().ends.writes_are_done(writes);
         }
         frames.gone(self.sending.slots.done());
     }
