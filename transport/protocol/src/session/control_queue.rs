@@ -16,7 +16,7 @@ use crate::format::control::{Ask, Control};
 #[cfg(test)]
 mod tests;
 
-/// What a session has to say. See the [module](self).
+/// What a session has to say besides records and news: control messages, the goodbye, answers.
 #[derive(Debug)]
 pub struct ControlQueue {
     /// The stage between old wires and new ones.

@@ -24,7 +24,7 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// The credit of a session. See the [module](self).
+/// The credit of a session in both directions, and the talk about it.
 #[derive(Debug)]
 pub struct SessionCredit {
     pub(super) carriage: Carriage,

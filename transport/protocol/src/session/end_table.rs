@@ -31,7 +31,7 @@ use crate::{
 };
 use turns::EndTurns;
 
-/// The ends of a session. See the [module](self).
+/// The ends of a session's channels, on both sides, and their turns to send and to tell news.
 #[derive(Debug)]
 pub struct EndTable {
     pub(super) entries: IdMap<End>,
