@@ -14,7 +14,6 @@ use ibex_protocol::format::message_version::MessageVersion;
 use ibex_protocol::format::record::{
     LargeAnnouncement, RecordHeader, RecordKind, first_position, record_size,
 };
-use ibex_protocol::framing::Carriage;
 use ibex_protocol::session::{
     Arrival, Body, DataPath, Event, RecordSource, Run, Session, SessionConfig, WireTerms,
 };
@@ -151,20 +150,24 @@ struct Node {
     counters: Counters,
 }
 
+/// The terms of every connection of a node.
+const WIRES: WireTerms = WireTerms {
+    our_credit: 1 << 20,
+    peer_credit: 1 << 20,
+    writes: true,
+    ..WireTerms::STREAM
+};
+
 impl Node {
     fn new([sends, receives]: [&str; 2], data_in_band: bool) -> Self {
         let mut session = Session::new(SessionConfig {
-            carriage: Carriage::Stream,
+            wires: WIRES,
             dialed: false,
-            our_credit: 1 << 20,
-            peer_credit: 1 << 20,
             max_channels: 8,
             data_path: match data_in_band {
                 true => DataPath::Framed,
                 false => DataPath::Mapped,
             },
-            writes: true,
-            immediate: false,
             resumes: true,
         });
         let mut open = |role, name| session.open(role, name, spec());
@@ -188,13 +191,7 @@ impl Node {
 
     fn gets_new_wires(&mut self) {
         self.session.suspend();
-        self.session.resume(WireTerms {
-            carriage: Carriage::Stream,
-            our_credit: 1 << 20,
-            peer_credit: 1 << 20,
-            writes: true,
-            immediate: false,
-        });
+        self.session.resume(WIRES);
         (self.landing_in, self.landing_out) = (0, 0);
     }
 

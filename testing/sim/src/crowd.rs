@@ -23,7 +23,9 @@ use ibex_protocol::{
         record::{RecordHeader, RecordKind, first_position, record_size},
     },
     framing::{Carriage, LEAST_BUFFER_BYTES},
-    session::{Arrival, Body, DataPath, Event, RecordSource, Run, Session, SessionConfig},
+    session::{
+        Arrival, Body, DataPath, Event, RecordSource, Run, Session, SessionConfig, WireTerms,
+    },
 };
 
 use super::{Checked, ensure};
@@ -120,14 +122,16 @@ impl Crowd {
 
     fn join(&mut self, life: Life) {
         let config = |dialed, our_credit, peer_credit| SessionConfig {
-            carriage: self.carriage,
+            wires: WireTerms {
+                carriage: self.carriage,
+                our_credit,
+                peer_credit,
+                writes: false,
+                immediate: false,
+            },
             dialed,
-            our_credit,
-            peer_credit,
             max_channels: 2,
             data_path: DataPath::Framed,
-            writes: false,
-            immediate: false,
             resumes: false,
         };
         // The way back has all the room that it needs.

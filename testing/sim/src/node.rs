@@ -565,17 +565,13 @@ impl Node {
 
 fn config(side: Side, options: &SimOptions, wires: WireTerms) -> SessionConfig {
     SessionConfig {
-        carriage: wires.carriage,
+        wires,
         dialed: side == Side::Left,
-        our_credit: wires.our_credit,
-        peer_credit: wires.peer_credit,
         max_channels: options.max_channels,
         data_path: match options.data_in_band {
             true => DataPath::Framed,
             false => DataPath::Mapped,
         },
-        writes: wires.writes,
-        immediate: wires.immediate,
         resumes: true,
     }
 }

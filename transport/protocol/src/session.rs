@@ -5,6 +5,10 @@
 //! takes frames with [`poll_transmit`](Session::poll_transmit) until it answers `None`, and events
 //! with [`poll_event`](Session::poll_event) likewise.
 //!
+//! Its parts hold the state: the [ends](EndTable) of channels and their turns, [what is to be
+//! said](ControlQueue) besides, and the [credit](SessionCredit) of both sides. `Session` is the
+//! order between them.
+//!
 //! Order of sending: control first, then counters that the peer waits for, then records and chunks
 //! of the ready channels, one frame each in turn. Closing an end and the session are derived from
 //! channel state when a frame is built, so they cannot overtake records that were published before.
@@ -42,7 +46,6 @@ use super::{
         control::{Ask, ChannelSpec, CloseReason, Control, Role},
         counters::Counters,
     },
-    framing::Carriage,
     transfer::eager_write::Landings,
 };
 use end_table::{End, EndState, PeerOpen};
@@ -50,24 +53,15 @@ use end_table::{End, EndState, PeerOpen};
 /// The terms that both ends settled in the handshake.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionConfig {
-    /// The medium that frames travel in.
-    pub carriage: Carriage,
+    /// The terms of the wires that it begins with.
+    pub wires: WireTerms,
     /// This side dialed, so it keeps the [larger
     /// reserve](super::credit::reserved_buffer::reserved_buffers).
     pub dialed: bool,
-    /// The arrival bytes or buffers that the peer may keep in flight to us at first. 0 if the
-    /// [broker](super::credit::broker) decides that later.
-    pub our_credit: u64,
-    /// The arrival bytes or buffers that we may keep in flight to the peer at first.
-    pub peer_credit: u64,
     /// Ends that either side may have open at a time.
     pub max_channels: usize,
     /// The path of messages.
     pub data_path: DataPath,
-    /// Memory may be granted for large messages to be written to, at both ends.
-    pub writes: bool,
-    /// A write can announce itself by immediate data, both ways.
-    pub immediate: bool,
     /// If its wires break, the session goes on over others, so it keeps everything until it is
     /// known to have arrived.
     pub resumes: bool,
@@ -102,7 +96,7 @@ impl Session {
             config,
             ends: EndTable::new(),
             outgoing: ControlQueue::new(),
-            credit: SessionCredit::new(&config),
+            credit: SessionCredit::new(config.wires, config.dialed),
             landings: Landings::default(),
             events: VecDeque::new(),
             heard_goodbye: false,

@@ -140,14 +140,10 @@ impl Connection {
         };
         let (wire, socket, terms) = start.begin(tools)?;
         let session = SessionConfig {
-            carriage: terms.carriage,
+            wires: terms,
             dialed: speaks_first,
-            our_credit: terms.our_credit,
-            peer_credit: terms.peer_credit,
             max_channels,
             data_path,
-            writes: terms.writes,
-            immediate: terms.immediate,
             resumes,
         };
         let fabric = shared.fabric();

@@ -161,20 +161,19 @@ mod tests {
             control::Control,
             frame::{FrameHeader, FrameKind, HEADER_BYTES},
         },
-        framing::Carriage,
-        session::{DataPath, Session, SessionConfig},
+        session::{DataPath, Session, SessionConfig, WireTerms},
     };
 
     fn session() -> Session {
         Session::new(SessionConfig {
-            carriage: Carriage::Stream,
+            wires: WireTerms {
+                our_credit: 1 << 20,
+                peer_credit: 1 << 20,
+                ..WireTerms::STREAM
+            },
             dialed: true,
-            our_credit: 1 << 20,
-            peer_credit: 1 << 20,
             max_channels: 4,
             data_path: DataPath::Framed,
-            writes: false,
-            immediate: false,
             resumes: true,
         })
     }

@@ -8,7 +8,7 @@ use ibex_protocol::{
         record::{RecordHeader, RecordKind, first_position, record_size},
     },
     framing::Carriage,
-    session::{DataPath, SessionConfig},
+    session::{DataPath, SessionConfig, WireTerms},
     transfer::rendezvous::RemoteMemory,
 };
 
@@ -26,14 +26,16 @@ pub(crate) fn record(kind: RecordKind, sequence: u64, payload: &[u8]) -> Vec<u8>
 /// The configuration of both ends, of which only one is tested.
 pub(crate) fn config() -> SessionConfig {
     SessionConfig {
-        carriage: Carriage::Stream,
+        wires: WireTerms {
+            carriage: Carriage::Stream,
+            our_credit: CREDIT,
+            peer_credit: CREDIT,
+            writes: true,
+            immediate: true,
+        },
         dialed: false,
-        our_credit: CREDIT,
-        peer_credit: CREDIT,
         max_channels: MAX_CHANNELS,
         data_path: DataPath::Framed,
-        writes: true,
-        immediate: true,
         resumes: true,
     }
 }

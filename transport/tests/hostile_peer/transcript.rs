@@ -79,7 +79,7 @@ pub(crate) fn transcript() -> Vec<Vec<u8>> {
         }
     };
     ring.0.publish(&[b"one", b"", &[3; 300]]);
-    peer.mark_ready(2);
+    peer.ends.mark_ready(2);
     let mut released = Counters {
         released: 2,
         acknowledged: 2,
@@ -88,12 +88,12 @@ pub(crate) fn transcript() -> Vec<Vec<u8>> {
     released.released_position = FIRST + 40;
     peer.released(1, &released);
     send(&mut peer, &mut ring);
-    peer.announce_large(2, 4, 100);
+    peer.ends.announce_large(2, 4, 100);
     ring.0.announce(100);
     ring.0.publish(&[b"behind it"]);
-    peer.announce_large(2, 6, 101);
+    peer.ends.announce_large(2, 6, 101);
     ring.0.announce(101);
-    peer.mark_ready(2);
+    peer.ends.mark_ready(2);
     peer.ask(
         2,
         Ask {
@@ -121,9 +121,9 @@ pub(crate) fn transcript() -> Vec<Vec<u8>> {
     );
     send(&mut peer, &mut ring);
     peer.close_receiver(1, &released, CloseReason::Dropped);
-    peer.close_sender(2, 6, CloseReason::Dropped);
-    peer.close_sender(3, 0, CloseReason::SlotLeaked);
-    peer.say_goodbye(None);
+    peer.ends.close_sender(2, 6, CloseReason::Dropped);
+    peer.ends.close_sender(3, 0, CloseReason::SlotLeaked);
+    peer.outgoing.say_goodbye(None);
     send(&mut peer, &mut ring);
     // The peer's opens went out first, and the victim has received them already.
     frames.split_off(ENDS.len())

@@ -69,7 +69,7 @@ impl Victim {
             victim.take(&Frame::control(&open).to_bytes()).unwrap();
         }
         victim.ring.publish(&[b"what we send", b""]);
-        victim.session.mark_ready(1);
+        victim.session.ends.mark_ready(1);
         victim.transmit();
         victim
     }
@@ -90,11 +90,11 @@ impl Victim {
             .handle_frame(&header, frame, self.landing)
             .map_err(|misbehaved| misbehaved.to_string())?;
         self.landing = (self.landing + header.padded_length()) % 64;
-        while let Some(landed) = self.session.poll_landed() {
+        while let Some(landed) = self.session.landings.poll_landed() {
             assert!((1..=LIMIT).contains(&(landed.length as u64)));
             assert!(landed.end == 2 || landed.end == 3);
         }
-        assert!(self.session.landings() <= 2 * LANDINGS_PER_CHANNEL);
+        assert!(self.session.landings.count() <= 2 * LANDINGS_PER_CHANNEL);
         if header.kind == FrameKind::Records {
             self.charged += header.padded_length() as u64;
             assert!(

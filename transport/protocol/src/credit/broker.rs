@@ -31,7 +31,7 @@
 //!
 //! A link makes three calls: [`join`](CreditBroker::join) when its session begins,
 //! [`report`](CreditBroker::report) with what
-//! [`Session::take_credit_report`](crate::session::Session::take_credit_report) answers
+//! [`SessionCredit::take_report`](crate::session::SessionCredit::take_report) answers
 //! whenever it handled or sent frames, and [`leave`](CreditBroker::leave) when no frame of
 //! the peer's can arrive any more. The engine then drains
 //! [`poll_action`](CreditBroker::poll_action) and passes each action to the session that it
@@ -183,7 +183,7 @@ impl CreditBroker {
     }
 
     /// Returns the next action. `used` tells how much credit a session has used in all
-    /// ([`Session::credit_used`](crate::session::Session::credit_used)). Drain it whenever a
+    /// ([`SessionCredit::used`](crate::session::SessionCredit::used)). Drain it whenever a
     /// session joined, left or reported.
     #[must_use]
     pub fn poll_action(&mut self, used: impl Fn(SessionId) -> u64) -> Option<CreditAction> {

@@ -8,70 +8,29 @@
 
 mod ask;
 mod channel_spec;
+mod close_reason;
 mod known_receiver;
 mod reader;
 mod role;
 #[cfg(test)]
 mod tests;
+mod writer;
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 pub use ask::{Ask, Questions};
 pub use channel_spec::ChannelSpec;
+pub use close_reason::CloseReason;
 pub use known_receiver::KnownReceiver;
 pub use role::Role;
 
-use super::{
-    frame::HEAD_BYTES,
-    message_version::{MAX_OLDER_VERSIONS, MessageVersion},
-};
+use super::{frame::HEAD_BYTES, message_version::MAX_OLDER_VERSIONS};
 use crate::{
     credit::session::CONTROL_RESERVE_BYTES,
     transfer::{eager_write::LandingId, rendezvous::RemoteMemory},
 };
 use reader::Reader;
-
-/// The reason for which an end closes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CloseReason {
-    /// The end's last handle was dropped or closed.
-    Dropped,
-    /// A reservation was leaked, so nothing behind it can be sent.
-    SlotLeaked,
-    /// Bytes arrived that are no valid message.
-    Corrupt,
-    /// A message found no room or memory: a receiving end had none for what came, or a group
-    /// dropped a sending end that had none for what was to be sent.
-    NoRoom,
-    /// The sender gave up, by `abort` or a panic, before it had sent everything. There was more to
-    /// come.
-    Aborted,
-}
-
-impl CloseReason {
-    /// Every reason, for tests and tables.
-    pub const ALL: [CloseReason; 5] = [
-        CloseReason::Dropped,
-        CloseReason::SlotLeaked,
-        CloseReason::Corrupt,
-        CloseReason::NoRoom,
-        CloseReason::Aborted,
-    ];
-}
-
-/// A sentence whose subject is the node that closed the end.
-impl fmt::Display for CloseReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            CloseReason::Dropped => "closed its end of the channel",
-            CloseReason::SlotLeaked => "leaked a reservation, which closed the channel",
-            CloseReason::Corrupt => "closed the channel: it got bytes that are no valid message",
-            CloseReason::NoRoom => "closed the channel: there was no room for a message",
-            CloseReason::Aborted => "gave up sending, or panicked, before it had sent all",
-        })
-    }
-}
+use writer::{Writer, cut};
 
 /// A control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -243,6 +202,7 @@ const ENDED: u8 = 18;
 impl Control {
     /// Appends the message to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        let writer = Writer::new(out);
         match self {
             Control::Open {
                 end,
@@ -250,31 +210,10 @@ impl Control {
                 name,
                 spec,
             } => {
-                out.push(OPEN);
-                out.extend_from_slice(&end.to_le_bytes());
-                out.push(role_byte(*role));
-                put_text(out, name, MAX_NAME_BYTES);
-                put_version(out, &spec.newest, MAX_SCHEMA_BYTES);
-                for value in [
-                    spec.window.messages,
-                    spec.window.bytes,
-                    spec.max_message_bytes,
-                    spec.max_unreleased_bytes,
-                ] {
-                    out.extend_from_slice(&value.to_le_bytes());
-                }
-                // Without older versions and flags the spec ends here, as it does for builds that know
-                // of one version only.
-                if !spec.older.is_empty() || spec.is_traced {
-                    debug_assert!(spec.older.len() <= MAX_OLDER_VERSIONS);
-                    out.push(spec.older.len() as u8);
-                    for version in &spec.older {
-                        put_version(out, version, MAX_OLDER_SCHEMA_BYTES);
-                    }
-                }
-                if spec.is_traced {
-                    out.push(1);
-                }
+                let mut writer = writer.begin(OPEN);
+                writer.end(*end, *role);
+                writer.name(name);
+                writer.spec(spec);
             }
             Control::Close {
                 end,
@@ -282,110 +221,81 @@ impl Control {
                 reason,
                 final_sequence,
             } => {
-                out.push(CLOSE);
-                out.extend_from_slice(&end.to_le_bytes());
-                out.push(role_byte(*role));
-                out.push(match reason {
-                    CloseReason::Dropped => 0,
-                    CloseReason::SlotLeaked => 1,
-                    CloseReason::Corrupt => 2,
-                    CloseReason::NoRoom => 3,
-                    CloseReason::Aborted => 4,
-                });
-                out.extend_from_slice(&final_sequence.to_le_bytes());
+                let mut writer = writer.begin(CLOSE);
+                writer.end(*end, *role);
+                writer.reason(*reason);
+                writer.u64s([*final_sequence]);
             }
             Control::Ask { channel, ask } => {
-                out.push(ASK);
-                out.extend_from_slice(&channel.to_le_bytes());
-                for value in [ask.received, ask.released, ask.acknowledged] {
-                    out.extend_from_slice(&value.to_le_bytes());
-                }
+                let mut writer = writer.begin(ASK);
+                writer.u32(*channel);
+                writer.u64s([ask.received, ask.released, ask.acknowledged]);
             }
             Control::Grant {
                 channel,
                 sequence,
                 bytes,
             } => {
-                out.push(GRANT);
-                out.extend_from_slice(&channel.to_le_bytes());
-                out.extend_from_slice(&sequence.to_le_bytes());
-                out.extend_from_slice(&bytes.to_le_bytes());
+                let mut writer = writer.begin(GRANT);
+                writer.u32(*channel);
+                writer.u64s([*sequence, *bytes]);
             }
             Control::GrantMemory {
                 channel,
                 sequence,
                 memory,
             } => {
-                out.push(GRANT_MEMORY);
-                out.extend_from_slice(&channel.to_le_bytes());
-                out.extend_from_slice(&sequence.to_le_bytes());
-                append_memory(out, memory);
+                let mut writer = writer.begin(GRANT_MEMORY);
+                writer.u32(*channel);
+                writer.u64s([*sequence]);
+                writer.memory(memory);
             }
             Control::GrantLanding {
                 channel,
                 landing,
                 memory,
             } => {
-                out.push(GRANT_LANDING);
-                out.extend_from_slice(&channel.to_le_bytes());
-                out.extend_from_slice(&landing.to_word().to_le_bytes());
-                append_memory(out, memory);
+                let mut writer = writer.begin(GRANT_LANDING);
+                writer.u32(*channel);
+                writer.u32(landing.to_word());
+                writer.memory(memory);
             }
             Control::ReturnLanding { channel, landing } => {
-                out.push(RETURN_LANDING);
-                out.extend_from_slice(&channel.to_le_bytes());
-                out.extend_from_slice(&landing.to_word().to_le_bytes());
+                let mut writer = writer.begin(RETURN_LANDING);
+                writer.u32(*channel);
+                writer.u32(landing.to_word());
             }
-            Control::Goodbye { reason: None } => out.push(GOODBYE),
+            Control::Goodbye { reason: None } => {
+                writer.begin(GOODBYE);
+            }
             Control::Goodbye {
                 reason: Some(reason),
-            } => {
-                out.push(ENDED);
-                put_text(out, reason, MAX_REASON_BYTES);
+            } => writer.begin(ENDED).text(reason, MAX_REASON_BYTES),
+            Control::Abandoned => {
+                writer.begin(ABANDONED);
             }
-            Control::Abandoned => out.push(ABANDONED),
-            Control::Query => out.push(QUERY),
-            Control::Draining { is_done } => out.extend([DRAINING, u8::from(*is_done)]),
-            Control::Damaged { times } => {
-                out.push(DAMAGED);
-                out.extend_from_slice(&times.to_le_bytes());
+            Control::Query => {
+                writer.begin(QUERY);
             }
-            Control::Want { granted } => {
-                out.push(WANT);
-                out.extend_from_slice(&granted.to_le_bytes());
-            }
+            Control::Draining { is_done } => writer.begin(DRAINING).byte(u8::from(*is_done)),
+            Control::Damaged { times } => writer.begin(DAMAGED).u64s([*times]),
+            Control::Want { granted } => writer.begin(WANT).u64s([*granted]),
             Control::Recall { credit, must_ask } => {
-                out.push(RECALL);
-                out.extend_from_slice(&credit.to_le_bytes());
-                out.push(u8::from(*must_ask));
+                let mut writer = writer.begin(RECALL);
+                writer.u64s([*credit]);
+                writer.byte(u8::from(*must_ask));
             }
-            Control::Surrender { credit } => {
-                out.push(SURRENDER);
-                out.extend_from_slice(&credit.to_le_bytes());
-            }
+            Control::Surrender { credit } => writer.begin(SURRENDER).u64s([*credit]),
             Control::Known {
                 end,
                 heard_close,
                 receiver,
             } => {
-                out.push(KNOWN);
-                out.extend_from_slice(&end.to_le_bytes());
-                let ended = receiver.is_some_and(|known| known.counters.acknowledgement_ended);
-                let flags = [*heard_close, receiver.is_some(), ended];
-                out.push(
-                    (0..)
-                        .zip(flags)
-                        .map(|(bit, set)| u8::from(set) << bit)
-                        .sum(),
-                );
-                if let Some(known) = receiver {
-                    append_known(out, known);
-                }
+                let mut writer = writer.begin(KNOWN);
+                writer.u32(*end);
+                writer.known(*heard_close, receiver.as_ref());
             }
-            Control::Resumed { newest_end } => {
-                out.push(RESUMED);
-                out.extend_from_slice(&newest_end.to_le_bytes());
-            }
+            Control::Resumed { newest_end } => writer.begin(RESUMED).u32(*newest_end),
         }
     }
 
@@ -409,18 +319,7 @@ impl Control {
             CLOSE => Control::Close {
                 end: reader.end()?,
                 role: reader.role()?,
-                reason: match reader.byte()? {
-                    0 => CloseReason::Dropped,
-                    1 => CloseReason::SlotLeaked,
-                    2 => CloseReason::Corrupt,
-                    3 => CloseReason::NoRoom,
-                    4 => CloseReason::Aborted,
-                    _ => {
-                        return Err(MalformedControl {
-                            what: "unknown reason of a close",
-                        });
-                    }
-                },
+                reason: reader.reason()?,
                 final_sequence: reader.u64()?,
             },
             ASK => Control::Ask {
@@ -460,30 +359,14 @@ impl Control {
             },
             ABANDONED => Control::Abandoned,
             DRAINING => Control::Draining {
-                is_done: match reader.byte()? {
-                    0 => false,
-                    1 => true,
-                    _ => {
-                        return Err(MalformedControl {
-                            what: "a drain is neither under way nor done",
-                        });
-                    }
-                },
+                is_done: reader.flag("a drain is neither under way nor done")?,
             },
             WANT => Control::Want {
                 granted: reader.u64()?,
             },
             RECALL => Control::Recall {
                 credit: reader.u64()?,
-                must_ask: match reader.byte()? {
-                    0 => false,
-                    1 => true,
-                    _ => {
-                        return Err(MalformedControl {
-                            what: "a recall is neither of all nor of a part",
-                        });
-                    }
-                },
+                must_ask: reader.flag("a recall is neither of all nor of a part")?,
             },
             SURRENDER => Control::Surrender {
                 credit: reader.u64()?,
@@ -507,53 +390,8 @@ impl Control {
     }
 }
 
-fn append_memory(out: &mut Vec<u8>, memory: &RemoteMemory) {
-    out.extend_from_slice(&memory.address().to_le_bytes());
-    out.extend_from_slice(&memory.key().to_le_bytes());
-    out.extend_from_slice(&memory.bytes().to_le_bytes());
-}
-
-fn append_known(out: &mut Vec<u8>, known: &KnownReceiver) {
-    for value in [
-        known.arrived,
-        known.arrived_position,
-        known.counters.received,
-        known.counters.released,
-        known.counters.released_position,
-        known.counters.acknowledged,
-    ] {
-        out.extend_from_slice(&value.to_le_bytes());
-    }
-}
-
-fn role_byte(role: Role) -> u8 {
-    match role {
-        Role::Sender => 0,
-        Role::Receiver => 1,
-    }
-}
-
-fn put_version(out: &mut Vec<u8>, version: &MessageVersion, schema_limit: usize) {
-    out.extend_from_slice(&version.fingerprint);
-    put_text(out, &version.schema, schema_limit);
-    out.extend_from_slice(&version.alignment.to_le_bytes());
-}
-
 /// Returns the part of a program's reason to end a session that the peer hears.
 #[must_use]
 pub fn heard_reason(reason: &str) -> &str {
     cut(reason, MAX_REASON_BYTES)
-}
-
-/// Returns as many whole characters of `text` as fit.
-fn cut(text: &str, limit: usize) -> &str {
-    let mut fits = (0..=limit.min(text.len())).rev();
-    let end = fits.find(|&at| text.is_char_boundary(at));
-    &text[..end.unwrap_or(0)]
-}
-
-fn put_text(out: &mut Vec<u8>, text: &str, limit: usize) {
-    let text = cut(text, limit);
-    out.extend_from_slice(&(text.len() as u16).to_le_bytes());
-    out.extend_from_slice(text.as_bytes());
 }

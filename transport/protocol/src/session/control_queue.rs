@@ -13,7 +13,10 @@ use std::{collections::VecDeque, sync::Arc};
 use super::resume::Stage;
 use crate::format::control::{Ask, Control};
 
-/// What a session has to say. See the [module](self).
+#[cfg(test)]
+mod tests;
+
+/// What a session has to say besides records and news: control messages, the goodbye, answers.
 #[derive(Debug)]
 pub struct ControlQueue {
     /// The stage between old wires and new ones.

@@ -8,7 +8,7 @@
 
 use std::mem;
 
-use super::{PeerMisbehaved, SessionConfig};
+use super::{PeerMisbehaved, WireTerms};
 use crate::{
     credit::{
         reserved_buffer::ReservedBuffer,
@@ -21,7 +21,10 @@ use crate::{
     framing::Carriage,
 };
 
-/// The credit of a session. See the [module](self).
+#[cfg(test)]
+mod tests;
+
+/// The credit of a session in both directions, and the talk about it.
 #[derive(Debug)]
 pub struct SessionCredit {
     pub(super) carriage: Carriage,
@@ -37,12 +40,12 @@ pub struct SessionCredit {
 
 impl SessionCredit {
     /// The credit at the beginning of new wires.
-    pub(super) fn new(config: &SessionConfig) -> Self {
+    pub(super) fn new(wires: WireTerms, dialed: bool) -> Self {
         Self {
-            carriage: config.carriage,
-            using: CreditUse::new(config.peer_credit),
-            granting: CreditGrant::new(config.our_credit),
-            reserved: ReservedBuffer::new(config.dialed),
+            carriage: wires.carriage,
+            using: CreditUse::new(wires.peer_credit),
+            granting: CreditGrant::new(wires.our_credit),
+            reserved: ReservedBuffer::new(dialed),
             has_waited: false,
         }
     }

@@ -13,6 +13,8 @@ use std::{collections::VecDeque, sync::Arc};
 
 mod arriving;
 mod pairing;
+#[cfg(test)]
+mod tests;
 mod turns;
 
 use super::{
@@ -29,7 +31,7 @@ use crate::{
 };
 use turns::EndTurns;
 
-/// The ends of a session. See the [module](self).
+/// The ends of a session's channels, on both sides, and their turns to send and to tell news.
 #[derive(Debug)]
 pub struct EndTable {
     pub(super) entries: IdMap<End>,
@@ -40,12 +42,12 @@ pub struct EndTable {
     pub(super) by_peer: [IdMap<u32>; 2],
     /// The peer's ends that wait for a counterpart here, oldest first.
     pub(super) unpaired: Vec<PeerOpen>,
-    pub(super) turns: EndTurns,
+    pub(crate) turns: EndTurns,
 }
 
 /// An end of this side.
 #[derive(Debug)]
-pub(super) struct End {
+pub(crate) struct End {
     pub(super) name: Arc<str>,
     pub(super) spec: Arc<ChannelSpec>,
     /// The peer's id of the other end, once both are open.
@@ -68,7 +70,7 @@ pub(super) struct End {
 }
 
 #[derive(Debug)]
-pub(super) enum EndState {
+pub(crate) enum EndState {
     Sender(Box<SendChannel>),
     Receiver(Option<Box<ReceiveChannel>>),
 }
@@ -84,7 +86,7 @@ impl EndState {
 
 /// An end of the peer's without a counterpart here.
 #[derive(Debug)]
-pub(super) struct PeerOpen {
+pub(crate) struct PeerOpen {
     pub(super) end: u32,
     pub(super) role: Role,
     pub(super) name: Arc<str>,
@@ -280,7 +282,7 @@ impl EndTable {
             .map(|open| (&*open.name, open.role))
     }
 
-    /// The peer's ends that count against the limit. EndTable that did not fit ours and that the peer
+    /// The peer's ends that count against the limit. Ends that did not fit ours and that the peer
     /// has closed do not count: both sides knew of the mismatch without a message.
     pub(super) fn of_peer(&self) -> usize {
         let is_over = |end: &&End| end.is_mismatched && end.heard_close;

@@ -1,5 +1,7 @@
 //! Large messages of a session, and the memory that each end grants the other for them.
 
+#[cfg(doc)]
+use super::Landings;
 use super::{End, EndState, Session};
 use crate::{
     format::control::Control,
@@ -46,7 +48,7 @@ impl Session {
     /// peer's until [the message is written](super::Arrival::Written), the peer's end was closed, or
     /// nothing of the peer can come any more.
     pub fn grant_memory(&mut self, end: u32, sequence: u64, memory: RemoteMemory) {
-        debug_assert!(self.config.writes);
+        debug_assert!(self.config.wires.writes);
         self.grant_by(end, sequence, Way::Memory(memory), memory.bytes());
     }
 
@@ -64,11 +66,11 @@ impl Session {
 
     /// Grants the sender of receiving end `end` a block for later messages, which is that memory.
     /// Returns the block's index, or `None` if no more blocks may be granted. The block is the
-    /// peer's until it is [returned](super::Event::LandingReturned), the peer's end was closed, or nothing
-    /// of the peer can come any more. From when a message [landed](crate::transfer::eager_write::Landings::poll_landed) there until
-    /// its release, the block is not the peer's.
+    /// peer's until it is [returned](super::Event::LandingReturned), the peer's end was closed, or
+    /// nothing of the peer can come any more. From when a message [landed](Landings::poll_landed)
+    /// there until its release, the block is not the peer's.
     pub fn grant_landing(&mut self, end: u32, memory: RemoteMemory) -> Option<u16> {
-        debug_assert!(self.config.writes);
+        debug_assert!(self.config.wires.writes);
         let is_live = self.outgoing.stage.is_live();
         let entry = self.ends.entries.get(end).filter(|_| is_live)?;
         let channel = entry.peer.filter(|_| !entry.closed_there)?;

@@ -274,7 +274,9 @@ impl Session {
             } => self
                 .ends
                 .handle_grant(channel, sequence, Way::Chunks, bytes),
-            Control::GrantMemory { .. } | Control::GrantLanding { .. } if !self.config.writes => {
+            Control::GrantMemory { .. } | Control::GrantLanding { .. }
+                if !self.config.wires.writes =>
+            {
                 Err(PeerMisbehaved::UnknownGrant)
             }
             Control::GrantMemory {

@@ -19,7 +19,7 @@ use crate::{
 
 /// A receiving end.
 #[derive(Debug)]
-pub(super) struct ReceiveChannel {
+pub(crate) struct ReceiveChannel {
     // Agreed terms.
     pub(super) window: ChannelWindow,
     pub(super) alignment: usize,

@@ -30,15 +30,15 @@ use crate::{
     transfer::eager_write::Landings,
 };
 
-/// The terms of a session's new wires, which may differ from the old ones' in
-/// [`SessionConfig`](super::SessionConfig).
+/// The terms of a session's wires: those that it begins with, or new ones, which may differ.
 #[derive(Clone, Copy, Debug)]
 pub struct WireTerms {
     /// The medium that frames travel in.
     pub carriage: Carriage,
-    /// The credit that the peer has at first.
+    /// The arrival bytes or buffers that the peer may keep in flight to us at first. 0 if the
+    /// [broker](crate::credit::broker) decides that later.
     pub our_credit: u64,
-    /// The credit that this end has at first.
+    /// The arrival bytes or buffers that we may keep in flight to the peer at first.
     pub peer_credit: u64,
     /// Memory may be granted for large messages to be written to, at both ends.
     pub writes: bool,
@@ -96,12 +96,8 @@ impl Session {
     /// [`Event::Resumed`] follows when both ends have heard of each other.
     pub fn resume(&mut self, wires: WireTerms) {
         debug_assert!(self.outgoing.is_suspended());
-        self.config.carriage = wires.carriage;
-        self.config.our_credit = wires.our_credit;
-        self.config.peer_credit = wires.peer_credit;
-        self.config.writes = wires.writes;
-        self.config.immediate = wires.immediate;
-        self.credit = SessionCredit::new(&self.config);
+        self.config.wires = wires;
+        self.credit = SessionCredit::new(wires, self.config.dialed);
         self.landings = Landings::default();
         self.outgoing.resume();
         let (control, events) = (&mut self.outgoing.control, &mut self.events);

@@ -5,8 +5,9 @@
 mod buffers;
 mod credit;
 mod ends;
+mod goodbye;
 mod large;
 mod news;
-mod peer;
+pub(super) mod peer;
 mod records;
 mod resuming;

@@ -343,7 +343,7 @@ impl Session {
         landing: usize,
         head: &mut Vec<u8>,
     ) -> Option<Body> {
-        let can_tell = self.config.immediate;
+        let can_tell = self.config.wires.immediate;
         let channel = self.ends.sender_mut(end)?;
         let (id, memory) = next.landing?;
         let is_next = next.sequence == channel.sent + 1;

@@ -74,7 +74,7 @@ pub enum Body {
     },
     /// Bytes of a large message, to be written into the peer's memory before any frame that is
     /// built after this: they are no frame, and have no head. Tell the session [when they have
-    /// arrived](Session::writes_are_done).
+    /// arrived](super::EndTable::writes_are_done).
     Write {
         /// The end that sends the message.
         end: u32,

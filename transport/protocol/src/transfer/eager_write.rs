@@ -230,8 +230,8 @@ impl Landings {
     }
 
     /// Returns how many blocks the peer has, or have a message.
-    #[cfg(test)]
-    fn count(&self) -> usize {
+    #[must_use]
+    pub fn count(&self) -> usize {
         let is_out = |block: &&BlockSlot| block.state != State::Free;
         self.blocks.iter().filter(is_out).count()
     }

@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::{
-    ChannelSpec, Control, KnownReceiver, MAX_NAME_BYTES, MAX_OLDER_SCHEMA_BYTES, MAX_SCHEMA_BYTES,
-    MalformedControl, Role,
+    ChannelSpec, CloseReason, Control, KnownReceiver, MAX_NAME_BYTES, MAX_OLDER_SCHEMA_BYTES,
+    MAX_SCHEMA_BYTES, MalformedControl, Role,
 };
 use crate::{
     format::{
@@ -46,6 +46,15 @@ impl<'a> Reader<'a> {
 
     pub(super) fn byte(&mut self) -> Result<u8, MalformedControl> {
         Ok(self.array::<1>()?[0])
+    }
+
+    /// A byte that is 0 or 1; else `what` is wrong.
+    pub(super) fn flag(&mut self, what: &'static str) -> Result<bool, MalformedControl> {
+        match self.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(MalformedControl { what }),
+        }
     }
 
     pub(super) fn u64(&mut self) -> Result<u64, MalformedControl> {
@@ -112,6 +121,19 @@ impl<'a> Reader<'a> {
             1 => Ok(Role::Receiver),
             _ => Err(MalformedControl {
                 what: "unknown role",
+            }),
+        }
+    }
+
+    pub(super) fn reason(&mut self) -> Result<CloseReason, MalformedControl> {
+        match self.byte()? {
+            0 => Ok(CloseReason::Dropped),
+            1 => Ok(CloseReason::SlotLeaked),
+            2 => Ok(CloseReason::Corrupt),
+            3 => Ok(CloseReason::NoRoom),
+            4 => Ok(CloseReason::Aborted),
+            _ => Err(MalformedControl {
+                what: "unknown reason of a close",
             }),
         }
     }

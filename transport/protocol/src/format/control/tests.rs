@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::format::channel_window::ChannelWindow;
+use crate::format::{channel_window::ChannelWindow, message_version::MessageVersion};
 
 fn version(number: u8) -> MessageVersion {
     MessageVersion {

@@ -15,7 +15,7 @@ impl EndTable {
     /// Returns our receiving end to which the peer's sending end `channel` sends. `None` if the end
     /// was closed here: a frame that still comes was sent before the peer heard of the close.
     #[inline]
-    pub(in crate::session) fn addressee(
+    pub(crate) fn addressee(
         &mut self,
         channel: u32,
     ) -> Result<Option<(u32, &mut ReceiveChannel)>, PeerMisbehaved> {
@@ -34,10 +34,7 @@ impl EndTable {
     }
 
     /// Finds the place of a chunk.
-    pub(in crate::session) fn handle_chunk(
-        &mut self,
-        header: &FrameHeader,
-    ) -> Result<Arrival, PeerMisbehaved> {
+    pub(crate) fn handle_chunk(&mut self, header: &FrameHeader) -> Result<Arrival, PeerMisbehaved> {
         let Some((end, channel)) = self.addressee(header.channel)? else {
             return Ok(Arrival::Unwanted);
         };
@@ -53,7 +50,7 @@ impl EndTable {
     }
 
     /// Takes in that a large message is written into its memory.
-    pub(in crate::session) fn handle_written(
+    pub(crate) fn handle_written(
         &mut self,
         header: &FrameHeader,
     ) -> Result<Arrival, PeerMisbehaved> {
@@ -69,7 +66,7 @@ impl EndTable {
     }
 
     /// Takes in a grant for a large message of sending end `channel`.
-    pub(in crate::session) fn handle_grant(
+    pub(crate) fn handle_grant(
         &mut self,
         channel: u32,
         sequence: u64,
@@ -99,7 +96,7 @@ impl EndTable {
     }
 
     /// Takes in a block for messages of sending end `channel`.
-    pub(in crate::session) fn handle_granted_landing(
+    pub(crate) fn handle_granted_landing(
         &mut self,
         channel: u32,
         id: LandingId,

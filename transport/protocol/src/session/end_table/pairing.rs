@@ -1,4 +1,4 @@
-//! EndTable that the peer opens and closes, and how they are paired with those of this side.
+//! Ends that the peer opens and closes, and how they are paired with those of this side.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use crate::{
 impl EndTable {
     /// Takes in an end that the peer opened. Returns it with the end of this side that waits for
     /// it; if there is none, the peer's end waits.
-    pub(in crate::session) fn handle_open(
+    pub(crate) fn handle_open(
         &mut self,
         open: PeerOpen,
         limit: usize,
@@ -51,7 +51,7 @@ impl EndTable {
     }
 
     /// Takes the peer's oldest end that waits for `end`, which was [added](Self::add).
-    pub(in crate::session) fn take_counterpart(&mut self, end: u32) -> Option<PeerOpen> {
+    pub(crate) fn take_counterpart(&mut self, end: u32) -> Option<PeerOpen> {
         let local = self.entries.get(end)?;
         let role = local.state.role().opposite();
         let is_it = |open: &PeerOpen| open.role == role && open.name == local.name;
@@ -61,12 +61,7 @@ impl EndTable {
 
     /// Joins a local end and the peer's open of the same name. Returns what the peer is to be asked
     /// now.
-    pub(in crate::session) fn pair(
-        &mut self,
-        end: u32,
-        open: PeerOpen,
-        events: &mut VecDeque<Event>,
-    ) -> Ask {
+    pub(crate) fn pair(&mut self, end: u32, open: PeerOpen, events: &mut VecDeque<Event>) -> Ask {
         let mut asked = Ask::default();
         let Some(local) = self.entries.get_mut(end) else {
             return asked;
@@ -133,7 +128,7 @@ impl EndTable {
 
     /// Takes in that the peer closed an end, behind message `last`. Returns our end that is paired
     /// with it.
-    pub(in crate::session) fn handle_close(
+    pub(crate) fn handle_close(
         &mut self,
         (peer_end, role): (u32, Role),
         reason: CloseReason,

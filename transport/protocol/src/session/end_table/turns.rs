@@ -15,13 +15,13 @@ use crate::{
 
 /// The queues of ends.
 #[derive(Debug, Default)]
-pub(in crate::session) struct EndTurns {
+pub(crate) struct EndTurns {
     /// Sending ends that have, or may have, something to send.
-    pub(in crate::session) ready: VecDeque<u32>,
+    pub(crate) ready: VecDeque<u32>,
     /// Receiving ends with news for their senders; urgent ones at the front.
-    pub(in crate::session) news: VecDeque<u32>,
+    pub(crate) news: VecDeque<u32>,
     /// Pieces on their way into the peer's memory.
-    pub(in crate::session) writes_under_way: u32,
+    pub(crate) writes_under_way: u32,
     /// Sending ends that wait for such a piece to arrive.
     awaiting_writes: Vec<u32>,
 }
@@ -48,19 +48,19 @@ impl EndTurns {
 
     /// Returns whether another piece may go into the peer's memory.
     #[inline]
-    pub(in crate::session) fn may_write(&self) -> bool {
+    pub(crate) fn may_write(&self) -> bool {
         self.writes_under_way < WRITES_UNDER_WAY
     }
 
     /// The end has a turn when a write is there.
-    pub(in crate::session) fn await_write(&mut self, end: u32) {
+    pub(crate) fn await_write(&mut self, end: u32) {
         if !self.awaiting_writes.contains(&end) {
             self.awaiting_writes.push(end);
         }
     }
 
     /// Lets the next frame carry the news of an end, if there are any.
-    pub(in crate::session) fn tell_first_of(&mut self, end: u32) {
+    pub(crate) fn tell_first_of(&mut self, end: u32) {
         if let Some(at) = self.news.iter().position(|&other| other == end) {
             self.news.remove(at);
             self.news.push_front(end);
@@ -93,7 +93,7 @@ impl EndTable {
     }
 
     /// Notes that the end, which was taken from the queue of ready ones, has no turn any more.
-    pub(in crate::session) fn leaves_ready(&mut self, end: u32) {
+    pub(crate) fn leaves_ready(&mut self, end: u32) {
         if let Some(channel) = self.sender_mut(end) {
             channel.queued = false;
         }
@@ -109,7 +109,7 @@ impl EndTable {
 
     // ---- News ------------------------------------------------------------------------
 
-    pub(in crate::session) fn queue_news(&mut self, end: u32) {
+    pub(crate) fn queue_news(&mut self, end: u32) {
         let Some(channel) = self.receiver_mut(end) else {
             return;
         };
@@ -130,7 +130,7 @@ impl EndTable {
 
     /// Queues the news that no frame would carry ahead of the goodbye: a sender that closes at the
     /// same time learns of arrivals in no other way.
-    pub(in crate::session) fn queue_last_news(&mut self) {
+    pub(crate) fn queue_last_news(&mut self) {
         for (end, entry) in self.entries.iter_mut() {
             if let EndState::Receiver(Some(channel)) = &mut entry.state
                 && entry.peer.is_some()
@@ -143,7 +143,7 @@ impl EndTable {
     }
 
     /// Returns whether the peer waits for the news of an end.
-    pub(in crate::session) fn news_are_urgent(&self) -> bool {
+    pub(crate) fn news_are_urgent(&self) -> bool {
         self.turns
             .news
             .front()
@@ -153,7 +153,7 @@ impl EndTable {
 
     /// Takes the next end's news into a frame: the peer's end and the counters. The blocks of the
     /// messages that were released are the peer's from now.
-    pub(in crate::session) fn take_news(
+    pub(crate) fn take_news(
         &mut self,
         blocks: &mut Landings,
         events: &mut VecDeque<Event>,

@@ -7,6 +7,7 @@ use crate::{
         control::{Ask, CloseReason, Control, Role},
         frame::{Extension, FrameHeader, FrameKind, HEADER_BYTES, TALK},
     },
+    framing::Carriage,
     session::*,
 };
 
@@ -15,9 +16,12 @@ const BYTES: usize = 4096;
 
 fn over_buffers() -> Session {
     Session::new(SessionConfig {
-        carriage: Carriage::Buffers { bytes: BYTES },
-        our_credit: CREDIT,
-        peer_credit: CREDIT,
+        wires: WireTerms {
+            carriage: Carriage::Buffers { bytes: BYTES },
+            our_credit: CREDIT,
+            peer_credit: CREDIT,
+            ..config().wires
+        },
         ..config()
     })
 }

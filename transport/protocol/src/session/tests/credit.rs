@@ -13,8 +13,11 @@ use crate::{
 /// A sending end whose peer granted nothing yet.
 fn without_credit() -> Session {
     let mut session = Session::new(SessionConfig {
-        our_credit: 0,
-        peer_credit: 0,
+        wires: WireTerms {
+            our_credit: 0,
+            peer_credit: 0,
+            ..config().wires
+        },
         ..config()
     });
     pair(&mut session, Role::Sender);

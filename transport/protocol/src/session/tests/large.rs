@@ -147,8 +147,11 @@ fn a_grant_counts_once_and_only_for_an_announced_message() {
 /// A session that agreed on writes.
 fn writing(role: Role) -> Session {
     let mut session = Session::new(SessionConfig {
-        writes: true,
-        immediate: true,
+        wires: WireTerms {
+            writes: true,
+            immediate: true,
+            ..config().wires
+        },
         ..config()
     });
     pair(&mut session, role);

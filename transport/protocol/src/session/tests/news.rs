@@ -48,7 +48,10 @@ fn counters_of_an_end_that_is_gone_are_late_and_harmless() {
 #[test]
 fn credit_grows_and_credit_that_shrinks_is_refused() {
     let mut session = Session::new(SessionConfig {
-        peer_credit: 200,
+        wires: WireTerms {
+            peer_credit: 200,
+            ..config().wires
+        },
         ..config()
     });
     pair(&mut session, Role::Sender);

@@ -14,9 +14,9 @@ use crate::{
         message_version::MessageVersion,
         record::{RecordHeader, RecordKind, first_position, record_size},
     },
-    framing::Carriage,
     session::{
         Arrival, DataPath, Event, PeerMisbehaved, RecordSource, Run, Session, SessionConfig,
+        WireTerms,
     },
 };
 
@@ -29,19 +29,19 @@ pub(super) const MAX_CHANNELS: usize = 4;
 
 pub(super) fn config() -> SessionConfig {
     SessionConfig {
-        carriage: Carriage::Stream,
+        wires: WireTerms {
+            our_credit: 1 << 20,
+            peer_credit: 1 << 20,
+            ..WireTerms::STREAM
+        },
         dialed: false,
-        our_credit: 1 << 20,
-        peer_credit: 1 << 20,
         max_channels: MAX_CHANNELS,
         data_path: DataPath::Framed,
-        writes: false,
-        immediate: false,
         resumes: true,
     }
 }
 
-pub(super) fn spec() -> ChannelSpec {
+pub(in crate::session) fn spec() -> ChannelSpec {
     ChannelSpec {
         newest: MessageVersion {
             fingerprint: [1; 16],

@@ -181,7 +181,10 @@ fn the_window_holds_and_one_message_beyond_does_not() {
 #[test]
 fn credit_holds_and_one_frame_beyond_does_not() {
     let mut session = Session::new(SessionConfig {
-        our_credit: 80,
+        wires: WireTerms {
+            our_credit: 80,
+            ..config().wires
+        },
         ..config()
     });
     pair(&mut session, Role::Receiver);
@@ -345,7 +348,10 @@ fn one_message_that_is_a_frame_is_a_lone_record() {
 fn a_record_that_something_follows_from_is_no_lone_one() {
     let lending = |our_credit| {
         let config = SessionConfig {
-            our_credit,
+            wires: WireTerms {
+                our_credit,
+                ..config().wires
+            },
             ..config()
         };
         let mut session = Session::new(config);
