@@ -264,10 +264,10 @@ impl fmt::Display for ChannelFailure {
             reason,
             ..
         } = self;
-        write!(
-            f,
-            "{end} of channel \"{channel}\" with {peer}: {reason} ({counts})"
-        )?;
+        write!(f, "{end} of channel \"{channel}\" with {peer}: {reason}")?;
+        if *counts != Counts::default() {
+            write!(f, " ({counts})")?;
+        }
         match suspended {
             Some(suspended) => write!(f, "; {suspended}"),
             None => Ok(()),
