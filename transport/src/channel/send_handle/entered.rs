@@ -51,7 +51,7 @@ impl Entered<'_> {
                 Ok(length) if length as u64 <= producer.max_message_bytes => {
                     return Ok(end.publish(producer, RecordKind::Data, length));
                 }
-                Ok(length) => return Err(end.too_long(Some(length as u64)).into()),
+                Ok(length) => return Err(end.too_long(Some(length as u64))),
                 Err(Abort::Overflow) => {}
                 Err(Abort::Failed(error)) => return Err(end.failed(FailureReason::Encode(error))),
             }
@@ -161,7 +161,7 @@ impl Entered<'_> {
         let producer = self.open_producer(patience)?;
         producer.largest = end.path.longest_record(end, &producer.ring);
         if let Some(length) = size.filter(|&length| length as u64 > producer.max_message_bytes) {
-            return Err(end.too_long(Some(length as u64)).into());
+            return Err(end.too_long(Some(length as u64)));
         }
         let mut wanted = size.unwrap_or(producer.typical);
         while wanted <= producer.largest {
@@ -170,7 +170,7 @@ impl Entered<'_> {
             let room = slot.len();
             match encode(slot) {
                 Ok(length) if length as u64 > producer.max_message_bytes => {
-                    return Err(end.too_long(Some(length as u64)).into());
+                    return Err(end.too_long(Some(length as u64)));
                 }
                 Ok(length) => return Ok(end.publish(producer, in_ring, length)),
                 Err(Abort::Failed(error)) => return Err(end.failed(FailureReason::Encode(error))),
@@ -208,7 +208,7 @@ impl Entered<'_> {
         let end = self.end;
         let producer = self.open_producer(patience)?;
         if length as u64 > producer.max_message_bytes {
-            return Err(end.too_long(Some(length as u64)).into());
+            return Err(end.too_long(Some(length as u64)));
         }
         if length <= producer.largest {
             return end.wait_room(producer, length, patience);
