@@ -121,10 +121,8 @@ impl Core {
         self.ends.senders.leaving_until = Some(clock::now() + LEAVING_TIMEOUT);
         self.ends.senders.end(&mut self.common);
         // The goodbye is sent after the closes of all senders.
-        self.common
-            .session
-            .outgoing
-            .say_goodbye(reason.map(Arc::from));
+        let reason = reason.map(Arc::from);
+        self.common.session.outgoing.say_goodbye(reason);
     }
 
     /// Handles the peer's goodbye, its last frame, which gives this `cause`. The peer will not read

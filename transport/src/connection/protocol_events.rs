@@ -200,10 +200,8 @@ impl Core {
             // The agreed terms come first, because they say how to read the frames that are
             // provided.
             receiver.end.state.open(agreed);
-            self.common
-                .session
-                .ends
-                .tell_every(end, receiver.end.tell_every);
+            let ends = &mut self.common.session.ends;
+            ends.tell_every(end, receiver.end.tell_every);
             receiver.end.provide(Source::Frames(reader));
             receiver.end.waiters.take(&mut context.wakers);
         }

@@ -39,10 +39,8 @@ impl Core {
         context: &mut Context<'_>,
     ) -> Result<Arc<SendEnd>, CannotOpen> {
         let block = self.prepare_open(context)?;
-        let (name, spec) = (
-            Arc::<str>::from(name),
-            self.common.session.ends.share_spec(spec),
-        );
+        let name = Arc::<str>::from(name);
+        let spec = self.common.session.ends.share_spec(spec);
         let id = self
             .common
             .session
@@ -71,10 +69,8 @@ impl Core {
         let block = self.prepare_open(context)?;
         let cells = CellBlock::lease(spec.window.messages as usize, context.surroundings.bell())
             .map_err(refused)?;
-        let (name, spec) = (
-            Arc::<str>::from(name),
-            self.common.session.ends.share_spec(spec),
-        );
+        let name = Arc::<str>::from(name);
+        let spec = self.common.session.ends.share_spec(spec);
         let id = self
             .common
             .session

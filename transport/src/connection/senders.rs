@@ -298,10 +298,8 @@ impl Senders {
             memory: MessageMemory::new(memory, length, &common.shared.frame_path),
             sent_in: None,
         });
-        common
-            .session
-            .ends
-            .announce_large(end, sequence, length as u64)
+        let ends = &mut common.session.ends;
+        ends.announce_large(end, sequence, length as u64)
     }
 
     /// Notes that a cold ring has records. Every turn looks at the ring from now on.
