@@ -12,7 +12,7 @@ use std::{
     path::Path,
     sync::Arc,
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use ibex_base::fork::{self, UsedAfterFork};
@@ -40,7 +40,7 @@ use crate::{
     node_settings::NodeSettings,
     peers::Reaching,
     resuming::Resuming,
-    security_stats::{security_stats, warn_of_credentials},
+    security_stats::security_stats,
     template::ChannelTemplate,
 };
 
@@ -339,7 +339,7 @@ impl Node {
     pub fn reload_certificates(&self) -> Result<(), crate::SecurityError> {
         let credentials = self.local.credentials.as_ref();
         credentials.map_or(Ok(()), |credentials| credentials.reload())?;
-        warn_of_credentials(&self.local, SystemTime::now());
+        crate::security_stats::warn_of_credentials(&self.local, std::time::SystemTime::now());
         Ok(())
     }
 

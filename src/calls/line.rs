@@ -147,6 +147,7 @@ impl Line {
     }
 
     /// Returns whether the line sends no more calls.
+    #[cfg(feature = "tower")]
     pub(super) fn is_over(&self) -> bool {
         self.session.peer_drains() || self.slots().over().is_some()
     }

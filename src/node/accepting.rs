@@ -59,7 +59,7 @@ impl Node {
     /// be undone. [`close`](Self::close) does it first as well.
     ///
     /// A peer's `connect` finds no node that takes it, and tries on within its time-out. If another
-    /// process shares a socket of [`listen_on`](NodeBuilder::listen_on), that process gets all new
+    /// process shares a socket of [`listen_on`](crate::NodeBuilder::listen_on), that process gets all new
     /// connections. A node with a socket of its own keeps its address, so that sessions whose
     /// connections broke can be resumed.
     ///

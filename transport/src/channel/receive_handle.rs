@@ -27,10 +27,10 @@ use ibex_ring::{
 
 use self::{frames::Found, memory_wait::MemoryWait, source::Source};
 use super::{message::RawMessage, promptness::Promptness};
+use crate::session::{ChannelError, FailureReason};
 use crate::{
     endpoint::{
         channel_end::ChannelEnd,
-        error::{ChannelError, FailureReason},
         receive_end::{LargeMemory, ReceiveEnd},
     },
     node::SessionShared,

@@ -6,7 +6,7 @@ use ibex_base::fork;
 use ibex_ring::parking::Patience;
 
 use super::send_handle::{Abort, Reserved, SendHandle};
-use crate::endpoint::error::ChannelError;
+use crate::session::ChannelError;
 
 /// Room for one payload, to be built in place and then published.
 ///

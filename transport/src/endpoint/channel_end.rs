@@ -14,10 +14,8 @@ use ibex_base::fork;
 use ibex_protocol::format::control::{ChannelSpec, Role};
 use ibex_ring::parking::{self, AtSlot, Patience, Ticket, WaitSlot, Wakers};
 
-use super::{
-    error::{ChannelError, ChannelFailure, FailureReason},
-    state::{End, EndState},
-};
+use super::state::{End, EndState};
+use crate::session::{ChannelError, ChannelFailure, FailureReason};
 use crate::{
     clock,
     node::{SessionShared, What},

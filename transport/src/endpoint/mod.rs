@@ -2,7 +2,6 @@
 //! rings that they write and read, and the reasons why they ended.
 
 pub mod channel_end;
-pub mod error;
 pub mod receive_end;
 pub(crate) mod receive_path;
 pub(crate) mod receive_times;

@@ -24,12 +24,8 @@ use ibex_ring::{
     memory::{LargeLease, MemoryClaim},
 };
 
-use super::{
-    channel_end::ChannelEnd,
-    error::{ChannelError, FailureReason},
-    receive_path::ReceivePath,
-    receive_times::ReceiveTimes,
-};
+use super::{channel_end::ChannelEnd, receive_path::ReceivePath, receive_times::ReceiveTimes};
+use crate::session::{ChannelError, FailureReason};
 use crate::{
     counter::Counter,
     session::Counts,

@@ -31,14 +31,10 @@ use ibex_ring::{
 };
 
 use super::{
-    channel_end::ChannelEnd,
-    error::{ChannelError, FailureReason},
-    send_path::SendPath,
-    send_producer::SendProducer,
-    send_times::SendTimes,
-    stall::Stall,
-    state::End,
+    channel_end::ChannelEnd, send_path::SendPath, send_producer::SendProducer,
+    send_times::SendTimes, stall::Stall, state::End,
 };
+use crate::session::{ChannelError, FailureReason};
 use crate::{counter::Counter, histogram::Recorder, session::Counts};
 
 /// The state that the handles of a sending end and its engine share.

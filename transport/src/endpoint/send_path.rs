@@ -25,10 +25,10 @@ use ibex_ring::{
 };
 
 use super::{
-    error::{ChannelError, Full},
     send_end::{Asking, SendEnd, Wish},
     send_producer::{LargePlace, RingOwner, SendProducer},
 };
+use crate::session::{ChannelError, Full};
 use crate::shared_memory::{MESSAGE_SLOTS, RingSegment};
 
 /// The path of a sending end's messages.

@@ -11,7 +11,8 @@ use ibex_ring::{
     memory::{Backing, LargeLease, MemoryError, MirroredMapping, RingLease},
 };
 
-use super::{error::Full, send_end::SendEnd};
+use super::send_end::SendEnd;
+use crate::session::Full;
 use crate::shared_memory::{MessageSegmentPool, RingSegment};
 
 /// The ring and the state needed to write it.

@@ -11,9 +11,9 @@ use ibex_base::fork;
 use ibex_protocol::format::control::{Ask, CloseReason, Role};
 use ibex_ring::parking::{self, Condition, Patience, Ticket, TimedOut};
 
+use crate::session::{ChannelError, FailureReason, Full};
 use crate::{
     endpoint::{
-        error::{ChannelError, FailureReason, Full},
         send_end::{SendEnd, Wish},
         send_producer::SendProducer,
         stall::Recovered,

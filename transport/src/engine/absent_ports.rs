@@ -6,10 +6,13 @@ use super::connections::Connections;
 use crate::{connection::Context, rdma::RdmaPort};
 
 /// The RDMA ports of an engine.
-#[derive(Default)]
 pub(crate) struct RdmaPorts;
 
 impl RdmaPorts {
+    pub(super) fn new() -> Self {
+        Self
+    }
+
     pub(crate) fn attach(
         &mut self,
         rdma_port: &Arc<RdmaPort>,

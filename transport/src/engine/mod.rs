@@ -146,7 +146,7 @@ impl Engine {
             next_session: id.first_session(),
             sessions,
             ended: SessionTotals::default(),
-            ports: RdmaPorts::default(),
+            ports: RdmaPorts::new(),
             asymmetry: driving.asymmetry(),
             sleeps_until: None,
             alarm,

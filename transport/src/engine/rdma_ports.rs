@@ -31,6 +31,10 @@ pub(crate) struct RdmaPorts {
 }
 
 impl RdmaPorts {
+    pub(super) fn new() -> Self {
+        Self::default()
+    }
+
     /// Has the engine poll an RDMA port, unless the engine has it already.
     pub(crate) fn attach(
         &mut self,

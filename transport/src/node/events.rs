@@ -25,7 +25,7 @@ use ibex_ring::parking::{WaitSlot, Wakers};
 
 use super::SessionShared;
 use super::{Warning, warn_of};
-use crate::endpoint::error::ChannelFailure;
+use crate::session::ChannelFailure;
 use crate::session::{EndCause, Fabric, PeerDescription, PeerNames, Suspension};
 
 /// Something that happened, and the peer that it happened with.

@@ -150,7 +150,7 @@ impl MessageSegmentPool {
 
     /// Empties free slots until all segments together, with one of `more` bytes, have at most
     /// `most` bytes. Empties none if a slot has room for a message of `bytes`. Returns the emptied
-    /// slots as a set of bits, which the receiver is to [forget](MessageSlots::forget).
+    /// slots as a set of bits, which the receiver is to [forget](super::MessageSlots::forget).
     pub fn make_room(&mut self, bytes: usize, more: usize, most: usize) -> u64 {
         let fits = |slot: &Slot| !slot.busy && slot.bytes() >= bytes;
         if self.slots.iter().any(fits) {

@@ -6,12 +6,10 @@ use std::sync::atomic::Ordering;
 use ibex_protocol::format::record::LargeAnnouncement;
 
 use super::{Found, FoundLarge, ReceiveHandle, Source, is_beyond_limit};
+use crate::session::{ChannelError, FailureReason};
 use crate::{
     channel::message::RawMessage,
-    endpoint::{
-        error::{ChannelError, FailureReason},
-        receive_end::{HeldLarge, LargeArrival, LargeMemory, LargePlace},
-    },
+    endpoint::receive_end::{HeldLarge, LargeArrival, LargeMemory, LargePlace},
     shared_memory::SegmentRefused,
 };
 

@@ -13,11 +13,9 @@ use super::{
     ReceiveHandle,
     frames::{Found, Frames},
 };
+use crate::session::{ChannelError, FailureReason};
 use crate::{
-    endpoint::{
-        error::{ChannelError, FailureReason},
-        receive_end::Source as SourceOffer,
-    },
+    endpoint::receive_end::Source as SourceOffer,
     shared_memory::{PassedFd, RingSegment, SegmentRefused},
 };
 

@@ -7,11 +7,8 @@ use ibex_base::fork;
 use ibex_ring::parking::{Condition, Patience, TimedOut};
 
 use super::{CoarseTime, ReceiveHandle, Source};
-use crate::{
-    channel::message::RawMessage,
-    endpoint::error::{ChannelError, FailureReason},
-    session::Counts,
-};
+use crate::session::{ChannelError, FailureReason};
+use crate::{channel::message::RawMessage, session::Counts};
 
 impl ReceiveHandle {
     /// Returns the next message, and waits for it as long as `patience` says.

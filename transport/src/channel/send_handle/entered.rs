@@ -10,10 +10,10 @@ use ibex_ring::parking::Patience;
 
 use super::{Abort, Encoder};
 use crate::endpoint::{
-    error::{ChannelError, FailureReason},
     send_end::{SendEnd, Writing},
     send_producer::SendProducer,
 };
+use crate::session::{ChannelError, FailureReason};
 
 /// The right to touch the producer (rules 1 and 2 of the sending end).
 pub(in crate::channel) struct Entered<'a> {

@@ -9,10 +9,10 @@ use ibex_ring::parking::Patience;
 
 use super::{Abort, Encoder, steps::FOR_RELEASE};
 use crate::endpoint::{
-    error::{ChannelError, FailureReason, Full},
     send_end::SendEnd,
     send_producer::{LargePlace, SendProducer},
 };
+use crate::session::{ChannelError, FailureReason, Full};
 
 /// Steps that need the right to the producer.
 impl SendEnd {

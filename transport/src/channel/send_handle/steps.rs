@@ -5,10 +5,10 @@ use std::{cmp, sync::atomic::Ordering};
 use ibex_protocol::format::{control::Ask, record::RecordKind};
 use ibex_ring::parking::{Condition, Patience, TimedOut};
 
+use crate::session::{ChannelError, FailureReason, Full};
 use crate::{
     clock,
     endpoint::{
-        error::{ChannelError, FailureReason, Full},
         send_end::SendEnd,
         send_producer::SendProducer,
         send_wait::{Registration, Room},

@@ -9,7 +9,7 @@ use std::{cmp::Ordering, error::Error, fmt, sync::Arc, time::Duration};
 use ibex_protocol::format::control::{ChannelSpec, Role};
 use ibex_ring::memory::MemoryError;
 
-use crate::session::{Counts, EndCause, Suspension};
+use super::{Counts, EndCause, Suspension};
 
 /// Why a call at a channel's end did not do what it was asked for.
 ///
