@@ -5,11 +5,10 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use crate::error::Interface;
 use ibex_codec::{Codec, EncodeError, Invalid, MIN_ALIGNMENT, Raw, SchemaInfo, SlotWriter};
 
 use super::{ReadHalf, Stream, WriteHalf};
-use crate::{OpenError, Peer, Receiver};
+use crate::{OpenError, Peer, Receiver, error::Interface};
 
 /// The codec of stream numbers. It has a schema of its own, so that a channel of messages and a
 /// listener of the same name refuse each other.

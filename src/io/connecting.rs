@@ -15,8 +15,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::error::Interface;
-
 use super::{
     Stream,
     announcement::{
@@ -24,7 +22,9 @@ use super::{
     },
     error,
 };
-use crate::{CloseReason, EndCause, OpenError, Peer, SendError, Sender, WaitError};
+use crate::{
+    CloseReason, EndCause, OpenError, Peer, SendError, Sender, WaitError, error::Interface,
+};
 
 impl Stream {
     /// Connects to the [`Listener`](super::Listener) of that name at a peer, and waits until it has
