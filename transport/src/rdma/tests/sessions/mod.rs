@@ -262,6 +262,10 @@ impl Drop for Stage {
         // In every test, no message may have met an empty receive queue.
         if !std::thread::panicking() {
             assert_eq!(self.fake.rnr_naks(), 0);
+            // A session keeps its runtime until it has ended.
+            for node in &self.nodes {
+                node.runtime.end_close();
+            }
         }
     }
 }
