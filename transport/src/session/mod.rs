@@ -1,5 +1,5 @@
-//! The facts of a session: its peer, its fabric, the path of its frames, its counters and the reason
-//! for its end.
+//! The facts of a session: its peer, its fabric, the path of its frames, its counters, the reason
+//! for its end, and the failures of its channels.
 
 pub(crate) mod coarse_time;
 mod counters;
