@@ -1,6 +1,5 @@
 //! The opening of callers and services: the two channels that a service is.
 
-use crate::error::Interface;
 use ibex_codec::{Codec, Describer, MAX_TEXT_BYTES, Schema, SchemaInfo};
 use ibex_protocol::format::message_version::MessageVersion;
 
@@ -14,7 +13,7 @@ use crate::Rkyv;
 use crate::{
     ChannelBuilder, Node, OpenError, Peer,
     channel_builder::{Offer, message_version},
-    error::OpenFailure,
+    error::{Interface, OpenFailure},
 };
 
 impl Peer {

@@ -58,7 +58,8 @@ impl Fault {
     }
 
     pub(super) fn counts(&self) -> Option<Counts> {
-        self.facts().map(|failure| failure.counts)
+        let failure = self.facts()?;
+        (!matches!(failure.reason, FailureReason::UsedAfterFork)).then_some(failure.counts)
     }
 
     pub(super) fn cause(&self) -> Option<&EndCause> {

@@ -241,7 +241,8 @@ impl WaitError {
     ///
     /// This error again, if it is not the channel's end: of the kinds
     /// [`Timeout`](WaitErrorKind::Timeout), [`Unacknowledged`](WaitErrorKind::Unacknowledged),
-    /// [`NoQuorum`](WaitErrorKind::NoQuorum) and [`NotSent`](WaitErrorKind::NotSent).
+    /// [`NoQuorum`](WaitErrorKind::NoQuorum) and [`NotSent`](WaitErrorKind::NotSent), or a
+    /// group's [`UsedAfterFork`](WaitErrorKind::UsedAfterFork).
     pub fn into_send_error(self) -> Result<crate::SendError, Self> {
         match (self.kind(), self.0) {
             (WaitErrorKind::Timeout | WaitErrorKind::Unacknowledged, other) => Err(Self(other)),

@@ -11,7 +11,6 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use crate::error::Interface;
 use futures_core::{FusedStream, Stream as FuturesStream};
 
 use super::{
@@ -21,7 +20,8 @@ use super::{
     error,
 };
 use crate::{
-    ConnectError, FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt, error::NotAccepted,
+    ConnectError, FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt,
+    error::{Interface, NotAccepted},
 };
 
 /// Accepts byte streams of all present and future peers. It is the counterpart of a `TcpListener`,

@@ -88,13 +88,14 @@ impl WriteHalf {
             return Poll::Ready(Ok(0));
         }
         let waited = sender.drop_wakers();
-        let room = ready!(sender.poll_reserve(context, bytes)).map_err(error::of_send)?;
+        let room = ready!(sender.poll_reserve(context, bytes)).map_err(error::of_send);
+        let written = room.and_then(|room| send(room, from));
         if waited {
             // A caller may have put other work aside behind the pending write, and resumes it when
             // it is woken, as hyper's HTTP/2 does. A socket would wake it.
             context.waker().wake_by_ref();
         }
-        Poll::Ready(send(room, from))
+        Poll::Ready(written)
     }
 
     /// Writes as much as goes in one piece, for a thread.

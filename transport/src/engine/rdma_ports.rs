@@ -174,7 +174,7 @@ impl RdmaPorts {
     }
 
     /// Hands on the completions that looks have found. Returns whether there were any, and whether
-    /// sessions have sent or credited something because of them.
+    /// sessions may have something to do because of them.
     #[inline]
     pub(super) fn take_found(
         &mut self,

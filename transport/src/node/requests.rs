@@ -4,8 +4,8 @@ use std::{any::Any, sync::Arc};
 
 /// The way of a session's handles to its engine. `runtime/requests.rs` has its methods.
 ///
-/// Each request does nothing if the session is over. Requests are made now and then, never for each
-/// message.
+/// Each request does nothing if the session is over. A message that finds room, or is there, makes
+/// none.
 pub struct EngineRequests {
     /// The runtime that turns the engine, which this module does not know.
     pub(crate) runtime: Arc<dyn Any + Send + Sync>,

@@ -44,7 +44,8 @@ pub struct ChannelFailure {
     pub tag: u8,
     /// The channel's progress. At a receiving end `sent` is 0, because that end does not know it.
     pub counts: Counts,
-    /// The suspension of the session, if a wait failed and there is no connection.
+    /// The suspension of the session, if a wait failed and there is no connection, or one over which
+    /// the peer's host is silent.
     pub suspended: Option<Arc<Suspension>>,
     /// The reason.
     pub reason: FailureReason,
@@ -265,7 +266,7 @@ impl fmt::Display for ChannelFailure {
             ..
         } = self;
         write!(f, "{end} of channel \"{channel}\" with {peer}: {reason}")?;
-        if *counts != Counts::default() {
+        if *end == Role::Sender && *counts != Counts::default() {
             write!(f, " ({counts})")?;
         }
         match suspended {

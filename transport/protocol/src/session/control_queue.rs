@@ -3,9 +3,9 @@
 //!
 //! - Control messages go out in the order in which they were said, a question in the place of an
 //!   older one for the same end.
-//! - Only over live wires is anything queued. What was queued for wires that broke is dropped: it
+//! - Ends say something only over live wires. What was queued for wires that broke is dropped: it
 //!   [follows again](super::resume) from the state of the ends.
-//! - The peer hears one goodbye, and that this node drains before it hears that it has.
+//! - A goodbye is said once over each wire.
 #![forbid(unsafe_code)]
 
 use std::{collections::VecDeque, sync::Arc};

@@ -4,7 +4,7 @@
 //! - An end is paired with at most one of the peer's, of the other role and the same name, in the
 //!   order in which they were opened.
 //! - An end is gone once both sides have closed it and each knows of the other's close. Then
-//!   nothing here names it.
+//!   nothing here names it, but for a turn to wait for a write, which is skipped.
 //!
 //! The ends have [turns](turns): to send, to tell news, and to wait for a write.
 #![forbid(unsafe_code)]
