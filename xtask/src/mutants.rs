@@ -417,7 +417,7 @@ const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-protocol",
         tool: Tool::Proptest,
-        test: "session::tests::ends::everything_that_arrived_is_told_before_the_goodbye",
+        test: "session::tests::goodbye::everything_that_arrived_is_told_before_the_goodbye",
         mutants: &["arrival_untold"],
     },
     Finder {
@@ -679,6 +679,8 @@ const EXECUTIONS: &str = "1000000";
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
     use std::fs;
     use std::path::Path;
@@ -723,6 +725,29 @@ mod tests {
             named.collect::<BTreeSet<_>>(),
             found(&planted(), "_mutant(\"", '"')
         );
+    }
+
+    /// A test that moves to another module would be noticed an hour later.
+    #[test]
+    fn every_test_in_the_table_is_in_its_module() {
+        for finder in FINDERS.iter().filter(|one| one.tool != Tool::Target) {
+            let (module, name) = finder.test.rsplit_once("::").unwrap_or(("", finder.test));
+            let module = module.rsplit("::").next().unwrap_or_default();
+            let mut named = Command::new("git");
+            named.current_dir(workspace::root());
+            named.args(["grep", "-l", &format!("fn {name}("), "--", "*.rs"]);
+            let files = String::from_utf8(named.output().unwrap().stdout).unwrap();
+            let is_there = files.lines().any(|file| {
+                let text = fs::read_to_string(workspace::root().join(file)).unwrap();
+                let mut parts = file.split(['/', '.']);
+                parts.any(|part| part == module) || text.contains(&format!("mod {module} {{"))
+            });
+            assert!(
+                is_there || module.is_empty() && !files.is_empty(),
+                "{}: {files:?}",
+                finder.test
+            );
+        }
     }
 
     #[test]
