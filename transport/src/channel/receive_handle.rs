@@ -27,14 +27,13 @@ use ibex_ring::{
 
 use self::{frames::Found, memory_wait::MemoryWait, source::Source};
 use super::{message::RawMessage, promptness::Promptness};
-use crate::session::{ChannelError, FailureReason};
 use crate::{
     endpoint::{
         channel_end::ChannelEnd,
         receive_end::{LargeMemory, ReceiveEnd},
     },
     node::SessionShared,
-    session::{Counts, coarse_time::CoarseTime},
+    session::{ChannelError, Counts, FailureReason, coarse_time::CoarseTime},
 };
 
 /// A receiver's handle, without the message type.

@@ -23,13 +23,12 @@ use ibex_protocol::format::control::{Ask, CloseReason};
 use ibex_ring::parking::Patience;
 
 use super::{reservation::RawReservation, task::SendWaits};
-use crate::session::ChannelError;
 use crate::{
     endpoint::{
         channel_end::ChannelEnd, send_end::SendEnd, send_producer::SendProducer, state::End,
     },
     node::{Measured, SessionShared, Stopwatch},
-    session::{Counts, EndCause},
+    session::{ChannelError, Counts, EndCause},
 };
 
 /// Why an encoder stopped.

@@ -15,11 +15,10 @@ use ibex_protocol::format::control::{ChannelSpec, Role};
 use ibex_ring::parking::{self, AtSlot, Patience, Ticket, WaitSlot, Wakers};
 
 use super::state::{End, EndState};
-use crate::session::{ChannelError, ChannelFailure, FailureReason};
 use crate::{
     clock,
     node::{SessionShared, What},
-    session::{Counts, EndCause, Suspension},
+    session::{ChannelError, ChannelFailure, Counts, EndCause, FailureReason, Suspension},
 };
 
 /// The part of an end that does not depend on the direction.

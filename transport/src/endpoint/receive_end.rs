@@ -25,10 +25,9 @@ use ibex_ring::{
 };
 
 use super::{channel_end::ChannelEnd, receive_path::ReceivePath, receive_times::ReceiveTimes};
-use crate::session::{ChannelError, FailureReason};
 use crate::{
     counter::Counter,
-    session::Counts,
+    session::{ChannelError, Counts, FailureReason},
     shared_memory::{MessageSegment, MessageSlots, PassedFd, PassedSegment, RingSegment},
     wire::{FrameMemory, GrantedBlock},
 };

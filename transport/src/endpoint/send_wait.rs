@@ -11,7 +11,6 @@ use ibex_base::fork;
 use ibex_protocol::format::control::{Ask, CloseReason, Role};
 use ibex_ring::parking::{self, Condition, Patience, Ticket, TimedOut};
 
-use crate::session::{ChannelError, FailureReason, Full};
 use crate::{
     endpoint::{
         send_end::{SendEnd, Wish},
@@ -19,7 +18,7 @@ use crate::{
         stall::Recovered,
     },
     node::{Stalled, What},
-    session::Counts,
+    session::{ChannelError, Counts, FailureReason, Full},
 };
 
 impl SendEnd {

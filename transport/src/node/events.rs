@@ -25,8 +25,7 @@ use ibex_ring::parking::{WaitSlot, Wakers};
 
 use super::SessionShared;
 use super::{Warning, warn_of};
-use crate::session::ChannelFailure;
-use crate::session::{EndCause, Fabric, PeerDescription, PeerNames, Suspension};
+use crate::session::{ChannelFailure, EndCause, Fabric, PeerDescription, PeerNames, Suspension};
 
 /// Something that happened, and the peer that it happened with.
 #[derive(Debug)]
