@@ -13,6 +13,7 @@ mod granted_block;
 #[cfg(any(test, feature = "verbs"))]
 mod news;
 mod parts;
+mod reactor;
 #[cfg(feature = "pipe")]
 pub mod pipe;
 #[cfg(any(test, feature = "verbs"))]
@@ -42,6 +43,8 @@ pub(crate) use granted_block::GrantedBlock;
 pub(crate) use news::{Heard, Stray, WireNews};
 pub use parts::WireParts;
 pub(crate) use parts::WireStart;
+pub(crate) use reactor::SessionReactor;
+pub use reactor::{Reactor, Watch};
 pub(crate) use send_memory::{MessageMemory, RingMemory, register_with};
 pub(crate) use socket::WireSocket;
 pub(crate) use tools::Tools;

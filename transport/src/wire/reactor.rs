@@ -1,0 +1,142 @@
+//! The reactor of the executor whose tasks drive a node. It watches the connections of sessions in
+//! place of the engine's epoll set, which the reactor would only watch in turn: with both, each
+//! arrival passes two sets, and each is asked.
+
+use std::{
+    fmt, io,
+    mem::ManuallyDrop,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    task::{Wake, Waker},
+};
+
+use ibex_base::{
+    fork,
+    sync::{Mutex, lock},
+};
+
+/// A reactor that reports when connections are ready.
+pub trait Reactor: Send + Sync {
+    /// Watches a connection until the returned watch is dropped. That is before the connection is
+    /// closed. `waker` is called as [`Watch::rearm`] says, and not before the first call of that.
+    ///
+    /// # Errors
+    ///
+    /// The errors of epoll_ctl(2), and of a reactor that has been shut down.
+    fn watch(&self, connection: BorrowedFd<'_>, waker: Waker) -> io::Result<Box<dyn Watch>>;
+}
+
+/// A connection that a reactor watches, until dropped.
+pub trait Watch: Send {
+    /// Forgets the readiness that was reported, and has the waker called once when bytes arrive from
+    /// now on, or the connection ends. With `writable`, also when the socket takes more bytes.
+    ///
+    /// The caller then reads the socket, and writes to it, until it has nothing more, or calls
+    /// again.
+    fn rearm(&mut self, writable: bool);
+}
+
+/// A reactor, and the place where its reports come in.
+pub(crate) struct SessionReactor {
+    pub(crate) reactor: Box<dyn Reactor>,
+    pub(crate) reports: Arc<Reports>,
+}
+
+impl SessionReactor {
+    /// Watches the connection of a session.
+    pub(super) fn watch(&self, session: u64, connection: &impl AsFd) -> io::Result<SessionWatch> {
+        let reports = self.reports.clone();
+        let report = Waker::from(Arc::new(Report { reports, session }));
+        let watch = self.reactor.watch(connection.as_fd(), report.clone())?;
+        let mut watch = SessionWatch {
+            watch: ManuallyDrop::new(watch),
+            report,
+        };
+        watch.rearm(false);
+        Ok(watch)
+    }
+}
+
+/// The watch over the connection of a session.
+pub(super) struct SessionWatch {
+    watch: ManuallyDrop<Box<dyn Watch>>,
+    report: Waker,
+}
+
+impl SessionWatch {
+    pub(super) fn rearm(&mut self, writable: bool) {
+        self.watch.rearm(writable);
+    }
+
+    /// Reports the connection as if the reactor had.
+    pub(super) fn report(&self) {
+        self.report.wake_by_ref();
+    }
+}
+
+impl Drop for SessionWatch {
+    fn drop(&mut self) {
+        // A fork of the process shares the reactor's epoll set with its parent, whose sessions live.
+        if !fork::is_child() {
+            // SAFETY: nobody uses the watch after this.
+            unsafe { ManuallyDrop::drop(&mut self.watch) };
+        }
+    }
+}
+
+impl fmt::Debug for SessionWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionWatch")
+    }
+}
+
+/// The sessions whose connections a reactor has reported, and the task that turns them.
+#[derive(Debug, Default)]
+pub(crate) struct Reports(Mutex<Reported>);
+
+#[derive(Debug, Default)]
+struct Reported {
+    /// Each at most twice: a watch reports once until it is armed again, and a session once more
+    /// for itself.
+    sessions: Vec<u64>,
+    driving_task: Option<Waker>,
+}
+
+impl Reports {
+    /// Hands `take` the sessions that were reported, until it refuses one. The next report wakes
+    /// the task of `waker`.
+    pub(crate) fn take(&self, waker: &Waker, mut take: impl FnMut(u64) -> bool) {
+        let mut reported = lock(&self.0);
+        match &mut reported.driving_task {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+        while let Some(&session) = reported.sessions.last()
+            && take(session)
+        {
+            reported.sessions.pop();
+        }
+    }
+}
+
+/// The waker by which a reactor reports the connection of a session.
+struct Report {
+    reports: Arc<Reports>,
+    session: u64,
+}
+
+impl Wake for Report {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let mut reported = lock(&self.reports.0);
+        reported.sessions.push(self.session);
+        let waker = reported.driving_task.clone();
+        drop(reported);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
