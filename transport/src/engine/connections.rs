@@ -149,7 +149,7 @@ impl Connections {
         let mut all = true;
         for &session in &self.hot {
             if let Some(link) = self.all.get_mut(session)
-                && let Err(error) = link.socket.join(&self.tools.epoll)
+                && let Err(error) = link.socket.join(&self.tools)
             {
                 warn_of!(
                     warnings,
@@ -161,6 +161,18 @@ impl Connections {
             }
         }
         all
+    }
+
+    /// Has the epoll set report the connections that the reactor watches.
+    pub(super) fn leave_reactor(&mut self) {
+        if self.tools.reactor.take().is_none() {
+            return;
+        }
+        for link in self.all.values_mut() {
+            link.socket.leave(&self.tools.epoll);
+            // Hot sessions join the set before anybody sleeps there.
+            heat_link(link, &mut self.hot);
+        }
     }
 
     /// Arms everything for which peers must ring. Returns whether it armed anything.

@@ -13,11 +13,11 @@ mod granted_block;
 #[cfg(any(test, feature = "verbs"))]
 mod news;
 mod parts;
-mod reactor;
 #[cfg(feature = "pipe")]
 pub mod pipe;
 #[cfg(any(test, feature = "verbs"))]
 pub(crate) mod queue_pair;
+mod reactor;
 mod send_memory;
 mod socket;
 pub(crate) mod stream;
@@ -43,8 +43,8 @@ pub(crate) use granted_block::GrantedBlock;
 pub(crate) use news::{Heard, Stray, WireNews};
 pub use parts::WireParts;
 pub(crate) use parts::WireStart;
-pub(crate) use reactor::SessionReactor;
 pub use reactor::{Reactor, Watch};
+pub(crate) use reactor::{Reports, SessionReactor};
 pub(crate) use send_memory::{MessageMemory, RingMemory, register_with};
 pub(crate) use socket::WireSocket;
 pub(crate) use tools::Tools;

@@ -3,6 +3,7 @@
 //! arrival passes two sets, and each is asked.
 
 use std::{
+    collections::VecDeque,
     fmt, io,
     mem::ManuallyDrop,
     os::fd::{AsFd, BorrowedFd},
@@ -98,7 +99,7 @@ pub(crate) struct Reports(Mutex<Reported>);
 struct Reported {
     /// Each at most twice: a watch reports once until it is armed again, and a session once more
     /// for itself.
-    sessions: Vec<u64>,
+    sessions: VecDeque<u64>,
     driving_task: Option<Waker>,
 }
 
@@ -111,10 +112,10 @@ impl Reports {
             Some(known) => known.clone_from(waker),
             none => *none = Some(waker.clone()),
         }
-        while let Some(&session) = reported.sessions.last()
+        while let Some(&session) = reported.sessions.front()
             && take(session)
         {
-            reported.sessions.pop();
+            reported.sessions.pop_front();
         }
     }
 }
@@ -132,7 +133,7 @@ impl Wake for Report {
 
     fn wake_by_ref(self: &Arc<Self>) {
         let mut reported = lock(&self.reports.0);
-        reported.sessions.push(self.session);
+        reported.sessions.push_back(self.session);
         let waker = reported.driving_task.clone();
         drop(reported);
         if let Some(waker) = waker {
