@@ -4,6 +4,7 @@
 use std::{
     error::Error,
     future::Future,
+    iter,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -291,6 +292,36 @@ fn a_task_may_block_the_only_thread_of_its_runtime() {
             let numbers = there.join().expect("it ends");
             assert_eq!(numbers, (0..100).collect::<Vec<_>>());
             drop(sender);
+            pair.close().await;
+        });
+    }
+}
+
+/// The runtime's reactor does not run meanwhile.
+#[test]
+fn a_task_may_poll_without_giving_its_thread_back() {
+    for fabric in FABRICS {
+        one_thread().block_on(async {
+            let pair = Pair::over(fabric).await;
+            let (mut sender, mut receiver) = pair.channel("a");
+            let there = thread::spawn(move || {
+                for number in 0..100 {
+                    sender.send(&number).expect("sent");
+                }
+                sender.flush().expect("it is there");
+            });
+            for number in 0..100 {
+                let mut polls = iter::repeat_with(|| receiver.try_recv());
+                let waits = [RecvErrorKind::Empty, RecvErrorKind::NotOpened];
+                let message = polls.find(|polled| match polled {
+                    Ok(_) => true,
+                    Err(error) => !waits.contains(&error.kind()),
+                });
+                let message = message.expect("an end").expect("the channel is open");
+                assert_eq!(*message, number);
+            }
+            there.join().expect("it ends");
+            drop(receiver);
             pair.close().await;
         });
     }

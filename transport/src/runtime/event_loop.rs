@@ -70,6 +70,8 @@ pub struct EventLoop {
     pub(crate) flushing: Flushing,
     /// What the executor's reactor has reported (`Driver::Tasks`).
     pub(super) reports: Arc<Reports>,
+    /// The reactor may watch connections.
+    pub(super) has_reactor: AtomicBool,
     io_thread: Mutex<Option<thread::JoinHandle<()>>>,
     /// Work for that thread.
     pub(super) own_thread: OwnThread,
@@ -100,6 +102,7 @@ impl EventLoop {
             watched: AtomicBool::new(false),
             flushing: Flushing::default(),
             reports: Arc::default(),
+            has_reactor: AtomicBool::new(false),
             io_thread: Mutex::new(None),
             own_thread: OwnThread::default(),
         })

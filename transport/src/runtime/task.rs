@@ -102,6 +102,16 @@ impl EventLoop {
         let reports = self.reports.clone();
         let mut engine = self.engine.lock();
         engine.watch_by(SessionReactor { reactor, reports });
+        self.has_reactor.store(true, Ordering::Relaxed);
+    }
+
+    /// Has the epoll set report all connections, for a thread that waits.
+    pub(super) fn leave_reactor(&self) {
+        // The engine's lock orders everything else. A wait that begins at the same time takes it too.
+        if self.has_reactor.load(Ordering::Relaxed) {
+            self.engine.lock().leave_reactor();
+            self.has_reactor.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Runs one step of the task that drives the node, which has `waker`.

@@ -97,7 +97,7 @@ impl EventLoop {
         };
         match driving {
             Driving::Waiters => self.claim(),
-            Driving::Tasks => self.engine.lock().leave_reactor(),
+            Driving::Tasks => self.leave_reactor(),
             Driving::Callers | Driving::Thread => {}
         }
         let turns = driving != Driving::Thread;
