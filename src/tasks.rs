@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use ibex_transport::runtime::{EventLoop, Reactor, Runtime, Step, Watch};
+use ibex_transport::runtime::{EventLoop, Rearm, Runtime, Step};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     runtime::{Handle, RuntimeFlavor},
@@ -46,7 +46,10 @@ fn spawn_for(
     handle: &Handle,
     linger: Duration,
 ) -> io::Result<()> {
-    event_loop.watch_by(Box::new(TokioReactor(handle.clone())));
+    let reactor = handle.clone();
+    event_loop.watch_by(Box::new(move |connection, waker| {
+        watch(&reactor, connection, waker)
+    }));
     let _context = handle.enter();
     let set = EngineEpollFd(event_loop.epoll());
     // SAFETY: the descriptor is open, and the same, for as long as `set` lives, and `AsyncFd` keeps
@@ -149,47 +152,32 @@ fn holds_up_tasks() -> bool {
 /// yields instead makes a multi-thread runtime wake another of its threads.
 const STEPS: u32 = 2;
 
-/// The reactor of a tokio runtime.
-struct TokioReactor(Handle);
-
-impl Reactor for TokioReactor {
-    fn watch(&self, connection: BorrowedFd<'_>, waker: Waker) -> io::Result<Box<dyn Watch>> {
-        let _context = self.0.enter();
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        let connection = ConnectionFd(connection.as_raw_fd());
-        // SAFETY: the descriptor stays open and the same for as long as the watch lives, as the
-        // trait says, and `AsyncFd` deregisters it when the watch is dropped.
-        let descriptor = unsafe { AsyncFd::register_with_interest(connection, interest) }?;
-        Ok(Box::new(TokioWatch { descriptor, waker }))
-    }
-}
-
-/// A connection that the reactor of a tokio runtime watches.
-struct TokioWatch {
-    descriptor: AsyncFd<ConnectionFd>,
-    waker: Waker,
-}
-
-impl Watch for TokioWatch {
-    fn rearm(&mut self, writable: bool) {
-        let context = &mut Context::from_waker(&self.waker);
+/// Has the reactor of a tokio runtime watch a connection.
+fn watch(runtime: &Handle, connection: BorrowedFd<'_>, waker: Waker) -> io::Result<Rearm> {
+    let _context = runtime.enter();
+    let interest = Interest::READABLE | Interest::WRITABLE;
+    let connection = ConnectionFd(connection.as_raw_fd());
+    // SAFETY: the descriptor stays open and the same until the watch is dropped, as `Watcher` says,
+    // and `AsyncFd` deregisters it when that happens.
+    let descriptor = unsafe { AsyncFd::register_with_interest(connection, interest) }?;
+    Ok(Box::new(move |writable| {
+        let context = &mut Context::from_waker(&waker);
         // A direction that has ended stays ready. What reads or writes next learns of the end.
-        while let Poll::Ready(Ok(mut guard)) = self.descriptor.poll_read_ready(context) {
+        while let Poll::Ready(Ok(mut guard)) = descriptor.poll_read_ready(context) {
             let has_ended = guard.ready().is_read_closed();
             guard.clear_ready();
             if has_ended {
                 break;
             }
         }
-        while writable && let Poll::Ready(Ok(mut guard)) = self.descriptor.poll_write_ready(context)
-        {
+        while writable && let Poll::Ready(Ok(mut guard)) = descriptor.poll_write_ready(context) {
             let has_ended = guard.ready().is_write_closed();
             guard.clear_ready();
             if has_ended {
                 break;
             }
         }
-    }
+    }))
 }
 
 struct ConnectionFd(RawFd);

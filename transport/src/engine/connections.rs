@@ -25,7 +25,7 @@ pub(crate) struct Connections {
     /// Sessions that may become idle.
     pub(super) watch: Watch,
     pub(crate) credit: Credit,
-    pub(super) tools: Tools,
+    pub(crate) tools: Tools,
 }
 
 /// Turns that a socket stays hot after something moved there.
@@ -163,8 +163,9 @@ impl Connections {
         all
     }
 
-    /// Has the epoll set report the connections that the reactor watches.
-    pub(super) fn leave_reactor(&mut self) {
+    /// Has the epoll set report the connections that a reactor watches, because a thread waits or polls
+    /// by itself: the reactor may not run meanwhile.
+    pub(crate) fn leave_reactor(&mut self) {
         if self.tools.reactor.take().is_none() {
             return;
         }

@@ -51,7 +51,7 @@ use crate::{
     connection::{ConnectionStats, SessionTotals, compaction::compact_pool},
     node::{CloseReport, Driving, Mark, RuntimeConfig, Sessions, Warnings},
     session::EngineId,
-    wire::{SessionReactor, Tools, stream::outbound::Lists},
+    wire::{Tools, stream::outbound::Lists},
 };
 use alarm::Alarm;
 use close::Closing;
@@ -180,17 +180,6 @@ impl Engine {
     /// Notes that the driving task runs.
     pub(crate) fn note_step(&mut self) {
         self.stepped_at = self.turns;
-    }
-
-    /// Lets a reactor watch the connections of the sessions to come.
-    pub(crate) fn watch_by(&mut self, reactor: SessionReactor) {
-        self.connections.tools.reactor = Some(reactor);
-    }
-
-    /// Has the epoll set report all connections, because a thread waits or polls by itself. The
-    /// reactor may not run meanwhile.
-    pub(crate) fn leave_reactor(&mut self) {
-        self.connections.leave_reactor();
     }
 
     /// Returns whether a program or an executor sleeps on the epoll set, which must then report

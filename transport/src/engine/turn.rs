@@ -125,7 +125,7 @@ impl Engine {
     #[inline(never)]
     fn ask_epoll(&mut self, context: &mut Context<'_>) -> bool {
         if self.turns - self.stepped_at > TURNS_WITHOUT_STEP {
-            self.leave_reactor();
+            self.connections.leave_reactor();
         }
         self.connections.tools.share_is_spent = false;
         let ready = poll::sleep(&self.connections.tools.epoll, Some(Duration::ZERO));

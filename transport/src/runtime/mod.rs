@@ -38,7 +38,7 @@ pub(crate) use waiting::wait_for_any;
 pub(crate) use crate::node::{Driving, NodeState};
 pub use crate::{
     node::{Driver, Looks, RuntimeConfig},
-    wire::{Reactor, Watch},
+    wire::{Rearm, Watcher},
 };
 
 /// Returns whether doorbells cost only a membarrier(2) of the sleeper. Otherwise every publisher

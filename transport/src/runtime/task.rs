@@ -34,7 +34,7 @@ use crate::{
     clock,
     engine::{self, Ready},
     node::CloseReport,
-    wire::{Reactor, SessionReactor},
+    wire::{Reactor, Watcher},
 };
 
 /// Result of one step of the task that drives a node.
@@ -98,10 +98,10 @@ impl Flushing {
 impl EventLoop {
     /// Lets the executor's reactor watch the connections of the sessions to come, until a thread
     /// waits or polls by itself: the reactor may not run meanwhile.
-    pub fn watch_by(&self, reactor: Box<dyn Reactor>) {
+    pub fn watch_by(&self, watch: Watcher) {
         let reports = self.reports.clone();
-        let mut engine = self.engine.lock();
-        engine.watch_by(SessionReactor { reactor, reports });
+        let reactor = Reactor { watch, reports };
+        self.engine.lock().connections.tools.reactor = Some(reactor);
         self.has_reactor.store(true, Ordering::Relaxed);
     }
 
@@ -109,7 +109,7 @@ impl EventLoop {
     pub(super) fn leave_reactor(&self) {
         // The engine's lock orders everything else. A wait that begins at the same time takes it too.
         if self.has_reactor.load(Ordering::Relaxed) {
-            self.engine.lock().leave_reactor();
+            self.engine.lock().connections.leave_reactor();
             self.has_reactor.store(false, Ordering::Relaxed);
         }
     }

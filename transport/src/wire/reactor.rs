@@ -4,8 +4,7 @@
 
 use std::{
     collections::VecDeque,
-    fmt, io,
-    mem::ManuallyDrop,
+    io, mem,
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
     task::{Wake, Waker},
@@ -16,57 +15,46 @@ use ibex_base::{
     sync::{Mutex, lock},
 };
 
-/// A reactor that reports when connections are ready.
-pub trait Reactor: Send + Sync {
-    /// Watches a connection until the returned watch is dropped. That is before the connection is
-    /// closed. `waker` is called as [`Watch::rearm`] says, and not before the first call of that.
-    ///
-    /// # Errors
-    ///
-    /// The errors of epoll_ctl(2), and of a reactor that has been shut down.
-    fn watch(&self, connection: BorrowedFd<'_>, waker: Waker) -> io::Result<Box<dyn Watch>>;
-}
+/// Has the reactor of an executor watch a connection until the returned [`Rearm`] is dropped, which
+/// is before the connection is closed. Fails as epoll_ctl(2) does, and if the reactor was shut down.
+///
+/// The waker is called as [`Rearm`] says, and not before the first call of that.
+pub type Watcher = Box<dyn Fn(BorrowedFd<'_>, Waker) -> io::Result<Rearm> + Send>;
 
-/// A connection that a reactor watches, until dropped.
-pub trait Watch: Send {
-    /// Forgets the readiness that was reported, and has the waker called once when bytes arrive from
-    /// now on, or the connection ends. With `writable`, also when the socket takes more bytes.
-    ///
-    /// The caller then reads the socket, and writes to it, until it has nothing more, or calls
-    /// again.
-    fn rearm(&mut self, writable: bool);
-}
+/// Forgets the readiness that was reported, and has the waker called once when bytes arrive from
+/// now on, or the connection ends. With `true`, also when the socket takes more bytes.
+///
+/// The caller then reads the socket, and writes to it, until it has nothing more, or calls again.
+pub type Rearm = Box<dyn FnMut(bool) + Send>;
 
 /// A reactor, and the place where its reports come in.
-pub(crate) struct SessionReactor {
-    pub(crate) reactor: Box<dyn Reactor>,
+pub(crate) struct Reactor {
+    pub(crate) watch: Watcher,
     pub(crate) reports: Arc<Reports>,
 }
 
-impl SessionReactor {
+impl Reactor {
     /// Watches the connection of a session.
     pub(super) fn watch(&self, session: u64, connection: &impl AsFd) -> io::Result<SessionWatch> {
         let reports = self.reports.clone();
         let report = Waker::from(Arc::new(Report { reports, session }));
-        let watch = self.reactor.watch(connection.as_fd(), report.clone())?;
-        let mut watch = SessionWatch {
-            watch: ManuallyDrop::new(watch),
-            report,
-        };
+        let rearm = Some((self.watch)(connection.as_fd(), report.clone())?);
+        let mut watch = SessionWatch { rearm, report };
         watch.rearm(false);
         Ok(watch)
     }
 }
 
-/// The watch over the connection of a session.
+/// The watch over the connection of a session, until dropped.
 pub(super) struct SessionWatch {
-    watch: ManuallyDrop<Box<dyn Watch>>,
+    /// There until this is dropped.
+    rearm: Option<Rearm>,
     report: Waker,
 }
 
 impl SessionWatch {
     pub(super) fn rearm(&mut self, writable: bool) {
-        self.watch.rearm(writable);
+        self.rearm.iter_mut().for_each(|rearm| rearm(writable));
     }
 
     /// Reports the connection as if the reactor had.
@@ -78,24 +66,17 @@ impl SessionWatch {
 impl Drop for SessionWatch {
     fn drop(&mut self) {
         // A fork of the process shares the reactor's epoll set with its parent, whose sessions live.
-        if !fork::is_child() {
-            // SAFETY: nobody uses the watch after this.
-            unsafe { ManuallyDrop::drop(&mut self.watch) };
+        if fork::is_child() {
+            mem::forget(self.rearm.take());
         }
     }
 }
 
-impl fmt::Debug for SessionWatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SessionWatch")
-    }
-}
-
 /// The sessions whose connections a reactor has reported, and the task that turns them.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Reports(Mutex<Reported>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Reported {
     /// Each at most twice: a watch reports once until it is armed again, and a session once more
     /// for itself.

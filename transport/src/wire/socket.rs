@@ -28,7 +28,6 @@ use super::{
 };
 
 /// The membership of a socket in the epoll set.
-#[derive(Debug)]
 enum Membership {
     /// epoll does not report the socket until it joins.
     Out,
@@ -40,7 +39,6 @@ enum Membership {
 }
 
 /// A session's connection.
-#[derive(Debug)]
 pub(crate) struct WireSocket {
     /// Dropped before the connection, as a reactor demands.
     membership: Membership,

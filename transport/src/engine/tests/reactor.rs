@@ -15,7 +15,7 @@ use rustix::event::{
     epoll::{self, CreateFlags, Event, EventData, EventFlags},
 };
 
-use crate::runtime::{Reactor, Watch};
+use crate::runtime::Rearm;
 
 /// The reactor of one engine's executor.
 #[derive(Clone)]
@@ -66,8 +66,8 @@ impl TestReactor {
     }
 }
 
-impl Reactor for TestReactor {
-    fn watch(&self, connection: BorrowedFd<'_>, waker: Waker) -> io::Result<Box<dyn Watch>> {
+impl TestReactor {
+    pub(super) fn watch(&self, connection: BorrowedFd<'_>, waker: Waker) -> io::Result<Rearm> {
         let mut connections = lock(&self.0.connections);
         let number = connections.last_key_value().map_or(0, |(last, _)| last + 1);
         let flags = INPUT | OUTPUT | EventFlags::ET;
@@ -78,11 +78,12 @@ impl Reactor for TestReactor {
             armed: EventFlags::empty(),
         };
         connections.insert(number, readiness);
-        Ok(Box::new(TestWatch {
+        let watch = TestWatch {
             reactor: self.clone(),
             number,
             connection: connection.as_raw_fd(),
-        }))
+        };
+        Ok(Box::new(move |writable| watch.rearm(writable)))
     }
 }
 
@@ -92,8 +93,8 @@ struct TestWatch {
     connection: RawFd,
 }
 
-impl Watch for TestWatch {
-    fn rearm(&mut self, writable: bool) {
+impl TestWatch {
+    fn rearm(&self, writable: bool) {
         let mut connections = lock(&self.reactor.0.connections);
         let connection = connections.get_mut(&self.number).expect("it is watched");
         connection.armed = INPUT;
@@ -108,7 +109,7 @@ impl Watch for TestWatch {
 impl Drop for TestWatch {
     fn drop(&mut self) {
         lock(&self.reactor.0.connections).remove(&self.number);
-        // SAFETY: the connection is open until the watch is dropped, as the trait says.
+        // SAFETY: the connection is open until the watch is dropped, as `Watcher` says.
         let connection = unsafe { BorrowedFd::borrow_raw(self.connection) };
         epoll::delete(&self.reactor.0.set, connection).expect("it is watched");
     }

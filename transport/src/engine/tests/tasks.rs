@@ -44,7 +44,10 @@ impl Tasks {
         flushing.0.store(true, Ordering::SeqCst);
         driving.0.store(true, Ordering::SeqCst);
         let reactor = TestReactor::new();
-        event_loop.watch_by(Box::new(reactor.clone()));
+        let watches = reactor.clone();
+        event_loop.watch_by(Box::new(move |connection, waker| {
+            watches.watch(connection, waker)
+        }));
         Self {
             event_loop: event_loop.clone(),
             reactor,
