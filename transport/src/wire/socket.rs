@@ -178,3 +178,65 @@ impl WireSocket {
 /// Turns without sleep after which the socket leaves the set. Leaving and joining cost about 2 us,
 /// which is negligible against that many turns.
 const BUSY_TURNS: u32 = 1024;
+
+#[cfg(test)]
+mod tests {
+    use std::{net::TcpListener, sync::Arc, task::Waker};
+
+    use ibex_base::sync::{Mutex, lock};
+    use ibex_ring::memory::BlockPool;
+    use rustix::event::epoll::CreateFlags;
+
+    use super::{
+        super::{Reactor, Reports},
+        *,
+    };
+
+    /// Rule 4: room that came between the write and the question would be reported to nobody.
+    #[test]
+    fn a_watch_is_armed_before_the_socket_is_read_and_written() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
+        let stream = TcpStream::connect(listener.local_addr().expect("an address"));
+        let mut socket = WireSocket::new(stream.expect("a connection"), 7).expect("a socket");
+        let (reports, armed) = (
+            Arc::<Reports>::default(),
+            Arc::<Mutex<Vec<bool>>>::default(),
+        );
+        let arms = armed.clone();
+        let tools = Tools {
+            blocks: BlockPool::default(),
+            compact_blocks: BlockPool::default(),
+            lists: Default::default(),
+            epoll: Arc::new(epoll::create(CreateFlags::CLOEXEC).expect("a descriptor")),
+            reactor: Some(Reactor {
+                watch: Box::new(move |_, _| {
+                    let arms = arms.clone();
+                    Ok(Box::new(move |writable| lock(&arms).push(writable)))
+                }),
+                reports: reports.clone(),
+            }),
+            share_is_spent: false,
+        };
+        let reported = || {
+            let mut sessions = Vec::new();
+            reports.take(Waker::noop(), |session| {
+                sessions.push(session);
+                true
+            });
+            sessions
+        };
+        let armed = || std::mem::take(&mut *lock(&armed));
+        socket.join(&tools).expect("it is watched");
+        assert_eq!((armed(), reported()), (vec![false], vec![7]));
+        socket.is_reported(true);
+        assert_eq!((armed(), reported()), (vec![false], vec![]));
+        socket.watch_writable(true, &tools.epoll);
+        assert_eq!((armed(), reported()), (vec![], vec![7]));
+        socket.is_reported(true);
+        assert_eq!((armed(), reported()), (vec![true], vec![]));
+        socket.watch_writable(false, &tools.epoll);
+        socket.leave(&tools.epoll);
+        socket.is_reported(true);
+        assert_eq!((armed(), reported()), (vec![], vec![]));
+    }
+}
