@@ -228,7 +228,7 @@ pub use events::Events;
 pub use fan_in::{FanIn, FanInEvent};
 pub use group::{Group, GroupMember, MemberId, MemberLost};
 pub use message::Message;
-pub use node::Node;
+pub use node::{Node, WeakNode};
 pub use node_builder::NodeBuilder;
 pub use peer::{Peer, PeerAt, PeerId};
 pub use receiver::{Iter, Receiver};

@@ -4,9 +4,11 @@ use std::{
     fmt,
     marker::PhantomData,
     ops::{Deref, DerefMut},
+    time::Duration,
 };
 
-use ibex_codec::Codec;
+use ibex_codec::{Codec, Raw};
+use ibex_ring::parking::Patience;
 use ibex_transport::channel::RawReservation;
 
 use crate::{SendError, Sender, message::DefaultCodec};
@@ -58,6 +60,66 @@ impl DerefMut for Reservation<'_> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
         self.raw.bytes_mut()
+    }
+}
+
+impl Sender<[u8], Raw> {
+    /// Reserves room for a message of `length` bytes, to be built in place. Waits as
+    /// [`send`](Self::send) does.
+    ///
+    /// Dropping the reservation gives the room back. While it lives, clones of this
+    /// sender wait. Leaking it with `mem::forget` closes the channel at this handle's
+    /// next use or drop, with [`EndCause::SlotLeaked`](crate::EndCause::SlotLeaked).
+    ///
+    /// ```
+    /// use std::io::{Read, Result};
+    /// use ibex::{Raw, Sender};
+    ///
+    /// /// Reads from a file straight into the memory that is sent from.
+    /// fn send_page(bytes: &mut Sender<[u8], Raw>, file: &mut impl Read) -> Result<u64> {
+    ///     let mut page = bytes.reserve(4096).map_err(std::io::Error::other)?;
+    ///     file.read_exact(&mut page)?;    // a failure here drops it: nothing is sent
+    ///     page.send().map_err(std::io::Error::other)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`send`](Self::send).
+    #[inline(always)]
+    pub fn reserve(&mut self, length: usize) -> Result<Reservation<'_>, SendError> {
+        let raw = self
+            .handle
+            .reserve(length, Patience::FOREVER)
+            .map_err(SendError::from)?;
+        Ok(Reservation::new(raw))
+    }
+
+    /// Like [`reserve`](Self::reserve), if there is room now.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`try_send`](Self::try_send).
+    #[inline]
+    pub fn try_reserve(&mut self, length: usize) -> Result<Reservation<'_>, SendError> {
+        let raw = self
+            .handle
+            .reserve(length, Patience::None)
+            .map_err(SendError::from)?;
+        Ok(Reservation::new(raw))
+    }
+
+    /// Like [`reserve`](Self::reserve), waiting for room for up to `timeout`.
+    pub fn reserve_timeout(
+        &mut self,
+        length: usize,
+        timeout: Duration,
+    ) -> Result<Reservation<'_>, SendError> {
+        let raw = self
+            .handle
+            .reserve(length, Patience::at_most(timeout))
+            .map_err(SendError::from)?;
+        Ok(Reservation::new(raw))
     }
 }
 

@@ -61,7 +61,7 @@ impl Node {
         if fork::is_child() {
             return Vec::new();
         }
-        let slowest = self.runtime.state().slow_messages().into_iter();
+        let slowest = self.runtime().state().slow_messages().into_iter();
         slowest.map(SlowMessage::from).collect()
     }
 }

@@ -14,8 +14,8 @@
 //!
 //! | future | dropped before it is ready |
 //! |---|---|
-//! | [`recv_async`](Receiver::recv_async), [`next_async`](Receiver::next_async), [`next_async`](crate::FanIn::next_async) of a fan-in, [`stream`](Receiver::stream) | what had come is there for the next call |
-//! | [`opened_async`](Sender::opened_async) of either end | nothing changes |
+//! | [`recv_async`](Receiver::recv_async), [`next_async`](Receiver::next_async), [`recv_many_async`](Receiver::recv_many_async), [`next_async`](crate::FanIn::next_async) of a fan-in, [`stream`](Receiver::stream) | what had come is there for the next call |
+//! | [`opened_async`](Sender::opened_async) of either end, [`closed_async`](Sender::closed_async) | nothing changes |
 //! | [`send_async`](Sender::send_async) | nothing was sent |
 //! | [`ready_async`](Sender::ready_async), [`reserve_async`](Sender::reserve_async) | no room is kept |
 //! | [`flush_async`](Sender::flush_async), [`wait_acked_async`](Sender::wait_acked_async) | nothing changes |

@@ -9,6 +9,7 @@ use std::{
 };
 
 use ibex_codec::{Codec, Raw};
+use ibex_ring::parking::Ticket;
 use ibex_transport::{
     channel::{RawReservation, SendHandle},
     node::Stopwatch,
@@ -106,6 +107,30 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// without a time limit until the peer opens its end, whatever `open_timeout` is.
     pub fn opened_async(&mut self) -> impl Future<Output = Result<(), SendError>> {
         SenderOpenedAsync(&mut self.handle)
+    }
+
+    /// Waits in a task until the channel is [over](Self::is_closed): the receiver was closed or
+    /// dropped, or the session has ended. Calls of this sender fail then.
+    ///
+    /// Nothing else wakes it. Dropping the future changes nothing. The future borrows the sender, so
+    /// a task that sends meanwhile waits on a clone.
+    ///
+    /// ```
+    /// use ibex::{Raw, Sender};
+    ///
+    /// /// Produces until nobody receives any more.
+    /// async fn produce(to: Sender<[u8], Raw>, work: impl Future<Output = ()>) {
+    ///     tokio::select! {
+    ///         () = to.closed_async() => println!("the receiver of {} has gone", to.name()),
+    ///         () = work => {}
+    ///     }
+    /// }
+    /// ```
+    pub fn closed_async(&self) -> impl Future<Output = ()> {
+        ClosedAsync {
+            handle: &self.handle,
+            held: None,
+        }
     }
 
     /// Delivers in a task everything that was sent to the peer's engine, and ends this handle, as
@@ -303,6 +328,28 @@ impl Future for SenderOpenedAsync<'_> {
 impl Drop for SenderOpenedAsync<'_> {
     fn drop(&mut self) {
         self.0.leave_room();
+    }
+}
+
+/// A wait for the end of the channel; see [`Sender::closed_async`].
+struct ClosedAsync<'a> {
+    handle: &'a SendHandle,
+    /// Each wait keeps a ticket of its own, so that several may wait by one handle.
+    held: Option<Ticket>,
+}
+
+impl Future for ClosedAsync<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Self { handle, held } = self.get_mut();
+        handle.poll_over(held, context.waker())
+    }
+}
+
+impl Drop for ClosedAsync<'_> {
+    fn drop(&mut self) {
+        self.handle.leave_over(&mut self.held);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The answering end: requests of all nodes of the cluster.
 
-use std::{collections::HashMap, fmt, io, sync::Arc, task::Poll, time::Duration};
+use std::{collections::HashMap, fmt, io, task::Poll, time::Duration};
 
 use futures_util::{
     FutureExt, StreamExt,
@@ -57,7 +57,7 @@ where
     /// # Errors
     ///
     /// The node is closed, or another server runs on it.
-    pub async fn run(self, node: Arc<Node>) -> io::Result<()> {
+    pub async fn run(self, node: Node) -> io::Result<()> {
         let snapshots = Listener::bind(&node, SNAPSHOTS)?;
         tokio::try_join!(
             self.serve(&node, LOG),
