@@ -28,10 +28,10 @@ use ibex_transport::{
 };
 
 use crate::{
-    ChannelBuilder, ConnectError, Events, ListenError, NodeBuilder, NodeStats, Peer, PeerId,
-    ToAddress, channel_defaults::ChannelDefaults, dialing::Desk, inspect::Inspector,
-    io::ListenerNames, listener::admit, message::DefaultCodec, peers::Reaching,
-    security_stats::security_stats, template::ChannelTemplate,
+    ChannelBuilder, ConnectError, Events, ListenError, NodeBuilder, Peer, PeerId, ToAddress,
+    channel_defaults::ChannelDefaults, dialing::Desk, inspect::Inspector, io::ListenerNames,
+    listener::admit, message::DefaultCodec, peers::Reaching, security_stats::security_stats,
+    stats::NodeStats, template::ChannelTemplate,
 };
 
 /// A process's endpoint, which connects to peers and, if it listens, accepts them.

@@ -268,11 +268,8 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
 
     /// Returns an iterator over the messages up to the end, which waits for each. After an error
     /// that ends the channel it returns `None`.
-    pub fn iter(&mut self) -> Iter<'_, T, C> {
-        Iter {
-            receiver: self,
-            is_over: false,
-        }
+    pub fn iter(&mut self) -> impl Iterator<Item = Result<Message<T, C>, RecvError>> {
+        self.into_iter()
     }
 
     /// Waits until the peer has opened its end, for up to `timeout` and not beyond
@@ -351,7 +348,10 @@ impl<'a, T: ?Sized, C: Codec<T>> IntoIterator for &'a mut Receiver<T, C> {
 
     /// Iterates as [`Receiver::iter`] does.
     fn into_iter(self) -> Iter<'a, T, C> {
-        self.iter()
+        Iter {
+            receiver: self,
+            is_over: false,
+        }
     }
 }
 

@@ -77,9 +77,9 @@ impl Sender<[u8], Raw> {
     ///
     /// /// Reads from a file straight into the memory that is sent from.
     /// fn send_page(bytes: &mut Sender<[u8], Raw>, file: &mut impl Read) -> Result<u64> {
-    ///     let mut page = bytes.reserve(4096).map_err(std::io::Error::other)?;
+    ///     let mut page = bytes.reserve(4096)?;
     ///     file.read_exact(&mut page)?;    // a failure here drops it: nothing is sent
-    ///     page.send().map_err(std::io::Error::other)
+    ///     Ok(page.send()?)
     /// }
     /// ```
     ///

@@ -6,11 +6,12 @@
 
 use ibex::{
     ChannelBuilder, CloseReport, ConnectError, Counts, EndCause, Event, Events, FanIn, FanInEvent,
-    Group, Iter, ListenError, Message, Node, NodeBuilder, NodeStats, OpenError, Peer, PeerAt,
-    PeerId, Pod, Raw, Receiver, RecvError, Reservation, Select, SendError, Sender, Serde,
-    SessionStats, VersionedReceiver, VersionedSender, Versions, WaitError,
+    Group, Iter, ListenError, Message, Node, NodeBuilder, OpenError, Peer, PeerAt, PeerId, Pod,
+    Raw, Receiver, RecvError, Reservation, Select, SendError, Sender, Serde, VersionedReceiver,
+    VersionedSender, Versions, WaitError,
     discovery::{Peers, PeersEvent, PeersEvents},
     log::LogSender,
+    stats::{NodeStats, SessionStats},
 };
 
 #[ibex::message]

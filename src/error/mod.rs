@@ -7,6 +7,7 @@ pub(crate) use self::{
     connect::NotAccepted,
     fault::Fault,
     interface::{Interface, REPLIES},
+    io::of_cause as kind_of_cause,
     listen::ListenFailure,
     open::{OpenFailure, Refusal},
 };
@@ -27,6 +28,7 @@ use crate::Suspension;
 mod connect;
 mod fault;
 mod interface;
+mod io;
 mod listen;
 mod not_opened;
 mod open;

@@ -17,7 +17,6 @@ use super::{
     Stream,
     announcement::{Announced, Announcement, Side, StreamEnds},
     connecting::check_name,
-    error,
 };
 use crate::{
     ConnectError, FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt,
@@ -168,7 +167,7 @@ impl Listener {
                 None => message.ack(),
             },
             FanInEvent::Lost(peer, error) => match error.into_open_error() {
-                Ok(error) => return Err(error::of_open(error)),
+                Ok(error) => return Err(error.into()),
                 Err(error) => {
                     tracing::debug!(%peer, %error, listener = self.name(), "a peer connects no more");
                 }
@@ -198,7 +197,7 @@ impl Listener {
             }
             Err(error) => {
                 self.held = Some(held);
-                Err(error::of_open(error))
+                Err(error.into())
             }
         }
     }

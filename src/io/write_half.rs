@@ -8,7 +8,7 @@ use std::{
 
 use ibex_codec::Raw;
 
-use super::{announcement::Side, error};
+use super::announcement::Side;
 use crate::{Peer, Reservation, Sender};
 
 /// The half of a [`Stream`](super::Stream) that writes; see
@@ -88,7 +88,7 @@ impl WriteHalf {
             return Poll::Ready(Ok(0));
         }
         let waited = sender.drop_wakers();
-        let room = ready!(sender.poll_reserve(context, bytes)).map_err(error::of_send);
+        let room = ready!(sender.poll_reserve(context, bytes)).map_err(io::Error::from);
         let written = room.and_then(|room| send(room, from));
         if waited {
             // A caller may have put other work aside behind the pending write, and resumes it when
@@ -110,7 +110,7 @@ impl WriteHalf {
             None => sender.reserve(bytes),
             Some(timeout) => sender.reserve_timeout(bytes, timeout),
         };
-        send(room.map_err(error::of_send)?, from)
+        send(room?, from)
     }
 
     /// Sends the written bytes now, if the program turns the engine.
@@ -144,7 +144,7 @@ fn send(mut room: Reservation<'_>, from: &[io::IoSlice<'_>]) -> io::Result<usize
         rest = later;
     }
     let bytes = room.len();
-    room.send().map(|_| bytes).map_err(error::of_send)
+    Ok(room.send().map(|_| bytes)?)
 }
 
 fn is_finished() -> io::Error {

@@ -18,7 +18,7 @@ use std::{
 
 use ibex::{
     Driver, EndCause, Event, Fabric, Node, NodeBuilder, Peer, Policy, Raw, RecvErrorKind,
-    SessionState, WaitError, WaitErrorKind,
+    WaitError, WaitErrorKind, stats::SessionState,
 };
 use ibex_harness::{
     process::{Process, again, stay_with_parent},

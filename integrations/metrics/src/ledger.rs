@@ -5,7 +5,10 @@ use std::{
     time::SystemTime,
 };
 
-use ibex::{NodeSession, NodeStats, Role, SessionState};
+use ibex::{
+    Role,
+    stats::{NodeSession, NodeStats, SessionState},
+};
 
 use crate::{
     collected::{Labels, Value},

@@ -72,13 +72,13 @@ where
     async fn serve(&self, node: &Node, service: &str) -> io::Result<()> {
         let calls = node.channel(service).codec::<Raw>();
         let calls = calls.max_message_bytes(MAX_MESSAGE_BYTES);
-        let mut requests = calls.service().map_err(io::Error::other)?;
+        let mut requests = calls.service()?;
         let mut answering = FuturesUnordered::new();
         loop {
             tokio::select! {
                 Some(()) = answering.next() => {}
                 request = requests.next_async() => {
-                    let request = request.map_err(io::Error::other)?;
+                    let request = request?;
                     let Some(request) = request else { return Ok(()) };
                     let mut answer = answer(self.raft.clone(), request).boxed();
                     // The first poll hands the request to raft.

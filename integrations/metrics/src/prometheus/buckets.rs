@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ibex::Histogram;
+use ibex::stats::Histogram;
 
 use crate::buckets::{bounds, middle, seconds};
 

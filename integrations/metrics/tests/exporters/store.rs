@@ -6,7 +6,8 @@ use std::{
 };
 
 use ibex::{
-    Fabric, Histogram, Node, NodeBuilder, Peer, Pod, Policy, Raw, Receiver, Sender, calls::Caller,
+    Fabric, Node, NodeBuilder, Peer, Pod, Policy, Raw, Receiver, Sender, calls::Caller,
+    stats::Histogram,
 };
 use ibex_metrics::{Metrics, Value};
 
