@@ -108,7 +108,8 @@
 //! Each kind of call has one error type. Its text names the channel and peer, says what happened and
 //! what follows, and what to do. Programs decide by `kind()`, and methods return the facts: `peer()`,
 //! `channel()`, `counts()`, `cause()` and others. `is_transient()` says that the same call may succeed
-//! later without any change.
+//! later without any change. Each of them becomes a [`std::io::Error`], whose kind is that of a socket's
+//! error, so `?` works in functions that return [`std::io::Result`].
 //!
 //! | to | error | kinds |
 //! |---|---|---|
@@ -232,7 +233,7 @@ pub use node::{Node, WeakNode};
 pub use node_builder::NodeBuilder;
 pub use peer::{Peer, PeerAt, PeerId};
 pub use receiver::Receiver;
-pub use reservation::{Permit, Reservation};
+pub use reservation::{Loan, Permit};
 pub use select::{Select, Selectable};
 pub use sender::Sender;
 pub use versions::{VersionedReceiver, VersionedSender, Versions};

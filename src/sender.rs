@@ -51,7 +51,7 @@ pub(crate) struct UntilAcked<'a> {
 /// |---|---|
 /// | [`send`](Self::send) | the message is in the window; waits while the window is full |
 /// | [`try_send`](Self::try_send), [`send_timeout`](Self::send_timeout), [`send_deadline`](Self::send_deadline) | the same, without waiting or for a limited time |
-/// | [`reserve`](Self::reserve) | there is room, in which the message is built without a copy |
+/// | [`loan`](Self::loan) | there is room, in which the message is built without a copy |
 /// | [`flush`](Self::flush) | the peer's engine holds everything that was sent |
 /// | [`wait_acked`](Self::wait_acked) | the peer's program has acknowledged a message and all before it |
 /// | [`close`](Self::close) | everything is delivered, and the channel has ended in order |
