@@ -154,13 +154,14 @@ use crate::{
 ///
 /// [`close`](Self::close), called in another thread, ends every call that waits.
 ///
-/// Dropping a node's last clone closes it, and waits for up to [`linger`](NodeBuilder::linger) (1 s) until everything
-/// sent is delivered. Where tasks drive the node ([`Driver::Tasks`](crate::Driver::Tasks)), a thread of a runtime that drops
-/// it leaves the waiting to them. A [`WeakNode`] does not keep the node open.
+/// Dropping a node's last clone closes it, and waits for up to [`linger`](NodeBuilder::linger) (1 s)
+/// until everything sent is delivered. Where tasks drive the node
+/// ([`Driver::Tasks`](crate::Driver::Tasks)), a thread of a runtime that drops it leaves the waiting to
+/// them. A [`WeakNode`] does not keep the node open.
 ///
 /// Handles that outlive their node return errors, and messages stay valid. Receivers at peers get
-/// everything that was sent, then an orderly end. If a panic drops the last clone, they get an error instead,
-/// [`CloseReason::Aborted`], unless their sender was closed before.
+/// everything that was sent, then an orderly end. If a panic drops the last clone, they get an error
+/// instead, [`CloseReason::Aborted`](crate::CloseReason::Aborted), unless their sender was closed before.
 ///
 /// # Errors
 ///

@@ -7,8 +7,8 @@ use std::{
 
 use super::{Node, parts::NodeParts};
 
-/// A reference to a [`Node`] that does not keep it open, for example of a page that shows its
-/// statistics. [`Node::downgrade`] makes it.
+/// A reference to a [`Node`] that does not keep it open, for example for a page of its statistics.
+/// [`Node::downgrade`] makes it.
 ///
 /// ```
 /// # fn main() -> Result<(), ibex::ListenError> {
@@ -24,8 +24,8 @@ use super::{Node, parts::NodeParts};
 pub struct WeakNode(Weak<NodeParts>);
 
 impl WeakNode {
-    /// Returns the node, or `None` if its last clone was dropped. Meanwhile the node is not
-    /// dropped: whoever drops what this call returned may be the one that closes it.
+    /// Returns another handle of the node, or `None` if the last one was dropped. Dropping it closes
+    /// the node if no other is left by then.
     #[must_use]
     pub fn upgrade(&self) -> Option<Node> {
         let parts = self.0.upgrade()?;
