@@ -29,9 +29,9 @@ use ibex_transport::{
 
 use crate::{
     ChannelBuilder, ConnectError, Events, ListenError, NodeBuilder, Peer, PeerId, ToAddress,
-    channel_defaults::ChannelDefaults, dialing::Desk, inspect::Inspector, io::ListenerNames,
-    listener::admit, message::DefaultCodec, peers::Reaching, security_stats::security_stats,
-    stats::NodeStats, template::ChannelTemplate,
+    channel_defaults::ChannelDefaults, dialing::Desk, inspect::Inspector, listener::admit,
+    message::DefaultCodec, peers::Reaching, security_stats::security_stats, stats::NodeStats,
+    template::ChannelTemplate,
 };
 
 /// A process's endpoint, which connects to peers and, if it listens, accepts them.
@@ -170,7 +170,7 @@ use crate::{
 /// session that ends later is an error of its handles, and an [event](Self::events).
 #[derive(Clone)]
 pub struct Node {
-    parts: Arc<NodeParts>,
+    pub(crate) parts: Arc<NodeParts>,
 }
 
 impl Node {
@@ -205,10 +205,6 @@ impl Node {
 
     pub(crate) fn runtime(&self) -> &Arc<Runtime> {
         &self.parts.runtime
-    }
-
-    pub(crate) fn listener_names(&self) -> &ListenerNames {
-        &self.parts.listener_names
     }
 
     /// Returns the variables of the environment that took the place of what the program said, or of

@@ -146,7 +146,7 @@ fn of_log(error: &LogError) -> ErrorKind {
 }
 
 /// Returns the kind for what ended a channel, at either end.
-pub(crate) fn of_cause(cause: Option<&EndCause>) -> ErrorKind {
+fn of_cause(cause: Option<&EndCause>) -> ErrorKind {
     match cause {
         Some(
             EndCause::PeerClosed(_)

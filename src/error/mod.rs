@@ -7,7 +7,6 @@ pub(crate) use self::{
     connect::NotAccepted,
     fault::Fault,
     interface::{Interface, REPLIES},
-    io::of_cause as kind_of_cause,
     listen::ListenFailure,
     open::{OpenFailure, Refusal},
 };

@@ -3,15 +3,17 @@
 
 use std::io;
 
-use crate::{EndCause, SendError, Suspension, WaitError, WaitErrorKind, error::kind_of_cause};
+use crate::{EndCause, SendError, Suspension, WaitError, WaitErrorKind};
 
 /// The listener was not there to take a stream in, or is gone.
 pub(super) fn of_connect(error: SendError) -> io::Error {
-    match error.cause() {
-        Some(EndCause::PeerClosed(_)) => io::Error::new(io::ErrorKind::ConnectionRefused, error),
-        Some(_) => io::Error::new(kind_of_cause(error.cause()), error),
-        None => error.into(),
-    }
+    let kind = match error.cause() {
+        Some(EndCause::PeerClosed(_)) => io::ErrorKind::ConnectionRefused,
+        // No stream was there whose pipe could break.
+        Some(EndCause::Goodbye | EndCause::EndedByPeer { .. }) => io::ErrorKind::ConnectionReset,
+        _ => return error.into(),
+    };
+    io::Error::new(kind, error)
 }
 
 /// Makes an error of a failed wait for the listener to accept the stream.

@@ -81,7 +81,7 @@ impl Listener {
     pub fn bind(node: &Node, name: &str) -> io::Result<Self> {
         check_name(name)?;
         let taken = || io::Error::new(io::ErrorKind::AddrInUse, NameTaken(name.to_owned()));
-        let name = node.listener_names().take(name).ok_or_else(taken)?;
+        let name = node.parts.listener_names.take(name).ok_or_else(taken)?;
         let requests = node.channel(&name).codec::<Announcement>();
         let requests = requests
             .window_messages(BACKLOG)

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The parts of a node, which its clones share. Dropping them closes the node.
-pub(super) struct NodeParts {
+pub(crate) struct NodeParts {
     pub(super) runtime: Arc<Runtime>,
     pub(super) resuming: Resuming,
     pub(super) local: Local,
@@ -31,7 +31,7 @@ pub(super) struct NodeParts {
     pub(super) failures: Arc<FailureCounts>,
     pub(super) settings: NodeSettings,
     pub(super) environment: Environment,
-    pub(super) listener_names: ListenerNames,
+    pub(crate) listener_names: ListenerNames,
     /// Dropped once the node is closed.
     pub(super) inspector: Option<Inspector>,
 }

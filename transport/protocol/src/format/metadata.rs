@@ -13,7 +13,7 @@
 //!    together, as they stand above.
 #![forbid(unsafe_code)]
 
-use std::{fmt, io};
+use std::fmt;
 
 /// Metadata of a call: typed values by name, for what concerns the call and not its request, such as
 /// a tenant, a locale or a number of attempts.
@@ -89,13 +89,6 @@ pub enum MetadataRefused {
         /// The length that all pairs would have, 4 bytes for each pair included.
         bytes: usize,
     },
-}
-
-/// Keeps the error within.
-impl From<MetadataRefused> for io::Error {
-    fn from(error: MetadataRefused) -> Self {
-        Self::new(io::ErrorKind::InvalidInput, error)
-    }
 }
 
 impl Metadata {

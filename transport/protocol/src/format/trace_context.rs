@@ -1,7 +1,7 @@
 //! W3C trace context: the place of a call or a message in a distributed trace.
 #![forbid(unsafe_code)]
 
-use std::{fmt, io, str::FromStr};
+use std::{fmt, str::FromStr};
 
 /// A W3C trace context: the trace that a call or a message belongs to, and the span that it was
 /// made in.
@@ -31,13 +31,6 @@ pub struct TraceContext {
 #[error("no W3C trace context: {what}; pass on what a tracer made, unchanged")]
 pub struct InvalidTraceContext {
     what: &'static str,
-}
-
-/// Keeps the error within.
-impl From<InvalidTraceContext> for io::Error {
-    fn from(error: InvalidTraceContext) -> Self {
-        Self::new(io::ErrorKind::InvalidInput, error)
-    }
 }
 
 impl TraceContext {
