@@ -1,4 +1,4 @@
-//! Large payloads without a copy: `reserve` lends the memory that is sent from, and the receiver
+//! Large payloads without a copy: `loan` lends the memory that is sent from, and the receiver
 //! reads the payload where it arrived.
 //!
 //! `cargo run --release --example large_payload`
@@ -14,7 +14,7 @@ fn produce(consumer: SocketAddr) -> Result<(), Error> {
     let frames = node.connect(consumer)?.channel("frames").codec::<Raw>();
     let mut frames = frames.sender::<[u8]>()?;
     for number in 0..FRAMES {
-        let mut frame = frames.reserve(FRAME_BYTES)?;
+        let mut frame = frames.loan(FRAME_BYTES)?;
         // A camera, a file or a compressor would write here.
         frame.fill(number as u8);
         frame.send()?;

@@ -330,8 +330,8 @@ impl Node {
     fn connect_to(&self, address: &str, engine: Option<usize>) -> Result<Peer, ConnectError> {
         self.check_fork()?;
         let connecting = self.begin_to_connect(address, engine)?;
-        let outcome = connecting.wait(&self.runtime);
-        let outcome = outcome.unwrap_or_else(|| Err(closed(&self.runtime, address)));
+        let outcome = connecting.wait(self.runtime());
+        let outcome = outcome.unwrap_or_else(|| Err(closed(self.runtime(), address)));
         self.connected(address, engine, outcome)
     }
 
@@ -347,7 +347,7 @@ impl Node {
             tries_again: true,
         };
         let connecting = Connecting::begin(self.desk(), request);
-        connecting.ok_or_else(|| closed(&self.runtime, address))
+        connecting.ok_or_else(|| closed(self.runtime(), address))
     }
 
     fn connected(
@@ -359,7 +359,7 @@ impl Node {
         match outcome {
             Ok(admission) => self.admit(address, engine, *admission),
             Err(error) if error.kind() == ConnectErrorKind::Closed => {
-                Err(closed_by(&self.runtime, address, error))
+                Err(closed_by(self.runtime(), address, error))
             }
             Err(error) => Err(error),
         }
@@ -405,7 +405,7 @@ impl Future for ConnectAsync<'_> {
             State::Connecting(connecting) => connecting,
             State::Done => panic!("polled after it was ready"),
         };
-        match connecting.poll(context.waker(), || this.node.runtime.turn_for_caller()) {
+        match connecting.poll(context.waker(), || this.node.runtime().turn_for_caller()) {
             Poll::Ready(outcome) => {
                 drop(connecting);
                 let peer = this.node.connected(&this.address, this.engine, outcome);

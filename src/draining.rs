@@ -124,7 +124,7 @@ impl Node {
     /// # }
     /// ```
     pub fn drain(&self, timeout: Duration) -> DrainReport {
-        drain(&self.runtime, Instant::now().checked_add(timeout), || true)
+        drain(self.runtime(), Instant::now().checked_add(timeout), || true)
     }
 
     /// Drains the node in a task, as [`drain`](Self::drain) does. The drain begins with the first
@@ -206,7 +206,7 @@ impl Future for DrainAsync<'_> {
             return Poll::Ready(DrainReport::default());
         }
         if let Some(timeout) = this.timeout.take() {
-            let (runtime, waiting) = (this.node.runtime.clone(), this.waiting.clone());
+            let (runtime, waiting) = (this.node.runtime().clone(), this.waiting.clone());
             let deadline = Instant::now().checked_add(timeout);
             runtime.begin_drain();
             let wait = move || {
@@ -240,7 +240,7 @@ impl Drop for DrainAsync<'_> {
     fn drop(&mut self) {
         self.waiting.is_dropped.store(true, Ordering::Relaxed);
         if !fork::is_child() {
-            self.node.runtime.wake_drain();
+            self.node.runtime().wake_drain();
         }
     }
 }

@@ -48,7 +48,7 @@
 //! | peers that come and go | [`Node::keep_connected`], [`discovery`] |
 //! | a log that survives restarts | [`log`] |
 //! | two releases of a message type | [`Versions`] |
-//! | events of sessions and channels, and their counters | [`Node::events`], [`Node::stats`] |
+//! | events of sessions and channels, and their counters | [`Node::events`], [`Node::stats`], [`stats`] |
 //! | a look at a running node from outside: `ibex top` | [`NodeBuilder::inspect`], [`inspect`] |
 //! | settings, memory and `IBEX_*` variables | [`NodeBuilder`], [`ChannelBuilder`] |
 //!
@@ -108,7 +108,8 @@
 //! Each kind of call has one error type. Its text names the channel and peer, says what happened and
 //! what follows, and what to do. Programs decide by `kind()`, and methods return the facts: `peer()`,
 //! `channel()`, `counts()`, `cause()` and others. `is_transient()` says that the same call may succeed
-//! later without any change.
+//! later without any change. Each of them becomes a [`std::io::Error`], whose kind is that of a socket's
+//! error, so `?` works in functions that return [`std::io::Result`].
 //!
 //! | to | error | kinds |
 //! |---|---|---|
@@ -210,7 +211,7 @@ mod select;
 mod sender;
 mod setting;
 mod slow_message;
-mod stats;
+pub mod stats;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod template;
@@ -228,17 +229,13 @@ pub use events::Events;
 pub use fan_in::{FanIn, FanInEvent};
 pub use group::{Group, GroupMember, MemberId, MemberLost};
 pub use message::Message;
-pub use node::Node;
+pub use node::{Node, WeakNode};
 pub use node_builder::NodeBuilder;
 pub use peer::{Peer, PeerAt, PeerId};
-pub use receiver::{Iter, Receiver};
-pub use reservation::{Permit, Reservation};
+pub use receiver::Receiver;
+pub use reservation::{Loan, Permit};
 pub use select::{Select, Selectable};
 pub use sender::Sender;
-pub use slow_message::SlowMessage;
-#[cfg(feature = "verbs")]
-pub use stats::PortCounters;
-pub use stats::{EngineStats, NodeSession, NodeStats, NodeTotals, SessionState};
 pub use versions::{VersionedReceiver, VersionedSender, Versions};
 
 #[doc(no_inline)]
@@ -252,16 +249,14 @@ pub use ibex_codec::{Serde, SerdeBorrowed, serde, serde_bytes};
 pub use ibex_bootstrap::{FabricKind as Fabric, Integrity, Policy};
 pub use ibex_protocol::format::control::{CloseReason, Role};
 pub use ibex_protocol::format::trace_context::{InvalidTraceContext, TraceContext};
-pub use ibex_tls::{AuthenticatedAs, SecurityStats};
+pub use ibex_tls::AuthenticatedAs;
 #[cfg(feature = "tls")]
 pub use ibex_tls::{Encryption, Security, SecurityError, SharedSecret, rustls};
 pub use ibex_transport::{
     channel::WhenFull,
-    endpoint::stats::{ChannelState, ChannelStats},
-    histogram::Histogram,
-    node::{CloseReport, Measured, MessageStages, NodeHistogram, Undelivered, Wait},
+    node::{CloseReport, Undelivered, Wait},
     runtime::Driver,
-    session::{Counts, EndCause, PeerNames, SessionStats, Suspension},
+    session::{Counts, EndCause, PeerNames, Suspension},
 };
 
 /// The README, whose code is compiled.

@@ -55,7 +55,7 @@ pub(crate) type DefaultCodec = ibex_codec::Raw;
 /// |---|---|
 /// | tell the sender that the program is done with it | [`ack`](Self::ack), or [`ack_on_drop`](Self::ack_on_drop) before it is moved on |
 /// | give its room back, and acknowledge nothing | drop it |
-/// | keep it, and let the channel go on | [`detach`](Self::detach), which copies the bytes |
+/// | keep it, and let the channel go on | [`into_owned`](Self::into_owned), which copies the bytes |
 /// | take an owned value out | `into_value` |
 /// | share its bytes | turn it into `bytes::Bytes` (feature `bytes`) |
 ///
@@ -116,12 +116,12 @@ impl<T: ?Sized, C: Codec<T>> Message<T, C> {
         self
     }
 
-    /// Copies the bytes into a buffer of their own and gives their room back, so that the channel
+    /// Copies the bytes into a buffer of their own, and gives their room back, so that the channel
     /// goes on while the message is kept. The message can still be acknowledged, so it keeps its
     /// place among the unfinished messages: the channel stops `window_messages` behind the oldest
     /// of them.
     #[must_use]
-    pub fn detach(mut self) -> Self {
+    pub fn into_owned(mut self) -> Self {
         self.raw.detach();
         self
     }
@@ -220,7 +220,7 @@ impl<C: Codec<[u8], View = [u8]>> AsRef<[u8]> for Message<[u8], C> {
 
 /// Shares the bytes where they lie, to be cloned and cut. The message is released when the last of
 /// them goes, and acknowledged only after [`ack_on_drop`](Message::ack_on_drop). Until then it
-/// holds up its channel as the message would. To keep bytes for long, [`detach`](Message::detach)
+/// holds up its channel as the message would. To keep bytes for long, [`into_owned`](Message::into_owned)
 /// the message first, or copy them.
 #[cfg(feature = "bytes")]
 impl<C: Codec<[u8], View = [u8]>> From<Message<[u8], C>> for bytes::Bytes {
@@ -282,7 +282,7 @@ impl<T: ?Sized, C: Codec<T>> Deref for Message<T, C> {
     #[inline]
     fn deref(&self) -> &C::View {
         // SAFETY: `held` is what `C::open` gave for these bytes (`Receiver`), and no code writes
-        // them while the message is held; `detach` keeps their content and an alignment of 64.
+        // them while the message is held; `into_owned` keeps their content and an alignment of 64.
         unsafe { C::view(&self.held, self.raw.bytes()) }
     }
 }

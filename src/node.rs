@@ -1,18 +1,21 @@
 //! A process's endpoint.
 
 mod accepting;
+mod parts;
 mod starting;
+mod weak;
 
+use parts::NodeParts;
 pub(crate) use starting::Listening;
+pub use weak::WeakNode;
 
 use std::{
-    fmt, mem,
+    fmt,
     net::SocketAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     path::Path,
     sync::Arc,
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use ibex_base::fork::{self, UsedAfterFork};
@@ -24,23 +27,10 @@ use ibex_transport::{
     session::EngineId,
 };
 
-#[cfg(feature = "verbs")]
-use crate::rdma::NodeDevices;
 use crate::{
-    ChannelBuilder, CloseReason, ConnectError, Events, ListenError, NodeBuilder, NodeStats, Peer,
-    PeerId, ToAddress,
-    channel_defaults::ChannelDefaults,
-    dialing::Desk,
-    driving_tasks::Tasks,
-    environment::Environment,
-    inspect::{Inspector, Observed},
-    io::ListenerNames,
-    listener::{FailureCounts, admit},
-    message::DefaultCodec,
-    node_settings::NodeSettings,
-    peers::Reaching,
-    resuming::Resuming,
-    security_stats::security_stats,
+    ChannelBuilder, ConnectError, Events, ListenError, NodeBuilder, Peer, PeerId, ToAddress,
+    channel_defaults::ChannelDefaults, dialing::Desk, inspect::Inspector, listener::admit,
+    message::DefaultCodec, peers::Reaching, security_stats::security_stats, stats::NodeStats,
     template::ChannelTemplate,
 };
 
@@ -69,10 +59,12 @@ use crate::{
 /// A process needs one node. [`builder`](Self::builder) has all settings. Each node that it meets is
 /// a [`Peer`], and the two nodes have a *session*, which carries all of their channels.
 ///
+/// A `Node` is a handle: its clones are the same node, for other threads and tasks.
+///
 /// | to | call |
 /// |---|---|
 /// | make a node | [`client`](Self::client), [`listen`](Self::listen), [`builder`](Self::builder) |
-/// | meet peers | [`connect`](Self::connect), [`accept`](Self::accept), [`keep_connected`](Self::keep_connected) |
+/// | meet peers | [`connect`](Self::connect), [`accept`](Self::accept), [`keep_connected`](Self::keep_connected), [`peers`](Self::peers) |
 /// | have a channel with many peers | [`fan_in`](Self::fan_in), [`group`](Self::group), [`channel`](Self::channel) |
 /// | see what happens | [`events`](Self::events), [`stats`](Self::stats), [`environment`](Self::environment), [`inspect_path`](Self::inspect_path), [`slow_messages`](Self::slow_messages) |
 /// | run it in an event loop | [`poll`](Self::poll), [`as_fd`](Self::as_fd) |
@@ -137,8 +129,8 @@ use crate::{
 ///
 /// A child gets no error for these:
 ///
-/// - A message or reservation that was held at the fork may be dropped, acknowledged and detached,
-///   all without effect. Its bytes are not there: reading them is a segmentation fault, or reads what
+/// - A message, loan or permit that was held at the fork may be dropped, and a message acknowledged
+///   and copied by `into_owned`, all without effect. Its bytes are not there: reading them is a segmentation fault, or reads what
 ///   the child has mapped in their place since. The caller of `fork`, which is `unsafe` for such
 ///   reasons, must not do it.
 /// - If `fork` is called in the middle of a call, by a codec, a waker or a signal handler, the call
@@ -162,33 +154,23 @@ use crate::{
 ///
 /// [`close`](Self::close), called in another thread, ends every call that waits.
 ///
-/// Dropping a node closes it, and waits for up to [`linger`](NodeBuilder::linger) (1 s) until everything
-/// sent is delivered. Where tasks drive the node ([`Driver::Tasks`](crate::Driver::Tasks)), a thread of a runtime that drops
-/// it leaves the waiting to them.
+/// Dropping a node's last clone closes it, and waits for up to [`linger`](NodeBuilder::linger) (1 s)
+/// until everything sent is delivered. Where tasks drive the node
+/// ([`Driver::Tasks`](crate::Driver::Tasks)), a thread of a runtime that drops it leaves the waiting to
+/// them. A [`WeakNode`] does not keep the node open.
 ///
 /// Handles that outlive their node return errors, and messages stay valid. Receivers at peers get
-/// everything that was sent, then an orderly end. If a panic drops the node, they get an error instead,
-/// [`CloseReason::Aborted`], unless their sender was closed before.
+/// everything that was sent, then an orderly end. If a panic drops the last clone, they get an error
+/// instead, [`CloseReason::Aborted`](crate::CloseReason::Aborted), unless their sender was closed before.
 ///
 /// # Errors
 ///
 /// Making a node fails if a setting, the address or the machine does not allow it. Connecting and
 /// accepting fail by errors of their own, which name the address or peer and the step that failed. A
 /// session that ends later is an error of its handles, and an [event](Self::events).
+#[derive(Clone)]
 pub struct Node {
-    pub(crate) runtime: Arc<Runtime>,
-    resuming: Resuming,
-    local: Local,
-    #[cfg(feature = "verbs")]
-    devices: Arc<NodeDevices>,
-    local_addr: Option<SocketAddr>,
-    /// The connections of the listener that became no sessions.
-    failures: Arc<FailureCounts>,
-    settings: NodeSettings,
-    environment: Environment,
-    pub(crate) listener_names: ListenerNames,
-    /// Dropped once the node is closed.
-    inspector: Option<Inspector>,
+    pub(crate) parts: Arc<NodeParts>,
 }
 
 impl Node {
@@ -221,19 +203,23 @@ impl Node {
         NodeBuilder::new()
     }
 
+    pub(crate) fn runtime(&self) -> &Arc<Runtime> {
+        &self.parts.runtime
+    }
+
     /// Returns the variables of the environment that took the place of what the program said, or of
     /// the default, when the node was made, and their values.
     /// [`NodeBuilder`](NodeBuilder#variables) lists all variables.
     #[must_use]
     pub fn environment(&self) -> &[(&'static str, String)] {
-        &self.environment.overrides
+        &self.parts.environment.overrides
     }
 
     /// Returns the variables of the environment that have no effect, and why not, as text. Each is
     /// also a [`tracing`] warning.
     #[must_use]
     pub fn environment_warnings(&self) -> &[String] {
-        &self.environment.warnings
+        &self.parts.environment.warnings
     }
 
     /// Returns what this node brings to the handshake of a session, which may be placed on an
@@ -243,18 +229,18 @@ impl Node {
         address: &str,
         engine: Option<usize>,
     ) -> Result<Local, ConnectError> {
-        let local = self.local.clone();
+        let local = self.parts.local.clone();
         let Some(engine) = engine else {
             return Ok(local);
         };
-        let engines = self.settings.threads.io_threads;
+        let engines = self.parts.settings.threads.io_threads;
         if engine >= engines {
             let address = address.to_owned();
             return Err(ConnectError::no_such_engine(address, engine, engines));
         }
         #[cfg(feature = "verbs")]
         let local = Local {
-            verbs_devices: Some(Arc::new(self.devices.of_engine(engine))),
+            verbs_devices: Some(Arc::new(self.parts.devices.of_engine(engine))),
             ..local
         };
         Ok(local)
@@ -271,25 +257,30 @@ impl Node {
             engine: engine.map(EngineId::new),
             ..admission
         };
-        admit(&self.runtime, self.settings.channel, address, admission)
+        admit(
+            &self.parts.runtime,
+            self.parts.settings.channel,
+            address,
+            admission,
+        )
     }
 
     pub(crate) fn desk(&self) -> &Desk {
-        &self.resuming.desk
+        &self.parts.resuming.desk
     }
 
     pub(crate) fn connect_timeout(&self) -> Duration {
-        self.settings.time.connect_timeout
+        self.parts.settings.time.connect_timeout
     }
 
     /// Returns the means to reach kept peers.
     pub(crate) fn reaching(&self) -> Reaching {
         Reaching {
-            runtime: self.runtime.clone(),
-            local: self.local.clone(),
-            desk: self.resuming.desk.clone(),
-            channel: self.settings.channel,
-            linger: self.settings.time.linger,
+            runtime: self.parts.runtime.clone(),
+            local: self.parts.local.clone(),
+            desk: self.parts.resuming.desk.clone(),
+            channel: self.parts.settings.channel,
+            linger: self.parts.settings.time.linger,
         }
     }
 
@@ -306,23 +297,23 @@ impl Node {
     }
 
     pub(crate) fn channel_defaults(&self) -> ChannelDefaults {
-        self.settings.channel
+        self.parts.settings.channel
     }
 
     pub(crate) fn peer(&self, session: Arc<SessionShared>) -> Peer {
-        Peer::new(session, self.settings.channel)
+        Peer::new(session, self.parts.settings.channel)
     }
 
     /// Returns the address that the node listens on, if it listens.
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.local_addr
+        self.parts.local_addr
     }
 
     /// Returns the name that [`NodeBuilder::name`] gave the node.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
-        self.settings.name.as_deref()
+        self.parts.settings.name.as_deref()
     }
 
     /// Reads the node's certificates and revocation lists again from their files. Sessions that
@@ -337,38 +328,44 @@ impl Node {
     /// [`SecurityError`](crate::SecurityError), with the file that is wrong.
     #[cfg(feature = "tls")]
     pub fn reload_certificates(&self) -> Result<(), crate::SecurityError> {
-        let credentials = self.local.credentials.as_ref();
+        let credentials = self.parts.local.credentials.as_ref();
         credentials.map_or(Ok(()), |credentials| credentials.reload())?;
-        crate::security_stats::warn_of_credentials(&self.local, std::time::SystemTime::now());
+        crate::security_stats::warn_of_credentials(&self.parts.local, std::time::SystemTime::now());
         Ok(())
     }
 
     /// Returns this node's identity, as its peers see it.
     #[must_use]
     pub fn id(&self) -> PeerId {
-        PeerId::new(self.local.identity.0, self.local.incarnation)
-    }
-
-    /// Returns what whoever inspects the node sees of it.
-    fn observed(&self) -> Observed {
-        Observed {
-            name: self.settings.name.clone(),
-            id: self.id(),
-            address: self.local_addr,
-            failures: self.failures.clone(),
-            driver: self.settings.threads.driver,
-            credentials: self.local.credentials.clone(),
-            runtime: self.runtime.clone(),
-            environment: self.environment.overrides.clone(),
-            began: Instant::now(),
-        }
+        self.parts.id()
     }
 
     /// Returns the path of the socket at which the node is inspected, if it was built with
     /// [`inspect`](NodeBuilder::inspect).
     #[must_use]
     pub fn inspect_path(&self) -> Option<&Path> {
-        self.inspector.as_ref().map(Inspector::path)
+        self.parts.inspector.as_ref().map(Inspector::path)
+    }
+
+    /// Returns the peers whose sessions have not [ended](Self#when-a-peer-ends), also those that were
+    /// not accepted yet, in no order. It takes each engine's lock for a moment.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use ibex::Node;
+    ///
+    /// let server = Node::listen("127.0.0.1:0")?;
+    /// let client = Node::client()?;
+    /// assert!(client.peers().is_empty());
+    /// let peer = client.connect(server.local_addr().unwrap())?;
+    /// assert_eq!(client.peers()[0].id(), peer.id());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn peers(&self) -> Vec<Peer> {
+        let sessions = self.runtime().sessions().into_iter();
+        sessions.map(|session| self.peer(session)).collect()
     }
 
     /// Returns a snapshot of what the node, its sessions and their channels have counted; its
@@ -379,11 +376,14 @@ impl Node {
         NodeStats::new(
             self.name().map(str::to_owned),
             self.id(),
-            (self.local_addr, &self.failures),
-            self.settings.threads.driver,
+            (self.parts.local_addr, &self.parts.failures),
+            self.parts.settings.threads.driver,
             has_membarrier(),
-            security_stats(&self.local),
-            (self.runtime.stats(), self.runtime.state().histograms()),
+            security_stats(&self.parts.local),
+            (
+                self.parts.runtime.stats(),
+                self.parts.runtime.state().histograms(),
+            ),
         )
     }
 
@@ -394,7 +394,7 @@ impl Node {
     /// events: if it does not, the oldest are [dropped](Events::dropped).
     #[must_use]
     pub fn events(&self) -> Events {
-        Events::new(self.runtime.clone())
+        Events::new(self.parts.runtime.clone())
     }
 
     /// Runs one turn of the engine: sends what is queued, and takes in what has arrived. It is
@@ -404,7 +404,7 @@ impl Node {
     /// message may have come. One turn takes in only a part of what made [`as_fd`](Self::as_fd)
     /// readable; `while node.poll() {}` takes in all of it.
     pub fn poll(&self) -> bool {
-        self.runtime.poll_ready()
+        self.parts.runtime.poll_ready()
     }
 
     /// Returns a descriptor that is readable when [`poll`](Self::poll) has something to do. It is
@@ -427,7 +427,7 @@ impl Node {
     /// follows a pause. That costs them a system call.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.runtime.watch()
+        self.parts.runtime.watch()
     }
 
     /// Ends every channel and session in order, and returns a report of what was not delivered.
@@ -445,7 +445,7 @@ impl Node {
     /// another thread, the second waits for it, and the earlier of the two deadlines holds for
     /// both.
     pub fn close(&self, timeout: Duration) -> CloseReport {
-        self.runtime.close(timeout)
+        self.parts.runtime.close(timeout)
     }
 }
 
@@ -456,35 +456,11 @@ impl AsFd for Node {
     }
 }
 
-/// Returns the descriptor of [`Node::as_fd`]. It stays the same and open until the node is dropped,
-/// which tokio's `AsyncFd` demands.
+/// Returns the descriptor of [`Node::as_fd`]. It stays the same and open until the node's last clone
+/// is dropped, which tokio's `AsyncFd` demands.
 impl AsRawFd for Node {
     fn as_raw_fd(&self) -> RawFd {
         Self::as_fd(self).as_raw_fd()
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        if fork::is_child() {
-            // A forked child does not drop what these fields hold.
-            let Self {
-                runtime,
-                resuming,
-                local,
-                ..
-            } = self;
-            mem::forget((runtime.clone(), resuming.clone(), local.clone()));
-            return;
-        }
-        if thread::panicking() {
-            self.runtime.break_off(CloseReason::Aborted);
-        }
-        // No caller is left to be told what was not delivered.
-        match Tasks::are_here() {
-            true => self.runtime.close_in_passing(self.settings.time.linger),
-            false => drop(self.close(self.settings.time.linger)),
-        }
     }
 }
 
@@ -492,8 +468,8 @@ impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Node")
             .field("name", &self.name())
-            .field("local_addr", &self.local_addr)
-            .field("settings", &self.settings)
+            .field("local_addr", &self.parts.local_addr)
+            .field("settings", &self.parts.settings)
             .finish_non_exhaustive()
     }
 }

@@ -1,6 +1,10 @@
 //! The receiving end of a typed channel.
 
-use std::{fmt, marker::PhantomData, time::Duration};
+use std::{
+    fmt,
+    marker::PhantomData,
+    time::{Duration, Instant},
+};
 
 use ibex_codec::{Codec, Invalid};
 use ibex_ring::parking::Patience;
@@ -35,7 +39,8 @@ use crate::{Message, RecvError, RecvErrorKind, message::DefaultCodec};
 /// |---|---|---|
 /// | [`next`](Self::next) | until a message or the end is there | `None` |
 /// | [`recv`](Self::recv) | likewise | an error, `Ended` |
-/// | [`recv_timeout`](Self::recv_timeout) | for a limited time | the same error |
+/// | [`recv_many`](Self::recv_many) | as `next`, for the first of several messages | 0 |
+/// | [`recv_timeout`](Self::recv_timeout), [`recv_deadline`](Self::recv_deadline) | for a limited time | the same error |
 /// | [`try_recv`](Self::try_recv) | never | the same error |
 /// | [`iter`](Self::iter) | as `next`, for each message | the iterator ends |
 /// | [`recv_async`](Self::recv_async) | in a task | the same error |
@@ -47,10 +52,9 @@ use crate::{Message, RecvError, RecvErrorKind, message::DefaultCodec};
 ///
 /// Use one of these:
 ///
-/// - [`Node::close`](crate::Node::close) from another thread, which ends all calls of the node. A
+/// - [`Node::close`](crate::Node::close) of a clone in another thread, which ends all calls of the node. A
 ///   receive fails with [`Disconnected`](crate::RecvErrorKind::Disconnected) and the
-///   [cause](RecvError::cause) [`NodeClosed`](crate::EndCause::NodeClosed). Share the node in an
-///   `Arc` for that.
+///   [cause](RecvError::cause) [`NodeClosed`](crate::EndCause::NodeClosed).
 /// - In a task, dropping the future of `recv_async`.
 /// - A [`Select`](crate::Select) over this receiver and another one, on which a message says stop.
 /// - `recv_timeout`, which loses no message when its time is up:
@@ -78,7 +82,7 @@ use crate::{Message, RecvError, RecvErrorKind, message::DefaultCodec};
 /// # The end
 ///
 /// Dropping a receiver ends the channel: senders get an error, `Disconnected`. Messages that the program
-/// holds stay valid.
+/// holds stay valid. [`close`](Self::close) does the same, and what had arrived is still handed out.
 ///
 /// # Errors
 ///
@@ -160,13 +164,112 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
         Ok(open(&self.handle, raw)?)
     }
 
+    /// Returns the next message, waiting until `deadline`, which several calls may share.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`recv_timeout`](Self::recv_timeout).
+    pub fn recv_deadline(&mut self, deadline: Instant) -> Result<Message<T, C>, RecvError> {
+        let raw = self.handle.receive(Patience::Until(Some(deadline)))?;
+        Ok(open(&self.handle, raw)?)
+    }
+
+    /// Puts up to `limit` messages behind those in `into`, and returns their number. Waits as
+    /// [`next`](Self::next) does until there is one, and takes what is there then. It is 0 at the
+    /// orderly end, or if `limit` is 0.
+    ///
+    /// The messages that `into` holds keep their room in the window, so it never gets more than the
+    /// window has.
+    ///
+    /// ```
+    /// use ibex::{Raw, Receiver, RecvError};
+    ///
+    /// /// Writes what comes in batches.
+    /// fn serve(
+    ///     log: &mut Receiver<[u8], Raw>,
+    ///     mut write: impl FnMut(&[ibex::Message<[u8], Raw>]),
+    /// ) -> Result<(), RecvError> {
+    ///     let mut batch = Vec::new();
+    ///     while log.recv_many(&mut batch, 64)? != 0 {
+    ///         write(&batch);
+    ///         batch.drain(..).for_each(ibex::Message::ack);
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`next`](Self::next). One that ends the channel comes in a call of its own. One
+    /// that spares it comes behind the messages before it, which are in `into`.
+    pub fn recv_many(
+        &mut self,
+        into: &mut Vec<Message<T, C>>,
+        limit: usize,
+    ) -> Result<usize, RecvError> {
+        if limit == 0 {
+            return Ok(0);
+        }
+        let first = self.next()?;
+        self.take_many(first, into, limit)
+    }
+
+    /// Takes the messages that are there behind `first`; `None` is the orderly end.
+    pub(crate) fn take_many(
+        &mut self,
+        first: Option<Message<T, C>>,
+        into: &mut Vec<Message<T, C>>,
+        limit: usize,
+    ) -> Result<usize, RecvError> {
+        let Some(first) = first else {
+            return Ok(0);
+        };
+        into.push(first);
+        let mut taken = 1;
+        while taken < limit {
+            match self.handle.poll() {
+                Ok(Some(raw)) => into.push(open(&self.handle, raw)?),
+                Ok(None) => break,
+                Err(error) => match RecvError::from(error) {
+                    error if error.spares_channel() => return Err(error),
+                    // The next call returns it.
+                    _ => break,
+                },
+            }
+            taken += 1;
+        }
+        Ok(taken)
+    }
+
+    /// Ends the channel: its senders get an error, as if this receiver were dropped. What has
+    /// arrived can still be received, and then the orderly end comes. It does not wait, and nothing
+    /// takes it back.
+    ///
+    /// Messages that were on their way are lost, and so are the acknowledgements of those that are
+    /// received after this call, because the channel has ended for the sender. The node's statistics
+    /// count neither.
+    ///
+    /// ```
+    /// use ibex::{Raw, Receiver, RecvError};
+    ///
+    /// /// Stops the sender, and takes what is there already.
+    /// fn stop(log: &mut Receiver<[u8], Raw>) -> Result<usize, RecvError> {
+    ///     log.close();
+    ///     let mut last = 0;
+    ///     while let Some(message) = log.next()? {
+    ///         last += message.len();
+    ///     }
+    ///     Ok(last)
+    /// }
+    /// ```
+    pub fn close(&mut self) {
+        self.handle.close();
+    }
+
     /// Returns an iterator over the messages up to the end, which waits for each. After an error
     /// that ends the channel it returns `None`.
-    pub fn iter(&mut self) -> Iter<'_, T, C> {
-        Iter {
-            receiver: self,
-            is_over: false,
-        }
+    pub fn iter(&mut self) -> impl Iterator<Item = Result<Message<T, C>, RecvError>> {
+        self.into_iter()
     }
 
     /// Waits until the peer has opened its end, for up to `timeout` and not beyond
@@ -245,7 +348,10 @@ impl<'a, T: ?Sized, C: Codec<T>> IntoIterator for &'a mut Receiver<T, C> {
 
     /// Iterates as [`Receiver::iter`] does.
     fn into_iter(self) -> Iter<'a, T, C> {
-        self.iter()
+        Iter {
+            receiver: self,
+            is_over: false,
+        }
     }
 }
 

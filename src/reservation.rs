@@ -1,25 +1,27 @@
-//! Room that is reserved for one message.
+//! Room that is reserved for one message: lent, to build it in place, or promised by a permit.
 
 use std::{
     fmt,
     marker::PhantomData,
     ops::{Deref, DerefMut},
+    time::Duration,
 };
 
-use ibex_codec::Codec;
+use ibex_codec::{Codec, Raw};
+use ibex_ring::parking::Patience;
 use ibex_transport::channel::RawReservation;
 
 use crate::{SendError, Sender, message::DefaultCodec};
 
-/// Room for one message, to be built in place.
+/// The loan of room for one message of bytes, to be built in place. See [`Sender::loan`].
 ///
 /// Until they are written, the bytes hold those of earlier messages.
-#[must_use = "dropping a reservation sends nothing"]
-pub struct Reservation<'a> {
+#[must_use = "dropping a loan sends nothing"]
+pub struct Loan<'a> {
     raw: RawReservation<'a>,
 }
 
-impl<'a> Reservation<'a> {
+impl<'a> Loan<'a> {
     #[inline(always)]
     pub(crate) fn new(raw: RawReservation<'a>) -> Self {
         Self { raw }
@@ -30,22 +32,22 @@ impl<'a> Reservation<'a> {
     /// # Errors
     ///
     /// [`SendErrorKind::Disconnected`](crate::SendErrorKind::Disconnected) if the channel has ended
-    /// since the reservation was made; nothing was sent then.
+    /// since the room was lent; nothing was sent then.
     #[inline(always)]
     pub fn send(self) -> Result<u64, SendError> {
         self.raw.publish().map_err(SendError::from)
     }
 }
 
-impl fmt::Debug for Reservation<'_> {
+impl fmt::Debug for Loan<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation")
+        f.debug_struct("Loan")
             .field("bytes", &self.len())
             .finish_non_exhaustive()
     }
 }
 
-impl Deref for Reservation<'_> {
+impl Deref for Loan<'_> {
     type Target = [u8];
 
     #[inline]
@@ -54,14 +56,74 @@ impl Deref for Reservation<'_> {
     }
 }
 
-impl DerefMut for Reservation<'_> {
+impl DerefMut for Loan<'_> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
         self.raw.bytes_mut()
     }
 }
 
-/// The right to send one message without waiting. See [`Sender::poll_ready`].
+impl Sender<[u8], Raw> {
+    /// Lends room for a message of `length` bytes, to be built in place. Waits as
+    /// [`send`](Self::send) does.
+    ///
+    /// Dropping the loan gives the room back. While it lives, clones of this
+    /// sender wait. Leaking it with `mem::forget` closes the channel at this handle's
+    /// next use or drop, with [`EndCause::SlotLeaked`](crate::EndCause::SlotLeaked).
+    ///
+    /// ```
+    /// use std::io::{Read, Result};
+    /// use ibex::{Raw, Sender};
+    ///
+    /// /// Reads from a file straight into the memory that is sent from.
+    /// fn send_page(bytes: &mut Sender<[u8], Raw>, file: &mut impl Read) -> Result<u64> {
+    ///     let mut page = bytes.loan(4096)?;
+    ///     file.read_exact(&mut page)?;    // a failure here drops it: nothing is sent
+    ///     Ok(page.send()?)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`send`](Self::send).
+    #[inline(always)]
+    pub fn loan(&mut self, length: usize) -> Result<Loan<'_>, SendError> {
+        let raw = self
+            .handle
+            .reserve(length, Patience::FOREVER)
+            .map_err(SendError::from)?;
+        Ok(Loan::new(raw))
+    }
+
+    /// Like [`loan`](Self::loan), if there is room now.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`try_send`](Self::try_send).
+    #[inline]
+    pub fn try_loan(&mut self, length: usize) -> Result<Loan<'_>, SendError> {
+        let raw = self
+            .handle
+            .reserve(length, Patience::None)
+            .map_err(SendError::from)?;
+        Ok(Loan::new(raw))
+    }
+
+    /// Like [`loan`](Self::loan), waiting for room for up to `timeout`.
+    pub fn loan_timeout(
+        &mut self,
+        length: usize,
+        timeout: Duration,
+    ) -> Result<Loan<'_>, SendError> {
+        let raw = self
+            .handle
+            .reserve(length, Patience::at_most(timeout))
+            .map_err(SendError::from)?;
+        Ok(Loan::new(raw))
+    }
+}
+
+/// The right to send one message without waiting. See [`Sender::poll_reserve`].
 ///
 /// A permit holds room in the ring for a message whose encoding takes up to [`bytes`](Self::bytes),
 /// and its place in the window. Clones of the sender wait while it is held, and cannot take the
@@ -69,7 +131,7 @@ impl DerefMut for Reservation<'_> {
 /// last message. A longer message is sent if it finds room.
 ///
 /// Dropping the permit gives the room back and sends nothing. Leaking it with `mem::forget` closes
-/// the channel, as with a [`Reservation`].
+/// the channel, as with a [`Loan`].
 #[must_use = "dropping a permit sends nothing"]
 pub struct Permit<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
     raw: RawReservation<'a>,

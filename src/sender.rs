@@ -1,8 +1,13 @@
 //! The sending end of a typed channel.
 
-use std::{fmt, marker::PhantomData, mem::MaybeUninit, time::Duration};
+use std::{
+    fmt,
+    marker::PhantomData,
+    mem::MaybeUninit,
+    time::{Duration, Instant},
+};
 
-use ibex_codec::{Codec, EncodeError, Raw, SlotWriter};
+use ibex_codec::{Codec, EncodeError, SlotWriter};
 #[cfg(feature = "serde")]
 use ibex_codec::{SerdeBorrowed, WithLifetime};
 use ibex_ring::parking::Patience;
@@ -11,7 +16,7 @@ use ibex_transport::{
     session::Counts,
 };
 
-use crate::{CloseReason, Reservation, Selectable, SendError, WaitError, message::DefaultCodec};
+use crate::{CloseReason, Selectable, SendError, WaitError, message::DefaultCodec};
 
 /// The condition that a message is acknowledged, or never will be; see [`Sender::until_acked`].
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +50,8 @@ pub(crate) struct UntilAcked<'a> {
 /// | call | returns when |
 /// |---|---|
 /// | [`send`](Self::send) | the message is in the window; waits while the window is full |
-/// | [`try_send`](Self::try_send), [`send_timeout`](Self::send_timeout) | the same, without waiting or for a limited time |
-/// | [`reserve`](Self::reserve) | there is room, in which the message is built without a copy |
+/// | [`try_send`](Self::try_send), [`send_timeout`](Self::send_timeout), [`send_deadline`](Self::send_deadline) | the same, without waiting or for a limited time |
+/// | [`loan`](Self::loan) | there is room, in which the message is built without a copy |
 /// | [`flush`](Self::flush) | the peer's engine holds everything that was sent |
 /// | [`wait_acked`](Self::wait_acked) | the peer's program has acknowledged a message and all before it |
 /// | [`close`](Self::close) | everything is delivered, and the channel has ended in order |
@@ -187,6 +192,15 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         self.send_with(value, Patience::at_most(timeout))
     }
 
+    /// Sends a message, waiting until `deadline`, which several calls may share.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`send_timeout`](Self::send_timeout).
+    pub fn send_deadline(&mut self, value: &T, deadline: Instant) -> Result<u64, SendError> {
+        self.send_with(value, Patience::Until(Some(deadline)))
+    }
+
     #[inline]
     fn send_with(&mut self, value: &T, patience: Patience) -> Result<u64, SendError> {
         self.handle
@@ -318,6 +332,21 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         self.handle.counts()
     }
 
+    /// Returns how many more messages the channel's window takes now. Long messages may fill the
+    /// window's bytes before. It is 0 before the peer has opened its end, and when the channel is
+    /// [over](Self::is_closed).
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.handle.capacity()
+    }
+
+    /// Returns whether the channel is over, as far as this end has heard: the receiver was closed
+    /// or dropped, or the session has ended. [`closed_async`](Self::closed_async) waits for that.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.handle.is_over()
+    }
+
     /// Returns the channel's name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -369,66 +398,6 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// ```
     pub fn abort(mut self) {
         self.handle.break_off(CloseReason::Aborted);
-    }
-}
-
-impl Sender<[u8], Raw> {
-    /// Reserves room for a message of `length` bytes, to be built in place. Waits as
-    /// [`send`](Self::send) does.
-    ///
-    /// Dropping the reservation gives the room back. While it lives, clones of this
-    /// sender wait. Leaking it with `mem::forget` closes the channel at this handle's
-    /// next use or drop, with [`EndCause::SlotLeaked`](crate::EndCause::SlotLeaked).
-    ///
-    /// ```
-    /// use std::io::{Read, Result};
-    /// use ibex::{Raw, Sender};
-    ///
-    /// /// Reads from a file straight into the memory that is sent from.
-    /// fn send_page(bytes: &mut Sender<[u8], Raw>, file: &mut impl Read) -> Result<u64> {
-    ///     let mut page = bytes.reserve(4096).map_err(std::io::Error::other)?;
-    ///     file.read_exact(&mut page)?;    // a failure here drops it: nothing is sent
-    ///     page.send().map_err(std::io::Error::other)
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`send`](Self::send).
-    #[inline(always)]
-    pub fn reserve(&mut self, length: usize) -> Result<Reservation<'_>, SendError> {
-        let raw = self
-            .handle
-            .reserve(length, Patience::FOREVER)
-            .map_err(SendError::from)?;
-        Ok(Reservation::new(raw))
-    }
-
-    /// Like [`reserve`](Self::reserve), if there is room now.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`try_send`](Self::try_send).
-    #[inline]
-    pub fn try_reserve(&mut self, length: usize) -> Result<Reservation<'_>, SendError> {
-        let raw = self
-            .handle
-            .reserve(length, Patience::None)
-            .map_err(SendError::from)?;
-        Ok(Reservation::new(raw))
-    }
-
-    /// Like [`reserve`](Self::reserve), waiting for room for up to `timeout`.
-    pub fn reserve_timeout(
-        &mut self,
-        length: usize,
-        timeout: Duration,
-    ) -> Result<Reservation<'_>, SendError> {
-        let raw = self
-            .handle
-            .reserve(length, Patience::at_most(timeout))
-            .map_err(SendError::from)?;
-        Ok(Reservation::new(raw))
     }
 }
 

@@ -42,7 +42,7 @@ impl Node {
     ///
     /// Each end has its own account of a message, by its own clock: the sending end of the way into
     /// the wire and of the answer, the receiving end of its queue and its program.
-    /// [`MessageStages`](crate::MessageStages) says which stage begins and ends where. Of more than
+    /// [`MessageStages`](crate::stats::MessageStages) says which stage begins and ends where. Of more than
     /// 1024 messages of an end that are in one stage together, some are not timed.
     ///
     /// ```
@@ -61,7 +61,7 @@ impl Node {
         if fork::is_child() {
             return Vec::new();
         }
-        let slowest = self.runtime.state().slow_messages().into_iter();
+        let slowest = self.runtime().state().slow_messages().into_iter();
         slowest.map(SlowMessage::from).collect()
     }
 }

@@ -1,7 +1,7 @@
 //! Programs that sleep on a node's descriptor, in a loop of their own or in a reactor.
 #![forbid(unsafe_code)]
 
-use std::{future::Future, io::Read, net::TcpStream, sync::Arc, time::Duration};
+use std::{future::Future, io::Read, net::TcpStream, time::Duration};
 
 use ibex::{Driver, Fabric, Node, NodeBuilder, Pod, Policy};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -59,8 +59,8 @@ fn the_descriptor_tells_of_what_comes_behind_a_flush_or_a_blocking_read() {
             .fabric(Fabric::Verbs, Policy::Require)
             .rdma(settings.on_fake(&provider, |_| ()))
     };
-    let listener = Arc::new(builder().listen("127.0.0.1:0").build().expect("a node"));
-    let client = Arc::new(builder().build().expect("a node"));
+    let listener = builder().listen("127.0.0.1:0").build().expect("a node");
+    let client = builder().build().expect("a node");
     let address = listener.local_addr().expect("it listens");
     let mut streams = io::Listener::bind(&listener, "bytes").expect("a name");
     let (mut theirs, mut ours) = smol::block_on(beside([&listener, &client], async {
@@ -97,7 +97,7 @@ fn the_descriptor_tells_of_what_comes_behind_a_flush_or_a_blocking_read() {
     }
 }
 
-async fn drive(node: Arc<Node>) {
+async fn drive(node: Node) {
     let descriptor = Async::new_nonblocking(node.clone()).expect("the reactor takes it");
     loop {
         while node.poll() {}
@@ -105,7 +105,7 @@ async fn drive(node: Arc<Node>) {
     }
 }
 
-async fn beside<T>(nodes: [&Arc<Node>; 2], task: impl Future<Output = T>) -> T {
+async fn beside<T>(nodes: [&Node; 2], task: impl Future<Output = T>) -> T {
     let driving = nodes.map(|node| smol::spawn(drive(node.clone())));
     let output = task.await;
     for driver in driving {
@@ -118,8 +118,8 @@ async fn beside<T>(nodes: [&Arc<Node>; 2], task: impl Future<Output = T>) -> T {
 fn the_reactor_of_async_io_drives_nodes() {
     for fabric in [Fabric::Shm, Fabric::Tcp] {
         let builder = || builder().fabric(fabric, Policy::Require);
-        let listener = Arc::new(builder().listen("127.0.0.1:0").build().expect("a node"));
-        let client = Arc::new(builder().build().expect("a node"));
+        let listener = builder().listen("127.0.0.1:0").build().expect("a node");
+        let client = builder().build().expect("a node");
         let address = listener.local_addr().expect("it listens");
         smol::block_on(beside([&listener, &client], async {
             let there = client.connect_async(address).await.expect("a session");

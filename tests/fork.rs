@@ -61,7 +61,7 @@ fn let_children_drop(party: &mut Party) {
     let held = all.receiver.recv().expect("a message");
     let building = party.peer.channel("building").codec::<Raw>();
     let mut building = building.sender::<[u8]>().expect("opened");
-    let reservation = building.reserve(100).expect("room");
+    let reservation = building.loan(100).expect("room");
     let mut waiting = Box::pin(all.receiver.recv_async());
     assert!(poll(waiting.as_mut()).is_pending());
     let mut accepting = Box::pin(party.node.accept_async());
@@ -191,9 +191,9 @@ fn call_sender(sender: &mut BytesSender) {
     assert!(send(sender.try_send(b"1").expect_err("sent")));
     assert!(send(sender.send_timeout(b"1", LONG).expect_err("sent")));
     assert!(send(ready(sender.send_async(b"1")).expect_err("sent")));
-    assert!(send(sender.reserve(8).expect_err("room")));
-    assert!(send(sender.try_reserve(8).expect_err("room")));
-    assert!(send(sender.reserve_timeout(8, LONG).expect_err("room")));
+    assert!(send(sender.loan(8).expect_err("room")));
+    assert!(send(sender.try_loan(8).expect_err("room")));
+    assert!(send(sender.loan_timeout(8, LONG).expect_err("room")));
     assert!(send(sender.opened(LONG).expect_err("opened")));
     assert!(acked(sender.flush().expect_err("flushed")));
     assert!(acked(sender.flush_timeout(LONG).expect_err("flushed")));

@@ -395,7 +395,7 @@ fn a_sender_with_a_leaked_reservation_is_dropped_with_that_reason() {
     let _receiver = here.receiver::<[u8]>().expect("a receiver");
     let alone = cast.members[0].peer.channel("alone").codec::<Raw>();
     let mut alone = alone.sender::<[u8]>().expect("a sender");
-    std::mem::forget(alone.reserve(8).expect("room"));
+    std::mem::forget(alone.loan(8).expect("room"));
     group.join_sender(alone).expect("it has no clone");
     group.send(b"to the other").expect("sent");
     let lost = group.next_lost().expect("one");

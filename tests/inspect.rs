@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use ibex::{Fabric, ListenErrorKind, MessageStages, Node, Peer, Policy, Raw, Role};
+use ibex::{Fabric, ListenErrorKind, Node, Peer, Policy, Raw, Role, stats::MessageStages};
 use rustix::process::{Uid, geteuid};
 use serde_json::Value;
 

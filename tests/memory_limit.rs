@@ -251,7 +251,7 @@ fn attackers() {
     for (_, sender) in &mut ends {
         for _ in 0..ANNOUNCED {
             // The memory is sent as zeros, without being written.
-            let place = sender.reserve(LENGTH).expect("room");
+            let place = sender.loan(LENGTH).expect("room");
             place.send().expect("announced");
         }
     }

@@ -138,7 +138,7 @@ fn receive(party: &mut Party, length: usize) {
     }
 }
 
-/// The control: the bytes that `detach` copied must be found elsewhere.
+/// The control: the bytes that `into_owned` copied must be found elsewhere.
 fn receive_detached(party: &mut Party) {
     let messages = messages(party.setup, 64);
     let mut receiver = party
@@ -152,7 +152,7 @@ fn receive_detached(party: &mut Party) {
     for _ in 0..messages {
         let message = receiver.recv().unwrap();
         let arrived = message.as_ptr().addr();
-        let message = message.detach();
+        let message = message.into_owned();
         let address = message.as_ptr().addr();
         moved += usize::from(address != arrived);
         if party.setup.fabric == Fabric::Shm {

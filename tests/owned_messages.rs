@@ -103,8 +103,8 @@ fn a_message_set_to_acknowledge_on_drop_does() {
         assert_eq!(next().ack_on_drop().into_value(), 1);
         drop(next().ack_on_drop());
         // A detached message also returns a buffer, before or afterwards.
-        drop(next().detach().ack_on_drop());
-        assert_eq!(*next().ack_on_drop().detach(), 4);
+        drop(next().into_owned().ack_on_drop());
+        assert_eq!(*next().ack_on_drop().into_owned(), 4);
         sender.wait_acked(4).expect("acknowledged");
         let message = next().ack_on_drop();
         let panicked = catch_unwind(AssertUnwindSafe(move || {

@@ -89,7 +89,7 @@ fn a_send_that_is_given_up_sends_nothing() {
             sender.send(&number).expect("sent");
         }
         give_up(sender.send_async(&100));
-        give_up(sender.ready_async());
+        give_up(sender.reserve_async());
         give_up(async { sender.sink::<u64>().send(101).await });
         // A permit was ready and is given up.
         for number in 1..=WINDOW {
@@ -97,7 +97,7 @@ fn a_send_that_is_given_up_sends_nothing() {
             assert_eq!(*message, number);
         }
         receiver.try_recv().expect_err("nothing more");
-        drop(smol::block_on(sender.ready_async()).expect("room"));
+        drop(smol::block_on(sender.reserve_async()).expect("room"));
         let last = smol::block_on(sender.send_async(&9)).expect("sent");
         assert_eq!(last, WINDOW + 1);
         assert_eq!(*receiver.recv().expect("a message"), 9);
@@ -117,11 +117,11 @@ fn a_reservation_that_is_given_up_keeps_no_room() {
         sender.opened(LONG).expect("open");
         // Short messages lie in the ring, long ones in memory of their own.
         for length in [8, 3 << 20] {
-            drop(smol::block_on(sender.reserve_async(length)).expect("room"));
-            let mut reserved = smol::block_on(sender.reserve_async(length)).expect("room");
+            drop(smol::block_on(sender.loan_async(length)).expect("room"));
+            let mut reserved = smol::block_on(sender.loan_async(length)).expect("room");
             reserved.fill(1);
             reserved.send().expect("sent");
-            give_up(sender.reserve_async(length));
+            give_up(sender.loan_async(length));
             let message = receiver.recv().expect("a message");
             assert_eq!((message.len(), message[length - 1]), (length, 1));
             drop(message);
@@ -257,7 +257,7 @@ fn a_waker_that_is_left_is_taken_back() {
             })
             .collect();
         assert!(poll_recv(&mut receiver, &waker).is_pending());
-        assert!(poll_ready(&mut sender, &waker).is_pending());
+        assert!(poll_reserve(&mut sender, &waker).is_pending());
         assert!(poll_acked(&mut sender, &waker, 2 * WINDOW).is_pending());
         drop(receiver);
         drop(sender);
@@ -275,7 +275,7 @@ fn room_and_acknowledgements_have_a_waker_each() {
             sender.send(&number).expect("sent");
         }
         let ((room, room_waker), (acks, acks_waker)) = (count(), count());
-        assert!(poll_ready(&mut sender, &room_waker).is_pending());
+        assert!(poll_reserve(&mut sender, &room_waker).is_pending());
         assert!(poll_acked(&mut sender, &acks_waker, 1).is_pending());
         receiver.recv().expect("a message").ack();
         receiver.try_recv().ok();
@@ -287,7 +287,7 @@ fn room_and_acknowledgements_have_a_waker_each() {
         .expect("acknowledged");
         acks.is_nobodys_but(&acks_waker);
         smol::block_on(std::future::poll_fn(|context| {
-            sender.poll_ready(context).map(|permit| permit.map(drop))
+            sender.poll_reserve(context).map(|permit| permit.map(drop))
         }))
         .expect("room");
         room.is_nobodys_but(&room_waker);
@@ -307,7 +307,7 @@ fn a_permit_is_room_that_no_clone_takes() {
         for number in 1..WINDOW {
             clone.send(&number).expect("sent");
         }
-        let permit = smol::block_on(sender.ready_async()).expect("room for one");
+        let permit = smol::block_on(sender.reserve_async()).expect("room for one");
         assert!(permit.bytes() >= size_of::<u64>());
         // Another task of the same thread waits like any other.
         let full = clone.try_send(&100);
@@ -332,7 +332,7 @@ fn a_permit_is_room_that_no_clone_takes() {
             assert_eq!(*receiver.recv().expect("a message"), number);
         }
         receiver.try_recv().expect_err("nothing more");
-        let permit = smol::block_on(sender.ready_async()).expect("room");
+        let permit = smol::block_on(sender.reserve_async()).expect("room");
         drop(permit);
         clone.send(&1).expect("sent");
         assert_eq!(receiver.recv().expect("a message").sequence(), WINDOW + 1);
@@ -350,7 +350,7 @@ fn a_permit_for_less_than_the_message_is_an_attempt() {
         let receiver = here.channel("bytes").codec::<Raw>();
         let mut receiver = receiver.receiver::<[u8]>().expect("a receiver");
         sender.send(&[1; 8]).expect("sent");
-        let permit = smol::block_on(sender.ready_async()).expect("room");
+        let permit = smol::block_on(sender.reserve_async()).expect("room");
         assert!((8..1000).contains(&permit.bytes()), "{permit:?}");
         assert_eq!(permit.send(&[2; 1000]).expect("there is room"), 2);
         // Fill the ring completely.
@@ -360,7 +360,7 @@ fn a_permit_for_less_than_the_message_is_an_attempt() {
         }
         sender.try_send(&[4; 8]).expect("a short one fits");
         sent += 1;
-        let permit = smol::block_on(sender.ready_async()).expect("another fits");
+        let permit = smol::block_on(sender.reserve_async()).expect("another fits");
         let full = permit.send(&[5; 1000]);
         assert!(
             matches!(&full, Err(error) if error.kind() == SendErrorKind::Full),
@@ -496,8 +496,8 @@ fn poll_recv(
     receiver.poll_recv(&mut Context::from_waker(waker))
 }
 
-fn poll_ready(sender: &mut Sender<u64, Pod>, waker: &Waker) -> Poll<()> {
-    let permit = sender.poll_ready(&mut Context::from_waker(waker));
+fn poll_reserve(sender: &mut Sender<u64, Pod>, waker: &Waker) -> Poll<()> {
+    let permit = sender.poll_reserve(&mut Context::from_waker(waker));
     permit.map(|permit| drop(permit.expect("the channel goes on")))
 }
 
@@ -568,10 +568,10 @@ fn owned_ends_and_permits_can_move_to_other_threads() {
     fn is_send<T: Send>(_: &T) {}
     let pair = Pair::over(Fabric::Shm);
     let (mut sender, receiver) = pair.channel("numbers");
-    is_send(&sender.ready_async());
+    is_send(&sender.reserve_async());
     is_send(&receiver.into_stream());
     is_send(&sender.into_sink::<u64>());
     let bytes = pair.peers[0].channel("bytes").codec::<Raw>();
     let mut bytes = bytes.sender::<[u8]>().expect("a sender");
-    is_send(&bytes.reserve_async(1));
+    is_send(&bytes.loan_async(1));
 }

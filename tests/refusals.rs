@@ -462,7 +462,7 @@ fn a_thread_that_holds_a_reservation_is_told_so_when_its_clone_sends() {
     let raw = theirs.channel("log").codec::<Raw>();
     let _receiver = raw.receiver::<[u8]>().expect("the other");
     let mut clone = sender.clone();
-    let reservation = sender.reserve(8).expect("room");
+    let reservation = sender.loan(8).expect("room");
     let error = clone
         .try_send(&[1])
         .expect_err("it cannot be this clone's turn");
@@ -480,7 +480,7 @@ fn a_wait_for_another_clone_says_so() {
     let raw = theirs.channel("log").codec::<Raw>();
     let _receiver = raw.receiver::<[u8]>().expect("the other");
     let mut clone = sender.clone();
-    let reservation = sender.reserve(8).expect("room");
+    let reservation = sender.loan(8).expect("room");
     let waiting = std::thread::spawn(move || clone.send_timeout(&[1], MOMENT).map_err(Box::new));
     let late = waiting.join().expect("an answer").expect_err("no turn");
     assert!(late.is_transient(), "its turn may come later: {late}");

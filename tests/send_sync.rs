@@ -6,11 +6,12 @@
 
 use ibex::{
     ChannelBuilder, CloseReport, ConnectError, Counts, EndCause, Event, Events, FanIn, FanInEvent,
-    Group, Iter, ListenError, Message, Node, NodeBuilder, NodeStats, OpenError, Peer, PeerAt,
-    PeerId, Pod, Raw, Receiver, RecvError, Reservation, Select, SendError, Sender, Serde,
-    SessionStats, VersionedReceiver, VersionedSender, Versions, WaitError,
+    Group, ListenError, Loan, Message, Node, NodeBuilder, OpenError, Peer, PeerAt, PeerId, Pod,
+    Raw, Receiver, RecvError, Select, SendError, Sender, Serde, VersionedReceiver, VersionedSender,
+    Versions, WaitError,
     discovery::{Peers, PeersEvent, PeersEvents},
     log::LogSender,
+    stats::{NodeStats, SessionStats},
 };
 
 #[ibex::message]
@@ -64,7 +65,7 @@ fn handles_move_between_threads() {
     is_clone::<Sender<Entry>>();
     is_send::<Receiver<Entry>>();
     is_send::<Receiver<[u8], Raw>>();
-    is_send::<Iter<'static, Entry, ibex::Rkyv>>();
+    is_send::<<&'static mut Receiver<Entry, ibex::Rkyv> as IntoIterator>::IntoIter>();
     is_static::<Sender<Entry>>();
     is_static::<Receiver<Entry>>();
     is_send::<VersionedSender<Entry, u64>>();
@@ -118,8 +119,8 @@ fn messages_go_where_they_like() {
 
 #[test]
 fn a_reservation_belongs_to_its_sender() {
-    is_not!(Cloned: Clone, Reservation<'static>);
-    is_not!(Copied: Copy, Reservation<'static>);
+    is_not!(Cloned: Clone, Loan<'static>);
+    is_not!(Copied: Copy, Loan<'static>);
 }
 
 #[test]

@@ -41,7 +41,7 @@ impl Future for AcceptAsync<'_> {
         this.node.check_listening()?;
         let accepted = this
             .node
-            .runtime
+            .runtime()
             .poll_accept(&mut this.held, context.waker());
         Poll::Ready(match ready!(accepted) {
             Some(session) => Ok(this.node.peer(session)),
@@ -52,6 +52,6 @@ impl Future for AcceptAsync<'_> {
 
 impl Drop for AcceptAsync<'_> {
     fn drop(&mut self) {
-        self.node.runtime.leave_accept(&mut self.held);
+        self.node.runtime().leave_accept(&mut self.held);
     }
 }

@@ -40,7 +40,7 @@ impl Node {
     /// Begins to close, and makes sure that the close ends. Returns the report if that took no
     /// waiting.
     fn begin_close(&self, timeout: Duration) -> Option<CloseReport> {
-        let runtime = self.runtime.clone();
+        let runtime = self.runtime().clone();
         if runtime.driver() == Driver::Tasks {
             runtime.close_in_passing(timeout);
             return None;
@@ -66,14 +66,14 @@ impl Future for CloseAsync<'_> {
         if let Some(report) = timeout.and_then(|timeout| this.node.begin_close(timeout)) {
             return Poll::Ready(report);
         }
-        let runtime = &this.node.runtime;
+        let runtime = this.node.runtime();
         runtime.poll_closed(&mut this.wait, context.waker())
     }
 }
 
 impl Drop for CloseAsync<'_> {
     fn drop(&mut self) {
-        self.node.runtime.leave_closed(&mut self.wait);
+        self.node.runtime().leave_closed(&mut self.wait);
     }
 }
 

@@ -14,10 +14,10 @@
 //!
 //! | future | dropped before it is ready |
 //! |---|---|
-//! | [`recv_async`](Receiver::recv_async), [`next_async`](Receiver::next_async), [`next_async`](crate::FanIn::next_async) of a fan-in, [`stream`](Receiver::stream) | what had come is there for the next call |
-//! | [`opened_async`](Sender::opened_async) of either end | nothing changes |
+//! | [`recv_async`](Receiver::recv_async), [`next_async`](Receiver::next_async), [`recv_many_async`](Receiver::recv_many_async), [`next_async`](crate::FanIn::next_async) of a fan-in, [`stream`](Receiver::stream) | what had come is there for the next call |
+//! | [`opened_async`](Sender::opened_async) of either end, [`closed_async`](Sender::closed_async) | nothing changes |
 //! | [`send_async`](Sender::send_async) | nothing was sent |
-//! | [`ready_async`](Sender::ready_async), [`reserve_async`](Sender::reserve_async) | no room is kept |
+//! | [`reserve_async`](Sender::reserve_async), [`loan_async`](Sender::loan_async) | no room is kept |
 //! | [`flush_async`](Sender::flush_async), [`wait_acked_async`](Sender::wait_acked_async) | nothing changes |
 //! | [`sink`](Sender::sink) | a value that it keeps is not sent; flush it first |
 //! | [`accept_async`](crate::Node::accept_async) | a peer that had come is there for the next call |
@@ -34,12 +34,12 @@
 //! # Polls
 //!
 //! A program that writes its own futures calls [`Receiver::poll_recv`], [`Sender::poll_send`],
-//! [`poll_ready`](Sender::poll_ready), [`poll_reserve`](Sender::poll_reserve),
+//! [`poll_reserve`](Sender::poll_reserve), [`poll_loan`](Sender::poll_loan),
 //! [`poll_flush`](Sender::poll_flush) and [`poll_acked`](Sender::poll_acked). These polls need
 //! nothing besides the handle, which keeps the waker of the last poll:
 //!
-//! - A receiver keeps one waker. A sender keeps one for room (`poll_send`, `poll_ready`,
-//!   `poll_reserve`), and one each for `poll_flush` and `poll_acked`.
+//! - A receiver keeps one waker. A sender keeps one for room (`poll_send`, `poll_reserve`,
+//!   `poll_loan`), and one each for `poll_flush` and `poll_acked`.
 //! - Polling again with another waker replaces it. Polling with the same one costs neither a system
 //!   call nor an entry.
 //! - The answer takes the waker back, and so do the drop of the handle,
@@ -63,7 +63,7 @@
 //!         let this = self.get_mut();
 //!         loop {
 //!             // No request is taken that could not be answered at once.
-//!             drop(ready!(this.answers.poll_reserve(context, 4096))?);
+//!             drop(ready!(this.answers.poll_loan(context, 4096))?);
 //!             match ready!(this.requests.poll_recv(context)) {
 //!                 Ok(request) => this.answers.try_send(&request[..request.len().min(4096)])?,
 //!                 Err(error) if error.kind() == RecvErrorKind::Ended => return Poll::Ready(Ok(())),

@@ -169,6 +169,27 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
         receiver::until_end(self.recv_async().await)
     }
 
+    /// Receives up to `limit` messages in a task, as [`recv_many`](Self::recv_many) does. It waits
+    /// for the first message alone.
+    ///
+    /// Dropping the future loses no message.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`recv_many`](Self::recv_many), except that the future waits for the peer to
+    /// open its end without a time limit.
+    pub async fn recv_many_async(
+        &mut self,
+        into: &mut Vec<Message<T, C>>,
+        limit: usize,
+    ) -> Result<usize, RecvError> {
+        if limit == 0 {
+            return Ok(0);
+        }
+        let first = self.next_async().await?;
+        self.take_many(first, into, limit)
+    }
+
     /// Waits in a task until the peer has opened its end. Dropping the future changes nothing.
     ///
     /// # Errors

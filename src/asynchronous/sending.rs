@@ -9,13 +9,14 @@ use std::{
 };
 
 use ibex_codec::{Codec, Raw};
+use ibex_ring::parking::Ticket;
 use ibex_transport::{
     channel::{RawReservation, SendHandle},
     node::Stopwatch,
 };
 
 use super::sink::SendSink;
-use crate::{Permit, Reservation, SendError, Sender, WaitError, message::DefaultCodec};
+use crate::{Loan, Permit, SendError, Sender, WaitError, message::DefaultCodec};
 
 impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// Sends a message in a task. Pending while the channel's window is full, or while the peer has
@@ -66,7 +67,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///     to: &mut Sender<[u8], Raw>,
     ///     newest: impl Fn() -> Vec<u8>,
     /// ) -> Result<(), Box<dyn std::error::Error>> {
-    ///     let permit = to.ready_async().await?;
+    ///     let permit = to.reserve_async().await?;
     ///     permit.send(&newest())?;
     ///     Ok(())
     /// }
@@ -75,11 +76,11 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// # Errors
     ///
     /// The errors of [`send_async`](Self::send_async).
-    pub fn ready_async(&mut self) -> impl Future<Output = Result<Permit<'_, T, C>, SendError>> {
+    pub fn reserve_async(&mut self) -> impl Future<Output = Result<Permit<'_, T, C>, SendError>> {
         ReserveAsync::new(&mut self.handle, None)
     }
 
-    /// Polls for a permit, as [`ready_async`](Self::ready_async) does.
+    /// Polls for a permit, as [`reserve_async`](Self::reserve_async) does.
     ///
     /// A [`Permit`] that is dropped keeps no room. As long as the sender has no clone, nothing else
     /// takes the room, so a later [`try_send`](Self::try_send) of a message of [that
@@ -90,7 +91,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// # Errors
     ///
     /// The errors of [`send_async`](Self::send_async).
-    pub fn poll_ready(
+    pub fn poll_reserve(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<Permit<'_, T, C>, SendError>> {
@@ -106,6 +107,30 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// without a time limit until the peer opens its end, whatever `open_timeout` is.
     pub fn opened_async(&mut self) -> impl Future<Output = Result<(), SendError>> {
         SenderOpenedAsync(&mut self.handle)
+    }
+
+    /// Waits in a task until the channel is [over](Self::is_closed): the receiver was closed or
+    /// dropped, or the session has ended. Calls of this sender fail then.
+    ///
+    /// Nothing else wakes it. Dropping the future changes nothing. The future borrows the sender, so
+    /// a task that sends meanwhile waits on a clone.
+    ///
+    /// ```
+    /// use ibex::{Raw, Sender};
+    ///
+    /// /// Produces until nobody receives any more.
+    /// async fn produce(to: Sender<[u8], Raw>, work: impl Future<Output = ()>) {
+    ///     tokio::select! {
+    ///         () = to.closed_async() => println!("the receiver of {} has gone", to.name()),
+    ///         () = work => {}
+    ///     }
+    /// }
+    /// ```
+    pub fn closed_async(&self) -> impl Future<Output = ()> {
+        ClosedAsync {
+            handle: &self.handle,
+            held: None,
+        }
     }
 
     /// Delivers in a task everything that was sent to the peer's engine, and ends this handle, as
@@ -232,34 +257,34 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
 }
 
 impl Sender<[u8], Raw> {
-    /// Reserves room in a task for a message of `length` bytes, to be built in place.
+    /// Lends room in a task for a message of `length` bytes, to be built in place, as
+    /// [`loan`](Self::loan) does.
     ///
-    /// Dropping the future reserves nothing. The reservation itself is that of
-    /// [`reserve`](Self::reserve).
+    /// Dropping the future keeps no room.
     ///
     /// # Errors
     ///
     /// The errors of [`send_async`](Self::send_async).
-    pub fn reserve_async(
+    pub fn loan_async(
         &mut self,
         length: usize,
-    ) -> impl Future<Output = Result<Reservation<'_>, SendError>> {
+    ) -> impl Future<Output = Result<Loan<'_>, SendError>> {
         ReserveAsync::new(&mut self.handle, Some(length))
     }
 
-    /// Polls for a reservation, as [`reserve_async`](Self::reserve_async) does. Pending means that
-    /// nothing is reserved, and the length may be another the next time.
+    /// Polls for a loan, as [`loan_async`](Self::loan_async) does. Pending means that
+    /// no room is kept, and the length may be another the next time.
     ///
     /// # Errors
     ///
     /// The errors of [`send_async`](Self::send_async).
-    pub fn poll_reserve(
+    pub fn poll_loan(
         &mut self,
         context: &mut Context<'_>,
         length: usize,
-    ) -> Poll<Result<Reservation<'_>, SendError>> {
+    ) -> Poll<Result<Loan<'_>, SendError>> {
         let reserved = self.handle.poll_reserve(context.waker(), Some(length));
-        reserved.map_or(Poll::Pending, |raw| Poll::Ready(Ok(Reservation::new(raw?))))
+        reserved.map_or(Poll::Pending, |raw| Poll::Ready(Ok(Loan::new(raw?))))
     }
 }
 
@@ -306,7 +331,29 @@ impl Drop for SenderOpenedAsync<'_> {
     }
 }
 
-/// A wait for room; see [`Sender::ready_async`] and [`Sender::reserve_async`].
+/// A wait for the end of the channel; see [`Sender::closed_async`].
+struct ClosedAsync<'a> {
+    handle: &'a SendHandle,
+    /// Each wait keeps a ticket of its own, so that several may wait by one handle.
+    held: Option<Ticket>,
+}
+
+impl Future for ClosedAsync<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Self { handle, held } = self.get_mut();
+        handle.poll_over(held, context.waker())
+    }
+}
+
+impl Drop for ClosedAsync<'_> {
+    fn drop(&mut self) {
+        self.handle.leave_over(&mut self.held);
+    }
+}
+
+/// A wait for room; see [`Sender::reserve_async`] and [`Sender::loan_async`].
 ///
 /// Dropping the future reserves nothing. The future panics if it is polled again after it was
 /// ready.
@@ -317,7 +364,7 @@ pub(crate) struct ReserveAsync<'a, R> {
     _reserved: PhantomData<fn() -> R>,
 }
 
-/// Output of [`ReserveAsync`]: a [`Permit`] or a [`Reservation`].
+/// Output of [`ReserveAsync`]: a [`Permit`] or a [`Loan`].
 pub(crate) trait ReserveOutput<'a> {
     fn of(raw: RawReservation<'a>) -> Self;
 }
@@ -328,7 +375,7 @@ impl<'a, T: ?Sized, C: Codec<T>> ReserveOutput<'a> for Permit<'a, T, C> {
     }
 }
 
-impl<'a> ReserveOutput<'a> for Reservation<'a> {
+impl<'a> ReserveOutput<'a> for Loan<'a> {
     fn of(raw: RawReservation<'a>) -> Self {
         Self::new(raw)
     }

@@ -150,7 +150,7 @@ fn carried(here: NodeBuilder, there: NodeBuilder) -> Vec<(Option<TraceContext>, 
         while let Some(request) = service.next().expect("an orderly end") {
             let request = match carried.len() % 2 {
                 0 => request,
-                _ => request.detach(),
+                _ => request.into_owned(),
             };
             carried.push((request.trace_context(), request.metadata().clone()));
             let sum = sum(&request);
@@ -348,7 +348,7 @@ fn messages_carry_trace_context_if_both_ends_ask_for_it() {
                 for length in LENGTHS {
                     sender.send(&vec![length as u8; length]).expect("sent");
                 }
-                let mut page = sender.reserve(9).expect("room");
+                let mut page = sender.loan(9).expect("room");
                 page.fill(9);
                 let last = page.send().expect("sent");
                 sender.wait_acked(last).expect("acknowledged");
@@ -357,7 +357,7 @@ fn messages_carry_trace_context_if_both_ends_ask_for_it() {
                 let message = receiver.recv().expect("a message");
                 let message = match at % 2 {
                     0 => message,
-                    _ => message.detach(),
+                    _ => message.into_owned(),
                 };
                 assert_eq!(message.trace_context(), expected, "{fabric} {length}");
                 assert_eq!(message.len(), length);

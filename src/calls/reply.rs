@@ -14,7 +14,7 @@ use crate::message::DefaultCodec;
 ///
 /// While a reply is held, it holds up the caller's channel of replies once the window behind it is
 /// full, and so all calls of its [`Caller`](crate::calls::Caller) and of its clones. A program that
-/// keeps replies calls [`detach`](Self::detach), which copies the bytes out. Replies that were not
+/// keeps replies calls [`into_owned`](Self::into_owned), which copies the bytes out. Replies that were not
 /// taken yet hold nothing up: they are copied out when the window needs it.
 pub struct Reply<R: ?Sized, C: Codec<R> = DefaultCodec> {
     opened: DecodedPayload<R, C>,
@@ -28,7 +28,7 @@ impl<R: ?Sized, C: Codec<R>> Reply<R, C> {
     /// Copies the bytes into memory of their own, so that the reply holds nothing up however long
     /// it is kept.
     #[must_use]
-    pub fn detach(mut self) -> Self {
+    pub fn into_owned(mut self) -> Self {
         self.opened.copy_out();
         self
     }

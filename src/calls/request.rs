@@ -37,7 +37,7 @@ use crate::{PeerAt, PeerNames, SendError, SendErrorKind, TraceContext, message::
 ///
 /// While a request is held where it arrived, it holds up further requests of its caller once the
 /// window behind it is full; other callers go on. A handler that takes long calls
-/// [`detach`](Self::detach). The first item of a stream does so by itself.
+/// [`into_owned`](Self::into_owned). The first item of a stream does so by itself.
 pub struct Request<Q: ?Sized, R: ?Sized, C: Codec<Q> = DefaultCodec> {
     opened: DecodedPayload<Q, C>,
     call: Call,
@@ -198,7 +198,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
 
     /// Copies the request out of its channel, so that it holds nothing up however long it is kept.
     #[must_use]
-    pub fn detach(mut self) -> Self {
+    pub fn into_owned(mut self) -> Self {
         self.copy_out();
         self
     }

@@ -103,13 +103,13 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
     pub(super) fn of_node(template: ChannelTemplate, node: &Node) -> Result<Self, OpenError> {
         node.check_fork()?;
         let template = template.told_as(Interface::Service).checked()?;
-        let name = node.runtime.take_service_name(template.name());
+        let name = node.runtime().take_service_name(template.name());
         let name = name.ok_or_else(|| OpenError::name_taken(template.name()))?;
         let source = RequestSource::of_node(Gathered::open(node, template.clone())?);
         Ok(Self::on(
             source,
             template,
-            node.runtime.state().clone(),
+            node.runtime().state().clone(),
             name,
         ))
     }

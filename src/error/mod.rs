@@ -27,6 +27,7 @@ use crate::Suspension;
 mod connect;
 mod fault;
 mod interface;
+mod io;
 mod listen;
 mod not_opened;
 mod open;

@@ -60,7 +60,7 @@ impl<O: Opener> Gathered<O> {
         Ok(Self {
             template: template.checked()?,
             defaults: node.channel_defaults(),
-            gathering: Gathering::of(&node.runtime),
+            gathering: Gathering::of(node.runtime()),
             members: Vec::new(),
             live: 0,
             looks: Looks::Memory,

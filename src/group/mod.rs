@@ -146,7 +146,7 @@ impl<C> ChannelBuilder<C, &Node> {
         C: Codec<T>,
     {
         let template = self.template.checked()?;
-        let runtime = &self.at.runtime;
+        let runtime = self.at.runtime();
         let node = runtime.state();
         Ok(Group {
             ack_waits: node.recorder(Measured::AckWaits, template.name()),

@@ -19,8 +19,12 @@ use ibex_transport::{
 
 use super::json::{self, Object};
 use crate::{
-    ChannelState, ChannelStats, EngineStats, NodeSession, NodeStats, NodeTotals, PeerId, Role,
-    SecurityStats, SessionState, listener::FailureCounts,
+    PeerId, Role,
+    listener::FailureCounts,
+    stats::{
+        ChannelState, ChannelStats, EngineStats, NodeSession, NodeStats, NodeTotals, SecurityStats,
+        SessionState,
+    },
 };
 
 /// What there is to see of a node.

@@ -29,10 +29,10 @@
 //! | `environment` | the variables that replaced what the program said |
 //! | `security` | `handshakes`, `failures` and `certificate_expires_unix_s` |
 //! | `memory` | `limit_bytes` and `held_bytes` of [long messages](crate::NodeBuilder::memory_limit); with the feature `verbs` also `pinned_bytes`, which devices have registered, and `pinned_limit_bytes` |
-//! | `totals` | what the node has counted since it was made: [`NodeTotals`](crate::NodeTotals), with every [`SessionStats`](crate::SessionStats) by its name in `counters` |
-//! | `engines` | [`EngineStats`](crate::EngineStats) of each engine |
-//! | `slow` | the [slowest messages](crate::Node::slow_messages) of the last minute: `peer`, `address`, `name`, `channel`, `end`, `sequence`, `ago_ns`, `total_ns`, and the known [stages](crate::MessageStages) in `stages` |
-//! | `sessions` | [`NodeSession`](crate::NodeSession): `peer`, `address`, `engine`, `name`, `authenticated_as`, `fabric`, `first_fabric`, `fabric_reason`, `state`, `suspension`, `completion_polling`, `counters`, and `channels` with the fields of [`ChannelStats`](crate::ChannelStats) |
+//! | `totals` | what the node has counted since it was made: [`NodeTotals`](crate::stats::NodeTotals), with every [`SessionStats`](crate::stats::SessionStats) by its name in `counters` |
+//! | `engines` | [`EngineStats`](crate::stats::EngineStats) of each engine |
+//! | `slow` | the [slowest messages](crate::Node::slow_messages) of the last minute: `peer`, `address`, `name`, `channel`, `end`, `sequence`, `ago_ns`, `total_ns`, and the known [stages](crate::stats::MessageStages) in `stages` |
+//! | `sessions` | [`NodeSession`](crate::stats::NodeSession): `peer`, `address`, `engine`, `name`, `authenticated_as`, `fabric`, `first_fabric`, `fabric_reason`, `state`, `suspension`, `completion_polling`, `counters`, and `channels` with the fields of [`ChannelStats`](crate::stats::ChannelStats) |
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -46,4 +46,4 @@ pub(crate) use socket_place::SocketPlace;
 pub use socket_place::{folders, sockets};
 
 #[cfg(doc)]
-use crate::NodeStats;
+use crate::stats::NodeStats;

@@ -111,7 +111,7 @@ impl StreamRequest {
         let channel = channel.told_as(Interface::Listener);
         let ends = StreamEnds::new(peer.clone(), name, next_number(), Side::Connecting);
         Ok(Self {
-            announcer: channel.shared_sender().map_err(error::of_open)?,
+            announcer: channel.shared_sender()?,
             announced: Announced::new(ends),
             sequence: None,
         })
@@ -193,7 +193,7 @@ impl RequestFailure {
 impl From<RequestFailure> for io::Error {
     fn from(failure: RequestFailure) -> Self {
         match failure {
-            RequestFailure::Unopened(error) => error::of_open(error),
+            RequestFailure::Unopened(error) => error.into(),
             RequestFailure::Unsent(error) => error::of_connect(error),
             RequestFailure::Unaccepted(error) => error::of_acceptance(error),
         }

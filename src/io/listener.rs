@@ -17,7 +17,6 @@ use super::{
     Stream,
     announcement::{Announced, Announcement, Side, StreamEnds},
     connecting::check_name,
-    error,
 };
 use crate::{
     ConnectError, FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt,
@@ -82,7 +81,7 @@ impl Listener {
     pub fn bind(node: &Node, name: &str) -> io::Result<Self> {
         check_name(name)?;
         let taken = || io::Error::new(io::ErrorKind::AddrInUse, NameTaken(name.to_owned()));
-        let name = node.listener_names.take(name).ok_or_else(taken)?;
+        let name = node.parts.listener_names.take(name).ok_or_else(taken)?;
         let requests = node.channel(&name).codec::<Announcement>();
         let requests = requests
             .window_messages(BACKLOG)
@@ -168,7 +167,7 @@ impl Listener {
                 None => message.ack(),
             },
             FanInEvent::Lost(peer, error) => match error.into_open_error() {
-                Ok(error) => return Err(error::of_open(error)),
+                Ok(error) => return Err(error.into()),
                 Err(error) => {
                     tracing::debug!(%peer, %error, listener = self.name(), "a peer connects no more");
                 }
@@ -198,7 +197,7 @@ impl Listener {
             }
             Err(error) => {
                 self.held = Some(held);
-                Err(error::of_open(error))
+                Err(error.into())
             }
         }
     }

@@ -10,8 +10,8 @@ use ibex_codec::Raw;
 use ibex_ring::parking::Patience;
 use ibex_transport::channel::{ChannelError, RawMessage, ReceiveHandle};
 
-use super::{Stream, WriteHalf, announcement::Side, error};
-use crate::{Peer, Receiver};
+use super::{Stream, WriteHalf, announcement::Side};
+use crate::{Peer, Receiver, RecvError};
 
 /// The half of a [`Stream`] that reads. See [`Stream::into_split`].
 ///
@@ -190,7 +190,7 @@ impl ReadHalf {
     fn has_to_wait(&mut self) -> io::Result<bool> {
         match mem::take(&mut self.failed) {
             None => Ok(self.current.is_none() && !self.is_over),
-            Some(error) => Err(error::of_recv(error.into())),
+            Some(error) => Err(RecvError::from(error).into()),
         }
     }
 
@@ -198,7 +198,7 @@ impl ReadHalf {
         match received {
             Ok(message) => self.begin(message),
             Err(ChannelError::Ended) => self.is_over = true,
-            Err(error) => return Err(error::of_recv(error.into())),
+            Err(error) => return Err(RecvError::from(error).into()),
         }
         Ok(())
     }

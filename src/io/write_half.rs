@@ -8,8 +8,8 @@ use std::{
 
 use ibex_codec::Raw;
 
-use super::{announcement::Side, error};
-use crate::{Peer, Reservation, Sender};
+use super::announcement::Side;
+use crate::{Loan, Peer, Sender};
 
 /// The half of a [`Stream`](super::Stream) that writes; see
 /// [`Stream::into_split`](super::Stream::into_split).
@@ -88,7 +88,7 @@ impl WriteHalf {
             return Poll::Ready(Ok(0));
         }
         let waited = sender.drop_wakers();
-        let room = ready!(sender.poll_reserve(context, bytes)).map_err(error::of_send);
+        let room = ready!(sender.poll_loan(context, bytes)).map_err(io::Error::from);
         let written = room.and_then(|room| send(room, from));
         if waited {
             // A caller may have put other work aside behind the pending write, and resumes it when
@@ -107,10 +107,10 @@ impl WriteHalf {
             return Ok(0);
         }
         let room = match self.timeout {
-            None => sender.reserve(bytes),
-            Some(timeout) => sender.reserve_timeout(bytes, timeout),
+            None => sender.loan(bytes),
+            Some(timeout) => sender.loan_timeout(bytes, timeout),
         };
-        send(room.map_err(error::of_send)?, from)
+        send(room?, from)
     }
 
     /// Sends the written bytes now, if the program turns the engine.
@@ -135,7 +135,7 @@ fn piece(sender: &Sender<[u8], Raw>, from: &[io::IoSlice<'_>]) -> usize {
 }
 
 /// Sends the beginning of the slices, as much as there is room for.
-fn send(mut room: Reservation<'_>, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
+fn send(mut room: Loan<'_>, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
     let mut rest = &mut room[..];
     for slice in from {
         let part = &slice[..slice.len().min(rest.len())];
@@ -144,7 +144,7 @@ fn send(mut room: Reservation<'_>, from: &[io::IoSlice<'_>]) -> io::Result<usize
         rest = later;
     }
     let bytes = room.len();
-    room.send().map(|_| bytes).map_err(error::of_send)
+    Ok(room.send().map(|_| bytes)?)
 }
 
 fn is_finished() -> io::Error {

@@ -141,12 +141,12 @@ impl LogTurn<'_, [u8], Raw> {
         self.check(end);
         let sender = self.sender;
         let reserved = match self.waiting {
-            Waiting::No => Poll::Ready(sender.try_reserve(length)),
-            Waiting::Until(None) => Poll::Ready(sender.reserve(length)),
+            Waiting::No => Poll::Ready(sender.try_loan(length)),
+            Waiting::Until(None) => Poll::Ready(sender.loan(length)),
             Waiting::Until(Some(deadline)) => {
-                Poll::Ready(sender.reserve_timeout(length, left(deadline)))
+                Poll::Ready(sender.loan_timeout(length, left(deadline)))
             }
-            Waiting::Task(waker) => sender.poll_reserve(&mut Context::from_waker(waker), length),
+            Waiting::Task(waker) => sender.poll_loan(&mut Context::from_waker(waker), length),
         };
         let message = reserved.map(|reserved| {
             let mut bytes = reserved?;

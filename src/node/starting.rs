@@ -15,7 +15,7 @@ use ibex_transport::{
     shared_memory,
 };
 
-use super::Node;
+use super::{Node, NodeParts};
 #[cfg(feature = "verbs")]
 use crate::rdma::NodeDevices;
 use crate::{
@@ -128,7 +128,7 @@ impl Node {
             late: Vec::new(),
         }))?;
         // If a later step fails, this value is dropped, which closes the node and ends its threads.
-        let mut node = Self {
+        let mut node = NodeParts {
             runtime,
             resuming,
             local,
@@ -154,9 +154,13 @@ impl Node {
             node.inspector = Some(Inspector::start(place, node.observed())?);
         }
         tasks.spawn(&node.runtime, node.settings.time.linger)?;
-        Ok(node)
+        Ok(Self {
+            parts: Arc::new(node),
+        })
     }
+}
 
+impl NodeParts {
     fn bind(&mut self, listening: Listening) -> Result<(), ListenError> {
         let Listening { address, given } = listening;
         let local = self.local.clone();

@@ -51,7 +51,7 @@ settings! {
     /// Peers learn it when a session begins, after they were authenticated: it is
     /// [`Peer::name`](crate::Peer::name) there, and beside the node's address in their events,
     /// statistics, errors and log. Here the log and errors of channels have it beside each peer
-    /// (`via node primary`), and so have [`NodeStats`](crate::NodeStats) and `Debug` of the node,
+    /// (`via node primary`), and so have [`NodeStats`](crate::stats::NodeStats) and `Debug` of the node,
     /// so that the nodes of one process can be told apart.
     ///
     /// Nothing proves a name to a peer. Characters that are not printed as themselves, such as a
@@ -201,7 +201,7 @@ settings! {
 
     /// Keeps histograms of how long calls take, at the caller and at the handler, and of the waits
     /// for acknowledgements, by the name of the service or channel:
-    /// [`NodeStats::histograms`](crate::NodeStats::histograms).
+    /// [`NodeStats::histograms`](crate::stats::NodeStats::histograms).
     #[default(false)]
     ///
     /// Each call and each wait then reads the clock twice and adds to two counters that all threads
@@ -209,7 +209,7 @@ settings! {
     /// nothing.
     ///
     /// ```
-    /// use ibex::{Measured, Node, Pod};
+    /// use ibex::{Node, Pod, stats::Measured};
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let store = Node::builder().listen("127.0.0.1:0").build()?;

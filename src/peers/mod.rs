@@ -101,7 +101,7 @@ impl Node {
         discovery: impl Into<Box<dyn Discovery>>,
     ) -> Result<Peers, ConnectError> {
         self.check_fork()?;
-        let board = Arc::new(Board::new(self.runtime.clone()));
+        let board = Arc::new(Board::new(self.runtime().clone()));
         let inbox = Arc::<Inbox>::default();
         // From here on, an error drops `peers`, which stops what has begun.
         let peers = Peers { board, inbox };

@@ -113,7 +113,7 @@ settings! {
 
     /// Sets the way in which completions are polled.
     #[default("on a hardware device the result of its self-test, else plain")]
-    /// [`NodeStats`](crate::NodeStats) and the log tell which and why. A way that is set here is
+    /// [`NodeStats`](crate::stats::NodeStats) and the log tell which and why. A way that is set here is
     /// taken without a test, and a device that does not support it gives an error. Use this for a
     /// device on which the other way is measured to be faster, and for tests.
     pub fn completion_polling(polling: CompletionPolling);

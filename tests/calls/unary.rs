@@ -203,7 +203,7 @@ fn plain_data_and_long_replies_are_read_where_they_lie() {
             for count in [0, 1, 1_000, 100_000, 1_000_000] {
                 let reply = counting.call(&count).unwrap();
                 assert!(reply.iter().copied().eq(0..count));
-                let kept = reply.detach();
+                let kept = reply.into_owned();
                 assert!(kept.iter().copied().eq(0..count));
             }
         },

@@ -2,8 +2,8 @@
 
 use ibex::{Raw, Sender};
 
-fn reserve(mut sender: Sender<[u8], Raw>) {
-    let room = sender.reserve(64).unwrap();
+fn loan(mut sender: Sender<[u8], Raw>) {
+    let room = sender.loan(64).unwrap();
     drop(sender);
     room.send();
 }

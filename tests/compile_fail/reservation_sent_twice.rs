@@ -3,7 +3,7 @@
 use ibex::{Raw, Sender};
 
 fn send_twice(sender: &mut Sender<[u8], Raw>) {
-    let room = sender.reserve(64).unwrap();
+    let room = sender.loan(64).unwrap();
     room.send();
     room.send();
 }

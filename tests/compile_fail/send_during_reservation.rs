@@ -4,7 +4,7 @@
 use ibex::{Raw, Sender};
 
 fn interleave(sender: &mut Sender<[u8], Raw>) {
-    let room = sender.reserve(64).unwrap();
+    let room = sender.loan(64).unwrap();
     sender.send(b"in between").unwrap();
     room.send();
 }

@@ -274,7 +274,7 @@ fn codecs(stage: &mut Stage) {
                         || slice.data.is_empty()
                 );
                 // A detached message has the same value.
-                let message = message.detach();
+                let message = message.into_owned();
                 assert_eq!(message.decode().data.len(), length(number));
                 message.ack();
             }

@@ -181,7 +181,7 @@ fn held_for_long(stage: &mut Stage) {
     }
 }
 
-/// A held message stops its channel once the ring is full. After `detach`, the message is kept and
+/// A held message stops its channel once the ring is full. After `into_owned`, the message is kept and
 /// the channel continues. It can still be acknowledged.
 fn detached(stage: &mut Stage) {
     let (node, peer) = stage.meet();
@@ -230,9 +230,9 @@ fn detached(stage: &mut Stage) {
         Side::Listener => {
             let mut receiver = channel.receiver::<[u8]>().expect("a receiver");
             let first = receiver.recv().expect("a message");
-            let second = receiver.recv().expect("a message").detach();
+            let second = receiver.recv().expect("a message").into_owned();
             stage.hear("stalled", &node);
-            let first = first.detach();
+            let first = first.into_owned();
             for sequence in 3..=900 {
                 payload::check(sequence, &receiver.recv().expect("a message"));
             }
@@ -282,7 +282,7 @@ fn all_detached(stage: &mut Stage) {
                     }
                 });
                 for sequence in 1..=1000 {
-                    let guard = receiver.recv().expect("a message").detach();
+                    let guard = receiver.recv().expect("a message").into_owned();
                     payload::check(sequence, &guard);
                     to.send(guard).expect("the thread lives");
                 }
@@ -367,7 +367,7 @@ fn outlive_the_node(stage: &mut Stage) {
                     if number % 2 == 0 {
                         guard.ack();
                     } else {
-                        drop(guard.detach());
+                        drop(guard.into_owned());
                     }
                 }
             };

@@ -30,6 +30,7 @@ mod forging;
 mod gathering;
 mod grouping;
 mod guarding;
+mod handling;
 mod limiting;
 #[cfg(feature = "fake-device")]
 mod masked;
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
         gathering::SCENARIOS,
         grouping::SCENARIOS,
         guarding::SCENARIOS,
+        handling::SCENARIOS,
         acknowledging::SCENARIOS,
         refusing::SCENARIOS,
         reserving::SCENARIOS,

@@ -6,8 +6,8 @@ use std::{
 };
 
 use ibex::{
-    ChannelState, ChannelStats, EndCause, Event, Node, NodeStats, Peer, Raw, Role, SendErrorKind,
-    SessionState,
+    EndCause, Event, Node, Peer, Raw, Role, SendErrorKind,
+    stats::{ChannelState, ChannelStats, NodeStats, SessionState},
 };
 
 use crate::common::{

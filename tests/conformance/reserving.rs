@@ -38,10 +38,10 @@ fn sent_and_dropped(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = sender(&peer, "reserved");
             for sequence in 1..=last {
-                let mut unsent = sender.reserve(length(sequence + 3)).expect("room");
+                let mut unsent = sender.loan(length(sequence + 3)).expect("room");
                 unsent.fill(0xff);
                 drop(unsent);
-                let mut slot = sender.reserve(length(sequence)).expect("room");
+                let mut slot = sender.loan(length(sequence)).expect("room");
                 assert_eq!(slot.len(), length(sequence));
                 payload::fill(sequence, &mut slot);
                 payload::check(sequence, &slot);
@@ -74,23 +74,21 @@ fn full(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = channel.sender::<[u8]>().expect("a sender");
             assert!(
-                matches!(sender.try_reserve(8), Err(error) if error.kind() == SendErrorKind::NotOpened)
+                matches!(sender.try_loan(8), Err(error) if error.kind() == SendErrorKind::NotOpened)
             );
             stage.tell("announced");
             sender.opened(LONG).expect("the peer opens");
             for _ in 0..WINDOW {
-                sender.try_reserve(8).expect("room").send().expect("open");
+                sender.try_loan(8).expect("room").send().expect("open");
             }
             assert!(
-                matches!(sender.try_reserve(8), Err(error) if error.kind() == SendErrorKind::Full)
+                matches!(sender.try_loan(8), Err(error) if error.kind() == SendErrorKind::Full)
             );
-            let too_long = sender
-                .reserve(1 << 30)
-                .expect_err("above the channel's limit");
+            let too_long = sender.loan(1 << 30).expect_err("above the channel's limit");
             assert!(too_long.kind() == SendErrorKind::TooLong, "{too_long}");
             stage.tell("full");
             // The call waits for room.
-            let sent = sender.reserve(8).expect("room").send();
+            let sent = sender.loan(8).expect("room").send();
             assert_eq!(sent.expect("open"), WINDOW + 1);
             stage.hear("done", &node);
         }
@@ -113,7 +111,7 @@ fn leaked(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = sender(&peer, "leaked");
             send_all(&mut sender, 10, |_| 100);
-            mem::forget(sender.reserve(100).expect("room"));
+            mem::forget(sender.loan(100).expect("room"));
             match sender.send(b"behind it") {
                 Err(error) if error.kind() == SendErrorKind::Disconnected => {
                     assert_eq!(error.cause(), Some(&EndCause::SlotLeaked));
@@ -121,7 +119,7 @@ fn leaked(stage: &mut Stage) {
                 }
                 other => panic!("a slot was leaked: {other:?}"),
             }
-            assert!(sender.try_reserve(1).is_err());
+            assert!(sender.try_loan(1).is_err());
             stage.hear("done", &node);
         }
         Side::Listener => {
@@ -149,7 +147,7 @@ fn leaked_by_a_clone(stage: &mut Stage) {
                     .send(&payload::numbered(sequence, 100))
                     .expect("sent");
             }
-            mem::forget(clone.reserve(2 << 20).expect("room"));
+            mem::forget(clone.loan(2 << 20).expect("room"));
             drop(clone);
             match sender.send(b"behind it") {
                 Err(error) if error.kind() == SendErrorKind::Disconnected => {

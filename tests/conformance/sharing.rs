@@ -43,9 +43,9 @@ fn give_up_in_time(stage: &mut Stage) {
                 thread::yield_now();
             }
             assert!(
-                matches!(sender.try_reserve(8), Err(error) if error.kind() == SendErrorKind::Full)
+                matches!(sender.try_loan(8), Err(error) if error.kind() == SendErrorKind::Full)
             );
-            match sender.reserve_timeout(8, Duration::from_millis(20)) {
+            match sender.loan_timeout(8, Duration::from_millis(20)) {
                 Err(error) if error.kind() == SendErrorKind::Timeout => {}
                 other => panic!("the window is full: {other:?}"),
             }
@@ -86,7 +86,7 @@ fn interrupted(stage: &mut Stage) {
             let mut sender = sender(&peer, "held");
             sender.opened(LONG).expect("the peer opens");
             let mut clone = sender.clone();
-            let reserved = sender.reserve(8).expect("room");
+            let reserved = sender.loan(8).expect("room");
             thread::scope(|scope| {
                 let (entering, entered) = mpsc::channel();
                 let waiting = scope.spawn(move || {
@@ -124,7 +124,7 @@ fn both_leaked(stage: &mut Stage) {
             sender.opened(LONG).expect("the peer opens");
             let mut clone = sender.clone();
             let leaking = thread::spawn(move || {
-                mem::forget(clone.reserve(8).expect("room"));
+                mem::forget(clone.loan(8).expect("room"));
                 mem::forget(clone);
             });
             leaking.join().expect("leaked");
@@ -154,9 +154,9 @@ fn leaked_before_cloning(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = sender(&peer, "leaked");
             sender.opened(LONG).expect("the peer opens");
-            mem::forget(sender.reserve(8).expect("room"));
+            mem::forget(sender.loan(8).expect("room"));
             let mut clone = sender.clone();
-            let reserved = clone.reserve(8).expect("room");
+            let reserved = clone.loan(8).expect("room");
             let leaked = thread::scope(|scope| scope.spawn(|| sender.send(b"")).join())
                 .expect("no panic")
                 .expect_err("a slot was leaked");

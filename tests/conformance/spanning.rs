@@ -54,7 +54,7 @@ fn traced_messages(stage: &mut Stage) {
             for sequence in 1..=MESSAGES {
                 let mut message = receiver.recv().expect("a message");
                 if sequence.is_multiple_of(7) {
-                    message = message.detach();
+                    message = message.into_owned();
                 }
                 assert_eq!(message.trace_context(), context_of(sequence), "{sequence}");
                 let expected = payload::numbered(sequence, length_of(sequence));

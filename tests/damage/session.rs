@@ -155,7 +155,7 @@ impl Damaged {
             opened = opening.join().expect("opening under fire");
         });
         let stats = self.peers.each_ref().map(Peer::stats);
-        let sum = |of: fn(&ibex::SessionStats) -> u64| stats.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&ibex::stats::SessionStats) -> u64| stats.iter().map(of).sum::<u64>();
         Counted {
             damaged: DAMAGES.map(|damage| self.proxy.damaged(damage)),
             noticed: sum(|stats| stats.checksum_errors),

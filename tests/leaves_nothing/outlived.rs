@@ -210,7 +210,11 @@ pub(crate) fn fetch(
     let copies = matches!(use_, Use::Detach);
     let of_message = |message: Message<[u8], Raw>| -> Held {
         assert_eq!(message.len(), bytes);
-        let message = if copies { message.detach() } else { message };
+        let message = if copies {
+            message.into_owned()
+        } else {
+            message
+        };
         Box::new(move |use_| match use_ {
             Use::Answer => message.ack(),
             Use::Drop | Use::Detach => drop(message),
@@ -239,14 +243,18 @@ pub(crate) fn fetch(
             let caller = channel.caller::<[u8], [u8]>().expect("a caller");
             let reply = caller.call(&[1]).expect("a reply");
             assert_eq!(reply.len(), bytes);
-            let reply = if copies { reply.detach() } else { reply };
+            let reply = if copies { reply.into_owned() } else { reply };
             (Box::new(caller), Box::new(move |_| drop(reply)))
         }
         Thing::Request => {
             let mut service = channel.service::<[u8], [u8]>().expect("a service");
             let request = service.next().expect("a session").expect("a call");
             assert_eq!(request.len(), bytes);
-            let request = if copies { request.detach() } else { request };
+            let request = if copies {
+                request.into_owned()
+            } else {
+                request
+            };
             let held: Held = Box::new(move |use_| match use_ {
                 // The caller may be gone.
                 Use::Answer => drop(request.reply(&[1])),

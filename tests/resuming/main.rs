@@ -18,7 +18,7 @@ use std::{
 
 use ibex::{
     Driver, EndCause, Event, Fabric, Node, NodeBuilder, Peer, Policy, Raw, RecvErrorKind,
-    SessionState, WaitError, WaitErrorKind,
+    WaitError, WaitErrorKind, stats::SessionState,
 };
 use ibex_harness::{
     process::{Process, again, stay_with_parent},
@@ -356,7 +356,7 @@ fn a_run_is_not_taken_for_an_older_one_whose_handshake_ends_later() {
             proxy.hold(true);
             let known = builder(Fabric::Tcp).identity([7; 16]);
             let known = known.connect_timeout(LONG).handshake_timeout(LONG);
-            let node = Arc::new(known.build().unwrap());
+            let node = known.build().unwrap();
             let (dialing, at) = (node.clone(), proxy.address());
             let dialing = thread::spawn(move || dialing.connect(at).unwrap());
             wait_until(|| proxy.newest() == 1);

@@ -113,7 +113,7 @@ impl Link for RawChannels {
         let mut slot = self
             .ends
             .sender
-            .reserve(self.job.size)
+            .loan(self.job.size)
             .map_err(Error::subject)?;
         self.job.fill(sequence, 0, &mut slot);
         slot.send().map_err(Error::subject)?;
@@ -164,7 +164,7 @@ impl Link for MarkedChannels<'_> {
     #[inline]
     fn send(&mut self, sequence: u64) -> Result<(), Error> {
         let sender = &mut self.ends.sender;
-        let mut slot = sender.reserve(self.job.size).map_err(Error::subject)?;
+        let mut slot = sender.loan(self.job.size).map_err(Error::subject)?;
         slot[..MARK_BYTES].copy_from_slice(&sequence.to_le_bytes());
         if !self.is_alone {
             slot.send().map_err(Error::subject)?;

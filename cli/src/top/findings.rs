@@ -188,7 +188,7 @@ impl Findings {
                 ),
                 "Their sender waits once the window is full, however many of the later ones are \
                  released.",
-                "drop or acknowledge that message, or detach it if it is to be kept",
+                "drop or acknowledge that message, or keep it by `into_owned`",
             );
         }
     }

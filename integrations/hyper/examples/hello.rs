@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release --example hello`
 
-use std::{error::Error, sync::Arc};
+use std::error::Error;
 
 use axum::{Router, extract::Path, routing::get};
 use http_body_util::{BodyExt, Empty};
@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let incoming = Incoming::bind(&server)?;
     let serving = tokio::spawn(async { axum::serve(incoming, app).await });
 
-    let node = Arc::new(Node::builder().driver(Driver::Tasks).build()?);
+    let node = Node::builder().driver(Driver::Tasks).build()?;
     let client = Client::builder(TokioExecutor::new());
     let client = client.build::<_, Empty<axum::body::Bytes>>(Connector::new(node.clone()));
     let answer = client

@@ -46,7 +46,7 @@ pub struct Connector {
 }
 
 struct Shared {
-    node: Arc<Node>,
+    node: Node,
     /// The session with each address. A connecting task holds the lock of its address alone, so
     /// that two connections make one session.
     sessions: Mutex<HashMap<String, Arc<AsyncMutex<Option<Peer>>>>>,
@@ -58,7 +58,7 @@ pub type ConnectFuture = Pin<Box<dyn Future<Output = io::Result<Connection>> + S
 impl Connector {
     /// Creates a connector over this node, for listeners of the name [`NAME`].
     #[must_use]
-    pub fn new(node: Arc<Node>) -> Self {
+    pub fn new(node: Node) -> Self {
         Self {
             shared: Arc::new(Shared {
                 node,

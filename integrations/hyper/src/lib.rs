@@ -6,8 +6,6 @@
 //! keeps one session for each such address, and opens a byte stream for each connection.
 //!
 //! ```
-//! use std::sync::Arc;
-//!
 //! use bytes::Bytes;
 //! use http_body_util::Empty;
 //! use hyper_util::{client::legacy::Client, rt::TokioExecutor};
@@ -17,7 +15,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let runtime = tokio::runtime::Runtime::new()?;
 //! # runtime.block_on(async {
-//! let node = Arc::new(Node::builder().driver(Driver::Tasks).build()?);
+//! let node = Node::builder().driver(Driver::Tasks).build()?;
 //! let client = Client::builder(TokioExecutor::new())
 //!     .build::<_, Empty<Bytes>>(Connector::new(node));   // was: .build_http()
 //! # drop(client);

@@ -46,7 +46,7 @@ pub struct IbexCarrier {
     shared: Arc<Shared>,
     worker: Option<JoinHandle<()>>,
     /// The node, which ends behind the thread.
-    _node: Arc<Node>,
+    _node: Node,
 }
 
 impl IbexCarrier {
@@ -63,10 +63,9 @@ impl IbexCarrier {
     ///
     /// [`StartError`]: only callers turn the node, or no thread can be started.
     pub fn new(
-        node: impl Into<Arc<Node>>,
+        node: Node,
         peers: impl IntoIterator<Item = impl Into<String>>,
     ) -> Result<Self, StartError> {
-        let node = node.into();
         if node.stats().driver == Driver::Caller {
             return Err(StartError::Driver);
         }

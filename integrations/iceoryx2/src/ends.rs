@@ -339,7 +339,7 @@ impl SendEnd {
 
 /// Writes the frame into the memory that it is sent from.
 fn publish(sender: &mut Sender<[u8], Raw>, frame: Frame<'_>) -> Result<(), SendError> {
-    let mut room = sender.try_reserve(frame.header.len() + frame.payload.len())?;
+    let mut room = sender.try_loan(frame.header.len() + frame.payload.len())?;
     let (header, payload) = room.split_at_mut(frame.header.len());
     header.copy_from_slice(frame.header);
     payload.copy_from_slice(frame.payload);

@@ -30,7 +30,7 @@ pub(crate) type Streams = FanIn<[u8], Raw>;
 
 /// The data that the thread is given.
 pub(crate) struct Work {
-    pub(crate) node: Arc<Node>,
+    pub(crate) node: Node,
     pub(crate) peers: Peers,
     pub(crate) streams: Streams,
     pub(crate) shared: Arc<Shared>,
@@ -43,7 +43,7 @@ pub(crate) fn run(work: Work) {
     let _closing = Closing(work.shared.clone());
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
-    let node = &*work.node;
+    let node = &work.node;
     let mut worker = Worker {
         node,
         dialed: work.peers.events(),

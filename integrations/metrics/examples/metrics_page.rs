@@ -16,7 +16,6 @@ use std::{
     error::Error,
     io::{self, BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
-    sync::Arc,
     thread,
     time::Duration,
 };
@@ -38,9 +37,9 @@ fn main() -> Outcome<()> {
     println!("http://{}/metrics", page.local_addr()?);
 
     let store = Node::builder().name("store").listen("127.0.0.1:0");
-    let store = Arc::new(store.histograms(true).build()?);
+    let store = store.histograms(true).build()?;
     let client = Node::builder().name("client").histograms(true);
-    let client = Arc::new(client.build()?);
+    let client = client.build()?;
     let metrics = Metrics::new().watch(&store).watch(&client);
     thread::spawn(move || serve_page(&page, metrics));
 

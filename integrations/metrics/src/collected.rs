@@ -1,6 +1,6 @@
 //! What one reading of the nodes gives: families of samples.
 
-use ibex::Histogram;
+use ibex::stats::Histogram;
 
 use crate::table::Metric;
 

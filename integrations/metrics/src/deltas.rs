@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, ops::RangeInclusive, time::Duration};
 
-use ibex::Histogram;
+use ibex::stats::Histogram;
 
 use crate::{collected::Labels, table::Metric};
 

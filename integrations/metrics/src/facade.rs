@@ -18,7 +18,7 @@ impl Metrics {
     /// the last call, each as the middle of a bucket that is at most 1/16 wide.
     ///
     /// ```
-    /// use std::{sync::Arc, thread, time::Duration};
+    /// use std::{thread, time::Duration};
     ///
     /// use ibex_metrics::Metrics;
     ///

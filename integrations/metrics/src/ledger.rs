@@ -5,7 +5,10 @@ use std::{
     time::SystemTime,
 };
 
-use ibex::{NodeSession, NodeStats, Role, SessionState};
+use ibex::{
+    Role,
+    stats::{NodeSession, NodeStats, SessionState},
+};
 
 use crate::{
     collected::{Labels, Value},
@@ -295,8 +298,6 @@ const OTHER: &str = "other";
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use ibex::{Fabric, Node, Policy, Raw};
 
     use super::*;
@@ -305,7 +306,7 @@ mod tests {
     fn stats_of_sender(messages: u64) -> NodeStats {
         let node = || Node::builder().fabric(Fabric::Tcp, Policy::Require);
         let listener = node().listen("127.0.0.1:0").build().expect("a node");
-        let dialer = Arc::new(node().build().expect("a node"));
+        let dialer = node().build().expect("a node");
         let address = listener.local_addr().expect("it listens");
         let peer = dialer.connect(address).expect("a session");
         let other = listener.accept().expect("a session");

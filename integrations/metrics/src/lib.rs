@@ -16,14 +16,14 @@
 //! says what to do when one moves, and `grafana.json` beside this crate is a dashboard of them.
 //!
 //! ```
-//! use std::{error::Error, sync::Arc};
+//! use std::error::Error;
 //!
 //! use ibex::Node;
 //! use ibex_metrics::Metrics;
 //! use prometheus_client::{encoding::text, registry::Registry};
 //!
 //! fn main() -> Result<(), Box<dyn Error>> {
-//!     let node = Arc::new(Node::builder().name("store").histograms(true).build()?);
+//!     let node = Node::builder().name("store").histograms(true).build()?;
 //!     let mut registry = Registry::default();
 //!     registry.register_collector(Box::new(Metrics::new().watch(&node)));
 //!

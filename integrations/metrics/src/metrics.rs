@@ -3,10 +3,10 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use ibex::Node;
+use ibex::{Node, WeakNode};
 
 use crate::{
     collected::{Family, Labels, Value},
@@ -23,13 +23,11 @@ use crate::{
 /// beyond the [limit](Self::limit) of label values, is under `other`.
 ///
 /// ```
-/// use std::sync::Arc;
-///
 /// use ibex::Node;
 /// use ibex_metrics::{Metrics, Value};
 ///
 /// # fn main() -> Result<(), ibex::ListenError> {
-/// let node = Arc::new(Node::client()?);
+/// let node = Node::client()?;
 /// let metrics = Metrics::new().watch(&node);
 /// for family in metrics.read() {
 ///     for (labels, value) in &family.samples {
@@ -44,7 +42,7 @@ use crate::{
 pub struct Metrics(Arc<Mutex<State>>);
 
 pub(crate) struct State {
-    nodes: Vec<(Weak<Node>, Ledger)>,
+    nodes: Vec<(WeakNode, Ledger)>,
     names: Names,
     #[cfg(feature = "metrics")]
     pub(crate) published: crate::deltas::Deltas,
@@ -66,8 +64,8 @@ impl Metrics {
     /// Adds a node. Its samples have a label `node` if [it was given a
     /// name](ibex::NodeBuilder::name); the numbers of nodes without a name are added up.
     #[must_use]
-    pub fn watch(self, node: &Arc<Node>) -> Self {
-        let entry = (Arc::downgrade(node), Ledger::default());
+    pub fn watch(self, node: &Node) -> Self {
+        let entry = (node.downgrade(), Ledger::default());
         self.state().nodes.push(entry);
         self
     }

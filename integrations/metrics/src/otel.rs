@@ -57,13 +57,11 @@ impl Metrics {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use std::sync::Arc;
-    ///
     /// use ibex::Node;
     /// use ibex_metrics::Metrics;
     /// use opentelemetry::global;
     ///
-    /// let node = Arc::new(Node::builder().histograms(true).build()?);
+    /// let node = Node::builder().histograms(true).build()?;
     /// Metrics::new().watch(&node).observe(&global::meter("ibex"));
     /// # Ok(())
     /// # }

@@ -3,7 +3,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use ibex::{ChannelStats, Measured, NodeStats, NodeTotals, Role, SessionStats};
+use ibex::{
+    Role,
+    stats::{ChannelStats, Measured, NodeStats, NodeTotals, SessionStats},
+};
 
 /// A metric.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use crate::{
 /// `D` is the state machine's snapshot, which the compiler finds where the factory is given to
 /// `Raft::new`. All clients for an address share one session.
 pub struct NetworkFactory<D = Cursor<Vec<u8>>> {
-    node: Arc<Node>,
+    node: Node,
     links: HashMap<String, Weak<Link>>,
     _snapshot: PhantomData<fn() -> D>,
 }
@@ -45,13 +45,13 @@ impl<D: SnapshotData> NetworkFactory<D> {
             .listen(address.into())
             // An unreachable node holds one of the places for connecting for this time.
             .connect_timeout(Duration::from_secs(1));
-        Ok(Self::over(Arc::new(builder.build()?)))
+        Ok(Self::over(builder.build()?))
     }
 
     /// Creates a factory whose clients connect from `node`, which is also the node for the raft
     /// node's [`Server`](crate::Server). The node's settings apply: its fabrics, its
     /// `connect_timeout` (1 s is plenty), its `session_timeout`.
-    pub fn over(node: Arc<Node>) -> Self {
+    pub fn over(node: Node) -> Self {
         Self {
             node,
             links: HashMap::new(),
@@ -61,7 +61,7 @@ impl<D: SnapshotData> NetworkFactory<D> {
 
     /// Returns the node from which the clients connect.
     #[must_use]
-    pub fn node(&self) -> Arc<Node> {
+    pub fn node(&self) -> Node {
         self.node.clone()
     }
 

@@ -24,7 +24,7 @@ pub(crate) type Calls = Caller<[u8], [u8], Raw>;
 
 /// The link to the node at an address, which all clients for it share.
 pub(crate) struct Link {
-    node: Arc<Node>,
+    node: Node,
     pub(crate) address: String,
     /// The attempt under way, or the last one.
     dial: Mutex<Option<Dial>>,
@@ -48,7 +48,7 @@ pub(crate) enum Lane {
 }
 
 impl Link {
-    pub(crate) fn new(node: Arc<Node>, address: String) -> Link {
+    pub(crate) fn new(node: Node, address: String) -> Link {
         Link {
             node,
             address,
@@ -97,7 +97,7 @@ impl Link {
     }
 }
 
-async fn connect(node: Arc<Node>, address: String) -> Result<Arc<Session>, String> {
+async fn connect(node: Node, address: String) -> Result<Arc<Session>, String> {
     let peer = node.connect_async(address.as_str()).await;
     let peer = peer.map_err(|error| error.to_string())?;
     let caller = |name| {

@@ -1,6 +1,6 @@
 //! The answering end: requests of all nodes of the cluster.
 
-use std::{collections::HashMap, fmt, io, sync::Arc, task::Poll, time::Duration};
+use std::{collections::HashMap, fmt, io, task::Poll, time::Duration};
 
 use futures_util::{
     FutureExt, StreamExt,
@@ -57,7 +57,7 @@ where
     /// # Errors
     ///
     /// The node is closed, or another server runs on it.
-    pub async fn run(self, node: Arc<Node>) -> io::Result<()> {
+    pub async fn run(self, node: Node) -> io::Result<()> {
         let snapshots = Listener::bind(&node, SNAPSHOTS)?;
         tokio::try_join!(
             self.serve(&node, LOG),
@@ -72,13 +72,13 @@ where
     async fn serve(&self, node: &Node, service: &str) -> io::Result<()> {
         let calls = node.channel(service).codec::<Raw>();
         let calls = calls.max_message_bytes(MAX_MESSAGE_BYTES);
-        let mut requests = calls.service().map_err(io::Error::other)?;
+        let mut requests = calls.service()?;
         let mut answering = FuturesUnordered::new();
         loop {
             tokio::select! {
                 Some(()) = answering.next() => {}
                 request = requests.next_async() => {
-                    let request = request.map_err(io::Error::other)?;
+                    let request = request?;
                     let Some(request) = request else { return Ok(()) };
                     let mut answer = answer(self.raft.clone(), request).boxed();
                     // The first poll hands the request to raft.

@@ -1,6 +1,6 @@
 //! Two nodes of this process, joined over a fabric, each turned by the cell's driver.
 
-use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{fmt, io, net::SocketAddr, time::Duration};
 
 use ibex::{Driver, Fabric, Node, NodeBuilder, Peer, Policy};
 use tokio::{
@@ -195,7 +195,7 @@ impl DriverName {
 /// The two nodes, and the tasks that turn them.
 #[derive(Debug)]
 pub struct Meeting {
-    nodes: [Arc<Node>; 2],
+    nodes: [Node; 2],
     turning: Vec<JoinHandle<io::Result<()>>>,
     /// The listening node, as the dialing one sees it.
     pub peer: Peer,
@@ -216,7 +216,7 @@ impl Meeting {
         let nodes = cell
             .over
             .builders()
-            .map(|builder| Arc::new(builder.driver(driver).build().expect("a node")));
+            .map(|builder| builder.driver(driver).build().expect("a node"));
         let turning = nodes.iter().filter(|_| driver == Driver::Caller);
         let turning = turning
             .map(|node| tokio::spawn(turn(node.clone())))
@@ -241,7 +241,7 @@ impl Meeting {
 
     /// Returns the node that dialed, and the one that listened.
     #[must_use]
-    pub fn nodes(&self) -> &[Arc<Node>; 2] {
+    pub fn nodes(&self) -> &[Node; 2] {
         &self.nodes
     }
 
@@ -276,8 +276,8 @@ impl Meeting {
 
 #[expect(deprecated, reason = "safe, as the task owns the descriptor")]
 /// Turns the engine when the node's descriptor is readable, which deadlines cause as well.
-async fn turn(node: Arc<Node>) -> io::Result<()> {
-    let descriptor = std::os::fd::AsFd::as_fd(&*node).try_clone_to_owned()?;
+async fn turn(node: Node) -> io::Result<()> {
+    let descriptor = std::os::fd::AsFd::as_fd(&node).try_clone_to_owned()?;
     let descriptor = AsyncFd::with_interest(descriptor, Interest::READABLE)?;
     loop {
         while node.poll() {}

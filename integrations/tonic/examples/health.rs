@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release --example health`
 
-use std::{error::Error, sync::Arc};
+use std::error::Error;
 
 use ibex::{Driver, Node};
 use ibex_tonic::{Connector, Incoming};
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             .serve_with_incoming(incoming),
     );
 
-    let node = Arc::new(Node::builder().driver(Driver::Tasks).build()?);
+    let node = Node::builder().driver(Driver::Tasks).build()?;
     let channel = Endpoint::from_shared(format!("http://{address}"))?
         .connect_with_connector(Connector::new(node.clone()))
         .await?;

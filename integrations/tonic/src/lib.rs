@@ -5,8 +5,6 @@
 //! connects, and a server the source of its connections:
 //!
 //! ```
-//! use std::sync::Arc;
-//!
 //! use ibex::{Driver, Node};
 //! use ibex_tonic::{Connector, Incoming};
 //! use tonic::transport::{Endpoint, Server};
@@ -24,7 +22,7 @@
 //!         .serve_with_incoming(Incoming::bind(&server)?),         // was: .serve(address)
 //! );
 //!
-//! let node = Arc::new(Node::builder().driver(Driver::Tasks).build()?);
+//! let node = Node::builder().driver(Driver::Tasks).build()?;
 //! let channel = Endpoint::from_shared(format!("http://{address}"))?
 //!     .connect_with_connector(Connector::new(node))               // was: .connect()
 //!     .await?;

@@ -13,6 +13,7 @@ pub mod control;
 pub mod counters;
 pub mod frame;
 pub mod frame_check;
+mod io_error;
 pub mod message_version;
 pub mod metadata;
 pub mod record;

@@ -31,6 +31,7 @@ use crate::{
     endpoint::{
         channel_end::ChannelEnd,
         receive_end::{LargeMemory, ReceiveEnd},
+        state::End,
     },
     node::SessionShared,
     session::{ChannelError, Counts, FailureReason, coarse_time::CoarseTime},
@@ -70,6 +71,8 @@ pub struct ReceiveHandle {
     pub(super) promptness: Promptness,
 
     memory_wait: MemoryWait,
+    /// The engine does not have the end any more.
+    is_closed: bool,
 }
 
 /// Payload, length, memory and time of arrival of a large message.
@@ -95,6 +98,7 @@ impl ReceiveHandle {
             has_left_unused: false,
             promptness: Promptness::default(),
             memory_wait: MemoryWait::default(),
+            is_closed: false,
             end,
         }
     }
@@ -384,6 +388,25 @@ impl ReceiveHandle {
         end.wait_open(patience, || end.counts())
     }
 
+    /// Ends the channel, so that its sender gets an error. What has arrived is still handed out, and
+    /// then the orderly end.
+    pub fn close(&mut self) {
+        // The number of an end that was closed may be that of another.
+        if fork::is_child() || mem::replace(&mut self.is_closed, true) {
+            return;
+        }
+        self.leave();
+        self.end.advance(true);
+        self.end.path.close_words();
+        self.end
+            .session
+            .requests
+            .close_receiver(&self.end, CloseReason::Dropped);
+        // From here on the engine does not have the end, so nothing arrives there any more, and
+        // nobody else ends it.
+        self.end.state.end(End::Closed);
+    }
+
     /// Returns the error of calls in a fork of the process.
     #[cold]
     #[must_use]
@@ -425,14 +448,7 @@ impl Drop for ReceiveHandle {
             mem::forget(mem::replace(&mut self.source, Source::None));
             return;
         }
-        self.leave();
-        self.end.advance(true);
-        self.end.path.close_words();
-        self.end
-            .session
-            .requests
-            .close_receiver(&self.end, CloseReason::Dropped);
-        // From here on the engine does not have the end, so nothing arrives there any more.
+        self.close();
         let unread = mem::take(&mut *self.end.large());
         drop(unread);
         if !self.end.prefix.is_settled(self.handed_out) {

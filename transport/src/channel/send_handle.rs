@@ -312,6 +312,22 @@ impl SendHandle {
         self.end.state.agreed().is_some()
     }
 
+    /// Returns whether the channel is over.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        fork::is_child() || self.end.state.is_over()
+    }
+
+    /// Returns how many more messages the window takes now; 0 before the peer has opened its end,
+    /// and when the channel is over.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        let agreed = self.end.state.agreed().filter(|_| !self.is_over());
+        let counts = self.end.counts();
+        let held = counts.sent.saturating_sub(counts.released);
+        agreed.map_or(0, |agreed| agreed.window.messages.saturating_sub(held))
+    }
+
     /// Returns whether the peer has closed its end, for any reason, before a message was sent.
     #[must_use]
     pub fn has_met_closed_end(&self) -> bool {

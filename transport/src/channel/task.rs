@@ -303,6 +303,20 @@ impl SendHandle {
         end.poll_open(&mut waits.room.ticket, waker, || end.counts())
     }
 
+    /// Waits until the channel is over, for a task. While it is pending, the waker is left under
+    /// `held`.
+    pub fn poll_over(&self, held: &mut Option<Ticket>, waker: &Waker) -> Poll<()> {
+        self.end.poll_over(held, waker)
+    }
+
+    /// Takes back the waker that [`poll_over`](Self::poll_over) left.
+    pub fn leave_over(&self, held: &mut Option<Ticket>) {
+        // In a fork of the process no thread will use the waker.
+        if !fork::is_child() {
+            self.end.waiters.leave(held);
+        }
+    }
+
     /// Waits until the peer's engine holds message `sequence`, for a task.
     pub fn poll_received(
         &mut self,

@@ -126,10 +126,11 @@ impl ChannelEnd {
         failure
     }
 
-    /// Returns the reason why the channel is over. `counts` gives its progress.
+    /// Returns the error of a channel that is over. `counts` gives its progress.
     #[cold]
-    pub(crate) fn over(&self, counts: Counts) -> Box<ChannelFailure> {
+    pub(crate) fn over(&self, counts: Counts) -> ChannelError {
         let reason = match self.state.reason() {
+            Some(End::Closed) => return ChannelError::Ended,
             Some(End::Mismatch(theirs)) => FailureReason::Mismatch {
                 ours: ChannelSpec::clone(&self.spec),
                 theirs: ChannelSpec::clone(&theirs),
@@ -142,7 +143,7 @@ impl ChannelEnd {
                 false => EndCause::NodeClosed,
             }),
         };
-        self.failure(counts, reason)
+        self.failure(counts, reason).into()
     }
 
     /// Returns the account of the session's suspension or of the peer's silence, if that is what
@@ -222,10 +223,20 @@ impl ChannelEnd {
         polled
     }
 
+    /// Waits until the channel is over, for a task. While it is pending, `waker` is left under
+    /// `held`.
+    pub(crate) fn poll_over(&self, held: &mut Option<Ticket>, waker: &Waker) -> Poll<()> {
+        if fork::is_child() {
+            return Poll::Ready(());
+        }
+        let over = AtSlot::new(&self.waiters, held, || self.state.is_over().then_some(()));
+        parking::poll(over, waker, || self.session.requests.poll())
+    }
+
     /// Returns whether the peer has opened its end, once that is decided.
     fn look_open(&self, counts: impl Fn() -> Counts) -> Option<Result<(), ChannelError>> {
         if self.state.is_over() {
-            return Some(Err(self.over(counts()).into()));
+            return Some(Err(self.over(counts())));
         }
         (!self.state.is_pending()).then_some(Ok(()))
     }
@@ -236,7 +247,7 @@ impl ChannelEnd {
         if self.state.agreed().is_some() {
             None
         } else if self.state.is_over() {
-            Some(self.over(counts()).into())
+            Some(self.over(counts()))
         } else {
             let has_waited = self.has_waited_in_vain.load(Ordering::Relaxed);
             has_waited.then(|| self.not_opened(self.open_timeout).into())

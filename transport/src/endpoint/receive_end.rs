@@ -391,7 +391,7 @@ impl ReceiveEnd {
 
     /// Returns the end of the channel as an error of a receiving call.
     pub(crate) fn error(&self) -> ChannelError {
-        self.over(self.counts()).into()
+        self.over(self.counts())
     }
 
     /// Returns the error of a receiving call.

@@ -156,7 +156,7 @@ impl SendEnd {
 
     /// Returns the end of the channel as an error of a sending call.
     pub(crate) fn error(&self) -> ChannelError {
-        self.over(self.counts()).into()
+        self.over(self.counts())
     }
 
     /// Returns the error of a sending call.

@@ -24,6 +24,8 @@ pub enum End {
     Mismatch(Arc<ChannelSpec>),
     /// Something ended the channel.
     Cause(EndCause),
+    /// This receiver was closed: it hands out what has arrived, and then the orderly end.
+    Closed,
 }
 
 const PENDING: u32 = 0;

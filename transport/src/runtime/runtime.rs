@@ -192,6 +192,19 @@ impl Runtime {
         self.event_loops.iter().map(stats).collect()
     }
 
+    /// Returns the sessions that are not over, in no order.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<Arc<SessionShared>> {
+        if fork::is_child() {
+            return Vec::new();
+        }
+        let sessions = |event_loop: &Arc<EventLoop>| {
+            event_loop.with_engine(|engine, _| engine.connections.sessions())
+        };
+        let all = self.event_loops.iter().flat_map(sessions);
+        all.filter(|session| !session.is_gone()).collect()
+    }
+
     /// Waits for the next session that a peer dialed.
     pub fn accept(
         &self,

@@ -129,3 +129,14 @@ pub enum SecurityError {
     #[error("TLS 1.3 cannot be set up with this provider of cryptography: {0}")]
     Provider(String),
 }
+
+/// Keeps the error within. The kind is that of a file that cannot be read, or `InvalidInput`.
+impl From<SecurityError> for io::Error {
+    fn from(error: SecurityError) -> Self {
+        let kind = match &error {
+            SecurityError::Read { source, .. } => source.kind(),
+            _ => io::ErrorKind::InvalidInput,
+        };
+        Self::new(kind, error)
+    }
+}

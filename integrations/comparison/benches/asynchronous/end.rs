@@ -1,6 +1,6 @@
 //! The transport between the processes: a socket, or a session of two nodes.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{io, net::SocketAddr};
 
 use ibex::{
     Node, NodeBuilder, Peer, Policy,
@@ -24,7 +24,7 @@ pub(crate) enum Link {
 
 /// A session, and the node of this process.
 pub(crate) struct Session {
-    pub(crate) node: Arc<Node>,
+    pub(crate) node: Node,
     pub(crate) peer: Peer,
 }
 
@@ -49,7 +49,7 @@ impl Session {
 /// The part of an end that outlives its work.
 pub(crate) enum End {
     Socket,
-    Ibex(Arc<Node>),
+    Ibex(Node),
 }
 
 impl End {
@@ -67,7 +67,7 @@ impl End {
             }
             return Ok((End::Socket, links));
         };
-        let node = Arc::new(builder(fabric, driver).build()?);
+        let node = builder(fabric, driver).build()?;
         for address in addresses {
             let peer = node.connect_async(*address).await?;
             let node = node.clone();
@@ -85,7 +85,7 @@ impl End {
             stream.set_nodelay(true)?;
             return Ok((End::Socket, Link::Socket(stream)));
         };
-        let node = Arc::new(builder(fabric, driver).listen(LOOPBACK).build()?);
+        let node = builder(fabric, driver).listen(LOOPBACK).build()?;
         pair::tell(&node.local_addr())?;
         let peer = node.accept_async().await?;
         let session = Session {

@@ -138,7 +138,7 @@ async fn a_server_that_comes_again() {
     let serving = serve(&first, Arc::default());
     let node = Node::builder().driver(Driver::Tasks).build();
     let client = Client::builder(TokioExecutor::new());
-    let client = client.build(Connector::new(Arc::new(node.expect("a node"))));
+    let client = client.build(Connector::new(node.expect("a node")));
     let ask = |body: &'static str| {
         let request = Request::post(format!("http://{address}/"));
         client.request(

@@ -1,6 +1,6 @@
 //! Promises that the published tests do not cover.
 
-use std::{iter, sync::Arc, time::Duration};
+use std::{iter, time::Duration};
 
 use ibex::{Driver, Node, NodeBuilder, Raw};
 use ibex_harness::draw::Draw;
@@ -144,7 +144,7 @@ fn a_peer_comes_again(builder: NodeBuilder) {
 }
 
 fn a_carrier_leaves_and_its_node_stays(builder: NodeBuilder) {
-    let shared = Arc::new(node(&builder));
+    let shared = node(&builder);
     let mut first = IbexCarrier::new(shared.clone(), NOBODY).expect("a carrier");
     offer(&mut first, "first");
     let (dialer, _) = carrier(&builder, &[&address(&shared)]);
@@ -206,7 +206,7 @@ fn a_closed_node_carries_nothing(builder: NodeBuilder) {
     let refused = IbexCarrier::new(unturned.expect("a node"), NOBODY);
     assert!(matches!(refused, Err(StartError::Driver)), "{refused:?}");
 
-    let shared = Arc::new(node(&builder));
+    let shared = node(&builder);
     let mut a = IbexCarrier::new(shared.clone(), NOBODY).expect("a carrier");
     let mut channel = open(&mut a);
     let generation = a.generation();

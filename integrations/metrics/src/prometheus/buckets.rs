@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ibex::Histogram;
+use ibex::stats::Histogram;
 
 use crate::buckets::{bounds, middle, seconds};
 
@@ -56,7 +56,7 @@ impl Native {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, thread, time::Duration};
+    use std::{thread, time::Duration};
 
     use ibex::{Node, Pod};
 
@@ -65,7 +65,7 @@ mod tests {
     /// Returns the durations of calls of which each takes longer than the one before.
     fn durations() -> Histogram {
         let node = || Node::builder().histograms(true);
-        let store = Arc::new(node().listen("127.0.0.1:0").build().expect("a node"));
+        let store = node().listen("127.0.0.1:0").build().expect("a node");
         let prices = store.channel("prices").codec::<Pod>();
         let mut prices = prices.service::<u64, u64>().expect("a service");
         let client = node().build().expect("a node");

@@ -1,19 +1,20 @@
 //! A store and its client, two nodes of this process, joined over tcp.
 
 use std::{
-    sync::{Arc, mpsc},
+    sync::mpsc,
     thread::{self, JoinHandle},
 };
 
 use ibex::{
-    Fabric, Histogram, Node, NodeBuilder, Peer, Pod, Policy, Raw, Receiver, Sender, calls::Caller,
+    Fabric, Node, NodeBuilder, Peer, Pod, Policy, Raw, Receiver, Sender, calls::Caller,
+    stats::Histogram,
 };
 use ibex_metrics::{Metrics, Value};
 
 /// The nodes, with a service that one calls, and a channel.
 pub(crate) struct Store {
-    store: Arc<Node>,
-    client: Arc<Node>,
+    store: Node,
+    client: Node,
     to_store: Peer,
     of_client: Peer,
     log: Sender<[u8], Raw>,
@@ -34,8 +35,8 @@ impl Store {
             let builder = Node::builder().name(name);
             set(builder.fabric(Fabric::Tcp, Policy::Require))
         };
-        let store = Arc::new(node("store").listen("127.0.0.1:0").build().expect("a node"));
-        let client = Arc::new(node("client").build().expect("a node"));
+        let store = node("store").listen("127.0.0.1:0").build().expect("a node");
+        let client = node("client").build().expect("a node");
         let address = store.local_addr().expect("it listens");
         let to_store = client.connect(address).expect("a session");
         let of_client = store.accept().expect("a session");

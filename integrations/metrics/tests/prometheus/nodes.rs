@@ -16,7 +16,7 @@ use crate::metrics_page;
 
 /// A store and a client over each fabric, and the threads that use them.
 pub(crate) struct Nodes {
-    nodes: Vec<Arc<Node>>,
+    nodes: Vec<Node>,
     threads: Vec<JoinHandle<()>>,
     is_over: Arc<AtomicBool>,
 }
@@ -43,8 +43,8 @@ impl Nodes {
     fn join(&mut self, fabric: &str, builder: impl Fn() -> NodeBuilder) {
         let node = |name: &str| builder().name(format!("{name}-{fabric}")).histograms(true);
         let store = node("store").listen("127.0.0.1:0").build();
-        let store = Arc::new(store.expect("a node"));
-        let client = Arc::new(node("client").build().expect("a node"));
+        let store = store.expect("a node");
+        let client = node("client").build().expect("a node");
         let to_store = client.connect(store.local_addr().expect("it listens"));
         let to_store = to_store.expect("a session");
         assert_eq!(

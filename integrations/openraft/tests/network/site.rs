@@ -21,7 +21,7 @@ use crate::store::{Log, Machine, Types, Writes};
 
 /// A raft node that answers.
 pub(crate) struct Site {
-    pub(crate) node: Arc<Node>,
+    pub(crate) node: Node,
     pub(crate) raft: Raft<Types, Machine>,
     pub(crate) machine: Machine,
     pub(crate) address: String,
@@ -74,7 +74,7 @@ pub(crate) async fn client(fabric: Fabric, number: u64, address: &str) -> Client
     RaftNetworkFactory::<Types>::new_client(&mut factory, number, &at).await
 }
 
-pub(crate) fn node(fabric: Fabric, listens: bool) -> Arc<Node> {
+pub(crate) fn node(fabric: Fabric, listens: bool) -> Node {
     let builder = Node::builder()
         .driver(Driver::Tasks)
         .fabric(fabric, Policy::Require)
@@ -88,7 +88,7 @@ pub(crate) fn node(fabric: Fabric, listens: bool) -> Arc<Node> {
         true => builder.listen("127.0.0.1:0"),
         false => builder,
     };
-    Arc::new(builder.build().expect("a node"))
+    builder.build().expect("a node")
 }
 
 /// Returns the vote of the leader that these tests' requests come from.

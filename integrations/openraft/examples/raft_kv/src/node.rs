@@ -79,7 +79,7 @@ pub async fn run(options: NodeOptions) -> Result<(), Failure> {
             raft
         }
         wire => {
-            let node = Arc::new(ibex_node(wire, &options.listen)?);
+            let node = ibex_node(wire, &options.listen)?;
             let network = Via::new(NetworkFactory::over(node.clone()), via);
             let raft = Raft::new(id, config, network, log, machine.clone()).await?;
             tokio::spawn(Server::new(raft.clone()).run(node));

@@ -11,10 +11,8 @@ use ibex_transport::{
     session::SessionStats,
 };
 
-use crate::{
-    ChannelState, ChannelStats, Fabric, PeerId, PeerNames, Role, SecurityStats,
-    listener::FailureCounts, peer::fabric_of,
-};
+use super::{ChannelState, ChannelStats, SecurityStats};
+use crate::{Fabric, PeerId, PeerNames, Role, listener::FailureCounts, peer::fabric_of};
 
 /// A snapshot of a node, returned by [`Node::stats`](crate::Node::stats).
 ///

@@ -1,0 +1,83 @@
+//! What the clones of a node share, and the close of a node with its last clone.
+
+use std::{mem, net::SocketAddr, sync::Arc, thread, time::Instant};
+
+use ibex_base::fork;
+use ibex_bootstrap::Local;
+use ibex_transport::runtime::Runtime;
+
+#[cfg(feature = "verbs")]
+use crate::rdma::NodeDevices;
+use crate::{
+    CloseReason, PeerId,
+    driving_tasks::Tasks,
+    environment::Environment,
+    inspect::{Inspector, Observed},
+    io::ListenerNames,
+    listener::FailureCounts,
+    node_settings::NodeSettings,
+    resuming::Resuming,
+};
+
+/// The parts of a node, which its clones share. Dropping them closes the node.
+pub(crate) struct NodeParts {
+    pub(super) runtime: Arc<Runtime>,
+    pub(super) resuming: Resuming,
+    pub(super) local: Local,
+    #[cfg(feature = "verbs")]
+    pub(super) devices: Arc<NodeDevices>,
+    pub(super) local_addr: Option<SocketAddr>,
+    /// The connections of the listener that became no sessions.
+    pub(super) failures: Arc<FailureCounts>,
+    pub(super) settings: NodeSettings,
+    pub(super) environment: Environment,
+    pub(crate) listener_names: ListenerNames,
+    /// Dropped once the node is closed.
+    pub(super) inspector: Option<Inspector>,
+}
+
+impl NodeParts {
+    /// Returns the node's identity, as its peers see it.
+    pub(super) fn id(&self) -> PeerId {
+        PeerId::new(self.local.identity.0, self.local.incarnation)
+    }
+
+    /// Returns what whoever inspects the node sees of it.
+    pub(super) fn observed(&self) -> Observed {
+        Observed {
+            name: self.settings.name.clone(),
+            id: self.id(),
+            address: self.local_addr,
+            failures: self.failures.clone(),
+            driver: self.settings.threads.driver,
+            credentials: self.local.credentials.clone(),
+            runtime: self.runtime.clone(),
+            environment: self.environment.overrides.clone(),
+            began: Instant::now(),
+        }
+    }
+}
+
+impl Drop for NodeParts {
+    fn drop(&mut self) {
+        if fork::is_child() {
+            // A forked child does not drop what these fields hold.
+            let Self {
+                runtime,
+                resuming,
+                local,
+                ..
+            } = self;
+            mem::forget((runtime.clone(), resuming.clone(), local.clone()));
+            return;
+        }
+        if thread::panicking() {
+            self.runtime.break_off(CloseReason::Aborted);
+        }
+        // No caller is left to be told what was not delivered.
+        match Tasks::are_here() {
+            true => self.runtime.close_in_passing(self.settings.time.linger),
+            false => drop(self.runtime.close(self.settings.time.linger)),
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Errors of values that a program gives, as errors of [`std::io`].
+#![forbid(unsafe_code)]
+
+use std::io::{self, ErrorKind};
+
+use super::{metadata::MetadataRefused, trace_context::InvalidTraceContext};
+
+/// Keeps the error within.
+impl From<MetadataRefused> for io::Error {
+    fn from(error: MetadataRefused) -> Self {
+        Self::new(ErrorKind::InvalidInput, error)
+    }
+}
+
+/// Keeps the error within.
+impl From<InvalidTraceContext> for io::Error {
+    fn from(error: InvalidTraceContext) -> Self {
+        Self::new(ErrorKind::InvalidInput, error)
+    }
+}
