@@ -14,9 +14,10 @@ use ibex_codec::Codec;
 
 use super::{
     error::CallError,
+    header::Kind,
     line_ref::LineRef,
     options::CallOptions,
-    pending_call::{CallKind, PendingCall, ReplyFrame},
+    pending_call::{ONE_REPLY, PendingCall},
     reply::Reply,
 };
 
@@ -70,18 +71,16 @@ impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
 impl<V: Borrow<Q>, Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> CallAsync<V, Q, R, C> {
     fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Reply<R, C>, CallError>> {
         let (line, deadline, options) = (&self.line, self.deadline, &self.options);
-        let claim = self.claim.get_or_insert_with(|| {
-            PendingCall::new(line.clone(), CallKind::Unary, deadline, options)
-        });
+        let claim = self
+            .claim
+            .get_or_insert_with(|| PendingCall::new(line.clone(), Kind::Call, deadline, options));
         if !self.is_sent {
             let request = self.request.borrow();
             ready!(claim.poll_send::<Q, C>(context.waker(), request, &self.line))?;
             self.is_sent = true;
         }
-        Poll::Ready(match ready!(claim.poll_answer::<R, C>(context.waker()))? {
-            ReplyFrame::Reply(reply) => Ok(reply),
-            ReplyFrame::Item(_) | ReplyFrame::End => unreachable!("they come of streams alone"),
-        })
+        let answer = ready!(claim.poll_answer::<R, C>(context.waker()));
+        Poll::Ready(answer.map(|reply| reply.expect(ONE_REPLY)))
     }
 }
 

@@ -14,6 +14,7 @@ use std::marker::PhantomData;
 
 use crate::RecvError;
 
+mod alarm;
 mod call;
 mod caller;
 mod client;

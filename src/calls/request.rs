@@ -248,7 +248,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
 
     /// Hands the request back as not executed. Never waits.
     pub fn refuse(self) {
-        self.give_back(Refused::ByHandler);
+        self.give_back(Refused::BY_HANDLER);
     }
 
     // ---- A stream of answers -------------------------------------------------------------
