@@ -328,6 +328,13 @@ impl Client {
 
     // ---- Questions of handlers -----------------------------------------------------------
 
+    /// Takes in the frames that have come from all callers.
+    pub(super) fn attend(&self) {
+        if let Some(shared) = self.shared.get() {
+            shared.attend();
+        }
+    }
+
     /// Returns whether the call's answer is no longer waited for.
     pub(super) fn is_cancelled(&self, id: CallId) -> bool {
         let mut calls = self.calls();
@@ -462,27 +469,19 @@ pub(super) struct ForCredit<'a> {
     id: CallId,
 }
 
-impl ForCredit<'_> {
-    fn attend(&self) {
-        if let Some(shared) = self.client.shared.get() {
-            shared.attend();
-        }
-    }
-}
-
 impl Condition for ForCredit<'_> {
     type Output = Result<(), SendError>;
 
     fn look(&mut self) -> Option<Self::Output> {
         self.client.take_credit(self.id).or_else(|| {
-            self.attend();
+            self.client.attend();
             self.client.take_credit(self.id)
         })
     }
 
     fn register(&mut self, waker: &Waker) {
         self.client.set_waker(self.id, Some(waker));
-        self.attend();
+        self.client.attend();
     }
 
     fn leave(&mut self) {
