@@ -20,7 +20,7 @@ use ibex_ring::parking::Condition;
 use ibex_transport::node::{CallTimes, Serves, SessionShared};
 
 use super::{
-    alarm::Alarm,
+    deadline_alarm::DeadlineAlarm,
     error::Refused,
     header::{CallId, Header, Kind},
     outbox::Outbox,
@@ -145,7 +145,7 @@ struct Calls {
     by_number: Vec<ReceivedCall>,
     /// The caller has left.
     is_gone: bool,
-    alarm: Alarm,
+    alarm: DeadlineAlarm,
 }
 
 #[derive(Default)]

@@ -14,10 +14,10 @@ use std::marker::PhantomData;
 
 use crate::RecvError;
 
-mod alarm;
 mod call;
 mod caller;
 mod client;
+mod deadline_alarm;
 mod error;
 #[cfg(test)]
 mod extension_tests;

@@ -24,7 +24,7 @@ use super::{
 use crate::calls::Reply;
 
 /// The next reply, or the end of a stream.
-pub(super) type Answer<R, C> = Result<Option<Reply<R, C>>, CallError>;
+pub(super) type NextReply<R, C> = Result<Option<Reply<R, C>>, CallError>;
 
 /// A call's place. Dropping it cancels the call, if it went out and has not ended.
 pub(super) struct PendingCall<L: Deref<Target = Line>> {
@@ -121,7 +121,7 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
     }
 
     /// Waits for the next reply. `None` is the end of a stream.
-    pub(super) fn answer<R: ?Sized, C: Codec<R>>(&mut self) -> Answer<R, C> {
+    pub(super) fn answer<R: ?Sized, C: Codec<R>>(&mut self) -> NextReply<R, C> {
         let Some(id) = self.id else {
             unreachable!("a call that was sent has a name")
         };
@@ -215,7 +215,7 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
     pub(super) fn poll_answer<R: ?Sized, C: Codec<R>>(
         &mut self,
         waker: &Waker,
-    ) -> Poll<Answer<R, C>> {
+    ) -> Poll<NextReply<R, C>> {
         let look = self.line.poll_answer(self.key, waker, self.deadline);
         match self.looked(look) {
             Some(answer) => Poll::Ready(answer),
@@ -243,7 +243,7 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
         }
     }
 
-    fn looked<R: ?Sized, C: Codec<R>>(&mut self, look: CallPoll) -> Option<Answer<R, C>> {
+    fn looked<R: ?Sized, C: Codec<R>>(&mut self, look: CallPoll) -> Option<NextReply<R, C>> {
         match look {
             CallPoll::Nothing => None,
             CallPoll::Over(over) => {
@@ -259,7 +259,7 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
         }
     }
 
-    fn landed<R: ?Sized, C: Codec<R>>(&mut self, landed: ArrivedFrame) -> Answer<R, C> {
+    fn landed<R: ?Sized, C: Codec<R>>(&mut self, landed: ArrivedFrame) -> NextReply<R, C> {
         let ArrivedFrame { header, body } = landed;
         self.is_over = header.kind != Kind::Item;
         Err(self.failed(match header.kind {

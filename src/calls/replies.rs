@@ -14,7 +14,7 @@ use ibex_codec::Codec;
 use super::{
     error::CallError,
     line_ref::LineRef,
-    pending_call::{Answer, PendingCall},
+    pending_call::{NextReply, PendingCall},
     reply::Reply,
 };
 use crate::message::DefaultCodec;
@@ -94,7 +94,7 @@ impl<R: ?Sized, C: Codec<R>> Replies<R, C> {
     }
 
     /// Returns the answer, behind which the stream goes on or is over.
-    fn take(&mut self, answer: Answer<R, C>) -> Answer<R, C> {
+    fn take(&mut self, answer: NextReply<R, C>) -> NextReply<R, C> {
         if answer.is_err() || self.claim.as_ref().is_some_and(|claim| claim.is_over) {
             self.claim = None;
         }

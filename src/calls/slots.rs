@@ -15,7 +15,7 @@
 use std::{collections::VecDeque, mem, task::Waker, time::Instant};
 
 use super::{
-    alarm::Alarm,
+    deadline_alarm::DeadlineAlarm,
     error::RepliesOver,
     frame::FrameBody,
     header::{CallId, Header, Kind},
@@ -44,7 +44,7 @@ pub(super) struct Slots {
     /// The call whose task takes in frames and then looks at its own entry, so that it needs no
     /// wake-up.
     looking: Option<CallKey>,
-    alarm: Alarm,
+    alarm: DeadlineAlarm,
     /// No more answers come.
     over: Option<RepliesOver>,
 
@@ -118,7 +118,7 @@ impl Slots {
             stale: 0,
             waiting: 0,
             looking: None,
-            alarm: Alarm::default(),
+            alarm: DeadlineAlarm::default(),
             over: None,
             strays: 0,
         }

@@ -6,9 +6,9 @@ use std::{task::Waker, time::Instant};
 
 /// The time of the next look at the deadlines of waiting calls, as far as one is arranged.
 #[derive(Debug, Default)]
-pub(super) struct Alarm(Option<Instant>);
+pub(super) struct DeadlineAlarm(Option<Instant>);
 
-impl Alarm {
+impl DeadlineAlarm {
     /// Returns whether a look must be arranged for a call's deadline, because the present one is
     /// later.
     pub(super) fn wants(&mut self, deadline: Instant) -> bool {
