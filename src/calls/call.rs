@@ -36,7 +36,6 @@ pub struct CallAsync<V, Q: ?Sized, R: ?Sized, C> {
     retries: u32,
     /// From the first poll to the reply.
     claim: Option<PendingCall<LineRef>>,
-    is_sent: bool,
     /// The attempts before this one failed so.
     before: Option<CallError>,
     _types: super::Types<Q, R, C>,
@@ -61,7 +60,6 @@ impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
             deadline,
             retries: options.retries(),
             claim,
-            is_sent: false,
             before: None,
             _types: PhantomData,
         }
@@ -74,10 +72,9 @@ impl<V: Borrow<Q>, Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> CallAsync<V, Q,
         let claim = self
             .claim
             .get_or_insert_with(|| PendingCall::new(line.clone(), Kind::Call, deadline, options));
-        if !self.is_sent {
+        if !claim.is_sent {
             let request = self.request.borrow();
             ready!(claim.poll_send::<Q, C>(context.waker(), request, &self.line))?;
-            self.is_sent = true;
         }
         let answer = ready!(claim.poll_answer::<R, C>(context.waker()));
         Poll::Ready(answer.map(|reply| reply.expect(ONE_REPLY)))
@@ -100,7 +97,6 @@ where
         loop {
             let done = ready!(this.poll_once(context));
             this.claim = None;
-            this.is_sent = false;
             match done {
                 Err(error) if this.retries > 0 && error.is_worth_another() => {
                     this.retries -= 1;
@@ -116,7 +112,10 @@ impl<V, Q: ?Sized, R: ?Sized, C> fmt::Debug for CallAsync<V, Q, R, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CallAsync")
             .field("service", &self.line.service)
-            .field("is_sent", &self.is_sent)
+            .field(
+                "is_sent",
+                &self.claim.as_ref().is_some_and(|claim| claim.is_sent),
+            )
             .finish_non_exhaustive()
     }
 }

@@ -36,7 +36,7 @@ pub(super) struct PendingCall<L: Deref<Target = Line>> {
     deadline: Option<Instant>,
     extras: Extras,
     /// The request went out.
-    is_sent: bool,
+    pub(super) is_sent: bool,
     /// The last frame has come, or none will.
     pub(super) is_over: bool,
     /// The wait for room, if a task has one.
