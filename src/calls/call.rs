@@ -14,9 +14,10 @@ use ibex_codec::Codec;
 
 use super::{
     error::CallError,
+    header::Kind,
     line_ref::LineRef,
     options::CallOptions,
-    pending_call::{CallKind, PendingCall, ReplyFrame},
+    pending_call::{ONE_REPLY, PendingCall},
     reply::Reply,
 };
 
@@ -35,7 +36,6 @@ pub struct CallAsync<V, Q: ?Sized, R: ?Sized, C> {
     retries: u32,
     /// From the first poll to the reply.
     claim: Option<PendingCall<LineRef>>,
-    is_sent: bool,
     /// The attempts before this one failed so.
     before: Option<CallError>,
     _types: super::Types<Q, R, C>,
@@ -60,7 +60,6 @@ impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
             deadline,
             retries: options.retries(),
             claim,
-            is_sent: false,
             before: None,
             _types: PhantomData,
         }
@@ -70,18 +69,15 @@ impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
 impl<V: Borrow<Q>, Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> CallAsync<V, Q, R, C> {
     fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Reply<R, C>, CallError>> {
         let (line, deadline, options) = (&self.line, self.deadline, &self.options);
-        let claim = self.claim.get_or_insert_with(|| {
-            PendingCall::new(line.clone(), CallKind::Unary, deadline, options)
-        });
-        if !self.is_sent {
+        let claim = self
+            .claim
+            .get_or_insert_with(|| PendingCall::new(line.clone(), Kind::Call, deadline, options));
+        if !claim.is_sent {
             let request = self.request.borrow();
             ready!(claim.poll_send::<Q, C>(context.waker(), request, &self.line))?;
-            self.is_sent = true;
         }
-        Poll::Ready(match ready!(claim.poll_answer::<R, C>(context.waker()))? {
-            ReplyFrame::Reply(reply) => Ok(reply),
-            ReplyFrame::Item(_) | ReplyFrame::End => unreachable!("they come of streams alone"),
-        })
+        let answer = ready!(claim.poll_answer::<R, C>(context.waker()));
+        Poll::Ready(answer.map(|reply| reply.expect(ONE_REPLY)))
     }
 }
 
@@ -101,7 +97,6 @@ where
         loop {
             let done = ready!(this.poll_once(context));
             this.claim = None;
-            this.is_sent = false;
             match done {
                 Err(error) if this.retries > 0 && error.is_worth_another() => {
                     this.retries -= 1;
@@ -117,7 +112,10 @@ impl<V, Q: ?Sized, R: ?Sized, C> fmt::Debug for CallAsync<V, Q, R, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CallAsync")
             .field("service", &self.line.service)
-            .field("is_sent", &self.is_sent)
+            .field(
+                "is_sent",
+                &self.claim.as_ref().is_some_and(|claim| claim.is_sent),
+            )
             .finish_non_exhaustive()
     }
 }

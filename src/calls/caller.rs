@@ -1,6 +1,6 @@
 //! The calling end of a service.
 
-use std::{fmt, marker::PhantomData, time::Instant};
+use std::{fmt, future::poll_fn, marker::PhantomData, task::Poll, time::Instant};
 
 use ibex_codec::Codec;
 
@@ -8,10 +8,11 @@ use super::{
     Metadata,
     call::CallAsync,
     error::CallError,
+    header::Kind,
     line_ref::LineRef,
     options::CallOptions,
-    pending_call::{CallKind, PendingCall, ReplyFrame},
-    replies::{Replies, StreamAsync},
+    pending_call::{ONE_REPLY, PendingCall},
+    replies::Replies,
     reply::Reply,
 };
 use crate::{TraceContext, message::DefaultCodec};
@@ -155,12 +156,9 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
 
     #[inline]
     fn call_once(&self, request: &Q, deadline: Option<Instant>) -> Result<Reply<R, C>, CallError> {
-        let mut claim = PendingCall::new(&*self.line, CallKind::Unary, deadline, &self.options);
+        let mut claim = PendingCall::new(&*self.line, Kind::Call, deadline, &self.options);
         claim.send::<Q, C>(request, &self.line)?;
-        match claim.answer::<R, C>()? {
-            ReplyFrame::Reply(reply) => Ok(reply),
-            ReplyFrame::Item(_) | ReplyFrame::End => unreachable!("they come of streams alone"),
-        }
+        Ok(claim.answer()?.expect(ONE_REPLY))
     }
 
     /// Calls, for a task. Nothing is sent before the first poll.
@@ -187,7 +185,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// [`CallError`]: the request was not sent.
     pub fn stream(&self, request: &Q) -> Result<Replies<R, C>, CallError> {
         let (line, options) = (self.line.clone(), &self.options);
-        let mut claim = PendingCall::new(line, options.stream(), options.deadline(), options);
+        let mut claim = PendingCall::new(line, Kind::Stream, options.deadline(), options);
         claim.send::<Q, C>(request, &self.line)?;
         Ok(Replies::new(claim))
     }
@@ -198,7 +196,21 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
         &self,
         request: &'a Q,
     ) -> impl Future<Output = Result<Replies<R, C>, CallError>> + use<'a, Q, R, C> {
-        StreamAsync::new(self.line.clone(), &self.options, request)
+        let (line, options) = (self.line.clone(), self.options);
+        let deadline = options.deadline();
+        let mut claim = None;
+        poll_fn(move |context| {
+            let mut sending = claim.take().unwrap_or_else(|| {
+                PendingCall::new(line.clone(), Kind::Stream, deadline, &options)
+            });
+            match sending.poll_send::<Q, C>(context.waker(), request, &line) {
+                Poll::Ready(sent) => Poll::Ready(sent.map(|()| Replies::new(sending))),
+                Poll::Pending => {
+                    claim = Some(sending);
+                    Poll::Pending
+                }
+            }
+        })
     }
 
     /// Returns the number of calls that have been sent, or may be, and have not ended, of all

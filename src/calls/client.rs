@@ -20,6 +20,7 @@ use ibex_ring::parking::Condition;
 use ibex_transport::node::{CallTimes, Serves, SessionShared};
 
 use super::{
+    deadline_alarm::DeadlineAlarm,
     error::Refused,
     header::{CallId, Header, Kind},
     outbox::Outbox,
@@ -144,8 +145,7 @@ struct Calls {
     by_number: Vec<ReceivedCall>,
     /// The caller has left.
     is_gone: bool,
-    /// The time at which the next handler is woken because its call's deadline has passed.
-    alarm: Option<Instant>,
+    alarm: DeadlineAlarm,
 }
 
 #[derive(Default)]
@@ -328,6 +328,13 @@ impl Client {
 
     // ---- Questions of handlers -----------------------------------------------------------
 
+    /// Takes in the frames that have come from all callers.
+    pub(super) fn attend(&self) {
+        if let Some(shared) = self.shared.get() {
+            shared.attend();
+        }
+    }
+
     /// Returns whether the call's answer is no longer waited for.
     pub(super) fn is_cancelled(&self, id: CallId) -> bool {
         let mut calls = self.calls();
@@ -368,17 +375,12 @@ impl Client {
     pub(super) fn set_waker(&self, id: CallId, waker: Option<&Waker>) {
         let (_before, alarm) = {
             let mut calls = self.calls();
-            let alarm = calls.alarm;
             let Some(entry) = calls.entry(id) else {
                 return;
             };
             let before = mem::replace(&mut entry.waker, waker.cloned());
             let deadline = entry.deadline.filter(|_| waker.is_some());
-            let sooner = deadline.filter(|at| alarm.is_none_or(|alarm| *at < alarm));
-            if sooner.is_some() {
-                calls.alarm = sooner;
-            }
-            (before, sooner)
+            (before, deadline.filter(|at| calls.alarm.wants(*at)))
         };
         if let Some(at) = alarm {
             self.session.wake_at(at, &self.waker);
@@ -423,7 +425,7 @@ impl Client {
         if let Some(shared) = self.shared.get() {
             shared.refused.fetch_add(1, Ordering::Relaxed);
         }
-        let header = Header::new(id, Kind::Refused).with_count(reason.code());
+        let header = Header::new(id, Kind::Refused).with_count(reason.0);
         self.say(header, String::new());
     }
 
@@ -453,23 +455,11 @@ impl Calls {
         (entry.is_taken && entry.generation == id.generation).then_some(entry)
     }
 
-    /// Returns the wakers of calls whose deadlines have passed, and the time of the next look.
+    /// Takes the wakers of calls whose time is over, and returns when to look again.
     fn expire(&mut self, now: Instant) -> (Vec<Waker>, Option<Instant>) {
-        if self.alarm.is_none_or(|alarm| alarm > now) {
-            return (Vec::new(), None);
-        }
-        let mut late = Vec::new();
-        let mut next: Option<Instant> = None;
-        let waiting = self.by_number.iter_mut();
-        for entry in waiting.filter(|entry| entry.waker.is_some()) {
-            match entry.deadline {
-                Some(deadline) if deadline <= now => late.extend(entry.waker.take()),
-                Some(deadline) => next = Some(next.map_or(deadline, |next| next.min(deadline))),
-                None => {}
-            }
-        }
-        self.alarm = next;
-        (late, next)
+        let entries = self.by_number.iter_mut();
+        let calls = entries.map(|entry| (&mut entry.waker, entry.deadline));
+        self.alarm.expire(now, calls)
     }
 }
 
@@ -479,27 +469,19 @@ pub(super) struct ForCredit<'a> {
     id: CallId,
 }
 
-impl ForCredit<'_> {
-    fn attend(&self) {
-        if let Some(shared) = self.client.shared.get() {
-            shared.attend();
-        }
-    }
-}
-
 impl Condition for ForCredit<'_> {
     type Output = Result<(), SendError>;
 
     fn look(&mut self) -> Option<Self::Output> {
         self.client.take_credit(self.id).or_else(|| {
-            self.attend();
+            self.client.attend();
             self.client.take_credit(self.id)
         })
     }
 
     fn register(&mut self, waker: &Waker) {
         self.client.set_waker(self.id, Some(waker));
-        self.attend();
+        self.client.attend();
     }
 
     fn leave(&mut self) {

@@ -17,89 +17,69 @@ pub enum Execution {
     Executed,
 }
 
-/// The reason for which a request was given to no handler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Refused {
-    /// The call's deadline had passed before a handler could get the request.
-    Expired,
-    /// The caller has more calls under way than the service takes from one peer.
-    Overloaded,
-    /// The request's bytes are not valid.
-    Invalid,
-    /// The service ended before a handler got it.
-    Closed,
-    /// The handler handed the request back.
-    ByHandler,
-    /// The serving node drains and begins no more calls.
-    Draining,
-    /// A reason that this release does not know.
-    Other(u16),
-}
+/// The reason for which a request was given to no handler, as its number in a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refused(pub(super) u16);
 
 impl Refused {
-    pub(super) fn code(self) -> u16 {
-        match self {
-            Self::Expired => 1,
-            Self::Overloaded => 2,
-            Self::Invalid => 3,
-            Self::Closed => 4,
-            Self::ByHandler => 5,
-            Self::Draining => 6,
-            Self::Other(code) => code,
-        }
-    }
+    /// The call's deadline had passed before a handler could get the request.
+    pub(super) const EXPIRED: Self = Self(1);
+    /// The caller has more calls under way than the service takes from one peer.
+    pub(super) const OVERLOADED: Self = Self(2);
+    /// The request's bytes are not valid.
+    pub(super) const INVALID: Self = Self(3);
+    /// The service ended before a handler got it.
+    pub(super) const CLOSED: Self = Self(4);
+    /// The handler handed the request back.
+    pub(super) const BY_HANDLER: Self = Self(5);
+    /// The serving node drains and begins no more calls.
+    pub(super) const DRAINING: Self = Self(6);
 
-    fn kind(self) -> CallErrorKind {
-        match self {
-            Self::Expired => CallErrorKind::DeadlineExceeded,
-            Self::Overloaded => CallErrorKind::Overloaded,
-            Self::Invalid => CallErrorKind::InvalidRequest,
-            Self::Closed => CallErrorKind::ServiceEnded,
-            Self::ByHandler => CallErrorKind::HandedBack,
-            Self::Draining => CallErrorKind::Draining,
-            Self::Other(_) => CallErrorKind::Refused,
-        }
-    }
-
-    pub(super) fn of(code: u16) -> Self {
-        match code {
-            1 => Self::Expired,
-            2 => Self::Overloaded,
-            3 => Self::Invalid,
-            4 => Self::Closed,
-            5 => Self::ByHandler,
-            6 => Self::Draining,
-            other => Self::Other(other),
-        }
+    /// Returns the kind of the call's error, and what its text says. `None` for a number that this
+    /// release does not know.
+    fn meaning(self) -> Option<(CallErrorKind, &'static str)> {
+        Some(match self {
+            Self::EXPIRED => (
+                CallErrorKind::DeadlineExceeded,
+                "its deadline passed before a handler got it; call again, with more time",
+            ),
+            Self::OVERLOADED => (
+                CallErrorKind::Overloaded,
+                "the service takes fewer calls of one peer at a time; lower the caller's \
+                 max_in_flight, or raise the service's",
+            ),
+            Self::INVALID => (
+                CallErrorKind::InvalidRequest,
+                "the service found its bytes not valid; see that both programs have the same codec",
+            ),
+            Self::CLOSED => (
+                CallErrorKind::ServiceEnded,
+                "the service ended before a handler got it; make the caller anew, in another \
+                 session if this one has ended, and call again",
+            ),
+            Self::BY_HANDLER => (
+                CallErrorKind::HandedBack,
+                "the handler handed it back; call again later",
+            ),
+            Self::DRAINING => (
+                CallErrorKind::Draining,
+                "its node drains and begins no call any more; send it to another node, or again \
+                 after the restart",
+            ),
+            Self(_) => return None,
+        })
     }
 }
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Expired => f.write_str(
-                "its deadline passed before a handler got it; call again, with more time",
-            ),
-            Self::Overloaded => f.write_str(
-                "the service takes fewer calls of one peer at a time; lower the caller's \
-                 max_in_flight, or raise the service's",
-            ),
-            Self::Invalid => f.write_str(
-                "the service found its bytes not valid; see that both programs have the same codec",
-            ),
-            Self::Closed => f.write_str(
-                "the service ended before a handler got it; make the caller anew, in another \
-                 session if this one has ended, and call again",
-            ),
-            Self::ByHandler => f.write_str("the handler handed it back; call again later"),
-            Self::Draining => f.write_str(
-                "its node drains and begins no call any more; send it to another node, or again \
-                 after the restart",
-            ),
-            Self::Other(code) => write!(
+        match self.meaning() {
+            Some((_, text)) => f.write_str(text),
+            None => write!(
                 f,
-                "reason {code}, which this release does not know; update this program, or call \
-                 again later"
+                "reason {}, which this release does not know; update this program, or call again \
+                 later",
+                self.0
             ),
         }
     }
@@ -142,7 +122,7 @@ impl fmt::Display for Refused {
 /// | [`Unanswered`](CallErrorKind::Unanswered) | unknown | [`idempotent`](crate::calls::CallOptions::idempotent), if it may be executed twice |
 /// | [`Lost`](CallErrorKind::Lost) | unknown | another caller, if it may be executed twice |
 /// | [`InvalidReply`](CallErrorKind::InvalidReply) | yes | a look at what that peer's codec writes |
-pub struct CallError(Box<CallFailure>);
+pub struct CallError(Box<FailedCall>);
 
 /// The kinds of a [`CallError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -179,20 +159,19 @@ pub enum CallErrorKind {
     InvalidReply,
 }
 
-/// The failure that ended a call.
+struct FailedCall {
+    service: String,
+    peer: String,
+    failure: CallFailure,
+}
+
+/// The reason for which a call failed. Its text follows the names of service and peer, unless it
+/// has a subject of its own.
 #[derive(thiserror::Error)]
 pub(super) enum CallFailure {
     /// The handler answered with an error of the application.
-    #[error(
-        "service \"{service}\" of {peer} failed the call: {} (code {code})",
-        ibex_base::Escaped(text)
-    )]
-    Failed {
-        service: String,
-        peer: String,
-        code: u32,
-        text: String,
-    },
+    #[error(" failed the call: {} (code {code})", ibex_base::Escaped(text))]
+    Failed { code: u32, text: String },
     /// The request did not go out, so it was not executed.
     #[error(
         "the request was not sent, and so not executed: {_0}{}",
@@ -203,15 +182,11 @@ pub(super) enum CallFailure {
     )]
     NotSent(SendError),
     /// No handler got the request, as the service said.
-    #[error("service \"{service}\" of {peer} did not execute the call: {reason}")]
-    Refused {
-        service: String,
-        peer: String,
-        reason: Refused,
-    },
+    #[error(" did not execute the call: {_0}")]
+    Refused(Refused),
     /// The deadline passed. The handler is told.
     #[error(
-        "service \"{service}\" of {peer} did not answer before the call's deadline{}; {}",
+        " did not answer before the call's deadline{}; {}",
         cut_off(.suspended.as_deref()),
         match (.is_sent, .is_open) {
             (true, _) => MAY_BE_EXECUTED,
@@ -229,8 +204,6 @@ pub(super) enum CallFailure {
         }
     )]
     DeadlineExceeded {
-        service: String,
-        peer: String,
         is_sent: bool,
         /// True if the peer had opened the service.
         is_open: bool,
@@ -239,100 +212,76 @@ pub(super) enum CallFailure {
     },
     /// The session has no connection, and the call does not wait for one.
     #[error(
-        "service \"{service}\" of {peer}: the call was not sent, and so not executed: {suspended}; \
-         call again later, or another node"
+        ": the call was not sent, and so not executed: {_0}; call again later, or another node"
     )]
-    Suspended {
-        service: String,
-        peer: String,
-        suspended: Arc<Suspension>,
-    },
+    Suspended(Arc<Suspension>),
     /// The handler dropped the request without an answer, for example by a panic.
+    #[error(": the handler dropped the request without an answer; {MAY_BE_EXECUTED}")]
+    Unanswered,
+    /// The service or its session ended before the answer came. The text says what ended, by what,
+    /// and how to have another.
+    #[error("the call got no answer: {_0}; {MAY_BE_EXECUTED}")]
+    Lost(String),
+    /// The reply's bytes are not valid, for the codec's reason.
     #[error(
-        "service \"{service}\" of {peer}: the handler dropped the request without an answer; \
-         {MAY_BE_EXECUTED}"
+        ": the reply is not valid: {_0}; the handler has executed the call; see what that peer's \
+         codec writes"
     )]
-    Unanswered { service: String, peer: String },
-    /// The service or its session ended before the answer came.
-    #[error("the call got no answer: {why}; {MAY_BE_EXECUTED}")]
-    Lost {
-        service: String,
-        peer: String,
-        /// The service that ended, by what, and how to have another.
-        why: String,
-    },
-    /// The reply's bytes are not valid.
-    #[error(
-        "service \"{service}\" of {peer}: the reply is not valid: {why}; the handler has executed \
-         the call; see what that peer's codec writes"
-    )]
-    InvalidReply {
-        service: String,
-        peer: String,
-        /// The codec's reason.
-        why: String,
-    },
+    InvalidReply(String),
 }
 
 impl CallError {
+    pub(super) fn new(service: String, peer: String, failure: CallFailure) -> Self {
+        Self(Box::new(FailedCall {
+            service,
+            peer,
+            failure,
+        }))
+    }
+
     /// Returns the kind of failure.
     #[must_use]
     pub fn kind(&self) -> CallErrorKind {
-        match &*self.0 {
+        match &self.0.failure {
             CallFailure::Failed { .. } => CallErrorKind::Failed,
             CallFailure::NotSent(_) => CallErrorKind::NotSent,
-            CallFailure::Refused { reason, .. } => reason.kind(),
+            CallFailure::Refused(reason) => {
+                let meaning = reason.meaning();
+                meaning.map_or(CallErrorKind::Refused, |(kind, _)| kind)
+            }
             CallFailure::DeadlineExceeded { .. } => CallErrorKind::DeadlineExceeded,
-            CallFailure::Suspended { .. } => CallErrorKind::Suspended,
-            CallFailure::Unanswered { .. } => CallErrorKind::Unanswered,
-            CallFailure::Lost { .. } => CallErrorKind::Lost,
-            CallFailure::InvalidReply { .. } => CallErrorKind::InvalidReply,
+            CallFailure::Suspended(_) => CallErrorKind::Suspended,
+            CallFailure::Unanswered => CallErrorKind::Unanswered,
+            CallFailure::Lost(_) => CallErrorKind::Lost,
+            CallFailure::InvalidReply(_) => CallErrorKind::InvalidReply,
         }
     }
 
     /// Returns how far the call came, as far as that is certain.
     #[must_use]
     pub fn execution(&self) -> Execution {
-        match &*self.0 {
+        match &self.0.failure {
             CallFailure::NotSent(_)
-            | CallFailure::Refused { .. }
-            | CallFailure::Suspended { .. }
+            | CallFailure::Refused(_)
+            | CallFailure::Suspended(_)
             | CallFailure::DeadlineExceeded { is_sent: false, .. } => Execution::NotExecuted,
             CallFailure::DeadlineExceeded { .. }
-            | CallFailure::Unanswered { .. }
-            | CallFailure::Lost { .. } => Execution::Unknown,
-            CallFailure::Failed { .. } | CallFailure::InvalidReply { .. } => Execution::Executed,
+            | CallFailure::Unanswered
+            | CallFailure::Lost(_) => Execution::Unknown,
+            CallFailure::Failed { .. } | CallFailure::InvalidReply(_) => Execution::Executed,
         }
     }
 
-    /// Returns the service's name, where the error has it.
+    /// Returns the service's name.
     #[must_use]
-    pub fn service(&self) -> Option<&str> {
-        match &*self.0 {
-            CallFailure::NotSent(error) => error.channel(),
-            CallFailure::Failed { service, .. }
-            | CallFailure::Refused { service, .. }
-            | CallFailure::DeadlineExceeded { service, .. }
-            | CallFailure::Suspended { service, .. }
-            | CallFailure::Unanswered { service, .. }
-            | CallFailure::Lost { service, .. }
-            | CallFailure::InvalidReply { service, .. } => Some(service),
-        }
+    pub fn service(&self) -> &str {
+        &self.0.service
     }
 
-    /// Returns the peer as an address, where the error has it.
+    /// Returns the peer's address, with the names that are known of it.
     #[must_use]
-    pub fn peer(&self) -> Option<&str> {
-        match &*self.0 {
-            CallFailure::NotSent(error) => error.peer(),
-            CallFailure::Failed { peer, .. }
-            | CallFailure::Refused { peer, .. }
-            | CallFailure::DeadlineExceeded { peer, .. }
-            | CallFailure::Suspended { peer, .. }
-            | CallFailure::Unanswered { peer, .. }
-            | CallFailure::Lost { peer, .. }
-            | CallFailure::InvalidReply { peer, .. } => Some(peer),
-        }
+    pub fn peer(&self) -> &str {
+        &self.0.peer
     }
 
     /// Returns the code and the text that the handler [failed](crate::calls::Request::fail) the
@@ -342,8 +291,8 @@ impl CallError {
     /// `peer.caller::<Request, Result<Reply, Refusal>>(..)`. They are then read in place too.
     #[must_use]
     pub fn failure(&self) -> Option<(u32, &str)> {
-        match &*self.0 {
-            CallFailure::Failed { code, text, .. } => Some((*code, text)),
+        match &self.0.failure {
+            CallFailure::Failed { code, text } => Some((*code, text)),
             _ => None,
         }
     }
@@ -353,9 +302,9 @@ impl CallError {
     /// does about it. The service is not to blame then.
     #[must_use]
     pub fn suspended(&self) -> Option<&Suspension> {
-        match &*self.0 {
+        match &self.0.failure {
             CallFailure::DeadlineExceeded { suspended, .. } => suspended.as_deref(),
-            CallFailure::Suspended { suspended, .. } => Some(suspended),
+            CallFailure::Suspended(suspended) => Some(suspended),
             CallFailure::NotSent(error) => error.suspended(),
             _ => None,
         }
@@ -364,7 +313,7 @@ impl CallError {
     /// Returns the error of sending, if the request did not go out.
     #[must_use]
     pub fn send_error(&self) -> Option<&SendError> {
-        match &*self.0 {
+        match &self.0.failure {
             CallFailure::NotSent(error) => Some(error),
             _ => None,
         }
@@ -392,15 +341,17 @@ impl CallError {
     }
 }
 
-impl From<CallFailure> for CallError {
-    fn from(failure: CallFailure) -> Self {
-        Self(Box::new(failure))
-    }
-}
-
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        let FailedCall {
+            service,
+            peer,
+            failure,
+        } = &*self.0;
+        match failure {
+            CallFailure::NotSent(_) | CallFailure::Lost(_) => failure.fmt(f),
+            _ => write!(f, "service \"{service}\" of {peer}{failure}"),
+        }
     }
 }
 

@@ -287,7 +287,7 @@ fn malformed_extensions_end_their_own_calls_and_nothing_else() {
             let reply = replies.receive(Patience::FOREVER).expect("an answer");
             let reply = Header::parse(reply.bytes()).expect("a header");
             assert_eq!((reply.id.number, reply.kind), (number, Kind::Refused));
-            assert_eq!(reply.count, super::error::Refused::Invalid.code());
+            assert_eq!(reply.count, super::error::Refused::INVALID.0);
         }
         let number = malformed.len() as u32;
         let valid = [1, 0, 0, 0, b'k', 0, 8, 0];

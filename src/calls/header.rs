@@ -23,8 +23,7 @@ pub(super) struct CallId {
     pub(super) generation: u32,
 }
 
-/// Kind of a frame. The first four and the extended ones go to the service, the others to the
-/// caller.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -75,6 +74,15 @@ const KINDS: [Kind; 13] = [
 ];
 
 impl Kind {
+    /// Returns whether frames of this kind go to the service. The others go to the caller.
+    pub(super) fn is_for_service(self) -> bool {
+        use Kind::{Call, Cancel, Credit, ExtendedCall, ExtendedStream, Stream};
+        matches!(
+            self,
+            Call | Stream | Cancel | Credit | ExtendedCall | ExtendedStream
+        )
+    }
+
     /// The kind of a request whose frame has an extension.
     pub(super) fn extended(self) -> Self {
         match self {

@@ -241,20 +241,9 @@ impl Line {
 
     fn parse(&self, raw: RawMessage) -> Option<ArrivedFrame> {
         let header = Header::parse(raw.bytes()).and_then(|header| match header.kind {
-            Kind::Reply
-            | Kind::Item
-            | Kind::End
-            | Kind::Failed
-            | Kind::Refused
-            | Kind::Unanswered => Ok(header),
-            Kind::Drained if header == Header::DRAINED => Ok(header),
-            Kind::Call
-            | Kind::Stream
-            | Kind::Cancel
-            | Kind::Credit
-            | Kind::Drained
-            | Kind::ExtendedCall
-            | Kind::ExtendedStream => Err(MalformedCallFrame::Direction),
+            Kind::Drained if header != Header::DRAINED => Err(MalformedCallFrame::Direction),
+            kind if kind.is_for_service() => Err(MalformedCallFrame::Direction),
+            _ => Ok(header),
         });
         match header {
             Ok(header) => Some(ArrivedFrame {

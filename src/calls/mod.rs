@@ -17,6 +17,7 @@ use crate::RecvError;
 mod call;
 mod caller;
 mod client;
+mod deadline_alarm;
 mod error;
 #[cfg(test)]
 mod extension_tests;

@@ -5,8 +5,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::pending_call::CallKind;
-
 /// Options of a call, or of all calls of a [`Caller`](crate::calls::Caller); see
 /// [`Caller::with`](crate::calls::Caller::with).
 ///
@@ -136,10 +134,9 @@ impl CallOptions {
         self.retries
     }
 
-    pub(super) fn stream(&self) -> CallKind {
-        CallKind::Stream {
-            window: self.window,
-        }
+    /// The items of a stream that may have been sent and not been taken.
+    pub(super) fn items(&self) -> u16 {
+        self.window
     }
 }
 

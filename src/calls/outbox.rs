@@ -30,7 +30,8 @@ use super::{
 /// See the module.
 pub(super) struct Outbox {
     session: Arc<SessionShared>,
-    sending: Attended<Sending>,
+    /// The channel's end: `None` until it is opened, and when it was closed here.
+    sending: Attended<Option<SendHandle>>,
     /// The channel's end, as the session numbers it, once it was opened.
     end: OnceLock<u32>,
     /// True once frames are no longer sent. A thread that sets this or `has_notices` attends to
@@ -49,19 +50,6 @@ pub(super) struct Outbox {
     /// Waiting place of threads and tasks that wait for room.
     room: WaitSlot,
     open_timeout: Duration,
-}
-
-struct Sending {
-    /// `None` when it was closed here.
-    handle: Option<SendHandle>,
-}
-
-impl Sending {
-    fn close(&mut self) {
-        if let Some(mut handle) = self.handle.take() {
-            handle.leave();
-        }
-    }
 }
 
 /// A frame that is sent without waiting.
@@ -92,7 +80,7 @@ impl Outbox {
         let end = handle.as_ref().map(SendHandle::number);
         Self {
             session,
-            sending: Attended::new(Sending { handle }),
+            sending: Attended::new(handle),
             end: end.map_or_else(OnceLock::new, OnceLock::from),
             is_closed: AtomicBool::new(false),
             has_notices: AtomicBool::new(false),
@@ -108,11 +96,11 @@ impl Outbox {
     /// Opens the end, if it is not open.
     pub(super) fn open<E>(&self, open: impl FnOnce() -> Result<SendHandle, E>) -> Result<(), E> {
         let mut sending = self.sending.hold();
-        let opened = match sending.handle {
+        let opened = match *sending {
             Some(_) => Ok(()),
             None => open().map(|handle| {
                 self.end.get_or_init(|| handle.number());
-                sending.handle = Some(handle);
+                *sending = Some(handle);
             }),
         };
         self.leave_sending(sending);
@@ -130,7 +118,7 @@ impl Outbox {
     #[cold]
     pub(super) fn is_open(&self) -> bool {
         let sending = self.sending.hold();
-        let is_open = sending.handle.as_ref().is_some_and(SendHandle::is_open);
+        let is_open = sending.as_ref().is_some_and(SendHandle::is_open);
         self.leave_sending(sending);
         is_open
     }
@@ -230,7 +218,7 @@ impl Outbox {
     }
 
     #[inline]
-    fn leave_sending(&self, mut sending: MutexGuard<'_, Sending>) {
+    fn leave_sending(&self, mut sending: MutexGuard<'_, Option<SendHandle>>) {
         // What has gone out opened the way for notices that found the peer's end not open, and the
         // channel may end behind it.
         if self.has_notices.load(Ordering::Relaxed) {
@@ -252,17 +240,17 @@ impl Outbox {
     }
 
     #[inline]
-    fn flush_into(&self, sending: &mut Sending) {
+    fn flush_into(&self, sending: &mut Option<SendHandle>) {
         if self.is_closed.load(Ordering::Relaxed) {
-            sending.close();
+            close(sending);
         } else if self.has_notices.load(Ordering::Relaxed) {
             self.flush_notices(sending);
         }
     }
 
     #[cold]
-    fn flush_notices(&self, sending: &mut Sending) {
-        let Some(handle) = &mut sending.handle else {
+    fn flush_notices(&self, sending: &mut Option<SendHandle>) {
+        let Some(handle) = sending else {
             return;
         };
         loop {
@@ -297,7 +285,7 @@ impl Outbox {
     {
         let mut sending = self.sending.hold();
         self.flush_into(&mut sending);
-        let attempt = match (&mut sending.handle, (frame.header)()) {
+        let attempt = match (&mut *sending, (frame.header)()) {
             (Some(handle), Some(header)) => {
                 let encode = |slot: &mut [MaybeUninit<u8>]| (frame.encode)(header, slot);
                 match handle.send(frame.size, Patience::None, encode) {
@@ -324,7 +312,7 @@ impl Outbox {
     {
         let mut sending = self.sending.hold();
         self.flush_into(&mut sending);
-        let done = match (&mut sending.handle, (frame.header)()) {
+        let done = match (&mut *sending, (frame.header)()) {
             (Some(handle), Some(header)) => {
                 let encode = |slot: &mut [MaybeUninit<u8>]| (frame.encode)(header, slot);
                 match handle.poll_send(&self.waker, frame.size, encode) {
@@ -366,7 +354,7 @@ impl Outbox {
     /// Returns the error for a peer that has not opened its end within `open_timeout`.
     fn not_opened(&self) -> Option<ChannelError> {
         let mut sending = self.sending.hold();
-        let opened = sending.handle.as_mut()?;
+        let opened = sending.as_mut()?;
         let opened = opened.opened(Patience::Until(Some(Instant::now())));
         self.leave_sending(sending);
         let error = opened.err()?;
@@ -460,6 +448,12 @@ where
 
 impl Drop for Outbox {
     fn drop(&mut self) {
-        self.sending.attend(Sending::close);
+        self.sending.attend(close);
+    }
+}
+
+fn close(sending: &mut Option<SendHandle>) {
+    if let Some(mut handle) = sending.take() {
+        handle.leave();
     }
 }

@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use ibex_codec::{Codec, Invalid};
+use ibex_codec::Codec;
 use ibex_protocol::format::call_extension::WrittenExtension;
 use ibex_ring::parking::{Ticket, TimedOut};
 use ibex_transport::node::CallTime;
@@ -23,6 +23,9 @@ use super::{
 };
 use crate::calls::Reply;
 
+/// The next reply, or the end of a stream.
+pub(super) type NextReply<R, C> = Result<Option<Reply<R, C>>, CallError>;
+
 /// A call's place. Dropping it cancels the call, if it went out and has not ended.
 pub(super) struct PendingCall<L: Deref<Target = Line>> {
     pub(super) line: L,
@@ -33,40 +36,26 @@ pub(super) struct PendingCall<L: Deref<Target = Line>> {
     deadline: Option<Instant>,
     extras: Extras,
     /// The request went out.
-    is_sent: bool,
+    pub(super) is_sent: bool,
     /// The last frame has come, or none will.
-    is_over: bool,
+    pub(super) is_over: bool,
     /// The wait for room, if a task has one.
     room: Option<Ticket>,
     /// The time of the call, if somebody wants to know it.
     time: Option<CallTime>,
 }
 
-/// The number of replies that a call takes: one or many.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum CallKind {
-    Unary,
-    Stream { window: u16 },
-}
-
-/// The meaning of a frame for its caller.
-pub(super) enum ReplyFrame<R: ?Sized, C: Codec<R>> {
-    Reply(Reply<R, C>),
-    Item(Reply<R, C>),
-    End,
-}
-
 impl<L: Deref<Target = Line>> PendingCall<L> {
-    /// A place for a call of one reply, or of a stream. Nothing is sent yet.
+    /// A place for a call of one reply ([`Kind::Call`]), or of a stream. Nothing is sent yet.
     pub(super) fn new(
         line: L,
-        call: CallKind,
+        kind: Kind,
         deadline: Option<Instant>,
         options: &CallOptions,
     ) -> Self {
-        let (kind, window) = match call {
-            CallKind::Unary => (Kind::Call, 0),
-            CallKind::Stream { window } => (Kind::Stream, window),
+        let window = match kind {
+            Kind::Stream => options.items(),
+            _ => 0,
         };
         let (key, id) = line.slots().claim(deadline, window);
         Self {
@@ -131,8 +120,8 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
         self.was_sent(sent)
     }
 
-    /// Waits for the next frame.
-    pub(super) fn answer<R: ?Sized, C: Codec<R>>(&mut self) -> Result<ReplyFrame<R, C>, CallError> {
+    /// Waits for the next reply. `None` is the end of a stream.
+    pub(super) fn answer<R: ?Sized, C: Codec<R>>(&mut self) -> NextReply<R, C> {
         let Some(id) = self.id else {
             unreachable!("a call that was sent has a name")
         };
@@ -222,11 +211,11 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
         self.line.slots().set_deadline(self.key, deadline);
     }
 
-    /// The next frame.
+    /// The next reply. `None` is the end of a stream.
     pub(super) fn poll_answer<R: ?Sized, C: Codec<R>>(
         &mut self,
         waker: &Waker,
-    ) -> Poll<Result<ReplyFrame<R, C>, CallError>> {
+    ) -> Poll<NextReply<R, C>> {
         let look = self.line.poll_answer(self.key, waker, self.deadline);
         match self.looked(look) {
             Some(answer) => Poll::Ready(answer),
@@ -248,80 +237,61 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
                 self.is_sent = true;
                 Ok(())
             }
-            Err(Unsent::Failed(error)) => Err(CallFailure::NotSent(error.into()).into()),
+            Err(Unsent::Failed(error)) => Err(self.failed(CallFailure::NotSent(error.into()))),
             Err(Unsent::Late) => Err(self.late()),
             Err(Unsent::InVain) => Err(self.over_before_sent()),
         }
     }
 
-    fn looked<R: ?Sized, C: Codec<R>>(
-        &mut self,
-        look: CallPoll,
-    ) -> Option<Result<ReplyFrame<R, C>, CallError>> {
+    fn looked<R: ?Sized, C: Codec<R>>(&mut self, look: CallPoll) -> Option<NextReply<R, C>> {
         match look {
             CallPoll::Nothing => None,
             CallPoll::Over(over) => {
                 self.is_over = true;
-                let (service, peer) = self.names();
                 Some(Err(match over {
                     // A handler may have had the call until its deadline passed.
                     RepliesOver::Drained if self.is_late() => self.late(),
-                    RepliesOver::Lost(why) => CallFailure::Lost { service, peer, why }.into(),
-                    RepliesOver::Drained => CallFailure::Refused {
-                        service,
-                        peer,
-                        reason: Refused::Draining,
-                    }
-                    .into(),
+                    RepliesOver::Lost(why) => self.failed(CallFailure::Lost(why)),
+                    RepliesOver::Drained => self.failed(CallFailure::Refused(Refused::DRAINING)),
                 }))
             }
             CallPoll::Landed(landed) => Some(self.landed(landed)),
         }
     }
 
-    fn landed<R: ?Sized, C: Codec<R>>(
-        &mut self,
-        landed: ArrivedFrame,
-    ) -> Result<ReplyFrame<R, C>, CallError> {
+    fn landed<R: ?Sized, C: Codec<R>>(&mut self, landed: ArrivedFrame) -> NextReply<R, C> {
         let ArrivedFrame { header, body } = landed;
         self.is_over = header.kind != Kind::Item;
-        let (service, peer) = match header.kind {
-            Kind::Item if self.kind != Kind::Stream => self.names(),
-            Kind::Reply | Kind::Item => {
-                return match DecodedPayload::of(body) {
-                    Ok(opened) if self.is_over => Ok(ReplyFrame::Reply(Reply::new(opened))),
-                    Ok(opened) => Ok(ReplyFrame::Item(Reply::new(opened))),
-                    Err(invalid) => Err(self.invalid(&invalid)),
-                };
+        Err(self.failed(match header.kind {
+            Kind::Reply | Kind::Item if self.is_over || self.kind == Kind::Stream => {
+                match DecodedPayload::of(body) {
+                    Ok(opened) => {
+                        self.reply_taken();
+                        return Ok(Some(Reply::new(opened)));
+                    }
+                    Err(invalid) => CallFailure::InvalidReply(invalid.to_string()),
+                }
             }
-            Kind::End if self.kind == Kind::Stream => return Ok(ReplyFrame::End),
-            _ => self.names(),
-        };
-        Err(match header.kind {
+            Kind::End if self.kind == Kind::Stream => return Ok(None),
             Kind::Failed => {
                 let text = body.bytes().get(Header::BYTES..).unwrap_or_default();
                 let text = &text[..text.len().min(MAX_FAILURE_BYTES)];
                 CallFailure::Failed {
-                    service,
-                    peer,
                     code: header.code(),
                     text: String::from_utf8_lossy(text).into_owned(),
                 }
-                .into()
             }
-            Kind::Refused => CallFailure::Refused {
-                service,
-                peer,
-                reason: Refused::of(header.count),
-            }
-            .into(),
-            _ if self.is_late() => self.late(),
-            _ => CallFailure::Unanswered { service, peer }.into(),
-        })
+            Kind::Refused => CallFailure::Refused(Refused(header.count)),
+            _ if self.is_late() => return Err(self.late()),
+            _ => CallFailure::Unanswered,
+        }))
     }
 
-    /// Notes that an item was taken, so that the handler may send more.
-    pub(super) fn item_taken(&self) {
+    /// Notes that a reply is taken, so that the handler may send more.
+    fn reply_taken(&self) {
+        if self.is_over {
+            return;
+        }
         let credit = self.line.slots().item_taken(self.key);
         if let (Some(id), Some(credit)) = (self.id, credit) {
             let header = Header::new(id, Kind::Credit).with_count(credit);
@@ -337,13 +307,7 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
         let Some(suspended) = self.line.session.cut_off() else {
             return Ok(());
         };
-        let (service, peer) = self.names();
-        Err(CallFailure::Suspended {
-            service,
-            peer,
-            suspended,
-        }
-        .into())
+        Err(self.failed(CallFailure::Suspended(suspended)))
     }
 
     fn is_late(&self) -> bool {
@@ -351,43 +315,28 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
             .is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    fn names(&self) -> (String, String) {
-        (self.line.service.clone(), self.line.peer_name())
+    #[cold]
+    fn failed(&self, failure: CallFailure) -> CallError {
+        CallError::new(self.line.service.clone(), self.line.peer_name(), failure)
     }
 
     #[cold]
     fn late(&self) -> CallError {
-        let (service, peer) = self.names();
-        let failure = CallFailure::DeadlineExceeded {
-            service,
-            peer,
+        self.failed(CallFailure::DeadlineExceeded {
             is_sent: self.is_sent,
             is_open: self.is_sent || self.line.outbox.is_open(),
             suspended: self.line.session.cut_off(),
-        };
-        failure.into()
-    }
-
-    #[cold]
-    fn invalid(&self, invalid: &Invalid) -> CallError {
-        let (service, peer) = self.names();
-        let why = invalid.to_string();
-        CallFailure::InvalidReply { service, peer, why }.into()
+        })
     }
 
     #[cold]
     fn over_before_sent(&self) -> CallError {
-        let (service, peer) = self.names();
-        let reason = match self.line.session.peer_drains() {
-            true => Refused::Draining,
-            false => Refused::Closed,
-        };
-        let failure = CallFailure::Refused {
-            service,
-            peer,
-            reason,
-        };
-        failure.into()
+        self.failed(CallFailure::Refused(
+            match self.line.session.peer_drains() {
+                true => Refused::DRAINING,
+                false => Refused::CLOSED,
+            },
+        ))
     }
 }
 
@@ -410,3 +359,6 @@ impl<L: Deref<Target = Line>> Drop for PendingCall<L> {
         }
     }
 }
+
+/// Why the answer to a call of [`Kind::Call`] is a reply.
+pub(super) const ONE_REPLY: &str = "streams alone end without a reply";

@@ -2,11 +2,10 @@
 
 use std::{
     fmt,
-    future::{Future, poll_fn},
+    future::poll_fn,
     marker::PhantomData,
     pin::Pin,
     task::{Context, Poll, ready},
-    time::Instant,
 };
 
 use futures_core::{FusedStream, Stream};
@@ -15,8 +14,7 @@ use ibex_codec::Codec;
 use super::{
     error::CallError,
     line_ref::LineRef,
-    options::CallOptions,
-    pending_call::{PendingCall, ReplyFrame},
+    pending_call::{NextReply, PendingCall},
     reply::Reply,
 };
 use crate::message::DefaultCodec;
@@ -95,30 +93,12 @@ impl<R: ?Sized, C: Codec<R>> Replies<R, C> {
         Poll::Ready(self.take(answer))
     }
 
-    fn take(
-        &mut self,
-        answer: Result<ReplyFrame<R, C>, CallError>,
-    ) -> Result<Option<Reply<R, C>>, CallError> {
-        match answer {
-            Ok(ReplyFrame::Item(item)) => {
-                if let Some(claim) = &self.claim {
-                    claim.item_taken();
-                }
-                Ok(Some(item))
-            }
-            Ok(ReplyFrame::Reply(last)) => {
-                self.claim = None;
-                Ok(Some(last))
-            }
-            Ok(ReplyFrame::End) => {
-                self.claim = None;
-                Ok(None)
-            }
-            Err(error) => {
-                self.claim = None;
-                Err(error)
-            }
+    /// Returns the answer, behind which the stream goes on or is over.
+    fn take(&mut self, answer: NextReply<R, C>) -> NextReply<R, C> {
+        if answer.is_err() || self.claim.as_ref().is_some_and(|claim| claim.is_over) {
+            self.claim = None;
         }
+        answer
     }
 }
 
@@ -141,51 +121,5 @@ impl<R: ?Sized, C> fmt::Debug for Replies<R, C> {
         f.debug_struct("Replies")
             .field("is_over", &self.claim.is_none())
             .finish_non_exhaustive()
-    }
-}
-
-/// A request of a stream that is being sent; see
-/// [`Caller::stream_async`](crate::calls::Caller::stream_async).
-pub(crate) struct StreamAsync<'a, Q: ?Sized, R: ?Sized, C> {
-    line: LineRef,
-    options: CallOptions,
-    deadline: Option<Instant>,
-    claim: Option<PendingCall<LineRef>>,
-    request: &'a Q,
-    _types: super::ReplyTypes<R, C>,
-}
-
-impl<'a, Q: ?Sized, R: ?Sized, C> StreamAsync<'a, Q, R, C> {
-    pub(super) fn new(line: LineRef, options: &CallOptions, request: &'a Q) -> Self {
-        Self {
-            line,
-            options: *options,
-            deadline: options.deadline(),
-            claim: None,
-            request,
-            _types: PhantomData,
-        }
-    }
-}
-
-impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Future for StreamAsync<'_, Q, R, C> {
-    type Output = Result<Replies<R, C>, CallError>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        let mut claim = match this.claim.take() {
-            Some(claim) => claim,
-            None => {
-                let (line, options) = (this.line.clone(), &this.options);
-                PendingCall::new(line, options.stream(), this.deadline, options)
-            }
-        };
-        match claim.poll_send::<Q, C>(context.waker(), this.request, &this.line) {
-            Poll::Ready(sent) => Poll::Ready(sent.map(|()| Replies::new(claim))),
-            Poll::Pending => {
-                this.claim = Some(claim);
-                Poll::Pending
-            }
-        }
     }
 }

@@ -4,10 +4,9 @@ mod send_answer;
 
 use std::{
     fmt,
-    future::{Future, poll_fn},
+    future::poll_fn,
     marker::PhantomData,
     ops::Deref,
-    pin::pin,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
     time::Instant,
@@ -17,7 +16,7 @@ use ibex_codec::Codec;
 use ibex_ring::parking::{self, TimedOut};
 use ibex_transport::node::CallTime;
 
-use self::send_answer::{SendAnswer, sent};
+use self::send_answer::sent;
 use super::{
     Metadata,
     client::Client,
@@ -248,7 +247,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
 
     /// Hands the request back as not executed. Never waits.
     pub fn refuse(self) {
-        self.give_back(Refused::ByHandler);
+        self.give_back(Refused::BY_HANDLER);
     }
 
     // ---- A stream of answers -------------------------------------------------------------
@@ -354,15 +353,9 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q>> fmt::Debug for Request<Q, R, C> {
 }
 
 impl Call {
-    fn attend(&self) {
-        if let Some(shared) = self.client.shared() {
-            shared.attend();
-        }
-    }
-
     fn is_cancelled(&self) -> bool {
         self.client.is_cancelled(self.id) || {
-            self.attend();
+            self.client.attend();
             self.client.is_cancelled(self.id)
         }
     }
@@ -411,25 +404,6 @@ impl Call {
             is_wanted.then(|| Header::new(self.id, kind))
         };
         sent(outbox.send(header, Value::<R, C>::new(value), self.deadline))
-    }
-
-    async fn send_async<R: ?Sized, C: Codec<R>>(
-        &self,
-        kind: Kind,
-        value: &R,
-    ) -> Result<(), SendError> {
-        if self.client.is_cancelled(self.id) {
-            return Err(SendError::cancelled());
-        }
-        let sending = SendAnswer::<R, C> {
-            call: self,
-            kind,
-            value,
-            room: None,
-            _codec: PhantomData,
-        };
-        let mut sending = pin!(sending);
-        poll_fn(|context| sending.as_mut().poll(context)).await
     }
 
     /// Ends the call without waiting. A caller whose deadline has passed is told too; otherwise it

@@ -82,10 +82,11 @@ impl Seat {
     ) -> Result<RequestFrame, ChannelError> {
         let is_agreed = || handle.session().peer().carries_context;
         let header = Header::parse(raw.bytes()).and_then(|header| match header.kind {
-            Kind::Call | Kind::Stream | Kind::Cancel | Kind::Credit => Ok(header),
-            Kind::ExtendedCall | Kind::ExtendedStream if is_agreed() => Ok(header),
-            Kind::ExtendedCall | Kind::ExtendedStream => Err(MalformedCallFrame::Unagreed),
-            _ => Err(MalformedCallFrame::Direction),
+            kind if !kind.is_for_service() => Err(MalformedCallFrame::Direction),
+            Kind::ExtendedCall | Kind::ExtendedStream if !is_agreed() => {
+                Err(MalformedCallFrame::Unagreed)
+            }
+            _ => Ok(header),
         });
         let header = match header {
             Ok(header) => header,

@@ -225,14 +225,14 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         }
         self.count_strays(source);
         if self.node.is_draining() {
-            self.refuse_backlog(source, Refused::Draining);
+            self.refuse_backlog(source, Refused::DRAINING);
         }
         while let Some(mut request) = source.backlog.pop() {
             if !request.is_past() {
                 request.begins();
                 return Some(Ok(Some(request)));
             }
-            request.give_back(Refused::Expired);
+            request.give_back(Refused::EXPIRED);
         }
         source.over()
     }
@@ -258,7 +258,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
             .and_then(|left| Instant::now().checked_add(left));
         match client.begin(&header, deadline) {
             CallAdmission::Yes => {}
-            CallAdmission::Overloaded => return client.refuse(header.id, Refused::Overloaded),
+            CallAdmission::Overloaded => return client.refuse(header.id, Refused::OVERLOADED),
             CallAdmission::Again => return source.count_stray(),
         }
         match DecodedPayload::of(body) {
@@ -266,16 +266,16 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
                 let request = Request::<Q, R, C>::new(client, &header, deadline, opened);
                 // COUNTED: this read follows the count, see `Runtime::begin_drain`.
                 if self.node.is_draining() {
-                    return request.give_back(Refused::Draining);
+                    return request.give_back(Refused::DRAINING);
                 }
                 if let Err(request) = source.backlog.push(request) {
-                    request.give_back(Refused::Overloaded);
+                    request.give_back(Refused::OVERLOADED);
                 }
             }
             Err(invalid) => {
                 tracing::debug!(peer = %client.at, %invalid, "a request is not valid");
                 client.finish(header.id);
-                client.refuse(header.id, Refused::Invalid);
+                client.refuse(header.id, Refused::INVALID);
             }
         }
     }
@@ -312,7 +312,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
                 self.take_in(source, asked);
             }
             if self.node.is_draining() {
-                self.refuse_backlog(source, Refused::Draining);
+                self.refuse_backlog(source, Refused::DRAINING);
             }
             let is_wanted = self.is_attended() || self.next().is_some();
             if !is_wanted || !self.register(source, false) {
@@ -403,7 +403,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Drop for Service<Q, R, C> {
             hub.take_in(&mut source, asked);
         }
         hub.shared.is_closed.store(true, Ordering::Relaxed);
-        hub.refuse_backlog(&mut source, Refused::Closed);
+        hub.refuse_backlog(&mut source, Refused::CLOSED);
         source.close();
         drop(source);
         hub.shared.wake_waiting();

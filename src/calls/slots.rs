@@ -15,6 +15,7 @@
 use std::{collections::VecDeque, mem, task::Waker, time::Instant};
 
 use super::{
+    deadline_alarm::DeadlineAlarm,
     error::RepliesOver,
     frame::FrameBody,
     header::{CallId, Header, Kind},
@@ -43,8 +44,7 @@ pub(super) struct Slots {
     /// The call whose task takes in frames and then looks at its own entry, so that it needs no
     /// wake-up.
     looking: Option<CallKey>,
-    /// The time at which the next call is woken at its deadline, as far as that is arranged.
-    alarm: Option<Instant>,
+    alarm: DeadlineAlarm,
     /// No more answers come.
     over: Option<RepliesOver>,
 
@@ -118,7 +118,7 @@ impl Slots {
             stale: 0,
             waiting: 0,
             looking: None,
-            alarm: None,
+            alarm: DeadlineAlarm::default(),
             over: None,
             strays: 0,
         }
@@ -356,33 +356,15 @@ impl Slots {
     /// Returns whether an alarm must be set for a call's deadline, because the present one is
     /// later.
     pub(super) fn wants_alarm(&mut self, at: Instant) -> bool {
-        let is_sooner = self.alarm.is_none_or(|alarm| at < alarm);
-        if is_sooner {
-            self.alarm = Some(at);
-        }
-        is_sooner
+        self.alarm.wants(at)
     }
 
-    /// Wakes the calls whose time is over, and returns when to look again.
+    /// Takes the wakers of the calls whose time is over, and returns when to look again.
     pub(super) fn expire(&mut self, now: Instant) -> (Vec<Waker>, Option<Instant>) {
-        if self.alarm.is_none_or(|alarm| alarm > now) {
-            return (Vec::new(), None);
-        }
-        let mut late = Vec::new();
-        let mut next: Option<Instant> = None;
-        for entry in self
-            .entries
-            .iter_mut()
-            .filter(|entry| entry.waker.is_some())
-        {
-            match entry.deadline {
-                Some(deadline) if deadline <= now => late.extend(entry.waker.take()),
-                Some(deadline) => next = Some(next.map_or(deadline, |next| next.min(deadline))),
-                None => {}
-            }
-        }
+        let entries = self.entries.iter_mut();
+        let calls = entries.map(|entry| (&mut entry.waker, entry.deadline));
+        let (late, next) = self.alarm.expire(now, calls);
         self.waiting -= late.len();
-        self.alarm = next;
         (late, next)
     }
 

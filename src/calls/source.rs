@@ -7,14 +7,14 @@ use std::{
 
 use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
-use ibex_transport::channel::{ChannelError, FailureReason, RawMessage, ReceiveHandle};
+use ibex_transport::channel::{ChannelError, RawMessage, ReceiveHandle};
 
 use super::{
     opening::reply_version,
     request::Request,
     request_frame::{CallTypes, RequestFrame, Seat},
 };
-use crate::{ChannelBuilder, FanInEvent, RecvErrorKind, fan_in::Gathered};
+use crate::{ChannelBuilder, FanInEvent, RecvError, RecvErrorKind, fan_in::Gathered};
 
 /// See the module.
 pub(super) struct RequestSource<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
@@ -24,7 +24,7 @@ pub(super) struct RequestSource<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
     strays: u64,
     is_over: bool,
     /// The error that ended the source, until it is returned.
-    error: Option<ChannelError>,
+    error: Option<RecvError>,
 }
 
 enum From<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
@@ -151,8 +151,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> RequestSource<Q, R, C> {
             Some(FanInEvent::Message(_, asked)) => return NextFrame::Frame(asked),
             Some(FanInEvent::Joined(_) | FanInEvent::Ended(_)) => {}
             Some(FanInEvent::Lost(peer, error)) => {
-                let is_stray = error.kind() == RecvErrorKind::Corrupt;
-                self.strays += u64::from(is_stray);
+                self.count_if_corrupt(&error);
                 tracing::debug!(%peer, %error, "a caller of a service");
             }
             None => {
@@ -170,16 +169,13 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> RequestSource<Q, R, C> {
         match received.and_then(|raw| seat.open(handle, raw)) {
             Ok(asked) => NextFrame::Frame(asked),
             Err(error) if error.spares_channel() => {
-                self.strays += u64::from(matches!(
-                    error.reason(),
-                    Some(FailureReason::Corrupt { .. })
-                ));
+                self.count_if_corrupt(&error.into());
                 NextFrame::Nothing
             }
             Err(error) => {
                 self.is_over = true;
                 if !matches!(error, ChannelError::Ended) {
-                    self.error = Some(error);
+                    self.error = Some(error.into());
                 }
                 self.from = From::Nobody;
                 NextFrame::Over
@@ -193,16 +189,18 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> RequestSource<Q, R, C> {
     }
 
     /// Returns the end, once nothing more comes. Its error is returned once.
-    pub(super) fn over<T>(&mut self) -> Option<Result<Option<T>, crate::RecvError>> {
-        self.is_over.then(|| match self.error.take() {
-            Some(error) => Err(error.into()),
-            None => Ok(None),
-        })
+    pub(super) fn over<T>(&mut self) -> Option<Result<Option<T>, RecvError>> {
+        self.is_over
+            .then(|| self.error.take().map_or(Ok(None), Err))
     }
 
     /// Returns whether a call for the next request has something to return.
     pub(super) fn has_next(&self) -> bool {
         self.is_over || self.backlog.len() > 0
+    }
+
+    fn count_if_corrupt(&mut self, error: &RecvError) {
+        self.strays += u64::from(error.kind() == RecvErrorKind::Corrupt);
     }
 
     pub(super) fn count_stray(&mut self) {

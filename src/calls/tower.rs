@@ -6,10 +6,7 @@ use ibex_codec::Codec;
 use tower_service::Service;
 
 use super::{
-    call::CallAsync,
-    caller::Caller,
-    error::CallError,
-    pending_call::{CallKind, PendingCall},
+    call::CallAsync, caller::Caller, error::CallError, header::Kind, pending_call::PendingCall,
     reply::Reply,
 };
 
@@ -24,8 +21,7 @@ impl<Q: 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Service<Q> for Cal
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), CallError>> {
         let (line, options) = (self.line(), *self.options());
         let ready = &mut self.ready;
-        let claim =
-            ready.get_or_insert_with(|| PendingCall::new(line, CallKind::Unary, None, &options));
+        let claim = ready.get_or_insert_with(|| PendingCall::new(line, Kind::Call, None, &options));
         claim.poll_turn(context.waker())
     }
 

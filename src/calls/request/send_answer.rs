@@ -1,11 +1,6 @@
 //! An answer of a task on its way into its channel.
 
-use std::{
-    future::Future,
-    marker::PhantomData,
-    pin::Pin,
-    task::{Context, Poll, ready},
-};
+use std::{future::poll_fn, task::Poll};
 
 use ibex_codec::Codec;
 use ibex_ring::parking::Ticket;
@@ -16,7 +11,7 @@ use crate::{
     calls::{
         frame::Value,
         header::{Header, Kind},
-        outbox::Unsent,
+        outbox::{Outbox, Unsent},
     },
 };
 
@@ -31,44 +26,42 @@ pub(super) fn sent(sent: Result<(), Unsent>) -> Result<(), SendError> {
     }
 }
 
-/// An answer on its way into its channel, of a task.
-pub(super) struct SendAnswer<'a, R: ?Sized, C> {
-    pub(super) call: &'a Call,
-    pub(super) kind: Kind,
-    pub(super) value: &'a R,
-    /// Waits for room.
-    pub(super) room: Option<Ticket>,
-    pub(super) _codec: PhantomData<fn() -> C>,
-}
-
-impl<R: ?Sized, C: Codec<R>> Future for SendAnswer<'_, R, C> {
-    type Output = Result<(), SendError>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        let Some(outbox) = this.call.client.outbox() else {
-            return Poll::Ready(Err(SendError::cancelled()));
+impl Call {
+    /// Sends an answer, for a task.
+    pub(super) async fn send_async<R: ?Sized, C: Codec<R>>(
+        &self,
+        kind: Kind,
+        value: &R,
+    ) -> Result<(), SendError> {
+        let Some(outbox) = self.client.outbox() else {
+            return Err(SendError::cancelled());
         };
-        let header = || Header::new(this.call.id, this.kind);
-        let value = Value::<R, C>::new(this.value);
-        let polled = outbox.poll_send(&mut this.room, context.waker(), header, value);
-        if polled.is_pending() {
-            // A caller that does not take its replies may cancel, which wakes this task.
-            this.call
-                .client
-                .set_waker(this.call.id, Some(context.waker()));
-            if this.call.client.is_cancelled(this.call.id) {
-                return Poll::Ready(Err(SendError::cancelled()));
-            }
+        if self.client.is_cancelled(self.id) {
+            return Err(SendError::cancelled());
         }
-        Poll::Ready(sent(ready!(polled)))
+        let mut room = RoomWait(outbox, None);
+        poll_fn(|context| {
+            let header = || Header::new(self.id, kind);
+            let value = Value::<R, C>::new(value);
+            let polled = outbox.poll_send(&mut room.1, context.waker(), header, value);
+            if polled.is_pending() {
+                // A caller that does not take its replies may cancel, which wakes this task.
+                self.client.set_waker(self.id, Some(context.waker()));
+                if self.client.is_cancelled(self.id) {
+                    return Poll::Ready(Err(SendError::cancelled()));
+                }
+            }
+            polled.map(sent)
+        })
+        .await
     }
 }
 
-impl<R: ?Sized, C> Drop for SendAnswer<'_, R, C> {
+/// A task's wait for room, which ends when this is dropped.
+struct RoomWait<'a>(&'a Outbox, Option<Ticket>);
+
+impl Drop for RoomWait<'_> {
     fn drop(&mut self) {
-        if let Some(outbox) = self.call.client.outbox() {
-            outbox.leave(&mut self.room);
-        }
+        self.0.leave(&mut self.1);
     }
 }
