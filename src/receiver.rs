@@ -245,6 +245,8 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     /// arrived can still be received, and then the orderly end comes. It does not wait, and nothing
     /// takes it back.
     ///
+    /// If memory for a long message is lacking, a call answers so at once, and a later one tries again.
+    ///
     /// Messages that were on their way are lost, and so are the acknowledgements of those that are
     /// received after this call, because the channel has ended for the sender. The node's statistics
     /// count neither.

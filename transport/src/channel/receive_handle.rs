@@ -230,11 +230,13 @@ impl ReceiveHandle {
             self.end.advance(false);
             self.end.look_at_released();
         }
-        if self.memory_wait.is_too_soon() {
+        if self.memory_wait.is_too_soon() && !self.is_closed {
             return Ok(None);
         }
         let found = self.poll_all();
         match (is_beyond_limit(&found), found) {
+            // No engine would wake the handle of a closed end for another try.
+            (Some(_), Err(error)) if self.is_closed => Err(error),
             (Some(lacks_room), Err(error)) => {
                 self.end.lacks_room.store(lacks_room, Ordering::Relaxed);
                 let is_news = self.memory_wait.begin(&self.end);
@@ -293,7 +295,7 @@ impl ReceiveHandle {
         if fork::is_child() || self.has_plain() {
             return true;
         }
-        if self.memory_wait.is_on() && !self.has_memory_now() {
+        if self.memory_wait.is_on() && !self.is_closed && !self.has_memory_now() {
             return false;
         }
         // The order of reads is that of `poll_all`.
