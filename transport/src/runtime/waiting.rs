@@ -95,10 +95,8 @@ impl EventLoop {
         } else {
             self.node.config.wait_engine
         };
-        match driving {
-            Driving::Waiters => self.claim(),
-            Driving::Tasks => self.leave_reactor(),
-            Driving::Callers | Driving::Thread => {}
+        if driving == Driving::Waiters {
+            self.claim();
         }
         let turns = driving != Driving::Thread;
         let spun = self.spin((wait, turns), deadline, looks, &mut condition);

@@ -1,5 +1,4 @@
 //! Tests of several engines together.
 
-mod reactor;
 mod simulated;
 mod tasks;
