@@ -93,7 +93,7 @@ settings! {
     ///
     /// A message with it is 26 bytes longer, which count in
     /// [`max_message_bytes`](Self::max_message_bytes), and takes a longer way through the code at
-    /// both ends. [Reservations](crate::Sender::loan) and messages of a
+    /// both ends. [Loans](crate::Sender::loan) and messages of a
     /// [`Group`](crate::Group) carry none. Calls carry theirs without this setting.
     ///
     /// ```

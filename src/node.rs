@@ -436,7 +436,7 @@ impl Node {
     /// [counted](CloseReport::undelivered_before) in the report.
     ///
     /// Calls that wait in other threads return with errors. A call that is in the middle of a send,
-    /// or a reservation that is held, is waited for up to a second, so that its message comes
+    /// or a loan or permit that is held, is waited for up to a second, so that its message comes
     /// before the end.
     ///
     /// In a task, [`close_async`](Self::close_async) does the same without blocking its thread.

@@ -211,7 +211,7 @@ impl Peer {
     ///
     /// It does for one session what [`Node::close`](crate::Node::close) does for all. Calls on its
     /// channels that wait in other threads return with errors. A call that is in the middle of a
-    /// send, or a reservation that is held, is waited for up to a second. Handles and errors here
+    /// send, or a loan or permit that is held, is waited for up to a second. Handles and errors here
     /// then say [`EndedHere`](crate::EndCause::EndedHere), those of the peer
     /// [`EndedByPeer`](crate::EndCause::EndedByPeer). Both nodes forget the session: its
     /// descriptors, its memory and its place under

@@ -455,7 +455,7 @@ fn a_time_out_names_the_channel_and_how_far_it_came() {
 }
 
 #[test]
-fn a_thread_that_holds_a_reservation_is_told_so_when_its_clone_sends() {
+fn a_thread_that_holds_a_loan_is_told_so_when_its_clone_sends() {
     let (_node, (_listener, theirs), peer) = meet();
     let raw = peer.channel("log").codec::<Raw>();
     let mut sender = raw.sender::<[u8]>().expect("an end");
@@ -467,7 +467,11 @@ fn a_thread_that_holds_a_reservation_is_told_so_when_its_clone_sends() {
         .try_send(&[1])
         .expect_err("it cannot be this clone's turn");
     assert!(error.kind() == SendErrorKind::Nested, "{error}");
-    assert!(error.to_string().contains("a reservation of another clone"));
+    assert!(
+        error
+            .to_string()
+            .contains("a loan or permit of another clone")
+    );
     assert_eq!(reservation.send().unwrap(), 1);
     assert_eq!(clone.try_send(&[1]).expect("its turn"), 2);
 }
@@ -490,7 +494,7 @@ fn a_wait_for_another_clone_says_so() {
         said.contains("another clone of this sender had the turn to send"),
         "{said}"
     );
-    assert!(said.contains("send or drop that reservation"), "{said}");
+    assert!(said.contains("send or drop what it holds"), "{said}");
     assert!(!said.contains("stayed full"), "{said}");
     assert_eq!(reservation.send().expect("room"), 1);
 }

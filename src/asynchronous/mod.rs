@@ -42,8 +42,8 @@
 //!   `poll_loan`), and one each for `poll_flush` and `poll_acked`.
 //! - Polling again with another waker replaces it. Polling with the same one costs neither a system
 //!   call nor an entry.
-//! - The answer takes the waker back, and so do the drop of the handle,
-//!   [`Sender::drop_wakers`] and a blocking call of a receiver. A `try_` call leaves the waker
+//! - The answer takes the waker back, and so do the drop of the handle, [`Sender::drop_wakers`],
+//!   [`Receiver::close`] and a blocking call of a receiver. A `try_` call leaves the waker
 //!   where it is.
 //!
 //! ```

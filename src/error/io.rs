@@ -80,14 +80,7 @@ fn of_send(error: &SendError) -> ErrorKind {
         SendErrorKind::Timeout | SendErrorKind::NotOpened => ErrorKind::TimedOut,
         SendErrorKind::Mismatch => ErrorKind::InvalidData,
         SendErrorKind::TooLong | SendErrorKind::Encode => ErrorKind::InvalidInput,
-        SendErrorKind::Disconnected => match error.cause() {
-            Some(
-                EndCause::PeerClosed(CloseReason::Dropped)
-                | EndCause::Goodbye
-                | EndCause::EndedByPeer { .. },
-            ) => ErrorKind::BrokenPipe,
-            cause => of_cause(cause),
-        },
+        SendErrorKind::Disconnected => of_sending(error.cause()),
         SendErrorKind::NoMembers => ErrorKind::NotConnected,
         SendErrorKind::Memory => ErrorKind::OutOfMemory,
         _ => ErrorKind::Other,
@@ -115,7 +108,7 @@ fn of_wait(error: &WaitError) -> ErrorKind {
         WaitErrorKind::Timeout | WaitErrorKind::NotOpened => ErrorKind::TimedOut,
         WaitErrorKind::NotSent => ErrorKind::InvalidInput,
         WaitErrorKind::Mismatch => ErrorKind::InvalidData,
-        WaitErrorKind::Disconnected => of_cause(error.cause()),
+        WaitErrorKind::Disconnected => of_sending(error.cause()),
         _ => ErrorKind::Other,
     }
 }
@@ -124,6 +117,7 @@ fn of_call(error: &CallError) -> ErrorKind {
     match error.kind() {
         CallErrorKind::DeadlineExceeded => ErrorKind::TimedOut,
         CallErrorKind::Suspended => ErrorKind::NotConnected,
+        CallErrorKind::NotSent => error.send_error().map_or(ErrorKind::Other, of_send),
         CallErrorKind::InvalidRequest | CallErrorKind::InvalidReply => ErrorKind::InvalidData,
         CallErrorKind::ServiceEnded | CallErrorKind::Lost => ErrorKind::ConnectionReset,
         CallErrorKind::Overloaded
@@ -142,6 +136,18 @@ fn of_log(error: &LogError) -> ErrorKind {
         LogErrorKind::Send => error.send_error().map_or(ErrorKind::Other, of_send),
         LogErrorKind::Beyond => ErrorKind::InvalidInput,
         _ => ErrorKind::Other,
+    }
+}
+
+/// Returns the kind for what ended a channel, at its sender.
+fn of_sending(cause: Option<&EndCause>) -> ErrorKind {
+    match cause {
+        Some(
+            EndCause::PeerClosed(CloseReason::Dropped)
+            | EndCause::Goodbye
+            | EndCause::EndedByPeer { .. },
+        ) => ErrorKind::BrokenPipe,
+        cause => of_cause(cause),
     }
 }
 

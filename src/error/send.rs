@@ -73,7 +73,7 @@ pub enum SendErrorKind {
     Encode,
     /// There is no memory for the ring or the message. The channel goes on.
     Memory,
-    /// The calling thread is in the middle of a message of the same channel: it holds a reservation
+    /// The calling thread is in the middle of a message of the same channel: it holds a loan or permit
     /// of another clone, or this call comes out of a value's serializer. If the thread waited for
     /// its own turn, it would wait for ever.
     Nested,
@@ -250,7 +250,7 @@ impl SendError {
     }
 
     /// Returns whether the time was up because another clone of this sender had the turn: it holds
-    /// a reservation, or is in a call that sends. There may have been room.
+    /// a loan or permit, or is in a call that sends. There may have been room.
     #[must_use]
     pub fn is_behind_clone(&self) -> bool {
         let reason = self.fault().and_then(Fault::reason);

@@ -98,7 +98,7 @@ impl fmt::Display for Wording<'_> {
             FailureReason::Memory(error) => error.fmt(f),
             FailureReason::Nested => f.write_str(
                 "nothing was sent: this thread is already building a message of the same channel, \
-                 in a reservation of another clone or in a value's serializer; finish that first",
+                 in a loan or permit of another clone or in a value's serializer; finish that first",
             ),
             FailureReason::Broken(cause) => self.broken(cause, f),
             FailureReason::UsedAfterFork => UsedAfterFork::new(self.subject()).fmt(f),
@@ -170,9 +170,9 @@ impl Wording<'_> {
         let Some(full) = full else {
             return write!(
                 f,
-                "another clone of this sender had the turn to send to {peer}, in a reservation or \
-                 in a call that waits for room ({counts}); a later call may succeed; send or drop \
-                 that reservation, or give each sending thread a channel of its own"
+                "another clone of this sender had the turn to send to {peer}, in a loan, a \
+                 permit or a call that waits for room ({counts}); a later call may succeed; send \
+                 or drop what it holds, or give each sending thread a channel of its own"
             );
         };
         write!(f, "the channel to {peer} stayed full ({counts}")?;
@@ -469,7 +469,7 @@ fn advice_for_channel(cause: &EndCause, end: Role) -> &'static str {
         (EndCause::NodeClosed, Role::Receiver) => "to go on, make a new node and connect",
         (EndCause::RuntimeEnded, _) => LIVE_LONGER,
         (EndCause::SlotLeaked, _) => {
-            "send or drop every reservation; then drop this sender, open the channel again, \
+            "send or drop every loan and permit; then drop this sender, open the channel again, \
              and send what was not acknowledged"
         }
         (EndCause::PeerClosed(CloseReason::Corrupt), Role::Sender) => {

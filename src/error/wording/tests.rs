@@ -23,7 +23,7 @@ const OF_CHANNELS: [&str; 8] = [
     "`versioned_",
     "acknowledged",
     "send what",
-    "reservation",
+    "permit",
     "channel \"",
 ];
 

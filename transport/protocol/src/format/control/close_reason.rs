@@ -9,7 +9,7 @@ use std::fmt;
 pub enum CloseReason {
     /// The end's last handle was dropped or closed.
     Dropped,
-    /// A reservation was leaked, so nothing behind it can be sent.
+    /// A loan or permit was leaked, so nothing behind it can be sent.
     SlotLeaked,
     /// Bytes arrived that are no valid message.
     Corrupt,
@@ -37,7 +37,7 @@ impl fmt::Display for CloseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             CloseReason::Dropped => "closed its end of the channel",
-            CloseReason::SlotLeaked => "leaked a reservation, which closed the channel",
+            CloseReason::SlotLeaked => "leaked a loan or permit, which closed the channel",
             CloseReason::Corrupt => "closed the channel: it got bytes that are no valid message",
             CloseReason::NoRoom => "closed the channel: there was no room for a message",
             CloseReason::Aborted => "gave up sending, or panicked, before it had sent all",
