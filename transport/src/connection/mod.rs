@@ -178,7 +178,7 @@ impl Connection {
             heat: 0,
             is_watched: false,
         };
-        if let Err(refused) = connection.socket.join(&tools.epoll) {
+        if let Err(refused) = connection.socket.join(tools) {
             connection.say_last_word();
             return Err(refused);
         }

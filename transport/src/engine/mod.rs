@@ -96,6 +96,8 @@ pub(crate) struct Engine {
 
     // The turn.
     turns: u64,
+    /// The number of turns at the last step of the driving task.
+    stepped_at: u64,
     /// A list that is empty between turns, and kept for its memory.
     pub(crate) marks: Vec<Mark>,
     closing: Closing,
@@ -138,6 +140,7 @@ impl Engine {
             compact_blocks: compact_pool(),
             lists: Lists::default(),
             epoll,
+            reactor: None,
             share_is_spent: false,
         };
         Ok(Self {
@@ -156,6 +159,7 @@ impl Engine {
             driving,
             controls: ControlSources::default(),
             turns: 0,
+            stepped_at: 0,
             marks: Vec::new(),
             closing: Closing::No,
             close_report: CloseReport::default(),
@@ -171,6 +175,11 @@ impl Engine {
     /// Notes that a program sleeps on the epoll set itself from now on (`Driver::Caller`).
     pub(crate) fn watch_all(&mut self) {
         self.is_watched = self.driving == Driving::Callers;
+    }
+
+    /// Notes that the driving task runs.
+    pub(crate) fn note_step(&mut self) {
+        self.stepped_at = self.turns;
     }
 
     /// Returns whether a program or an executor sleeps on the epoll set, which must then report

@@ -124,6 +124,9 @@ impl Engine {
 
     #[inline(never)]
     fn ask_epoll(&mut self, context: &mut Context<'_>) -> bool {
+        if self.turns - self.stepped_at > TURNS_WITHOUT_STEP {
+            self.connections.leave_reactor();
+        }
         self.connections.tools.share_is_spent = false;
         let ready = poll::sleep(&self.connections.tools.epoll, Some(Duration::ZERO));
         self.take_said(&ready, context)
@@ -182,7 +185,7 @@ impl Engine {
                         link.core.look_at_unix(context);
                         note_deadline(link, timed);
                     }
-                    _ => link.socket.readable |= readiness.readable,
+                    _ => link.socket.is_reported(readiness.readable),
                 }
             }
         }
@@ -236,7 +239,7 @@ impl Engine {
             } else if link.is_finished() {
                 self.remove(session, context);
             } else if (link.waits_for_completions() || link.heat == 0 && link.is_cold())
-                && link.socket.join(&tools.epoll).is_ok()
+                && link.socket.join(tools).is_ok()
             {
                 link.is_hot = false;
                 hot.swap_remove(at);
@@ -288,6 +291,10 @@ impl Engine {
         self.share_credit(context);
     }
 }
+
+/// Turns since the last step of the driving task after which a thread is held to poll by itself, and
+/// to keep the reactor from running: more than any number of tasks makes that begin to wait at once.
+const TURNS_WITHOUT_STEP: u64 = 1 << 16;
 
 /// Turns between two calls of epoll while no thread sleeps in the set.
 const TURNS_PER_EPOLL: u64 = 64;

@@ -103,7 +103,8 @@ pub enum Driver {
     /// messages of its channel came within 150 µs each; `NodeBuilder::wait` says more.
     ///
     /// Handles may be used in other runtimes and by threads that block; blocking calls turn the
-    /// engine themselves, as under [`Caller`](Self::Caller). Each message over shared memory
+    /// engine themselves, as under [`Caller`](Self::Caller). From the first of them on, news over
+    /// TCP costs the tasks two more system calls. Each message over shared memory
     /// costs both ends a fence (about 20 ns), since tasks sleep after nearly every message.
     ///
     /// The node ends with its runtime: if that is shut down first, the node is closed as if it

@@ -38,6 +38,7 @@ use crate::{
     engine::{self, Engine, Mail, Ready},
     node::{Mark, SessionShared},
     session::EngineId,
+    wire::Reports,
 };
 
 /// An engine of a node, with the parts that its threads use to run it.
@@ -67,6 +68,10 @@ pub struct EventLoop {
     watched: AtomicBool,
     /// The task that sends what other tasks have published (`Driver::Tasks`).
     pub(crate) flushing: Flushing,
+    /// What the executor's reactor has reported (`Driver::Tasks`).
+    pub(super) reports: Arc<Reports>,
+    /// The reactor may watch connections.
+    pub(super) has_reactor: AtomicBool,
     io_thread: Mutex<Option<thread::JoinHandle<()>>>,
     /// Work for that thread.
     pub(super) own_thread: OwnThread,
@@ -96,6 +101,8 @@ impl EventLoop {
             gatherings: Gatherings::default(),
             watched: AtomicBool::new(false),
             flushing: Flushing::default(),
+            reports: Arc::default(),
+            has_reactor: AtomicBool::new(false),
             io_thread: Mutex::new(None),
             own_thread: OwnThread::default(),
         })

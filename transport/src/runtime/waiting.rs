@@ -95,8 +95,10 @@ impl EventLoop {
         } else {
             self.node.config.wait_engine
         };
-        if driving == Driving::Waiters {
-            self.claim();
+        match driving {
+            Driving::Waiters => self.claim(),
+            Driving::Tasks => self.leave_reactor(),
+            Driving::Callers | Driving::Thread => {}
         }
         let turns = driving != Driving::Thread;
         let spun = self.spin((wait, turns), deadline, looks, &mut condition);

@@ -1,4 +1,5 @@
 //! Tests of several engines together.
 
+mod reactor;
 mod simulated;
 mod tasks;
