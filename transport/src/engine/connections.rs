@@ -199,6 +199,7 @@ impl Connections {
         for &session in &self.hot {
             if let Some(link) = self.all.get_mut(session) {
                 work |= link.look_at_armed_rings() || link.has_leftover();
+                work |= link.socket.read_before_parking();
                 link.heat = 0;
             }
         }

@@ -96,8 +96,8 @@ pub(crate) struct Engine {
 
     // The turn.
     turns: u64,
-    /// The number of turns at the last step of the driving task.
-    stepped_at: u64,
+    /// The time of the first question of epoll since the last step of the driving task.
+    unstepped_since: Option<Instant>,
     /// A list that is empty between turns, and kept for its memory.
     pub(crate) marks: Vec<Mark>,
     closing: Closing,
@@ -159,7 +159,7 @@ impl Engine {
             driving,
             controls: ControlSources::default(),
             turns: 0,
-            stepped_at: 0,
+            unstepped_since: None,
             marks: Vec::new(),
             closing: Closing::No,
             close_report: CloseReport::default(),
@@ -179,7 +179,7 @@ impl Engine {
 
     /// Notes that the driving task runs.
     pub(crate) fn note_step(&mut self) {
-        self.stepped_at = self.turns;
+        self.unstepped_since = None;
     }
 
     /// Returns whether a program or an executor sleeps on the epoll set, which must then report

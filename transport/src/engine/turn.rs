@@ -124,8 +124,11 @@ impl Engine {
 
     #[inline(never)]
     fn ask_epoll(&mut self, context: &mut Context<'_>) -> bool {
-        if self.turns - self.stepped_at > TURNS_WITHOUT_STEP {
-            self.connections.leave_reactor();
+        if self.connections.tools.reactor.is_some() {
+            let now = clock::now();
+            if now - *self.unstepped_since.get_or_insert(now) > TIME_WITHOUT_STEP {
+                self.connections.leave_reactor();
+            }
         }
         self.connections.tools.share_is_spent = false;
         let ready = poll::sleep(&self.connections.tools.epoll, Some(Duration::ZERO));
@@ -292,9 +295,9 @@ impl Engine {
     }
 }
 
-/// Turns since the last step of the driving task after which a thread is held to poll by itself, and
-/// to keep the reactor from running: more than any number of tasks makes that begin to wait at once.
-const TURNS_WITHOUT_STEP: u64 = 1 << 16;
+/// Time in which calls turn the engine and the driving task does not. After it they are held to keep
+/// the reactor from running.
+const TIME_WITHOUT_STEP: Duration = Duration::from_millis(10);
 
 /// Turns between two calls of epoll while no thread sleeps in the set.
 const TURNS_PER_EPOLL: u64 = 64;

@@ -105,7 +105,7 @@ impl EventLoop {
         self.has_reactor.store(true, Ordering::Relaxed);
     }
 
-    /// Has the epoll set report all connections, for a thread that waits.
+    /// Has the epoll set report all connections, for a thread that waits or sleeps there.
     pub(super) fn leave_reactor(&self) {
         // The engine's lock orders everything else. A wait that begins at the same time takes it too.
         if self.has_reactor.load(Ordering::Relaxed) {

@@ -316,6 +316,7 @@ impl EventLoop {
 
     /// Runs a round of the leader: turn until nothing moves, arm, look again, sleep.
     pub(crate) fn lead(&self, parker: &Parker, deadline: Option<Instant>) {
+        self.leave_reactor();
         let Some(engine) = self.turn_keeping(self.engine.lock()) else {
             return;
         };

@@ -78,8 +78,8 @@ pub(crate) struct Reports(Mutex<Reported>);
 
 #[derive(Default)]
 struct Reported {
-    /// Each at most twice: a watch reports once until it is armed again, and a session once more
-    /// for itself.
+    /// Each a few times at most: a watch reports each direction once until it is armed again, and a
+    /// session once more for itself.
     sessions: VecDeque<u64>,
     driving_task: Option<Waker>,
 }

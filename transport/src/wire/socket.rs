@@ -11,7 +11,8 @@
 //! 3. A connection that has ended beside a queue pair leaves the set for good, because it would
 //!    stay readable as long as draining takes.
 //! 4. A reactor reports changes, and only after it was armed again. So a watch is armed before the
-//!    socket is read or written, never after.
+//!    socket is read or written, never after; and a socket with a watch that was read counts as
+//!    drained only when a read says so. The end of a connection may lie behind its last bytes.
 
 use std::{
     io, mem,
@@ -46,6 +47,8 @@ pub(crate) struct WireSocket {
     session: u64,
     /// There may be bytes to read.
     pub(crate) readable: bool,
+    /// The reactor reported the socket, or bytes were read, and no read has found it drained since.
+    may_have_more: bool,
     /// Turns since a thread last prepared to sleep in the epoll set.
     busy_turns: u32,
     /// The socket accepted less than it was given, and epoll reports when it accepts more.
@@ -62,6 +65,7 @@ impl WireSocket {
             stream,
             session,
             readable: true,
+            may_have_more: false,
             busy_turns: 0,
             waits_for_writable: false,
         })
@@ -124,7 +128,39 @@ impl WireSocket {
         self.readable |= readable;
         if let Membership::Watched(watch) = &mut self.membership {
             watch.rearm(self.waits_for_writable);
+            self.may_have_more = true;
         }
+    }
+
+    /// Notes that a read brought bytes, and whether the socket may be asked again later only: the
+    /// read brought fewer than it asked for.
+    #[inline]
+    pub(crate) fn has_read(&mut self, is_short: bool) {
+        self.readable = !is_short;
+        self.may_have_more = true;
+    }
+
+    /// Notes that a read found nothing.
+    #[inline]
+    pub(crate) fn is_drained(&mut self) {
+        self.readable = false;
+        self.may_have_more = false;
+    }
+
+    /// Returns whether a watch may not report bytes, or an end, that came before it was armed.
+    #[inline]
+    pub(crate) fn may_be_unread(&self) -> bool {
+        self.may_have_more && matches!(self.membership, Membership::Watched(_))
+    }
+
+    /// Has the next turn read the socket once more if it [may be unread](Self::may_be_unread), and
+    /// returns that. If the turn does not read, the wire takes no bytes, and the next call returns
+    /// false.
+    pub(crate) fn read_before_parking(&mut self) -> bool {
+        let may_be_unread = self.may_be_unread();
+        self.readable |= may_be_unread;
+        self.may_have_more = false;
+        may_be_unread
     }
 
     /// Counts a turn before which no thread slept.

@@ -68,7 +68,7 @@ impl StreamWire {
                         if is_short && !self.layer.has_unread() {
                             // The socket was drained: asking again would cost a system call before
                             // the application sees the arrived messages.
-                            socket.readable = false;
+                            socket.has_read(true);
                             return Ok(Received::Something);
                         }
                         if share.is_spent() {
@@ -80,13 +80,13 @@ impl StreamWire {
                         break;
                     }
                     Ok(None) => {
-                        socket.readable = false;
+                        socket.is_drained();
                         return Ok(Received::Drained { any });
                     }
                     Err(error) => return Ok(Received::Failed(error)),
                 }
             }
-            socket.readable = true;
+            socket.has_read(false);
         }
         Ok(match any {
             true => Received::Something,

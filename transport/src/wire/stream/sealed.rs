@@ -179,7 +179,8 @@ impl RecordLayer for Sealed {
                 return Ok(0);
             }
         }
-        // The socket is still readable and epoll reports it again, or the turn's share is spent.
+        // The socket may have more, or the turn's share is spent: the next turn reads it.
+        self.records_left = 0;
         Err(ErrorKind::WouldBlock.into())
     }
 
