@@ -76,6 +76,12 @@ impl WireSocket {
         &self.stream
     }
 
+    /// Returns whether nobody reads the connection any more.
+    #[cfg(test)]
+    pub(crate) fn is_parted(&self) -> bool {
+        matches!(self.membership, Membership::Parted)
+    }
+
     /// Returns for how long the peer's kernel has not answered; `None` if it owes no answer.
     pub(crate) fn unanswered(&self) -> Option<Unanswered> {
         unanswered(&self.stream)
