@@ -162,21 +162,18 @@ fn watch(runtime: &Handle, connection: BorrowedFd<'_>, waker: Waker) -> io::Resu
     let descriptor = unsafe { AsyncFd::register_with_interest(connection, interest) }?;
     Ok(Box::new(move |writable| {
         let context = &mut Context::from_waker(&waker);
-        // A direction that has ended stays ready. What reads or writes next learns of the end.
-        while let Poll::Ready(Ok(mut guard)) = descriptor.poll_read_ready(context) {
-            let has_ended = guard.ready().is_read_closed();
+        // A direction that has ended stays ready.
+        let mut has_ended = false;
+        while !has_ended && let Poll::Ready(Ok(mut guard)) = descriptor.poll_read_ready(context) {
+            has_ended = guard.ready().is_read_closed();
             guard.clear_ready();
-            if has_ended {
-                break;
-            }
         }
-        while writable && let Poll::Ready(Ok(mut guard)) = descriptor.poll_write_ready(context) {
-            let has_ended = guard.ready().is_write_closed();
+        let mut is_shut = !writable;
+        while !is_shut && let Poll::Ready(Ok(mut guard)) = descriptor.poll_write_ready(context) {
+            is_shut = guard.ready().is_write_closed();
             guard.clear_ready();
-            if has_ended {
-                break;
-            }
         }
+        has_ended
     }))
 }
 

@@ -22,10 +22,11 @@ use ibex_base::{
 pub type Watcher = Box<dyn Fn(BorrowedFd<'_>, Waker) -> io::Result<Rearm> + Send>;
 
 /// Forgets the readiness that was reported, and has the waker called once when bytes arrive from
-/// now on, or the connection ends. With `true`, also when the socket takes more bytes.
+/// now on, or the connection ends. With `true`, also when the socket takes more bytes. Returns
+/// whether the end of the connection was reported, after which the waker may not be called any more.
 ///
 /// The caller then reads the socket, and writes to it, until it has nothing more, or calls again.
-pub type Rearm = Box<dyn FnMut(bool) + Send>;
+pub type Rearm = Box<dyn FnMut(bool) -> bool + Send>;
 
 /// A reactor, and the place where its reports come in.
 pub(crate) struct Reactor {
@@ -39,7 +40,11 @@ impl Reactor {
         let reports = self.reports.clone();
         let report = Waker::from(Arc::new(Report { reports, session }));
         let rearm = Some((self.watch)(connection.as_fd(), report.clone())?);
-        let mut watch = SessionWatch { rearm, report };
+        let mut watch = SessionWatch {
+            rearm,
+            report,
+            has_ended: false,
+        };
         watch.rearm(false);
         Ok(watch)
     }
@@ -50,11 +55,13 @@ pub(super) struct SessionWatch {
     /// There until this is dropped.
     rearm: Option<Rearm>,
     report: Waker,
+    /// The reactor has reported the end of the connection. Bytes may come before it.
+    pub(super) has_ended: bool,
 }
 
 impl SessionWatch {
     pub(super) fn rearm(&mut self, writable: bool) {
-        self.rearm.iter_mut().for_each(|rearm| rearm(writable));
+        self.has_ended = self.rearm.as_mut().is_some_and(|rearm| rearm(writable));
     }
 
     /// Reports the connection as if the reactor had.

@@ -11,8 +11,8 @@
 //! 3. A connection that has ended beside a queue pair leaves the set for good, because it would
 //!    stay readable as long as draining takes.
 //! 4. A reactor reports changes, and only after it was armed again. So a watch is armed before the
-//!    socket is read or written, never after; and a socket with a watch that was read counts as
-//!    drained only when a read says so. The end of a connection may lie behind its last bytes.
+//!    socket is read or written, never after. A socket with a watch is read until a read takes all
+//!    that it has, and until its end if that was reported.
 
 use std::{
     io, mem,
@@ -47,7 +47,7 @@ pub(crate) struct WireSocket {
     session: u64,
     /// There may be bytes to read.
     pub(crate) readable: bool,
-    /// The reactor reported the socket, or bytes were read, and no read has found it drained since.
+    /// The last read may have left bytes, or the end, that a watch does not report again.
     may_have_more: bool,
     /// Turns since a thread last prepared to sleep in the epoll set.
     busy_turns: u32,
@@ -134,16 +134,17 @@ impl WireSocket {
         self.readable |= readable;
         if let Membership::Watched(watch) = &mut self.membership {
             watch.rearm(self.waits_for_writable);
-            self.may_have_more = true;
+            self.may_have_more = watch.has_ended;
         }
     }
 
-    /// Notes that a read brought bytes, and whether the socket may be asked again later only: the
-    /// read brought fewer than it asked for.
+    /// Notes that a read brought bytes, whether the next turn reads again, and whether the read took
+    /// all that the socket had.
     #[inline]
-    pub(crate) fn has_read(&mut self, is_short: bool) {
-        self.readable = !is_short;
-        self.may_have_more = true;
+    pub(crate) fn has_read(&mut self, reads_again: bool, is_all: bool) {
+        self.readable = reads_again;
+        let has_ended = matches!(&self.membership, Membership::Watched(watch) if watch.has_ended);
+        self.may_have_more = !is_all || has_ended;
     }
 
     /// Notes that a read found nothing.
@@ -153,14 +154,14 @@ impl WireSocket {
         self.may_have_more = false;
     }
 
-    /// Returns whether a watch may not report bytes, or an end, that came before it was armed.
+    /// Returns whether there may be bytes, or an end, that a watch does not report again.
     #[inline]
     pub(crate) fn may_be_unread(&self) -> bool {
         self.may_have_more && matches!(self.membership, Membership::Watched(_))
     }
 
     /// Has the next turn read the socket once more if it [may be unread](Self::may_be_unread), and
-    /// returns that. If the turn does not read, the wire takes no bytes, and the next call returns
+    /// returns that. If that turn does not read, the wire takes no bytes, and the next call returns
     /// false.
     pub(crate) fn read_before_parking(&mut self) -> bool {
         let may_be_unread = self.may_be_unread();
@@ -253,7 +254,10 @@ mod tests {
             reactor: Some(Reactor {
                 watch: Box::new(move |_, _| {
                     let arms = arms.clone();
-                    Ok(Box::new(move |writable| lock(&arms).push(writable)))
+                    Ok(Box::new(move |writable| {
+                        lock(&arms).push(writable);
+                        false
+                    }))
                 }),
                 reports: reports.clone(),
             }),

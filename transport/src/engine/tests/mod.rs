@@ -3,3 +3,4 @@
 mod reactor;
 mod simulated;
 mod tasks;
+mod watched;

@@ -1,5 +1,5 @@
 //! A reactor with tokio's rules: edge-triggered, with the readiness of each connection kept until
-//! the connection is armed again.
+//! the connection is armed again, and the end of a connection kept for ever.
 
 use std::{
     collections::BTreeMap,
@@ -94,15 +94,20 @@ struct TestWatch {
 }
 
 impl TestWatch {
-    fn rearm(&self, writable: bool) {
+    fn rearm(&self, writable: bool) -> bool {
         let mut connections = lock(&self.reactor.0.connections);
         let connection = connections.get_mut(&self.number).expect("it is watched");
-        connection.armed = INPUT;
-        connection.ready.remove(INPUT);
+        let has_ended = connection.ready.intersects(END);
+        connection.ready.remove(EventFlags::IN);
+        connection.armed = match has_ended {
+            true => EventFlags::empty(),
+            false => INPUT,
+        };
         if writable {
             connection.armed |= OUTPUT;
             connection.ready.remove(OUTPUT);
         }
+        has_ended
     }
 }
 
@@ -115,8 +120,8 @@ impl Drop for TestWatch {
     }
 }
 
-const INPUT: EventFlags = EventFlags::IN
-    .union(EventFlags::RDHUP)
+const END: EventFlags = EventFlags::RDHUP
     .union(EventFlags::HUP)
     .union(EventFlags::ERR);
+const INPUT: EventFlags = EventFlags::IN.union(END);
 const OUTPUT: EventFlags = EventFlags::OUT;

@@ -94,4 +94,29 @@ impl Tasks {
             }
         }
     }
+
+    /// Runs the tasks until both are parked. Then they have read everything.
+    pub(super) fn rest(&mut self) {
+        for _ in 0..100_000 {
+            if !self.is_woken() {
+                return self.expect_all_read();
+            }
+            self.run();
+        }
+        panic!("the engine never comes to rest");
+    }
+
+    /// Checks that no connection has bytes, or an end, that the parked tasks have not read.
+    pub(super) fn expect_all_read(&self) {
+        let engine = self.event_loop.engine.lock();
+        for link in engine.connections.all.values() {
+            if link.socket.is_parted() {
+                continue;
+            }
+            let stream = link.socket.stream();
+            let mut ends = [PollFd::new(stream, PollFlags::IN | PollFlags::RDHUP)];
+            let ready = poll(&mut ends, Some(&Timespec::default())).expect("it can be asked");
+            assert_eq!(ready, 0, "session {}: {ends:?}", link.id());
+        }
+    }
 }
