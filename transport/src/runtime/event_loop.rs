@@ -8,7 +8,9 @@
 //!    states what it sleeps over, and why no wake-up is lost; its bell is in the set. `waiting`
 //!    and `keeper` decide which thread leads.
 //! 3. Before it sleeps, the leader arms every ring and looks once more.
-//! 4. Wakers collected in a turn are called after the lock is released.
+//! 4. Wakers collected in a turn are called after the lock is released. The reactor of an executor
+//!    is called under the lock, and may call the waker of the driving task there: it has to queue
+//!    the task, and not to run it at once.
 //! 5. No thread holds the locks of two engines. An engine that has something for another leaves it
 //!    as mail and rings the other's bell.
 

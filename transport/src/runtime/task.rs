@@ -1,8 +1,8 @@
 //! A node that tasks of an executor drive ([`Driver::Tasks`]).
 //!
 //! Two tasks drive it, so that no thread of the executor blocks the others. The *driving* task runs
-//! when the executor's reactor has news of a connection or of the epoll set. The *flushing* task runs when a program's
-//! task has published something and the ring was armed.
+//! when the executor's reactor has news of a connection or of the epoll set. The *flushing* task runs
+//! when a program's task has published something and the ring was armed.
 //!
 //! The publishing task wakes the flushing task. So an executor may queue the flushing task behind
 //! the publishing one, where no other thread takes it. Nothing else waits for it meanwhile: a task

@@ -237,7 +237,7 @@ mod tests {
 
     /// Rule 4: room that came between the write and the question would be reported to nobody.
     #[test]
-    fn a_watch_is_armed_before_the_socket_is_read_and_written() {
+    fn a_watch_is_armed_before_the_socket_is_used_and_leaves_nothing_unread() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
         let stream = TcpStream::connect(listener.local_addr().expect("an address"));
         let mut socket = WireSocket::new(stream.expect("a connection"), 7).expect("a socket");
@@ -281,6 +281,13 @@ mod tests {
         socket.is_reported(true);
         assert_eq!((armed(), reported()), (vec![true], vec![]));
         socket.watch_writable(false, &tools.epoll);
+        // What a read leaves is read before the tasks park.
+        socket.has_read(false, true);
+        assert!(!socket.read_before_parking() && !socket.readable);
+        socket.has_read(false, false);
+        assert!(socket.read_before_parking() && socket.readable);
+        socket.is_drained();
+        assert!(!socket.read_before_parking() && !socket.readable);
         socket.leave(&tools.epoll);
         socket.is_reported(true);
         assert_eq!((armed(), reported()), (vec![], vec![]));
