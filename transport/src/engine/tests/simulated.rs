@@ -296,10 +296,8 @@ impl Stage {
     fn rest(&mut self) {
         self.tasks.iter_mut().for_each(|task| task.lags_until = 0);
         for _ in 0..100_000 {
-            if !self.run_a_task() {
-                if self.tasks.iter().all(Tasks::is_parked) {
-                    return;
-                }
+            if !self.run_a_task() && self.tasks.iter().all(Tasks::is_parked) {
+                return;
             }
         }
         panic!("the nodes never come to rest");
