@@ -2,9 +2,10 @@
 
 use std::{
     cell::Cell,
-    future::poll_fn,
+    future::{Future, poll_fn},
     io,
     os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    pin::pin,
     sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
@@ -119,9 +120,15 @@ impl DrivingTask {
                 Step::Over => return Poll::Ready(()),
             }
         }
-        // More steps follow, but the tasks that were woken run first.
-        context.waker().wake_by_ref();
-        Poll::Pending
+        // More steps follow, but the tasks that were woken run first. So does a reactor that has no
+        // thread but this one: other sessions come before the next share of a busy one.
+        match self.shares_thread {
+            true => pin!(yield_now()).poll(context),
+            false => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+        }
     }
 }
 

@@ -171,6 +171,7 @@ impl Connections {
         }
         for link in self.all.values_mut() {
             link.socket.leave(&self.tools.epoll);
+            link.socket.readable = true;
             // Hot sessions join the set before anybody sleeps there.
             heat_link(link, &mut self.hot);
         }

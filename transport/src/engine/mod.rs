@@ -96,7 +96,7 @@ pub(crate) struct Engine {
 
     // The turn.
     turns: u64,
-    /// The time of the first question of epoll since the last step of the driving task.
+    /// The time of the first question of epoll since the executor last ran one of the two tasks.
     unstepped_since: Option<Instant>,
     /// A list that is empty between turns, and kept for its memory.
     pub(crate) marks: Vec<Mark>,
@@ -177,7 +177,7 @@ impl Engine {
         self.is_watched = self.driving == Driving::Callers;
     }
 
-    /// Notes that the driving task runs.
+    /// Notes that the driving task or the flushing task runs, so the executor is not held up.
     pub(crate) fn note_step(&mut self) {
         self.unstepped_since = None;
     }

@@ -225,6 +225,7 @@ impl Engine {
                 watch.take_in(link);
                 credit.take_report(link);
             } else {
+                link.socket.has_not_moved();
                 link.heat = link.heat.saturating_sub(1);
                 if link.heat > 0
                     && link.core.is_undisturbed()
@@ -295,8 +296,8 @@ impl Engine {
     }
 }
 
-/// Time in which calls turn the engine and the driving task does not. After it they are held to keep
-/// the reactor from running.
+/// Time in which calls turn the engine and the executor runs neither task. After it the calls are
+/// held to keep the reactor from running.
 const TIME_WITHOUT_STEP: Duration = Duration::from_millis(10);
 
 /// Turns between two calls of epoll while no thread sleeps in the set.

@@ -90,8 +90,9 @@ pub enum Driver {
     /// run one when nothing is there. Computing for a minute is legal and ends no session.
     Caller,
     /// Tasks of the tokio runtime in which the node is made turn the engine (`ibex`'s feature
-    /// `tokio`). No thread is started, and the runtime's reactor watches the node's descriptor. The
-    /// runtime needs its I/O driver (`enable_io` or `enable_all`); tokio panics without.
+    /// `tokio`). No thread is started, and the runtime's reactor watches the node's descriptor and
+    /// its connections. The runtime needs its I/O driver (`enable_io` or `enable_all`); tokio panics
+    /// without.
     ///
     /// One task of the node runs when the reactor has news. A task of the program that awaits
     /// something of the node and finds nothing runs one turn first, which sends everything that was

@@ -14,7 +14,7 @@
 //!
 //! ```text
 //!   driving task                                thread that turns the engine meanwhile
-//!   unpark; take reports; ask epoll             turn
+//!   unpark; ask epoll; take reports             turn
 //!   anything? turn, wake tasks; yield           parked? arm what it armed, set the alarm
 //!   nothing? arm, look again, set the alarm;
 //!     park: wait for the reactor
@@ -126,6 +126,7 @@ impl EventLoop {
             && runtime.closing_ends(clock::now()).is_none()
         {
             let _ = runtime.end_close();
+            self.leave_reactor();
             return Step::Over;
         }
         let mut engine = self.engine.lock();
@@ -141,6 +142,7 @@ impl EventLoop {
         if ready.is_empty() && !self.engine.is_marked() {
             let is_parked = self.engine.park(engine, |engine, stay_awake| {
                 let now = clock::now();
+                engine.note_step();
                 let next = engine.prepare_sleep(now, stay_awake);
                 next.map(|next| engine.set_alarm(now, next)).is_some()
             });
@@ -172,7 +174,9 @@ impl EventLoop {
     /// Sends messages that other tasks have published, unless another turn has sent them meanwhile.
     pub fn flush(&self) {
         if self.flushing.is_owed() {
-            let moved = self.turn(self.engine.lock(), &Ready::NOTHING);
+            let mut engine = self.engine.lock();
+            engine.note_step();
+            let moved = self.turn(engine, &Ready::NOTHING);
             self.settle_turn(moved);
         }
     }

@@ -22,8 +22,8 @@ use ibex_base::{
 pub type Watcher = Box<dyn Fn(BorrowedFd<'_>, Waker) -> io::Result<Rearm> + Send>;
 
 /// Forgets the readiness that was reported, and has the waker called once when bytes arrive from
-/// now on, or the connection ends. With `true`, also when the socket takes more bytes. Returns
-/// whether the end of the connection was reported, after which the waker may not be called any more.
+/// now on, or the connection ends. With `true`, also once when the socket takes more bytes. It may
+/// be called at once instead, and more often. Returns whether the end of the connection was reported, after which the waker may not be called any more.
 ///
 /// The caller then reads the socket, and writes to it, until it has nothing more, or calls again.
 pub type Rearm = Box<dyn FnMut(bool) -> bool + Send>;
@@ -85,8 +85,8 @@ pub(crate) struct Reports(Mutex<Reported>);
 
 #[derive(Default)]
 struct Reported {
-    /// Each a few times at most: a watch reports each direction once until it is armed again, and a
-    /// session once more for itself.
+    /// Each some times at most: a watch reports each direction once until it is armed again, and a
+    /// session reports itself when it begins to wait for room.
     sessions: VecDeque<u64>,
     driving_task: Option<Waker>,
 }

@@ -3,8 +3,8 @@
 //!
 //! Rules:
 //!
-//! 1. Every hot session joins the set before any thread sleeps in it or asks it for work. Cold
-//!    sessions are always in it.
+//! 1. Every hot session joins the set, or has a watch, before any thread sleeps in the set or asks
+//!    it for work. Cold sessions are always in it, or have a watch.
 //! 2. While one turn follows another and each reads the socket anyway, membership only makes every
 //!    arriving segment more expensive: by 4 % of a round trip over the loopback interface. So a
 //!    session that is polled for long leaves the set.
@@ -47,7 +47,7 @@ pub(crate) struct WireSocket {
     session: u64,
     /// There may be bytes to read.
     pub(crate) readable: bool,
-    /// The last read may have left bytes, or the end, that a watch does not report again.
+    /// There may be bytes, the end, or room for bytes, that a watch does not report again.
     may_have_more: bool,
     /// Turns since a thread last prepared to sleep in the epoll set.
     busy_turns: u32,
@@ -134,7 +134,7 @@ impl WireSocket {
         self.readable |= readable;
         if let Membership::Watched(watch) = &mut self.membership {
             watch.rearm(self.waits_for_writable);
-            self.may_have_more = watch.has_ended;
+            self.may_have_more = true;
         }
     }
 
@@ -142,9 +142,9 @@ impl WireSocket {
     /// all that the socket had.
     #[inline]
     pub(crate) fn has_read(&mut self, reads_again: bool, is_all: bool) {
-        self.readable = reads_again;
         let has_ended = matches!(&self.membership, Membership::Watched(watch) if watch.has_ended);
         self.may_have_more = !is_all || has_ended;
+        self.readable = reads_again || self.may_be_unread();
     }
 
     /// Notes that a read found nothing.
@@ -154,19 +154,24 @@ impl WireSocket {
         self.may_have_more = false;
     }
 
-    /// Returns whether there may be bytes, or an end, that a watch does not report again.
+    /// Notes that a turn read nothing and wrote nothing.
+    #[inline]
+    pub(crate) fn has_not_moved(&mut self) {
+        self.may_have_more = false;
+    }
+
+    /// Returns whether there may be something that a watch does not report again. Then a turn has to
+    /// look before the tasks park.
     #[inline]
     pub(crate) fn may_be_unread(&self) -> bool {
         self.may_have_more && matches!(self.membership, Membership::Watched(_))
     }
 
     /// Has the next turn read the socket once more if it [may be unread](Self::may_be_unread), and
-    /// returns that. If that turn does not read, the wire takes no bytes, and the next call returns
-    /// false.
+    /// returns that.
     pub(crate) fn read_before_parking(&mut self) -> bool {
         let may_be_unread = self.may_be_unread();
         self.readable |= may_be_unread;
-        self.may_have_more = false;
         may_be_unread
     }
 
@@ -280,14 +285,19 @@ mod tests {
         assert_eq!((armed(), reported()), (vec![], vec![7]));
         socket.is_reported(true);
         assert_eq!((armed(), reported()), (vec![true], vec![]));
+        // Turns that do not come to the session change nothing.
+        assert!(socket.read_before_parking() && socket.read_before_parking());
         socket.watch_writable(false, &tools.epoll);
         // What a read leaves is read before the tasks park.
         socket.has_read(false, true);
-        assert!(!socket.read_before_parking() && !socket.readable);
+        assert!(!socket.readable && !socket.read_before_parking());
         socket.has_read(false, false);
-        assert!(socket.read_before_parking() && socket.readable);
+        assert!(socket.readable && socket.read_before_parking());
         socket.is_drained();
         assert!(!socket.read_before_parking() && !socket.readable);
+        socket.has_read(false, false);
+        socket.has_not_moved();
+        assert!(!socket.read_before_parking());
         socket.leave(&tools.epoll);
         socket.is_reported(true);
         assert_eq!((armed(), reported()), (vec![], vec![]));
