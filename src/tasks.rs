@@ -2,22 +2,24 @@
 
 use std::{
     cell::Cell,
-    future::poll_fn,
+    future::{Future, poll_fn},
     io,
-    os::fd::{AsRawFd, OwnedFd, RawFd},
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    pin::pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
-use ibex_transport::runtime::{EventLoop, Runtime, Step};
+use ibex_transport::runtime::{EventLoop, Rearm, Runtime, Step};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     runtime::{Handle, RuntimeFlavor},
     task::{self, AbortHandle, yield_now},
 };
 
-/// Starts the tasks in the runtime of `handle`, whose reactor watches the engines' epoll sets.
+/// Starts the tasks in the runtime of `handle`, whose reactor watches the sessions' connections, and the
+/// engines' epoll sets for everything else.
 ///
 /// A node that loses its tasks, because their runtime is shut down, is closed, waiting for up to
 /// `linger`.
@@ -45,6 +47,10 @@ fn spawn_for(
     handle: &Handle,
     linger: Duration,
 ) -> io::Result<()> {
+    let reactor = handle.clone();
+    event_loop.watch_by(Box::new(move |connection, waker| {
+        watch(&reactor, connection, waker)
+    }));
     let _context = handle.enter();
     let set = EngineEpollFd(event_loop.epoll());
     // SAFETY: the descriptor is open, and the same, for as long as `set` lives, and `AsyncFd` keeps
@@ -60,10 +66,11 @@ fn spawn_for(
             }
         })
     };
-    let driving = DrivingTask {
+    let mut driving = DrivingTask {
         event_loop: event_loop.clone(),
         runtime: runtime.clone(),
         descriptor,
+        set_is_ready: true,
         linger,
         flushing: flushing.abort_handle(),
         shares_thread: shares_one_thread(handle),
@@ -77,6 +84,8 @@ struct DrivingTask {
     event_loop: Arc<EventLoop>,
     runtime: Arc<Runtime>,
     descriptor: AsyncFd<EngineEpollFd>,
+    /// The epoll set may have events that were not taken.
+    set_is_ready: bool,
     linger: Duration,
     flushing: AbortHandle,
     /// True if all tasks of the runtime share one thread.
@@ -84,7 +93,7 @@ struct DrivingTask {
 }
 
 impl DrivingTask {
-    fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.shares_thread {
             RUNS_TASKS.set(true);
         }
@@ -93,21 +102,33 @@ impl DrivingTask {
         loop {
             match self.descriptor.poll_read_ready(context) {
                 Poll::Pending => break,
-                Poll::Ready(Ok(mut ready)) => ready.clear_ready(),
+                Poll::Ready(Ok(mut ready)) => {
+                    ready.clear_ready();
+                    self.set_is_ready = true;
+                }
                 // The runtime is being shut down.
                 Poll::Ready(Err(_)) => return Poll::Ready(()),
             }
         }
         for _ in 0..STEPS {
-            match self.event_loop.step() {
+            match self
+                .event_loop
+                .step(&mut self.set_is_ready, context.waker())
+            {
                 Step::Moved => {}
                 Step::Parked => return Poll::Pending,
                 Step::Over => return Poll::Ready(()),
             }
         }
-        // More steps follow, but the tasks that were woken run first.
-        context.waker().wake_by_ref();
-        Poll::Pending
+        // More steps follow, but the tasks that were woken run first. So does a reactor that has no
+        // thread but this one: other sessions come before the next share of a busy one.
+        match self.shares_thread {
+            true => pin!(yield_now()).poll(context),
+            false => {
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+        }
     }
 }
 
@@ -137,6 +158,39 @@ fn holds_up_tasks() -> bool {
 /// Limit of the steps in one poll. Usually the second step finds nothing and parks. A task that
 /// yields instead makes a multi-thread runtime wake another of its threads.
 const STEPS: u32 = 2;
+
+/// Has the reactor of a tokio runtime watch a connection.
+fn watch(runtime: &Handle, connection: BorrowedFd<'_>, waker: Waker) -> io::Result<Rearm> {
+    let _context = runtime.enter();
+    let interest = Interest::READABLE | Interest::WRITABLE;
+    let connection = ConnectionFd(connection.as_raw_fd());
+    // SAFETY: the descriptor stays open and the same until the watch is dropped, as `Watcher` says,
+    // and `AsyncFd` deregisters it when that happens.
+    let descriptor = unsafe { AsyncFd::register_with_interest(connection, interest) }?;
+    Ok(Box::new(move |writable| {
+        let context = &mut Context::from_waker(&waker);
+        // A direction that has ended stays ready.
+        let mut has_ended = false;
+        while !has_ended && let Poll::Ready(Ok(mut guard)) = descriptor.poll_read_ready(context) {
+            has_ended = guard.ready().is_read_closed();
+            guard.clear_ready();
+        }
+        let mut is_shut = !writable;
+        while !is_shut && let Poll::Ready(Ok(mut guard)) = descriptor.poll_write_ready(context) {
+            is_shut = guard.ready().is_write_closed();
+            guard.clear_ready();
+        }
+        has_ended
+    }))
+}
+
+struct ConnectionFd(RawFd);
+
+impl AsRawFd for ConnectionFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0
+    }
+}
 
 /// An engine's epoll set, which the reactor watches.
 struct EngineEpollFd(Arc<OwnedFd>);

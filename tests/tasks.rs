@@ -297,6 +297,42 @@ fn a_task_may_block_the_only_thread_of_its_runtime() {
     }
 }
 
+/// The call turns the engine itself, though it is the first that does, and the reactor never runs
+/// again.
+#[test]
+fn a_node_closes_outside_of_its_runtime_of_one_thread() {
+    for fabric in FABRICS {
+        let listener = Node::builder()
+            .fabric(fabric, Policy::Require)
+            .listen("127.0.0.1:0")
+            .build()
+            .expect("a node");
+        let address = listener.local_addr().expect("it listens");
+        let there = thread::spawn(move || {
+            let peer = listener.accept().expect("a session");
+            let receiver = peer.channel("a").codec::<Pod>().receiver::<u64>();
+            let mut receiver = receiver.expect("a receiver");
+            iter::from_fn(|| receiver.next().expect("an end").map(|message| *message)).count()
+        });
+        let runtime = one_thread();
+        let (node, mut sender) = runtime.block_on(async {
+            let node = builder(fabric).build().expect("a node");
+            let peer = node.connect_async(address).await.expect("a session");
+            let sender = peer.channel("a").codec::<Pod>().sender::<u64>();
+            let mut sender = sender.expect("a sender");
+            sender.send_async(&0).await.expect("sent");
+            (node, sender)
+        });
+        for number in 1..100 {
+            sender.try_send(&number).expect("there is room");
+        }
+        drop(sender);
+        let report = node.close(WATCHDOG);
+        assert!(report.undelivered.is_empty(), "{report}");
+        assert_eq!(there.join().expect("it ends"), 100);
+    }
+}
+
 /// The runtime's reactor does not run meanwhile.
 #[test]
 fn a_task_may_poll_without_giving_its_thread_back() {

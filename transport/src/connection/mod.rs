@@ -178,7 +178,7 @@ impl Connection {
             heat: 0,
             is_watched: false,
         };
-        if let Err(refused) = connection.socket.join(&tools.epoll) {
+        if let Err(refused) = connection.socket.join(tools) {
             connection.say_last_word();
             return Err(refused);
         }
@@ -226,7 +226,10 @@ impl Connection {
 
     /// Returns whether the session needs no turn until epoll, a bell or a mark requests one.
     pub(crate) fn is_cold(&self) -> bool {
-        self.core.ends.senders.hot.is_empty() && !self.socket.readable && !self.has_leftover()
+        self.core.ends.senders.hot.is_empty()
+            && !self.socket.readable
+            && !self.socket.may_be_unread()
+            && !self.has_leftover()
     }
 
     /// Returns whether the session is over and may be forgotten.

@@ -232,7 +232,7 @@ impl Connection {
         self.peer_has_left = false;
         self.socket = socket;
         self.wire = wire;
-        self.socket.join(&tools.epoll)?;
+        self.socket.join(tools)?;
         self.core.common.session.resume(terms);
         if let Some(reconnect) = &self.core.reconnect {
             reconnect.limit_age_of_wire(&mut self.core.common.timers);

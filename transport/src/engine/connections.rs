@@ -25,7 +25,7 @@ pub(crate) struct Connections {
     /// Sessions that may become idle.
     pub(super) watch: Watch,
     pub(crate) credit: Credit,
-    pub(super) tools: Tools,
+    pub(crate) tools: Tools,
 }
 
 /// Turns that a socket stays hot after something moved there.
@@ -149,7 +149,7 @@ impl Connections {
         let mut all = true;
         for &session in &self.hot {
             if let Some(link) = self.all.get_mut(session)
-                && let Err(error) = link.socket.join(&self.tools.epoll)
+                && let Err(error) = link.socket.join(&self.tools)
             {
                 warn_of!(
                     warnings,
@@ -161,6 +161,20 @@ impl Connections {
             }
         }
         all
+    }
+
+    /// Has the epoll set report the connections that a reactor watches, because a thread waits or polls
+    /// by itself: the reactor may not run meanwhile.
+    pub(crate) fn leave_reactor(&mut self) {
+        if self.tools.reactor.take().is_none() {
+            return;
+        }
+        for link in self.all.values_mut() {
+            link.socket.leave(&self.tools.epoll);
+            link.socket.readable = true;
+            // Hot sessions join the set before anybody sleeps there.
+            heat_link(link, &mut self.hot);
+        }
     }
 
     /// Arms everything for which peers must ring. Returns whether it armed anything.
@@ -186,6 +200,7 @@ impl Connections {
         for &session in &self.hot {
             if let Some(link) = self.all.get_mut(session) {
                 work |= link.look_at_armed_rings() || link.has_leftover();
+                work |= link.socket.read_before_parking();
                 link.heat = 0;
             }
         }

@@ -96,6 +96,8 @@ pub(crate) struct Engine {
 
     // The turn.
     turns: u64,
+    /// The time of the first question of epoll since the executor last ran one of the two tasks.
+    unstepped_since: Option<Instant>,
     /// A list that is empty between turns, and kept for its memory.
     pub(crate) marks: Vec<Mark>,
     closing: Closing,
@@ -138,6 +140,7 @@ impl Engine {
             compact_blocks: compact_pool(),
             lists: Lists::default(),
             epoll,
+            reactor: None,
             share_is_spent: false,
         };
         Ok(Self {
@@ -156,6 +159,7 @@ impl Engine {
             driving,
             controls: ControlSources::default(),
             turns: 0,
+            unstepped_since: None,
             marks: Vec::new(),
             closing: Closing::No,
             close_report: CloseReport::default(),
@@ -171,6 +175,11 @@ impl Engine {
     /// Notes that a program sleeps on the epoll set itself from now on (`Driver::Caller`).
     pub(crate) fn watch_all(&mut self) {
         self.is_watched = self.driving == Driving::Callers;
+    }
+
+    /// Notes that the driving task or the flushing task runs, so the executor is not held up.
+    pub(crate) fn note_step(&mut self) {
+        self.unstepped_since = None;
     }
 
     /// Returns whether a program or an executor sleeps on the epoll set, which must then report

@@ -10,6 +10,8 @@ use rustix::{
     io::Errno,
 };
 
+use crate::wire::EpollToken;
+
 /// The readiness of a wire, as epoll reports it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Readiness {
@@ -38,6 +40,21 @@ impl Ready {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// Adds the connection of a session that a reactor has reported. Returns false if the answer is
+    /// full.
+    pub(crate) fn add_reported(&mut self, session: u64) -> bool {
+        let free = self.wires.get_mut(self.count);
+        let has_room = free.is_some();
+        if let Some(wire) = free {
+            *wire = Readiness {
+                token: EpollToken::Tcp.token(session),
+                readable: true,
+            };
+            self.count += 1;
+        }
+        has_room
     }
 
     pub(super) fn as_slice(&self) -> &[Readiness] {

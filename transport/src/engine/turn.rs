@@ -124,6 +124,12 @@ impl Engine {
 
     #[inline(never)]
     fn ask_epoll(&mut self, context: &mut Context<'_>) -> bool {
+        if self.connections.tools.reactor.is_some() {
+            let now = clock::now();
+            if now - *self.unstepped_since.get_or_insert(now) > TIME_WITHOUT_STEP {
+                self.connections.leave_reactor();
+            }
+        }
         self.connections.tools.share_is_spent = false;
         let ready = poll::sleep(&self.connections.tools.epoll, Some(Duration::ZERO));
         self.take_said(&ready, context)
@@ -182,7 +188,7 @@ impl Engine {
                         link.core.look_at_unix(context);
                         note_deadline(link, timed);
                     }
-                    _ => link.socket.readable |= readiness.readable,
+                    _ => link.socket.is_reported(readiness.readable),
                 }
             }
         }
@@ -219,6 +225,7 @@ impl Engine {
                 watch.take_in(link);
                 credit.take_report(link);
             } else {
+                link.socket.has_not_moved();
                 link.heat = link.heat.saturating_sub(1);
                 if link.heat > 0
                     && link.core.is_undisturbed()
@@ -236,7 +243,7 @@ impl Engine {
             } else if link.is_finished() {
                 self.remove(session, context);
             } else if (link.waits_for_completions() || link.heat == 0 && link.is_cold())
-                && link.socket.join(&tools.epoll).is_ok()
+                && link.socket.join(tools).is_ok()
             {
                 link.is_hot = false;
                 hot.swap_remove(at);
@@ -288,6 +295,10 @@ impl Engine {
         self.share_credit(context);
     }
 }
+
+/// Time in which calls turn the engine and the executor runs neither task. After it the calls are
+/// held to keep the reactor from running.
+const TIME_WITHOUT_STEP: Duration = Duration::from_millis(10);
 
 /// Turns between two calls of epoll while no thread sleeps in the set.
 const TURNS_PER_EPOLL: u64 = 64;

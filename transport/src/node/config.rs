@@ -90,8 +90,9 @@ pub enum Driver {
     /// run one when nothing is there. Computing for a minute is legal and ends no session.
     Caller,
     /// Tasks of the tokio runtime in which the node is made turn the engine (`ibex`'s feature
-    /// `tokio`). No thread is started, and the runtime's reactor watches the node's descriptor. The
-    /// runtime needs its I/O driver (`enable_io` or `enable_all`); tokio panics without.
+    /// `tokio`). No thread is started, and the runtime's reactor watches the node's descriptor and
+    /// its connections. The runtime needs its I/O driver (`enable_io` or `enable_all`); tokio panics
+    /// without.
     ///
     /// One task of the node runs when the reactor has news. A task of the program that awaits
     /// something of the node and finds nothing runs one turn first, which sends everything that was
@@ -103,7 +104,8 @@ pub enum Driver {
     /// messages of its channel came within 150 µs each; `NodeBuilder::wait` says more.
     ///
     /// Handles may be used in other runtimes and by threads that block; blocking calls turn the
-    /// engine themselves, as under [`Caller`](Self::Caller). Each message over shared memory
+    /// engine themselves, as under [`Caller`](Self::Caller). From the first of them on, news over
+    /// TCP costs the tasks two more system calls. Each message over shared memory
     /// costs both ends a fence (about 20 ns), since tasks sleep after nearly every message.
     ///
     /// The node ends with its runtime: if that is shut down first, the node is closed as if it

@@ -8,7 +8,9 @@
 //!    states what it sleeps over, and why no wake-up is lost; its bell is in the set. `waiting`
 //!    and `keeper` decide which thread leads.
 //! 3. Before it sleeps, the leader arms every ring and looks once more.
-//! 4. Wakers collected in a turn are called after the lock is released.
+//! 4. Wakers collected in a turn are called after the lock is released. The reactor of an executor
+//!    is called under the lock, and may call the waker of the driving task there: it has to queue
+//!    the task, and not to run it at once.
 //! 5. No thread holds the locks of two engines. An engine that has something for another leaves it
 //!    as mail and rings the other's bell.
 
@@ -38,6 +40,7 @@ use crate::{
     engine::{self, Engine, Mail, Ready},
     node::{Mark, SessionShared},
     session::EngineId,
+    wire::Reports,
 };
 
 /// An engine of a node, with the parts that its threads use to run it.
@@ -67,6 +70,10 @@ pub struct EventLoop {
     watched: AtomicBool,
     /// The task that sends what other tasks have published (`Driver::Tasks`).
     pub(crate) flushing: Flushing,
+    /// What the executor's reactor has reported (`Driver::Tasks`).
+    pub(super) reports: Arc<Reports>,
+    /// The reactor may watch connections.
+    pub(super) has_reactor: AtomicBool,
     io_thread: Mutex<Option<thread::JoinHandle<()>>>,
     /// Work for that thread.
     pub(super) own_thread: OwnThread,
@@ -96,6 +103,8 @@ impl EventLoop {
             gatherings: Gatherings::default(),
             watched: AtomicBool::new(false),
             flushing: Flushing::default(),
+            reports: Arc::default(),
+            has_reactor: AtomicBool::new(false),
             io_thread: Mutex::new(None),
             own_thread: OwnThread::default(),
         })

@@ -35,8 +35,11 @@ pub use runtime::{EngineStats, Runtime};
 pub use task::Step;
 pub(crate) use waiting::wait_for_any;
 
-pub use crate::node::{Driver, Looks, RuntimeConfig};
 pub(crate) use crate::node::{Driving, NodeState};
+pub use crate::{
+    node::{Driver, Looks, RuntimeConfig},
+    wire::{Rearm, Watcher},
+};
 
 /// Returns whether doorbells cost only a membarrier(2) of the sleeper. Otherwise every publisher
 /// pays for a fence.

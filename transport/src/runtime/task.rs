@@ -1,8 +1,8 @@
 //! A node that tasks of an executor drive ([`Driver::Tasks`]).
 //!
 //! Two tasks drive it, so that no thread of the executor blocks the others. The *driving* task runs
-//! when the executor's reactor has news of the epoll set. The *flushing* task runs when a program's
-//! task has published something and the ring was armed.
+//! when the executor's reactor has news of a connection or of the epoll set. The *flushing* task runs
+//! when a program's task has published something and the ring was armed.
 //!
 //! The publishing task wakes the flushing task. So an executor may queue the flushing task behind
 //! the publishing one, where no other thread takes it. Nothing else waits for it meanwhile: a task
@@ -14,7 +14,7 @@
 //!
 //! ```text
 //!   driving task                                thread that turns the engine meanwhile
-//!   unpark; ask epoll                           turn
+//!   unpark; ask epoll; take reports             turn
 //!   anything? turn, wake tasks; yield           parked? arm what it armed, set the alarm
 //!   nothing? arm, look again, set the alarm;
 //!     park: wait for the reactor
@@ -34,6 +34,7 @@ use crate::{
     clock,
     engine::{self, Ready},
     node::CloseReport,
+    wire::{Reactor, Watcher},
 };
 
 /// Result of one step of the task that drives a node.
@@ -41,7 +42,7 @@ use crate::{
 pub enum Step {
     /// The step has moved something. Another step follows, after other tasks have run.
     Moved,
-    /// The step found nothing. The next step is due when the epoll set is readable.
+    /// The step found nothing. The next step is due when the task is woken.
     Parked,
     /// The node is closed, and nothing is left to be driven.
     Over,
@@ -95,23 +96,53 @@ impl Flushing {
 }
 
 impl EventLoop {
-    /// Runs one step of the task that drives the node. The task must clear its reactor's readiness
-    /// before, so that the reactor reports later readiness anew.
-    pub fn step(&self) -> Step {
+    /// Lets the executor's reactor watch the connections of the sessions to come, until a thread
+    /// waits or polls by itself: the reactor may not run meanwhile.
+    pub fn watch_by(&self, watch: Watcher) {
+        let reports = self.reports.clone();
+        let reactor = Reactor { watch, reports };
+        self.engine.lock().connections.tools.reactor = Some(reactor);
+        self.has_reactor.store(true, Ordering::Relaxed);
+    }
+
+    /// Has the epoll set report all connections, for a thread that waits or sleeps there.
+    pub(super) fn leave_reactor(&self) {
+        // The engine's lock orders everything else. A wait that begins at the same time takes it too.
+        if self.has_reactor.load(Ordering::Relaxed) {
+            self.engine.lock().connections.leave_reactor();
+            self.has_reactor.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs one step of the task that drives the node, which has `waker`.
+    ///
+    /// `set_is_ready` is true if the reactor has reported the epoll set. The task must clear that
+    /// report before, so that the reactor reports later readiness anew. It becomes false when the
+    /// set has nothing more.
+    pub fn step(&self, set_is_ready: &mut bool, waker: &Waker) -> Step {
         self.engine.unpark();
         if self.node.is_closed()
             && let Some(runtime) = self.runtime()
             && runtime.closing_ends(clock::now()).is_none()
         {
             let _ = runtime.end_close();
+            self.leave_reactor();
             return Step::Over;
         }
         let mut engine = self.engine.lock();
         engine.note_time(clock::now());
-        let ready = engine::sleep(&self.epoll, Some(Duration::ZERO));
+        engine.note_step();
+        let mut ready = match *set_is_ready {
+            true => engine::sleep(&self.epoll, Some(Duration::ZERO)),
+            false => Ready::NOTHING,
+        };
+        *set_is_ready = !ready.is_empty();
+        self.reports
+            .take(waker, |session| ready.add_reported(session));
         if ready.is_empty() && !self.engine.is_marked() {
             let is_parked = self.engine.park(engine, |engine, stay_awake| {
                 let now = clock::now();
+                engine.note_step();
                 let next = engine.prepare_sleep(now, stay_awake);
                 next.map(|next| engine.set_alarm(now, next)).is_some()
             });
@@ -143,7 +174,9 @@ impl EventLoop {
     /// Sends messages that other tasks have published, unless another turn has sent them meanwhile.
     pub fn flush(&self) {
         if self.flushing.is_owed() {
-            let moved = self.turn(self.engine.lock(), &Ready::NOTHING);
+            let mut engine = self.engine.lock();
+            engine.note_step();
+            let moved = self.turn(engine, &Ready::NOTHING);
             self.settle_turn(moved);
         }
     }

@@ -95,8 +95,10 @@ impl EventLoop {
         } else {
             self.node.config.wait_engine
         };
-        if driving == Driving::Waiters {
-            self.claim();
+        match driving {
+            Driving::Waiters => self.claim(),
+            Driving::Tasks => self.leave_reactor(),
+            Driving::Callers | Driving::Thread => {}
         }
         let turns = driving != Driving::Thread;
         let spun = self.spin((wait, turns), deadline, looks, &mut condition);
@@ -314,6 +316,7 @@ impl EventLoop {
 
     /// Runs a round of the leader: turn until nothing moves, arm, look again, sleep.
     pub(crate) fn lead(&self, parker: &Parker, deadline: Option<Instant>) {
+        self.leave_reactor();
         let Some(engine) = self.turn_keeping(self.engine.lock()) else {
             return;
         };

@@ -17,6 +17,7 @@ mod parts;
 pub mod pipe;
 #[cfg(any(test, feature = "verbs"))]
 pub(crate) mod queue_pair;
+mod reactor;
 mod send_memory;
 mod socket;
 pub(crate) mod stream;
@@ -42,6 +43,8 @@ pub(crate) use granted_block::GrantedBlock;
 pub(crate) use news::{Heard, Stray, WireNews};
 pub use parts::WireParts;
 pub(crate) use parts::WireStart;
+pub(crate) use reactor::{Reactor, Reports};
+pub use reactor::{Rearm, Watcher};
 pub(crate) use send_memory::{MessageMemory, RingMemory, register_with};
 pub(crate) use socket::WireSocket;
 pub(crate) use tools::Tools;

@@ -9,7 +9,7 @@
 //! 3. Inside TLS a turn opens as many records as it takes in frames, since a peer may put each byte
 //!    into a record of its own.
 //! 4. After a share was used up, the engine asks epoll, so that sessions which no turn looked at
-//!    lately come before the next share of the same session.
+//!    lately come before the next share of the same session. A driving task lets the reactor run.
 //!
 //! Over a queue pair a turn takes 32 completions of all sessions together, with a frame each, in
 //! the order of their arrival. So queue pairs need no share.

@@ -1,4 +1,6 @@
 //! Tests of several engines together.
 
+mod reactor;
 mod simulated;
 mod tasks;
+mod watched;

@@ -296,7 +296,7 @@ impl Stage {
     fn rest(&mut self) {
         self.tasks.iter_mut().for_each(|task| task.lags_until = 0);
         for _ in 0..100_000 {
-            if !self.run_a_task() {
+            if !self.run_a_task() && self.tasks.iter().all(Tasks::is_parked) {
                 return;
             }
         }

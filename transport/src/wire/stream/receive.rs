@@ -36,6 +36,13 @@ const SHORT_READ: usize = 2 << 10;
 /// Most reads in one turn, in addition to the limits of the [`TurnShare`].
 const READS_PER_TURN: usize = 16;
 
+/// What one read of the socket brought.
+struct Read {
+    bytes: usize,
+    /// The socket had no more.
+    is_all: bool,
+}
+
 impl StreamWire {
     /// Reads from the socket and hands frames on. The error is the reason why a frame was refused.
     pub(super) fn read<F: Frames>(
@@ -57,18 +64,18 @@ impl StreamWire {
         if !share.is_spent() && (socket.readable || self.path.reads_every_turn()) {
             for _ in 0..READS_PER_TURN {
                 match self.read_once(socket, &mut share, frames, tools) {
-                    Ok(Some(0)) => return Ok(Received::Ended),
-                    Ok(Some(bytes)) => {
+                    Ok(Some(Read { bytes: 0, .. })) => return Ok(Received::Ended),
+                    Ok(Some(read)) => {
                         any = true;
                         self.parse(&mut share, frames, tools)?;
                         if frames.is_over() {
                             return Ok(Received::Something);
                         }
-                        let is_short = bytes < SHORT_READ && self.inbound.chunk.is_none();
+                        let is_short = read.bytes < SHORT_READ && self.inbound.chunk.is_none();
                         if is_short && !self.layer.has_unread() {
-                            // The socket was drained: asking again would cost a system call before
-                            // the application sees the arrived messages.
-                            socket.readable = false;
+                            // The socket was drained, or nearly so: asking again would cost a system
+                            // call before the application sees the arrived messages.
+                            socket.has_read(false, read.is_all);
                             return Ok(Received::Something);
                         }
                         if share.is_spent() {
@@ -80,13 +87,13 @@ impl StreamWire {
                         break;
                     }
                     Ok(None) => {
-                        socket.readable = false;
+                        socket.is_drained();
                         return Ok(Received::Drained { any });
                     }
                     Err(error) => return Ok(Received::Failed(error)),
                 }
             }
-            socket.readable = true;
+            socket.has_read(true, false);
         }
         Ok(match any {
             true => Received::Something,
@@ -119,7 +126,7 @@ impl StreamWire {
         share: &mut TurnShare,
         frames: &F,
         tools: &mut Tools,
-    ) -> io::Result<Option<usize>> {
+    ) -> io::Result<Option<Read>> {
         let inbound = &mut self.inbound;
         let moved = inbound
             .make_room(&mut tools.blocks)
@@ -127,25 +134,27 @@ impl StreamWire {
         let counters = frames.counters();
         counters.bytes_copied.add(moved as u64);
         let rest = place_of_rest(inbound, frames).zip(inbound.chunk.as_ref());
-        let read = match rest {
+        let (read, asked) = match rest {
             None => {
                 let limit = match frames.expects_chunk() {
                     true => BEFORE_CHUNK,
                     false => usize::MAX,
                 };
-                let mut into = [IoSliceMut::new(inbound.free(limit))];
-                self.layer.read(socket.stream(), &mut into)
+                let free = inbound.free(limit);
+                let asked = free.len();
+                let read = self
+                    .layer
+                    .read(socket.stream(), &mut [IoSliceMut::new(free)]);
+                (read, asked)
             }
             Some((place, chunk)) => {
                 // SAFETY: this is the rest of the chunk's place, in memory that was granted for it
                 // and that no thread reads before the message is complete.
                 let place = unsafe { slice::from_raw_parts_mut(place.as_ptr(), chunk.left) };
-                let behind = chunk.fill + BEHIND_CHUNK;
-                let mut into = [
-                    IoSliceMut::new(place),
-                    IoSliceMut::new(inbound.free(behind)),
-                ];
-                self.layer.read(socket.stream(), &mut into)
+                let behind = inbound.free(chunk.fill + BEHIND_CHUNK);
+                let asked = place.len() + behind.len();
+                let mut into = [IoSliceMut::new(place), IoSliceMut::new(behind)];
+                (self.layer.read(socket.stream(), &mut into), asked)
             }
         };
         match read {
@@ -153,7 +162,8 @@ impl StreamWire {
                 counters.reads.add(1);
                 self.path.count_received(bytes, counters);
                 share.take_bytes(arrived(inbound, bytes));
-                Ok(Some(bytes))
+                let is_all = self.layer.is_all(bytes, asked);
+                Ok(Some(Read { bytes, is_all }))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 counters.empty_reads.add(1);

@@ -19,6 +19,12 @@ pub(crate) trait RecordLayer {
     /// Reads available bytes; 0 means the end of the stream.
     fn read(&mut self, socket: &TcpStream, into: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
 
+    /// Returns whether the last read, of `bytes` of the bytes that it asked for, took all that the
+    /// socket had.
+    fn is_all(&self, bytes: usize, asked: usize) -> bool {
+        bytes < asked
+    }
+
     /// Writes bytes to the socket that `write` has taken and the socket has not. Returns whether
     /// none of them are left.
     fn flush(&mut self, _socket: &TcpStream) -> io::Result<bool> {

@@ -42,6 +42,8 @@ pub(crate) struct Sealed {
     records_left: usize,
     /// True if records may be here whole that no turn has opened.
     is_cut_short: bool,
+    /// The last read of the socket took all that it had.
+    has_emptied: bool,
 }
 
 impl Sealed {
@@ -55,6 +57,7 @@ impl Sealed {
             unread_from: 0,
             records_left: RECORDS_PER_TURN,
             is_cut_short: false,
+            has_emptied: false,
         }
     }
 
@@ -160,8 +163,10 @@ impl RecordLayer for Sealed {
                 break;
             }
             let room = self.tls.room(READ_BYTES);
+            let asked = room.len();
             let read = retry_on_intr(|| recv(socket.as_fd(), &mut *room, RecvFlags::DONTWAIT));
             let (_, arrived) = read?;
+            self.has_emptied = arrived < asked;
             if arrived == 0 {
                 // The data read before shows whether the peer announced the end or the stream was
                 // truncated.
@@ -179,8 +184,13 @@ impl RecordLayer for Sealed {
                 return Ok(0);
             }
         }
-        // The socket is still readable and epoll reports it again, or the turn's share is spent.
+        // The socket may have more, or the turn's share is spent: the next turn reads it.
+        self.records_left = 0;
         Err(ErrorKind::WouldBlock.into())
+    }
+
+    fn is_all(&self, _bytes: usize, _asked: usize) -> bool {
+        self.has_emptied
     }
 
     fn flush(&mut self, socket: &TcpStream) -> io::Result<bool> {

@@ -1,6 +1,6 @@
 //! Tests of the ways in which sessions over queue pairs end.
 
-use std::{net::Shutdown, time::Duration};
+use std::{net::Shutdown, task::Waker, time::Duration};
 
 use ibex_protocol::format::control::{CloseReason, Role};
 use ibex_verbs::{
@@ -99,7 +99,7 @@ fn a_queue_pair_goes_before_a_driving_task_parks() {
         while parked < 2 {
             parked += 1;
             for (node, over) in stage.nodes.iter().zip(&mut over) {
-                let step = (!*over).then(|| node.runtime.first().step());
+                let step = (!*over).then(|| node.runtime.first().step(&mut true, Waker::noop()));
                 *over |= step == Some(Step::Over);
                 if step == Some(Step::Moved) {
                     parked = 0;
