@@ -132,13 +132,12 @@ variables! {
                 rdma.connection = rdma.connection.path_mtu(mtu);
             }
         );
-    IBEX_RDMA_COMPLETIONS = "plain, extended or one-by-one" overrides Tuning::completion_polling,
+    IBEX_RDMA_COMPLETIONS = "plain or extended" overrides Tuning::completion_polling,
         rdma!(
-            |text| ["plain", "extended", "one-by-one"].iter().position(|way| *way == text),
+            |text| ["plain", "extended"].iter().position(|way| *way == text),
             |rdma, way: usize| {
-                use ibex_verbs::CompletionPolling::{Extended, ExtendedOneByOne, Plain};
-                let ways = [Plain, Extended, ExtendedOneByOne];
-                rdma.resources.completion_polling = Some(ways[way]);
+                use ibex_verbs::CompletionPolling::{Extended, Plain};
+                rdma.resources.completion_polling = Some([Plain, Extended][way]);
             }
         );
     IBEX_RDMA_FAIL_OVER_AFTER = "milliseconds, or never" overrides NodeBuilder::fail_over_after,
@@ -308,7 +307,7 @@ mod tests {
             ("IBEX_RDMA_GID_INDEX", "0"),
             ("IBEX_RDMA_PARTITION_KEY", "0x8001"),
             ("IBEX_RDMA_MTU", "1024"),
-            ("IBEX_RDMA_COMPLETIONS", "one-by-one"),
+            ("IBEX_RDMA_COMPLETIONS", "extended"),
             ("IBEX_RDMA_FAIL_OVER_AFTER", "2500"),
         ];
         assert_eq!(all.len(), VARIABLES.len());
@@ -329,7 +328,7 @@ mod tests {
             assert_eq!(rdma.device.as_deref(), Some("mlx5_1"));
             assert_eq!((rdma.port, rdma.gid_index), (Some(2), Some(0)));
             assert_eq!(rdma.partition_key, PartitionKey::new(0x8001));
-            let polling = CompletionPolling::ExtendedOneByOne;
+            let polling = CompletionPolling::Extended;
             let tuning = Tuning::new().path_mtu(1024).completion_polling(polling);
             let expected = RdmaSettings::new().tuning(tuning);
             assert_eq!(rdma.resources(0), expected.resources(0));
@@ -401,11 +400,7 @@ mod tests {
                 "0x0001 to 0xffff, but for 0x8000",
             ),
             ("IBEX_RDMA_MTU", "1500", "256, 512, 1024, 2048 or 4096"),
-            (
-                "IBEX_RDMA_COMPLETIONS",
-                "auto",
-                "plain, extended or one-by-one",
-            ),
+            ("IBEX_RDMA_COMPLETIONS", "auto", "plain or extended"),
             ("IBEX_RDMA_FAIL_OVER_AFTER", "1s", "milliseconds, or never"),
         ];
         for (variable, value, range) in cases {

@@ -74,8 +74,7 @@ pub enum Event {
     },
     /// A session goes on over another fabric than before. The event follows
     /// [`Resumed`](Event::Resumed). A session over verbs goes on over TCP when its device, port or
-    /// path has failed and is not back in time. A session that [goes
-    /// back](crate::NodeBuilder::fail_back) goes on over verbs.
+    /// path has failed and is not back in time.
     #[non_exhaustive]
     FabricChanged {
         /// The peer.

@@ -88,8 +88,7 @@ use crate::{
 ///
 /// A session over verbs asks for another queue pair when its connection, queue pair or device breaks.
 /// If it gets none within [`fail_over_after`](NodeBuilder::fail_over_after) (1 s), it goes on over TCP,
-/// and an event tells of that. It stays on TCP, unless both nodes have it
-/// [go back](NodeBuilder::fail_back) at a later break.
+/// and an event tells of that. It stays on TCP; a new session gets verbs.
 ///
 /// A connection counts as broken in these cases:
 ///

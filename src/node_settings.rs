@@ -35,7 +35,6 @@ pub(crate) struct NodeSettings {
     #[cfg(feature = "verbs")]
     pub(crate) rdma: RdmaSettings,
     pub(crate) time: TimeSettings,
-    pub(crate) fail_back: bool,
     pub(crate) identity: Option<[u8; 16]>,
     pub(crate) limits: LimitSettings,
     pub(crate) histograms: bool,
@@ -212,7 +211,6 @@ mod tests {
             rows.iter().find(is_it).map_or("no row", |row| row.default)
         };
         let settings = NodeSettings::default();
-        assert_eq!(said("fail_back"), settings.fail_back.to_string());
         assert_eq!(said("histograms"), settings.histograms.to_string());
         assert_eq!(
             said("integrity"),

@@ -101,8 +101,6 @@ pub(crate) struct Resuming {
     pub(crate) name: Option<Arc<str>>,
     /// [`NodeBuilder::fail_over_after`](crate::NodeBuilder::fail_over_after).
     pub(crate) fail_over_after: Duration,
-    /// [`NodeBuilder::fail_back`](crate::NodeBuilder::fail_back).
-    pub(crate) fail_back: bool,
 }
 
 impl Resuming {
@@ -156,7 +154,7 @@ impl Resuming {
     pub(crate) fn resumed(&self, connection: ResumedConnection) -> NewWire {
         if let Some(session) = self.sessions.lock().get_mut(&connection.session_id) {
             session.epoch = session.epoch.max(connection.epoch);
-            if connection.fabric == FabricKind::Tcp && !self.fail_back {
+            if connection.fabric == FabricKind::Tcp {
                 session.fabrics = vec![FabricKind::Tcp];
                 session.reason = "the session goes over tcp, and stays there".to_owned();
             }
@@ -170,9 +168,9 @@ impl Resuming {
         let began = established.fabric;
         let (ways, fabrics, reason) = match (began, &established.no_tcp) {
             (FabricKind::Verbs, None) => {
-                let (after, back) = (self.fail_over_after, self.fail_back);
+                let after = self.fail_over_after;
                 let fabrics = vec![FabricKind::Verbs, FabricKind::Tcp];
-                (FailoverPolicy::VerbsThenTcp { after, back }, fabrics, None)
+                (FailoverPolicy::VerbsThenTcp { after }, fabrics, None)
             }
             (FabricKind::Verbs, Some(why)) => {
                 let only = FailoverPolicy::Only(as_carried(began));

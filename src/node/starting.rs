@@ -94,7 +94,6 @@ impl Node {
             local: local.clone(),
             name: settings.name.clone(),
             fail_over_after: settings.time.fail_over_after,
-            fail_back: settings.fail_back,
         };
 
         let tasks = Tasks::of(settings.threads.driver)?;

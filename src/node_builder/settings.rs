@@ -89,16 +89,6 @@ settings! {
     /// [`Peer::payload_checksums`](crate::Peer::payload_checksums) returns the outcome.
     pub fn integrity(integrity: Integrity);
 
-    /// Lets a session that began over verbs and went over to TCP ask for a queue pair again. It
-    /// asks once, when its connection breaks later, never while the connection works.
-    #[default(false)]
-    /// Both nodes have to set it: the end that connected asks, and the other must be prepared.
-    ///
-    /// The price is paid over TCP: messages longer than a receive buffer travel as they do over
-    /// verbs, each asking for its memory first, and memory to send from stays registered. A
-    /// connection that works rarely breaks, so by default TCP's speed comes first.
-    pub fn fail_back(goes_back: bool);
-
     /// Sets the node's identity, 16 bytes that peers see.
     #[default("random")]
     /// Peers then take a restart for another node. An identity must be used by one node only. A node
@@ -358,7 +348,7 @@ settings! {
     ///
     /// While the session asks, it moves nothing: senders go on until their windows are full, and
     /// calls wait longer. With a shorter time, a brief interruption costs the session its queue
-    /// pair, for good or until it [goes back](Self::fail_back).
+    /// pair for good. A new session to the same peer gets verbs again.
     pub fn fail_over_after(time: Duration);
 }
 

@@ -62,7 +62,7 @@ impl FakeUse {
     /// Returns each mask with each of its ways of polling.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         Mask::ALL.iter().flat_map(|mask| {
-            let pollings = mask.pollings().iter();
+            let pollings = Mask::POLLINGS.iter();
             pollings.map(move |&polling| Self { mask, polling })
         })
     }
@@ -72,7 +72,6 @@ impl FakeUse {
         let polling = match self.polling {
             CompletionPolling::Plain => "plain",
             CompletionPolling::Extended => "extended",
-            CompletionPolling::ExtendedOneByOne => "one-by-one",
         };
         format!("{}/{polling}", self.mask.name)
     }

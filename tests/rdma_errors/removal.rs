@@ -180,17 +180,17 @@ fn changes_until(events: &mut Events, last: Fabric) -> Vec<(Fabric, Fabric)> {
 }
 
 #[test]
-fn a_session_whose_device_was_away_goes_back_to_it_when_its_connection_breaks() {
+fn a_session_whose_device_was_away_stays_over_tcp_and_a_new_one_takes_the_device() {
     let Some(_guest) = guest() else { return };
-    let goes_back = || {
+    let fails_over = || {
         // There are few buffers, so that they are registered quickly.
         let settings = RdmaSettings::new().receive_buffers(512).held_buffers(512);
         let builder = builder(Policy::Prefer).rdma(settings.max_sessions(64));
-        builder.fail_over_after(Duration::ZERO).fail_back(true)
+        builder.fail_over_after(Duration::ZERO)
     };
-    let server = goes_back().listen("127.0.0.1:0").build();
+    let server = fails_over().listen("127.0.0.1:0").build();
     let server = server.expect("a node");
-    let client = goes_back().build().expect("a node");
+    let client = fails_over().build().expect("a node");
     let mut events = [&server, &client].map(Node::events);
     let proxy = Proxy::start(server.local_addr().expect("it listens")).expect("a proxy");
     let dialed = client.connect(proxy.address()).expect("a session");
@@ -242,25 +242,15 @@ fn a_session_whose_device_was_away_goes_back_to_it_when_its_connection_breaks() 
     assert_eq!(other.fabric(), Fabric::Verbs);
     a_while();
     assert!(peers.iter().all(|peer| peer.fabric() == Fabric::Tcp));
-    let begun = Instant::now();
-    let are_back = || peers.iter().all(|peer| peer.fabric() == Fabric::Verbs);
-    while !are_back() {
-        assert!(begun.elapsed() < PATIENCE, "it stays over tcp");
-        proxy.cut();
-        // The session asks once for each outage, and a busy guest may take longer than it waits.
-        let tried = Instant::now();
-        while !are_back() && tried.elapsed() < Duration::from_secs(10) {
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
+    proxy.cut();
     for events in &mut events {
-        let changes = changes_until(events, Fabric::Verbs);
-        assert_eq!(changes, [(Fabric::Tcp, Fabric::Verbs)]);
+        let resumed = events.find(|event| matches!(event, Event::Resumed { .. }));
+        println!("{}", resumed.expect("the node runs"));
     }
     a_while();
     is_enough.store(true, Ordering::Relaxed);
     let sent: u64 = sends.join().expect("all are sent");
     assert_eq!(takes.join().expect("all are there"), sent);
-    assert!(are_back());
+    assert!(peers.iter().all(|peer| peer.fabric() == Fabric::Tcp));
     println!("{sent} messages");
 }

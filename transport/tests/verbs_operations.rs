@@ -26,10 +26,7 @@ fn each_way(mut test: impl FnMut(&Arc<dyn Provider>, &Choice, &mut End, &mut End
     let Some((provider, choice)) = chosen() else {
         return;
     };
-    for polling in [
-        CompletionPolling::Plain,
-        CompletionPolling::ExtendedOneByOne,
-    ] {
+    for polling in [CompletionPolling::Plain, CompletionPolling::Extended] {
         let like = Like {
             polling,
             // A guest may be starved for longer than the usual time-out, and soft-RoCE does not always
@@ -334,7 +331,7 @@ fn alloc_parent_domain_alloc_td_and_ignore_overrun_work_or_are_refused_by_type()
         let parent = unless_unsupported(one.domain.parent());
         // SAFETY: no object is made with it.
         let bound = unless_unsupported(unsafe { one.domain.parent_of_one_thread() });
-        let polling = CompletionPolling::ExtendedOneByOne;
+        let polling = CompletionPolling::Extended;
         let queue = CompletionQueue::ignoring_overrun(&one.device, 64, polling);
         let queue = unless_unsupported(queue);
         if let (Some(parent), Some(queue)) = (&parent, &queue) {

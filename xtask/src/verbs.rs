@@ -245,7 +245,6 @@ const WHOLE_SUITE: [(&str, &str); 2] = [
 /// Other ways to use the device, in which a short list of scenarios is played: with another way of
 /// polling, or without some feature.
 const USED_IN_ANOTHER_WAY: &[&str] = &[
-    "IBEX_RDMA_COMPLETIONS=one-by-one",
     "IBEX_TEST_MASK=no-shared-receives",
     "IBEX_TEST_MASK=no-inline",
     "IBEX_TEST_MASK=no-immediate",

@@ -113,7 +113,7 @@ impl Findings {
                 ),
                 "The queue pair, the device or the connection broke, and no other queue pair was \
                  had in time.",
-                "`ibex doctor` at both ends; `NodeBuilder::fail_back` lets such a session go back",
+                "`ibex doctor` at both ends; the session stays there, and a new one gets verbs",
             );
         }
         let rose = |name| {

@@ -288,10 +288,9 @@ impl Reconnect {
         {
             self.dialed = self.dialed.max(self.epoch) + 1;
             let broken_for = clock::now().duration_since(outage.stuck_since);
-            let is_first = outage.attempts == 1;
             let attempt = Attempt {
                 epoch: self.dialed,
-                fabric: self.terms.ways.wanted(broken_for, is_first, self.fabric),
+                fabric: self.terms.ways.wanted(broken_for, self.fabric),
             };
             self.dialing = Some(redial.redial(session, attempt));
         }

@@ -176,7 +176,6 @@ impl Connection {
         let Some(reconnect) = self.core.reconnect.as_mut().filter(|_| goes_on) else {
             return Ok(false);
         };
-        let goes_back = reconnect.terms.ways.goes_back();
         let next = reconnect.next.as_ref().map_or(0, |next| next.epoch);
         if !is_newer_epoch(new.epoch, reconnect.epoch.max(next)) {
             return Ok(false);
@@ -202,15 +201,15 @@ impl Connection {
             self.redial_failed(new.epoch, &why);
             return Ok(false);
         }
-        self.begin_again(new, goes_back, tools)?;
+        self.begin_again(new, tools)?;
         Ok(true)
     }
 
-    fn begin_again(&mut self, new: NewWire, goes_back: bool, tools: &mut Tools) -> io::Result<()> {
+    fn begin_again(&mut self, new: NewWire, tools: &mut Tools) -> io::Result<()> {
         let NewWire { epoch, parts, .. } = new;
         let core = &mut self.core;
         let shared = &core.common.shared;
-        parts.take_path(&shared.frame_path, goes_back);
+        parts.take_path(&shared.frame_path);
         let start = WireStart {
             parts,
             session: shared.id,

@@ -10,41 +10,30 @@ use super::Fabric;
 pub enum FailoverPolicy {
     /// A single fabric: the one that the session began over, or the only one that it may get.
     Only(Fabric),
-    /// Another queue pair for the time `after` from the break on, then the connection.
+    /// Another queue pair for the time `after` from the break on, then the connection for good.
     VerbsThenTcp {
         /// The time for which the session asks for a queue pair.
         after: Duration,
-        /// A session that changed to the connection first asks once for a queue pair whenever the
-        /// connection breaks.
-        back: bool,
     },
 }
 
 impl FailoverPolicy {
     /// Returns the fabric to ask for, at the time `broken_for` after the break of the wire that the
     /// session `was_over`.
-    pub(crate) fn wanted(self, broken_for: Duration, is_first: bool, was_over: Fabric) -> Fabric {
+    pub(crate) fn wanted(self, broken_for: Duration, was_over: Fabric) -> Fabric {
         match (self, was_over) {
             (FailoverPolicy::Only(fabric), _) => fabric,
-            (FailoverPolicy::VerbsThenTcp { after, .. }, Fabric::Verbs) if broken_for < after => {
-                Fabric::Verbs
-            }
-            (FailoverPolicy::VerbsThenTcp { back: true, .. }, Fabric::Tcp) if is_first => {
+            (FailoverPolicy::VerbsThenTcp { after }, Fabric::Verbs) if broken_for < after => {
                 Fabric::Verbs
             }
             (FailoverPolicy::VerbsThenTcp { .. }, _) => Fabric::Tcp,
         }
     }
 
-    /// Returns whether a session that changed to the connection may get a queue pair again.
-    pub(crate) fn goes_back(self) -> bool {
-        matches!(self, FailoverPolicy::VerbsThenTcp { back: true, .. })
-    }
-
     /// Returns `pause`, shortened so that it ends when the session asks for another fabric.
     pub(crate) fn shorten(self, pause: Duration, broken_for: Duration) -> Duration {
         match self {
-            FailoverPolicy::VerbsThenTcp { after, .. } if broken_for < after => {
+            FailoverPolicy::VerbsThenTcp { after } if broken_for < after => {
                 pause.min(after - broken_for)
             }
             _ => pause,
@@ -60,7 +49,7 @@ mod tests {
 
     #[test]
     fn verbs_is_asked_for_until_it_is_time_for_tcp() {
-        let ways = |after| FailoverPolicy::VerbsThenTcp { after, back: false };
+        let ways = |after| FailoverPolicy::VerbsThenTcp { after };
         let nearly = SECOND - Duration::from_nanos(1);
         for (broken_for, wanted) in [
             (Duration::ZERO, Fabric::Verbs),
@@ -68,36 +57,22 @@ mod tests {
             (SECOND, Fabric::Tcp),
             (Duration::MAX, Fabric::Tcp),
         ] {
-            for is_first in [true, false] {
-                let wants = |was_over| ways(SECOND).wanted(broken_for, is_first, was_over);
-                assert_eq!(wants(Fabric::Verbs), wanted);
-                assert_eq!(wants(Fabric::Tcp), Fabric::Tcp);
-            }
+            let wants = |was_over| ways(SECOND).wanted(broken_for, was_over);
+            assert_eq!(wants(Fabric::Verbs), wanted);
+            assert_eq!(wants(Fabric::Tcp), Fabric::Tcp);
         }
-        let at_once = ways(Duration::ZERO).wanted(Duration::ZERO, true, Fabric::Verbs);
+        let at_once = ways(Duration::ZERO).wanted(Duration::ZERO, Fabric::Verbs);
         assert_eq!(at_once, Fabric::Tcp);
         for fabric in [Fabric::Shm, Fabric::Tcp, Fabric::Verbs] {
             let only = FailoverPolicy::Only(fabric);
-            assert_eq!(only.wanted(Duration::ZERO, true, fabric), fabric);
-            assert_eq!(only.wanted(Duration::MAX, false, fabric), fabric);
+            assert_eq!(only.wanted(Duration::ZERO, fabric), fabric);
+            assert_eq!(only.wanted(Duration::MAX, fabric), fabric);
         }
-    }
-
-    #[test]
-    fn a_session_that_may_return_asks_once_for_verbs_when_tcp_breaks() {
-        let after = Duration::ZERO;
-        let ways = FailoverPolicy::VerbsThenTcp { after, back: true };
-        assert!(ways.goes_back() && !FailoverPolicy::Only(Fabric::Verbs).goes_back());
-        let wants = |is_first| ways.wanted(Duration::ZERO, is_first, Fabric::Tcp);
-        assert_eq!([wants(true), wants(false)], [Fabric::Verbs, Fabric::Tcp]);
-        let over_verbs = ways.wanted(Duration::ZERO, true, Fabric::Verbs);
-        assert_eq!(over_verbs, Fabric::Tcp);
     }
 
     #[test]
     fn no_pause_is_longer_than_until_then() {
-        let (after, back) = (SECOND, false);
-        let ways = FailoverPolicy::VerbsThenTcp { after, back };
+        let ways = FailoverPolicy::VerbsThenTcp { after: SECOND };
         assert_eq!(ways.shorten(SECOND / 4, SECOND / 2), SECOND / 4);
         assert_eq!(ways.shorten(SECOND, SECOND / 2), SECOND / 2);
         assert_eq!(ways.shorten(SECOND, SECOND), SECOND);

@@ -4,10 +4,10 @@
 //! Rules:
 //!
 //! 1. The longest record only grows: a ring may hold earlier records, which are sent over any later
-//!    wire. So a session whose records have grown with a connection gets no queue pair any more. A
-//!    session that may get another queue pair does not let its records grow.
-//! 2. While the session may get another queue pair, all memory that it sends from is registered
-//!    with the RDMA port of the last one.
+//!    wire. So a session that continues over a connection, with which its records grow, gets no
+//!    queue pair any more.
+//! 2. Until then, all memory that the session sends from is registered with the RDMA port of its
+//!    last queue pair.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -35,9 +35,8 @@ pub(crate) struct FramePath {
 
 #[derive(Debug)]
 struct Carried {
+    /// Verbs while the session has a queue pair, or may get another.
     fabric: Fabric,
-    /// True if the session has a queue pair, or may get another.
-    gets_pairs: bool,
     /// The RDMA port of the current or last queue pair.
     rdma_port: Option<Arc<RdmaPort>>,
     /// The peer may be granted memory that is registered with that RDMA port.
@@ -53,7 +52,6 @@ impl FramePath {
             eager_bytes: AtomicUsize::new(carriage.eager_bytes()),
             carried: Mutex::new(Carried {
                 fabric,
-                gets_pairs: pair.is_some(),
                 rdma_port: pair.map(|pair| pair.rdma_port().clone()),
                 grants_memory: pair.is_some_and(PreparedPair::grants_memory),
             }),
@@ -65,17 +63,13 @@ impl FramePath {
         self.is_over_pair.store(false, Ordering::Relaxed);
     }
 
-    /// Notes that the session continues over a connection. A session that had a queue pair gets
-    /// another one later if it `goes_back`.
-    pub(crate) fn take_stream(&self, goes_back: bool) {
+    /// Notes that the session continues over a connection.
+    pub(crate) fn take_stream(&self) {
         let mut carried = self.carried();
         if carried.fabric == Fabric::Verbs {
             carried.fabric = Fabric::Tcp;
-            carried.gets_pairs &= goes_back;
-            if !carried.gets_pairs {
-                let longest = Carriage::Stream.eager_bytes();
-                self.eager_bytes.fetch_max(longest, Ordering::Relaxed);
-            }
+            let longest = Carriage::Stream.eager_bytes();
+            self.eager_bytes.fetch_max(longest, Ordering::Relaxed);
         }
     }
 
@@ -89,7 +83,6 @@ impl FramePath {
         debug_assert!(self.fits(pair));
         *self.carried() = Carried {
             fabric: Fabric::Verbs,
-            gets_pairs: true,
             rdma_port: Some(pair.rdma_port().clone()),
             grants_memory: pair.grants_memory(),
         };
@@ -127,7 +120,8 @@ impl FramePath {
     /// Returns the RDMA port with which the memory to send from is registered.
     pub(crate) fn rdma_port(&self) -> Option<Arc<RdmaPort>> {
         let carried = self.carried();
-        carried.rdma_port.clone().filter(|_| carried.gets_pairs)
+        let gets_pairs = carried.fabric == Fabric::Verbs;
+        carried.rdma_port.clone().filter(|_| gets_pairs)
     }
 
     /// Returns the RDMA port of the queue pair, if there is one.

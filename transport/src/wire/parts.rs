@@ -40,12 +40,11 @@ impl WireParts {
         self.rdma.as_ref().is_some_and(PreparedPair::dialed)
     }
 
-    /// Makes `path` lead over these parts. A session that leaves its device gets another one if it
-    /// `goes_back`.
-    pub(crate) fn take_path(&self, path: &FramePath, goes_back: bool) {
+    /// Makes `path` lead over these parts.
+    pub(crate) fn take_path(&self, path: &FramePath) {
         match &self.rdma {
             Some(pair) => path.take_pair(pair),
-            None => path.take_stream(goes_back),
+            None => path.take_stream(),
         }
     }
 

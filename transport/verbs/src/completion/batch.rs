@@ -27,8 +27,6 @@ use crate::{
 pub(crate) struct BatchPolling {
     handle: CompletionHandle,
     calls: BatchCalls,
-    /// Completions of one batch, at most.
-    most: usize,
     /// An error that came behind completions; the caller gets the completions first.
     failed: Option<PollFailure>,
     /// The clock that converts the completions' times into the system's, if they have times.
@@ -52,13 +50,11 @@ impl BatchPolling {
     pub(crate) fn new(
         handle: CompletionHandle,
         calls: BatchCalls,
-        most: Option<usize>,
         clock: Option<DeviceClock>,
     ) -> Self {
         Self {
             handle,
             calls,
-            most: most.unwrap_or(usize::MAX),
             failed: None,
             clock,
         }
@@ -68,8 +64,8 @@ impl BatchPolling {
         self.clock.is_some()
     }
 
-    /// Takes the completions that are there, as far as they fit, each by `read`. Returns how many, or the call that
-    /// failed.
+    /// Takes the completions that are there, as far as they fit, each by `read`. Returns how many,
+    /// or the call that failed.
     ///
     /// # Safety
     /// The queue is alive.
@@ -81,25 +77,28 @@ impl BatchPolling {
         if let Some(failed) = self.failed.take() {
             return Err(failed);
         }
+        if into.is_empty() {
+            return Ok(0);
+        }
+        // SAFETY: the caller's contract.
+        let Some(mut batch) = (unsafe { self.begin() })? else {
+            return Ok(0);
+        };
         let mut found = 0;
-        while found < into.len() {
-            // SAFETY: the caller's contract.
-            let Some(mut batch) = (unsafe { self.begin() })? else {
-                break;
-            };
-            let room = (into.len() - found).min(batch.polling.most);
-            let (taken, ended) = batch.take(&mut into[found..found + room], &read);
-            drop(batch);
-            found += taken;
-            match ended {
-                // A batch of one tells nothing about completions behind it.
-                Ok(true) if self.most < usize::MAX => {}
-                Ok(_) => break,
-                Err(errno) => {
-                    self.failed = Some(("ibv_next_poll", errno));
-                    break;
-                }
+        let ended = loop {
+            read(&mut batch, &mut into[found]);
+            found += 1;
+            if found == into.len() {
+                break EMPTY;
             }
+            match batch.next() {
+                0 => {}
+                errno => break errno,
+            }
+        };
+        drop(batch);
+        if ended != EMPTY {
+            self.failed = Some(("ibv_next_poll", ended));
         }
         Ok(found)
     }
@@ -129,28 +128,6 @@ pub(crate) struct Batch<'queue> {
 }
 
 impl Batch<'_> {
-    /// Takes completions until none is left, and then returns `false`, or until there is no room.
-    /// There must be room for one.
-    fn take<T>(
-        &mut self,
-        into: &mut [T],
-        read: &impl Fn(&mut Self, &mut T),
-    ) -> (usize, Result<bool, c_int>) {
-        let mut taken = 0;
-        loop {
-            read(self, &mut into[taken]);
-            taken += 1;
-            if taken == into.len() {
-                return (taken, Ok(true));
-            }
-            match self.next() {
-                0 => {}
-                EMPTY => return (taken, Ok(false)),
-                errno => return (taken, Err(errno)),
-            }
-        }
-    }
-
     fn next(&mut self) -> c_int {
         // SAFETY: the queue is alive and a batch has begun (rule 1).
         unsafe { (self.polling.calls.next)(self.polling.handle.as_ptr()) }

@@ -196,9 +196,7 @@ impl CompletionQueue {
         let (entries, tag) = (init.entries, init.tag);
         let made = match kind {
             CompletionPolling::Plain => plain(context, init),
-            CompletionPolling::Extended | CompletionPolling::ExtendedOneByOne => {
-                extended(device, init, kind)
-            }
+            CompletionPolling::Extended => extended(device, init),
         };
         let (handle, entries, polling) = made.map_err(|(call, errno)| {
             let is_absent = matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS);
@@ -258,7 +256,7 @@ fn plain(context: &DeviceContext, init: &ExtendedInit) -> Made {
     Ok((handle, entries, Polling::Plain(poll)))
 }
 
-fn extended(device: &Device, init: &ExtendedInit, kind: CompletionPolling) -> Made {
+fn extended(device: &Device, init: &ExtendedInit) -> Made {
     let context = device.context();
     let clock = match init.times {
         true => Some(DeviceClock::of(device).map_err(|errno| ("ibv_query_rt_values_ex", errno))?),
@@ -270,8 +268,7 @@ fn extended(device: &Device, init: &ExtendedInit, kind: CompletionPolling) -> Ma
         context.provider().create_extended_queue(handle, init)
     };
     let made = made.map_err(|errno| ("ibv_create_cq_ex", errno))?;
-    let most = (kind == CompletionPolling::ExtendedOneByOne).then_some(1);
-    let polling = BatchPolling::new(made.handle, made.calls, most, clock);
+    let polling = BatchPolling::new(made.handle, made.calls, clock);
     let polling = Box::new(polling);
     let polling = match init.fields == CompletionFields::default() {
         true => Polling::Batches(polling),

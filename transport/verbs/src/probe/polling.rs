@@ -38,9 +38,6 @@ pub enum CompletionPolling {
     Plain,
     /// Polling by `ibv_start_poll` and `ibv_next_poll`, which lets each field be read by itself.
     Extended,
-    /// Extended polling with one completion in each batch, for libraries that do not drain longer
-    /// ones correctly.
-    ExtendedOneByOne,
 }
 
 impl fmt::Display for CompletionPolling {
@@ -48,7 +45,6 @@ impl fmt::Display for CompletionPolling {
         f.write_str(match self {
             Self::Plain => "plain",
             Self::Extended => "extended",
-            Self::ExtendedOneByOne => "extended, one by one",
         })
     }
 }
@@ -88,10 +84,9 @@ impl PollingChoice {
     /// Decides for queues of a device, by the self-test if nothing else decides.
     ///
     /// The self-test makes a small completion queue and a queue pair at the port that `local`
-    /// gives, connects it to itself and sends some messages, for each kind of queue until one
-    /// passes. The test takes milliseconds, and up to a second for a kind that loses completions.
-    /// If the test cannot be made, [`Plain`](CompletionPolling::Plain) is chosen, and the reason
-    /// says why.
+    /// gives, connects it to itself and sends some messages. The test takes milliseconds, and up to
+    /// a second for a queue that loses completions. If the queue fails the test or the test cannot
+    /// be made, [`Plain`](CompletionPolling::Plain) is chosen, and the reason says why.
     pub fn make(
         domain: &ProtectionDomain,
         device: &Device,
@@ -110,36 +105,28 @@ impl PollingChoice {
             let reason = "a software device only has more calls to make with another";
             return chosen(CompletionPolling::Plain, false, reason);
         }
-        let test = |polling, times| {
+        let polling = CompletionPolling::Extended;
+        let test = |times| {
             let local = local()?;
             let queue = TestQueue::make(domain, device, &local, polling, times, false);
             queue.and_then(|mut test| test.run(local))
         };
-        let kinds = [
-            CompletionPolling::Extended,
-            CompletionPolling::ExtendedOneByOne,
-        ];
         let mut why = Vec::new();
         for times in [true, false] {
             if times && !wish.times {
                 continue;
             }
-            for polling in kinds {
-                match test(polling, times) {
-                    Ok(()) if why.is_empty() => {
-                        return chosen(polling, times, "it passed the self-test");
-                    }
-                    Ok(()) => {
-                        why.push("this passed the self-test".to_owned());
-                        return chosen(polling, times, &why.join("; "));
-                    }
-                    Err(reason) => {
-                        let with = if times { " with times" } else { "" };
-                        why.push(format!("{polling}{with}: {}", reason.text));
-                        if reason.is_refusal {
-                            break;
-                        }
-                    }
+            match test(times) {
+                Ok(()) if why.is_empty() => {
+                    return chosen(polling, times, "it passed the self-test");
+                }
+                Ok(()) => {
+                    why.push("this passed the self-test".to_owned());
+                    return chosen(polling, times, &why.join("; "));
+                }
+                Err(reason) => {
+                    let with = if times { " with times" } else { "" };
+                    why.push(format!("{polling}{with}: {reason}"));
                 }
             }
         }
@@ -156,18 +143,11 @@ impl fmt::Display for PollingChoice {
 
 /// The reason why a test of a device failed, or could not be made.
 #[derive(Debug)]
-pub struct ProbeFailure {
-    text: String,
-    /// The device has no queue of the kind at all.
-    is_refusal: bool,
-}
+pub struct ProbeFailure(String);
 
 impl ProbeFailure {
     pub(crate) fn wrong(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            is_refusal: false,
-        }
+        Self(text.into())
     }
 
     fn full() -> Self {
@@ -181,7 +161,7 @@ impl ProbeFailure {
 
 impl fmt::Display for ProbeFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(&self.0)
     }
 }
 
@@ -213,11 +193,7 @@ impl TestQueue {
         // The queue has a channel, like the real one.
         let channel = Channel::Own(CompletionChannel::new(device.context())?);
         let entries = 2 * MESSAGES + 2;
-        let queue = CompletionQueue::create(device, entries, channel, 0, polling, times);
-        let queue = queue.map_err(|error| ProbeFailure {
-            text: error.to_string(),
-            is_refusal: true,
-        })?;
+        let queue = CompletionQueue::create(device, entries, channel, 0, polling, times)?;
         let memory = AnonymousMemory::new(4096);
         let memory = memory.map_err(|error| VerbsError::Other(error.into()))?;
         let access = match takes_writes {

@@ -15,7 +15,7 @@ use crate::rdma::settings_of;
 /// Returns each masked device, polled in each way.
 fn masked() -> impl Iterator<Item = (FakeProvider, PortSettings, &'static Mask)> {
     Mask::ALL.iter().flat_map(|mask| {
-        mask.pollings().iter().map(move |&polling| {
+        Mask::POLLINGS.iter().map(move |&polling| {
             println!("{}, {polling}", mask.name);
             let fake = one_device();
             fake.change(DEVICE, mask.device);

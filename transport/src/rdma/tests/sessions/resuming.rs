@@ -411,10 +411,7 @@ impl Resuming {
 }
 
 /// A policy that asks for queue pairs for far longer than any step here takes.
-pub(super) const VERBS_FIRST: FailoverPolicy = FailoverPolicy::VerbsThenTcp {
-    after: PATIENCE,
-    back: false,
-};
+pub(super) const VERBS_FIRST: FailoverPolicy = FailoverPolicy::VerbsThenTcp { after: PATIENCE };
 
 impl Resuming {
     /// Turns the engines until both ends have resumed `times` times.

@@ -69,20 +69,7 @@ impl Mask {
         },
     ];
 
-    /// Returns the ways in which the completions of such a device are polled.
-    #[must_use]
-    pub fn pollings(&self) -> &'static [CompletionPolling] {
-        // Polling one by one does not depend on the device's other properties, so one mask tests
-        // it.
-        match self.name {
-            "whole" => &POLLINGS,
-            _ => &POLLINGS[..2],
-        }
-    }
+    /// The ways in which the completions of such a device are polled.
+    pub const POLLINGS: [CompletionPolling; 2] =
+        [CompletionPolling::Plain, CompletionPolling::Extended];
 }
-
-const POLLINGS: [CompletionPolling; 3] = [
-    CompletionPolling::Plain,
-    CompletionPolling::Extended,
-    CompletionPolling::ExtendedOneByOne,
-];

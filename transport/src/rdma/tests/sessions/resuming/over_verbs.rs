@@ -61,8 +61,7 @@ fn another_queue_pair_is_as_good_where_no_memory_is_granted_or_no_queue_shared()
 #[test]
 fn where_no_queue_pair_is_to_be_had_it_goes_on_over_tcp_when_it_is_time() {
     for after in [Duration::ZERO, Duration::from_secs(1)] {
-        let back = false;
-        let ways = FailoverPolicy::VerbsThenTcp { after, back };
+        let ways = FailoverPolicy::VerbsThenTcp { after };
         let mut test = Resuming::by(ways, one_device(), trusting());
         test.carry(30);
         *test.way.rdma_ports.lock().unwrap() = None;
@@ -170,52 +169,4 @@ fn queue_pairs_that_come_early_wait_until_the_one_before_is_gone() {
     let stats = test.stage.stats();
     let counts = stats.map(|stats| (stats.suspensions, stats.resumes));
     assert_eq!(counts, [(1, 1); 2]);
-}
-
-// ---- Back to verbs ---------------------------------------------------------------------
-
-#[test]
-fn a_session_that_returns_to_verbs_gets_a_queue_pair_when_tcp_breaks() {
-    for settings in [trusting(), settings()] {
-        let ways = FailoverPolicy::VerbsThenTcp {
-            after: Duration::ZERO,
-            back: true,
-        };
-        let mut test = Resuming::by(ways, one_device(), settings);
-        let receives = posted_receives(&test.stage);
-        let mut resumed = 0;
-        for at in [3, 14, 31] {
-            test.carry(at);
-            test.breaks(Breaks::PairEvent(1));
-            test.carry(5);
-            resumed += 1;
-            test.settle_resumed(resumed);
-            test.settle_over(Fabric::Tcp);
-            test.carry(at + 20);
-            let written = test.written();
-            test.breaks(Breaks::Connection);
-            test.carry(5);
-            resumed += 1;
-            test.settle_resumed(resumed);
-            test.settle_over(Fabric::Verbs);
-            test.carry(40);
-            assert!(!settings.grants_memory || test.written() > written);
-        }
-        test.finish();
-        test.check_accounts_over_verbs(receives);
-
-        // If there is no queue pair, the session asks once.
-        test.breaks(Breaks::PairEvent(1));
-        test.carry(5);
-        test.settle_resumed(resumed + 1);
-        *test.way.rdma_ports.lock().unwrap() = None;
-        test.way.asked.lock().unwrap().clear();
-        test.breaks(Breaks::Connection);
-        test.carry(5);
-        test.settle_resumed(resumed + 2);
-        test.settle_over(Fabric::Tcp);
-        let asked = test.way.asked.lock().unwrap().clone();
-        assert_eq!(asked, [Fabric::Verbs, Fabric::Tcp]);
-        test.finish();
-    }
 }
