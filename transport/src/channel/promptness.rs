@@ -12,6 +12,10 @@ pub struct Promptness {
     since: Option<Instant>,
     /// Messages in a row that came soon.
     prompt: u8,
+    /// Looks in a row that found nothing.
+    misses: u32,
+    /// Looks to leave out, since the last ones found nothing.
+    left_out: u32,
 }
 
 impl Promptness {
@@ -40,18 +44,33 @@ impl Promptness {
         };
     }
 
-    /// Returns whether a task that begins to wait should look at memory for [`LOOK`].
-    pub(super) fn is_worth_a_look(&self) -> bool {
-        self.prompt == ENOUGH
+    /// Returns whether a task that begins to wait should look for a moment.
+    pub(super) fn is_worth_a_look(&mut self) -> bool {
+        if self.prompt < ENOUGH {
+            return false;
+        }
+        let is_worth = self.left_out == 0;
+        self.left_out = self.left_out.saturating_sub(1);
+        is_worth
+    }
+
+    /// Notes whether a look has found a message.
+    pub(super) fn has_looked(&mut self, has_found: bool) {
+        self.misses = match has_found {
+            true => 0,
+            false => (self.misses + 1).min(MOST_MISSES),
+        };
+        self.left_out = ((1u32 << self.misses) >> PATIENT_MISSES).saturating_sub(1);
     }
 }
 
-/// The length of a look. A look delays the other tasks of its thread for no longer than waking a
-/// task takes.
-pub(super) const LOOK: Duration = Duration::from_micros(4);
 /// A look might have found a message that comes within this time, which includes the time of waking
 /// the task.
 const SOON: Duration = Duration::from_micros(150);
+/// Looks in vain after which looks are left out, twice as many with each.
+const PATIENT_MISSES: u32 = 3;
+/// With this many looks in vain, one of 127 is made.
+const MOST_MISSES: u32 = 10;
 /// Number of prompt messages in a row that make a look worth it.
 const ENOUGH: u8 = 3;
 
@@ -79,5 +98,24 @@ mod tests {
         assert!(promptness.is_worth_a_look());
         wait_for(&mut promptness, SOON);
         assert!(!promptness.is_worth_a_look());
+    }
+
+    #[test]
+    fn looks_in_vain_become_rare_and_one_that_finds_a_message_makes_them_frequent() {
+        let mut promptness = Promptness {
+            prompt: ENOUGH,
+            ..Promptness::default()
+        };
+        let mut looks = 0;
+        for _ in 0..10_000 {
+            if promptness.is_worth_a_look() {
+                promptness.has_looked(false);
+                looks += 1;
+            }
+        }
+        assert!((80..100).contains(&looks), "{looks}");
+        while !promptness.is_worth_a_look() {}
+        promptness.has_looked(true);
+        assert!(promptness.is_worth_a_look());
     }
 }

@@ -32,14 +32,14 @@ use ibex_ring::parking::{self, Condition, Patience, Ticket};
 
 use super::{
     Abort, ChannelError, RawMessage, RawReservation, ReceiveHandle, SendHandle,
-    promptness::{self, Promptness},
+    promptness::Promptness,
     receive_handle::Incoming,
     send_handle::{Entered, Reserved},
 };
 use crate::{
     clock,
     endpoint::send_wait::Registration,
-    runtime::{Driver, EventLoop, Gathering, Looks},
+    runtime::{Driver, EventLoop, Gathering, Look},
 };
 
 /// Wakers and questions of tasks at a sender's handle, one for each kind of wait.
@@ -153,8 +153,7 @@ impl ReceiveHandle {
         if fork::is_child() {
             return Poll::Ready(Err(self.used_after_fork()));
         }
-        let looks_first =
-            may_look && self.ticket.is_none() && self.end().session.looks() == Looks::Memory;
+        let looks_first = may_look && self.ticket.is_none();
         let found = match self.receive(Patience::None) {
             Ok(message) => Ok(message),
             Err(error) if !error.is_transient() => Err(error),
@@ -164,7 +163,8 @@ impl ReceiveHandle {
                 let mut found = Ok(None);
                 let incoming = Incoming::new(self, &mut found);
                 let event_loop = end.session.requests.event_loop();
-                let polled = promptness.poll(event_loop, (waker, looks_first), incoming, || ());
+                let look = looks_first.then(|| Look::at(&end.session));
+                let polled = promptness.poll(event_loop, (waker, look), incoming, || ());
                 self.promptness = promptness;
                 ready!(polled);
                 if let Some(found) = self.found(found) {
@@ -453,17 +453,21 @@ impl Entered<'_> {
 
 impl Promptness {
     /// Polls `condition`, which the task has just looked at in vain. A task whose events come soon
-    /// looks for a moment before it leaves its waker, if `looks_first` allows that.
+    /// looks for a moment before it leaves its waker, as `look` says.
     pub(super) fn poll<C: Condition>(
         &mut self,
         event_loop: &EventLoop,
-        (waker, looks_first): (&Waker, bool),
+        (waker, look): (&Waker, Option<Look>),
         mut condition: C,
         turn: impl FnOnce(),
     ) -> Poll<C::Output> {
-        let looks_first = looks_first && self.is_worth_a_look();
-        let look = || event_loop.look_for(promptness::LOOK, Looks::Memory, &mut condition);
-        let polled = match looks_first.then(look).flatten() {
+        let look = look.filter(|_| self.is_worth_a_look());
+        let found = look.and_then(|look| {
+            let found = event_loop.look_for(look, &mut condition);
+            self.has_looked(found.is_some());
+            found
+        });
+        let polled = match found {
             Some(found) => Poll::Ready(found),
             None => parking::poll_again(condition, waker, turn),
         };
@@ -490,8 +494,8 @@ impl Gathering {
         may_look: bool,
         condition: C,
     ) -> Poll<C::Output> {
-        let looks_first = may_look && !promptness.is_waiting();
+        let look = (may_look && !promptness.is_waiting()).then_some(Look::AT_MEMORY);
         let event_loop = self.event_loop();
-        promptness.poll(event_loop, (waker, looks_first), condition, || self.poll())
+        promptness.poll(event_loop, (waker, look), condition, || self.poll())
     }
 }

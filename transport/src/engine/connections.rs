@@ -80,7 +80,7 @@ impl Connections {
     }
 
     /// Makes the session hot: every turn looks at it for a while.
-    pub(super) fn heat(&mut self, session: u64) {
+    pub(crate) fn heat(&mut self, session: u64) {
         if let Some(connection) = self.all.get_mut(session) {
             heat_link(connection, &mut self.hot);
         }

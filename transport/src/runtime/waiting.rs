@@ -20,7 +20,7 @@ use crate::{
     connection::Context,
     endpoint::stall::NOTICE,
     engine::{self, Engine, Ready},
-    node::Wait,
+    node::{SessionShared, Wait},
 };
 
 /// Waits until `condition` holds through an event of `first` or any of the `others`.
@@ -61,6 +61,29 @@ impl Drop for Spanning<'_> {
     fn drop(&mut self) {
         for event_loop in self.0 {
             event_loop.engine.unspan();
+        }
+    }
+}
+
+/// What a task looks at for a moment before it waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    looks: Looks,
+    session: u64,
+}
+
+impl Look {
+    /// A look at memory that peers write.
+    pub(crate) const AT_MEMORY: Self = Self {
+        looks: Looks::Memory,
+        session: 0,
+    };
+
+    /// A look for the next message of a session.
+    pub(crate) fn at(session: &SessionShared) -> Self {
+        Self {
+            looks: session.looks(),
+            session: session.id,
         }
     }
 }
@@ -114,18 +137,17 @@ impl EventLoop {
         found
     }
 
-    /// Checks `condition` for at most `moment`, and never sleeps. This is for tasks of the executor
-    /// that drives the node. Does not look where calls sleep at once, or where a yield would give
+    /// Checks `condition` for as long as `look` says, and never sleeps. This is for tasks of the
+    /// executor that drives the node. Does not look where calls sleep at once, or where a yield would give
     /// the core away for long.
     pub(crate) fn look_for<C: Condition>(
         &self,
-        moment: Duration,
-        looks: Looks,
+        look: Look,
         condition: &mut C,
     ) -> Option<C::Output> {
-        let wait = match looks {
-            Looks::Memory => self.node.config.wait,
-            Looks::Queue | Looks::Socket => self.node.config.wait_engine,
+        let (wait, moment) = match look.looks {
+            Looks::Memory => (self.node.config.wait, LOOK_AT_MEMORY),
+            Looks::Queue | Looks::Socket => (self.node.config.wait_engine, LOOK_BY_TURNS),
         };
         let wait = match wait {
             Wait::Event => return None,
@@ -137,7 +159,11 @@ impl EventLoop {
         if self.node.driving != Driving::Tasks || self.yielding.is_dear() {
             return None;
         }
-        let found = self.spin((wait, true), None, looks, condition);
+        if look.looks == Looks::Socket {
+            // Turns read the sockets of hot sessions alone.
+            self.engine.try_lock()?.connections.heat(look.session);
+        }
+        let found = self.spin((wait, true), None, look.looks, condition);
         condition.leave();
         self.settle_turn(true);
         found.ok().flatten()
@@ -440,3 +466,9 @@ const SHARED: Duration = Duration::from_nanos(800);
 const ASK_AFTER: Duration = Duration::from_micros(50);
 /// Time for which a busy poll looks before it asks again.
 const ASK_AGAIN: Duration = Duration::from_millis(1);
+/// The length of a task's look. It delays the other tasks of its thread for no longer than waking a
+/// task takes.
+const LOOK_AT_MEMORY: Duration = Duration::from_micros(4);
+/// The length of a look that turns the engine. A peer that looks too answers within this time over
+/// loopback.
+const LOOK_BY_TURNS: Duration = Duration::from_micros(10);
