@@ -39,7 +39,7 @@ use super::{
 use crate::{
     clock,
     endpoint::send_wait::Registration,
-    runtime::{Driver, EventLoop, Gathering, Look},
+    runtime::{BriefLook, Driver, EventLoop, Gathering},
 };
 
 /// Wakers and questions of tasks at a sender's handle, one for each kind of wait.
@@ -163,7 +163,7 @@ impl ReceiveHandle {
                 let mut found = Ok(None);
                 let incoming = Incoming::new(self, &mut found);
                 let event_loop = end.session.requests.event_loop();
-                let look = looks_first.then(|| Look::at(&end.session));
+                let look = looks_first.then(|| BriefLook::at(&end.session));
                 let polled = promptness.poll(event_loop, (waker, look), incoming, || ());
                 self.promptness = promptness;
                 ready!(polled);
@@ -457,16 +457,15 @@ impl Promptness {
     pub(super) fn poll<C: Condition>(
         &mut self,
         event_loop: &EventLoop,
-        (waker, look): (&Waker, Option<Look>),
+        (waker, look): (&Waker, Option<BriefLook>),
         mut condition: C,
         turn: impl FnOnce(),
     ) -> Poll<C::Output> {
         let look = look.filter(|_| self.is_worth_a_look());
-        let found = look.and_then(|look| {
-            let found = event_loop.look_for(look, &mut condition);
+        let found = look.and_then(|look| event_loop.look_for(look, &mut condition));
+        if look.is_some() {
             self.has_looked(found.is_some());
-            found
-        });
+        }
         let polled = match found {
             Some(found) => Poll::Ready(found),
             None => parking::poll_again(condition, waker, turn),
@@ -494,7 +493,7 @@ impl Gathering {
         may_look: bool,
         condition: C,
     ) -> Poll<C::Output> {
-        let look = (may_look && !promptness.is_waiting()).then_some(Look::AT_MEMORY);
+        let look = (may_look && !promptness.is_waiting()).then_some(BriefLook::AT_MEMORY);
         let event_loop = self.event_loop();
         promptness.poll(event_loop, (waker, look), condition, || self.poll())
     }

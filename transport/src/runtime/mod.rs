@@ -33,7 +33,7 @@ pub use event_loop::EventLoop;
 pub use gathering::{Gathering, Told};
 pub use runtime::{EngineStats, Runtime};
 pub use task::Step;
-pub(crate) use waiting::{Look, wait_for_any};
+pub(crate) use waiting::{BriefLook, wait_for_any};
 
 pub(crate) use crate::node::{Driving, NodeState};
 pub use crate::{

@@ -67,12 +67,12 @@ impl Drop for Spanning<'_> {
 
 /// What a task looks at for a moment before it waits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
+pub(crate) struct BriefLook {
     looks: Looks,
     session: u64,
 }
 
-impl Look {
+impl BriefLook {
     /// A look at memory that peers write.
     pub(crate) const AT_MEMORY: Self = Self {
         looks: Looks::Memory,
@@ -142,7 +142,7 @@ impl EventLoop {
     /// the core away for long.
     pub(crate) fn look_for<C: Condition>(
         &self,
-        look: Look,
+        look: BriefLook,
         condition: &mut C,
     ) -> Option<C::Output> {
         let (wait, moment) = match look.looks {
