@@ -137,9 +137,9 @@ impl EventLoop {
         found
     }
 
-    /// Checks `condition` for as long as `look` says, and never sleeps. This is for tasks of the
-    /// executor that drives the node. Does not look where calls sleep at once, or where a yield would give
-    /// the core away for long.
+    /// Checks `condition` for as long as `look` says. Never sleeps and never gives the core away. This
+    /// is for tasks of the executor that drives the node. Does not look where calls sleep at once, or
+    /// where a yield would give the core away for long.
     pub(crate) fn look_for<C: Condition>(
         &self,
         look: BriefLook,
@@ -149,24 +149,30 @@ impl EventLoop {
             Looks::Memory => (self.node.config.wait, LOOK_AT_MEMORY),
             Looks::Queue | Looks::Socket => (self.node.config.wait_engine, LOOK_BY_TURNS),
         };
-        let wait = match wait {
-            Wait::Event => return None,
-            Wait::BusyPoll => Wait::Adaptive { spin: moment },
-            Wait::Adaptive { spin } => Wait::Adaptive {
-                spin: spin.min(moment),
-            },
-        };
-        if self.node.driving != Driving::Tasks || self.yielding.is_dear() {
+        let is_tasks = self.node.driving == Driving::Tasks;
+        if wait == Wait::Event || !is_tasks || self.yielding.is_dear() {
             return None;
         }
         if look.looks == Looks::Socket {
             // Turns read the sockets of hot sessions alone.
             self.engine.try_lock()?.connections.heat(look.session);
         }
-        let found = self.spin((wait, true), None, look.looks, condition);
+        let began = Instant::now();
+        let found = loop {
+            match look.looks {
+                Looks::Memory => (0..SHM_ROUNDS_PER_CLOCK)
+                    .take_while(|_| !condition.glance())
+                    .for_each(|_| hint::spin_loop()),
+                Looks::Queue | Looks::Socket => drop(self.poll()),
+            }
+            let found = condition.look();
+            if found.is_some() || began.elapsed() >= moment {
+                break found;
+            }
+        };
         condition.leave();
         self.settle_turn(true);
-        found.ok().flatten()
+        found
     }
 
     /// Looks again and again for as long as the configuration says; the caller has looked once.
