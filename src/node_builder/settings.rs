@@ -108,10 +108,11 @@ settings! {
     /// A spinning call lets other threads run, and spins only in the time that they leave. If they
     /// keep a core for milliseconds, calls sleep at once, and try to spin again later.
     ///
-    /// Under [`Driver::Tasks`] a task spins for 4 µs before it waits for a message over shared
-    /// memory, and only if the last messages came within 150 µs each. Waking an idle processor
-    /// takes 25 to 50 µs. With [`Wait::Event`] a task waits at once; [`Wait::BusyPoll`] is for
-    /// threads that block.
+    /// Under [`Driver::Tasks`] a task spins before it waits for a message, for 4 µs over shared
+    /// memory and for 10 µs otherwise, if the last messages came within 150 µs each. Where that
+    /// finds nothing, it becomes rare: one of 128 waits. Waking an idle processor takes 25 to
+    /// 50 µs. With [`Wait::Event`] a task waits at once; [`Wait::BusyPoll`] is for threads that
+    /// block.
     pub fn wait(mut self, wait: Wait) -> Self {
         if let Wait::Adaptive { spin } = wait {
             self.note(within!("spin", spin, 0 s..=1 s));

@@ -100,13 +100,15 @@ pub enum Driver {
     /// queued, at `flush`, or when a second task of the node runs, which the first unsent message
     /// wakes. So a task that sends and then computes should flush.
     ///
-    /// A task that receives over shared memory looks for up to 4 µs before it waits, if the last
-    /// messages of its channel came within 150 µs each; `NodeBuilder::wait` says more.
+    /// A task that receives looks for up to 4 µs over shared memory, or 10 µs otherwise, before it
+    /// waits, if the last messages of its channel came within 150 µs each; `NodeBuilder::wait` says
+    /// more.
     ///
     /// Handles may be used in other runtimes and by threads that block; blocking calls turn the
-    /// engine themselves, as under [`Caller`](Self::Caller). From the first of them on, news over
-    /// TCP costs the tasks two more system calls. Each message over shared memory
-    /// costs both ends a fence (about 20 ns), since tasks sleep after nearly every message.
+    /// engine themselves, as under [`Caller`](Self::Caller). From the first of them on, and once
+    /// calls turned the engine for 10 ms in which the runtime ran no task of the node, news over TCP
+    /// costs the tasks two more system calls. Each message over shared memory costs both ends a
+    /// fence (about 20 ns), since tasks sleep after nearly every message.
     ///
     /// The node ends with its runtime: if that is shut down first, the node is closed as if it
     /// were dropped, and calls answer with [`EndCause::RuntimeEnded`](crate::session::EndCause).
