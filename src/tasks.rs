@@ -18,8 +18,8 @@ use tokio::{
     task::{self, AbortHandle, yield_now},
 };
 
-/// Starts the tasks in the runtime of `handle`, whose reactor watches the sessions' connections, and the
-/// engines' epoll sets for everything else.
+/// Starts the tasks in the runtime of `handle`, whose reactor watches the sessions' connections, and
+/// the engines' epoll sets for everything else.
 ///
 /// A node that loses its tasks, because their runtime is shut down, is closed, waiting for up to
 /// `linger`.
@@ -163,7 +163,7 @@ const STEPS: u32 = 2;
 fn watch(runtime: &Handle, connection: BorrowedFd<'_>, waker: Waker) -> io::Result<Rearm> {
     let _context = runtime.enter();
     let interest = Interest::READABLE | Interest::WRITABLE;
-    let connection = ConnectionFd(connection.as_raw_fd());
+    let connection = connection.as_raw_fd();
     // SAFETY: the descriptor stays open and the same until the watch is dropped, as `Watcher` says,
     // and `AsyncFd` deregisters it when that happens.
     let descriptor = unsafe { AsyncFd::register_with_interest(connection, interest) }?;
@@ -182,14 +182,6 @@ fn watch(runtime: &Handle, connection: BorrowedFd<'_>, waker: Waker) -> io::Resu
         }
         has_ended
     }))
-}
-
-struct ConnectionFd(RawFd);
-
-impl AsRawFd for ConnectionFd {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0
-    }
 }
 
 /// An engine's epoll set, which the reactor watches.

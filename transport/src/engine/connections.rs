@@ -163,8 +163,8 @@ impl Connections {
         all
     }
 
-    /// Has the epoll set report the connections that a reactor watches, because a thread waits or polls
-    /// by itself: the reactor may not run meanwhile.
+    /// Has the epoll set report the connections that a reactor watches, because a thread waits or
+    /// polls by itself: the reactor may not run meanwhile.
     pub(crate) fn leave_reactor(&mut self) {
         if self.tools.reactor.take().is_none() {
             return;

@@ -137,9 +137,9 @@ impl EventLoop {
         found
     }
 
-    /// Checks `condition` for as long as `look` says. Never sleeps and never gives the core away. This
-    /// is for tasks of the executor that drives the node. Does not look where calls sleep at once, or
-    /// where a yield would give the core away for long.
+    /// Checks `condition` for the time of `look`, but for no longer than calls spin. Never sleeps and
+    /// never gives the core away. This is for tasks of the executor that drives the node. Does not
+    /// look where calls sleep at once, or where a yield would give the core away for long.
     pub(crate) fn look_for<C: Condition>(
         &self,
         look: BriefLook,
@@ -149,8 +149,12 @@ impl EventLoop {
             Looks::Memory => (self.node.config.wait, LOOK_AT_MEMORY),
             Looks::Queue | Looks::Socket => (self.node.config.wait_engine, LOOK_BY_TURNS),
         };
-        let is_tasks = self.node.driving == Driving::Tasks;
-        if wait == Wait::Event || !is_tasks || self.yielding.is_dear() {
+        let moment = match wait {
+            Wait::Event => return None,
+            Wait::BusyPoll => moment,
+            Wait::Adaptive { spin } => spin.min(moment),
+        };
+        if self.node.driving != Driving::Tasks || self.yielding.is_dear() {
             return None;
         }
         if look.looks == Looks::Socket {
@@ -163,7 +167,9 @@ impl EventLoop {
                 Looks::Memory => (0..SHM_ROUNDS_PER_CLOCK)
                     .take_while(|_| !condition.glance())
                     .for_each(|_| hint::spin_loop()),
-                Looks::Queue | Looks::Socket => drop(self.poll()),
+                Looks::Queue | Looks::Socket => {
+                    self.poll();
+                }
             }
             let found = condition.look();
             if found.is_some() || began.elapsed() >= moment {
