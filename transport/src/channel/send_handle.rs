@@ -20,7 +20,7 @@ use std::{
 
 use ibex_base::fork;
 use ibex_protocol::format::control::{Ask, CloseReason};
-use ibex_ring::parking::Patience;
+use ibex_ring::{memory::RegionSlice, parking::Patience};
 
 use super::{reservation::RawReservation, task::SendWaits};
 use crate::{
@@ -137,6 +137,16 @@ impl SendHandle {
         encode: impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
     ) -> Result<u64, ChannelError> {
         self.enter(patience)?.send(size, patience, encode)
+    }
+
+    /// Sends the bytes of a slice, from where they lie if the path can. Until the wire is done with
+    /// the message, its engine holds a clone of the slice.
+    pub fn send_region(
+        &mut self,
+        slice: &RegionSlice,
+        patience: Patience,
+    ) -> Result<u64, ChannelError> {
+        self.enter(patience)?.send_region(slice, patience)
     }
 
     /// Reserves room for a payload of `length` bytes, to be built in place.

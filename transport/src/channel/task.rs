@@ -28,7 +28,10 @@ use std::{
 
 use ibex_base::fork;
 use ibex_protocol::format::{control::Ask, record::LargeAnnouncement};
-use ibex_ring::parking::{self, Condition, Patience, Ticket};
+use ibex_ring::{
+    memory::RegionSlice,
+    parking::{self, Condition, Patience, Ticket},
+};
 
 use super::{
     Abort, ChannelError, RawMessage, RawReservation, ReceiveHandle, SendHandle,
@@ -228,6 +231,15 @@ impl SendHandle {
         self.poll_entered(waker, |entered| {
             entered.send(size, Patience::None, &mut encode)
         })
+    }
+
+    /// Sends the bytes of a slice, for a task, as [`send_region`](Self::send_region) does.
+    pub fn poll_send_region(
+        &mut self,
+        waker: &Waker,
+        slice: &RegionSlice,
+    ) -> Poll<Result<u64, ChannelError>> {
+        self.poll_entered(waker, |entered| entered.send_region(slice, Patience::None))
     }
 
     /// Reserves room for a payload of `length` bytes, for a task. `None` stands for the length of

@@ -49,7 +49,7 @@ use ibex_protocol::{
 };
 use ibex_ring::{
     Released,
-    memory::{LargeLease, RingLease},
+    memory::RingLease,
 };
 
 pub(crate) use self::core::Core;
@@ -65,7 +65,7 @@ use crate::{
     node::{Looks, SessionShared},
     session::{EndCause, HeldPlace},
     shared_memory::UnixWires,
-    wire::{AnyWire, Tools, Wire, WireParts, WireSocket, WireStart},
+    wire::{AnyWire, MessageBytes, Tools, Wire, WireParts, WireSocket, WireStart},
 };
 pub(crate) use reconnect::Reconnect;
 use shared_memory::SharedMemory;
@@ -266,11 +266,11 @@ impl Connection {
         end: u32,
         sequence: u64,
         length: usize,
-        memory: LargeLease,
+        bytes: MessageBytes,
     ) -> Option<LandingId> {
         let core = &mut self.core;
         let senders = &mut core.ends.senders;
-        let block = senders.take_large(end, sequence, length, memory, &mut core.common);
+        let block = senders.take_large(end, sequence, length, bytes, &mut core.common);
         self.register_late(end);
         block
     }

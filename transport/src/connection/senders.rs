@@ -12,13 +12,13 @@ use ibex_protocol::{
 use ibex_ring::{
     Arm, Consumer, Mapped, Released,
     end_status::{ReceiverWords, Words},
-    memory::{LargeLease, RingLease},
+    memory::RingLease,
 };
 
 use super::{core::Common, idle::SenderSilence, retained::Retained};
 use crate::{
     endpoint::{send_end::SendEnd, stats::ChannelTotals},
-    wire::{AnyWire, MessageMemory, RingMemory, Wire},
+    wire::{AnyWire, MessageBytes, MessageMemory, RingMemory, Wire},
 };
 
 /// The sending ends of a session.
@@ -289,13 +289,13 @@ impl Senders {
         end: u32,
         sequence: u64,
         length: usize,
-        memory: LargeLease,
+        bytes: MessageBytes,
         common: &mut Common,
     ) -> Option<LandingId> {
         let sender = self.ends.get_mut(end)?;
         sender.large.push_back(LargeOut {
             sequence,
-            memory: MessageMemory::new(memory, length, &common.shared.frame_path),
+            memory: MessageMemory::new(bytes, length, &common.shared.frame_path),
             sent_in: None,
         });
         let ends = &mut common.session.ends;

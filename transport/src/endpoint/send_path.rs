@@ -142,6 +142,15 @@ impl SendPath {
         }
     }
 
+    /// Returns whether a large message can be sent from the program's own memory. The peer maps
+    /// memory of this node alone, and a device sends from memory that is registered.
+    pub(crate) fn sends_in_place(&self, end: &SendEnd) -> bool {
+        match self {
+            Self::Mapped(_) => false,
+            Self::Framed => end.session.frame_path.rdma_port().is_none(),
+        }
+    }
+
     /// Takes memory for a large message of `bytes`. Fewer than [`most_large`](Self::most_large)
     /// have memory. `forget` tells the peer of slots, one bit each, that do not have their segment
     /// any more.

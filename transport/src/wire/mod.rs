@@ -42,7 +42,7 @@ pub(crate) use granted_block::GrantedBlock;
 pub(crate) use news::{Heard, Stray, WireNews};
 pub use parts::WireParts;
 pub(crate) use parts::WireStart;
-pub(crate) use send_memory::{MessageMemory, RingMemory, register_with};
+pub(crate) use send_memory::{MessageBytes, MessageMemory, RingMemory, register_with};
 pub(crate) use socket::WireSocket;
 pub(crate) use tools::Tools;
 pub(crate) use turn_share::PASSED_PER_TURN;

@@ -3,7 +3,7 @@
 use std::{ptr::NonNull, sync::Arc};
 
 use ibex_protocol::transfer::rendezvous::Chunk;
-use ibex_ring::memory::{LargeLease, MemoryError, RingLease};
+use ibex_ring::memory::{LargeLease, LargePool, MemoryError, RegionSlice, RingLease};
 
 use crate::{
     rdma::{RdmaPort, RegisteredMessage, RegisteredRing},
@@ -48,10 +48,25 @@ impl RingMemory {
     }
 }
 
+/// The bytes of a large message.
+#[derive(Debug)]
+pub(crate) enum MessageBytes {
+    /// The beginning of memory of the node, in which the message was encoded.
+    Lease(LargeLease),
+    /// The program's own memory, all of it, which nobody changes.
+    Slice(RegionSlice),
+}
+
+impl From<LargeLease> for MessageBytes {
+    fn from(lease: LargeLease) -> Self {
+        Self::Lease(lease)
+    }
+}
+
 /// A large message that is being sent.
 #[derive(Debug)]
 pub(crate) struct MessageMemory {
-    memory: LargeLease,
+    bytes: MessageBytes,
     length: usize,
     /// The message as a device sends from it.
     registered: Option<Arc<RegisteredMessage>>,
@@ -59,11 +74,15 @@ pub(crate) struct MessageMemory {
 
 impl MessageMemory {
     /// Takes over a message, which its handle has registered if the path requires that.
-    pub(crate) fn new(memory: LargeLease, length: usize, path: &FramePath) -> Self {
-        let rdma_port = path.rdma_port();
-        let registered = rdma_port.and_then(|rdma_port| rdma_port.registered_message(&memory));
+    pub(crate) fn new(bytes: MessageBytes, length: usize, path: &FramePath) -> Self {
+        let registered = match &bytes {
+            MessageBytes::Lease(lease) => path
+                .rdma_port()
+                .and_then(|rdma_port| rdma_port.registered_message(lease)),
+            MessageBytes::Slice(_) => None,
+        };
         Self {
-            memory,
+            bytes,
             length,
             registered,
         }
@@ -84,13 +103,26 @@ impl MessageMemory {
     /// Returns the message's first byte.
     #[inline]
     pub(crate) fn base(&self) -> NonNull<u8> {
-        self.memory.base()
+        match &self.bytes {
+            MessageBytes::Lease(lease) => lease.base(),
+            MessageBytes::Slice(slice) => NonNull::from(&**slice).cast(),
+        }
     }
 
-    /// Registers the message with `rdma_port`, unless it is registered already.
+    /// Registers the message with `rdma_port`, unless it is registered already. The program's own
+    /// memory is copied for that: registering keeps pages from children of a fork, and its pages
+    /// hold other objects as well. No frame in flight refers to them: a message is registered when
+    /// its handle hands it over, or when a new wire replaces one that has ended.
     pub(super) fn register(&mut self, rdma_port: &RdmaPort) -> Result<(), MemoryError> {
         let before = self.registered.take();
-        let registered = rdma_port.message_to_send(&self.memory, self.length, before)?;
+        let registered = loop {
+            match &self.bytes {
+                MessageBytes::Lease(lease) => {
+                    break rdma_port.message_to_send(lease, self.length, before)?;
+                }
+                MessageBytes::Slice(slice) => self.bytes = copied(slice)?.into(),
+            }
+        };
         self.registered = Some(registered);
         Ok(())
     }
@@ -100,6 +132,15 @@ impl MessageMemory {
     pub(super) fn registered(&self) -> Option<&RegisteredMessage> {
         self.registered.as_deref()
     }
+}
+
+/// Copies the program's memory to memory that a device may send from, and that no pool keeps.
+fn copied(slice: &RegionSlice) -> Result<LargeLease, MemoryError> {
+    let mut lease = LargePool::new(0, 0).take(slice.len())?;
+    for (to, from) in lease.slot().iter_mut().zip(&**slice) {
+        to.write(*from);
+    }
+    Ok(lease)
 }
 
 /// Registers memory to send from with a device, unless it is registered already.
