@@ -47,10 +47,7 @@ use ibex_protocol::{
     timer::TimerTable,
     transfer::eager_write::LandingId,
 };
-use ibex_ring::{
-    Released,
-    memory::RingLease,
-};
+use ibex_ring::{Released, memory::RingLease};
 
 pub(crate) use self::core::Core;
 pub(crate) use context::{Context, Surroundings};

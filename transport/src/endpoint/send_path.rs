@@ -21,7 +21,7 @@ use ibex_protocol::{
 use ibex_ring::{
     Mapped, Producer,
     end_status::{SenderWords, Words},
-    memory::{MemoryError, class_bytes},
+    memory::{MemoryError, RegionSlice, class_bytes},
 };
 
 use super::{
@@ -142,12 +142,12 @@ impl SendPath {
         }
     }
 
-    /// Returns whether a large message can be sent from the program's own memory. The peer maps
-    /// memory of this node alone, and a device sends from memory that is registered.
-    pub(crate) fn sends_in_place(&self, end: &SendEnd) -> bool {
+    /// Returns whether a large message can be sent from the program's own memory. A peer that reads
+    /// in place maps memory of this node alone.
+    pub(crate) fn sends_from(&self, end: &SendEnd, slice: &RegionSlice) -> bool {
         match self {
             Self::Mapped(_) => false,
-            Self::Framed => end.session.frame_path.rdma_port().is_none(),
+            Self::Framed => end.session.sends_from(slice),
         }
     }
 

@@ -6,7 +6,7 @@ use ibex_protocol::transfer::{
     eager_write::{LANDING_BYTES, LANDINGS_PER_CHANNEL},
     rendezvous::RemoteMemory,
 };
-use ibex_ring::memory::{LargeLease, LargePool, MemoryError, RingArena, RingLease};
+use ibex_ring::memory::{LargeLease, LargePool, MemoryError, RegionSlice, RingArena, RingLease};
 
 use super::SessionShared;
 use crate::{
@@ -30,10 +30,33 @@ impl SessionShared {
     pub(crate) fn lease_large(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
         let mut lease = self.large_pool().take(bytes)?;
         if let Some(rdma_port) = self.frame_path.rdma_port() {
-            let registered = rdma_port.register_message(&mut lease, bytes);
+            let memory = lease.memory().clone();
+            let memory = (&memory, lease.attachments_mut());
+            let registered = rdma_port.register_message(memory, bytes);
             self.unless_lost(&rdma_port, registered)?;
         }
         Ok(lease)
+    }
+
+    /// Returns whether the session can send from the program's own memory: over a connection from
+    /// all of it, over RDMA from a mapped file that can be registered. All of the file is, once for
+    /// each port. That takes long, so it runs on a handle's thread.
+    pub(crate) fn sends_from(&self, slice: &RegionSlice) -> bool {
+        let Some(rdma_port) = self.frame_path.rdma_port() else {
+            return true;
+        };
+        let Some((file, _)) = slice.mapped() else {
+            return false;
+        };
+        let memory = (file.memory(), &mut *file.attachments());
+        match rdma_port.register_message(memory, file.memory().bytes()) {
+            Ok(()) => true,
+            Err(error) => {
+                let peer = self.peer_in_log();
+                tracing::debug!(%peer, %error, "a slice of a region is copied");
+                false
+            }
+        }
     }
 
     /// Ignores a failed registration if the session resumes over another wire. This is so where it

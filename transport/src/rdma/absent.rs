@@ -7,7 +7,7 @@ mod port_counters;
 use std::sync::Arc;
 
 use ibex_protocol::{framing::Carriage, transfer::rendezvous::RemoteMemory};
-use ibex_ring::memory::{LargeLease, MemoryError, RingLease};
+use ibex_ring::memory::{Attachments, LargeLease, Mapping, MemoryError, RingLease};
 
 pub(crate) use port_counters::PortCounts;
 
@@ -68,7 +68,11 @@ impl RdmaPort {
         match *self {}
     }
 
-    pub(crate) fn register_message(&self, _: &mut LargeLease, _: usize) -> Result<(), MemoryError> {
+    pub(crate) fn register_message(
+        &self,
+        _: (&Arc<Mapping>, &mut Attachments),
+        _: usize,
+    ) -> Result<(), MemoryError> {
         match *self {}
     }
 
@@ -84,7 +88,7 @@ impl RdmaPort {
         match *self {}
     }
 
-    pub(crate) fn registered_message(&self, _: &LargeLease) -> Option<Arc<RegisteredMessage>> {
+    pub(crate) fn registered_message(&self, _: &Attachments) -> Option<Arc<RegisteredMessage>> {
         match *self {}
     }
 
@@ -98,7 +102,7 @@ impl RdmaPort {
 
     pub(crate) fn message_to_send(
         &self,
-        _: &LargeLease,
+        _: (&Arc<Mapping>, &Attachments),
         _: usize,
         _: Option<Arc<RegisteredMessage>>,
     ) -> Result<Arc<RegisteredMessage>, MemoryError> {

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
-use ibex_ring::memory::{Attachments, LargeLease, Mapping, RingLease};
+use ibex_ring::memory::{Attachments, Mapping, RingLease};
 use ibex_verbs::{
     DeviceMemory, MemoryRegion, ProtectionDomain, RegionAccess, ScatterEntry, VerbsError,
 };
@@ -139,48 +139,47 @@ unsafe impl DeviceMemory for Beginning {
 impl Beginning {
     fn register(
         domain: &ProtectionDomain,
-        lease: &LargeLease,
+        memory: &Arc<Mapping>,
         bytes: usize,
         access: RegionAccess,
     ) -> Result<MemoryRegion<Self>, VerbsError> {
-        let memory = lease.memory().clone();
+        let memory = memory.clone();
         let bytes = bytes.min(memory.bytes());
         MemoryRegion::register(domain, Self { memory, bytes }, access)
     }
 }
 
 impl<U: LargeUse> LargeRegion<U> {
-    /// Registers the first `bytes` of a leased buffer, unless they are registered already. This
-    /// takes long and is done outside the turn.
+    /// Registers the first `bytes` of a buffer, unless its attachments say that they are. This takes
+    /// long and is done outside the turn.
     pub(super) fn ensure(
         rdma_port: u64,
         domain: &ProtectionDomain,
-        lease: &mut LargeLease,
+        (memory, attachments): (&Arc<Mapping>, &mut Attachments),
         bytes: usize,
     ) -> Result<Arc<Self>, VerbsError> {
-        if let Some(registered) = Self::of(rdma_port, lease.attachments())
+        if let Some(registered) = Self::of(rdma_port, attachments)
             && registered.region.bytes() >= bytes
         {
             return Ok(registered);
         }
-        let attachments = lease.attachments_mut();
         attachments.detach(|registered: &Self| {
             registered.rdma_port == rdma_port || !registered.region.is_registered()
         });
-        let registered = Self::register(rdma_port, domain, lease, bytes)?;
-        Ok(lease.attachments_mut().attach(registered))
+        let registered = Self::register(rdma_port, domain, memory, bytes)?;
+        Ok(attachments.attach(registered))
     }
 
     /// Registers the buffer's first `bytes` for the life of the returned value.
     pub(super) fn register(
         rdma_port: u64,
         domain: &ProtectionDomain,
-        lease: &LargeLease,
+        memory: &Arc<Mapping>,
         bytes: usize,
     ) -> Result<Self, VerbsError> {
         Ok(Self {
             rdma_port,
-            region: Beginning::register(domain, lease, bytes, U::ACCESS)?,
+            region: Beginning::register(domain, memory, bytes, U::ACCESS)?,
             used: PhantomData,
         })
     }

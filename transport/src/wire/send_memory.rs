@@ -5,6 +5,9 @@ use std::{ptr::NonNull, sync::Arc};
 use ibex_protocol::transfer::rendezvous::Chunk;
 use ibex_ring::memory::{LargeLease, LargePool, MemoryError, RegionSlice, RingLease};
 
+#[cfg(any(test, feature = "verbs"))]
+use ibex_verbs::ScatterEntry;
+
 use crate::{
     rdma::{RdmaPort, RegisteredMessage, RegisteredRing},
     session::frame_path::FramePath,
@@ -63,6 +66,27 @@ impl From<LargeLease> for MessageBytes {
     }
 }
 
+impl MessageBytes {
+    /// Returns the registration by which the RDMA port sends from the memory, if one is attached.
+    fn registered(&self, rdma_port: &RdmaPort) -> Option<Arc<RegisteredMessage>> {
+        match self {
+            Self::Lease(lease) => rdma_port.registered_message(lease.attachments()),
+            Self::Slice(slice) => {
+                let (file, _) = slice.mapped()?;
+                rdma_port.registered_message(&file.attachments())
+            }
+        }
+    }
+
+    /// Returns where the message begins in memory that is registered.
+    fn offset(&self) -> usize {
+        match self {
+            Self::Lease(_) => 0,
+            Self::Slice(slice) => slice.mapped().map_or(0, |(_, start)| start),
+        }
+    }
+}
+
 /// A large message that is being sent.
 #[derive(Debug)]
 pub(crate) struct MessageMemory {
@@ -75,12 +99,8 @@ pub(crate) struct MessageMemory {
 impl MessageMemory {
     /// Takes over a message, which its handle has registered if the path requires that.
     pub(crate) fn new(bytes: MessageBytes, length: usize, path: &FramePath) -> Self {
-        let registered = match &bytes {
-            MessageBytes::Lease(lease) => path
-                .rdma_port()
-                .and_then(|rdma_port| rdma_port.registered_message(lease)),
-            MessageBytes::Slice(_) => None,
-        };
+        let rdma_port = path.rdma_port();
+        let registered = rdma_port.and_then(|rdma_port| bytes.registered(&rdma_port));
         Self {
             bytes,
             length,
@@ -109,28 +129,39 @@ impl MessageMemory {
         }
     }
 
-    /// Registers the message with `rdma_port`, unless it is registered already. The program's own
-    /// memory is copied for that: registering keeps pages from children of a fork, and its pages
-    /// hold other objects as well. No frame in flight refers to them: a message is registered when
-    /// its handle hands it over, or when a new wire replaces one that has ended.
+    /// Registers the message with `rdma_port`, unless it is registered already.
     pub(super) fn register(&mut self, rdma_port: &RdmaPort) -> Result<(), MemoryError> {
         let before = self.registered.take();
-        let registered = loop {
-            match &self.bytes {
-                MessageBytes::Lease(lease) => {
-                    break rdma_port.message_to_send(lease, self.length, before)?;
+        if let MessageBytes::Slice(slice) = &self.bytes {
+            if let Some((file, _)) = slice.mapped() {
+                let (memory, bytes) = (file.memory(), file.memory().bytes());
+                let memory = (memory, &*file.attachments());
+                self.registered = rdma_port.message_to_send(memory, bytes, before).ok();
+                if self.registered.is_some() {
+                    return Ok(());
                 }
-                MessageBytes::Slice(slice) => self.bytes = copied(slice)?.into(),
             }
-        };
-        self.registered = Some(registered);
+            // A device cannot have the program's memory. No frame in flight refers to it: a message
+            // is registered when its handle hands it over, or when a new wire replaces one that has
+            // ended.
+            self.bytes = copied(slice)?.into();
+            return self.register(rdma_port);
+        }
+        if let MessageBytes::Lease(lease) = &self.bytes {
+            let memory = (lease.memory(), lease.attachments());
+            let registered = rdma_port.message_to_send(memory, self.length, before)?;
+            self.registered = Some(registered);
+        }
         Ok(())
     }
 
-    /// Returns the message as a device sends from it.
+    /// Returns a chunk of the message as a piece for a device; `None` if it is not registered.
     #[inline]
-    pub(super) fn registered(&self) -> Option<&RegisteredMessage> {
-        self.registered.as_deref()
+    #[cfg(any(test, feature = "verbs"))]
+    pub(super) fn piece(&self, chunk: Chunk) -> Option<ScatterEntry<'_>> {
+        let start = self.bytes.offset() + chunk.offset as usize;
+        let registered = self.registered.as_deref()?;
+        Some(registered.piece(start..start + chunk.bytes))
     }
 }
 

@@ -11,13 +11,13 @@ use std::{
     ops::{Bound, Deref, RangeBounds},
     os::fd::AsFd,
     slice,
-    sync::{Arc, Condvar, Mutex},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
     time::Duration,
 };
 
 use ibex_base::{fork, sync::lock};
 
-use super::{Access, Mapping, MemoryUse};
+use super::{Access, Attachments, Mapping, MemoryUse};
 
 /// Bytes that the program owns, and that messages are sent from where they lie.
 ///
@@ -58,11 +58,28 @@ pub struct RegionSlice {
 
 enum RegionBytes {
     Heap(Vec<u8>),
-    /// The first `length` bytes of a mapped file.
-    File {
-        mapping: Mapping,
-        length: usize,
-    },
+    File(MappedBytes),
+}
+
+/// The first bytes of a mapped file, which a fabric may know.
+#[derive(Debug)]
+pub struct MappedBytes {
+    attachments: Mutex<Attachments>,
+    memory: Arc<Mapping>,
+    length: usize,
+}
+
+impl MappedBytes {
+    /// The memory itself, which nobody writes to.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<Mapping> {
+        &self.memory
+    }
+
+    /// Locks what fabrics have attached to the memory. It goes when the memory does.
+    pub fn attachments(&self) -> MutexGuard<'_, Attachments> {
+        lock(&self.attachments)
+    }
 }
 
 /// Tells threads that a slice is gone.
@@ -95,12 +112,12 @@ impl Deref for RegionBytes {
         match self {
             Self::Heap(bytes) => bytes,
             // SAFETY:
-            // 1. Valid: the mapping has at least `length` bytes, all of them of the file, and lives
+            // 1. Valid: the memory has at least `length` bytes, all of them of the file, and lives
             //    as long as `self`.
-            // 2. Unchanged: this process maps them for reading alone, and the caller of
-            //    `Region::map` vouches for the file.
-            Self::File { mapping, length } => unsafe {
-                slice::from_raw_parts(mapping.base().as_ptr(), *length)
+            // 2. Unchanged: this process maps them for reading alone, devices get no right to write
+            //    them, and the caller of `Region::map` vouches for the file.
+            Self::File(file) => unsafe {
+                slice::from_raw_parts(file.memory.base().as_ptr(), file.length)
             },
         }
     }
@@ -136,9 +153,13 @@ impl Region {
             return Ok(Self::from(Vec::new()));
         }
         let (what, access) = (MemoryUse::LargeMessage, Access::ReadOnly);
-        let mapping = Mapping::of_file(what, file.as_fd(), length, access);
-        let mapping = mapping.map_err(|error| error.source)?;
-        Ok(Self::new(RegionBytes::File { mapping, length }))
+        let memory = Mapping::of_file(what, file.as_fd(), length, access);
+        let memory = memory.map_err(|error| error.source)?;
+        Ok(Self::new(RegionBytes::File(MappedBytes {
+            attachments: Mutex::default(),
+            memory: Arc::new(memory),
+            length,
+        })))
     }
 
     /// Returns a slice of the region: `..` is all of it. No bytes are copied.
@@ -240,6 +261,17 @@ impl RegionSlice {
             told: self.told.clone(),
             start: self.start + start,
             end: self.start + end,
+        }
+    }
+
+    /// Returns the mapped file that this is a slice of, if it is one, and where the slice begins in
+    /// it.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn mapped(&self) -> Option<(&MappedBytes, usize)> {
+        match &*self.bytes {
+            RegionBytes::Heap(_) => None,
+            RegionBytes::File(file) => Some((file, self.start)),
         }
     }
 }

@@ -73,9 +73,9 @@ impl Entered<'_> {
                 let length = slice.len();
                 let goes_in_place = length > producer.largest
                     && length as u64 <= producer.max_message_bytes
-                    && end.path.sends_in_place(end)
                     // A trace context would follow the bytes.
-                    && !end.state.is_over_or_traced();
+                    && !end.state.is_over_or_traced()
+                    && end.path.sends_from(end, slice);
                 if !goes_in_place {
                     return self.send(Some(length), patience, |slot| copy(slice, slot));
                 }

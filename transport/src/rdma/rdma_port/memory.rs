@@ -3,7 +3,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
-use ibex_ring::memory::{LargeLease, MemoryError, MemoryUse, RingLease};
+use ibex_ring::memory::{Attachments, LargeLease, Mapping, MemoryError, MemoryUse, RingLease};
 use ibex_verbs::VerbsError;
 
 use super::{
@@ -21,14 +21,17 @@ impl RdmaPort {
             .map_err(|error| unregistered(MemoryUse::Ring, bytes, error))
     }
 
-    /// Registers the memory of a large message of up to `bytes`, to send from.
+    /// Registers the memory of a large message of up to `bytes`, to send from, and attaches the
+    /// registration to it.
     pub(crate) fn register_message(
         &self,
-        lease: &mut LargeLease,
+        memory: (&Arc<Mapping>, &mut Attachments),
         bytes: usize,
     ) -> Result<(), MemoryError> {
         self.opened()
-            .and_then(|opened| RegisteredMessage::ensure(self.number, &opened.domain, lease, bytes))
+            .and_then(|opened| {
+                RegisteredMessage::ensure(self.number, &opened.domain, memory, bytes)
+            })
             .map(drop)
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
     }
@@ -39,8 +42,10 @@ impl RdmaPort {
         lease: &mut LargeLease,
         bytes: usize,
     ) -> Result<(), MemoryError> {
+        let memory = lease.memory().clone();
+        let memory = (&memory, lease.attachments_mut());
         self.opened()
-            .and_then(|opened| GrantedMemory::ensure(self.number, &opened.domain, lease, bytes))
+            .and_then(|opened| GrantedMemory::ensure(self.number, &opened.domain, memory, bytes))
             .map(drop)
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
     }
@@ -73,8 +78,11 @@ impl RdmaPort {
     }
 
     /// Returns the registration that [`register_message`](Self::register_message) made.
-    pub(crate) fn registered_message(&self, lease: &LargeLease) -> Option<Arc<RegisteredMessage>> {
-        RegisteredMessage::of(self.number, lease.attachments())
+    pub(crate) fn registered_message(
+        &self,
+        attachments: &Attachments,
+    ) -> Option<Arc<RegisteredMessage>> {
+        RegisteredMessage::of(self.number, attachments)
     }
 
     /// Returns the registration from which this RDMA port's queue pairs send a ring: `before`, if
@@ -99,20 +107,20 @@ impl RdmaPort {
     /// `bytes`.
     pub(crate) fn message_to_send(
         &self,
-        lease: &LargeLease,
+        (memory, attachments): (&Arc<Mapping>, &Attachments),
         bytes: usize,
         before: Option<Arc<RegisteredMessage>>,
     ) -> Result<Arc<RegisteredMessage>, MemoryError> {
         let is_of = |message: &Arc<RegisteredMessage>| message.is_of(self.number, bytes);
-        let kept = || self.registered_message(lease).filter(is_of);
+        let kept = || self.registered_message(attachments).filter(is_of);
         if let Some(message) = before.filter(is_of).or_else(kept) {
             return Ok(message);
         }
-        let (number, memory) = (self.number, MemoryUse::LargeMessage);
+        let number = self.number;
         self.opened()
-            .and_then(|opened| RegisteredMessage::register(number, &opened.domain, lease, bytes))
+            .and_then(|opened| RegisteredMessage::register(number, &opened.domain, memory, bytes))
             .map(Arc::new)
-            .map_err(|error| unregistered(memory, bytes, error))
+            .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
     }
 }
 
