@@ -16,13 +16,18 @@ impl Sender<[u8], Raw> {
     /// Sends a message that consists of the slice's bytes, as [`send`](Self::send) does, and from
     /// where they lie if it can. The receiver gets an ordinary message of bytes.
     ///
-    /// | over | a message of more than 128 KiB | another |
-    /// |---|---|---|
-    /// | TCP | is written, or encrypted, from the slice | is copied once, as `send` copies it |
-    /// | shared memory, RDMA | is copied once, as `send` copies it | the same |
+    /// | over | a [long](crate::guide::memory#large-payloads) message |
+    /// |---|---|
+    /// | TCP | is written, or encrypted, from the slice |
+    /// | RDMA, from a [mapped file](crate::Region::map) | is sent from the slice by the device, with which all of the file is registered once |
+    /// | RDMA, from a `Vec<u8>` | is copied once, as `send` copies it: registered pages are no longer a forked child's, and pages of the heap hold other objects as well |
+    /// | shared memory | is copied once, as `send` copies it |
     ///
-    /// On a channel that [carries trace contexts](crate::ChannelBuilder::trace_context), all messages
-    /// are copied.
+    /// Other messages are copied, since a short copy takes less time than to announce a message.
+    /// Messages are also copied on a channel that [carries trace
+    /// contexts](crate::ChannelBuilder::trace_context), and from a file that the device's driver
+    /// refuses to register, for example beyond the limit on locked memory. A file stays registered
+    /// until its region and all slices are dropped, even if the node is closed before.
     ///
     /// Until a message has left the slice, the node holds a clone of it. So no code can change the
     /// bytes or free them, and [`Region::wait_free`](crate::Region::wait_free) tells when they are

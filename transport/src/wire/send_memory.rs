@@ -132,27 +132,29 @@ impl MessageMemory {
     /// Registers the message with `rdma_port`, unless it is registered already.
     pub(super) fn register(&mut self, rdma_port: &RdmaPort) -> Result<(), MemoryError> {
         let before = self.registered.take();
-        if let MessageBytes::Slice(slice) = &self.bytes {
-            if let Some((file, _)) = slice.mapped() {
-                let (memory, bytes) = (file.memory(), file.memory().bytes());
-                let memory = (memory, &*file.attachments());
-                self.registered = rdma_port.message_to_send(memory, bytes, before).ok();
-                if self.registered.is_some() {
-                    return Ok(());
+        let copy = match &self.bytes {
+            MessageBytes::Lease(lease) => {
+                let memory = (lease.memory(), lease.attachments());
+                let registered = rdma_port.message_to_send(memory, self.length, before)?;
+                self.registered = Some(registered);
+                return Ok(());
+            }
+            MessageBytes::Slice(slice) => {
+                if let Some((file, _)) = slice.mapped() {
+                    let memory = (file.memory(), &*file.attachments());
+                    let bytes = file.memory().bytes();
+                    self.registered = rdma_port.message_to_send(memory, bytes, before).ok();
+                }
+                match self.registered {
+                    Some(_) => return Ok(()),
+                    None => copied(slice)?,
                 }
             }
-            // A device cannot have the program's memory. No frame in flight refers to it: a message
-            // is registered when its handle hands it over, or when a new wire replaces one that has
-            // ended.
-            self.bytes = copied(slice)?.into();
-            return self.register(rdma_port);
-        }
-        if let MessageBytes::Lease(lease) = &self.bytes {
-            let memory = (lease.memory(), lease.attachments());
-            let registered = rdma_port.message_to_send(memory, self.length, before)?;
-            self.registered = Some(registered);
-        }
-        Ok(())
+        };
+        // No frame in flight refers to the slice: a message is registered when its handle hands it
+        // over, or when a new wire replaces one that has ended.
+        self.bytes = copy.into();
+        self.register(rdma_port)
     }
 
     /// Returns a chunk of the message as a piece for a device; `None` if it is not registered.
