@@ -2,10 +2,12 @@
 //!
 //! The path of a message is [`SendHandle::send`] down to `SendEnd::publish`: no fence, no locked
 //! instruction, no system call, no allocation. `entered.rs` also handles a channel that is not open
-//! or is over, and `steps.rs` a full ring. `large.rs` sends messages that are too long for a ring.
+//! or is over, and `steps.rs` a full ring. `large.rs` sends messages that are too long for a ring,
+//! `region.rs` those that lie in memory of the program's own.
 
 mod entered;
 mod large;
+mod region;
 mod steps;
 
 pub(super) use self::entered::Entered;
@@ -20,7 +22,7 @@ use std::{
 
 use ibex_base::fork;
 use ibex_protocol::format::control::{Ask, CloseReason};
-use ibex_ring::{memory::RegionSlice, parking::Patience};
+use ibex_ring::parking::Patience;
 
 use super::{reservation::RawReservation, task::SendWaits};
 use crate::{
@@ -137,16 +139,6 @@ impl SendHandle {
         encode: impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
     ) -> Result<u64, ChannelError> {
         self.enter(patience)?.send(size, patience, encode)
-    }
-
-    /// Sends the bytes of a slice, from where they lie if the path can. Until the wire is done with
-    /// the message, its engine holds a clone of the slice.
-    pub fn send_region(
-        &mut self,
-        slice: &RegionSlice,
-        patience: Patience,
-    ) -> Result<u64, ChannelError> {
-        self.enter(patience)?.send_region(slice, patience)
     }
 
     /// Reserves room for a payload of `length` bytes, to be built in place.

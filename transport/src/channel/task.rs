@@ -28,10 +28,7 @@ use std::{
 
 use ibex_base::fork;
 use ibex_protocol::format::{control::Ask, record::LargeAnnouncement};
-use ibex_ring::{
-    memory::RegionSlice,
-    parking::{self, Condition, Patience, Ticket},
-};
+use ibex_ring::parking::{self, Condition, Patience, Ticket};
 
 use super::{
     Abort, ChannelError, RawMessage, RawReservation, ReceiveHandle, SendHandle,
@@ -233,15 +230,6 @@ impl SendHandle {
         })
     }
 
-    /// Sends the bytes of a slice, for a task, as [`send_region`](Self::send_region) does.
-    pub fn poll_send_region(
-        &mut self,
-        waker: &Waker,
-        slice: &RegionSlice,
-    ) -> Poll<Result<u64, ChannelError>> {
-        self.poll_entered(waker, |entered| entered.send_region(slice, Patience::None))
-    }
-
     /// Reserves room for a payload of `length` bytes, for a task. `None` stands for the length of
     /// the last message. While the reservation is pending, the handle is returned as the error, so
     /// that a future can keep it.
@@ -276,7 +264,7 @@ impl SendHandle {
 
     /// Runs `attempt` with the right to the producer, for a task. Pending while another handle has
     /// the producer, or `attempt` finds no room.
-    fn poll_entered<R>(
+    pub(super) fn poll_entered<R>(
         &mut self,
         waker: &Waker,
         mut attempt: impl FnMut(Entered<'_>) -> Result<R, ChannelError>,

@@ -6,7 +6,7 @@ use ibex_protocol::format::{
     record::{LargeAnnouncement, RecordKind},
     trace_context::TraceContext,
 };
-use ibex_ring::{memory::RegionSlice, parking::Patience};
+use ibex_ring::parking::Patience;
 
 use super::{Abort, Encoder};
 use crate::endpoint::{
@@ -57,36 +57,6 @@ impl Entered<'_> {
             }
         }
         self.send_slow(size, patience, &mut encode)
-    }
-
-    /// Sends a slice of the program's memory as [`SendHandle::send_region`] does, and gives the
-    /// right back.
-    pub(in crate::channel) fn send_region(
-        mut self,
-        slice: &RegionSlice,
-        patience: Patience,
-    ) -> Result<u64, ChannelError> {
-        let end = self.end;
-        let sent = match self.open_producer(patience) {
-            Ok(producer) => {
-                producer.largest = end.path.longest_record(end, &producer.ring);
-                let length = slice.len();
-                let goes_in_place = length > producer.largest
-                    && length as u64 <= producer.max_message_bytes
-                    // A trace context would follow the bytes.
-                    && !end.state.is_over_or_traced()
-                    && end.path.sends_from(end, slice);
-                if !goes_in_place {
-                    return self.send(Some(length), patience, |slot| copy(slice, slot));
-                }
-                end.send_in_place(producer, slice, patience)
-            }
-            Err(error) => Err(error),
-        };
-        if sent.is_err() {
-            end.gave_up_waiting();
-        }
-        sent
     }
 
     #[inline(always)]
@@ -251,15 +221,6 @@ impl Entered<'_> {
         producer.reserved_large = Some(place);
         Ok(())
     }
-}
-
-/// Copies a message's bytes into `slot`.
-fn copy(bytes: &[u8], slot: &mut [MaybeUninit<u8>]) -> Result<usize, Abort> {
-    let slot = slot.get_mut(..bytes.len()).ok_or(Abort::Overflow)?;
-    for (to, from) in slot.iter_mut().zip(bytes) {
-        to.write(*from);
-    }
-    Ok(bytes.len())
 }
 
 /// Encodes a message with a trace context behind it. Returns the length of both.

@@ -5,7 +5,7 @@ use ibex_protocol::format::{
     control::Ask,
     record::{LargeAnnouncement, RecordKind},
 };
-use ibex_ring::{memory::RegionSlice, parking::Patience};
+use ibex_ring::parking::Patience;
 
 use super::{Abort, Encoder, steps::FOR_RELEASE};
 use crate::endpoint::{
@@ -43,20 +43,6 @@ impl SendEnd {
         }
     }
 
-    /// Sends a message that does not fit the ring from where it lies.
-    pub(super) fn send_in_place(
-        &self,
-        producer: &mut SendProducer,
-        slice: &RegionSlice,
-        patience: Patience,
-    ) -> Result<u64, ChannelError> {
-        self.wait_large(producer, slice.len(), patience)?;
-        self.wait_room(producer, LargeAnnouncement::MAX_BYTES, patience)?;
-        let bytes = MessageBytes::Slice(slice.clone());
-        let announcement = self.hand_over(producer, bytes, slice.len());
-        Ok(self.announce_large(producer, RecordKind::Large, 0, &announcement, slice.len()))
-    }
-
     /// Returns memory for a large message. Waits while the allowed number of large messages is
     /// under way.
     pub(super) fn large_place(
@@ -72,7 +58,7 @@ impl SendEnd {
     }
 
     /// Waits while the allowed number of large messages, or of their bytes, is under way.
-    fn wait_large(
+    pub(super) fn wait_large(
         &self,
         producer: &mut SendProducer,
         bytes: usize,
@@ -122,7 +108,7 @@ impl SendEnd {
     }
 
     /// Hands the bytes of the next message to the engine, and returns its announcement.
-    fn hand_over(
+    pub(super) fn hand_over(
         &self,
         producer: &SendProducer,
         bytes: MessageBytes,
@@ -138,7 +124,7 @@ impl SendEnd {
 
     /// Publishes the announcement of a message whose bytes are known to the engine or, in `slot`,
     /// to the peer.
-    fn announce_large(
+    pub(super) fn announce_large(
         &self,
         producer: &mut SendProducer,
         kind: RecordKind,

@@ -5,16 +5,13 @@ mod over_verbs;
 
 use std::{
     any::Any,
-    fs::File,
     io::Write,
     net::Shutdown,
     sync::Mutex,
     time::{Duration, Instant},
 };
 
-use ibex_ring::memory::Region;
 use ibex_verbs::provider::RawEvent;
-use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::*;
 use crate::{
@@ -141,19 +138,6 @@ fn length(number: u64) -> usize {
     }
 }
 
-/// Maps a file with some bytes before the message.
-fn mapped(message: &[u8]) -> Region {
-    let file = memfd_create("ibex-test", MemfdFlags::CLOEXEC).unwrap();
-    let mut file = File::from(file);
-    file.write_all(&[0xee; BEFORE]).unwrap();
-    file.write_all(message).unwrap();
-    // SAFETY: the file has no name, and nobody else has it open.
-    unsafe { Region::map(&file) }.unwrap()
-}
-
-/// Bytes of a mapped file before its message.
-const BEFORE: usize = 4099;
-
 impl Stream {
     /// Sends up to `most` messages, until there is no room.
     pub(super) fn send(&mut self, most: u64) {
@@ -162,13 +146,10 @@ impl Stream {
             let message = payload(number, length(number));
             let sent = match number % 32 {
                 4 | 7 => {
-                    let region = Region::from(message);
-                    self.sender.send_region(&region.slice(..), Patience::None)
+                    let slice = Region::from(message).slice(..);
+                    self.sender.send_region(&slice, Patience::None)
                 }
-                9 | 23 => {
-                    let file = mapped(&message).slice(BEFORE..);
-                    self.sender.send_region(&file, Patience::None)
-                }
+                9 | 23 => self.sender.send_region(&mapped(&message), Patience::None),
                 _ => try_send(&mut self.sender, &message),
             };
             match sent {
