@@ -27,7 +27,7 @@ impl Sender<[u8], Raw> {
     /// Messages are also copied on a channel that [carries trace
     /// contexts](crate::ChannelBuilder::trace_context), and from a file that the device's driver
     /// refuses to register, for example beyond the limit on locked memory. A file stays registered
-    /// until its region and all slices are dropped, even if the node is closed before.
+    /// until its region and all slices are dropped, or the node is closed.
     ///
     /// Until a message has left the slice, the node holds a clone of it. So no code can change the
     /// bytes or free them, and [`Region::wait_free`](crate::Region::wait_free) tells when they are
