@@ -26,13 +26,15 @@ impl Sender<[u8], Raw> {
     /// Other messages are copied, since a short copy takes less time than to announce a message.
     /// Messages are also copied on a channel that [carries trace
     /// contexts](crate::ChannelBuilder::trace_context), and from a file that the device's driver
-    /// refuses to register, for example beyond the limit on locked memory. A file stays registered
-    /// until its region and all slices are dropped, or the node is closed.
+    /// refuses to register, for example beyond the limit on locked memory, or on a kernel before
+    /// Linux 6.2, which registers no memory that cannot be written. A file stays registered until
+    /// its region and all slices are dropped, or the node is closed. Registering it is not within a
+    /// time-out, and happens on the calling thread, also in a task.
     ///
     /// Until a message has left the slice, the node holds a clone of it. So no code can change the
     /// bytes or free them, and [`Region::wait_free`](crate::Region::wait_free) tells when they are
-    /// the program's alone again: when the kernel has the last byte, or the session has ended. A
-    /// session that [resumes](crate::Node#when-a-connection-breaks) holds the slice until the peer
+    /// the program's alone again: when the kernel has the last byte, the receiver is dropped, or the
+    /// session has ended. A session that [resumes](crate::Node#when-a-connection-breaks) holds the slice until the peer
     /// has confirmed the message, and sends it again from there.
     ///
     /// ```

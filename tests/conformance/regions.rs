@@ -12,6 +12,7 @@ use crate::common::{
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("regions", regions),
     Scenario::new("held_regions", held_regions),
+    Scenario::new("region_that_nobody_reads", region_that_nobody_reads),
     Scenario::new("region_of_a_killed_peer", region_of_a_killed_peer).kills(Side::Listener),
 ];
 
@@ -119,6 +120,33 @@ fn held_regions(stage: &mut Stage) {
                 message.ack();
             }
             assert_ended(receiver);
+        }
+    }
+}
+
+/// A region is free once its message has arrived, though no program reads it, and once the receiver
+/// is gone, though the message never went out. The sender lives meanwhile.
+fn region_that_nobody_reads(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "regions");
+            let region = Region::from(payload::numbered(1, LONG_BYTES));
+            sender.send_region(&region.slice(..)).expect("sent");
+            wait_free(&region, &node);
+            stage.tell("it is free");
+            let mut is_over = false;
+            while !is_over {
+                is_over = sender.send_region_timeout(&region.slice(1..), MOMENT).is_err();
+                while node.poll() {}
+            }
+            wait_free(&region, &node);
+            payload::check(1, &region.into_vec().expect("no slice is left"));
+        }
+        Side::Listener => {
+            let receiver = receiver(&peer, "regions");
+            stage.hear("it is free", &node);
+            drop(receiver);
         }
     }
 }

@@ -21,7 +21,7 @@ use ibex_protocol::{
 use ibex_ring::{
     Mapped, Producer,
     end_status::{SenderWords, Words},
-    memory::{MemoryError, RegionSlice, class_bytes},
+    memory::{MemoryError, class_bytes},
 };
 
 use super::{
@@ -142,13 +142,10 @@ impl SendPath {
         }
     }
 
-    /// Returns whether a large message can be sent from the program's own memory. A peer that reads
-    /// in place maps memory of this node alone.
-    pub(crate) fn sends_from(&self, end: &SendEnd, slice: &RegionSlice) -> bool {
-        match self {
-            Self::Mapped(_) => false,
-            Self::Framed => end.session.sends_from(slice),
-        }
+    /// Returns whether large messages may be sent from the program's own memory. A peer that reads in
+    /// place maps memory of this node alone.
+    pub(crate) fn sends_in_place(&self) -> bool {
+        matches!(self, Self::Framed)
     }
 
     /// Takes memory for a large message of `bytes`. Fewer than [`most_large`](Self::most_large)

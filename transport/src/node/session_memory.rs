@@ -6,10 +6,13 @@ use ibex_protocol::transfer::{
     eager_write::{LANDING_BYTES, LANDINGS_PER_CHANNEL},
     rendezvous::RemoteMemory,
 };
-use ibex_ring::memory::{LargeLease, LargePool, MemoryError, RegionSlice, RingArena, RingLease};
+use ibex_ring::memory::{
+    LargeLease, LargePool, MemoryError, RegionSlice, RingArena, RingLease, mapped_file,
+};
 
 use super::SessionShared;
 use crate::{
+    wire::MessageBytes,
     rdma::{LandingPlace, RdmaPort},
     wire::GrantedBlock,
 };
@@ -30,31 +33,26 @@ impl SessionShared {
     pub(crate) fn lease_large(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
         let mut lease = self.large_pool().take(bytes)?;
         if let Some(rdma_port) = self.frame_path.rdma_port() {
-            let memory = lease.memory().clone();
-            let memory = (&memory, lease.attachments_mut());
-            let registered = rdma_port.register_message(memory, bytes);
+            let registered = rdma_port.register_message(&mut lease, bytes);
             self.unless_lost(&rdma_port, registered)?;
         }
         Ok(lease)
     }
 
-    /// Returns whether the session can send from the program's own memory: over a connection from
-    /// all of it, over RDMA from a mapped file that can be registered. All of the file is, once for
-    /// each port. That takes long, so it runs on a handle's thread.
-    pub(crate) fn sends_from(&self, slice: &RegionSlice) -> bool {
+    /// Returns a message in the program's own memory, if the session can send it from there: over a
+    /// connection always, over RDMA from a mapped file that can be registered. All of the file is,
+    /// once for each port. That takes long, so it runs on a handle's thread.
+    pub(crate) fn in_place(&self, slice: &RegionSlice) -> Option<MessageBytes> {
         let Some(rdma_port) = self.frame_path.rdma_port() else {
-            return true;
+            return Some(MessageBytes::Slice(slice.clone(), None));
         };
-        let Some((file, _)) = slice.mapped() else {
-            return false;
-        };
-        let memory = (file.memory(), &mut *file.attachments());
-        match rdma_port.register_message(memory, file.memory().bytes()) {
-            Ok(()) => true,
+        let (file, _) = mapped_file(slice)?;
+        match rdma_port.register_file(file) {
+            Ok(registered) => Some(MessageBytes::Slice(slice.clone(), Some(registered))),
             Err(error) => {
                 let peer = self.peer_in_log();
                 tracing::debug!(%peer, %error, "a slice of a region is copied");
-                false
+                None
             }
         }
     }

@@ -7,7 +7,7 @@ mod port_counters;
 use std::sync::Arc;
 
 use ibex_protocol::{framing::Carriage, transfer::rendezvous::RemoteMemory};
-use ibex_ring::memory::{Attachments, LargeLease, Mapping, MemoryError, RingLease};
+use ibex_ring::memory::{LargeLease, MappedBytes, MemoryError, RingLease};
 
 pub(crate) use port_counters::PortCounts;
 
@@ -68,11 +68,7 @@ impl RdmaPort {
         match *self {}
     }
 
-    pub(crate) fn register_message(
-        &self,
-        _: (&Arc<Mapping>, &mut Attachments),
-        _: usize,
-    ) -> Result<(), MemoryError> {
+    pub(crate) fn register_message(&self, _: &mut LargeLease, _: usize) -> Result<(), MemoryError> {
         match *self {}
     }
 
@@ -88,7 +84,22 @@ impl RdmaPort {
         match *self {}
     }
 
-    pub(crate) fn registered_message(&self, _: &Attachments) -> Option<Arc<RegisteredMessage>> {
+    pub(crate) fn register_file(
+        &self,
+        _: &MappedBytes,
+    ) -> Result<Arc<RegisteredMessage>, MemoryError> {
+        match *self {}
+    }
+
+    pub(crate) fn file_to_send(
+        &self,
+        _: &MappedBytes,
+        _: Option<Arc<RegisteredMessage>>,
+    ) -> Option<Arc<RegisteredMessage>> {
+        match *self {}
+    }
+
+    pub(crate) fn registered_message(&self, _: &LargeLease) -> Option<Arc<RegisteredMessage>> {
         match *self {}
     }
 
@@ -102,7 +113,7 @@ impl RdmaPort {
 
     pub(crate) fn message_to_send(
         &self,
-        _: (&Arc<Mapping>, &Attachments),
+        _: &LargeLease,
         _: usize,
         _: Option<Arc<RegisteredMessage>>,
     ) -> Result<Arc<RegisteredMessage>, MemoryError> {

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
-use ibex_ring::memory::{Attachments, Mapping, RingLease};
+use ibex_ring::memory::{Attachments, LargeLease, MappedBytes, Mapping, RingLease};
 use ibex_verbs::{
     DeviceMemory, MemoryRegion, ProtectionDomain, RegionAccess, ScatterEntry, VerbsError,
 };
@@ -150,24 +150,25 @@ impl Beginning {
 }
 
 impl<U: LargeUse> LargeRegion<U> {
-    /// Registers the first `bytes` of a buffer, unless its attachments say that they are. This takes
-    /// long and is done outside the turn.
+    /// Registers the first `bytes` of a leased buffer, unless they are registered already. This
+    /// takes long and is done outside the turn.
     pub(super) fn ensure(
         rdma_port: u64,
         domain: &ProtectionDomain,
-        (memory, attachments): (&Arc<Mapping>, &mut Attachments),
+        lease: &mut LargeLease,
         bytes: usize,
     ) -> Result<Arc<Self>, VerbsError> {
-        if let Some(registered) = Self::of(rdma_port, attachments)
+        if let Some(registered) = Self::of(rdma_port, lease.attachments())
             && registered.region.bytes() >= bytes
         {
             return Ok(registered);
         }
+        let attachments = lease.attachments_mut();
         attachments.detach(|registered: &Self| {
             registered.rdma_port == rdma_port || !registered.region.is_registered()
         });
-        let registered = Self::register(rdma_port, domain, memory, bytes)?;
-        Ok(attachments.attach(registered))
+        let registered = Self::register(rdma_port, domain, lease.memory(), bytes)?;
+        Ok(lease.attachments_mut().attach(registered))
     }
 
     /// Registers the buffer's first `bytes` for the life of the returned value.
@@ -196,6 +197,29 @@ impl<U: LargeUse> LargeRegion<U> {
 }
 
 impl RegisteredMessage {
+    /// Registers a mapped file, unless it is registered already. This takes long and is done outside
+    /// the turn, without the lock of the file, which turns take.
+    pub(super) fn of_file(
+        rdma_port: u64,
+        domain: &ProtectionDomain,
+        file: &MappedBytes,
+    ) -> Result<Arc<Self>, VerbsError> {
+        let bytes = file.memory().bytes();
+        let kept = file
+            .attachments()
+            .find(|kept: &Self| kept.is_of(rdma_port, bytes));
+        if let Some(kept) = kept {
+            return Ok(kept);
+        }
+        file.memory().keep_from_children();
+        let registered = Self::register(rdma_port, domain, file.memory(), bytes)?;
+        let mut attachments = file.attachments();
+        attachments.detach(|stale: &Self| {
+            stale.rdma_port == rdma_port || !stale.region.is_registered()
+        });
+        Ok(attachments.attach(registered))
+    }
+
     /// Returns a part of the buffer as a piece for the device.
     #[inline]
     #[must_use]

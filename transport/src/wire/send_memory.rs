@@ -3,7 +3,9 @@
 use std::{ptr::NonNull, sync::Arc};
 
 use ibex_protocol::transfer::rendezvous::Chunk;
-use ibex_ring::memory::{LargeLease, LargePool, MemoryError, RegionSlice, RingLease};
+use ibex_ring::memory::{
+    LargeLease, LargePool, MemoryError, RegionSlice, RingLease, mapped_file,
+};
 
 #[cfg(any(test, feature = "verbs"))]
 use ibex_verbs::ScatterEntry;
@@ -56,8 +58,9 @@ impl RingMemory {
 pub(crate) enum MessageBytes {
     /// The beginning of memory of the node, in which the message was encoded.
     Lease(LargeLease),
-    /// The program's own memory, all of it, which nobody changes.
-    Slice(RegionSlice),
+    /// The program's own memory, all of it, which nobody changes, and its registration if the path
+    /// requires that.
+    Slice(RegionSlice, Option<Arc<RegisteredMessage>>),
 }
 
 impl From<LargeLease> for MessageBytes {
@@ -67,22 +70,11 @@ impl From<LargeLease> for MessageBytes {
 }
 
 impl MessageBytes {
-    /// Returns the registration by which the RDMA port sends from the memory, if one is attached.
-    fn registered(&self, rdma_port: &RdmaPort) -> Option<Arc<RegisteredMessage>> {
-        match self {
-            Self::Lease(lease) => rdma_port.registered_message(lease.attachments()),
-            Self::Slice(slice) => {
-                let (file, _) = slice.mapped()?;
-                rdma_port.registered_message(&file.attachments())
-            }
-        }
-    }
-
     /// Returns where the message begins in memory that is registered.
     fn offset(&self) -> usize {
         match self {
             Self::Lease(_) => 0,
-            Self::Slice(slice) => slice.mapped().map_or(0, |(_, start)| start),
+            Self::Slice(slice, _) => mapped_file(slice).map_or(0, |(_, start)| start),
         }
     }
 }
@@ -90,21 +82,27 @@ impl MessageBytes {
 /// A large message that is being sent.
 #[derive(Debug)]
 pub(crate) struct MessageMemory {
+    /// The message as a device sends from it. Dropped before `bytes`, whose drop may be waited for.
+    registered: Option<Arc<RegisteredMessage>>,
     bytes: MessageBytes,
     length: usize,
-    /// The message as a device sends from it.
-    registered: Option<Arc<RegisteredMessage>>,
 }
 
 impl MessageMemory {
     /// Takes over a message, which its handle has registered if the path requires that.
     pub(crate) fn new(bytes: MessageBytes, length: usize, path: &FramePath) -> Self {
         let rdma_port = path.rdma_port();
-        let registered = rdma_port.and_then(|rdma_port| bytes.registered(&rdma_port));
+        let (bytes, registered) = match bytes {
+            MessageBytes::Lease(lease) => {
+                let registered = rdma_port.and_then(|port| port.registered_message(&lease));
+                (MessageBytes::Lease(lease), registered)
+            }
+            MessageBytes::Slice(slice, registered) => (MessageBytes::Slice(slice, None), registered),
+        };
         Self {
+            registered,
             bytes,
             length,
-            registered,
         }
     }
 
@@ -125,36 +123,30 @@ impl MessageMemory {
     pub(crate) fn base(&self) -> NonNull<u8> {
         match &self.bytes {
             MessageBytes::Lease(lease) => lease.base(),
-            MessageBytes::Slice(slice) => NonNull::from(&**slice).cast(),
+            MessageBytes::Slice(slice, _) => NonNull::from(&**slice).cast(),
         }
     }
 
-    /// Registers the message with `rdma_port`, unless it is registered already.
+    /// Registers the message with `rdma_port`, unless it is registered already. A slice is copied
+    /// instead: a turn has no time to register the whole file.
     pub(super) fn register(&mut self, rdma_port: &RdmaPort) -> Result<(), MemoryError> {
         let before = self.registered.take();
-        let copy = match &self.bytes {
-            MessageBytes::Lease(lease) => {
-                let memory = (lease.memory(), lease.attachments());
-                let registered = rdma_port.message_to_send(memory, self.length, before)?;
-                self.registered = Some(registered);
+        if let MessageBytes::Slice(slice, _) = &self.bytes {
+            let file = mapped_file(slice);
+            self.registered = file.and_then(|(file, _)| rdma_port.file_to_send(file, before));
+            if self.registered.is_some() {
                 return Ok(());
             }
-            MessageBytes::Slice(slice) => {
-                if let Some((file, _)) = slice.mapped() {
-                    let memory = (file.memory(), &*file.attachments());
-                    let bytes = file.memory().bytes();
-                    self.registered = rdma_port.message_to_send(memory, bytes, before).ok();
-                }
-                match self.registered {
-                    Some(_) => return Ok(()),
-                    None => copied(slice)?,
-                }
-            }
-        };
-        // No frame in flight refers to the slice: a message is registered when its handle hands it
-        // over, or when a new wire replaces one that has ended.
-        self.bytes = copy.into();
-        self.register(rdma_port)
+            // No frame in flight refers to the slice: a message is registered when its handle hands
+            // it over, or when a new wire replaces one that has ended.
+            self.bytes = MessageBytes::Lease(copied(slice)?);
+            return self.register(rdma_port);
+        }
+        if let MessageBytes::Lease(lease) = &self.bytes {
+            let registered = rdma_port.message_to_send(lease, self.length, before)?;
+            self.registered = Some(registered);
+        }
+        Ok(())
     }
 
     /// Returns a chunk of the message as a piece for a device; `None` if it is not registered.

@@ -132,28 +132,37 @@ impl Region {
     }
 
     /// Maps a file, to send from the kernel's own copy of it. Reads all of the file, and so blocks
-    /// for as long as that takes; afterwards the file may be closed. A child of a fork does not
-    /// have the memory.
+    /// for as long as that takes; afterwards the file may be closed. A child of a fork has the
+    /// memory, unless it was sent from over RDMA before.
     ///
     /// # Safety
     ///
     /// While the region or a slice of it exists, nobody changes the file's bytes or makes the file
     /// shorter: no code of this process and no other process. A log segment that is complete, or a
-    /// snapshot, is such a file.
+    /// snapshot, is such a file. Otherwise references to the bytes are to bytes that change, and
+    /// reading past the new end is SIGBUS.
+    ///
+    /// A page that the kernel has dropped meanwhile is read again when it is used. If the medium
+    /// fails then, a read by this process is SIGBUS too, and a write to a connection fails with
+    /// EFAULT, so the session breaks.
     ///
     /// # Errors
     ///
     /// The error of the kernel: the file cannot be mapped or is not open for reading, or its pages
-    /// do not fit into memory.
+    /// do not fit into memory. `InvalidInput` if it is not a regular file.
     pub unsafe fn map(file: &File) -> io::Result<Self> {
-        let length = file.metadata()?.len();
-        let length = usize::try_from(length).map_err(io::Error::other)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            let why = "only a regular file can be mapped as a region";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let length = usize::try_from(metadata.len()).map_err(io::Error::other)?;
         if length == 0 {
             // The kernel maps no range without bytes.
             return Ok(Self::from(Vec::new()));
         }
         let (what, access) = (MemoryUse::LargeMessage, Access::ReadOnly);
-        let memory = Mapping::of_file(what, file.as_fd(), length, access);
+        let memory = Mapping::of_file_for_children(what, file.as_fd(), length, access);
         let memory = memory.map_err(|error| error.source)?;
         Ok(Self::new(RegionBytes::File(MappedBytes {
             attachments: Mutex::default(),
@@ -187,12 +196,19 @@ impl Region {
     /// Waits until no slice exists, for up to `timeout`. Returns whether none does.
     ///
     /// The drop of a slice wakes it. That of a message is dropped by the node's engine, when the
-    /// wire has taken the last byte or the session has ended; if the session resumes after an
-    /// outage, when the peer has confirmed that the message arrived. This call does not turn the
-    /// engine: in a program whose own calls do that (`Driver::Caller`), the thread that waits here
-    /// must not be the one that makes them.
+    /// wire has taken the last byte, the peer has closed the channel, or the session has ended; if
+    /// the session resumes after an outage, when the peer has confirmed that the message arrived.
+    ///
+    /// This call does not turn the engine. Under `Driver::Caller` the thread that waits here must
+    /// not be the one whose calls turn it, and under `Driver::Tasks` not one that the node's tasks
+    /// need: a task awaits `Sender::flush_async` or `wait_acked_async` instead. In a fork of the
+    /// process the call does not wait.
     #[must_use]
     pub fn wait_free(&self, timeout: Duration) -> bool {
+        if fork::is_child() {
+            // The mutex may be locked for ever.
+            return self.is_free();
+        }
         let looking = lock(&self.freed.looking);
         let gone = &self.freed.gone;
         // The answer holds no state that a panic could have left half changed.
@@ -264,15 +280,27 @@ impl RegionSlice {
         }
     }
 
-    /// Returns the mapped file that this is a slice of, if it is one, and where the slice begins in
-    /// it.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn mapped(&self) -> Option<(&MappedBytes, usize)> {
-        match &*self.bytes {
-            RegionBytes::Heap(_) => None,
-            RegionBytes::File(file) => Some((file, self.start)),
-        }
+}
+
+/// Returns the mapped file that `slice` is a part of, if it is one, and where the slice begins in
+/// it.
+#[must_use]
+pub fn mapped_file(slice: &RegionSlice) -> Option<(&MappedBytes, usize)> {
+    match &*slice.bytes {
+        RegionBytes::Heap(_) => None,
+        RegionBytes::File(file) => Some((file, slice.start)),
+    }
+}
+
+impl AsRef<[u8]> for Region {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsRef<[u8]> for RegionSlice {
+    fn as_ref(&self) -> &[u8] {
+        self
     }
 }
 
@@ -374,10 +402,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_mapped_is_an_error_or_empty() {
-        // SAFETY: nobody writes to these, which the kernel cannot map.
+    fn only_a_regular_file_is_mapped() {
+        // SAFETY: nobody writes to these, which are not mapped.
         let map = |path| unsafe { Region::map(&File::open(path).unwrap()) };
-        assert!(map("/dev/null").unwrap().is_empty());
-        assert!(map("/").is_err());
+        for path in ["/dev/null", "/"] {
+            let refused = map(path).expect_err(path);
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        }
     }
 }

@@ -5,14 +5,16 @@ use std::{
     task::{Poll, Waker},
 };
 
-use ibex_protocol::format::record::{LargeAnnouncement, RecordKind};
+use ibex_protocol::format::{
+    control::Ask,
+    record::{LargeAnnouncement, RecordKind},
+};
 use ibex_ring::{memory::RegionSlice, parking::Patience};
 
 use super::{Abort, Entered, SendHandle};
 use crate::{
     endpoint::{send_end::SendEnd, send_producer::SendProducer},
     session::ChannelError,
-    wire::MessageBytes,
 };
 
 impl SendHandle {
@@ -45,15 +47,21 @@ impl Entered<'_> {
             Ok(producer) => {
                 producer.largest = end.path.longest_record(end, &producer.ring);
                 let length = slice.len();
-                let goes_in_place = length > producer.largest
+                let is_large = length > producer.largest
                     && length as u64 <= producer.max_message_bytes
                     // A trace context would follow the bytes.
-                    && !end.state.is_over_or_traced()
-                    && end.path.sends_from(end, slice);
-                if !goes_in_place {
-                    return self.send(Some(length), patience, |slot| copy(slice, slot));
+                    && !end.state.is_over_or_traced();
+                if is_large && end.path.sends_in_place() {
+                    match end.send_in_place(producer, slice, patience) {
+                        Ok(None) => {}
+                        Ok(Some(sequence)) => return Ok(sequence),
+                        Err(error) => {
+                            end.gave_up_waiting();
+                            return Err(error);
+                        }
+                    }
                 }
-                end.send_in_place(producer, slice, patience)
+                return self.send(Some(length), patience, |slot| copy(slice, slot));
             }
             Err(error) => Err(error),
         };
@@ -65,18 +73,27 @@ impl Entered<'_> {
 }
 
 impl SendEnd {
-    /// Sends a message that does not fit the ring from where it lies.
+    /// Sends a message that does not fit the ring from where it lies; `None` if the session cannot.
+    /// The memory is registered once there is room, so that a full channel is not asked in vain.
     fn send_in_place(
         &self,
         producer: &mut SendProducer,
         slice: &RegionSlice,
         patience: Patience,
-    ) -> Result<u64, ChannelError> {
+    ) -> Result<Option<u64>, ChannelError> {
         self.wait_large(producer, slice.len(), patience)?;
         self.wait_room(producer, LargeAnnouncement::MAX_BYTES, patience)?;
-        let bytes = MessageBytes::Slice(slice.clone());
+        let Some(bytes) = self.session.in_place(slice) else {
+            return Ok(None);
+        };
         let announcement = self.hand_over(producer, bytes, slice.len());
-        Ok(self.announce_large(producer, RecordKind::Large, 0, &announcement, slice.len()))
+        let sequence =
+            self.announce_large(producer, RecordKind::Large, 0, &announcement, slice.len());
+        if self.session.resumes {
+            // The slice is held until the peer says that it has the message.
+            self.path.ask_ahead(self, &Ask::received(sequence));
+        }
+        Ok(Some(sequence))
     }
 }
 

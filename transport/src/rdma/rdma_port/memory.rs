@@ -3,7 +3,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
-use ibex_ring::memory::{Attachments, LargeLease, Mapping, MemoryError, MemoryUse, RingLease};
+use ibex_ring::memory::{LargeLease, MappedBytes, MemoryError, MemoryUse, RingLease};
 use ibex_verbs::VerbsError;
 
 use super::{
@@ -21,17 +21,14 @@ impl RdmaPort {
             .map_err(|error| unregistered(MemoryUse::Ring, bytes, error))
     }
 
-    /// Registers the memory of a large message of up to `bytes`, to send from, and attaches the
-    /// registration to it.
+    /// Registers the memory of a large message of up to `bytes`, to send from.
     pub(crate) fn register_message(
         &self,
-        memory: (&Arc<Mapping>, &mut Attachments),
+        lease: &mut LargeLease,
         bytes: usize,
     ) -> Result<(), MemoryError> {
         self.opened()
-            .and_then(|opened| {
-                RegisteredMessage::ensure(self.number, &opened.domain, memory, bytes)
-            })
+            .and_then(|opened| RegisteredMessage::ensure(self.number, &opened.domain, lease, bytes))
             .map(drop)
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
     }
@@ -42,10 +39,8 @@ impl RdmaPort {
         lease: &mut LargeLease,
         bytes: usize,
     ) -> Result<(), MemoryError> {
-        let memory = lease.memory().clone();
-        let memory = (&memory, lease.attachments_mut());
         self.opened()
-            .and_then(|opened| GrantedMemory::ensure(self.number, &opened.domain, memory, bytes))
+            .and_then(|opened| GrantedMemory::ensure(self.number, &opened.domain, lease, bytes))
             .map(drop)
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
     }
@@ -77,12 +72,34 @@ impl RdmaPort {
         RegisteredRing::of(self.number, lease.attachments())
     }
 
-    /// Returns the registration that [`register_message`](Self::register_message) made.
-    pub(crate) fn registered_message(
+    /// Registers a mapped file to send from, once.
+    pub(crate) fn register_file(
         &self,
-        attachments: &Attachments,
+        file: &MappedBytes,
+    ) -> Result<Arc<RegisteredMessage>, MemoryError> {
+        let bytes = file.memory().bytes();
+        self.opened()
+            .and_then(|opened| RegisteredMessage::of_file(self.number, &opened.domain, file))
+            .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
+    }
+
+    /// Returns the registration from which this RDMA port's queue pairs send slices of a file:
+    /// `before`, if it belongs to this RDMA port, otherwise that of
+    /// [`register_file`](Self::register_file), if there is one.
+    pub(crate) fn file_to_send(
+        &self,
+        file: &MappedBytes,
+        before: Option<Arc<RegisteredMessage>>,
     ) -> Option<Arc<RegisteredMessage>> {
-        RegisteredMessage::of(self.number, attachments)
+        let bytes = file.memory().bytes();
+        let is_of = |kept: &RegisteredMessage| kept.is_of(self.number, bytes);
+        let before = before.filter(|before| is_of(before));
+        before.or_else(|| file.attachments().find(is_of))
+    }
+
+    /// Returns the registration that [`register_message`](Self::register_message) made.
+    pub(crate) fn registered_message(&self, lease: &LargeLease) -> Option<Arc<RegisteredMessage>> {
+        RegisteredMessage::of(self.number, lease.attachments())
     }
 
     /// Returns the registration from which this RDMA port's queue pairs send a ring: `before`, if
@@ -107,20 +124,20 @@ impl RdmaPort {
     /// `bytes`.
     pub(crate) fn message_to_send(
         &self,
-        (memory, attachments): (&Arc<Mapping>, &Attachments),
+        lease: &LargeLease,
         bytes: usize,
         before: Option<Arc<RegisteredMessage>>,
     ) -> Result<Arc<RegisteredMessage>, MemoryError> {
         let is_of = |message: &Arc<RegisteredMessage>| message.is_of(self.number, bytes);
-        let kept = || self.registered_message(attachments).filter(is_of);
+        let kept = || self.registered_message(lease).filter(is_of);
         if let Some(message) = before.filter(is_of).or_else(kept) {
             return Ok(message);
         }
-        let number = self.number;
+        let (number, memory) = (self.number, MemoryUse::LargeMessage);
         self.opened()
-            .and_then(|opened| RegisteredMessage::register(number, &opened.domain, memory, bytes))
+            .and_then(|opened| RegisteredMessage::register(number, &opened.domain, lease.memory(), bytes))
             .map(Arc::new)
-            .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
+            .map_err(|error| unregistered(memory, bytes, error))
     }
 }
 
