@@ -137,7 +137,9 @@ fn region_that_nobody_reads(stage: &mut Stage) {
             stage.tell("it is free");
             let mut is_over = false;
             while !is_over {
-                is_over = sender.send_region_timeout(&region.slice(1..), MOMENT).is_err();
+                is_over = sender
+                    .send_region_timeout(&region.slice(1..), MOMENT)
+                    .is_err();
                 while node.poll() {}
             }
             wait_free(&region, &node);

@@ -12,9 +12,9 @@ use ibex_ring::memory::{
 
 use super::SessionShared;
 use crate::{
-    wire::MessageBytes,
     rdma::{LandingPlace, RdmaPort},
     wire::GrantedBlock,
+    wire::MessageBytes,
 };
 
 impl SessionShared {

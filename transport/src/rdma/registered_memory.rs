@@ -214,9 +214,8 @@ impl RegisteredMessage {
         file.memory().keep_from_children();
         let registered = Self::register(rdma_port, domain, file.memory(), bytes)?;
         let mut attachments = file.attachments();
-        attachments.detach(|stale: &Self| {
-            stale.rdma_port == rdma_port || !stale.region.is_registered()
-        });
+        attachments
+            .detach(|stale: &Self| stale.rdma_port == rdma_port || !stale.region.is_registered());
         Ok(attachments.attach(registered))
     }
 

@@ -3,9 +3,7 @@
 use std::{ptr::NonNull, sync::Arc};
 
 use ibex_protocol::transfer::rendezvous::Chunk;
-use ibex_ring::memory::{
-    LargeLease, LargePool, MemoryError, RegionSlice, RingLease, mapped_file,
-};
+use ibex_ring::memory::{LargeLease, LargePool, MemoryError, RegionSlice, RingLease, mapped_file};
 
 #[cfg(any(test, feature = "verbs"))]
 use ibex_verbs::ScatterEntry;
@@ -97,7 +95,9 @@ impl MessageMemory {
                 let registered = rdma_port.and_then(|port| port.registered_message(&lease));
                 (MessageBytes::Lease(lease), registered)
             }
-            MessageBytes::Slice(slice, registered) => (MessageBytes::Slice(slice, None), registered),
+            MessageBytes::Slice(slice, registered) => {
+                (MessageBytes::Slice(slice, None), registered)
+            }
         };
         Self {
             registered,

@@ -279,7 +279,6 @@ impl RegionSlice {
             end: self.start + end,
         }
     }
-
 }
 
 /// Returns the mapped file that `slice` is a part of, if it is one, and where the slice begins in

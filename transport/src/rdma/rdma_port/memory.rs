@@ -135,7 +135,9 @@ impl RdmaPort {
         }
         let (number, memory) = (self.number, MemoryUse::LargeMessage);
         self.opened()
-            .and_then(|opened| RegisteredMessage::register(number, &opened.domain, lease.memory(), bytes))
+            .and_then(|opened| {
+                RegisteredMessage::register(number, &opened.domain, lease.memory(), bytes)
+            })
             .map(Arc::new)
             .map_err(|error| unregistered(memory, bytes, error))
     }

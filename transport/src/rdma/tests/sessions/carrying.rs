@@ -2,12 +2,7 @@
 
 use std::{iter, slice};
 
-use ibex_verbs::{
-    GidEntry,
-    discovery::Choice,
-    provider::fake::{Call, FakeClock},
-};
-use rustix::io::Errno;
+use ibex_verbs::{GidEntry, discovery::Choice, provider::fake::FakeClock};
 
 use super::*;
 use crate::wire::{MessageBytes, MessageMemory, register_with};
