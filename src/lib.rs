@@ -204,6 +204,7 @@ mod peers;
 #[cfg(feature = "verbs")]
 pub mod rdma;
 mod receiver;
+mod region;
 mod reservation;
 mod resuming;
 mod security_stats;
@@ -249,6 +250,7 @@ pub use ibex_codec::{Serde, SerdeBorrowed, serde, serde_bytes};
 pub use ibex_bootstrap::{FabricKind as Fabric, Integrity, Policy};
 pub use ibex_protocol::format::control::{CloseReason, Role};
 pub use ibex_protocol::format::trace_context::{InvalidTraceContext, TraceContext};
+pub use ibex_ring::memory::{Region, RegionSlice};
 pub use ibex_tls::AuthenticatedAs;
 #[cfg(feature = "tls")]
 pub use ibex_tls::{Encryption, Security, SecurityError, SharedSecret, rustls};

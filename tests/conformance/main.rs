@@ -39,6 +39,7 @@ mod observing;
 mod opening;
 mod parting;
 mod refusing;
+mod regions;
 mod reserving;
 mod resting;
 mod secured;
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
         handling::SCENARIOS,
         acknowledging::SCENARIOS,
         refusing::SCENARIOS,
+        regions::SCENARIOS,
         reserving::SCENARIOS,
         resting::SCENARIOS,
         selecting::SCENARIOS,

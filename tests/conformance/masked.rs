@@ -130,6 +130,7 @@ const STOPPED: &[&str] = &[
     "close_reports_twice",
     "close_in_two_threads",
     "close_with_a_stopped_peer",
+    "held_regions",
     "session_end_with_a_stopped_peer",
     "computes_for_a_minute",
     "stopped_under_load",

@@ -3,6 +3,7 @@
 mod blame;
 mod ending;
 mod limits;
+mod regions;
 mod streams;
 
 use std::{

@@ -264,7 +264,7 @@ impl SendHandle {
 
     /// Runs `attempt` with the right to the producer, for a task. Pending while another handle has
     /// the producer, or `attempt` finds no room.
-    fn poll_entered<R>(
+    pub(super) fn poll_entered<R>(
         &mut self,
         waker: &Waker,
         mut attempt: impl FnMut(Entered<'_>) -> Result<R, ChannelError>,

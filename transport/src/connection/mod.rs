@@ -47,10 +47,7 @@ use ibex_protocol::{
     timer::TimerTable,
     transfer::eager_write::LandingId,
 };
-use ibex_ring::{
-    Released,
-    memory::{LargeLease, RingLease},
-};
+use ibex_ring::{Released, memory::RingLease};
 
 pub(crate) use self::core::Core;
 pub(crate) use context::{Context, Surroundings};
@@ -65,7 +62,7 @@ use crate::{
     node::{Looks, SessionShared},
     session::{EndCause, HeldPlace},
     shared_memory::UnixWires,
-    wire::{AnyWire, Tools, Wire, WireParts, WireSocket, WireStart},
+    wire::{AnyWire, MessageBytes, Tools, Wire, WireParts, WireSocket, WireStart},
 };
 pub(crate) use reconnect::Reconnect;
 use shared_memory::SharedMemory;
@@ -269,11 +266,14 @@ impl Connection {
         end: u32,
         sequence: u64,
         length: usize,
-        memory: LargeLease,
+        bytes: MessageBytes,
     ) -> Option<LandingId> {
         let core = &mut self.core;
         let senders = &mut core.ends.senders;
-        let block = senders.take_large(end, sequence, length, memory, &mut core.common);
+        let block = senders.take_large(end, sequence, length, bytes, &mut core.common);
+        if senders.is_over(end) {
+            senders.forget_large(end, &mut core.retained);
+        }
         self.register_late(end);
         block
     }

@@ -242,6 +242,7 @@ impl Core {
         if self.ends.senders.ends.contains(end) {
             let why = End::Cause(EndCause::PeerClosed(reason));
             self.ends.end(end, why, &mut context.wakers);
+            self.ends.senders.forget_large(end, &mut self.retained);
         }
     }
 }

@@ -36,13 +36,16 @@ impl Retained {
         });
     }
 
-    /// Keeps a large message of an end that stays open, until frame `until` is gone.
-    pub(super) fn keep_message(&mut self, end: Arc<SendEnd>, message: LargeOut, until: u64) {
+    /// Keeps a large message until frame `until` is gone, or as long as any frame that is now in
+    /// flight.
+    pub(super) fn keep_message(
+        &mut self,
+        end: Arc<SendEnd>,
+        message: LargeOut,
+        until: Option<u64>,
+    ) {
         let memory = Memory::Message { end, message };
-        self.0.push(Item {
-            until: Some(until),
-            memory,
-        });
+        self.0.push(Item { until, memory });
     }
 
     #[inline]

@@ -12,13 +12,13 @@ use ibex_protocol::{
 use ibex_ring::{
     Arm, Consumer, Mapped, Released,
     end_status::{ReceiverWords, Words},
-    memory::{LargeLease, RingLease},
+    memory::RingLease,
 };
 
 use super::{core::Common, idle::SenderSilence, retained::Retained};
 use crate::{
     endpoint::{send_end::SendEnd, stats::ChannelTotals},
-    wire::{AnyWire, MessageMemory, RingMemory, Wire},
+    wire::{AnyWire, MessageBytes, MessageMemory, RingMemory, Wire},
 };
 
 /// The sending ends of a session.
@@ -110,7 +110,7 @@ impl SendLink {
         if kept {
             self.large[index].sent_in = Some(until);
         } else if let Some(large) = self.large.remove(index) {
-            retained.keep_message(self.end.clone(), large, until);
+            retained.keep_message(self.end.clone(), large, Some(until));
         }
         true
     }
@@ -131,7 +131,7 @@ impl SendLink {
             }
             // A message that arrived over an earlier wire is in no frame of this one.
             let until = large.sent_in.unwrap_or(0);
-            retained.keep_message(self.end.clone(), large, until);
+            retained.keep_message(self.end.clone(), large, Some(until));
             any = true;
         }
         any
@@ -282,6 +282,21 @@ impl Senders {
         sender.silence = Some(SenderSilence::new());
     }
 
+    /// Returns whether the end is over.
+    pub(super) fn is_over(&self, end: u32) -> bool {
+        let sender = self.ends.get(end);
+        sender.is_some_and(|sender| sender.end.state.is_over())
+    }
+
+    /// Gives up the large messages of an end whose peer takes none any more.
+    pub(super) fn forget_large(&mut self, end: u32, retained: &mut Retained) {
+        if let Some(sender) = self.ends.get_mut(end) {
+            for large in sender.large.drain(..) {
+                retained.keep_message(sender.end.clone(), large, None);
+            }
+        }
+    }
+
     /// Takes over a large message. It waits for its grant, or goes into the block that this
     /// returns.
     pub(super) fn take_large(
@@ -289,13 +304,13 @@ impl Senders {
         end: u32,
         sequence: u64,
         length: usize,
-        memory: LargeLease,
+        bytes: MessageBytes,
         common: &mut Common,
     ) -> Option<LandingId> {
         let sender = self.ends.get_mut(end)?;
         sender.large.push_back(LargeOut {
             sequence,
-            memory: MessageMemory::new(memory, length, &common.shared.frame_path),
+            memory: MessageMemory::new(bytes, length, &common.shared.frame_path),
             sent_in: None,
         });
         let ends = &mut common.session.ends;

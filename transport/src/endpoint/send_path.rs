@@ -142,6 +142,12 @@ impl SendPath {
         }
     }
 
+    /// Returns whether large messages may be sent from the program's own memory. A peer that reads in
+    /// place maps memory of this node alone.
+    pub(crate) fn sends_in_place(&self) -> bool {
+        matches!(self, Self::Framed)
+    }
+
     /// Takes memory for a large message of `bytes`. Fewer than [`most_large`](Self::most_large)
     /// have memory. `forget` tells the peer of slots, one bit each, that do not have their segment
     /// any more.

@@ -6,12 +6,15 @@ use ibex_protocol::transfer::{
     eager_write::{LANDING_BYTES, LANDINGS_PER_CHANNEL},
     rendezvous::RemoteMemory,
 };
-use ibex_ring::memory::{LargeLease, LargePool, MemoryError, RingArena, RingLease};
+use ibex_ring::memory::{
+    LargeLease, LargePool, MemoryError, RegionSlice, RingArena, RingLease, mapped_file,
+};
 
 use super::SessionShared;
 use crate::{
     rdma::{LandingPlace, RdmaPort},
     wire::GrantedBlock,
+    wire::MessageBytes,
 };
 
 impl SessionShared {
@@ -34,6 +37,24 @@ impl SessionShared {
             self.unless_lost(&rdma_port, registered)?;
         }
         Ok(lease)
+    }
+
+    /// Returns a message in the program's own memory, if the session can send it from there: over a
+    /// connection always, over RDMA from a mapped file that can be registered. All of the file is,
+    /// once for each port. That takes long, so it runs on a handle's thread.
+    pub(crate) fn in_place(&self, slice: &RegionSlice) -> Option<MessageBytes> {
+        let Some(rdma_port) = self.frame_path.rdma_port() else {
+            return Some(MessageBytes::Slice(slice.clone(), None));
+        };
+        let (file, _) = mapped_file(slice)?;
+        match rdma_port.register_file(file) {
+            Ok(registered) => Some(MessageBytes::Slice(slice.clone(), Some(registered))),
+            Err(error) => {
+                let peer = self.peer_in_log();
+                tracing::debug!(%peer, %error, "a slice of a region is copied");
+                None
+            }
+        }
     }
 
     /// Ignores a failed registration if the session resumes over another wire. This is so where it

@@ -7,7 +7,7 @@ mod port_counters;
 use std::sync::Arc;
 
 use ibex_protocol::{framing::Carriage, transfer::rendezvous::RemoteMemory};
-use ibex_ring::memory::{LargeLease, MemoryError, RingLease};
+use ibex_ring::memory::{LargeLease, MappedBytes, MemoryError, RingLease};
 
 pub(crate) use port_counters::PortCounts;
 
@@ -81,6 +81,21 @@ impl RdmaPort {
     }
 
     pub(crate) fn registered_ring(&self, _: &RingLease) -> Option<Arc<RegisteredRing>> {
+        match *self {}
+    }
+
+    pub(crate) fn register_file(
+        &self,
+        _: &MappedBytes,
+    ) -> Result<Arc<RegisteredMessage>, MemoryError> {
+        match *self {}
+    }
+
+    pub(crate) fn file_to_send(
+        &self,
+        _: &MappedBytes,
+        _: Option<Arc<RegisteredMessage>>,
+    ) -> Option<Arc<RegisteredMessage>> {
         match *self {}
     }
 

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
-use ibex_ring::memory::{Attachments, LargeLease, Mapping, RingLease};
+use ibex_ring::memory::{Attachments, LargeLease, MappedBytes, Mapping, RingLease};
 use ibex_verbs::{
     DeviceMemory, MemoryRegion, ProtectionDomain, RegionAccess, ScatterEntry, VerbsError,
 };
@@ -139,11 +139,11 @@ unsafe impl DeviceMemory for Beginning {
 impl Beginning {
     fn register(
         domain: &ProtectionDomain,
-        lease: &LargeLease,
+        memory: &Arc<Mapping>,
         bytes: usize,
         access: RegionAccess,
     ) -> Result<MemoryRegion<Self>, VerbsError> {
-        let memory = lease.memory().clone();
+        let memory = memory.clone();
         let bytes = bytes.min(memory.bytes());
         MemoryRegion::register(domain, Self { memory, bytes }, access)
     }
@@ -167,7 +167,7 @@ impl<U: LargeUse> LargeRegion<U> {
         attachments.detach(|registered: &Self| {
             registered.rdma_port == rdma_port || !registered.region.is_registered()
         });
-        let registered = Self::register(rdma_port, domain, lease, bytes)?;
+        let registered = Self::register(rdma_port, domain, lease.memory(), bytes)?;
         Ok(lease.attachments_mut().attach(registered))
     }
 
@@ -175,12 +175,12 @@ impl<U: LargeUse> LargeRegion<U> {
     pub(super) fn register(
         rdma_port: u64,
         domain: &ProtectionDomain,
-        lease: &LargeLease,
+        memory: &Arc<Mapping>,
         bytes: usize,
     ) -> Result<Self, VerbsError> {
         Ok(Self {
             rdma_port,
-            region: Beginning::register(domain, lease, bytes, U::ACCESS)?,
+            region: Beginning::register(domain, memory, bytes, U::ACCESS)?,
             used: PhantomData,
         })
     }
@@ -197,6 +197,28 @@ impl<U: LargeUse> LargeRegion<U> {
 }
 
 impl RegisteredMessage {
+    /// Registers a mapped file, unless it is registered already. This takes long and is done outside
+    /// the turn, without the lock of the file, which turns take.
+    pub(super) fn of_file(
+        rdma_port: u64,
+        domain: &ProtectionDomain,
+        file: &MappedBytes,
+    ) -> Result<Arc<Self>, VerbsError> {
+        let bytes = file.memory().bytes();
+        let kept = file
+            .attachments()
+            .find(|kept: &Self| kept.is_of(rdma_port, bytes));
+        if let Some(kept) = kept {
+            return Ok(kept);
+        }
+        file.memory().keep_from_children();
+        let registered = Self::register(rdma_port, domain, file.memory(), bytes)?;
+        let mut attachments = file.attachments();
+        attachments
+            .detach(|stale: &Self| stale.rdma_port == rdma_port || !stale.region.is_registered());
+        Ok(attachments.attach(registered))
+    }
+
     /// Returns a part of the buffer as a piece for the device.
     #[inline]
     #[must_use]

@@ -12,7 +12,7 @@ use ibex_protocol::{
 };
 use ibex_ring::{
     Released,
-    memory::{LargeLease, RingLease},
+    memory::RingLease,
     parking::{Condition, TimedOut},
 };
 
@@ -22,6 +22,7 @@ use crate::{
     endpoint::receive_end::ReceiveEnd,
     node::{EngineRequests, Mark, SessionShared, What},
     session::EngineId,
+    wire::MessageBytes,
 };
 
 impl SessionShared {
@@ -224,9 +225,9 @@ impl EngineRequests {
         end: u32,
         sequence: u64,
         length: usize,
-        memory: LargeLease,
+        bytes: MessageBytes,
     ) -> Option<LandingId> {
-        let landing = self.on_link(|link, _| link.send_large(end, sequence, length, memory));
+        let landing = self.on_link(|link, _| link.send_large(end, sequence, length, bytes));
         landing.flatten()
     }
 

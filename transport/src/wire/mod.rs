@@ -45,7 +45,7 @@ pub use parts::WireParts;
 pub(crate) use parts::WireStart;
 pub(crate) use reactor::{Reactor, Reports};
 pub use reactor::{Rearm, Watcher};
-pub(crate) use send_memory::{MessageMemory, RingMemory, register_with};
+pub(crate) use send_memory::{MessageBytes, MessageMemory, RingMemory, register_with};
 pub(crate) use socket::WireSocket;
 pub(crate) use tools::Tools;
 pub(crate) use turn_share::PASSED_PER_TURN;

@@ -3,7 +3,10 @@
 use std::{ptr::NonNull, sync::Arc};
 
 use ibex_protocol::transfer::rendezvous::Chunk;
-use ibex_ring::memory::{LargeLease, MemoryError, RingLease};
+use ibex_ring::memory::{LargeLease, LargePool, MemoryError, RegionSlice, RingLease, mapped_file};
+
+#[cfg(any(test, feature = "verbs"))]
+use ibex_verbs::ScatterEntry;
 
 use crate::{
     rdma::{RdmaPort, RegisteredMessage, RegisteredRing},
@@ -48,24 +51,58 @@ impl RingMemory {
     }
 }
 
+/// The bytes of a large message.
+#[derive(Debug)]
+pub(crate) enum MessageBytes {
+    /// The beginning of memory of the node, in which the message was encoded.
+    Lease(LargeLease),
+    /// The program's own memory, all of it, which nobody changes, and its registration if the path
+    /// requires that.
+    Slice(RegionSlice, Option<Arc<RegisteredMessage>>),
+}
+
+impl From<LargeLease> for MessageBytes {
+    fn from(lease: LargeLease) -> Self {
+        Self::Lease(lease)
+    }
+}
+
+impl MessageBytes {
+    /// Returns where the message begins in memory that is registered.
+    fn offset(&self) -> usize {
+        match self {
+            Self::Lease(_) => 0,
+            Self::Slice(slice, _) => mapped_file(slice).map_or(0, |(_, start)| start),
+        }
+    }
+}
+
 /// A large message that is being sent.
 #[derive(Debug)]
 pub(crate) struct MessageMemory {
-    memory: LargeLease,
-    length: usize,
-    /// The message as a device sends from it.
+    /// The message as a device sends from it. Dropped before `bytes`, whose drop may be waited for.
     registered: Option<Arc<RegisteredMessage>>,
+    bytes: MessageBytes,
+    length: usize,
 }
 
 impl MessageMemory {
     /// Takes over a message, which its handle has registered if the path requires that.
-    pub(crate) fn new(memory: LargeLease, length: usize, path: &FramePath) -> Self {
+    pub(crate) fn new(bytes: MessageBytes, length: usize, path: &FramePath) -> Self {
         let rdma_port = path.rdma_port();
-        let registered = rdma_port.and_then(|rdma_port| rdma_port.registered_message(&memory));
+        let (bytes, registered) = match bytes {
+            MessageBytes::Lease(lease) => {
+                let registered = rdma_port.and_then(|port| port.registered_message(&lease));
+                (MessageBytes::Lease(lease), registered)
+            }
+            MessageBytes::Slice(slice, registered) => {
+                (MessageBytes::Slice(slice, None), registered)
+            }
+        };
         Self {
-            memory,
-            length,
             registered,
+            bytes,
+            length,
         }
     }
 
@@ -84,22 +121,51 @@ impl MessageMemory {
     /// Returns the message's first byte.
     #[inline]
     pub(crate) fn base(&self) -> NonNull<u8> {
-        self.memory.base()
+        match &self.bytes {
+            MessageBytes::Lease(lease) => lease.base(),
+            MessageBytes::Slice(slice, _) => NonNull::from(&**slice).cast(),
+        }
     }
 
-    /// Registers the message with `rdma_port`, unless it is registered already.
+    /// Registers the message with `rdma_port`, unless it is registered already. A slice is copied
+    /// instead: a turn has no time to register the whole file.
     pub(super) fn register(&mut self, rdma_port: &RdmaPort) -> Result<(), MemoryError> {
         let before = self.registered.take();
-        let registered = rdma_port.message_to_send(&self.memory, self.length, before)?;
-        self.registered = Some(registered);
+        if let MessageBytes::Slice(slice, _) = &self.bytes {
+            let file = mapped_file(slice);
+            self.registered = file.and_then(|(file, _)| rdma_port.file_to_send(file, before));
+            if self.registered.is_some() {
+                return Ok(());
+            }
+            // No frame in flight refers to the slice: a message is registered when its handle hands
+            // it over, or when a new wire replaces one that has ended.
+            self.bytes = MessageBytes::Lease(copied(slice)?);
+            return self.register(rdma_port);
+        }
+        if let MessageBytes::Lease(lease) = &self.bytes {
+            let registered = rdma_port.message_to_send(lease, self.length, before)?;
+            self.registered = Some(registered);
+        }
         Ok(())
     }
 
-    /// Returns the message as a device sends from it.
+    /// Returns a chunk of the message as a piece for a device; `None` if it is not registered.
     #[inline]
-    pub(super) fn registered(&self) -> Option<&RegisteredMessage> {
-        self.registered.as_deref()
+    #[cfg(any(test, feature = "verbs"))]
+    pub(super) fn piece(&self, chunk: Chunk) -> Option<ScatterEntry<'_>> {
+        let start = self.bytes.offset() + chunk.offset as usize;
+        let registered = self.registered.as_deref()?;
+        Some(registered.piece(start..start + chunk.bytes))
     }
+}
+
+/// Copies the program's memory to memory that a device may send from, and that no pool keeps.
+fn copied(slice: &RegionSlice) -> Result<LargeLease, MemoryError> {
+    let mut lease = LargePool::new(0, 0).take(slice.len())?;
+    for (to, from) in lease.slot().iter_mut().zip(&**slice) {
+        to.write(*from);
+    }
+    Ok(lease)
 }
 
 /// Registers memory to send from with a device, unless it is registered already.

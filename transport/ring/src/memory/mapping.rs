@@ -127,6 +127,18 @@ impl Mapping {
         bytes: usize,
         access: Access,
     ) -> Result<Self, MemoryError> {
+        let mapping = Self::of_file_for_children(what, fd, bytes, access)?;
+        mapping.keep_from_children();
+        Ok(mapping)
+    }
+
+    /// The first `bytes` of a file, as [`of_file`](Self::of_file) maps them. A child has them too.
+    pub(super) fn of_file_for_children(
+        what: MemoryUse,
+        fd: BorrowedFd<'_>,
+        bytes: usize,
+        access: Access,
+    ) -> Result<Self, MemoryError> {
         // SAFETY: a null hint without MAP_FIXED takes a range that is not in use.
         let base = unsafe {
             mmap(
@@ -143,7 +155,6 @@ impl Mapping {
             base: non_null(base),
             bytes,
         };
-        mapping.keep_from_children();
         mapping.populate(what, bytes, access)?;
         Ok(mapping)
     }
@@ -218,7 +229,7 @@ impl Mapping {
     /// Leaves a hole here in a fork of this process. So a child cannot write what a peer reads, and
     /// a page that a device writes to stays ours. Before Linux 5.12 the kernel gave the child the
     /// page that the device has, and this process a copy at the next store.
-    pub(super) fn keep_from_children(&self) {
+    pub fn keep_from_children(&self) {
         let start = self.base.as_ptr().addr();
         // SAFETY: the range is mapped (rule 1). A child does not touch it (`fork`, rule 3).
         unsafe { fork::keep_from_children(start..start + self.bytes) };

@@ -29,6 +29,7 @@ mod mapping;
 mod memfd;
 mod mirrored;
 mod process_limit;
+mod region;
 
 pub use arena::{LARGEST_RING_BYTES, Ring, RingArena, RingLease, SMALLEST_RING_BYTES};
 pub use attachments::Attachments;
@@ -46,6 +47,7 @@ pub use mapping::{Access, Mapping};
 pub use memfd::{create_memfd, create_ring_memfd};
 pub use mirrored::MirroredMapping;
 pub use process_limit::process_memory_limit;
+pub use region::{MappedBytes, Region, RegionSlice, mapped_file};
 
 #[cfg(any(test, feature = "probe"))]
 pub mod probe;

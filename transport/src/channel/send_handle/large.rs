@@ -13,6 +13,7 @@ use crate::endpoint::{
     send_producer::{LargePlace, SendProducer},
 };
 use crate::session::{ChannelError, FailureReason, Full};
+use crate::wire::MessageBytes;
 
 /// Steps that need the right to the producer.
 impl SendEnd {
@@ -50,6 +51,19 @@ impl SendEnd {
         bytes: usize,
         patience: Patience,
     ) -> Result<LargePlace, ChannelError> {
+        self.wait_large(producer, bytes, patience)?;
+        let forget = |emptied| self.session.requests.pass_forget(self.id, emptied);
+        let place = self.path.take_large(self, producer, bytes, forget);
+        place.map_err(|error| self.failed(FailureReason::Memory(error)))
+    }
+
+    /// Waits while the allowed number of large messages, or of their bytes, is under way.
+    pub(super) fn wait_large(
+        &self,
+        producer: &mut SendProducer,
+        bytes: usize,
+        patience: Patience,
+    ) -> Result<(), ChannelError> {
         let (most, all_out) = self.path.most_large(self, bytes);
         let all_out = |_: &SendProducer| all_out;
         self.wait_until(producer, patience, (Ask::default(), all_out), |producer| {
@@ -60,10 +74,7 @@ impl SendEnd {
         self.wait_until(producer, patience, (FOR_RELEASE, full), |producer| {
             self.path.retire_large(self, producer);
             producer.admits(bytes)
-        })?;
-        let forget = |emptied| self.session.requests.pass_forget(self.id, emptied);
-        let place = self.path.take_large(self, producer, bytes, forget);
-        place.map_err(|error| self.failed(FailureReason::Memory(error)))
+        })
     }
 
     /// Publishes the announcement of the message in `place`. The caller has made sure that the ring
@@ -76,25 +87,15 @@ impl SendEnd {
         place: LargePlace,
         length: usize,
     ) -> u64 {
-        let sequence = producer.ring.sequence() + 1;
         // The engine must know of the bytes before any reader can see the announcement.
         let (slot, announcement) = match place {
-            LargePlace::Lease(lease) => {
-                let session = &self.session;
-                let landing = session
-                    .requests
-                    .send_large(self.id, sequence, length, lease);
-                let announcement = match landing {
-                    None => LargeAnnouncement::in_chunks(length),
-                    Some(landing) => LargeAnnouncement::in_landing(length, landing),
-                };
-                (0, announcement)
-            }
+            LargePlace::Lease(lease) => (0, self.hand_over(producer, lease.into(), length)),
             LargePlace::Slot(slot) => {
                 let place = producer.segments.slot(slot);
                 let (capacity, fd) = (place.capacity(), place.announce());
                 let is_new = fd.is_some();
                 if is_new {
+                    let sequence = producer.ring.sequence() + 1;
                     let session = &self.session;
                     session
                         .requests
@@ -103,6 +104,35 @@ impl SendEnd {
                 (slot, LargeAnnouncement::in_segment(length, slot, is_new))
             }
         };
+        self.announce_large(producer, kind, slot, &announcement, length)
+    }
+
+    /// Hands the bytes of the next message to the engine, and returns its announcement.
+    pub(super) fn hand_over(
+        &self,
+        producer: &SendProducer,
+        bytes: MessageBytes,
+        length: usize,
+    ) -> LargeAnnouncement {
+        let sequence = producer.ring.sequence() + 1;
+        let requests = &self.session.requests;
+        match requests.send_large(self.id, sequence, length, bytes) {
+            None => LargeAnnouncement::in_chunks(length),
+            Some(landing) => LargeAnnouncement::in_landing(length, landing),
+        }
+    }
+
+    /// Publishes the announcement of a message whose bytes are known to the engine or, in `slot`,
+    /// to the peer.
+    pub(super) fn announce_large(
+        &self,
+        producer: &mut SendProducer,
+        kind: RecordKind,
+        slot: u32,
+        announcement: &LargeAnnouncement,
+        length: usize,
+    ) -> u64 {
+        let sequence = producer.ring.sequence() + 1;
         for (to, from) in producer.ring.slot().iter_mut().zip(announcement.bytes()) {
             to.write(*from);
         }

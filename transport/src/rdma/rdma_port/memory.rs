@@ -3,7 +3,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
-use ibex_ring::memory::{LargeLease, MemoryError, MemoryUse, RingLease};
+use ibex_ring::memory::{LargeLease, MappedBytes, MemoryError, MemoryUse, RingLease};
 use ibex_verbs::VerbsError;
 
 use super::{
@@ -72,6 +72,31 @@ impl RdmaPort {
         RegisteredRing::of(self.number, lease.attachments())
     }
 
+    /// Registers a mapped file to send from, once.
+    pub(crate) fn register_file(
+        &self,
+        file: &MappedBytes,
+    ) -> Result<Arc<RegisteredMessage>, MemoryError> {
+        let bytes = file.memory().bytes();
+        self.opened()
+            .and_then(|opened| RegisteredMessage::of_file(self.number, &opened.domain, file))
+            .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
+    }
+
+    /// Returns the registration from which this RDMA port's queue pairs send slices of a file:
+    /// `before`, if it belongs to this RDMA port, otherwise that of
+    /// [`register_file`](Self::register_file), if there is one.
+    pub(crate) fn file_to_send(
+        &self,
+        file: &MappedBytes,
+        before: Option<Arc<RegisteredMessage>>,
+    ) -> Option<Arc<RegisteredMessage>> {
+        let bytes = file.memory().bytes();
+        let is_of = |kept: &RegisteredMessage| kept.is_of(self.number, bytes);
+        let before = before.filter(|before| is_of(before));
+        before.or_else(|| file.attachments().find(is_of))
+    }
+
     /// Returns the registration that [`register_message`](Self::register_message) made.
     pub(crate) fn registered_message(&self, lease: &LargeLease) -> Option<Arc<RegisteredMessage>> {
         RegisteredMessage::of(self.number, lease.attachments())
@@ -110,7 +135,9 @@ impl RdmaPort {
         }
         let (number, memory) = (self.number, MemoryUse::LargeMessage);
         self.opened()
-            .and_then(|opened| RegisteredMessage::register(number, &opened.domain, lease, bytes))
+            .and_then(|opened| {
+                RegisteredMessage::register(number, &opened.domain, lease.memory(), bytes)
+            })
             .map(Arc::new)
             .map_err(|error| unregistered(memory, bytes, error))
     }

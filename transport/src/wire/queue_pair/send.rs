@@ -16,7 +16,7 @@ use super::{PairState, QueuePairWire};
 use crate::{
     rdma::{DeviceMapping, SEND_BATCH, SEND_ENTRIES, SendSlots},
     session::SessionCounters,
-    wire::{Frames, MessageMemory, RingMemory},
+    wire::{Frames, RingMemory},
 };
 
 /// The sending half of a queue pair.
@@ -448,12 +448,8 @@ fn pieces<F: Frames>(frames: &F, body: Body) -> [Option<ScatterEntry<'_>>; 2] {
         | Body::Write { end, chunk, .. }
         | Body::Landing { end, chunk, .. } => {
             let message = frames.message(end, chunk.sequence);
-            let registered = message.and_then(MessageMemory::registered);
-            let start = chunk.offset as usize;
-            let piece = registered
-                .expect(unregistered)
-                .piece(start..start + chunk.bytes);
-            [Some(piece), None]
+            let piece = message.and_then(|message| message.piece(chunk));
+            [Some(piece.expect(unregistered)), None]
         }
     }
 }

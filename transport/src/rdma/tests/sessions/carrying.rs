@@ -1,8 +1,11 @@
 //! Messages of sessions over queue pairs, and their cost.
 
+use std::{iter, slice};
+
 use ibex_verbs::{GidEntry, discovery::Choice, provider::fake::FakeClock};
 
 use super::*;
+use crate::wire::{MessageBytes, MessageMemory, register_with};
 
 #[test]
 fn records_arrive_in_order_several_to_a_frame_and_are_read_in_place() {
@@ -165,5 +168,27 @@ fn packets_come_from_the_interface_that_was_chosen() {
             .filter_map(|one| one.attributes.address.route);
         assert_eq!(routes.next_back().unwrap().source_index, index);
         drop(made);
+    }
+}
+
+/// A session may get a device after its handle has handed a slice over.
+#[test]
+fn a_slice_that_a_device_cannot_have_is_copied_for_it() {
+    let stage = Stage::new();
+    let Node {
+        session, rdma_port, ..
+    } = &stage.nodes[0];
+    let bytes = payload(1, 300_000);
+    let heap = Region::from(bytes.clone()).slice(..);
+    for from in [heap, mapped(&bytes)] {
+        let (lies_at, length) = (from.as_ptr(), from.len());
+        let from = MessageBytes::Slice(from, None);
+        let mut message = MessageMemory::new(from, length, &session.frame_path);
+        assert_eq!(message.base().as_ptr().cast_const(), lies_at);
+        register_with(rdma_port, None, iter::once(&mut message)).unwrap();
+        assert_ne!(message.base().as_ptr().cast_const(), lies_at);
+        // SAFETY: these are the message's bytes, which nobody writes.
+        let copy = unsafe { slice::from_raw_parts(message.base().as_ptr(), length) };
+        assert!(*copy == bytes[..]);
     }
 }

@@ -24,14 +24,18 @@ mod waiting;
 
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::{array, mem::MaybeUninit, ptr};
+use std::{array, fs::File, io::Write as _, mem::MaybeUninit, ptr};
 
 use ibex_protocol::format::{
     channel_window::{ChannelWindow, HALF_WINDOW},
     control::ChannelSpec,
 };
-use ibex_ring::parking::Patience;
+use ibex_ring::{
+    memory::{Region, RegionSlice},
+    parking::Patience,
+};
 use ibex_verbs::{VerbsError, discovery::DeviceKind, provider::fake::FakeProvider};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::{DEVICE, choice, one_device, soft_roce};
 use crate::{
@@ -295,6 +299,17 @@ fn end_cause(error: &ChannelError) -> EndCause {
 
 fn try_send(sender: &mut SendHandle, bytes: &[u8]) -> Result<u64, ChannelError> {
     sender.send(Some(bytes.len()), Patience::None, |slot| fill(slot, bytes))
+}
+
+/// Maps a file of a message, and returns the part that it is.
+fn mapped(message: &[u8]) -> RegionSlice {
+    const BEFORE: &[u8] = &[0xee; 4099];
+    let file = memfd_create("ibex-test", MemfdFlags::CLOEXEC).unwrap();
+    let mut file = File::from(file);
+    file.write_all(BEFORE).unwrap();
+    file.write_all(message).unwrap();
+    // SAFETY: the file has no name, and nobody else has it open.
+    unsafe { Region::map(&file) }.unwrap().slice(BEFORE.len()..)
 }
 
 /// Encodes bytes that are encoded already.

@@ -1,0 +1,186 @@
+//! Messages from memory that the program owns.
+
+use ibex::{Fabric, Node, Region};
+
+use crate::common::{
+    payload,
+    scenario::{Scenario, Side},
+    stage::{LONG, MOMENT, Stage, receiver, sender},
+    stream::{assert_ended, receive_all},
+};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("regions", regions),
+    Scenario::new("held_regions", held_regions),
+    Scenario::new("region_that_nobody_reads", region_that_nobody_reads),
+    Scenario::new("region_of_a_killed_peer", region_of_a_killed_peer).kills(Side::Listener),
+];
+
+/// Around the longest record over TCP, and far beyond, mixed with short ones.
+const LENGTHS: [usize; 9] = [
+    0,
+    1,
+    64 << 10,
+    (128 << 10) + 1,
+    128 << 10,
+    1 << 20,
+    100,
+    3 << 20,
+    (128 << 10) + 9,
+];
+
+/// A message that neither end has memory for before the other grants it.
+const LONG_BYTES: usize = 3 << 20;
+
+/// Turns the node until no slice of the region is left.
+fn wait_free(region: &Region, node: &Node) {
+    while !region.wait_free(MOMENT) {
+        while node.poll() {}
+    }
+}
+
+/// Slices of one region, each at an odd place of it, by every kind of call, mixed with copied
+/// messages. When all have arrived, the region is the program's again, unchanged.
+fn regions(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let length = |sequence: u64| LENGTHS[(sequence as usize - 1) / 2 % LENGTHS.len()];
+    let last = 2 * 2 * LENGTHS.len() as u64;
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "regions");
+            let mut bytes = vec![0xee; 3];
+            let mut slices = Vec::new();
+            for sequence in 1..=last {
+                let start = bytes.len();
+                bytes.extend(payload::numbered(sequence, length(sequence)));
+                slices.push(start..bytes.len());
+            }
+            let region = Region::from(bytes.clone());
+            for (sequence, range) in (1..=last).zip(slices) {
+                let slice = region.slice(range);
+                let sent = match sequence % 3 {
+                    0 => sender.send(&slice),
+                    1 => sender.send_region(&slice),
+                    _ => sender.send_region_timeout(&slice, LONG),
+                };
+                assert_eq!(sent.expect("sent"), sequence);
+            }
+            sender.close().expect("delivered");
+            wait_free(&region, &node);
+            assert_eq!(region.into_vec().expect("no slice is left"), bytes);
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "regions");
+            receive_all(&mut receiver, last, length);
+            assert_ended(receiver);
+        }
+    }
+}
+
+/// While the peer is stopped, a message that goes out from where it lies stays the node's, though
+/// the program drops all it has of it. Elsewhere it was copied, and nothing is held.
+fn held_regions(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "regions");
+            sender.send(&payload::numbered(1, 8)).expect("sent");
+            sender.wait_acked(1).expect("acknowledged");
+            let before = sender.try_send_region(&Region::from(vec![0; 8]).slice(..));
+            assert_eq!(before.expect("there is room"), 2);
+            sender.wait_acked(2).expect("acknowledged");
+            stage.stop_other();
+            let region = Region::from(payload::numbered(3, LONG_BYTES));
+            sender.send_region(&region.slice(..)).expect("sent");
+            let forgotten = Region::from(payload::numbered(4, LONG_BYTES)).slice(..);
+            sender.send_region(&forgotten).expect("sent");
+            drop(forgotten);
+            let region = match stage.fabric() {
+                Fabric::Tcp => {
+                    assert!(!region.wait_free(MOMENT), "{region:?}");
+                    region.into_vec().expect_err("a stopped peer takes nothing")
+                }
+                _ => region,
+            };
+            payload::check(3, &region);
+            stage.resume_other();
+            sender.wait_acked(4).expect("acknowledged");
+            wait_free(&region, &node);
+            payload::check(3, &region.into_vec().expect("no slice is left"));
+            sender.close().expect("delivered");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "regions");
+            for (sequence, length) in (1..).zip([8, 8, LONG_BYTES, LONG_BYTES]) {
+                let message = receiver.recv().expect("a message");
+                assert_eq!(message.len(), length);
+                if sequence != 2 {
+                    payload::check(sequence, &message);
+                }
+                message.ack();
+            }
+            assert_ended(receiver);
+        }
+    }
+}
+
+/// A region is free once its message has arrived, though no program reads it, and once the receiver
+/// is gone, though the message never went out. The sender lives meanwhile.
+fn region_that_nobody_reads(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "regions");
+            let region = Region::from(payload::numbered(1, LONG_BYTES));
+            sender.send_region(&region.slice(..)).expect("sent");
+            wait_free(&region, &node);
+            stage.tell("it is free");
+            let mut is_over = false;
+            while !is_over {
+                is_over = sender
+                    .send_region_timeout(&region.slice(1..), MOMENT)
+                    .is_err();
+                while node.poll() {}
+            }
+            wait_free(&region, &node);
+            payload::check(1, &region.into_vec().expect("no slice is left"));
+        }
+        Side::Listener => {
+            let receiver = receiver(&peer, "regions");
+            stage.hear("it is free", &node);
+            drop(receiver);
+        }
+    }
+}
+
+/// A peer that dies in the middle of a message gives its region back.
+fn region_of_a_killed_peer(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "regions");
+            let region = Region::from(payload::numbered(1, LONG_BYTES));
+            sender.send_region(&region.slice(..)).expect("sent");
+            sender.wait_acked(1).expect("acknowledged");
+            stage.stop_other();
+            sender.send_region(&region.slice(1..)).expect("sent");
+            if stage.fabric() == Fabric::Tcp {
+                assert!(!region.is_free());
+            }
+            stage.kill_other();
+            let ended = sender.wait_acked(2).expect_err("killed");
+            assert_eq!(ended.kind(), ibex::WaitErrorKind::Disconnected);
+            let refused = sender.send_region(&region.slice(..));
+            assert!(refused.is_err(), "the session is over");
+            wait_free(&region, &node);
+            payload::check(1, &region.into_vec().expect("no slice is left"));
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "regions");
+            let message = receiver.recv().expect("a message");
+            payload::check(1, &message);
+            message.ack();
+            stage.hear("nothing, because this side is killed", &node);
+        }
+    }
+}

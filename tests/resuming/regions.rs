@@ -1,0 +1,66 @@
+//! Messages from regions over connections that break: they are sent again from where they lie.
+
+use ibex::{Fabric, Raw, Region, Sender};
+
+use super::{LONG, LONGER, SHORT, builder, join, pair, wait_until};
+
+/// Bytes of which each says where it lies.
+fn bytes(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 7 / 3) as u8).collect()
+}
+
+const LENGTH: usize = 3 << 20;
+
+#[test]
+fn a_region_is_held_until_its_message_has_arrived() {
+    let (_here, peer, proxy, _there, other) = pair();
+    let mut sender: Sender<[u8], Raw> = peer.channel("bytes").codec::<Raw>().sender().unwrap();
+    let mut receiver = other
+        .channel("bytes")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .unwrap();
+    sender.send(b"first").unwrap();
+    assert_eq!(receiver.recv().unwrap()[..], b"first"[..]);
+
+    let region = Region::from(bytes(LENGTH));
+    for round in 1..=3 {
+        // The message is announced, and perhaps begun, over a connection that breaks.
+        proxy.hold(true);
+        sender.send_region(&region.slice(round..)).unwrap();
+        proxy.cut_off();
+        wait_until(|| peer.is_suspended() && other.is_suspended());
+        assert!(!region.is_free(), "it has not arrived");
+        proxy.hold(false);
+        proxy.mend();
+        let message = receiver.recv().unwrap();
+        assert_eq!(message[..], region[round..]);
+        drop(message);
+        sender.flush().unwrap();
+        assert!(region.wait_free(LONG));
+    }
+    assert_eq!(region.into_vec().unwrap(), bytes(LENGTH));
+}
+
+#[test]
+fn a_session_that_is_given_up_gives_its_regions_back() {
+    let here = builder(Fabric::Tcp).session_timeout(SHORT);
+    let there = builder(Fabric::Tcp).session_timeout(LONGER);
+    let (_here, peer, proxy, _there, other) = join(here, there);
+    let mut sender: Sender<[u8], Raw> = peer.channel("bytes").codec::<Raw>().sender().unwrap();
+    let mut receiver = other
+        .channel("bytes")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .unwrap();
+    sender.send(b"first").unwrap();
+    assert_eq!(receiver.recv().unwrap()[..], b"first"[..]);
+    let region = Region::from(bytes(LENGTH));
+    proxy.hold(true);
+    sender.send_region(&region.slice(..)).unwrap();
+    assert!(!region.is_free(), "it has not arrived");
+    proxy.cut_off();
+    assert!(region.wait_free(LONG));
+    assert!(peer.is_gone());
+    assert_eq!(region.into_vec().unwrap(), bytes(LENGTH));
+}

@@ -1,0 +1,412 @@
+//! Memory that the program owns, and lends as slices to messages that are sent from it.
+//!
+//! An engine holds a slice until its wire has taken the last byte of the message, and may drop it
+//! inside a turn. So no foreign code runs when a slice is dropped: the bytes are of kinds that are
+//! known here, and the wait for the last slice is a thread's.
+
+use std::{
+    fmt,
+    fs::File,
+    io,
+    ops::{Bound, Deref, RangeBounds},
+    os::fd::AsFd,
+    slice,
+    sync::{Arc, Condvar, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use ibex_base::{fork, sync::lock};
+
+use super::{Access, Attachments, Mapping, MemoryUse};
+
+/// Bytes that the program owns, and that messages are sent from where they lie.
+///
+/// Nobody can change the bytes. [`into_vec`](Self::into_vec) gives them back once no
+/// [slice](RegionSlice) of them is left, neither the program's nor that of a message on its way.
+/// Dropping the region leaves its slices as they are; the last of them frees the memory.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use ibex_ring::memory as ibex;
+/// use ibex::Region;
+///
+/// let region = Region::from(vec![7; 1 << 20]);
+/// let middle = region.slice(1000..2000);
+/// assert_eq!(middle.len(), 1000);
+/// let region = region.into_vec().expect_err("a slice is left");
+/// drop(middle);
+/// assert!(region.wait_free(Duration::ZERO));
+/// let mut bytes = region.into_vec().expect("no slice is left");
+/// bytes.clear();
+/// ```
+pub struct Region {
+    bytes: Arc<RegionBytes>,
+    freed: Arc<Freed>,
+}
+
+/// A part of a [`Region`], which it keeps as it is.
+///
+/// A clone is another slice of the same bytes; no bytes are copied.
+#[derive(Clone)]
+pub struct RegionSlice {
+    bytes: Arc<RegionBytes>,
+    /// Dropped after `bytes`, so that whoever is told finds the slice gone.
+    told: ToldWhenGone,
+    start: usize,
+    end: usize,
+}
+
+enum RegionBytes {
+    Heap(Vec<u8>),
+    File(MappedBytes),
+}
+
+/// The first bytes of a mapped file, which a fabric may know.
+#[derive(Debug)]
+pub struct MappedBytes {
+    attachments: Mutex<Attachments>,
+    memory: Arc<Mapping>,
+    length: usize,
+}
+
+impl MappedBytes {
+    /// The memory itself, which nobody writes to.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<Mapping> {
+        &self.memory
+    }
+
+    /// Locks what fabrics have attached to the memory. It goes when the memory does.
+    pub fn attachments(&self) -> MutexGuard<'_, Attachments> {
+        lock(&self.attachments)
+    }
+}
+
+/// Tells threads that a slice is gone.
+#[derive(Default)]
+struct Freed {
+    looking: Mutex<()>,
+    gone: Condvar,
+}
+
+#[derive(Clone)]
+struct ToldWhenGone(Arc<Freed>);
+
+impl Drop for ToldWhenGone {
+    fn drop(&mut self) {
+        if fork::is_child() {
+            // In a forked child, the mutex may be locked for ever, and no thread waits.
+            return;
+        }
+        // A thread that looked before the slice was gone sleeps by now, or has not looked yet.
+        drop(lock(&self.0.looking));
+        self.0.gone.notify_all();
+    }
+}
+
+impl Deref for RegionBytes {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Heap(bytes) => bytes,
+            // SAFETY:
+            // 1. Valid: the memory has at least `length` bytes, all of them of the file, and lives
+            //    as long as `self`.
+            // 2. Unchanged: this process maps them for reading alone, devices get no right to write
+            //    them, and the caller of `Region::map` vouches for the file.
+            Self::File(file) => unsafe {
+                slice::from_raw_parts(file.memory.base().as_ptr(), file.length)
+            },
+        }
+    }
+}
+
+impl Region {
+    fn new(bytes: RegionBytes) -> Self {
+        Self {
+            bytes: Arc::new(bytes),
+            freed: Arc::default(),
+        }
+    }
+
+    /// Maps a file, to send from the kernel's own copy of it. Reads all of the file, and so blocks
+    /// for as long as that takes; afterwards the file may be closed. A child of a fork has the
+    /// memory, unless it was sent from over RDMA before.
+    ///
+    /// # Safety
+    ///
+    /// While the region or a slice of it exists, nobody changes the file's bytes or makes the file
+    /// shorter: no code of this process and no other process. A log segment that is complete, or a
+    /// snapshot, is such a file. Otherwise references to the bytes are to bytes that change, and
+    /// reading past the new end is SIGBUS.
+    ///
+    /// A page that the kernel has dropped meanwhile is read again when it is used. If the medium
+    /// fails then, a read by this process is SIGBUS too, and a write to a connection fails with
+    /// EFAULT, so the session breaks.
+    ///
+    /// # Errors
+    ///
+    /// The error of the kernel: the file cannot be mapped or is not open for reading, or its pages
+    /// do not fit into memory. `InvalidInput` if it is not a regular file.
+    pub unsafe fn map(file: &File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            let why = "only a regular file can be mapped as a region";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let length = usize::try_from(metadata.len()).map_err(io::Error::other)?;
+        if length == 0 {
+            // The kernel maps no range without bytes.
+            return Ok(Self::from(Vec::new()));
+        }
+        let (what, access) = (MemoryUse::LargeMessage, Access::ReadOnly);
+        let memory = Mapping::of_file_for_children(what, file.as_fd(), length, access);
+        let memory = memory.map_err(|error| error.source)?;
+        Ok(Self::new(RegionBytes::File(MappedBytes {
+            attachments: Mutex::default(),
+            memory: Arc::new(memory),
+            length,
+        })))
+    }
+
+    /// Returns a slice of the region: `..` is all of it. No bytes are copied.
+    ///
+    /// # Panics
+    ///
+    /// If the range is not inside the region.
+    #[must_use]
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> RegionSlice {
+        let whole = RegionSlice {
+            bytes: self.bytes.clone(),
+            told: ToldWhenGone(self.freed.clone()),
+            start: 0,
+            end: self.bytes.len(),
+        };
+        whole.slice(range)
+    }
+
+    /// Returns whether no slice exists, neither the program's nor a message's.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        Arc::strong_count(&self.bytes) == 1
+    }
+
+    /// Waits until no slice exists, for up to `timeout`. Returns whether none does.
+    ///
+    /// The drop of a slice wakes it. That of a message is dropped by the node's engine, when the
+    /// wire has taken the last byte, the peer has closed the channel, or the session has ended; if
+    /// the session resumes after an outage, when the peer has confirmed that the message arrived.
+    ///
+    /// This call does not turn the engine. Under `Driver::Caller` the thread that waits here must
+    /// not be the one whose calls turn it, and under `Driver::Tasks` not one that the node's tasks
+    /// need: a task awaits `Sender::flush_async` or `wait_acked_async` instead. In a fork of the
+    /// process the call does not wait.
+    #[must_use]
+    pub fn wait_free(&self, timeout: Duration) -> bool {
+        if fork::is_child() {
+            // The mutex may be locked for ever.
+            return self.is_free();
+        }
+        let looking = lock(&self.freed.looking);
+        let gone = &self.freed.gone;
+        // The answer holds no state that a panic could have left half changed.
+        let _ = gone.wait_timeout_while(looking, timeout, |()| !self.is_free());
+        self.is_free()
+    }
+
+    /// Returns the bytes that the region was made from.
+    ///
+    /// # Errors
+    ///
+    /// The region itself, while a slice of it exists, or if it is a mapped file.
+    pub fn into_vec(self) -> Result<Vec<u8>, Self> {
+        let Self { bytes, freed } = self;
+        match Arc::try_unwrap(bytes) {
+            Ok(RegionBytes::Heap(bytes)) => Ok(bytes),
+            Ok(file) => Err(Self {
+                bytes: Arc::new(file),
+                freed,
+            }),
+            Err(bytes) => Err(Self { bytes, freed }),
+        }
+    }
+}
+
+impl From<Vec<u8>> for Region {
+    /// Takes the bytes over, without a copy.
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::new(RegionBytes::Heap(bytes))
+    }
+}
+
+impl Deref for Region {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl RegionSlice {
+    /// Returns a slice of this slice. No bytes are copied.
+    ///
+    /// # Panics
+    ///
+    /// If the range is not inside this slice.
+    #[must_use]
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Self {
+        let length = self.len();
+        let start = match range.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&last) => last.saturating_add(1),
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => length,
+        };
+        assert!(
+            start <= end && end <= length,
+            "the range {start}..{end} is not inside {length} bytes"
+        );
+        Self {
+            bytes: self.bytes.clone(),
+            told: self.told.clone(),
+            start: self.start + start,
+            end: self.start + end,
+        }
+    }
+}
+
+/// Returns the mapped file that `slice` is a part of, if it is one, and where the slice begins in
+/// it.
+#[must_use]
+pub fn mapped_file(slice: &RegionSlice) -> Option<(&MappedBytes, usize)> {
+    match &*slice.bytes {
+        RegionBytes::Heap(_) => None,
+        RegionBytes::File(file) => Some((file, slice.start)),
+    }
+}
+
+impl AsRef<[u8]> for Region {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsRef<[u8]> for RegionSlice {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Deref for RegionSlice {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut region = f.debug_struct("Region");
+        region.field("bytes", &self.len());
+        region.field("is_free", &self.is_free()).finish()
+    }
+}
+
+impl fmt::Debug for RegionSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slice = self.start..self.end;
+        f.debug_struct("RegionSlice")
+            .field("range", &slice)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, process, thread};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(120);
+
+    #[test]
+    fn a_region_gives_its_bytes_back_when_no_slice_is_left() {
+        let region = Region::from(b"0123456789".to_vec());
+        let slice = region.slice(2..8);
+        assert_eq!(&slice[..], b"234567");
+        let inner = slice.slice(1..=2);
+        assert_eq!(&inner[..], b"34");
+        let clone = inner.clone();
+        drop((slice, inner));
+        let region = region.into_vec().expect_err("a clone is left");
+        assert!(!region.is_free());
+        assert_eq!(&clone[..], b"34");
+        drop(clone);
+        assert_eq!(region.into_vec().unwrap(), b"0123456789");
+    }
+
+    #[test]
+    fn a_slice_keeps_the_bytes_of_a_dropped_region() {
+        let slice = Region::from(vec![7; 1000]).slice(..);
+        assert_eq!(&slice[..], [7; 1000]);
+    }
+
+    #[test]
+    fn ranges_outside_the_slice_are_refused() {
+        let slice = Region::from(vec![0; 10]).slice(2..6);
+        assert!(slice.slice(4..).is_empty());
+        for range in [(0, 5), (5, 5), (3, 2), (0, usize::MAX)] {
+            let slice = slice.clone();
+            let cut = thread::spawn(move || slice.slice(range.0..range.1)).join();
+            assert!(cut.is_err(), "{range:?}");
+        }
+        let all = thread::spawn(move || slice.slice(0..=usize::MAX)).join();
+        assert!(all.is_err());
+    }
+
+    #[test]
+    fn a_waiting_thread_hears_of_the_last_slice() {
+        let region = Region::from(vec![1; 100]);
+        assert!(region.wait_free(LONG), "there is no slice yet");
+        let slices = [region.slice(..), region.slice(1..2)];
+        assert!(!region.wait_free(Duration::ZERO));
+        let dropping = thread::spawn(move || slices.map(drop));
+        assert!(region.wait_free(LONG));
+        dropping.join().unwrap();
+        assert_eq!(region.into_vec().unwrap(), [1; 100]);
+    }
+
+    #[test]
+    fn a_mapped_file_is_read_in_place() {
+        let path = env::temp_dir().join(format!("ibex-region-{}", process::id()));
+        let content: Vec<u8> = (0..10_000).map(|at| at as u8).collect();
+        std::fs::write(&path, &content).unwrap();
+        let file = File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        // SAFETY: the file has no name any more, and only this test has it open.
+        let region = unsafe { Region::map(&file) }.unwrap();
+        drop(file);
+        assert_eq!(&region[..], content);
+        assert_eq!(&region.slice(4096..4100)[..], &content[4096..4100]);
+        let region = region.into_vec().expect_err("it is no vector");
+        assert!(region.is_free());
+    }
+
+    #[test]
+    fn only_a_regular_file_is_mapped() {
+        // SAFETY: nobody writes to these, which are not mapped.
+        let map = |path| unsafe { Region::map(&File::open(path).unwrap()) };
+        for path in ["/dev/null", "/"] {
+            let refused = map(path).expect_err(path);
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Messages that lie in memory of the program's own: sent from there, or copied as others are.
+
+use std::{
+    mem::MaybeUninit,
+    task::{Poll, Waker},
+};
+
+use ibex_protocol::format::{
+    control::Ask,
+    record::{LargeAnnouncement, RecordKind},
+};
+use ibex_ring::{memory::RegionSlice, parking::Patience};
+
+use super::{Abort, Entered, SendHandle};
+use crate::{
+    endpoint::{send_end::SendEnd, send_producer::SendProducer},
+    session::ChannelError,
+};
+
+impl SendHandle {
+    /// Sends the bytes of a slice, from where they lie if the path can. Until the wire is done with
+    /// the message, its engine holds a clone of the slice.
+    pub fn send_region(
+        &mut self,
+        slice: &RegionSlice,
+        patience: Patience,
+    ) -> Result<u64, ChannelError> {
+        self.enter(patience)?.send_region(slice, patience)
+    }
+
+    /// Sends the bytes of a slice, for a task, as [`send_region`](Self::send_region) does.
+    pub fn poll_send_region(
+        &mut self,
+        waker: &Waker,
+        slice: &RegionSlice,
+    ) -> Poll<Result<u64, ChannelError>> {
+        self.poll_entered(waker, |entered| entered.send_region(slice, Patience::None))
+    }
+}
+
+impl Entered<'_> {
+    /// Sends a slice of the program's memory as [`SendHandle::send_region`] does, and gives the
+    /// right back.
+    fn send_region(mut self, slice: &RegionSlice, patience: Patience) -> Result<u64, ChannelError> {
+        let end = self.end;
+        let sent = match self.open_producer(patience) {
+            Ok(producer) => {
+                producer.largest = end.path.longest_record(end, &producer.ring);
+                let length = slice.len();
+                let is_large = length > producer.largest
+                    && length as u64 <= producer.max_message_bytes
+                    // A trace context would follow the bytes.
+                    && !end.state.is_over_or_traced();
+                if is_large && end.path.sends_in_place() {
+                    match end.send_in_place(producer, slice, patience) {
+                        Ok(None) => {}
+                        Ok(Some(sequence)) => return Ok(sequence),
+                        Err(error) => {
+                            end.gave_up_waiting();
+                            return Err(error);
+                        }
+                    }
+                }
+                return self.send(Some(length), patience, |slot| copy(slice, slot));
+            }
+            Err(error) => Err(error),
+        };
+        if sent.is_err() {
+            end.gave_up_waiting();
+        }
+        sent
+    }
+}
+
+impl SendEnd {
+    /// Sends a message that does not fit the ring from where it lies; `None` if the session cannot.
+    /// The memory is registered once there is room, so that a full channel is not asked in vain.
+    fn send_in_place(
+        &self,
+        producer: &mut SendProducer,
+        slice: &RegionSlice,
+        patience: Patience,
+    ) -> Result<Option<u64>, ChannelError> {
+        self.wait_large(producer, slice.len(), patience)?;
+        self.wait_room(producer, LargeAnnouncement::MAX_BYTES, patience)?;
+        let Some(bytes) = self.session.in_place(slice) else {
+            return Ok(None);
+        };
+        let announcement = self.hand_over(producer, bytes, slice.len());
+        let sequence =
+            self.announce_large(producer, RecordKind::Large, 0, &announcement, slice.len());
+        if self.session.resumes {
+            // The slice is held until the peer says that it has the message.
+            self.path.ask_ahead(self, &Ask::received(sequence));
+        }
+        Ok(Some(sequence))
+    }
+}
+
+/// Copies a message's bytes into `slot`.
+fn copy(bytes: &[u8], slot: &mut [MaybeUninit<u8>]) -> Result<usize, Abort> {
+    let slot = slot.get_mut(..bytes.len()).ok_or(Abort::Overflow)?;
+    for (to, from) in slot.iter_mut().zip(bytes) {
+        to.write(*from);
+    }
+    Ok(bytes.len())
+}
