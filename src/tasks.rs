@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use ibex_transport::runtime::{EventLoop, Rearm, Runtime, Step};
+use ibex_transport::runtime::{EventLoop, Rearm, Runtime, Step, Steps};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     runtime::{Handle, RuntimeFlavor},
@@ -70,7 +70,7 @@ fn spawn_for(
         event_loop: event_loop.clone(),
         runtime: runtime.clone(),
         descriptor,
-        set_is_ready: true,
+        steps: Steps::default(),
         linger,
         flushing: flushing.abort_handle(),
         shares_thread: shares_one_thread(handle),
@@ -84,8 +84,7 @@ struct DrivingTask {
     event_loop: Arc<EventLoop>,
     runtime: Arc<Runtime>,
     descriptor: AsyncFd<EngineEpollFd>,
-    /// The epoll set may have events that were not taken.
-    set_is_ready: bool,
+    steps: Steps,
     linger: Duration,
     flushing: AbortHandle,
     /// True if all tasks of the runtime share one thread.
@@ -104,18 +103,16 @@ impl DrivingTask {
                 Poll::Pending => break,
                 Poll::Ready(Ok(mut ready)) => {
                     ready.clear_ready();
-                    self.set_is_ready = true;
+                    self.steps.set_is_ready = true;
                 }
                 // The runtime is being shut down.
                 Poll::Ready(Err(_)) => return Poll::Ready(()),
             }
         }
         for _ in 0..STEPS {
-            match self
-                .event_loop
-                .step(&mut self.set_is_ready, context.waker())
-            {
+            match self.event_loop.step(&mut self.steps, context.waker()) {
                 Step::Moved => {}
+                Step::Idle => break,
                 Step::Parked => return Poll::Pending,
                 Step::Over => return Poll::Ready(()),
             }

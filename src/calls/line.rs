@@ -205,7 +205,7 @@ impl Line {
 
     fn hand_out(&self, inbox: &mut ReplyChannel) {
         while !inbox.is_over && !fork::is_child() {
-            match inbox.handle.poll_awaited() {
+            match inbox.handle.poll() {
                 Ok(None) => break,
                 Ok(Some(raw)) => self.received(inbox, Ok(raw)),
                 Err(error) => self.received(inbox, Err(error)),

@@ -69,12 +69,12 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> RequestSource<Q, R, C> {
     pub(super) fn find(&mut self) -> Option<RequestFrame> {
         loop {
             let taken = match &mut self.from {
-                From::Node(fan_in) => match fan_in.find_awaited() {
+                From::Node(fan_in) => match fan_in.find() {
                     Some(event) => self.of_event(Some(event)),
                     None if fan_in.is_over() => self.of_event(None),
                     None => return None,
                 },
-                From::Peer(handle, _) => match handle.poll_awaited() {
+                From::Peer(handle, _) => match handle.poll() {
                     Ok(Some(raw)) => self.of_message(Ok(raw)),
                     Ok(None) => return None,
                     Err(error) => self.of_message(Err(error)),

@@ -11,9 +11,9 @@ use std::{
 use ibex_base::fork;
 use ibex_ring::parking::{Condition, Ticket, TimedOut};
 use ibex_transport::{
-    channel::{ChannelError, End, FOUND_PER_TURN, Promptness},
+    channel::{ChannelError, End, FOUND_PER_TURN},
     node::SessionShared,
-    runtime::{EventLoop, Gathering, Looks, Told},
+    runtime::{BriefLooks, EventLoop, Gathering, Looks, Told},
 };
 
 use super::{FanInEvent, Opener, member::FanInMember};
@@ -44,7 +44,7 @@ pub(crate) struct Gathered<O: Opener> {
     held: Option<Ticket>,
     /// The waiter is about to sleep, so members without news must tell.
     is_registered: bool,
-    promptness: Promptness,
+    brief_looks: BriefLooks,
 }
 
 /// Number of looks at a peer that has nothing, before the peer is left alone until it tells.
@@ -70,7 +70,7 @@ impl<O: Opener> Gathered<O> {
             events: VecDeque::new(),
             held: None,
             is_registered: false,
-            promptness: Promptness::default(),
+            brief_looks: BriefLooks::default(),
         })
     }
 
@@ -142,25 +142,14 @@ impl<O: Opener> Gathered<O> {
     ) -> Poll<Option<FanInEvent<O::Message>>> {
         if let Some(event) = self.find_now() {
             self.stop_waiting();
-            self.promptness.came();
             return Poll::Ready(event);
         }
-        let may_look = may_look && self.looks == Looks::Memory;
+        let may_look = may_look && self.held.is_none() && self.looks == Looks::Memory;
         let gathering = self.gathering.clone();
-        let mut promptness = mem::take(&mut self.promptness);
-        let there = gathering.poll_until(&mut promptness, context.waker(), may_look, &mut *self);
-        self.promptness = promptness;
+        let mut brief_looks = mem::take(&mut self.brief_looks);
+        let there = gathering.poll_until(&mut brief_looks, context.waker(), may_look, &mut *self);
+        self.brief_looks = brief_looks;
         there.map(|()| self.find())
-    }
-
-    /// Returns an event for a caller that left a waker in an earlier poll, and notes how soon it
-    /// came.
-    pub(crate) fn find_awaited(&mut self) -> Option<FanInEvent<O::Message>> {
-        let found = self.find();
-        if found.is_some() {
-            self.promptness.came();
-        }
-        found
     }
 
     /// Sends acknowledgements out, where callers turn the engine.

@@ -8,7 +8,6 @@
 mod group;
 pub mod message;
 mod opening;
-mod promptness;
 pub mod receive_handle;
 pub mod reservation;
 pub mod send_handle;
@@ -22,7 +21,6 @@ pub use group::{
     SendGroup, Votes, WhenFull,
 };
 pub use message::RawMessage;
-pub use promptness::Promptness;
 pub use receive_handle::ReceiveHandle;
 pub use reservation::RawReservation;
 pub use send_handle::{Abort, SendHandle};

@@ -26,7 +26,7 @@ use ibex_ring::{
 };
 
 use self::{frames::Found, memory_wait::MemoryWait, source::Source};
-use super::{message::RawMessage, promptness::Promptness};
+use super::message::RawMessage;
 use crate::{
     endpoint::{
         channel_end::ChannelEnd,
@@ -34,6 +34,7 @@ use crate::{
         state::End,
     },
     node::SessionShared,
+    runtime::BriefLooks,
     session::{ChannelError, Counts, FailureReason, coarse_time::CoarseTime},
 };
 
@@ -68,7 +69,7 @@ pub struct ReceiveHandle {
     /// True if the waker that was last taken back had not been used.
     pub(super) has_left_unused: bool,
     /// A record of how soon awaited messages came.
-    pub(super) promptness: Promptness,
+    pub(super) brief_looks: BriefLooks,
 
     memory_wait: MemoryWait,
     /// The engine does not have the end any more.
@@ -96,7 +97,7 @@ impl ReceiveHandle {
             arm: Arm::new(),
             ticket: None,
             has_left_unused: false,
-            promptness: Promptness::default(),
+            brief_looks: BriefLooks::default(),
             memory_wait: MemoryWait::default(),
             is_closed: false,
             end,

@@ -32,14 +32,14 @@ use ibex_ring::parking::{self, Condition, Patience, Ticket};
 
 use super::{
     Abort, ChannelError, RawMessage, RawReservation, ReceiveHandle, SendHandle,
-    promptness::Promptness,
     receive_handle::Incoming,
     send_handle::{Entered, Reserved},
 };
 use crate::{
     clock,
     endpoint::send_wait::Registration,
-    runtime::{BriefLook, Driver, EventLoop, Gathering},
+    node::Looks,
+    runtime::{BriefLooks, EventLoop, Gathering},
 };
 
 /// Wakers and questions of tasks at a sender's handle, one for each kind of wait.
@@ -89,17 +89,6 @@ impl ReceiveHandle {
         self.poll_receive_with(waker, false)
     }
 
-    /// Returns the next message, if there is one, for a caller that left a waker in another poll.
-    /// Notes how soon the message came.
-    #[inline]
-    pub fn poll_awaited(&mut self) -> Result<Option<RawMessage>, ChannelError> {
-        let polled = self.poll();
-        if matches!(polled, Ok(Some(_))) {
-            self.promptness.came();
-        }
-        polled
-    }
-
     #[inline]
     fn poll_receive_with(
         &mut self,
@@ -132,10 +121,7 @@ impl ReceiveHandle {
         if !fork::is_child()
             && let Some(message) = self.take()
         {
-            if self.ticket.is_some() {
-                self.promptness.came();
-                self.take_back();
-            }
+            self.leave();
             return Poll::Ready(Ok(message));
         }
         self.receive_or_register(waker, may_look)
@@ -153,19 +139,20 @@ impl ReceiveHandle {
         if fork::is_child() {
             return Poll::Ready(Err(self.used_after_fork()));
         }
-        let looks_first = may_look && self.ticket.is_none();
         let found = match self.receive(Patience::None) {
             Ok(message) => Ok(message),
             Err(error) if !error.is_transient() => Err(error),
             Err(_) => {
                 let end = self.end.clone();
-                let mut promptness = mem::take(&mut self.promptness);
+                let may_look =
+                    may_look && self.ticket.is_none() && end.session.looks() == Looks::Memory;
+                let mut brief_looks = mem::take(&mut self.brief_looks);
                 let mut found = Ok(None);
                 let incoming = Incoming::new(self, &mut found);
-                let event_loop = end.session.requests.event_loop();
-                let look = looks_first.then(|| BriefLook::at(&end.session));
-                let polled = promptness.poll(event_loop, (waker, look), incoming, || ());
-                self.promptness = promptness;
+                let event_loop = &**end.session.requests.event_loop();
+                let looks = may_look.then_some((&mut brief_looks, event_loop));
+                let polled = poll_again(looks, waker, incoming, || ());
+                self.brief_looks = brief_looks;
                 ready!(polled);
                 if let Some(found) = self.found(found) {
                     return Poll::Ready(found);
@@ -174,7 +161,6 @@ impl ReceiveHandle {
                 return Poll::Pending;
             }
         };
-        self.promptness.came();
         self.leave();
         Poll::Ready(found)
     }
@@ -451,33 +437,24 @@ impl Entered<'_> {
     }
 }
 
-impl Promptness {
-    /// Polls `condition`, which the task has just looked at in vain. A task whose events come soon
-    /// looks for a moment before it leaves its waker, as `look` says.
-    pub(super) fn poll<C: Condition>(
-        &mut self,
-        event_loop: &EventLoop,
-        (waker, look): (&Waker, Option<BriefLook>),
-        mut condition: C,
-        turn: impl FnOnce(),
-    ) -> Poll<C::Output> {
-        let look = look.filter(|_| self.is_worth_a_look());
-        let found = look.and_then(|look| event_loop.look_for(look, &mut condition));
-        if look.is_some() {
-            self.has_looked(found.is_some());
+/// Polls `condition`, which the task has just looked at in vain. A task that may look for a moment
+/// before it leaves its waker says where its looks are recorded.
+fn poll_again<C: Condition>(
+    looks: Option<(&mut BriefLooks, &EventLoop)>,
+    waker: &Waker,
+    mut condition: C,
+    turn: impl FnOnce(),
+) -> Poll<C::Output> {
+    if let Some((brief_looks, event_loop)) = looks
+        && brief_looks.is_worth_one()
+    {
+        let found = event_loop.look_at_memory(&mut condition);
+        brief_looks.has_looked(found.is_some());
+        if let Some(found) = found {
+            return Poll::Ready(found);
         }
-        let polled = match found {
-            Some(found) => Poll::Ready(found),
-            None => parking::poll_again(condition, waker, turn),
-        };
-        if polled.is_ready() {
-            self.came();
-        } else if event_loop.node.driver() == Driver::Tasks {
-            // Only tasks that drive the engine use promptness, so only they read the clock.
-            self.waits();
-        }
-        polled
     }
+    parking::poll_again(condition, waker, turn)
 }
 
 impl Gathering {
@@ -485,16 +462,15 @@ impl Gathering {
     /// which the task has just looked in vain. Pending until the condition holds after an event of a
     /// member, a session or the node. Where callers turn the engine, this runs a turn.
     ///
-    /// A task whose events come soon looks for a moment first, if `may_look` says so.
+    /// A task that `may_look` looks at memory for a moment first.
     pub fn poll_until<C: Condition>(
         &self,
-        promptness: &mut Promptness,
+        brief_looks: &mut BriefLooks,
         waker: &Waker,
         may_look: bool,
         condition: C,
     ) -> Poll<C::Output> {
-        let look = (may_look && !promptness.is_waiting()).then_some(BriefLook::AT_MEMORY);
-        let event_loop = self.event_loop();
-        promptness.poll(event_loop, (waker, look), condition, || self.poll())
+        let looks = may_look.then(|| (brief_looks, &**self.event_loop()));
+        poll_again(looks, waker, condition, || self.poll())
     }
 }

@@ -18,3 +18,14 @@ pub enum Wait {
     /// Sleeps at once.
     Event,
 }
+
+impl Wait {
+    /// Returns the time to spin before a sleep.
+    pub(crate) fn spin(self) -> Duration {
+        match self {
+            Self::BusyPoll => Duration::MAX,
+            Self::Adaptive { spin } => spin,
+            Self::Event => Duration::ZERO,
+        }
+    }
+}

@@ -9,6 +9,7 @@
 use ibex_base::sync::Asymmetry;
 
 mod after_turn;
+mod brief_looks;
 mod closing;
 mod draining;
 mod event_loop;
@@ -29,11 +30,12 @@ mod unpolled;
 pub(crate) mod waiting;
 mod yielding;
 
+pub use brief_looks::BriefLooks;
 pub use event_loop::EventLoop;
 pub use gathering::{Gathering, Told};
 pub use runtime::{EngineStats, Runtime};
-pub use task::Step;
-pub(crate) use waiting::{BriefLook, wait_for_any};
+pub use task::{Step, Steps};
+pub(crate) use waiting::wait_for_any;
 
 pub(crate) use crate::node::{Driving, NodeState};
 pub use crate::{

@@ -16,20 +16,22 @@
 //!   driving task                                thread that turns the engine meanwhile
 //!   unpark; ask epoll; take reports             turn
 //!   anything? turn, wake tasks; yield           parked? arm what it armed, set the alarm
+//!   nothing? let tasks run; look for a moment
 //!   nothing? arm, look again, set the alarm;
 //!     park: wait for the reactor
 //! ```
 
 use std::{
+    mem,
     sync::atomic::Ordering,
     task::{Poll, Waker},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ibex_base::sync::{AtomicBool, Mutex, lock};
 use ibex_ring::parking::{self, AtSlot, Ticket};
 
-use super::{Driving, EventLoop, Runtime};
+use super::{Driving, EventLoop, Runtime, brief_looks::BriefLooks};
 use crate::{
     clock,
     engine::{self, Ready},
@@ -42,10 +44,34 @@ use crate::{
 pub enum Step {
     /// The step has moved something. Another step follows, after other tasks have run.
     Moved,
+    /// The step found nothing. The next one looks for a moment, after the tasks that are ready have
+    /// run.
+    Idle,
     /// The step found nothing. The next step is due when the task is woken.
     Parked,
     /// The node is closed, and nothing is left to be driven.
     Over,
+}
+
+/// What the task that drives an engine keeps from one step to the next.
+#[derive(Debug)]
+pub struct Steps {
+    /// The reactor has reported the epoll set, which may have events that were not taken. The task
+    /// sets this after it has cleared the report, so that the reactor reports later readiness anew.
+    pub set_is_ready: bool,
+    /// The last step was [`Step::Idle`].
+    is_idle: bool,
+    brief_looks: BriefLooks,
+}
+
+impl Default for Steps {
+    fn default() -> Self {
+        Self {
+            set_is_ready: true,
+            is_idle: false,
+            brief_looks: BriefLooks::default(),
+        }
+    }
 }
 
 /// The task that sends what other tasks have published and left.
@@ -115,11 +141,7 @@ impl EventLoop {
     }
 
     /// Runs one step of the task that drives the node, which has `waker`.
-    ///
-    /// `set_is_ready` is true if the reactor has reported the epoll set. The task must clear that
-    /// report before, so that the reactor reports later readiness anew. It becomes false when the
-    /// set has nothing more.
-    pub fn step(&self, set_is_ready: &mut bool, waker: &Waker) -> Step {
+    pub fn step(&self, steps: &mut Steps, waker: &Waker) -> Step {
         self.engine.unpark();
         if self.node.is_closed()
             && let Some(runtime) = self.runtime()
@@ -132,14 +154,27 @@ impl EventLoop {
         let mut engine = self.engine.lock();
         engine.note_time(clock::now());
         engine.note_step();
-        let mut ready = match *set_is_ready {
+        let mut ready = match steps.set_is_ready {
             true => engine::sleep(&self.epoll, Some(Duration::ZERO)),
             false => Ready::NOTHING,
         };
-        *set_is_ready = !ready.is_empty();
+        steps.set_is_ready = !ready.is_empty();
         self.reports
             .take(waker, |session| ready.add_reported(session));
+        let was_idle = mem::take(&mut steps.is_idle);
         if ready.is_empty() && !self.engine.is_marked() {
+            if was_idle {
+                drop(engine);
+                let has_found = self.look_briefly();
+                steps.brief_looks.has_looked(has_found);
+                if has_found {
+                    return Step::Moved;
+                }
+                engine = self.engine.lock();
+            } else if self.may_look_briefly() && steps.brief_looks.is_worth_one() {
+                steps.is_idle = true;
+                return Step::Idle;
+            }
             let is_parked = self.engine.park(engine, |engine, stay_awake| {
                 let now = clock::now();
                 engine.note_step();
@@ -153,6 +188,26 @@ impl EventLoop {
         }
         self.turn(engine, &ready);
         Step::Moved
+    }
+
+    /// Runs turns until one moves something, for as long as a peer that looks too takes to answer
+    /// over loopback, but for no longer than calls spin. Returns whether a turn moved something.
+    fn look_briefly(&self) -> bool {
+        let began = Instant::now();
+        loop {
+            if self.poll() {
+                return true;
+            }
+            if began.elapsed() >= LOOK.min(self.node.config.wait_engine.spin()) {
+                return false;
+            }
+        }
+    }
+
+    /// Returns whether calls of this node look before they sleep, and have not found that a look
+    /// holds up threads that compute.
+    fn may_look_briefly(&self) -> bool {
+        !self.node.config.wait_engine.spin().is_zero() && !self.yielding.is_dear()
     }
 
     /// Waits for the flushing task until other tasks have published messages. Returns false when
@@ -216,12 +271,16 @@ impl Runtime {
     }
 }
 
+/// The length of a look of the driving task, which delays the tasks that become ready meanwhile.
+const LOOK: Duration = Duration::from_micros(10);
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::super::{Driver, RuntimeConfig};
     use super::*;
+    use crate::node::Wait;
 
     fn runtime() -> Arc<Runtime> {
         Runtime::start(RuntimeConfig {
@@ -229,6 +288,30 @@ mod tests {
             ..RuntimeConfig::of_test(Driver::Tasks)
         })
         .expect("a runtime")
+    }
+
+    /// Returns how many of the next steps, each of which ends parked, looked for a moment.
+    fn looks_in(runtime: &Runtime, parked: u32) -> u32 {
+        let (event_loop, mut steps) = (runtime.first(), Steps::default());
+        let mut looks = 0;
+        for _ in 0..parked {
+            while event_loop.step(&mut steps, Waker::noop()) != Step::Parked {
+                looks += u32::from(steps.is_idle);
+            }
+        }
+        looks
+    }
+
+    #[test]
+    fn an_idle_node_looks_seldom_and_not_at_all_if_its_calls_sleep_at_once() {
+        for (wait_engine, most) in [(Wait::Event, 0), (Wait::Adaptive { spin: LOOK }, 30)] {
+            let runtime = Runtime::start(RuntimeConfig {
+                wait_engine,
+                ..RuntimeConfig::of_test(Driver::Tasks)
+            });
+            let looks = looks_in(&runtime.expect("a runtime"), 1000);
+            assert!(looks <= most && (looks > 0) == (most > 0), "{looks}");
+        }
     }
 
     /// One task asks for a turn while another has the engine, and a third cannot run a turn of its

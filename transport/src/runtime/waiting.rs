@@ -20,7 +20,7 @@ use crate::{
     connection::Context,
     endpoint::stall::NOTICE,
     engine::{self, Engine, Ready},
-    node::{SessionShared, Wait},
+    node::Wait,
 };
 
 /// Waits until `condition` holds through an event of `first` or any of the `others`.
@@ -61,29 +61,6 @@ impl Drop for Spanning<'_> {
     fn drop(&mut self) {
         for event_loop in self.0 {
             event_loop.engine.unspan();
-        }
-    }
-}
-
-/// What a task looks at for a moment before it waits.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BriefLook {
-    looks: Looks,
-    session: u64,
-}
-
-impl BriefLook {
-    /// A look at memory that peers write.
-    pub(crate) const AT_MEMORY: Self = Self {
-        looks: Looks::Memory,
-        session: 0,
-    };
-
-    /// A look for the next message of a session.
-    pub(crate) fn at(session: &SessionShared) -> Self {
-        Self {
-            looks: session.looks(),
-            session: session.id,
         }
     }
 }
@@ -137,47 +114,26 @@ impl EventLoop {
         found
     }
 
-    /// Checks `condition` for the time of `look`, but for no longer than calls spin. Never sleeps and
-    /// never gives the core away. This is for tasks of the executor that drives the node. Does not
-    /// look where calls sleep at once, or where a yield would give the core away for long.
-    pub(crate) fn look_for<C: Condition>(
-        &self,
-        look: BriefLook,
-        condition: &mut C,
-    ) -> Option<C::Output> {
-        let (wait, moment) = match look.looks {
-            Looks::Memory => (self.node.config.wait, LOOK_AT_MEMORY),
-            Looks::Queue | Looks::Socket => (self.node.config.wait_engine, LOOK_BY_TURNS),
-        };
-        let moment = match wait {
-            Wait::Event => return None,
-            Wait::BusyPoll => moment,
-            Wait::Adaptive { spin } => spin.min(moment),
-        };
-        if self.node.driving != Driving::Tasks || self.yielding.is_dear() {
+    /// Checks `condition` for some microseconds, but for no longer than calls spin. Never sleeps,
+    /// turns the engine or gives the core away. This is for tasks of the executor that drives the
+    /// node, which wait for words that peers write to shared memory.
+    pub(crate) fn look_at_memory<C: Condition>(&self, condition: &mut C) -> Option<C::Output> {
+        let moment = LOOK_AT_MEMORY.min(self.node.config.wait.spin());
+        let is_tasks = self.node.driving == Driving::Tasks;
+        if moment.is_zero() || !is_tasks || self.yielding.is_dear() {
             return None;
-        }
-        if look.looks == Looks::Socket {
-            // Turns read the sockets of hot sessions alone.
-            self.engine.try_lock()?.connections.heat(look.session);
         }
         let began = Instant::now();
         let found = loop {
-            match look.looks {
-                Looks::Memory => (0..SHM_ROUNDS_PER_CLOCK)
-                    .take_while(|_| !condition.glance())
-                    .for_each(|_| hint::spin_loop()),
-                Looks::Queue | Looks::Socket => {
-                    self.poll();
-                }
-            }
+            (0..SHM_ROUNDS_PER_CLOCK)
+                .take_while(|_| !condition.glance())
+                .for_each(|_| hint::spin_loop());
             let found = condition.look();
             if found.is_some() || began.elapsed() >= moment {
                 break found;
             }
         };
         condition.leave();
-        self.settle_turn(true);
         found
     }
 
@@ -204,9 +160,8 @@ impl EventLoop {
             Looks::Queue => (QUEUE_ROUNDS_PER_CLOCK, 0),
         };
         let spin = match wait {
-            Wait::BusyPoll => Duration::MAX,
-            Wait::Adaptive { spin } if !self.yielding.is_dear() => spin,
-            Wait::Adaptive { .. } | Wait::Event => Duration::ZERO,
+            Wait::Adaptive { .. } if self.yielding.is_dear() => Duration::ZERO,
+            wait => wait.spin(),
         };
         let looks_once = spin.is_zero();
         let between_clocks = match looks_once {
@@ -478,9 +433,6 @@ const SHARED: Duration = Duration::from_nanos(800);
 const ASK_AFTER: Duration = Duration::from_micros(50);
 /// Time for which a busy poll looks before it asks again.
 const ASK_AGAIN: Duration = Duration::from_millis(1);
-/// The length of a task's look. It delays the other tasks of its thread for no longer than waking a
-/// task takes.
+/// The length of a task's look at memory. It delays the other tasks of its thread for no longer than
+/// waking a task takes.
 const LOOK_AT_MEMORY: Duration = Duration::from_micros(4);
-/// The length of a look that turns the engine. A peer that looks too answers within this time over
-/// loopback.
-const LOOK_BY_TURNS: Duration = Duration::from_micros(10);

@@ -12,7 +12,7 @@ use std::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::reactor::TestReactor;
-use crate::runtime::{EventLoop, Step};
+use crate::runtime::{EventLoop, Step, Steps};
 
 /// The two tasks of an engine, and their state in the executor.
 pub(super) struct Tasks {
@@ -21,7 +21,7 @@ pub(super) struct Tasks {
     flushing: Arc<Flag>,
     driving: Arc<Flag>,
     /// The epoll set may have events that were not taken.
-    set_is_ready: bool,
+    steps: Steps,
     pub(super) is_over: bool,
     /// The executor does not run the tasks before this step.
     pub(super) lags_until: u64,
@@ -54,7 +54,7 @@ impl Tasks {
             reactor,
             flushing,
             driving,
-            set_is_ready: true,
+            steps: Steps::default(),
             is_over: false,
             lags_until: 0,
         }
@@ -85,11 +85,11 @@ impl Tasks {
         {
             self.event_loop.flush();
         }
-        self.set_is_ready |= self.is_readable();
-        if self.driving.0.swap(false, Ordering::SeqCst) || self.set_is_ready {
+        self.steps.set_is_ready |= self.is_readable();
+        if self.driving.0.swap(false, Ordering::SeqCst) || self.steps.set_is_ready {
             let waker = Waker::from(self.driving.clone());
-            match self.event_loop.step(&mut self.set_is_ready, &waker) {
-                Step::Moved => waker.wake(),
+            match self.event_loop.step(&mut self.steps, &waker) {
+                Step::Moved | Step::Idle => waker.wake(),
                 Step::Parked => {}
                 Step::Over => self.is_over = true,
             }

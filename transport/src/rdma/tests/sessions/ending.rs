@@ -10,7 +10,11 @@ use ibex_verbs::{
 use rustix::io::Errno;
 
 use super::*;
-use crate::{node::What, runtime::Step, session::EndCause};
+use crate::{
+    node::What,
+    runtime::{Step, Steps},
+    session::EndCause,
+};
 
 /// `IBV_EVENT_QP_FATAL`, `IBV_EVENT_DEVICE_FATAL`, `IBV_EVENT_PORT_ERR`,
 /// `IBV_EVENT_QP_LAST_WQE_REACHED`.
@@ -94,14 +98,17 @@ fn a_queue_pair_goes_before_a_driving_task_parks() {
     let _clock = crate::clock::StoppedClock::stop();
     let stage = Stage::driven(Driver::Tasks, one_device(), settings());
     let mut over = [false; 2];
+    let mut steps = [Steps::default(), Steps::default()];
     let mut until_parked = || {
         let mut parked = 0;
         while parked < 2 {
             parked += 1;
-            for (node, over) in stage.nodes.iter().zip(&mut over) {
-                let step = (!*over).then(|| node.runtime.first().step(&mut true, Waker::noop()));
+            for ((node, over), steps) in stage.nodes.iter().zip(&mut over).zip(&mut steps) {
+                let event_loop = node.runtime.first();
+                steps.set_is_ready = true;
+                let step = (!*over).then(|| event_loop.step(steps, Waker::noop()));
                 *over |= step == Some(Step::Over);
-                if step == Some(Step::Moved) {
+                if matches!(step, Some(Step::Moved | Step::Idle)) {
                     parked = 0;
                 }
             }

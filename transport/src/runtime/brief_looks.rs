@@ -1,0 +1,57 @@
+//! Brief looks of tasks before they wait. Waking an idle processor takes longer than a prompt
+//! answer, but a look in vain delays the other tasks.
+#![forbid(unsafe_code)]
+
+/// The record of one place where tasks look before they wait. Looks that find nothing become rare.
+#[derive(Debug, Default)]
+pub struct BriefLooks {
+    /// Looks in a row that found nothing.
+    misses: u32,
+    /// Looks to leave out, since the last ones found nothing.
+    left_out: u32,
+}
+
+impl BriefLooks {
+    /// Returns whether a task that begins to wait should look for a moment.
+    #[inline]
+    pub(crate) fn is_worth_one(&mut self) -> bool {
+        let is_worth = self.left_out == 0;
+        self.left_out = self.left_out.saturating_sub(1);
+        is_worth
+    }
+
+    /// Notes whether a look has found something.
+    pub(crate) fn has_looked(&mut self, has_found: bool) {
+        self.misses = match has_found {
+            true => 0,
+            false => (self.misses + 1).min(MOST_MISSES),
+        };
+        self.left_out = ((1u32 << self.misses) >> PATIENT_MISSES).saturating_sub(1);
+    }
+}
+
+/// Looks in vain after which looks are left out, twice as many with each.
+const PATIENT_MISSES: u32 = 3;
+/// With this many looks in vain, one of 128 is made.
+const MOST_MISSES: u32 = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_in_vain_become_rare_and_one_that_finds_something_makes_them_frequent() {
+        let mut brief_looks = BriefLooks::default();
+        let mut looks = 0;
+        for _ in 0..10_000 {
+            if brief_looks.is_worth_one() {
+                brief_looks.has_looked(false);
+                looks += 1;
+            }
+        }
+        assert!((80..100).contains(&looks), "{looks}");
+        while !brief_looks.is_worth_one() {}
+        brief_looks.has_looked(true);
+        assert!(brief_looks.is_worth_one());
+    }
+}
