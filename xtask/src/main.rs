@@ -5,6 +5,7 @@
 //! commands as a developer: `.ci/run` calls `./test`, which calls `cargo xtask test`.
 #![deny(unsafe_code)]
 
+mod disk;
 mod failure;
 #[cfg(test)]
 mod floors;

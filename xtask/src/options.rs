@@ -32,6 +32,11 @@ impl TestOptions {
         Ok(options)
     }
 
+    /// Returns whether all stages are to run.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.stages.is_empty() && !self.quick
+    }
+
     /// Returns whether a stage is to run. A named stage runs, quick or not.
     pub(crate) fn selects(&self, name: &str, is_quick: bool) -> bool {
         if self.stages.is_empty() {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use crate::disk;
 use crate::failure::Failure;
 use crate::options::TestOptions;
 use crate::process_tree;
@@ -12,6 +13,7 @@ use crate::report::{Report, Row};
 use crate::step::{Step, lists_at_once};
 use crate::tool::{self, Tool};
 use crate::watchdog::Watchdog;
+use crate::workspace;
 
 /// A stage of a run.
 #[derive(Debug)]
@@ -48,6 +50,9 @@ pub(crate) fn run(
     let is_chosen = |stage: &&Stage| options.selects(stage.name, stage.quick);
     let stages = || lists.iter().copied().flatten();
     process_tree::adopt_orphans();
+    if options.is_whole() {
+        disk::check(workspace::root())?;
+    }
 
     let mut wanted: Vec<&Tool> = Vec::new();
     for tool in stages().filter(is_chosen).flat_map(|stage| stage.tools) {
