@@ -403,18 +403,7 @@ impl ReceiveEnd {
     /// Returns the channel's counters, as far as this end knows them. Messages that arrived after
     /// an incomplete message do not count as received.
     pub(crate) fn counts(&self) -> Counts {
-        let Counters {
-            received,
-            released,
-            acknowledged,
-            ..
-        } = self.summed();
-        Counts {
-            sent: 0,
-            received,
-            released,
-            acknowledged,
-        }
+        self.summed().into()
     }
 
     pub(crate) fn held(&self) -> MutexGuard<'_, Held> {
