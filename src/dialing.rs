@@ -181,17 +181,22 @@ pub(crate) struct Connecting {
 }
 
 impl Connecting {
-    /// Begins to connect; `None` if the node is closed.
-    pub(crate) fn begin(desk: &Desk, request: DialRequest) -> Option<Self> {
+    /// Begins to connect, unless the node is closed.
+    pub(crate) fn begin(
+        runtime: &Runtime,
+        desk: &Desk,
+        request: DialRequest,
+    ) -> Result<Self, ConnectError> {
         let call = Arc::new(PendingDial {
             answer: Mutex::new(Answer::Awaited),
             waiters: WaitSlot::new(),
         });
-        let dialing = desk.dial(Owner::Call(call.clone()), request).ok()?;
-        Some(Self {
+        let address = request.address.clone();
+        let dialing = desk.dial(Owner::Call(call.clone()), request);
+        Ok(Self {
             call,
             held: None,
-            dialing,
+            dialing: dialing.map_err(|_| closed(runtime, &address))?,
         })
     }
 
@@ -346,8 +351,7 @@ impl Node {
             timeout: self.connect_timeout(),
             tries_again: true,
         };
-        let connecting = Connecting::begin(self.desk(), request);
-        connecting.ok_or_else(|| closed(self.runtime(), address))
+        Connecting::begin(self.runtime(), self.desk(), request)
     }
 
     fn connected(
@@ -367,7 +371,7 @@ impl Node {
 }
 
 /// Returns the error of a node that is closed.
-pub(crate) fn closed(runtime: &Runtime, address: &str) -> ConnectError {
+fn closed(runtime: &Runtime, address: &str) -> ConnectError {
     let error = DialError::Cancelled {
         address: address.to_owned(),
         waited: std::time::Duration::ZERO,

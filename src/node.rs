@@ -257,7 +257,7 @@ impl Node {
             ..admission
         };
         admit(
-            &self.parts.runtime,
+            self.runtime(),
             self.parts.settings.channel,
             address,
             admission,
@@ -275,7 +275,7 @@ impl Node {
     /// Returns the means to reach kept peers.
     pub(crate) fn reaching(&self) -> Reaching {
         Reaching {
-            runtime: self.parts.runtime.clone(),
+            runtime: self.runtime().clone(),
             local: self.parts.local.clone(),
             desk: self.parts.resuming.desk.clone(),
             channel: self.parts.settings.channel,
@@ -379,10 +379,7 @@ impl Node {
             self.parts.settings.threads.driver,
             has_membarrier(),
             security_stats(&self.parts.local),
-            (
-                self.parts.runtime.stats(),
-                self.parts.runtime.state().histograms(),
-            ),
+            (self.runtime().stats(), self.runtime().state().histograms()),
         )
     }
 
@@ -393,7 +390,7 @@ impl Node {
     /// events: if it does not, the oldest are [dropped](Events::dropped).
     #[must_use]
     pub fn events(&self) -> Events {
-        Events::new(self.parts.runtime.clone())
+        Events::new(self.runtime().clone())
     }
 
     /// Runs one turn of the engine: sends what is queued, and takes in what has arrived. It is
@@ -403,7 +400,7 @@ impl Node {
     /// message may have come. One turn takes in only a part of what made [`as_fd`](Self::as_fd)
     /// readable; `while node.poll() {}` takes in all of it.
     pub fn poll(&self) -> bool {
-        self.parts.runtime.poll_ready()
+        self.runtime().poll_ready()
     }
 
     /// Returns a descriptor that is readable when [`poll`](Self::poll) has something to do. It is
@@ -426,7 +423,7 @@ impl Node {
     /// follows a pause. That costs them a system call.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.parts.runtime.watch()
+        self.runtime().watch()
     }
 
     /// Ends every channel and session in order, and returns a report of what was not delivered.
@@ -444,7 +441,7 @@ impl Node {
     /// another thread, the second waits for it, and the earlier of the two deadlines holds for
     /// both.
     pub fn close(&self, timeout: Duration) -> CloseReport {
-        self.parts.runtime.close(timeout)
+        self.runtime().close(timeout)
     }
 }
 

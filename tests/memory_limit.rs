@@ -155,6 +155,44 @@ fn a_receiver_that_holds_all_its_memory_limit_allows_is_told() {
     }
 }
 
+/// A message waits for room when its session ends. No engine tries again for it, so each call does,
+/// and says that there is none until there is.
+#[test]
+fn a_message_that_waits_for_room_outlives_its_session() {
+    let _alone = ALONE.lock().expect("no test has failed beside");
+    let limit = 2 * HELD as u64 + HELD as u64 / 2;
+    let far = builder(Fabric::Shm).memory_limit(limit);
+    let far = far.listen("127.0.0.1:0").build().expect("a node");
+    let near = builder(Fabric::Shm).build().expect("a node");
+    let here = near.connect(far.local_addr().expect("it listens"));
+    let (here, there) = (here.expect("a session"), far.accept().expect("a peer"));
+    let open = |peer: &Peer| {
+        let channel = peer.channel("held").codec::<Raw>();
+        channel.max_unreleased_bytes(1 << 40)
+    };
+    let mut sender = open(&here).sender::<[u8]>().expect("an end");
+    let mut receiver = open(&there).receiver::<[u8]>().expect("an end");
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        sender.send(&vec![1; HELD]).expect("it may be out");
+        held.push(receiver.recv().expect("a message"));
+    }
+    sender.send(&vec![3; HELD]).expect("it may be out");
+    let waits = receiver.recv_timeout(Duration::from_millis(100));
+    assert_eq!(waits.expect_err("no room").kind(), RecvErrorKind::Timeout);
+    let mut events = far.events();
+    assert!(here.close(LONG).is_complete(), "it has arrived");
+    let ends = events.any(|event| matches!(event, Event::Gone { .. }));
+    assert!(ends, "the session is over");
+    for _ in 0..2 {
+        let error = receiver.recv().expect_err("there is no room");
+        assert_eq!(error.kind(), RecvErrorKind::Memory, "{error}");
+    }
+    drop(held);
+    let message = receiver.recv().expect("there is room");
+    assert_eq!(&message[..1], [3]);
+}
+
 /// The receiving end also learns that while its program takes nothing and its sender gives up.
 #[test]
 fn a_sender_that_gives_up_does_not_go_on() {

@@ -6,10 +6,13 @@ mod pair;
 use std::{
     io::{BufRead, Cursor, Read},
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, mpsc},
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
 };
 
 use ibex::{
-    Message, Raw, Serde, WaitErrorKind,
+    Message, Node, Peer, Pod, Raw, Receiver, Serde, WaitErrorKind,
     serde::{Deserialize, Serialize},
 };
 use pair::{FABRICS, Pair};
@@ -122,4 +125,60 @@ fn a_message_set_to_acknowledge_on_drop_does() {
     sender.send(&1).expect("sent");
     assert_eq!(receiver.recv().expect("a message").into_value(), 1);
     sender.wait_acked(1).expect_err("nobody said so");
+}
+
+/// A receiver holds as many owned messages as it can, so what arrived behind them waits for a drop.
+/// The drop lets it go on, too, if no engine has the channel any more.
+#[test]
+fn a_drop_lets_a_channel_that_is_over_go_on() {
+    let endings: [fn(&mut Receiver<u64, Pod>, &Peer, &Node); 3] = [
+        |receiver, _, _| receiver.close(),
+        |_, peer, _| drop(peer.close(WATCHDOG)),
+        |_, _, node| drop(node.close(WATCHDOG)),
+    ];
+    for fabric in FABRICS {
+        for end in endings {
+            let pair = Pair::over(fabric);
+            let [there, here] = &pair.peers;
+            let sender = there.channel("held").codec::<Pod>().window_messages(HELD);
+            let mut sender = sender.sender::<u64>().expect("a sender");
+            let receiver = here.channel("held").codec::<Pod>().window_messages(HELD);
+            let mut receiver = receiver.receiver::<u64>().expect("a receiver");
+            let mut held = Vec::new();
+            for number in 1..=HELD {
+                sender.send(&number).expect("sent");
+                held.push(receiver.recv().expect("a message").into_owned());
+            }
+            receiver.try_recv().expect_err("nothing more was sent");
+            sender.send(&(HELD + 1)).expect("the window is released");
+            sender.flush().expect("it arrives");
+            end(&mut receiver, here, &pair.nodes[1]);
+
+            let (bell, woken) = mpsc::channel();
+            let waker = Waker::from(Arc::new(Bell(bell)));
+            let mut context = Context::from_waker(&waker);
+            assert!(receiver.poll_recv(&mut context).is_pending());
+            held.remove(0).ack();
+            woken.recv_timeout(WATCHDOG).expect("it is woken");
+            let Poll::Ready(message) = receiver.poll_recv(&mut context) else {
+                panic!("a cell is free");
+            };
+            assert_eq!(*message.expect("it had arrived"), HELD + 1);
+            drop(held);
+            receiver.recv().map(drop).expect_err("the channel is over");
+        }
+    }
+}
+
+/// The window, and as many messages as the receiver may hold.
+const HELD: u64 = 16;
+const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// Tells of its wake-ups.
+struct Bell(mpsc::Sender<()>);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.send(());
+    }
 }

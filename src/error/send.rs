@@ -420,13 +420,8 @@ impl fmt::Display for SendError {
                 OfGroup::Member(peer, fault) => {
                     write!(f, "sent to nobody, because of {peer}: {fault}")
                 }
-                OfGroup::Slow(time, suspended) => {
-                    write!(f, "its window was full for {time:?}: ")?;
-                    match suspended {
-                        Some(suspended) => suspended.fmt(f),
-                        None => f.write_str("its receiver falls behind"),
-                    }
-                }
+                // The words that the transport logs.
+                OfGroup::Slow(time, suspended) => LossReason::Full(*time, suspended.clone()).fmt(f),
                 OfGroup::UsedAfterFork(error) => error.fmt(f),
             },
             Failure::Answer(answer) => match &**answer {

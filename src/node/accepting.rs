@@ -47,9 +47,9 @@ impl Node {
     /// The errors of [`accept`](Self::accept).
     pub fn try_accept(&self) -> Result<Option<Peer>, ConnectError> {
         self.check_listening()?;
-        match self.parts.runtime.try_accept() {
+        match self.runtime().try_accept() {
             Some(session) => Ok(Some(self.peer(session))),
-            None if self.parts.runtime.accepts_no_more() => Err(self.accepts_no_more().into()),
+            None if self.runtime().accepts_no_more() => Err(self.accepts_no_more().into()),
             None => Ok(None),
         }
     }
@@ -68,13 +68,13 @@ impl Node {
     /// middle of its handshake may become a session a moment later; a last `try_accept` finds it.
     pub fn stop_accepting(&self) {
         if !fork::is_child() {
-            self.parts.runtime.stop_accepting();
+            self.runtime().stop_accepting();
         }
     }
 
     /// Returns the reason why no more peers come.
     pub(crate) fn accepts_no_more(&self) -> NotAccepted {
-        match self.parts.runtime.is_closed() {
+        match self.runtime().is_closed() {
             true => NotAccepted::Closed,
             false => NotAccepted::Stopped,
         }
@@ -82,7 +82,7 @@ impl Node {
 
     fn accept_until(&self, deadline: Option<Instant>) -> Result<Peer, ConnectError> {
         self.check_listening()?;
-        match self.parts.runtime.accept(deadline) {
+        match self.runtime().accept(deadline) {
             Ok(Some(session)) => Ok(self.peer(session)),
             Ok(None) => Err(self.accepts_no_more().into()),
             Err(_) => Err(NotAccepted::Timeout.into()),
@@ -93,7 +93,7 @@ impl Node {
         self.check_fork()?;
         match self.parts.local_addr {
             None => Err(NotAccepted::NotListening.into()),
-            Some(_) if self.parts.runtime.is_closed() => Err(NotAccepted::Closed.into()),
+            Some(_) if self.runtime().is_closed() => Err(NotAccepted::Closed.into()),
             Some(_) => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use ibex_transport::{engine::Admission, runtime::Runtime};
 use crate::{
     ConnectError, Peer, PeerId,
     channel_defaults::ChannelDefaults,
-    dialing::{Connecting, Desk, closed},
+    dialing::{Connecting, Desk},
     listener::admit,
     resuming::ATTEMPT,
 };
@@ -33,8 +33,7 @@ impl Reaching {
             timeout: ATTEMPT,
             tries_again: false,
         };
-        let connecting = Connecting::begin(&self.desk, request);
-        connecting.ok_or_else(|| closed(&self.runtime, address))
+        Connecting::begin(&self.runtime, &self.desk, request)
     }
 
     pub(super) fn admit(&self, address: &str, admission: Admission) -> Result<Peer, ConnectError> {

@@ -28,7 +28,8 @@
 //!    block may serve another channel; that costs one spurious ring, or one look at an orphan.
 //! 5. `asked` becomes ORPHANED when the receiver's handle goes while messages are out, and stays so
 //!    until the lease ends: no peer is told any more. From then on each guard looks, after its last
-//!    store, whether it was the last, and the last one frees the memory that the guards read.
+//!    store, whether it was the last, and the last one frees the memory that the guards read. It
+//!    becomes so, too, while the handle of a channel that is over waits for a cell.
 
 use std::fmt;
 use std::ops::Deref;
@@ -59,16 +60,17 @@ pub struct CellBlock {
     bell: AtomicPtr<Bell>,
     /// Their number is a power of two.
     cells: Pages<AtomicU32>,
-    /// The memory that guards read, once the receiver's handle is gone.
+    /// What hears of guards once no engine has the receiver.
     orphan: Mutex<Option<Arc<dyn Orphan>>>,
 }
 
-/// The memory of a receiver whose handle is gone while messages are out.
+/// What hears of each guard that settles at a receiver that no engine has any more.
 ///
-/// A guard is `'static` and has no reference count, so its bytes are kept for it. Dropping the value
-/// frees all of them, and gives up the lease of the cells.
+/// While the handle waits for a cell, this wakes it. When the handle is gone, this is the memory of
+/// the messages that are out: a guard is `'static` and has no reference count, so its bytes are kept
+/// for it. Dropping the value frees all of them, and gives up the lease of the cells.
 pub trait Orphan: Send + Sync {
-    /// Frees the memory of released messages. Returns whether all messages have settled.
+    /// Hears that a guard has settled. Returns whether nothing is left to hear.
     fn is_settled(&self) -> bool;
 }
 
@@ -79,7 +81,7 @@ const ASKED_NOT: u32 = 0;
 const ASKED_RUNG: u32 = 1;
 /// The next settled cell must ring.
 const ASKED: u32 = 2;
-/// The receiver's handle is gone: each settled cell may be the last.
+/// No engine has the receiver: an [`Orphan`] hears of each settled cell.
 const ORPHANED: u32 = 3;
 
 /// The state of a message, as its cell has it.
@@ -220,12 +222,18 @@ impl CellBlock {
     /// The receiver's handle calls this when it is dropped. Nothing is handed out any more, and no
     /// engine asks.
     pub fn leave_to_guards(&self, orphan: Arc<dyn Orphan>) {
+        self.report_to(orphan);
+        self.look_at_orphan();
+    }
+
+    /// Has `orphan` hear of each guard that settles from here on, in the place of a peer and of the
+    /// orphan before. The caller must sum the cells now, as after a question.
+    pub fn report_to(&self, orphan: Arc<dyn Orphan>) {
         *lock(&self.orphan) = Some(orphan);
         // ASK, pairs with `settle`, as in `ask`: either a guard sees that it has to look, or its
         // cell is seen here. A guard that sees it finds the orphan, which was put there before.
         self.asked.store(ORPHANED, Ordering::Relaxed);
         self.asymmetry.heavy_here();
-        self.look_at_orphan();
     }
 
     /// Frees the orphan if all of its messages have settled.
@@ -383,6 +391,8 @@ impl Drop for CellLease {
             return;
         }
         self.block.hush();
+        // A handle that has waited for a cell has left one here.
+        drop(lock(&self.block.orphan).take());
         // Under loom, an atomic belongs to one run of the model, so the block is not kept.
         if self.is_settled() && !cfg!(loom) {
             // SAFETY: the lease is the right to hold cells, and ends here; the advance of

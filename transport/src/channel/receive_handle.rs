@@ -224,29 +224,23 @@ impl ReceiveHandle {
     /// has just come, or the end.
     ///
     /// If memory for an arrival is lacking, that error is returned once. Later calls find nothing
-    /// until memory is available, and try for it from time to time.
+    /// until memory is available, and try for it from time to time. Once no engine has the end, which
+    /// would wake the handle for a try, each call tries and returns the error.
     #[inline(never)]
     fn poll_slow(&mut self) -> Result<Option<RawMessage>, ChannelError> {
-        if self.end.times.is_some() {
+        if self.end.times.is_some() || self.end.state.is_over() {
             self.end.advance(false);
             self.end.look_at_released();
         }
-        if self.memory_wait.is_too_soon() && !self.is_closed {
+        if self.memory_wait.is_too_soon(&self.end) {
             return Ok(None);
         }
         let found = self.poll_all();
         match (is_beyond_limit(&found), found) {
-            // No engine would wake the handle of a closed end for another try.
-            (Some(_), Err(error)) if self.is_closed => Err(error),
-            (Some(lacks_room), Err(error)) => {
-                self.end.lacks_room.store(lacks_room, Ordering::Relaxed);
-                let is_news = self.memory_wait.begin(&self.end);
-                // A message that waits for the release of others does not lack memory.
-                match is_news && !lacks_room {
-                    true => Err(error),
-                    false => Ok(None),
-                }
-            }
+            (Some(lacks_room), Err(error)) => match self.memory_wait.begin(&self.end, lacks_room) {
+                true => Err(error),
+                false => Ok(None),
+            },
             (_, found) => {
                 if self.memory_wait.end() {
                     self.end.lacks_room.store(false, Ordering::Relaxed);
@@ -296,7 +290,7 @@ impl ReceiveHandle {
         if fork::is_child() || self.has_plain() {
             return true;
         }
-        if self.memory_wait.is_on() && !self.is_closed && !self.has_memory_now() {
+        if self.memory_wait.is_on() && !self.has_memory_now() {
             return false;
         }
         // The order of reads is that of `poll_all`.

@@ -1,6 +1,7 @@
 //! Arriving large messages: the peer announces them, they get memory, and arrive in it.
 
 use std::{
+    ptr,
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
@@ -16,7 +17,7 @@ use super::{
 use crate::{
     clock,
     connection::{Context, MemoryWanted, Purpose},
-    endpoint::receive_end::{LargeArrival, LargePlace},
+    endpoint::receive_end::{LargeArrival, LargePlace, ReceiveEnd},
 };
 
 impl Receivers {
@@ -300,15 +301,24 @@ impl Receivers {
     }
 
     /// Wakes the handle of a receiving end at `retry_at`, however it waits, because it lacks memory
-    /// for messages that have arrived.
-    pub(crate) fn retries(&mut self, end: u32, retry_at: Instant, common: &mut Common) {
-        if let Some(receiver) = self.ends.get_mut(end) {
-            receiver.retries = Some(retry_at);
-            if receiver.end.lacks_room.load(Ordering::Relaxed) {
-                self.room_is_wanted(end, common);
-            }
-            common.timers.set_sooner(Timer::Memory, retry_at);
+    /// for messages that have arrived. Returns whether the end is here.
+    pub(crate) fn retries(
+        &mut self,
+        end: &ReceiveEnd,
+        retry_at: Instant,
+        common: &mut Common,
+    ) -> bool {
+        let receiver = self.ends.get_mut(end.id);
+        // The number of an end that was closed may be that of another.
+        let Some(receiver) = receiver.filter(|receiver| ptr::eq(&*receiver.end, end)) else {
+            return false;
+        };
+        receiver.retries = Some(retry_at);
+        if end.lacks_room.load(Ordering::Relaxed) {
+            self.room_is_wanted(end.id, common);
         }
+        common.timers.set_sooner(Timer::Memory, retry_at);
+        true
     }
 
     /// Wakes or serves receivers that lack memory, so that they try again.

@@ -10,7 +10,7 @@ use std::{
     mem,
     ops::Deref,
     ptr::NonNull,
-    sync::{Arc, MutexGuard, OnceLock},
+    sync::{Arc, MutexGuard, OnceLock, Weak},
 };
 
 use ibex_base::{
@@ -403,18 +403,7 @@ impl ReceiveEnd {
     /// Returns the channel's counters, as far as this end knows them. Messages that arrived after
     /// an incomplete message do not count as received.
     pub(crate) fn counts(&self) -> Counts {
-        let Counters {
-            received,
-            released,
-            acknowledged,
-            ..
-        } = self.summed();
-        Counts {
-            sent: 0,
-            received,
-            released,
-            acknowledged,
-        }
+        self.summed().into()
     }
 
     pub(crate) fn held(&self) -> MutexGuard<'_, Held> {
@@ -449,5 +438,21 @@ impl Orphan for ReceiveEnd {
         self.prefix.run(&self.cells, |prefix| self.passed(prefix));
         let handed_out = self.handed_out.load(Ordering::Relaxed);
         self.prefix.is_settled(handed_out)
+    }
+}
+
+/// The handle of a channel that is over, which waits for a cell: no engine may have the end, so the
+/// guards themselves wake the handle.
+#[derive(Debug)]
+pub(crate) struct WaitsForCell(pub(crate) Weak<ReceiveEnd>);
+
+impl Orphan for WaitsForCell {
+    fn is_settled(&self) -> bool {
+        if let Some(end) = self.0.upgrade() {
+            end.waiters.wake_all();
+            end.cells.bell().wake();
+        }
+        // The cells may be another channel's by now, with an orphan of its own.
+        false
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{ops::AddAssign, sync::atomic::Ordering, time::Duration};
 
-use ibex_protocol::format::{control::Role, counters::Counters, record};
+use ibex_protocol::format::{control::Role, record};
 
 use super::{channel_end::ChannelEnd, receive_end::ReceiveEnd, send_end::SendEnd, state::EndState};
 use crate::session::Counts;
@@ -118,40 +118,33 @@ impl ChannelState {
 }
 
 impl ChannelStats {
-    fn of(end: &ChannelEnd) -> Self {
+    /// Returns the stats of an end that has handed on `handed_on` messages, and whose released
+    /// messages end at `position`.
+    fn of(end: &ChannelEnd, counts: Counts, handed_on: u64, position: u64) -> Self {
         let agreed = end.state.agreed();
         let window = agreed.map_or(end.spec.window, |agreed| agreed.window);
+        // The alignment determines the position of the first record, which need not be 0.
+        let start = agreed.map_or(0, |agreed| {
+            record::first_position(agreed.alignment as usize)
+        });
+        let held = handed_on.saturating_sub(counts.released);
         Self {
             name: end.name.to_string(),
             end: end.role,
             state: ChannelState::of(&end.state),
             window_messages: window.messages,
             window_bytes: window.bytes,
-            sent: 0,
-            received: 0,
-            released: 0,
-            acknowledged: 0,
-            released_bytes: 0,
-            held: 0,
-            held_oldest: None,
+            sent: counts.sent,
+            received: counts.received,
+            released: counts.released,
+            acknowledged: counts.acknowledged,
+            released_bytes: position.saturating_sub(start),
+            held,
+            held_oldest: (held > 0).then_some(counts.released + 1),
             stalls: 0,
             stalled: Duration::ZERO,
             large_messages: 0,
             large_bytes: 0,
-        }
-    }
-
-    /// Fills in the counters of an end that has handed on `handed_on` messages.
-    fn with(self, sent: u64, handed_on: u64, counters: &Counters) -> Self {
-        let held = handed_on.saturating_sub(counters.released);
-        Self {
-            sent,
-            received: counters.received,
-            released: counters.released,
-            acknowledged: counters.acknowledged,
-            held,
-            held_oldest: (held > 0).then_some(counters.released + 1),
-            ..self
         }
     }
 }
@@ -159,28 +152,15 @@ impl ChannelStats {
 impl SendEnd {
     /// Returns this end's counts so far.
     pub(crate) fn stats(&self) -> ChannelStats {
-        let Counts {
-            sent,
-            received,
-            released,
-            acknowledged,
-        } = self.counts();
+        let counts = self.counts();
         let position = self.theirs.get().map_or(0, |theirs| theirs.released().1);
-        let counters = Counters {
-            received,
-            released,
-            acknowledged,
-            released_position: position,
-            ..Counters::default()
-        };
         let stalls = self.stall.stalls();
         ChannelStats {
-            released_bytes: bytes_before(position, self),
             stalls: stalls.count,
             stalled: stalls.total,
             large_messages: self.large_messages.get(),
             large_bytes: self.large_bytes.get(),
-            ..ChannelStats::of(self).with(sent, sent, &counters)
+            ..ChannelStats::of(self, counts, counts.sent, position)
         }
     }
 }
@@ -191,20 +171,14 @@ impl ReceiveEnd {
         let counters = self.counters();
         let arrived = self.arrived.load(Ordering::Relaxed);
         let handed_out = self.handed_out.load(Ordering::Relaxed);
+        let counts = Counts {
+            sent: arrived.max(handed_out),
+            ..counters.into()
+        };
         ChannelStats {
-            released_bytes: bytes_before(counters.released_position, self),
             large_messages: self.large_messages.get(),
             large_bytes: self.large_bytes.get(),
-            ..ChannelStats::of(self).with(arrived.max(handed_out), handed_out, &counters)
+            ..ChannelStats::of(self, counts, handed_out, counters.released_position)
         }
     }
-}
-
-/// Returns the position of the first record, which its alignment determines and need not be 0.
-fn bytes_before(position: u64, end: &ChannelEnd) -> u64 {
-    let agreed = end.state.agreed();
-    let start = agreed.map_or(0, |agreed| {
-        record::first_position(agreed.alignment as usize)
-    });
-    position.saturating_sub(start)
 }

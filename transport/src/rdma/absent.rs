@@ -31,132 +31,53 @@ pub enum RegisteredMessage {}
 #[derive(Debug)]
 pub(crate) enum LandingPlace {}
 
-impl RdmaPort {
-    pub(crate) fn engine(&self) -> usize {
-        match *self {}
-    }
-
-    pub(crate) fn device(&self) -> &str {
-        match *self {}
-    }
-
-    pub(crate) fn port(&self) -> u8 {
-        match *self {}
-    }
-
-    pub(crate) fn polling(&self) -> &str {
-        match *self {}
-    }
-
-    pub(crate) fn counts(&self) -> PortCounts {
-        match *self {}
-    }
-
-    pub(crate) fn is_lost(&self) -> bool {
-        match *self {}
-    }
-
-    pub(crate) fn is_listed(&self) -> bool {
-        match *self {}
-    }
-
-    pub(crate) fn has_landing_places(&self) -> bool {
-        match *self {}
-    }
-
-    pub(crate) fn register_ring(&self, _: &mut RingLease) -> Result<(), MemoryError> {
-        match *self {}
-    }
-
-    pub(crate) fn register_message(&self, _: &mut LargeLease, _: usize) -> Result<(), MemoryError> {
-        match *self {}
-    }
-
-    pub(crate) fn register_grant(&self, _: &mut LargeLease, _: usize) -> Result<(), MemoryError> {
-        match *self {}
-    }
-
-    pub(crate) fn granted_memory(&self, _: &LargeLease, _: usize) -> Option<RemoteMemory> {
-        match *self {}
-    }
-
-    pub(crate) fn registered_ring(&self, _: &RingLease) -> Option<Arc<RegisteredRing>> {
-        match *self {}
-    }
-
-    pub(crate) fn register_file(
-        &self,
-        _: &MappedBytes,
-    ) -> Result<Arc<RegisteredMessage>, MemoryError> {
-        match *self {}
-    }
-
-    pub(crate) fn file_to_send(
-        &self,
-        _: &MappedBytes,
-        _: Option<Arc<RegisteredMessage>>,
-    ) -> Option<Arc<RegisteredMessage>> {
-        match *self {}
-    }
-
-    pub(crate) fn registered_message(&self, _: &LargeLease) -> Option<Arc<RegisteredMessage>> {
-        match *self {}
-    }
-
-    pub(crate) fn ring_to_send(
-        &self,
-        _: &RingLease,
-        _: Option<Arc<RegisteredRing>>,
-    ) -> Result<Arc<RegisteredRing>, MemoryError> {
-        match *self {}
-    }
-
-    pub(crate) fn message_to_send(
-        &self,
-        _: &LargeLease,
-        _: usize,
-        _: Option<Arc<RegisteredMessage>>,
-    ) -> Result<Arc<RegisteredMessage>, MemoryError> {
-        match *self {}
-    }
+/// Gives a type without values methods, which are never called.
+macro_rules! never_called {
+    ($type:ident: $(fn $name:ident(&self $(, $argument:ty)*) -> $output:ty;)*) => {
+        impl $type {
+            $(pub(crate) fn $name(&self $(, _: $argument)*) -> $output {
+                match *self {}
+            })*
+        }
+    };
 }
 
-impl PreparedPair {
-    pub(crate) fn rdma_port(&self) -> &Arc<RdmaPort> {
-        match *self {}
-    }
+never_called! { RdmaPort:
+    fn engine(&self) -> usize;
+    fn device(&self) -> &str;
+    fn port(&self) -> u8;
+    fn polling(&self) -> &str;
+    fn counts(&self) -> PortCounts;
+    fn is_lost(&self) -> bool;
+    fn is_listed(&self) -> bool;
+    fn has_landing_places(&self) -> bool;
+    fn register_ring(&self, &mut RingLease) -> Result<(), MemoryError>;
+    fn register_message(&self, &mut LargeLease, usize) -> Result<(), MemoryError>;
+    fn register_grant(&self, &mut LargeLease, usize) -> Result<(), MemoryError>;
+    fn granted_memory(&self, &LargeLease, usize) -> Option<RemoteMemory>;
+    fn registered_ring(&self, &RingLease) -> Option<Arc<RegisteredRing>>;
+    fn register_file(&self, &MappedBytes) -> Result<Arc<RegisteredMessage>, MemoryError>;
+    fn file_to_send(&self, &MappedBytes, Option<Arc<RegisteredMessage>>) -> Option<Arc<RegisteredMessage>>;
+    fn registered_message(&self, &LargeLease) -> Option<Arc<RegisteredMessage>>;
+    fn ring_to_send(&self, &RingLease, Option<Arc<RegisteredRing>>) -> Result<Arc<RegisteredRing>, MemoryError>;
+    fn message_to_send(&self, &LargeLease, usize, Option<Arc<RegisteredMessage>>) -> Result<Arc<RegisteredMessage>, MemoryError>;
+}
 
-    pub(crate) fn carriage(&self) -> Carriage {
-        match *self {}
-    }
+never_called! { PreparedPair:
+    fn rdma_port(&self) -> &Arc<RdmaPort>;
+    fn carriage(&self) -> Carriage;
+    fn grants_memory(&self) -> bool;
+    fn ticket(&self) -> u64;
+    fn dialed(&self) -> bool;
+}
 
-    pub(crate) fn grants_memory(&self) -> bool {
-        match *self {}
-    }
-
-    pub(crate) fn ticket(&self) -> u64 {
-        match *self {}
-    }
-
-    pub(crate) fn dialed(&self) -> bool {
-        match *self {}
-    }
+never_called! { LandingPlace:
+    fn register(&self, &mut LargeLease, usize) -> Result<RemoteMemory, MemoryError>;
+    fn is_of(&self, &Arc<RdmaPort>) -> bool;
 }
 
 impl LandingPlace {
     pub(crate) fn take(rdma_port: &Arc<RdmaPort>) -> Option<Self> {
         match **rdma_port {}
-    }
-
-    pub(crate) fn register(
-        &self,
-        _: &mut LargeLease,
-        _: usize,
-    ) -> Result<RemoteMemory, MemoryError> {
-        match *self {}
-    }
-
-    pub(crate) fn is_of(&self, _: &Arc<RdmaPort>) -> bool {
-        match *self {}
     }
 }

@@ -264,13 +264,14 @@ impl EngineRequests {
     }
 
     /// Notes that a receiving end lacks memory for an arrival. The engine wakes the end's waiters
-    /// at `retry_at`.
+    /// at `retry_at`, if it has the end. Returns whether it has.
     #[cold]
-    pub(crate) fn receiver_retries(&self, end: u32, retry_at: Instant) {
-        self.on_link(|link, _| {
+    pub(crate) fn receiver_retries(&self, end: &ReceiveEnd, retry_at: Instant) -> bool {
+        let has_end = self.on_link(|link, _| {
             let core = &mut link.core;
-            core.ends.receivers.retries(end, retry_at, &mut core.common);
+            core.ends.receivers.retries(end, retry_at, &mut core.common)
         });
+        has_end == Some(true)
     }
 
     /// Ends the session, because the peer's words or bytes break the protocol.

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use ibex_base::Escaped;
-use ibex_protocol::format::control::CloseReason;
+use ibex_protocol::format::{control::CloseReason, counters::Counters};
 
 /// A channel's progress, as one of its ends knows it.
 ///
@@ -24,6 +24,18 @@ pub struct Counts {
     pub released: u64,
     /// Messages that the receiving application acknowledged, as a lower bound.
     pub acknowledged: u64,
+}
+
+/// The counts of a receiving end; none of them is *sent*.
+impl From<Counters> for Counts {
+    fn from(counters: Counters) -> Self {
+        Self {
+            sent: 0,
+            received: counters.received,
+            released: counters.released,
+            acknowledged: counters.acknowledged,
+        }
+    }
 }
 
 impl fmt::Display for Counts {

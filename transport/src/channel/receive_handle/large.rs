@@ -57,16 +57,15 @@ impl ReceiveHandle {
         large.front().is_some_and(|next| next.sequence == sequence)
     }
 
-    /// Returns whether the memory that was lacking is available now.
+    /// Returns whether the memory that was lacking is available now, or a call would say again that
+    /// it is lacking.
     pub(super) fn has_memory_now(&mut self) -> bool {
-        if self.memory_wait.is_too_soon() {
+        if self.memory_wait.is_too_soon(&self.end) {
             return false;
         }
         let outcome = self.take_source().and_then(|()| self.map_segment());
         if let Some(lacks_room) = is_beyond_limit(&outcome) {
-            self.end.lacks_room.store(lacks_room, Ordering::Relaxed);
-            self.memory_wait.begin(&self.end);
-            return false;
+            return self.memory_wait.begin(&self.end, lacks_room);
         }
         self.memory_wait.end();
         self.end.lacks_room.store(false, Ordering::Relaxed);

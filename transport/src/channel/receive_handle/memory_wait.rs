@@ -1,7 +1,10 @@
 //! The wait of a receiver's handle for memory: tries from time to time, and a claim that keeps its
 //! place meanwhile.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use ibex_ring::memory::{MemoryClaim, MemoryError};
 
@@ -22,19 +25,23 @@ impl MemoryWait {
         self.retry_at.is_some()
     }
 
-    /// Returns whether memory was lacking at the last try, and it is too soon for another try.
-    pub(super) fn is_too_soon(&self) -> bool {
+    /// Returns whether memory was lacking at the last try, and it is too soon for another try. An end
+    /// that is over tries at each look, because its engine may go before it wakes the handle.
+    pub(super) fn is_too_soon(&self, end: &ReceiveEnd) -> bool {
         self.retry_at
-            .is_some_and(|retry_at| clock::now() < retry_at)
+            .is_some_and(|retry_at| clock::now() < retry_at && !end.state.is_over())
     }
 
-    /// Schedules another try, because memory is lacking. Returns whether the lack is new.
+    /// Schedules another try, because memory is lacking: the kernel's, or room that the release of
+    /// other messages gives. Returns whether the caller is to hear of it: the kernel refuses for the
+    /// first time, or no engine has the end, so nobody would wake the handle.
     #[cold]
-    pub(super) fn begin(&mut self, end: &ReceiveEnd) -> bool {
+    pub(super) fn begin(&mut self, end: &ReceiveEnd, lacks_room: bool) -> bool {
+        end.lacks_room.store(lacks_room, Ordering::Relaxed);
         let retry_at = clock::now() + RETRY_AFTER;
         let is_news = self.retry_at.replace(retry_at).is_none();
-        end.session.requests.receiver_retries(end.id, retry_at);
-        is_news
+        let is_woken = end.session.requests.receiver_retries(end, retry_at);
+        is_news && !lacks_room || !is_woken
     }
 
     /// Ends the wait. Returns whether there was one.

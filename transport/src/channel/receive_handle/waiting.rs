@@ -1,14 +1,17 @@
 //! The waiting of a receiver's handle: it spins on the next header for a moment, and then waits by
 //! its node's rules.
 
-use std::{sync::atomic::Ordering, task::Waker};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    task::Waker,
+};
 
 use ibex_base::fork;
 use ibex_ring::parking::{Condition, Patience, TimedOut};
 
 use super::{CoarseTime, ReceiveHandle, Source};
 use crate::session::{ChannelError, FailureReason};
-use crate::{channel::message::RawMessage, session::Counts};
+use crate::{channel::message::RawMessage, endpoint::receive_end::WaitsForCell, session::Counts};
 
 impl ReceiveHandle {
     /// Returns the next message, and waits for it as long as `patience` says.
@@ -152,7 +155,13 @@ impl ReceiveHandle {
         if self.handed_out == self.last_cell {
             // The receiver waits for a guard to be settled. The next guard that is settled rings,
             // and the engine wakes the receiver.
-            end.answer_ask();
+            match end.state.is_over() {
+                true => {
+                    let handle = WaitsForCell(Arc::downgrade(end));
+                    self.cells.report_to(Arc::new(handle));
+                }
+                false => end.answer_ask(),
+            }
         }
         end.path.arm(end, &mut self.arm);
     }
