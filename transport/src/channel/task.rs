@@ -33,7 +33,7 @@ use ibex_ring::parking::{self, Condition, Patience, Ticket};
 use super::{
     Abort, ChannelError, RawMessage, RawReservation, ReceiveHandle, SendHandle,
     promptness::Promptness,
-    receive_handle::Incoming,
+    receive_handle::NextMessage,
     send_handle::{Entered, Reserved},
 };
 use crate::{
@@ -161,7 +161,7 @@ impl ReceiveHandle {
                 let end = self.end.clone();
                 let mut promptness = mem::take(&mut self.promptness);
                 let mut found = Ok(None);
-                let incoming = Incoming::new(self, &mut found);
+                let incoming = NextMessage::new(self, &mut found);
                 let event_loop = end.session.requests.event_loop();
                 let look = looks_first.then(|| BriefLook::at(&end.session));
                 let polled = promptness.poll(event_loop, (waker, look), incoming, || ());

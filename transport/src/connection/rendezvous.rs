@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     clock,
-    connection::{Context, MemoryWanted, Purpose},
+    connection::{Context, MemoryPurpose, MemoryWanted},
     endpoint::receive_end::{LargeArrival, LargePlace},
 };
 
@@ -72,7 +72,7 @@ impl Receivers {
                 None => context.wanted.push(MemoryWanted {
                     session: common.shared.clone(),
                     end,
-                    purpose: Purpose::Large { sequence, length },
+                    purpose: MemoryPurpose::Large { sequence, length },
                 }),
             }
         }
@@ -240,7 +240,7 @@ impl Receivers {
         context.wanted.push(MemoryWanted {
             session,
             end,
-            purpose: Purpose::More {
+            purpose: MemoryPurpose::More {
                 sequence,
                 memory,
                 from,
@@ -293,7 +293,7 @@ impl Receivers {
                 context.wanted.push(MemoryWanted {
                     session: common.shared.clone(),
                     end,
-                    purpose: Purpose::Large { sequence, length },
+                    purpose: MemoryPurpose::Large { sequence, length },
                 });
             }
         }
@@ -344,7 +344,7 @@ impl Receivers {
                 .extend(again.map(|(sequence, length)| MemoryWanted {
                     session: common.shared.clone(),
                     end,
-                    purpose: Purpose::Large { sequence, length },
+                    purpose: MemoryPurpose::Large { sequence, length },
                 }));
         }
     }
@@ -408,7 +408,7 @@ impl Receivers {
             context.wanted.push(MemoryWanted {
                 session: common.shared.clone(),
                 end,
-                purpose: Purpose::Landings,
+                purpose: MemoryPurpose::Landings,
             });
         }
     }

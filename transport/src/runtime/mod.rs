@@ -31,7 +31,7 @@ mod yielding;
 
 pub use event_loop::EventLoop;
 pub use gathering::{Gathering, Told};
-pub use runtime::{EngineStats, Runtime};
+pub use runtime::{EngineCounts, Runtime};
 pub use task::Step;
 pub(crate) use waiting::{BriefLook, wait_for_any};
 

@@ -32,7 +32,7 @@ use ibex_ring::parking::{self, AtSlot, Ticket};
 use super::{Driving, EventLoop, Runtime};
 use crate::{
     clock,
-    engine::{self, Ready},
+    engine::{self, ReadyWires},
     node::CloseReport,
     wire::{Reactor, Watcher},
 };
@@ -134,7 +134,7 @@ impl EventLoop {
         engine.note_step();
         let mut ready = match *set_is_ready {
             true => engine::sleep(&self.epoll, Some(Duration::ZERO)),
-            false => Ready::NOTHING,
+            false => ReadyWires::NOTHING,
         };
         *set_is_ready = !ready.is_empty();
         self.reports
@@ -176,7 +176,7 @@ impl EventLoop {
         if self.flushing.is_owed() {
             let mut engine = self.engine.lock();
             engine.note_step();
-            let moved = self.turn(engine, &Ready::NOTHING);
+            let moved = self.turn(engine, &ReadyWires::NOTHING);
             self.settle_turn(moved);
         }
     }

@@ -2,7 +2,7 @@
 
 #[cfg(doc)]
 use super::Landings;
-use super::{End, EndState, Session};
+use super::{EndChannel, LocalEnd, Session};
 use crate::{
     format::control::Control,
     transfer::rendezvous::{RemoteMemory, Way},
@@ -12,8 +12,8 @@ impl Session {
     /// Gives the peer its blocks back, because sending end `end` rests.
     pub fn return_landings(&mut self, end: u32) {
         // After a close, the peer gets its memory back without a message.
-        let Some(End {
-            state: EndState::Sender(sender),
+        let Some(LocalEnd {
+            state: EndChannel::Sender(sender),
             close_is_out: false,
             ..
         }) = self.ends.entries.get_mut(end)
@@ -57,7 +57,7 @@ impl Session {
             return;
         };
         let channel = entry.peer.unwrap_or_default();
-        if let EndState::Receiver(Some(receiver)) = &mut entry.state
+        if let EndChannel::Receiver(Some(receiver)) = &mut entry.state
             && receiver.large.grant(sequence, way, bytes).is_some()
         {
             self.outgoing.say(way.control(channel, sequence, bytes));
