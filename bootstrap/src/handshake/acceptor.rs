@@ -2,6 +2,7 @@
 //! fabric the dialer chooses, and draws the session's secrets.
 
 mod answers;
+mod resuming;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,7 +11,6 @@ use std::time::Instant;
 use super::acceptor_entropy::AcceptorEntropy;
 use super::conversation::Conversation;
 use super::machine::{Handshake, Part};
-use super::proof::ResumptionClaim;
 use super::{Agreement, HandshakeStep, ResumedSession};
 use crate::error::HandshakeError;
 use crate::fabric::FabricKind;
@@ -18,8 +18,7 @@ use crate::identity::HostHint;
 use crate::local::Local;
 use crate::message::{
     Endpoint, FabricChoice, GidKind, HandshakeMessage, HostTags, MessageError, Offer, Ready,
-    Resume, ResumeRefusal, Resumed, SessionSecrets, ShmEndpoint, Text, Unavailable, VerbsEndpoint,
-    Version,
+    SessionSecrets, ShmEndpoint, Text, Unavailable, VerbsEndpoint, Version,
 };
 use crate::negotiate::{self, Party};
 use crate::places::{Place, Places};
@@ -361,59 +360,6 @@ impl AcceptorPart {
         self.ours.host = HostTags::new(&self.host, Party::Acceptor, conversation.hellos());
         conversation.send(&HandshakeMessage::Offer(self.ours.clone()));
         self.state = State::AwaitOffer(version);
-    }
-
-    fn resume(&mut self, conversation: &mut Conversation<AcceptorEvent>, resume: &Resume) {
-        let answer = match self.answer(conversation, resume) {
-            Ok(answer) => answer,
-            Err(error) => return conversation.fail(error),
-        };
-        if resume.fabric == FabricKind::Verbs {
-            self.state = State::AwaitResumePair(answer);
-            return;
-        }
-        let ResumeAnswer { session, proof } = answer;
-        conversation.send(&HandshakeMessage::Resumed(Resumed { proof }));
-        conversation.succeed(AcceptorEvent::Resumed(session));
-    }
-
-    /// Answers a resumption. A peer without the secret learns nothing about epochs.
-    fn answer(
-        &self,
-        conversation: &Conversation<AcceptorEvent>,
-        resume: &Resume,
-    ) -> Result<ResumeAnswer, HandshakeError> {
-        let refused = |refusal| HandshakeError::NotResumed { refusal };
-        let find = |sessions: &Arc<dyn ResumableSessions>| sessions.find(&resume.session_id);
-        let session = self.resumable.as_ref().and_then(find);
-        let session = session.ok_or(refused(ResumeRefusal::NoSuchSession))?;
-        let prologue = conversation.prologue();
-        let claim = ResumptionClaim {
-            session_id: &resume.session_id,
-            epoch: resume.epoch,
-            fabric: resume.fabric,
-            prologue: &prologue,
-        };
-        if !claim.is_proven(Party::Dialer, &session.secret, &resume.proof) {
-            return Err(refused(ResumeRefusal::WrongProof));
-        }
-        if conversation.authenticated_as() != session.authenticated_as {
-            return Err(refused(ResumeRefusal::OtherIdentity));
-        }
-        if resume.epoch <= session.epoch {
-            return Err(refused(ResumeRefusal::OldEpoch));
-        }
-        if let Some(why) = session.obstacle(resume.fabric) {
-            let why = Text::new(&why);
-            return Err(HandshakeError::NotOverFabric { why });
-        }
-        let proof = claim.proof(Party::Acceptor, &session.secret);
-        let session = ResumedSession {
-            session_id: resume.session_id,
-            epoch: resume.epoch,
-            fabric: resume.fabric,
-        };
-        Ok(ResumeAnswer { session, proof })
     }
 
     fn follow(
