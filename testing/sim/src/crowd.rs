@@ -335,7 +335,7 @@ impl Peer {
                 match event {
                     SessionEvent::Opened { .. } => self.is_open = true,
                     SessionEvent::Counted { counters, .. } => {
-                        self.ring.released = counters.released
+                        self.ring.released = counters.released;
                     }
                     _ => {}
                 }

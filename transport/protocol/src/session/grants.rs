@@ -66,9 +66,9 @@ impl Session {
 
     /// Grants the sender of receiving end `end` a block for later messages, which is that memory.
     /// Returns the block's index, or `None` if no more blocks may be granted. The block is the
-    /// peer's until it is [returned](super::Event::LandingReturned), the peer's end was closed, or
-    /// nothing of the peer can come any more. From when a message [landed](Landings::poll_landed)
-    /// there until its release, the block is not the peer's.
+    /// peer's until it is [returned](super::SessionEvent::LandingReturned), the peer's end was
+    /// closed, or nothing of the peer can come any more. From when a message
+    /// [landed](Landings::poll_landed) there until its release, the block is not the peer's.
     pub fn grant_landing(&mut self, end: u32, memory: RemoteMemory) -> Option<u16> {
         debug_assert!(self.config.wires.writes);
         let is_live = self.outgoing.stage.is_live();
