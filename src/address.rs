@@ -22,12 +22,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 /// ```
 ///
 /// Types of other crates cannot have it.
-pub trait ToAddress: private::Sealed {}
+pub trait ToAddress: private::AddressText {}
 
-impl<T: private::Sealed + ?Sized> ToAddress for T {}
+impl<T: private::AddressText + ?Sized> ToAddress for T {}
 
 mod private {
-    pub trait Sealed {
+    pub trait AddressText {
         fn to_text(&self) -> String;
     }
 }
@@ -37,25 +37,25 @@ pub(crate) fn text_of(address: &(impl ToAddress + ?Sized)) -> String {
     address.to_text()
 }
 
-impl private::Sealed for str {
+impl private::AddressText for str {
     fn to_text(&self) -> String {
         self.to_owned()
     }
 }
 
-impl private::Sealed for String {
+impl private::AddressText for String {
     fn to_text(&self) -> String {
         self.clone()
     }
 }
 
-impl<T: private::Sealed + ?Sized> private::Sealed for &T {
+impl<T: private::AddressText + ?Sized> private::AddressText for &T {
     fn to_text(&self) -> String {
         (**self).to_text()
     }
 }
 
-impl private::Sealed for (&str, u16) {
+impl private::AddressText for (&str, u16) {
     fn to_text(&self) -> String {
         let (host, port) = self;
         // Without brackets, the address's last group would be taken for the port.
@@ -66,7 +66,7 @@ impl private::Sealed for (&str, u16) {
     }
 }
 
-impl private::Sealed for (String, u16) {
+impl private::AddressText for (String, u16) {
     fn to_text(&self) -> String {
         (self.0.as_str(), self.1).to_text()
     }
@@ -74,12 +74,12 @@ impl private::Sealed for (String, u16) {
 
 macro_rules! socket_addresses {
     ($($whole:ty),* ; $($host:ty),*) => {
-        $(impl private::Sealed for $whole {
+        $(impl private::AddressText for $whole {
             fn to_text(&self) -> String {
                 self.to_string()
             }
         })*
-        $(impl private::Sealed for ($host, u16) {
+        $(impl private::AddressText for ($host, u16) {
             fn to_text(&self) -> String {
                 SocketAddr::from(*self).to_string()
             }

@@ -171,7 +171,7 @@ impl<C> ChannelBuilder<C> {
     where
         C: Codec<T>,
     {
-        let offer = message_version::<T, C>().map(Offer::of_one);
+        let offer = message_version::<T, C>().map(MessageVersions::of_one);
         self.open_sender(offer).map(Sender::new)
     }
 
@@ -184,13 +184,13 @@ impl<C> ChannelBuilder<C> {
     where
         C: Codec<T>,
     {
-        let offer = message_version::<T, C>().map(Offer::of_one);
+        let offer = message_version::<T, C>().map(MessageVersions::of_one);
         self.open_receiver(offer).map(Receiver::new)
     }
 
     pub(crate) fn open_sender(
         &self,
-        offer: Result<Offer, OpenFailure>,
+        offer: Result<MessageVersions, OpenFailure>,
     ) -> Result<SendHandle, OpenError> {
         let refuse = |reason| self.refused(Role::Sender, reason);
         let spec = self.spec(offer).map_err(refuse)?;
@@ -208,7 +208,7 @@ impl<C> ChannelBuilder<C> {
         C: Codec<T>,
     {
         let refuse = |reason| self.refused(Role::Sender, reason);
-        let offer = message_version::<T, C>().map(Offer::of_one);
+        let offer = message_version::<T, C>().map(MessageVersions::of_one);
         let spec = self.spec(offer).map_err(refuse)?;
         let runtime = self.at.session().runtime();
         let timeout = self.template.defaults.open_timeout;
@@ -224,7 +224,7 @@ impl<C> ChannelBuilder<C> {
 
     pub(crate) fn open_receiver(
         &self,
-        offer: Result<Offer, OpenFailure>,
+        offer: Result<MessageVersions, OpenFailure>,
     ) -> Result<ReceiveHandle, OpenError> {
         let refuse = |reason| self.refused(Role::Receiver, reason);
         let mut spec = self.spec(offer).map_err(refuse)?;
@@ -276,7 +276,10 @@ impl<C> ChannelBuilder<C> {
         })
     }
 
-    fn spec(&self, offer: Result<Offer, OpenFailure>) -> Result<ChannelSpec, OpenFailure> {
+    fn spec(
+        &self,
+        offer: Result<MessageVersions, OpenFailure>,
+    ) -> Result<ChannelSpec, OpenFailure> {
         if fork::is_child() {
             return Err(self.at.session().used_after_fork().into());
         }
@@ -287,7 +290,7 @@ impl<C> ChannelBuilder<C> {
         if let Some(error) = self.template.refused {
             return Err(error.into());
         }
-        let Offer { newest, older } = offer?;
+        let MessageVersions { newest, older } = offer?;
         Ok(ChannelSpec {
             newest,
             older,
@@ -301,12 +304,12 @@ impl<C> ChannelBuilder<C> {
 }
 
 /// The message types that an end knows.
-pub(crate) struct Offer {
+pub(crate) struct MessageVersions {
     pub(crate) newest: MessageVersion,
     pub(crate) older: Vec<MessageVersion>,
 }
 
-impl Offer {
+impl MessageVersions {
     pub(crate) fn of_one(version: MessageVersion) -> Self {
         Self {
             newest: version,

@@ -184,8 +184,8 @@ pub enum Event {
 }
 
 impl Event {
-    pub(crate) fn of(event: node::Event) -> Self {
-        let node::Event {
+    pub(crate) fn of(event: node::NodeEvent) -> Self {
+        let node::NodeEvent {
             address,
             identity,
             incarnation,

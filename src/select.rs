@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
-use ibex_transport::channel::{Awaited, Ends, Several};
+use ibex_transport::channel::{Awaited, AwaitedEnds, Several};
 
 use crate::{FanIn, Receiver, VersionedReceiver, sender::UntilAcked};
 
@@ -59,7 +59,7 @@ pub struct Select {
 
 /// An end that [`Select`] can wait for: a receiver (also of two versions), a fan-in, or the
 /// [acknowledgement of a message](crate::Sender::until_acked).
-pub trait Selectable: sealed::Sealed {}
+pub trait Selectable: sealed::AwaitedSource {}
 
 impl<T: ?Sized, C: Codec<T>> Selectable for Receiver<T, C> {}
 
@@ -72,29 +72,29 @@ impl Selectable for UntilAcked<'_> {}
 mod sealed {
     use super::{Awaited, Codec, FanIn, Receiver, UntilAcked, VersionedReceiver};
 
-    pub trait Sealed {
+    pub trait AwaitedSource {
         fn awaited(&mut self) -> Awaited<'_>;
     }
 
-    impl Sealed for UntilAcked<'_> {
+    impl AwaitedSource for UntilAcked<'_> {
         fn awaited(&mut self) -> Awaited<'_> {
             Awaited::Acknowledgement(self.handle, self.sequence)
         }
     }
 
-    impl<T: ?Sized, C: Codec<T>> Sealed for Receiver<T, C> {
+    impl<T: ?Sized, C: Codec<T>> AwaitedSource for Receiver<T, C> {
         fn awaited(&mut self) -> Awaited<'_> {
             Awaited::Event(&mut self.handle)
         }
     }
 
-    impl<T: ?Sized, C: Codec<T>> Sealed for FanIn<T, C> {
+    impl<T: ?Sized, C: Codec<T>> AwaitedSource for FanIn<T, C> {
         fn awaited(&mut self) -> Awaited<'_> {
             Awaited::Event(&mut self.gathered)
         }
     }
 
-    impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Sealed for VersionedReceiver<N, O, C> {
+    impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> AwaitedSource for VersionedReceiver<N, O, C> {
         fn awaited(&mut self) -> Awaited<'_> {
             Awaited::Event(&mut self.handle)
         }
@@ -161,7 +161,7 @@ impl Select {
 
 struct Of<'a, 'r>(&'a mut [&'r mut dyn Selectable]);
 
-impl Ends for Of<'_, '_> {
+impl AwaitedEnds for Of<'_, '_> {
     fn count(&self) -> usize {
         self.0.len()
     }

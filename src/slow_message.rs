@@ -66,8 +66,8 @@ impl Node {
     }
 }
 
-impl From<node::SlowMessage> for SlowMessage {
-    fn from(message: node::SlowMessage) -> Self {
+impl From<node::SlowMessageFacts> for SlowMessage {
+    fn from(message: node::SlowMessageFacts) -> Self {
         Self {
             peer: PeerId::of(&message.peer),
             address: message.peer.address,
@@ -98,7 +98,7 @@ impl fmt::Display for SlowMessage {
         };
         let total = Rounded(stages.total());
         match *sequence {
-            node::SlowMessage::A_CALL => write!(f, "call of service")?,
+            node::SlowMessageFacts::A_CALL => write!(f, "call of service")?,
             sequence => write!(f, "message {sequence} of channel")?,
         }
         write!(f, " \"{channel}\" {way} {address}{names}: {total}")?;

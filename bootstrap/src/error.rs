@@ -216,10 +216,10 @@ impl ResumeError {
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot listen on {address}: {action} failed: {source}; {}",
-    ListenError::next_step(source)
+    BindError::next_step(source)
 )]
 #[non_exhaustive]
-pub struct ListenError {
+pub struct BindError {
     /// The address to listen on.
     pub address: SocketAddr,
     /// The purpose of the system call that failed.
@@ -280,7 +280,7 @@ fn elsewhere(given: &str, peer: SocketAddr) -> String {
     }
 }
 
-impl ListenError {
+impl BindError {
     /// Returns advice on a system error.
     #[must_use]
     pub fn next_step(source: &io::Error) -> &'static str {

@@ -17,7 +17,7 @@
 use hmac_sha256::HMAC;
 
 use crate::identity::HostHint;
-use crate::negotiate::End;
+use crate::negotiate::Party;
 
 /// A fact, hashed; [`UNKNOWN`] where the node cannot tell it.
 pub(crate) type Tag = [u8; 16];
@@ -55,7 +55,7 @@ impl HostTags {
 
     /// Returns the tags that the end `by` sends if it runs on `host`. `hellos` are both Hellos, the
     /// dialer's first.
-    pub(crate) fn new(host: &HostHint, by: End, hellos: [&[u8]; 2]) -> HostTags {
+    pub(crate) fn new(host: &HostHint, by: Party, hellos: [&[u8]; 2]) -> HostTags {
         if host.boot_id == [0; 16] {
             return HostTags::NOTHING;
         }
@@ -66,8 +66,8 @@ impl HostTags {
             let mut mac = HMAC::new(host.boot_id);
             mac.update(LABEL);
             mac.update(match by {
-                End::Dialer => [0, kind],
-                End::Acceptor => [1, kind],
+                Party::Dialer => [0, kind],
+                Party::Acceptor => [1, kind],
             });
             mac.update(fact.to_le_bytes());
             hellos.iter().for_each(|hello| mac.update(hello));
@@ -150,9 +150,9 @@ mod tests {
 
     /// Returns the dialer's own tags, and those of an acceptor on `theirs` as the dialer takes them.
     fn met(ours: &HostHint, theirs: &HostHint) -> [HostTags; 2] {
-        let sent = HostTags::new(ours, End::Dialer, HELLOS);
-        let expected = HostTags::new(ours, End::Acceptor, HELLOS);
-        let came = HostTags::new(theirs, End::Acceptor, HELLOS);
+        let sent = HostTags::new(ours, Party::Dialer, HELLOS);
+        let expected = HostTags::new(ours, Party::Acceptor, HELLOS);
+        let came = HostTags::new(theirs, Party::Acceptor, HELLOS);
         [sent, came.recognized(&sent, &expected)]
     }
 
@@ -222,12 +222,12 @@ mod tests {
     /// An end that sends back what it heard does not pass for an end on the same host.
     #[test]
     fn a_tag_that_is_sent_back_is_not_recognized() {
-        let sent = HostTags::new(&HERE, End::Dialer, HELLOS);
-        let expected = HostTags::new(&HERE, End::Acceptor, HELLOS);
+        let sent = HostTags::new(&HERE, Party::Dialer, HELLOS);
+        let expected = HostTags::new(&HERE, Party::Acceptor, HELLOS);
         let theirs = sent.recognized(&sent, &expected);
         assert!(!sent.same_boot(&theirs));
         // Nor does an end that repeats what an acceptor of this host said in another conversation.
-        let earlier = HostTags::new(&HERE, End::Acceptor, [b"an older Hello", HELLOS[1]]);
+        let earlier = HostTags::new(&HERE, Party::Acceptor, [b"an older Hello", HELLOS[1]]);
         assert!(!sent.same_boot(&earlier.recognized(&sent, &expected)));
     }
 }

@@ -48,7 +48,7 @@ mod unix_sockets;
 mod verbs;
 
 pub use error::{
-    DialError, Garbling, HandshakeError, HandshakeFailure, ListenError, Problem, ResumeError,
+    BindError, DialError, Garbling, HandshakeError, HandshakeFailure, Problem, ResumeError,
     shortage_step,
 };
 pub use established::{Established, PeerInfo};

@@ -14,7 +14,7 @@ use std::fmt;
 use crate::fabric::{FabricKind, Policy, VerbsDevice};
 use crate::host_tags::UNKNOWN;
 use crate::integrity::Integrity;
-use crate::message::{GidType, Offer, Version, VersionRange};
+use crate::message::{GidKind, Offer, Version, VersionRange};
 
 /// Returns the highest version that both ranges hold, or `None`. The function is symmetric.
 pub fn version(a: VersionRange, b: VersionRange) -> Option<Version> {
@@ -106,7 +106,7 @@ pub fn permitted(
         _ => match meeting.obstacle(chosen) {
             None => Ok(()),
             Some(why) => Err(FabricConflict::Unavailable {
-                by: End::Dialer,
+                by: Party::Dialer,
                 fabric: chosen,
                 why,
             }),
@@ -141,20 +141,20 @@ pub fn payload_checksums(a: &Offer, b: &Offer, is_sealed: bool) -> bool {
 }
 
 /// Returns an error if queue pairs with these kinds of GID cannot reach each other.
-pub fn gid_types(dialer: GidType, acceptor: GidType) -> Result<(), String> {
+pub fn gid_types(dialer: GidKind, acceptor: GidKind) -> Result<(), String> {
     if dialer == acceptor {
         return Ok(());
     }
     Err(format!(
         "the {} speaks {dialer} and the {} {acceptor}; choose a GID of the same type at both ends",
-        End::Dialer,
-        End::Acceptor
+        Party::Dialer,
+        Party::Acceptor
     ))
 }
 
 /// Returns the text that `end` adds to the dialer's reason for a session over `chosen`: why it has
 /// no RDMA device of its own, if that is the obstacle.
-pub(crate) fn own_lack(end: End, ours: &Offer, theirs: &Offer, chosen: FabricKind) -> String {
+pub(crate) fn own_lack(end: Party, ours: &Offer, theirs: &Offer, chosen: FabricKind) -> String {
     let device = |offer: &Offer| offer.fabric(FabricKind::Verbs)?.device.clone();
     let verbs = ours.fabric(FabricKind::Verbs);
     match verbs.and_then(|verbs| verbs.no_device.as_ref()) {
@@ -165,9 +165,9 @@ pub(crate) fn own_lack(end: End, ours: &Offer, theirs: &Offer, chosen: FabricKin
     }
 }
 
-/// An end of a handshake.
+/// A party to a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum Party {
     /// The end that connected.
     Dialer,
     /// The end that listened.
@@ -204,9 +204,9 @@ pub enum FabricConflict {
     )]
     TwoRequired {
         /// The first requirement, and whose it is.
-        first: (End, FabricKind),
+        first: (Party, FabricKind),
         /// The other requirement, and whose it is.
-        second: (End, FabricKind),
+        second: (Party, FabricKind),
     },
     /// A fabric that one end insists on cannot be had.
     #[error(
@@ -214,7 +214,7 @@ pub enum FabricConflict {
     )]
     Unavailable {
         /// The end that insists.
-        by: End,
+        by: Party,
         /// The fabric that it insists on.
         fabric: FabricKind,
         /// The obstacle.
@@ -251,8 +251,8 @@ struct Meeting<'a> {
 
 impl Meeting<'_> {
     /// Returns the one fabric that either end requires.
-    fn required(&self) -> Result<Option<(End, FabricKind)>, FabricConflict> {
-        let mut found: Option<(End, FabricKind)> = None;
+    fn required(&self) -> Result<Option<(Party, FabricKind)>, FabricConflict> {
+        let mut found: Option<(Party, FabricKind)> = None;
         for (end, offer) in self.ends() {
             let required = offer.fabrics.iter().filter(|f| f.policy == Policy::Require);
             for second in required.map(|fabric| (end, fabric.kind)) {
@@ -269,7 +269,7 @@ impl Meeting<'_> {
     }
 
     /// Returns the end that has this wish, the dialer first.
-    fn wishes(&self, fabric: FabricKind, policy: Policy) -> Option<End> {
+    fn wishes(&self, fabric: FabricKind, policy: Policy) -> Option<Party> {
         self.ends()
             .into_iter()
             .find(|(_, offer)| offer.fabric(fabric).is_some_and(|f| f.policy == policy))
@@ -374,8 +374,11 @@ impl Meeting<'_> {
         None
     }
 
-    fn ends(&self) -> [(End, &Offer); 2] {
-        [(End::Dialer, self.dialer), (End::Acceptor, self.acceptor)]
+    fn ends(&self) -> [(Party, &Offer); 2] {
+        [
+            (Party::Dialer, self.dialer),
+            (Party::Acceptor, self.acceptor),
+        ]
     }
 }
 
@@ -388,7 +391,7 @@ impl Chosen {
     }
 }
 
-impl End {
+impl Party {
     /// Returns the words for a queue pair that this end cannot make.
     pub(crate) fn cannot_prepare(self, why: &str) -> String {
         format!("the {self} cannot make a queue pair: {why}")
@@ -400,11 +403,11 @@ impl End {
     }
 }
 
-impl fmt::Display for End {
+impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            End::Dialer => "connecting node",
-            End::Acceptor => "listening node",
+            Party::Dialer => "connecting node",
+            Party::Acceptor => "listening node",
         })
     }
 }

@@ -16,7 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use crate::fabric::VerbsDevice;
 use crate::identity::{Incarnation, NodeIdentity};
 use crate::message::VerbsEndpoint;
-use crate::negotiate::End;
+use crate::negotiate::Party;
 
 /// A node's RDMA devices, as handshakes see them.
 pub trait VerbsDevices: Debug + Send + Sync {
@@ -44,7 +44,7 @@ pub struct PairRequest {
     /// and for a resumed session.
     pub offered: Option<(NodeIdentity, Incarnation)>,
     /// The end of the session that this node is.
-    pub end: End,
+    pub end: Party,
     /// The session to resume; none for a new one.
     pub resumes: Option<[u8; 16]>,
 }

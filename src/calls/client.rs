@@ -26,7 +26,7 @@ use super::{
     outbox::Outbox,
 };
 use crate::{
-    OpenError, PeerAt, SendError, channel_builder::Offer, error::OpenFailure,
+    OpenError, PeerAt, SendError, channel_builder::MessageVersions, error::OpenFailure,
     template::ChannelTemplate,
 };
 
@@ -217,7 +217,7 @@ impl Client {
         let (Some(outbox), Some(shared)) = (self.outbox.get(), self.shared.get()) else {
             return Ok(());
         };
-        let offer = shared.version.clone().map(Offer::of_one);
+        let offer = shared.version.clone().map(MessageVersions::of_one);
         let channel = shared.template.clone().for_replies().over(&self.session);
         outbox.open(|| channel.open_sender(offer))
     }

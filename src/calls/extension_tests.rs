@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     ChannelBuilder, Fabric, Node, NodeBuilder, Peer, Pod, Policy, Raw, TraceContext,
-    channel_builder::Offer,
+    channel_builder::MessageVersions,
 };
 
 fn trace(id: u8) -> TraceContext {
@@ -228,9 +228,9 @@ fn an_older_peer_gets_the_calls_and_nothing_else() {
 /// Opens the two channels of a caller by hand.
 fn by_hand(to: &Peer) -> (SendHandle, ibex_transport::channel::ReceiveHandle) {
     let channel: ChannelBuilder<Mixed> = to.channel("sum").codec();
-    let replies = reply_version::<[u8], u64, Mixed>().map(Offer::of_one);
+    let replies = reply_version::<[u8], u64, Mixed>().map(MessageVersions::of_one);
     let replies = channel.clone().for_replies().open_receiver(replies);
-    let requests = request_version::<[u8], u64, Mixed>().map(Offer::of_one);
+    let requests = request_version::<[u8], u64, Mixed>().map(MessageVersions::of_one);
     let requests = channel.open_sender(requests);
     (requests.expect("an end"), replies.expect("an end"))
 }

@@ -12,7 +12,7 @@ use super::{
 use crate::Rkyv;
 use crate::{
     ChannelBuilder, Node, OpenError, Peer,
-    channel_builder::{Offer, message_version},
+    channel_builder::{MessageVersions, message_version},
     error::{Interface, OpenFailure},
 };
 
@@ -100,8 +100,10 @@ impl<C> ChannelBuilder<C> {
         let channel = template.over(self.at.session());
         let back = channel.clone().for_replies();
         let (replies, requests) = loop {
-            let replies = back.open_receiver(reply_version::<Q, R, C>().map(Offer::of_one))?;
-            let requests = channel.open_sender(request_version::<Q, R, C>().map(Offer::of_one))?;
+            let replies =
+                back.open_receiver(reply_version::<Q, R, C>().map(MessageVersions::of_one))?;
+            let requests =
+                channel.open_sender(request_version::<Q, R, C>().map(MessageVersions::of_one))?;
             if !requests.has_met_closed_end() {
                 break (replies, requests);
             }

@@ -15,7 +15,7 @@ use super::{
     header::{Header, Kind, MalformedCallFrame},
     opening::{reply_version, request_version},
 };
-use crate::{ChannelBuilder, channel_builder::Offer, error::OpenFailure, fan_in::Opener};
+use crate::{ChannelBuilder, channel_builder::MessageVersions, error::OpenFailure, fan_in::Opener};
 
 /// Requests of type `Q` that are answered with `R`, both by codec `C`.
 pub(super) struct CallTypes<Q: ?Sized, R: ?Sized, C>(PhantomData<fn(&Q, &R) -> C>);
@@ -48,8 +48,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Opener for CallTypes<Q, R, C>
         Seat::new(channel, reply_version::<Q, R, C>)
     }
 
-    fn offer() -> Result<Offer, OpenFailure> {
-        request_version::<Q, R, C>().map(Offer::of_one)
+    fn offer() -> Result<MessageVersions, OpenFailure> {
+        request_version::<Q, R, C>().map(MessageVersions::of_one)
     }
 
     fn open(
@@ -114,7 +114,7 @@ impl Drop for Seat {
     /// still answer.
     fn drop(&mut self) {
         let Some(client) = &self.client else {
-            let offer = (self.version)().map(Offer::of_one);
+            let offer = (self.version)().map(MessageVersions::of_one);
             // An error means that the session is over, and then no caller waits for this end.
             let _ = self.channel.open_sender(offer);
             return;

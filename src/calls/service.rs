@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     Node, OpenError, RecvError, Role,
-    channel_builder::Offer,
+    channel_builder::MessageVersions,
     error::{Interface, OpenFailure},
     fan_in::Gathered,
     message::DefaultCodec,
@@ -122,7 +122,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         let channel = template.over(session);
         let name = session.node().share_service_name(template.name());
         let name = name.ok_or_else(|| channel.refused(Role::Receiver, OpenFailure::AlreadyOpen))?;
-        let requests = channel.open_receiver(request_version::<Q, R, C>().map(Offer::of_one))?;
+        let requests =
+            channel.open_receiver(request_version::<Q, R, C>().map(MessageVersions::of_one))?;
         let source = RequestSource::of_peer(requests, channel);
         Ok(Self::on(source, template, session.node().clone(), name))
     }

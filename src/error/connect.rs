@@ -3,7 +3,7 @@
 use std::{fmt, io, net::SocketAddr};
 
 use ibex_base::fork::UsedAfterFork;
-use ibex_bootstrap::{DialError, HandshakeError, negotiate::End};
+use ibex_bootstrap::{DialError, HandshakeError, negotiate::Party};
 
 /// The error of [`Node::connect`](crate::Node::connect), [`Node::accept`](crate::Node::accept) and
 /// [`Node::keep_connected`](crate::Node::keep_connected): no session with a peer.
@@ -39,7 +39,7 @@ use ibex_bootstrap::{DialError, HandshakeError, negotiate::End};
 /// | [`Stopped`](ConnectErrorKind::Stopped), [`Closed`](ConnectErrorKind::Closed) | another node |
 /// | [`Resources`](ConnectErrorKind::Resources) | more descriptors (`ulimit -n`), threads or memory, and a later attempt |
 /// | [`UsedAfterFork`](ConnectErrorKind::UsedAfterFork) | a node that this process makes |
-pub struct ConnectError(Box<Failure>);
+pub struct ConnectError(Box<ConnectFailure>);
 
 /// The kinds of a [`ConnectError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,7 +80,7 @@ pub enum ConnectErrorKind {
 }
 
 /// The failure that ended the attempt.
-enum Failure {
+enum ConnectFailure {
     /// The handshake failed.
     Dial(DialError),
     /// The session could not be set up on this side.
@@ -122,23 +122,23 @@ impl ConnectError {
     /// Makes the error of a process that lacks what a session with `address` needs.
     pub(crate) fn environment(address: &str, error: io::Error) -> Self {
         let address = address.to_owned();
-        Self(Box::new(Failure::Environment { address, error }))
+        Self(Box::new(ConnectFailure::Environment { address, error }))
     }
 
     /// Makes the error of a node whose runtime has ended, and the node with it.
     pub(crate) fn lost_runtime(address: String) -> Self {
-        Self(Box::new(Failure::LostRuntime { address }))
+        Self(Box::new(ConnectFailure::LostRuntime { address }))
     }
 
     /// Makes the error of a process that lacks a thread to keep peers connected.
     pub(crate) fn no_thread(error: io::Error) -> Self {
-        Self(Box::new(Failure::NoThread(error)))
+        Self(Box::new(ConnectFailure::NoThread(error)))
     }
 
     /// Makes the error of a session with `address` that is to be placed on an engine beyond the
     /// last.
     pub(crate) fn no_such_engine(address: String, engine: usize, engines: usize) -> Self {
-        Self(Box::new(Failure::NoSuchEngine {
+        Self(Box::new(ConnectFailure::NoSuchEngine {
             address,
             engine,
             engines,
@@ -149,15 +149,17 @@ impl ConnectError {
     #[must_use]
     pub fn kind(&self) -> ConnectErrorKind {
         match &*self.0 {
-            Failure::Dial(error) => kind_of_dial(error),
-            Failure::Environment { .. } | Failure::NoThread(_) => ConnectErrorKind::Resources,
-            Failure::LostRuntime { .. } => ConnectErrorKind::Closed,
-            Failure::NoSuchEngine { .. } => ConnectErrorKind::NoSuchEngine,
-            Failure::Accept(NotAccepted::NotListening) => ConnectErrorKind::NotListening,
-            Failure::Accept(NotAccepted::Closed) => ConnectErrorKind::Closed,
-            Failure::Accept(NotAccepted::Stopped) => ConnectErrorKind::Stopped,
-            Failure::Accept(NotAccepted::Timeout) => ConnectErrorKind::Timeout,
-            Failure::UsedAfterFork(_) => ConnectErrorKind::UsedAfterFork,
+            ConnectFailure::Dial(error) => kind_of_dial(error),
+            ConnectFailure::Environment { .. } | ConnectFailure::NoThread(_) => {
+                ConnectErrorKind::Resources
+            }
+            ConnectFailure::LostRuntime { .. } => ConnectErrorKind::Closed,
+            ConnectFailure::NoSuchEngine { .. } => ConnectErrorKind::NoSuchEngine,
+            ConnectFailure::Accept(NotAccepted::NotListening) => ConnectErrorKind::NotListening,
+            ConnectFailure::Accept(NotAccepted::Closed) => ConnectErrorKind::Closed,
+            ConnectFailure::Accept(NotAccepted::Stopped) => ConnectErrorKind::Stopped,
+            ConnectFailure::Accept(NotAccepted::Timeout) => ConnectErrorKind::Timeout,
+            ConnectFailure::UsedAfterFork(_) => ConnectErrorKind::UsedAfterFork,
         }
     }
 
@@ -165,7 +167,7 @@ impl ConnectError {
     #[must_use]
     pub fn peer(&self) -> Option<SocketAddr> {
         match &*self.0 {
-            Failure::Dial(DialError::Handshake { peer, .. }) => Some(*peer),
+            ConnectFailure::Dial(DialError::Handshake { peer, .. }) => Some(*peer),
             _ => None,
         }
     }
@@ -188,7 +190,7 @@ impl ConnectError {
     #[must_use]
     pub fn dial_error(&self) -> Option<&DialError> {
         match &*self.0 {
-            Failure::Dial(error) => Some(error),
+            ConnectFailure::Dial(error) => Some(error),
             _ => None,
         }
     }
@@ -213,7 +215,7 @@ fn kind_of_handshake(error: &HandshakeError) -> ConnectErrorKind {
         | HandshakeError::Security { .. }
         | HandshakeError::Fabric(_) => ConnectErrorKind::Incompatible,
         HandshakeError::Descriptors {
-            end: End::Dialer, ..
+            end: Party::Dialer, ..
         } => ConnectErrorKind::Resources,
         HandshakeError::Silent { .. }
         | HandshakeError::Slow { .. }
@@ -227,32 +229,32 @@ fn kind_of_handshake(error: &HandshakeError) -> ConnectErrorKind {
 
 impl From<DialError> for ConnectError {
     fn from(error: DialError) -> Self {
-        Self(Box::new(Failure::Dial(error)))
+        Self(Box::new(ConnectFailure::Dial(error)))
     }
 }
 
 impl From<NotAccepted> for ConnectError {
     fn from(reason: NotAccepted) -> Self {
-        Self(Box::new(Failure::Accept(reason)))
+        Self(Box::new(ConnectFailure::Accept(reason)))
     }
 }
 
 impl From<UsedAfterFork> for ConnectError {
     fn from(error: UsedAfterFork) -> Self {
-        Self(Box::new(Failure::UsedAfterFork(error)))
+        Self(Box::new(ConnectFailure::UsedAfterFork(error)))
     }
 }
 
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
-            Failure::Dial(error) => error.fmt(f),
-            Failure::Environment { address, error } => write!(
+            ConnectFailure::Dial(error) => error.fmt(f),
+            ConnectFailure::Environment { address, error } => write!(
                 f,
                 "connected to {address}, but cannot set the session up: {error}{}",
                 ibex_bootstrap::shortage_step(error)
             ),
-            Failure::NoSuchEngine {
+            ConnectFailure::NoSuchEngine {
                 address,
                 engine,
                 engines,
@@ -261,18 +263,18 @@ impl fmt::Display for ConnectError {
                 "the session with {address} is to be on engine {engine}, and this node has \
                  {engines}, numbered from 0; name one of them, or give the node more io_threads"
             ),
-            Failure::LostRuntime { address } => write!(
+            ConnectFailure::LostRuntime { address } => write!(
                 f,
                 "{address}: this node connects no more, since the tokio runtime whose tasks drove \
                  it has ended, and the node with it; make a node in a runtime that lives as long"
             ),
-            Failure::NoThread(error) => write!(
+            ConnectFailure::NoThread(error) => write!(
                 f,
                 "cannot keep peers connected: {error}{}",
                 ibex_bootstrap::shortage_step(error)
             ),
-            Failure::Accept(reason) => reason.fmt(f),
-            Failure::UsedAfterFork(error) => error.fmt(f),
+            ConnectFailure::Accept(reason) => reason.fmt(f),
+            ConnectFailure::UsedAfterFork(error) => error.fmt(f),
         }
     }
 }

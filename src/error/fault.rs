@@ -8,14 +8,14 @@ use super::{NotOpened, wording::Wording};
 use crate::{Counts, EndCause, Suspension};
 
 /// A failure of a channel, and what its handle's errors say of it.
-pub(crate) enum Fault {
+pub(crate) enum ChannelFault {
     /// The peer has not opened its end in time.
     NotOpened(Box<NotOpened>),
     /// Any other failure.
     Other(ChannelError),
 }
 
-impl Fault {
+impl ChannelFault {
     /// Returns the failure, unless the peer has not opened its end in time.
     #[inline]
     pub(super) fn other(&self) -> Option<&ChannelError> {
@@ -81,7 +81,7 @@ impl Fault {
     }
 }
 
-impl From<ChannelError> for Fault {
+impl From<ChannelError> for ChannelFault {
     #[inline]
     fn from(error: ChannelError) -> Self {
         match error {
@@ -94,7 +94,7 @@ impl From<ChannelError> for Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ChannelFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotOpened(missing) => missing.fmt(f),

@@ -87,7 +87,7 @@ pub(crate) enum ListenFailure {
     /// The address cannot be resolved or bound.
     #[error(
         "cannot listen on {address}: {source}; {}",
-        ibex_bootstrap::ListenError::next_step(source)
+        ibex_bootstrap::BindError::next_step(source)
     )]
     Address {
         /// The address as the program gave it.

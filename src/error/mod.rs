@@ -5,7 +5,7 @@
 
 pub(crate) use self::{
     connect::NotAccepted,
-    fault::Fault,
+    fault::ChannelFault,
     interface::{Interface, REPLIES},
     listen::ListenFailure,
     open::{OpenFailure, Refusal},

@@ -38,7 +38,7 @@ use ibex_protocol::{format::control::Role, session::CannotOpen};
 /// | [`Setting`](OpenErrorKind::Setting) | another value of the [setting](OpenError::setting) |
 /// | [`UsedAfterFork`](OpenErrorKind::UsedAfterFork) | the process that made the node |
 #[derive(Clone)]
-pub struct OpenError(Box<Failure>);
+pub struct OpenError(Box<OpenErrorCause>);
 
 /// The kinds of an [`OpenError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,7 +68,7 @@ pub enum OpenErrorKind {
 }
 
 #[derive(Clone)]
-enum Failure {
+enum OpenErrorCause {
     Refused(Refusal),
     /// A setting of an end with all peers.
     Setting(SettingError),
@@ -140,17 +140,17 @@ impl OpenError {
     /// Makes the error of a service for all peers whose name another service has.
     pub(crate) fn name_taken(name: &str) -> Self {
         let name = name.to_owned();
-        Self(Box::new(Failure::NameTaken { name }))
+        Self(Box::new(OpenErrorCause::NameTaken { name }))
     }
 
     /// Returns the kind of failure.
     #[must_use]
     pub fn kind(&self) -> OpenErrorKind {
         match &*self.0 {
-            Failure::Refused(refusal) => kind_of(&refusal.reason),
-            Failure::Setting(_) => OpenErrorKind::Setting,
-            Failure::NameTaken { .. } => OpenErrorKind::AlreadyOpen,
-            Failure::UsedAfterFork(_) => OpenErrorKind::UsedAfterFork,
+            OpenErrorCause::Refused(refusal) => kind_of(&refusal.reason),
+            OpenErrorCause::Setting(_) => OpenErrorKind::Setting,
+            OpenErrorCause::NameTaken { .. } => OpenErrorKind::AlreadyOpen,
+            OpenErrorCause::UsedAfterFork(_) => OpenErrorKind::UsedAfterFork,
         }
     }
 
@@ -165,9 +165,9 @@ impl OpenError {
     #[must_use]
     pub fn channel(&self) -> Option<&str> {
         match &*self.0 {
-            Failure::Refused(refusal) => Some(&refusal.channel),
-            Failure::NameTaken { name } => Some(name),
-            Failure::Setting(_) | Failure::UsedAfterFork(_) => None,
+            OpenErrorCause::Refused(refusal) => Some(&refusal.channel),
+            OpenErrorCause::NameTaken { name } => Some(name),
+            OpenErrorCause::Setting(_) | OpenErrorCause::UsedAfterFork(_) => None,
         }
     }
 
@@ -187,8 +187,8 @@ impl OpenError {
     #[must_use]
     pub fn setting(&self) -> Option<&'static str> {
         match &*self.0 {
-            Failure::Setting(error) => Some(error.setting),
-            Failure::Refused(Refusal {
+            OpenErrorCause::Setting(error) => Some(error.setting),
+            OpenErrorCause::Refused(Refusal {
                 reason: OpenFailure::Setting(error),
                 ..
             }) => Some(error.setting),
@@ -204,7 +204,7 @@ impl OpenError {
 
     fn refusal(&self) -> Option<&Refusal> {
         match &*self.0 {
-            Failure::Refused(refusal) => Some(refusal),
+            OpenErrorCause::Refused(refusal) => Some(refusal),
             _ => None,
         }
     }
@@ -227,33 +227,33 @@ fn kind_of(reason: &OpenFailure) -> OpenErrorKind {
 
 impl From<Refusal> for OpenError {
     fn from(refusal: Refusal) -> Self {
-        Self(Box::new(Failure::Refused(refusal)))
+        Self(Box::new(OpenErrorCause::Refused(refusal)))
     }
 }
 
 impl From<SettingError> for OpenError {
     fn from(error: SettingError) -> Self {
-        Self(Box::new(Failure::Setting(error)))
+        Self(Box::new(OpenErrorCause::Setting(error)))
     }
 }
 
 impl From<UsedAfterFork> for OpenError {
     fn from(error: UsedAfterFork) -> Self {
-        Self(Box::new(Failure::UsedAfterFork(error)))
+        Self(Box::new(OpenErrorCause::UsedAfterFork(error)))
     }
 }
 
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
-            Failure::Refused(refusal) => refusal.fmt(f),
-            Failure::Setting(error) => error.fmt(f),
-            Failure::NameTaken { name } => write!(
+            OpenErrorCause::Refused(refusal) => refusal.fmt(f),
+            OpenErrorCause::Setting(error) => error.fmt(f),
+            OpenErrorCause::NameTaken { name } => write!(
                 f,
                 "this node has a service \"{name}\" already, for all peers or for one of them; \
                  drop it, or choose another name"
             ),
-            Failure::UsedAfterFork(error) => error.fmt(f),
+            OpenErrorCause::UsedAfterFork(error) => error.fmt(f),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use ibex_transport::channel::{ChannelError, FailureReason};
 
-use super::{Fault, NotOpened, Suspensions};
+use super::{ChannelFault, NotOpened, Suspensions};
 use crate::{Counts, EndCause, OpenError, Suspension};
 
 /// The error of a call that receives: no message, for now or for ever.
@@ -46,7 +46,7 @@ use crate::{Counts, EndCause, OpenError, Suspension};
 /// `Empty` and `NotOpened` of a `try_` call are answers of the hot path: they allocate nothing
 /// and name neither the channel nor the peer. Those of [`recv_timeout`](crate::Receiver::recv_timeout)
 /// name both.
-pub struct RecvError(Failure);
+pub struct RecvError(RecvFailure);
 
 /// The kinds of a [`RecvError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,8 +79,8 @@ pub enum RecvErrorKind {
     UsedAfterFork,
 }
 
-enum Failure {
-    Channel(Fault),
+enum RecvFailure {
+    Channel(ChannelFault),
     /// No peer sent anything to a call that waited (`Timeout`) or did not (`Empty`). Some of the
     /// peers may have no connection.
     OfNobody(RecvErrorKind, Vec<Arc<Suspension>>),
@@ -90,7 +90,7 @@ enum Failure {
 impl RecvError {
     /// The error of a fan-in's call to which nothing came.
     pub(crate) fn of_nobody(kind: RecvErrorKind, suspended: Vec<Arc<Suspension>>) -> Self {
-        Self(Failure::OfNobody(kind, suspended))
+        Self(RecvFailure::OfNobody(kind, suspended))
     }
 
     /// Returns the kind of failure.
@@ -98,9 +98,9 @@ impl RecvError {
     #[inline]
     pub fn kind(&self) -> RecvErrorKind {
         match &self.0 {
-            Failure::Channel(fault) => kind_of(fault),
-            Failure::OfNobody(kind, _) => *kind,
-            Failure::Opening(_) => RecvErrorKind::CannotOpen,
+            RecvFailure::Channel(fault) => kind_of(fault),
+            RecvFailure::OfNobody(kind, _) => *kind,
+            RecvFailure::Opening(_) => RecvErrorKind::CannotOpen,
         }
     }
 
@@ -110,9 +110,9 @@ impl RecvError {
     #[inline]
     pub fn is_transient(&self) -> bool {
         match &self.0 {
-            Failure::Channel(fault) => fault.is_transient(),
-            Failure::OfNobody(..) => true,
-            Failure::Opening(_) => false,
+            RecvFailure::Channel(fault) => fault.is_transient(),
+            RecvFailure::OfNobody(..) => true,
+            RecvFailure::Opening(_) => false,
         }
     }
 
@@ -126,7 +126,7 @@ impl RecvError {
     #[must_use]
     pub fn channel(&self) -> Option<&str> {
         match &self.0 {
-            Failure::Opening(error) => error.channel(),
+            RecvFailure::Opening(error) => error.channel(),
             _ => self.fault()?.channel(),
         }
     }
@@ -135,7 +135,7 @@ impl RecvError {
     #[must_use]
     pub fn peer(&self) -> Option<&str> {
         match &self.0 {
-            Failure::Opening(error) => error.peer(),
+            RecvFailure::Opening(error) => error.peer(),
             _ => self.fault()?.peer(),
         }
     }
@@ -174,7 +174,7 @@ impl RecvError {
     #[must_use]
     pub fn suspended(&self) -> Option<&Suspension> {
         match &self.0 {
-            Failure::OfNobody(_, suspended) => suspended.first().map(|first| &**first),
+            RecvFailure::OfNobody(_, suspended) => suspended.first().map(|first| &**first),
             _ => self.fault()?.suspended(),
         }
     }
@@ -183,33 +183,35 @@ impl RecvError {
     /// within this node's [`memory_limit`](crate::NodeBuilder::memory_limit).
     #[must_use]
     pub fn lacks_room(&self) -> bool {
-        let reason = self.fault().and_then(Fault::reason);
+        let reason = self.fault().and_then(ChannelFault::reason);
         matches!(reason, Some(FailureReason::NoMessage { lacks_room: true }))
     }
 
     /// Returns the error of an end that could not be opened, or this one again.
     pub(crate) fn into_open_error(self) -> Result<OpenError, Self> {
         match self.0 {
-            Failure::Opening(error) => Ok(error),
+            RecvFailure::Opening(error) => Ok(error),
             other => Err(Self(other)),
         }
     }
 
-    fn fault(&self) -> Option<&Fault> {
+    fn fault(&self) -> Option<&ChannelFault> {
         match &self.0 {
-            Failure::Channel(fault) => Some(fault),
-            Failure::OfNobody(..) | Failure::Opening(_) => None,
+            RecvFailure::Channel(fault) => Some(fault),
+            RecvFailure::OfNobody(..) | RecvFailure::Opening(_) => None,
         }
     }
 }
 
 #[inline]
-fn kind_of(fault: &Fault) -> RecvErrorKind {
+fn kind_of(fault: &ChannelFault) -> RecvErrorKind {
     match fault {
-        Fault::NotOpened(_) | Fault::Other(ChannelError::NotOpenYet) => RecvErrorKind::NotOpened,
-        Fault::Other(ChannelError::WouldBlock) => RecvErrorKind::Empty,
-        Fault::Other(ChannelError::Ended) => RecvErrorKind::Ended,
-        Fault::Other(ChannelError::Failed(failure)) => match &failure.reason {
+        ChannelFault::NotOpened(_) | ChannelFault::Other(ChannelError::NotOpenYet) => {
+            RecvErrorKind::NotOpened
+        }
+        ChannelFault::Other(ChannelError::WouldBlock) => RecvErrorKind::Empty,
+        ChannelFault::Other(ChannelError::Ended) => RecvErrorKind::Ended,
+        ChannelFault::Other(ChannelError::Failed(failure)) => match &failure.reason {
             FailureReason::NoMessage { .. } => RecvErrorKind::Timeout,
             FailureReason::Mismatch { .. } => RecvErrorKind::Mismatch,
             FailureReason::Corrupt { .. } => RecvErrorKind::Corrupt,
@@ -223,29 +225,29 @@ fn kind_of(fault: &Fault) -> RecvErrorKind {
 impl From<ChannelError> for RecvError {
     #[inline]
     fn from(error: ChannelError) -> Self {
-        Self(Failure::Channel(error.into()))
+        Self(RecvFailure::Channel(error.into()))
     }
 }
 
 impl From<OpenError> for RecvError {
     fn from(error: OpenError) -> Self {
-        Self(Failure::Opening(error))
+        Self(RecvFailure::Opening(error))
     }
 }
 
 impl fmt::Display for RecvError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Failure::Channel(Fault::Other(ChannelError::WouldBlock)) => {
+            RecvFailure::Channel(ChannelFault::Other(ChannelError::WouldBlock)) => {
                 f.write_str("no message is there")
             }
-            Failure::Channel(fault) => fault.fmt(f),
-            Failure::OfNobody(_, suspended) => write!(
+            RecvFailure::Channel(fault) => fault.fmt(f),
+            RecvFailure::OfNobody(_, suspended) => write!(
                 f,
                 "nothing came from any peer within the time-out{}",
                 Suspensions(suspended)
             ),
-            Failure::Opening(error) => error.fmt(f),
+            RecvFailure::Opening(error) => error.fmt(f),
         }
     }
 }

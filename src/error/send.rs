@@ -5,7 +5,7 @@ use std::{error::Error, fmt, sync::Arc, time::Duration};
 use ibex_base::fork::UsedAfterFork;
 use ibex_transport::channel::{ChannelError, FailureReason, GroupFailure, InTheWay, LossReason};
 
-use super::{Fault, NotOpened, wording};
+use super::{ChannelFault, NotOpened, wording};
 use crate::{Counts, EndCause, PeerAt, Suspension};
 
 /// The error of a call that sends: nothing was sent. The value stays with the caller, as sending
@@ -49,7 +49,7 @@ use crate::{Counts, EndCause, PeerAt, Suspension};
 /// `Full` and `NotOpened` of a `try_` call are answers of the hot path: they allocate nothing and
 /// name neither the channel nor the peer. Those of [`send_timeout`](crate::Sender::send_timeout)
 /// name both.
-pub struct SendError(Failure);
+pub struct SendError(SendFailure);
 
 /// The kinds of a [`SendError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,8 +90,8 @@ pub enum SendErrorKind {
     UsedAfterFork,
 }
 
-enum Failure {
-    Channel(Fault),
+enum SendFailure {
+    Channel(ChannelFault),
     Group(Box<OfGroup>),
     Answer(Box<OfAnswer>),
     /// The member of a group that has no room, or the first of several.
@@ -106,7 +106,7 @@ enum OfGroup {
         channel: String,
     },
     /// The member for which sending was tried.
-    Member(Arc<PeerAt>, Fault),
+    Member(Arc<PeerAt>, ChannelFault),
     /// A member was dropped, because its window was full for this long.
     Slow(Duration, Option<Arc<Suspension>>),
     UsedAfterFork(UsedAfterFork),
@@ -117,17 +117,19 @@ enum OfAnswer {
     Cancelled,
     NotAStream,
     /// The channel of replies did not take the answer. The caller is told that there is no answer.
-    NotSent(Fault),
+    NotSent(ChannelFault),
 }
 
 /// Returns the kind of a failure of a channel, to which a message was to be sent.
 #[inline]
-pub(super) fn kind_of(fault: &Fault) -> SendErrorKind {
+pub(super) fn kind_of(fault: &ChannelFault) -> SendErrorKind {
     match fault {
-        Fault::NotOpened(_) | Fault::Other(ChannelError::NotOpenYet) => SendErrorKind::NotOpened,
-        Fault::Other(ChannelError::WouldBlock) => SendErrorKind::Full,
-        Fault::Other(ChannelError::Ended) => SendErrorKind::Disconnected,
-        Fault::Other(ChannelError::Failed(failure)) => match &failure.reason {
+        ChannelFault::NotOpened(_) | ChannelFault::Other(ChannelError::NotOpenYet) => {
+            SendErrorKind::NotOpened
+        }
+        ChannelFault::Other(ChannelError::WouldBlock) => SendErrorKind::Full,
+        ChannelFault::Other(ChannelError::Ended) => SendErrorKind::Disconnected,
+        ChannelFault::Other(ChannelError::Failed(failure)) => match &failure.reason {
             FailureReason::NoRoom { .. } => SendErrorKind::Timeout,
             FailureReason::Mismatch { .. } => SendErrorKind::Mismatch,
             FailureReason::TooLong { .. } => SendErrorKind::TooLong,
@@ -146,16 +148,16 @@ impl SendError {
     #[inline]
     pub fn kind(&self) -> SendErrorKind {
         match &self.0 {
-            Failure::Channel(fault) => kind_of(fault),
-            Failure::Full(_) => SendErrorKind::Full,
-            Failure::NotOpen(_) => SendErrorKind::NotOpened,
-            Failure::Group(group) => match &**group {
+            SendFailure::Channel(fault) => kind_of(fault),
+            SendFailure::Full(_) => SendErrorKind::Full,
+            SendFailure::NotOpen(_) => SendErrorKind::NotOpened,
+            SendFailure::Group(group) => match &**group {
                 OfGroup::NoMembers { .. } => SendErrorKind::NoMembers,
                 OfGroup::Member(_, fault) => kind_of(fault),
                 OfGroup::Slow(..) => SendErrorKind::Full,
                 OfGroup::UsedAfterFork(_) => SendErrorKind::UsedAfterFork,
             },
-            Failure::Answer(answer) => match &**answer {
+            SendFailure::Answer(answer) => match &**answer {
                 OfAnswer::Cancelled => SendErrorKind::Cancelled,
                 OfAnswer::NotAStream => SendErrorKind::NotAStream,
                 OfAnswer::NotSent(fault) => kind_of(fault),
@@ -169,9 +171,9 @@ impl SendError {
     #[inline]
     pub fn is_transient(&self) -> bool {
         match &self.0 {
-            Failure::Channel(fault) => fault.is_transient(),
-            Failure::Full(_) | Failure::NotOpen(_) => true,
-            Failure::Group(_) | Failure::Answer(_) => false,
+            SendFailure::Channel(fault) => fault.is_transient(),
+            SendFailure::Full(_) | SendFailure::NotOpen(_) => true,
+            SendFailure::Group(_) | SendFailure::Answer(_) => false,
         }
     }
 
@@ -193,7 +195,7 @@ impl SendError {
     /// Returns the channel's name, where the error has it.
     #[must_use]
     pub fn channel(&self) -> Option<&str> {
-        if let Failure::Group(group) = &self.0
+        if let SendFailure::Group(group) = &self.0
             && let OfGroup::NoMembers { channel } = &**group
         {
             return Some(channel);
@@ -211,12 +213,12 @@ impl SendError {
     #[must_use]
     pub fn member(&self) -> Option<PeerAt> {
         match &self.0 {
-            Failure::Full(member) | Failure::NotOpen(member) => Some(*member.peer),
-            Failure::Group(group) => match &**group {
+            SendFailure::Full(member) | SendFailure::NotOpen(member) => Some(*member.peer),
+            SendFailure::Group(group) => match &**group {
                 OfGroup::Member(peer, _) => Some(**peer),
                 _ => None,
             },
-            Failure::Channel(_) | Failure::Answer(_) => None,
+            SendFailure::Channel(_) | SendFailure::Answer(_) => None,
         }
     }
 
@@ -253,7 +255,7 @@ impl SendError {
     /// a loan or permit, or is in a call that sends. There may have been room.
     #[must_use]
     pub fn is_behind_clone(&self) -> bool {
-        let reason = self.fault().and_then(Fault::reason);
+        let reason = self.fault().and_then(ChannelFault::reason);
         matches!(reason, Some(FailureReason::NoRoom { full: None, .. }))
     }
 
@@ -261,7 +263,7 @@ impl SendError {
     #[must_use]
     pub fn full_for(&self) -> Option<Duration> {
         match &self.0 {
-            Failure::Group(group) => match &**group {
+            SendFailure::Group(group) => match &**group {
                 OfGroup::Slow(time, _) => Some(*time),
                 _ => None,
             },
@@ -275,8 +277,8 @@ impl SendError {
     #[must_use]
     pub fn suspended(&self) -> Option<&Suspension> {
         match &self.0 {
-            Failure::Full(member) | Failure::NotOpen(member) => member.suspended.as_deref(),
-            Failure::Group(group) => match &**group {
+            SendFailure::Full(member) | SendFailure::NotOpen(member) => member.suspended.as_deref(),
+            SendFailure::Group(group) => match &**group {
                 OfGroup::Slow(_, suspended) => suspended.as_deref(),
                 _ => self.fault()?.suspended(),
             },
@@ -328,22 +330,22 @@ impl SendError {
     /// The error of a group's call.
     pub(crate) fn of_group(channel: &str, failure: GroupFailure<Arc<PeerAt>>) -> Self {
         let of_group = match failure {
-            GroupFailure::Full(member) => return Self(Failure::Full(member)),
-            GroupFailure::NotOpen(member) => return Self(Failure::NotOpen(member)),
+            GroupFailure::Full(member) => return Self(SendFailure::Full(member)),
+            GroupFailure::NotOpen(member) => return Self(SendFailure::NotOpen(member)),
             GroupFailure::NoMembers => OfGroup::NoMembers {
                 channel: channel.to_owned(),
             },
             GroupFailure::Failed(peer, error) => OfGroup::Member(peer, error.into()),
             GroupFailure::UsedAfterFork(error) => OfGroup::UsedAfterFork(error),
         };
-        Self(Failure::Group(Box::new(of_group)))
+        Self(SendFailure::Group(Box::new(of_group)))
     }
 
     /// The reason for which a group dropped a member.
     pub(crate) fn of_loss(reason: LossReason) -> Self {
         match reason {
             LossReason::Full(time, suspended) => {
-                Self(Failure::Group(Box::new(OfGroup::Slow(time, suspended))))
+                Self(SendFailure::Group(Box::new(OfGroup::Slow(time, suspended))))
             }
             LossReason::Failed(error) => error.into(),
         }
@@ -351,67 +353,69 @@ impl SendError {
 
     /// Makes the error of an answer that no caller waits for.
     pub(crate) fn cancelled() -> Self {
-        Self(Failure::Answer(Box::new(OfAnswer::Cancelled)))
+        Self(SendFailure::Answer(Box::new(OfAnswer::Cancelled)))
     }
 
     /// Makes the error of a further reply to a call that takes one.
     pub(crate) fn not_a_stream() -> Self {
-        Self(Failure::Answer(Box::new(OfAnswer::NotAStream)))
+        Self(SendFailure::Answer(Box::new(OfAnswer::NotAStream)))
     }
 
     /// Makes the error of an answer that the channel of replies did not take.
     pub(crate) fn of_answer(error: ChannelError) -> Self {
-        Self(Failure::Answer(Box::new(OfAnswer::NotSent(error.into()))))
+        Self(SendFailure::Answer(Box::new(OfAnswer::NotSent(
+            error.into(),
+        ))))
     }
 
-    fn fault(&self) -> Option<&Fault> {
+    fn fault(&self) -> Option<&ChannelFault> {
         match &self.0 {
-            Failure::Channel(fault) => Some(fault),
-            Failure::Group(group) => match &**group {
+            SendFailure::Channel(fault) => Some(fault),
+            SendFailure::Group(group) => match &**group {
                 OfGroup::Member(_, fault) => Some(fault),
                 _ => None,
             },
-            Failure::Answer(answer) => match &**answer {
+            SendFailure::Answer(answer) => match &**answer {
                 OfAnswer::NotSent(fault) => Some(fault),
                 OfAnswer::Cancelled | OfAnswer::NotAStream => None,
             },
-            Failure::Full(_) | Failure::NotOpen(_) => None,
+            SendFailure::Full(_) | SendFailure::NotOpen(_) => None,
         }
     }
 }
 
-impl From<Fault> for SendError {
-    fn from(fault: Fault) -> Self {
-        Self(Failure::Channel(fault))
+impl From<ChannelFault> for SendError {
+    fn from(fault: ChannelFault) -> Self {
+        Self(SendFailure::Channel(fault))
     }
 }
 
 impl From<ChannelError> for SendError {
     #[inline]
     fn from(error: ChannelError) -> Self {
-        Self(Failure::Channel(error.into()))
+        Self(SendFailure::Channel(error.into()))
     }
 }
 
 impl fmt::Display for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Failure::Channel(fault) => fault.fmt(f),
-            Failure::Full(InTheWay { peer, suspended }) => {
+            SendFailure::Channel(fault) => fault.fmt(f),
+            SendFailure::Full(InTheWay { peer, suspended }) => {
                 write!(f, "sent to nobody: the window of {peer} is full, ")?;
                 match suspended {
                     Some(suspended) => suspended.fmt(f),
                     None => f.write_str("its receiver falls behind"),
                 }
             }
-            Failure::NotOpen(InTheWay { peer, suspended }) => {
+            SendFailure::NotOpen(InTheWay { peer, suspended }) => {
                 write!(f, "sent to nobody: {peer} has not opened its end yet")?;
                 match suspended {
                     Some(suspended) => write!(f, ", as far as is known: {suspended}"),
                     None => Ok(()),
                 }
             }
-            Failure::Group(group) => match &**group {
+            SendFailure::Group(group) => match &**group {
                 OfGroup::NoMembers { channel } => write!(
                     f,
                     "group \"{channel}\": nothing was sent, as it has no members; let peers join \
@@ -424,7 +428,7 @@ impl fmt::Display for SendError {
                 OfGroup::Slow(time, suspended) => LossReason::Full(*time, suspended.clone()).fmt(f),
                 OfGroup::UsedAfterFork(error) => error.fmt(f),
             },
-            Failure::Answer(answer) => match &**answer {
+            SendFailure::Answer(answer) => match &**answer {
                 OfAnswer::Cancelled => f.write_str(
                     "the caller does not wait any more: it cancelled the call, its deadline \
                      passed, or it is gone",

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use ibex_base::fork::UsedAfterFork;
 use ibex_transport::channel::{ChannelError, FailureReason, InTheWay, QuorumFailure, Votes};
 
-use super::{Fault, NotOpened, Suspensions};
+use super::{ChannelFault, NotOpened, Suspensions};
 use crate::{Counts, EndCause, PeerAt, Suspension};
 
 /// The error of a call that waits until sent messages are delivered or acknowledged.
@@ -39,7 +39,7 @@ use crate::{Counts, EndCause, PeerAt, Suspension};
 /// | [`Mismatch`](WaitErrorKind::Mismatch) | returns the same |
 /// | [`Disconnected`](WaitErrorKind::Disconnected) | returns the same |
 /// | [`UsedAfterFork`](WaitErrorKind::UsedAfterFork) | returns the same |
-pub struct WaitError(Failure);
+pub struct WaitError(WaitFailure);
 
 /// The kinds of a [`WaitError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,8 +64,8 @@ pub enum WaitErrorKind {
     UsedAfterFork,
 }
 
-enum Failure {
-    Channel(Fault),
+enum WaitFailure {
+    Channel(ChannelFault),
     /// A group's messages did not reach the engine of this member in time, or of several.
     Flush(InTheWay<Arc<PeerAt>>),
     Quorum(Box<Quorum>),
@@ -93,8 +93,8 @@ impl WaitError {
     #[must_use]
     pub fn kind(&self) -> WaitErrorKind {
         match &self.0 {
-            Failure::Channel(Fault::NotOpened(_)) => WaitErrorKind::NotOpened,
-            Failure::Channel(fault) => match fault.reason() {
+            WaitFailure::Channel(ChannelFault::NotOpened(_)) => WaitErrorKind::NotOpened,
+            WaitFailure::Channel(fault) => match fault.reason() {
                 Some(FailureReason::Unacknowledged(_)) => WaitErrorKind::Unacknowledged,
                 Some(FailureReason::NotDone { .. }) => WaitErrorKind::Timeout,
                 Some(FailureReason::Mismatch { .. }) => WaitErrorKind::Mismatch,
@@ -102,9 +102,9 @@ impl WaitError {
                 // No other kind can answer a caller that sends nothing.
                 _ => WaitErrorKind::Disconnected,
             },
-            Failure::Flush(_) => WaitErrorKind::Timeout,
-            Failure::UsedAfterFork(_) => WaitErrorKind::UsedAfterFork,
-            Failure::Quorum(quorum) => match quorum.reason {
+            WaitFailure::Flush(_) => WaitErrorKind::Timeout,
+            WaitFailure::UsedAfterFork(_) => WaitErrorKind::UsedAfterFork,
+            WaitFailure::Quorum(quorum) => match quorum.reason {
                 Reason::TimedOut(_) => WaitErrorKind::Timeout,
                 Reason::Lost(_) => WaitErrorKind::NoQuorum,
                 Reason::NotSent(_) => WaitErrorKind::NotSent,
@@ -122,7 +122,7 @@ impl WaitError {
     #[must_use]
     pub fn channel(&self) -> Option<&str> {
         match &self.0 {
-            Failure::Quorum(quorum) => Some(&quorum.channel),
+            WaitFailure::Quorum(quorum) => Some(&quorum.channel),
             _ => self.fault()?.channel(),
         }
     }
@@ -137,7 +137,7 @@ impl WaitError {
     #[must_use]
     pub fn member(&self) -> Option<PeerAt> {
         match &self.0 {
-            Failure::Flush(member) => Some(*member.peer),
+            WaitFailure::Flush(member) => Some(*member.peer),
             _ => None,
         }
     }
@@ -146,7 +146,7 @@ impl WaitError {
     #[must_use]
     pub fn sequence(&self) -> Option<u64> {
         match &self.0 {
-            Failure::Quorum(quorum) => Some(quorum.sequence),
+            WaitFailure::Quorum(quorum) => Some(quorum.sequence),
             _ => match self.fault()?.reason()? {
                 FailureReason::NotDone { sequence, .. }
                 | FailureReason::Unacknowledged(sequence) => Some(*sequence),
@@ -173,8 +173,8 @@ impl WaitError {
     #[must_use]
     pub fn suspended(&self) -> Option<&Suspension> {
         match &self.0 {
-            Failure::Flush(member) => member.suspended.as_deref(),
-            Failure::Quorum(_) => self.votes()?.suspended.first().map(|first| &**first),
+            WaitFailure::Flush(member) => member.suspended.as_deref(),
+            WaitFailure::Quorum(_) => self.votes()?.suspended.first().map(|first| &**first),
             _ => self.fault()?.suspended(),
         }
     }
@@ -189,7 +189,7 @@ impl WaitError {
     #[must_use]
     pub fn needed(&self) -> Option<usize> {
         match &self.0 {
-            Failure::Quorum(quorum) => Some(quorum.needed),
+            WaitFailure::Quorum(quorum) => Some(quorum.needed),
             _ => None,
         }
     }
@@ -246,14 +246,14 @@ impl WaitError {
     pub fn into_send_error(self) -> Result<crate::SendError, Self> {
         match (self.kind(), self.0) {
             (WaitErrorKind::Timeout | WaitErrorKind::Unacknowledged, other) => Err(Self(other)),
-            (_, Failure::Channel(fault)) => Ok(fault.into()),
+            (_, WaitFailure::Channel(fault)) => Ok(fault.into()),
             (_, other) => Err(Self(other)),
         }
     }
 
     /// The error of a group whose member does not hold everything.
     pub(crate) fn of_flush(member: InTheWay<Arc<PeerAt>>) -> Self {
-        Self(Failure::Flush(member))
+        Self(WaitFailure::Flush(member))
     }
 
     /// The error of a group's wait for a quorum.
@@ -268,10 +268,10 @@ impl WaitError {
             QuorumFailure::Lost(votes) => Reason::Lost(named(votes)),
             QuorumFailure::NotSent(last) => Reason::NotSent(last),
             QuorumFailure::UsedAfterFork(error) => {
-                return Self(Failure::UsedAfterFork(Box::new(error)));
+                return Self(WaitFailure::UsedAfterFork(Box::new(error)));
             }
         };
-        Self(Failure::Quorum(Box::new(Quorum {
+        Self(WaitFailure::Quorum(Box::new(Quorum {
             channel: channel.to_owned(),
             sequence,
             needed,
@@ -281,7 +281,7 @@ impl WaitError {
 
     fn votes(&self) -> Option<&Votes<PeerAt>> {
         match &self.0 {
-            Failure::Quorum(quorum) => match &quorum.reason {
+            WaitFailure::Quorum(quorum) => match &quorum.reason {
                 Reason::TimedOut(votes) | Reason::Lost(votes) => Some(votes),
                 Reason::NotSent(_) => None,
             },
@@ -289,9 +289,9 @@ impl WaitError {
         }
     }
 
-    fn fault(&self) -> Option<&Fault> {
+    fn fault(&self) -> Option<&ChannelFault> {
         match &self.0 {
-            Failure::Channel(fault) => Some(fault),
+            WaitFailure::Channel(fault) => Some(fault),
             _ => None,
         }
     }
@@ -312,16 +312,16 @@ fn named(votes: Votes<Arc<PeerAt>>) -> Votes<PeerAt> {
 impl From<ChannelError> for WaitError {
     #[inline]
     fn from(error: ChannelError) -> Self {
-        Self(Failure::Channel(error.into()))
+        Self(WaitFailure::Channel(error.into()))
     }
 }
 
 impl fmt::Display for WaitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Failure::Channel(fault) => fault.fmt(f),
-            Failure::UsedAfterFork(error) => error.fmt(f),
-            Failure::Flush(InTheWay { peer, suspended }) => {
+            WaitFailure::Channel(fault) => fault.fmt(f),
+            WaitFailure::UsedAfterFork(error) => error.fmt(f),
+            WaitFailure::Flush(InTheWay { peer, suspended }) => {
                 write!(
                     f,
                     "{peer} does not hold everything within the time-out; what was sent stays sent"
@@ -331,7 +331,7 @@ impl fmt::Display for WaitError {
                     None => Ok(()),
                 }
             }
-            Failure::Quorum(quorum) => quorum.fmt(f),
+            WaitFailure::Quorum(quorum) => quorum.fmt(f),
         }
     }
 }

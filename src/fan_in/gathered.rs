@@ -11,7 +11,7 @@ use std::{
 use ibex_base::fork;
 use ibex_ring::parking::{Condition, Ticket, TimedOut};
 use ibex_transport::{
-    channel::{ChannelError, End, FOUND_PER_TURN},
+    channel::{AwaitedEnd, ChannelError, FOUND_PER_TURN},
     node::SessionShared,
     runtime::{BriefLooks, EventLoop, Gathering, Looks, Told},
 };
@@ -421,7 +421,7 @@ impl<O: Opener> Condition for Gathered<O> {
     }
 }
 
-impl<O: Opener> End for Gathered<O> {
+impl<O: Opener> AwaitedEnd for Gathered<O> {
     fn event_loop(&self) -> &Arc<EventLoop> {
         self.gathering.event_loop()
     }

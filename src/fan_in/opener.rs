@@ -7,7 +7,7 @@ use ibex_transport::channel::{ChannelError, RawMessage, ReceiveHandle};
 
 use crate::{
     ChannelBuilder, Message,
-    channel_builder::{Offer, message_version},
+    channel_builder::{MessageVersions, message_version},
     error::OpenFailure,
     receiver,
 };
@@ -20,7 +20,7 @@ pub(crate) trait Opener {
     type Kept: Send + Sync;
 
     /// Returns the message types that an end offers its peer.
-    fn offer() -> Result<Offer, OpenFailure>;
+    fn offer() -> Result<MessageVersions, OpenFailure>;
 
     /// Makes the state of the peer that `channel` is with, before its first message.
     fn keep(channel: ChannelBuilder) -> Self::Kept;
@@ -40,8 +40,8 @@ impl<T: ?Sized, C: Codec<T>> Opener for OfType<T, C> {
     type Message = Message<T, C>;
     type Kept = ();
 
-    fn offer() -> Result<Offer, OpenFailure> {
-        message_version::<T, C>().map(Offer::of_one)
+    fn offer() -> Result<MessageVersions, OpenFailure> {
+        message_version::<T, C>().map(MessageVersions::of_one)
     }
 
     fn keep(_channel: ChannelBuilder) {}

@@ -13,7 +13,7 @@ use ibex_transport::{
 pub use self::member::{GroupMember, MemberId, MemberLost};
 use crate::{
     ChannelBuilder, CloseReason, Node, OpenError, Peer, PeerAt, WaitError,
-    channel_builder::{Offer, message_version},
+    channel_builder::{MessageVersions, message_version},
     message::DefaultCodec,
     template::ChannelTemplate,
 };
@@ -190,7 +190,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     /// If it is a peer of another node.
     pub fn join(&mut self, peer: &Peer) -> Result<MemberId, OpenError> {
         let channel = self.template.over(peer.session());
-        let handle = channel.open_sender(message_version::<T, C>().map(Offer::of_one))?;
+        let handle = channel.open_sender(message_version::<T, C>().map(MessageVersions::of_one))?;
         let Ok(member) = self.group.join(Arc::new(peer.at()), handle) else {
             unreachable!("a new end has no clone")
         };

@@ -12,7 +12,7 @@ use std::{
 
 use ibex_tls::Credentials;
 use ibex_transport::{
-    node::SlowMessage,
+    node::SlowMessageFacts,
     runtime::{Driver, Runtime, has_membarrier},
     session::SessionStats,
 };
@@ -242,8 +242,8 @@ fn write_channel(object: &mut Object<'_>, channel: &ChannelStats) {
     object.number("large_bytes", channel.large_bytes);
 }
 
-fn write_slow(object: &mut Object<'_>, message: &SlowMessage) {
-    let SlowMessage {
+fn write_slow(object: &mut Object<'_>, message: &SlowMessageFacts) {
+    let SlowMessageFacts {
         peer,
         channel,
         end,

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use ibex_base::sync::lock;
-use ibex_bootstrap::{PairRequest, VerbsDevice, VerbsDevices, VerbsPair, negotiate::End};
+use ibex_bootstrap::{PairRequest, VerbsDevice, VerbsDevices, VerbsPair, negotiate::Party};
 use ibex_ring::memory::HugePages;
 use ibex_transport::{
     rdma::{PortOpening, RdmaPort},
@@ -201,7 +201,7 @@ impl NodeDevices {
         let Some(runtime) = self.runtime() else {
             return (0, None);
         };
-        let dials = request.end == End::Dialer;
+        let dials = request.end == Party::Dialer;
         let has = |session| runtime.engine_of(&session, dials);
         if let Some(engine) = request.resumes.and_then(has) {
             return (engine.index(), None);
@@ -223,7 +223,7 @@ impl NodeDevices {
         let rdma_port = rdma_port.map_err(text)?;
         self.entrust(&rdma_port);
         let pair = rdma_port
-            .prepare_for(request.end == End::Dialer, is_trusted)
+            .prepare_for(request.end == Party::Dialer, is_trusted)
             .map_err(|error| {
                 // The port may be down or an address gone.
                 self.state().forget_inventory();
@@ -447,7 +447,7 @@ mod tests {
                 local,
                 peer: (local, 7000).into(),
                 offered: None,
-                end: End::Dialer,
+                end: Party::Dialer,
                 resumes: None,
             })?;
             Ok::<_, String>(pair.endpoint().partition_key)

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use ibex_base::sync::lock;
 use ibex_bootstrap::{
     VerbsPair,
-    message::{GidType as WireGidType, VerbsEndpoint},
+    message::{GidKind, VerbsEndpoint},
 };
 use ibex_transport::rdma::{PairEndpoint, PreparedPair};
 use ibex_verbs::{FirstSequence, Gid, GidType, Mtu, PartitionKey, RemoteEndpoint, VerbsError};
@@ -83,10 +83,10 @@ fn to_wire(ours: &PairEndpoint) -> Result<VerbsEndpoint, String> {
     let pair = &ours.pair;
     let gid_type = match pair.gid_type {
         // Older kernels number InfiniBand's like RoCE v1's; only InfiniBand has LIDs.
-        _ if pair.lid != 0 => WireGidType::Infiniband,
-        GidType::InfiniBand => WireGidType::Infiniband,
-        GidType::RoceV1 => WireGidType::RoceV1,
-        GidType::RoceV2 => WireGidType::RoceV2,
+        _ if pair.lid != 0 => GidKind::Infiniband,
+        GidType::InfiniBand => GidKind::Infiniband,
+        GidType::RoceV1 => GidKind::RoceV1,
+        GidType::RoceV2 => GidKind::RoceV2,
         unknown @ GidType::Unknown(_) => return Err(format!("its port has an {unknown}")),
     };
     Ok(VerbsEndpoint {
@@ -115,9 +115,9 @@ fn from_wire(theirs: &VerbsEndpoint) -> Result<PairEndpoint, String> {
             lid: theirs.lid,
             gid: Gid(theirs.gid),
             gid_type: match theirs.gid_type {
-                WireGidType::Infiniband => GidType::InfiniBand,
-                WireGidType::RoceV1 => GidType::RoceV1,
-                WireGidType::RoceV2 => GidType::RoceV2,
+                GidKind::Infiniband => GidType::InfiniBand,
+                GidKind::RoceV1 => GidType::RoceV1,
+                GidKind::RoceV2 => GidType::RoceV2,
             },
             partition_key: PartitionKey::new(theirs.partition_key),
             mtu: mtu.ok_or_else(|| format!("the peer's MTU is {}", theirs.mtu_bytes))?,
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn a_port_with_a_lid_is_on_infiniband_whatever_the_kernel_calls_its_gids() {
         let wire = to_wire(&endpoint(GidType::RoceV1, 9)).expect("InfiniBand");
-        assert_eq!(wire.gid_type, WireGidType::Infiniband);
+        assert_eq!(wire.gid_type, GidKind::Infiniband);
         assert!(to_wire(&endpoint(GidType::Unknown(9), 0)).is_err());
     }
 }

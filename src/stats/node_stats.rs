@@ -7,7 +7,7 @@ use ibex_base::{Counted, Rounded};
 use ibex_transport::{
     connection::{ConnectionStats, SessionTotals},
     node::{Measured, NodeHistogram},
-    runtime::{Driver, EngineStats as EngineCounts},
+    runtime::{Driver, EngineCounts},
     session::SessionStats,
 };
 

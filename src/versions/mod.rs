@@ -12,7 +12,7 @@ use ibex_transport::{
 
 use crate::{
     ChannelBuilder, Message, OpenError, Receiver, RecvError, SendError, Sender,
-    channel_builder::{Offer, message_version},
+    channel_builder::{MessageVersions, message_version},
     error::OpenFailure,
     message::DefaultCodec,
     receiver,
@@ -168,13 +168,13 @@ impl<C> ChannelBuilder<C> {
     }
 }
 
-fn offer<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>>() -> Result<Offer, OpenFailure> {
+fn offer<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>>() -> Result<MessageVersions, OpenFailure> {
     let (newer, older) = (message_version::<N, C>()?, message_version::<O, C>()?);
     if newer.fingerprint == older.fingerprint {
         let schema = newer.schema;
         return Err(OpenFailure::SameVersions { schema });
     }
-    Ok(Offer {
+    Ok(MessageVersions {
         newest: newer,
         older: vec![older],
     })

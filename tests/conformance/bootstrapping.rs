@@ -25,7 +25,7 @@ use ibex_bootstrap::{
         AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake,
         HandshakeStep,
     },
-    message::{GidType, MAGIC, VerbsEndpoint},
+    message::{GidKind, MAGIC, VerbsEndpoint},
 };
 use rustix::{
     event::{PollFd, PollFlags, poll},
@@ -738,7 +738,7 @@ fn hand_made_pair() -> VerbsEndpoint {
         lid: 0,
         // Only a cell of verbs asks for the GID.
         gid: device::gid(),
-        gid_type: GidType::RoceV2,
+        gid_type: GidKind::RoceV2,
         mtu_bytes: 1024,
         max_inline_bytes: 0,
         max_send_sge: 1,

@@ -4,7 +4,7 @@
 use std::{sync::mpsc, thread};
 
 use ibex::{ConnectErrorKind, Message, Node, OpenErrorKind, Peer, Raw, SendErrorKind, Sender};
-use ibex_bootstrap::{DialError, HandshakeError, SessionLimit, negotiate::End};
+use ibex_bootstrap::{DialError, HandshakeError, SessionLimit, negotiate::Party};
 
 use crate::common::{
     log::Log,
@@ -64,7 +64,7 @@ fn too_many_channels(stage: &mut Stage) {
 fn too_many_of_a_peer(stage: &mut Stage) {
     let of_a_peer = SessionLimit::PerPeer(2);
     let of_the_node = SessionLimit::PerNode(4);
-    let end = End::Acceptor;
+    let end = Party::Acceptor;
     match stage.side {
         Side::Dialer => {
             let address = stage.hear_any();
@@ -128,7 +128,7 @@ fn too_many_of_a_node(stage: &mut Stage) {
             let builder = stage.builder().max_node_sessions(1);
             let node = builder.build().expect("a node");
             let peer = node.connect(&address).expect("a session");
-            check_refusal(&node, &address, End::Dialer, limit);
+            check_refusal(&node, &address, Party::Dialer, limit);
             converse(&peer, "only");
         }
         Side::Listener => {
@@ -140,7 +140,7 @@ fn too_many_of_a_node(stage: &mut Stage) {
             let [failure] = &log.failures()[..] else {
                 panic!("one was refused: {:?}", log.failures());
             };
-            let end = End::Dialer;
+            let end = Party::Dialer;
             assert_eq!(
                 failure.error,
                 HandshakeError::TooManySessions { end, limit }
@@ -335,7 +335,7 @@ fn client(stage: &Stage, identity: [u8; 16]) -> Node {
 }
 
 /// Checks that one more session is refused, by the error's value and its text.
-fn check_refusal(node: &Node, address: &str, whose: End, which: SessionLimit) {
+fn check_refusal(node: &Node, address: &str, whose: Party, which: SessionLimit) {
     let error = node.connect(address).expect_err("one too many");
     assert_eq!(error.kind(), ConnectErrorKind::Refused, "{error}");
     let Some(DialError::Handshake { source, .. }) = error.dial_error() else {

@@ -23,7 +23,7 @@ use ibex::{
 };
 use ibex_bootstrap::{
     Acceptor, DialError, HandshakeError, Local, NodeIdentity, Problem, Version, VersionRange,
-    message::{Message, MessageKind},
+    message::{HandshakeMessage, MessageKind},
 };
 use recording::{Recording, Said};
 
@@ -157,13 +157,13 @@ fn a_peer_of_an_older_major_version_that_dials_is_refused_in_its_own_way() {
             peer.say("hello");
             // The peer decides by this Hello.
             peer.hear_magic();
-            let Message::Hello(hello) = peer.hear_message(MessageKind::Hello) else {
+            let HandshakeMessage::Hello(hello) = peer.hear_message(MessageKind::Hello) else {
                 panic!("no Hello")
             };
             assert_eq!(hello.versions, VersionRange::SUPPORTED);
             // The peer could read this, since its versions skip the bytes behind the words.
             match peer.hear_message(MessageKind::Refusal) {
-                Message::Refusal(refusal) => refusal.reason.to_string(),
+                HandshakeMessage::Refusal(refusal) => refusal.reason.to_string(),
                 other => panic!("{other:?}"),
             }
         });
@@ -233,7 +233,7 @@ fn play(text: &str, address: SocketAddr) -> Said {
     peer.say("hello");
     peer.hear_magic();
     let hello = peer.hear_message(MessageKind::Hello);
-    let Message::Hello(hello) = hello else {
+    let HandshakeMessage::Hello(hello) = hello else {
         panic!("{hello:?}")
     };
     assert_eq!(hello.versions, VersionRange::SUPPORTED);

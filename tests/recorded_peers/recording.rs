@@ -8,7 +8,7 @@ use std::{
 };
 
 use ibex_bootstrap::{
-    message::{ALONE, CHECKSUM_BYTES, MAGIC, Message, MessageKind, checksum},
+    message::{ALONE, CHECKSUM_BYTES, HandshakeMessage, MAGIC, MessageKind, checksum},
     parse_message,
 };
 use ibex_protocol::format::{
@@ -125,7 +125,7 @@ impl Recording {
     }
 
     /// Receives the next message of the handshake.
-    pub(crate) fn hear_message(&mut self, kind: MessageKind) -> Message {
+    pub(crate) fn hear_message(&mut self, kind: MessageKind) -> HandshakeMessage {
         let length = self.hear(2);
         let mut bytes = self.hear(usize::from(u16::from_le_bytes([length[0], length[1]])));
         if kind == MessageKind::Hello {

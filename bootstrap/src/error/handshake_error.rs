@@ -9,7 +9,7 @@ use ibex_tls::{AuthenticationError, TlsError};
 use crate::handshake::{CHECKSUM, HandshakeStep};
 use crate::identity::{Incarnation, NodeIdentity};
 use crate::message::{MessageError, MessageKind, ResumeRefusal, SecurityMode, Text, VersionRange};
-use crate::negotiate::{End, FabricConflict};
+use crate::negotiate::{FabricConflict, Party};
 use crate::places::SessionLimit;
 
 /// The reason why one conversation failed. Both state machines end in it.
@@ -142,7 +142,7 @@ pub enum HandshakeError {
     )]
     TooManySessions {
         /// The end that has the limit.
-        end: End,
+        end: Party,
         /// The limit, and the number of sessions that it allows.
         limit: SessionLimit,
     },
@@ -154,7 +154,7 @@ pub enum HandshakeError {
     )]
     Descriptors {
         /// The end that is at its limit.
-        end: End,
+        end: Party,
         /// The number of files that its process may open (`RLIMIT_NOFILE`).
         limit: u32,
     },

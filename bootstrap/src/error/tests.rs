@@ -48,7 +48,7 @@ fn one_attempt_is_told_as_one() {
 #[test]
 fn an_address_that_is_taken_is_named_once() {
     let address = SocketAddr::from(([127, 0, 0, 1], 7000));
-    let error = ListenError {
+    let error = BindError {
         address,
         action: "binding",
         source: io::ErrorKind::AddrInUse.into(),
@@ -104,7 +104,7 @@ fn a_cause_that_the_text_tells_is_not_told_again_as_the_source() {
             action: "connect",
             source: refused(),
         }),
-        Box::new(ListenError {
+        Box::new(BindError {
             address: socket,
             action: "binding",
             source: refused(),
@@ -126,9 +126,9 @@ fn an_invalid_address_error_shows_how_an_address_looks() {
 
     let error = "replica".to_socket_addrs().unwrap_err();
     let form = "give host:port, such as 127.0.0.1:7000";
-    assert_eq!(ListenError::next_step(&error), form);
+    assert_eq!(BindError::next_step(&error), form);
     let refused = io::Error::from_raw_os_error(22); // EINVAL
-    assert_ne!(ListenError::next_step(&refused), form);
+    assert_ne!(BindError::next_step(&refused), form);
     let short = io::Error::from_raw_os_error(24); // EMFILE
-    assert_eq!(ListenError::next_step(&short), MORE_DESCRIPTORS);
+    assert_eq!(BindError::next_step(&short), MORE_DESCRIPTORS);
 }

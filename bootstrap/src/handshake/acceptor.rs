@@ -2,6 +2,7 @@
 //! fabric the dialer chooses, and draws the session's secrets.
 
 mod answers;
+mod resuming;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,17 +11,16 @@ use std::time::Instant;
 use super::acceptor_entropy::AcceptorEntropy;
 use super::conversation::Conversation;
 use super::machine::{Handshake, Part};
-use super::proof::ResumptionClaim;
 use super::{Agreement, HandshakeStep, ResumedSession};
 use crate::error::HandshakeError;
 use crate::fabric::FabricKind;
 use crate::identity::HostHint;
 use crate::local::Local;
 use crate::message::{
-    Endpoint, FabricChoice, GidType, HostTags, Message, MessageError, Offer, Ready, Resume,
-    ResumeRefusal, Resumed, SessionSecrets, ShmEndpoint, Text, Unavailable, VerbsEndpoint, Version,
+    Endpoint, FabricChoice, GidKind, HandshakeMessage, HostTags, MessageError, Offer, Ready,
+    SessionSecrets, ShmEndpoint, Text, Unavailable, VerbsEndpoint, Version,
 };
-use crate::negotiate::{self, End};
+use crate::negotiate::{self, Party};
 use crate::places::{Place, Places};
 use crate::resumption::ResumableSessions;
 
@@ -87,7 +87,7 @@ enum State {
     AwaitListening(OfferedTerms, FabricChoice),
     AwaitPrepared(OfferedTerms, FabricChoice),
     /// Waits for the dialer's queue pair; this end's has a GID of this type.
-    AwaitPair(OfferedTerms, FabricChoice, GidType),
+    AwaitPair(OfferedTerms, FabricChoice, GidKind),
     AwaitReady {
         terms: OfferedTerms,
         choice: FabricChoice,
@@ -150,7 +150,7 @@ impl Handshake<AcceptorPart> {
     ) -> Handshake<AcceptorPart> {
         let hello = local.hello(entropy.nonce);
         Handshake {
-            conversation: Conversation::new(End::Acceptor, hello, local, now, deadline),
+            conversation: Conversation::new(Party::Acceptor, hello, local, now, deadline),
             part: AcceptorPart {
                 host,
                 ours: local.offer(),
@@ -205,10 +205,14 @@ impl Part for AcceptorPart {
         AcceptorEvent::Failed(error)
     }
 
-    fn handle_message(&mut self, conversation: &mut Conversation<AcceptorEvent>, message: Message) {
+    fn handle_message(
+        &mut self,
+        conversation: &mut Conversation<AcceptorEvent>,
+        message: HandshakeMessage,
+    ) {
         let step = self.step();
         match (std::mem::replace(&mut self.state, State::Over), message) {
-            (State::AwaitHello, Message::Hello(theirs)) => {
+            (State::AwaitHello, HandshakeMessage::Hello(theirs)) => {
                 // The acceptor's Hello goes out even when the two do not match: the dialer needs it
                 // for its own diagnosis.
                 conversation.send_hello();
@@ -220,11 +224,11 @@ impl Part for AcceptorPart {
                     Err(error) => conversation.fail(error),
                 }
             }
-            (State::AwaitBinding(version), Message::Binding(_)) => {
+            (State::AwaitBinding(version), HandshakeMessage::Binding(_)) => {
                 self.go_on(conversation, version);
             }
-            (State::AwaitOffer(version), Message::Offer(mut theirs)) => {
-                let expected = HostTags::new(&self.host, End::Dialer, conversation.hellos());
+            (State::AwaitOffer(version), HandshakeMessage::Offer(mut theirs)) => {
+                let expected = HostTags::new(&self.host, Party::Dialer, conversation.hellos());
                 theirs.host = theirs.host.recognized(&self.ours.host, &expected);
                 // The dialer computes the same. With this check, both ends fail with the same
                 // words, and neither depends on the other's check.
@@ -237,7 +241,7 @@ impl Part for AcceptorPart {
                     return;
                 }
                 if let Some(limit) = self.shortage {
-                    let end = End::Acceptor;
+                    let end = Party::Acceptor;
                     conversation.fail(HandshakeError::Descriptors { end, limit });
                     return;
                 }
@@ -252,40 +256,46 @@ impl Part for AcceptorPart {
                         });
                     }
                     Err(limit) => {
-                        let end = End::Acceptor;
+                        let end = Party::Acceptor;
                         conversation.fail(HandshakeError::TooManySessions { end, limit });
                     }
                 }
             }
-            (State::AwaitOffer(_), Message::Resume(resume)) => {
+            (State::AwaitOffer(_), HandshakeMessage::Resume(resume)) => {
                 self.resume(conversation, &resume);
             }
-            (State::AwaitResumePair(answer), Message::Endpoint(Endpoint::Verbs(theirs))) => {
+            (
+                State::AwaitResumePair(answer),
+                HandshakeMessage::Endpoint(Endpoint::Verbs(theirs)),
+            ) => {
                 self.deferred.push_back(AcceptorEvent::PreparePair);
                 self.state = State::AwaitResumePrepared(answer, Box::new(theirs));
             }
-            (State::AwaitResumeReady(session), Message::Ready(Ready { session: None, .. })) => {
+            (
+                State::AwaitResumeReady(session),
+                HandshakeMessage::Ready(Ready { session: None, .. }),
+            ) => {
                 conversation.succeed(AcceptorEvent::Resumed(session));
             }
-            (State::AwaitChoice(terms), Message::Choice(choice)) => {
+            (State::AwaitChoice(terms), HandshakeMessage::Choice(choice)) => {
                 self.follow(conversation, step, terms, choice);
             }
             (
                 State::AwaitReady {
                     terms, condition, ..
                 },
-                Message::Choice(choice),
+                HandshakeMessage::Choice(choice),
             ) => {
                 self.deferred.extend(condition.close());
                 self.follow(conversation, step, terms, choice);
             }
-            (State::AwaitPair(terms, ..), Message::Choice(choice)) => {
+            (State::AwaitPair(terms, ..), HandshakeMessage::Choice(choice)) => {
                 self.deferred.push_back(AcceptorEvent::ClosePair);
                 self.follow(conversation, step, terms, choice);
             }
             (
                 State::AwaitPair(terms, choice, gid_type),
-                Message::Endpoint(Endpoint::Verbs(theirs)),
+                HandshakeMessage::Endpoint(Endpoint::Verbs(theirs)),
             ) => match negotiate::gid_types(theirs.gid_type, gid_type) {
                 Ok(()) => {
                     let condition = ReadyCondition::Verbs(Box::new(theirs));
@@ -308,7 +318,7 @@ impl Part for AcceptorPart {
                     choice,
                     condition: ReadyCondition::Verbs(theirs),
                 },
-                Message::Ready(Ready {
+                HandshakeMessage::Ready(Ready {
                     process,
                     session: None,
                 }),
@@ -322,7 +332,7 @@ impl Part for AcceptorPart {
                     choice,
                     condition: ReadyCondition::Tcp | ReadyCondition::Unix { joined: true },
                 },
-                Message::Ready(Ready {
+                HandshakeMessage::Ready(Ready {
                     process,
                     session: None,
                 }),
@@ -347,62 +357,9 @@ impl AcceptorPart {
     }
 
     fn offer(&mut self, conversation: &mut Conversation<AcceptorEvent>, version: Version) {
-        self.ours.host = HostTags::new(&self.host, End::Acceptor, conversation.hellos());
-        conversation.send(&Message::Offer(self.ours.clone()));
+        self.ours.host = HostTags::new(&self.host, Party::Acceptor, conversation.hellos());
+        conversation.send(&HandshakeMessage::Offer(self.ours.clone()));
         self.state = State::AwaitOffer(version);
-    }
-
-    fn resume(&mut self, conversation: &mut Conversation<AcceptorEvent>, resume: &Resume) {
-        let answer = match self.answer(conversation, resume) {
-            Ok(answer) => answer,
-            Err(error) => return conversation.fail(error),
-        };
-        if resume.fabric == FabricKind::Verbs {
-            self.state = State::AwaitResumePair(answer);
-            return;
-        }
-        let ResumeAnswer { session, proof } = answer;
-        conversation.send(&Message::Resumed(Resumed { proof }));
-        conversation.succeed(AcceptorEvent::Resumed(session));
-    }
-
-    /// Answers a resumption. A peer without the secret learns nothing about epochs.
-    fn answer(
-        &self,
-        conversation: &Conversation<AcceptorEvent>,
-        resume: &Resume,
-    ) -> Result<ResumeAnswer, HandshakeError> {
-        let refused = |refusal| HandshakeError::NotResumed { refusal };
-        let find = |sessions: &Arc<dyn ResumableSessions>| sessions.find(&resume.session_id);
-        let session = self.resumable.as_ref().and_then(find);
-        let session = session.ok_or(refused(ResumeRefusal::NoSuchSession))?;
-        let prologue = conversation.prologue();
-        let claim = ResumptionClaim {
-            session_id: &resume.session_id,
-            epoch: resume.epoch,
-            fabric: resume.fabric,
-            prologue: &prologue,
-        };
-        if !claim.is_proven(End::Dialer, &session.secret, &resume.proof) {
-            return Err(refused(ResumeRefusal::WrongProof));
-        }
-        if conversation.authenticated_as() != session.authenticated_as {
-            return Err(refused(ResumeRefusal::OtherIdentity));
-        }
-        if resume.epoch <= session.epoch {
-            return Err(refused(ResumeRefusal::OldEpoch));
-        }
-        if let Some(why) = session.obstacle(resume.fabric) {
-            let why = Text::new(&why);
-            return Err(HandshakeError::NotOverFabric { why });
-        }
-        let proof = claim.proof(End::Acceptor, &session.secret);
-        let session = ResumedSession {
-            session_id: resume.session_id,
-            epoch: resume.epoch,
-            fabric: resume.fabric,
-        };
-        Ok(ResumeAnswer { session, proof })
     }
 
     fn follow(
@@ -431,7 +388,7 @@ impl AcceptorPart {
                 self.state = State::AwaitListening(terms, choice);
             }
             FabricKind::Tcp => {
-                conversation.send(&Message::Endpoint(Endpoint::Tcp));
+                conversation.send(&HandshakeMessage::Endpoint(Endpoint::Tcp));
                 self.state = State::AwaitReady {
                     terms,
                     choice,
@@ -452,7 +409,7 @@ impl AcceptorPart {
         fabric: FabricKind,
         why: &str,
     ) {
-        conversation.send(&Message::Unavailable(Unavailable {
+        conversation.send(&HandshakeMessage::Unavailable(Unavailable {
             fabric,
             reason: Text::new(why),
         }));
@@ -471,9 +428,9 @@ impl AcceptorPart {
             resume: self.entropy.resume_secret.clone(),
         };
         let ready = self.ours.ready(&terms.theirs, self.host.pid, Some(session));
-        conversation.send(&Message::Ready(ready));
+        conversation.send(&HandshakeMessage::Ready(ready));
         let prologue = conversation.prologue();
-        let lack = negotiate::own_lack(End::Acceptor, &self.ours, &terms.theirs, choice.fabric);
+        let lack = negotiate::own_lack(Party::Acceptor, &self.ours, &terms.theirs, choice.fabric);
         let agreement = Agreement {
             stated_pid: process.filter(|_| self.ours.host.share_pids(&terms.theirs.host)),
             no_tcp: negotiate::exclusion(&terms.theirs, &self.ours, FabricKind::Tcp),

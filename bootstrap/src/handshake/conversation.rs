@@ -12,10 +12,10 @@ use super::{HandshakeStep, Prologue};
 use crate::error::{Garbling, HandshakeError};
 use crate::local::Local;
 use crate::message::{
-    ALONE, Binding, HandshakeRefusal, Hello, MAGIC, Message, MessageError, Offer, RefusalCause,
-    Text, Version,
+    ALONE, Binding, HandshakeMessage, HandshakeRefusal, Hello, MAGIC, MessageError, Offer,
+    RefusalCause, Text, Version,
 };
-use crate::negotiate::{self, End as Side};
+use crate::negotiate::{self, Party};
 
 /// An exchange as either end sees it, generic over the event that reports its success. Its module
 /// is private; `pub` lets [`Part`](super::machine::Part) mention it.
@@ -40,7 +40,7 @@ pub struct Conversation<E> {
     deadline: Instant,
 
     // The Hellos.
-    side: Side,
+    side: Party,
     /// This end's Hello as it was put on the wire, magic included.
     hello_sent: Vec<u8>,
     /// The peer's Hello as it came, magic included; empty until then.
@@ -70,14 +70,14 @@ enum Conclusion<E> {
 
 impl<E> Conversation<E> {
     pub(super) fn new(
-        side: Side,
+        side: Party,
         hello: Hello,
         local: &Local,
         now: Instant,
         deadline: Instant,
     ) -> Conversation<E> {
         let mut hello_sent = MAGIC.to_vec();
-        Message::Hello(hello.clone()).write(&mut hello_sent);
+        HandshakeMessage::Hello(hello.clone()).write(&mut hello_sent);
         Conversation {
             inbox: MessageReader::default(),
             outbox: Vec::new(),
@@ -119,7 +119,7 @@ impl<E> Conversation<E> {
 
     /// Returns the next message while the conversation is open, or `None`. Ends the conversation on
     /// a Refusal, and on bytes that are no message or were damaged.
-    pub(super) fn next_message(&mut self, step: HandshakeStep) -> Option<Message> {
+    pub(super) fn next_message(&mut self, step: HandshakeStep) -> Option<HandshakeMessage> {
         if !self.is_open() {
             return None;
         }
@@ -131,7 +131,7 @@ impl<E> Conversation<E> {
         let error = match self.inbox.next_message(before) {
             Ok(None) => return None,
             Ok(Some(ReceivedMessage {
-                message: Message::Refusal(refusal),
+                message: HandshakeMessage::Refusal(refusal),
                 ..
             })) => {
                 self.end_with(match refusal.cause {
@@ -144,7 +144,7 @@ impl<E> Conversation<E> {
                     // Before it is asked for a session, the other end has not shown that it is the
                     // peer, and nothing that it says of the session counts.
                     Some(RefusalCause::Resume(refusal))
-                        if self.side == Side::Acceptor || step.is_after_resume() =>
+                        if self.side == Party::Acceptor || step.is_after_resume() =>
                     {
                         HandshakeError::NotResumed { refusal }
                     }
@@ -166,7 +166,7 @@ impl<E> Conversation<E> {
             Ok(Some(ReceivedMessage { message, bytes })) => {
                 if self.has_hello() {
                     self.has_peer_vouched = true;
-                } else if matches!(message, Message::Hello(_)) {
+                } else if matches!(message, HandshakeMessage::Hello(_)) {
                     self.hello_received = [&MAGIC, bytes.as_slice()].concat();
                 }
                 return Some(message);
@@ -198,7 +198,7 @@ impl<E> Conversation<E> {
     }
 
     /// Sends a message, but none once the conversation is over: deferred work may end later.
-    pub(super) fn send(&mut self, message: &Message) {
+    pub(super) fn send(&mut self, message: &HandshakeMessage) {
         if !self.is_open() {
             return;
         }
@@ -247,8 +247,8 @@ impl<E> Conversation<E> {
             return false;
         };
         let tls = match self.side {
-            Side::Dialer => credentials.dialer(self.dialed.clone()),
-            Side::Acceptor => credentials.acceptor(),
+            Party::Dialer => credentials.dialer(self.dialed.clone()),
+            Party::Acceptor => credentials.acceptor(),
         };
         match tls {
             Ok(tls) => self.tls = Some(Box::new(tls)),
@@ -258,7 +258,7 @@ impl<E> Conversation<E> {
             }
         }
         let hellos = self.hash_of_hellos();
-        self.send(&Message::Binding(Binding { hellos }));
+        self.send(&HandshakeMessage::Binding(Binding { hellos }));
         // Bytes that came behind the Hello are sealed already. The dialer's first flight goes out.
         let rest = self.inbox.take_rest();
         self.receive(&rest);
@@ -280,13 +280,15 @@ impl<E> Conversation<E> {
         &mut self,
         step: HandshakeStep,
         ours: Option<&Offer>,
-        message: &Message,
+        message: &HandshakeMessage,
     ) -> bool {
         match (message, ours) {
-            (Message::Binding(binding), _) if step == HandshakeStep::Binding => {
+            (HandshakeMessage::Binding(binding), _) if step == HandshakeStep::Binding => {
                 self.is_bound(step, binding)
             }
-            (Message::Offer(theirs), Some(ours)) if self.is_sealed() && ours.is_of_run(theirs) => {
+            (HandshakeMessage::Offer(theirs), Some(ours))
+                if self.is_sealed() && ours.is_of_run(theirs) =>
+            {
                 self.fail(HandshakeError::Oneself);
                 false
             }
@@ -422,7 +424,7 @@ impl<E> Conversation<E> {
         let peer_knows = matches!(error, HandshakeError::Closed { .. });
         // Until both Hellos are known, the checksum of a Refusal cannot be computed.
         if self.has_hello() && !peer_knows && !self.is_quiet {
-            self.send(&Message::Refusal(refusal_for(&error)));
+            self.send(&HandshakeMessage::Refusal(refusal_for(&error)));
         }
         self.end_with(error);
     }
@@ -464,10 +466,10 @@ impl<E> Conversation<E> {
 }
 
 /// Puts what the two ends sent in order, the dialer's first, as `side` knows it.
-fn in_order<'a>(side: Side, sent: &'a [u8], received: &'a [u8]) -> [&'a [u8]; 2] {
+fn in_order<'a>(side: Party, sent: &'a [u8], received: &'a [u8]) -> [&'a [u8]; 2] {
     match side {
-        Side::Dialer => [sent, received],
-        Side::Acceptor => [received, sent],
+        Party::Dialer => [sent, received],
+        Party::Acceptor => [received, sent],
     }
 }
 

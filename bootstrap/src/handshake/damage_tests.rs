@@ -8,7 +8,7 @@ use super::meeting::{Meeting, TIMEOUT, Unix, host, local};
 use super::reunion::HELLO;
 use super::*;
 use crate::error::{Garbling, HandshakeError};
-use crate::message::{Hello, MAGIC, Message, MessageError, SecurityMode, VersionRange};
+use crate::message::{HandshakeMessage, Hello, MAGIC, MessageError, SecurityMode, VersionRange};
 
 #[test]
 fn another_protocol_is_known_by_its_first_bytes() {
@@ -161,7 +161,7 @@ fn a_peer_of_another_major_version_is_told_in_its_own_way() {
     meeting.run();
     assert_eq!(meeting.acceptor_end.expect("ended").unwrap_err(), ending);
     let refusal = &meeting.from_acceptor[HELLO..];
-    let Ok(Message::Refusal(refusal)) = crate::parse_message(&refusal[2..]) else {
+    let Ok(HandshakeMessage::Refusal(refusal)) = crate::parse_message(&refusal[2..]) else {
         panic!("no refusal that it can read: {refusal:?}");
     };
     assert_eq!(refusal.reason.as_str(), ending.to_string());
@@ -183,13 +183,13 @@ fn a_peer_of_another_major_version_is_told_in_its_own_way() {
 /// Tries each message at each step that does not expect it.
 #[test]
 fn a_message_out_of_turn_ends_the_handshake() {
-    let hello = Message::Hello(Hello {
+    let hello = HandshakeMessage::Hello(Hello {
         versions: VersionRange::SUPPORTED,
         features: 0,
         security: SecurityMode::None,
         nonce: [0; 16],
     });
-    let ready = Message::Ready(crate::message::Ready::ALONE);
+    let ready = HandshakeMessage::Ready(crate::message::Ready::ALONE);
     for delivered in 1..8 {
         for message in [&hello, &ready] {
             let mut meeting = Meeting::new(&local(1), &local(2));

@@ -12,10 +12,10 @@ use crate::fabric::{FabricKind, VerbsDevice};
 use crate::identity::{HostHint, Secret};
 use crate::local::Local;
 use crate::message::{
-    Endpoint, FabricChoice, HostTags, Message, Offer, Ready, SessionSecrets, ShmEndpoint, Text,
-    VerbsEndpoint, Version,
+    Endpoint, FabricChoice, HandshakeMessage, HostTags, Offer, Ready, SessionSecrets, ShmEndpoint,
+    Text, VerbsEndpoint, Version,
 };
-use crate::negotiate::{self, Chosen, End, RuledOut};
+use crate::negotiate::{self, Chosen, Party, RuledOut};
 use crate::places::{Place, Places};
 
 /// The dialer's side of one handshake.
@@ -99,7 +99,7 @@ impl Handshake<DialerPart> {
         deadline: Instant,
     ) -> Handshake<DialerPart> {
         let hello = local.hello(nonce);
-        let mut conversation = Conversation::new(End::Dialer, hello, local, now, deadline);
+        let mut conversation = Conversation::new(Party::Dialer, hello, local, now, deadline);
         conversation.send_hello();
         let part = DialerPart {
             host,
@@ -128,7 +128,7 @@ impl Handshake<DialerPart> {
     pub fn handle_shortage(&mut self, limit: u32) {
         if let State::AwaitUnix(_) = self.part.state {
             self.part.state = State::Over;
-            let end = End::Dialer;
+            let end = Party::Dialer;
             self.conversation
                 .fail(HandshakeError::Descriptors { end, limit });
         }
@@ -162,7 +162,7 @@ impl Handshake<DialerPart> {
                 }
             }
             (State::AwaitPrepared(terms, _), Err(why)) => {
-                let why = End::Dialer.cannot_prepare(&why);
+                let why = Party::Dialer.cannot_prepare(&why);
                 part.fall_back(conversation, terms, why);
             }
             (state, _) => part.state = state,
@@ -175,11 +175,11 @@ impl Handshake<DialerPart> {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
             (State::AwaitConnected(terms, ours), Ok(())) => {
-                conversation.send(&Message::Endpoint(Endpoint::Verbs(*ours)));
+                conversation.send(&HandshakeMessage::Endpoint(Endpoint::Verbs(*ours)));
                 part.become_ready(conversation, terms);
             }
             (State::AwaitConnected(terms, _), Err(why)) => {
-                let why = End::Dialer.cannot_connect(&why);
+                let why = Party::Dialer.cannot_connect(&why);
                 part.leave_verbs(conversation, terms, why);
             }
             (state, _) => part.state = state,
@@ -221,10 +221,16 @@ impl Part for DialerPart {
         DialerEvent::Failed(error)
     }
 
-    fn handle_message(&mut self, conversation: &mut Conversation<DialerEvent>, message: Message) {
+    fn handle_message(
+        &mut self,
+        conversation: &mut Conversation<DialerEvent>,
+        message: HandshakeMessage,
+    ) {
         let step = self.step();
         match (std::mem::replace(&mut self.state, State::Over), message) {
-            (State::AwaitHello, Message::Hello(theirs)) => match conversation.settle(&theirs) {
+            (State::AwaitHello, HandshakeMessage::Hello(theirs)) => match conversation
+                .settle(&theirs)
+            {
                 Ok(version) if conversation.secure() => self.state = State::AwaitBinding(version),
                 Ok(version) => self.go_on(conversation, version),
                 Err(conflict) => {
@@ -232,34 +238,34 @@ impl Part for DialerPart {
                     self.state = State::AwaitEnd;
                 }
             },
-            (State::AwaitBinding(version), Message::Binding(_)) => {
+            (State::AwaitBinding(version), HandshakeMessage::Binding(_)) => {
                 self.go_on(conversation, version);
             }
-            (State::AwaitOffer(version), Message::Offer(mut theirs)) => {
-                let expected = HostTags::new(&self.host, End::Acceptor, conversation.hellos());
+            (State::AwaitOffer(version), HandshakeMessage::Offer(mut theirs)) => {
+                let expected = HostTags::new(&self.host, Party::Acceptor, conversation.hellos());
                 theirs.host = theirs.host.recognized(&self.ours.host, &expected);
                 let proven = conversation.authenticated_as();
                 let (peer, run) = (theirs.identity, theirs.incarnation);
                 match self.places.take(peer, run, proven, conversation.started()) {
                     Ok(place) => self.choose(conversation, version, theirs, place, Vec::new()),
                     Err(limit) => {
-                        let end = End::Dialer;
+                        let end = Party::Dialer;
                         conversation.fail(HandshakeError::TooManySessions { end, limit });
                     }
                 }
             }
-            (State::AwaitEndpoint(terms), Message::Endpoint(endpoint))
+            (State::AwaitEndpoint(terms), HandshakeMessage::Endpoint(endpoint))
                 if endpoint.fabric() == terms.chosen.fabric =>
             {
                 self.go_to(conversation, endpoint, terms);
             }
-            (State::AwaitEndpoint(terms), Message::Unavailable(unavailable))
+            (State::AwaitEndpoint(terms), HandshakeMessage::Unavailable(unavailable))
                 if unavailable.fabric == terms.chosen.fabric =>
             {
                 self.fall_back(conversation, terms, unavailable.reason.to_string());
             }
             // The acceptor could not connect its queue pair with this end's.
-            (State::AwaitReady(terms), Message::Unavailable(unavailable))
+            (State::AwaitReady(terms), HandshakeMessage::Unavailable(unavailable))
                 if unavailable.fabric == FabricKind::Verbs
                     && terms.chosen.fabric == FabricKind::Verbs =>
             {
@@ -267,7 +273,7 @@ impl Part for DialerPart {
             }
             (
                 State::AwaitReady(terms),
-                Message::Ready(Ready {
+                HandshakeMessage::Ready(Ready {
                     process,
                     session: Some(session),
                 }),
@@ -294,8 +300,8 @@ impl DialerPart {
     }
 
     fn offer(&mut self, conversation: &mut Conversation<DialerEvent>, version: Version) {
-        self.ours.host = HostTags::new(&self.host, End::Dialer, conversation.hellos());
-        conversation.send(&Message::Offer(self.ours.clone()));
+        self.ours.host = HostTags::new(&self.host, Party::Dialer, conversation.hellos());
+        conversation.send(&HandshakeMessage::Offer(self.ours.clone()));
         self.state = State::AwaitOffer(version);
     }
 
@@ -311,7 +317,7 @@ impl DialerPart {
     ) {
         match negotiate::fabric(&self.ours, &theirs, &ruled_out) {
             Ok(chosen) => {
-                conversation.send(&Message::Choice(FabricChoice {
+                conversation.send(&HandshakeMessage::Choice(FabricChoice {
                     fabric: chosen.fabric,
                     reason: Text::new(&chosen.reason),
                 }));
@@ -383,7 +389,7 @@ impl DialerPart {
 
     fn become_ready(&mut self, conversation: &mut Conversation<DialerEvent>, terms: ChosenTerms) {
         let ready = self.ours.ready(&terms.theirs, self.host.pid, None);
-        conversation.send(&Message::Ready(ready));
+        conversation.send(&HandshakeMessage::Ready(ready));
         // The acceptor's session may have begun with *Ready*, and would read more as a frame.
         conversation.be_quiet();
         self.state = State::AwaitReady(terms);

@@ -5,7 +5,7 @@ use super::*;
 use crate::error::HandshakeError;
 use crate::identity::HostHint;
 use crate::local::Local;
-use crate::message::{ALONE, Endpoint, Message, MessageKind, ShmEndpoint};
+use crate::message::{ALONE, Endpoint, HandshakeMessage, MessageKind, ShmEndpoint};
 
 /// A host with facts that no other field of a handshake looks like.
 const DISTINCT: HostHint = HostHint {
@@ -109,7 +109,8 @@ fn a_dialer_is_not_sent_to_a_socket_that_it_did_not_choose() {
     dialer.handle_bytes(&acceptor.poll_transmit().expect("a Hello and an Offer"));
     let token = ENTROPY.token;
     let mut endpoint = Vec::new();
-    Message::Endpoint(Endpoint::Shm(ShmEndpoint { token })).write_checked(ALONE, &mut endpoint);
+    HandshakeMessage::Endpoint(Endpoint::Shm(ShmEndpoint { token }))
+        .write_checked(ALONE, &mut endpoint);
     dialer.handle_bytes(&endpoint);
     match dialer.poll_event() {
         Some(DialerEvent::Failed(HandshakeError::OutOfTurn { step, kind })) => {

@@ -10,7 +10,8 @@
 //!   session.
 
 use crate::message::{
-    CHECKSUM_BYTES, MAGIC, MAX_MESSAGE_BYTES, Message, MessageError, checksum, parse_message,
+    CHECKSUM_BYTES, HandshakeMessage, MAGIC, MAX_MESSAGE_BYTES, MessageError, checksum,
+    parse_message,
 };
 
 /// The receiving half of a conversation.
@@ -36,7 +37,7 @@ pub(super) enum Unreadable {
 
 /// A message and its bytes, length prefix included.
 pub(super) struct ReceivedMessage {
-    pub(super) message: Message,
+    pub(super) message: HandshakeMessage,
     pub(super) bytes: Vec<u8>,
 }
 

@@ -8,7 +8,7 @@ use ibex_tls::Tls;
 use super::HandshakeStep;
 use super::conversation::Conversation;
 use crate::error::HandshakeError;
-use crate::message::{Message, Offer};
+use crate::message::{HandshakeMessage, Offer};
 
 /// A side of a handshake: [`DialerHandshake`](super::DialerHandshake),
 /// [`ResumerHandshake`](super::ResumerHandshake) or
@@ -35,7 +35,11 @@ pub trait Part: Sized {
     fn takes_messages(&self) -> bool;
 
     /// Handles the peer's next message.
-    fn handle_message(&mut self, conversation: &mut Conversation<Self::Event>, message: Message);
+    fn handle_message(
+        &mut self,
+        conversation: &mut Conversation<Self::Event>,
+        message: HandshakeMessage,
+    );
 
     /// Returns the next work for the driver, each once.
     fn take_deferred(&mut self) -> Option<Self::Event>;

@@ -10,7 +10,7 @@ use crate::error::HandshakeError;
 use crate::identity::{HostHint, NodeIdentity};
 use crate::local::{Limits, Local};
 use crate::message::{ALONE, MAGIC, VerbsEndpoint, checksum};
-use crate::negotiate::End;
+use crate::negotiate::Party;
 use crate::verbs::{PairRequest, VerbsDevices, VerbsPair};
 
 /// Two nodes on one host, and what happens to what they send.
@@ -362,9 +362,9 @@ impl Meeting {
 
     fn prepare(&mut self, end: usize) -> Result<VerbsEndpoint, String> {
         let role = if end == DIALER {
-            End::Dialer
+            Party::Dialer
         } else {
-            End::Acceptor
+            Party::Acceptor
         };
         let pair = self.devices(end).prepare(&PairRequest {
             local: ADDRESS,

@@ -6,7 +6,7 @@ use hmac_sha256::HMAC;
 use super::Prologue;
 use crate::fabric::FabricKind;
 use crate::identity::Secret;
-use crate::negotiate::End;
+use crate::negotiate::Party;
 
 /// The claim that a session resumes over this connection.
 ///
@@ -28,21 +28,21 @@ pub(super) struct ResumptionClaim<'a> {
 
 impl ResumptionClaim<'_> {
     /// Returns the proof by the end `by`.
-    pub(super) fn proof(&self, by: End, secret: &Secret) -> [u8; 32] {
+    pub(super) fn proof(&self, by: Party, secret: &Secret) -> [u8; 32] {
         self.mac(by, secret).finalize()
     }
 
     /// Returns whether `proof` is that of the end `by`, in constant time.
-    pub(super) fn is_proven(&self, by: End, secret: &Secret, proof: &[u8; 32]) -> bool {
+    pub(super) fn is_proven(&self, by: Party, secret: &Secret, proof: &[u8; 32]) -> bool {
         self.mac(by, secret).finalize_verify(proof)
     }
 
-    fn mac(&self, by: End, secret: &Secret) -> HMAC {
+    fn mac(&self, by: Party, secret: &Secret) -> HMAC {
         let mut mac = HMAC::new(secret.expose());
         mac.update(LABEL);
         mac.update(match by {
-            End::Dialer => [0],
-            End::Acceptor => [1],
+            Party::Dialer => [0],
+            Party::Acceptor => [1],
         });
         mac.update(self.session_id);
         mac.update(self.epoch.to_le_bytes());

@@ -12,10 +12,10 @@ use super::*;
 use crate::error::HandshakeError;
 use crate::identity::NodeIdentity;
 use crate::message::{
-    CHECKSUM_BYTES, HandshakeRefusal, MAGIC, Message, MessageError, MessageKind, Ready,
+    CHECKSUM_BYTES, HandshakeMessage, HandshakeRefusal, MAGIC, MessageError, MessageKind, Ready,
     RefusalCause, ResumeRefusal, Resumed, Text, checksum, parse_message,
 };
-use crate::negotiate::End;
+use crate::negotiate::Party;
 use crate::places::{Places, SessionLimits};
 use crate::resumption::{Resumable, ResumeTicket};
 
@@ -178,12 +178,12 @@ fn messages_recorded_in_another_conversation_are_refused() {
 fn an_end_is_not_answered_with_its_own_words() {
     // A proof that only the acceptor can make does not prove the dialer.
     let (mut reunion, prologue) = met(&node(0x11), &node(0x22));
-    reunion.say_to_acceptor(&resume_proven_by(End::Acceptor, &prologue));
+    reunion.say_to_acceptor(&resume_proven_by(Party::Acceptor, &prologue));
     let refusal = ResumeRefusal::WrongProof;
     let refused = Err(HandshakeError::NotResumed { refusal });
     assert_eq!(reunion.acceptor_end, Some(refused.clone()));
     let (mut reunion, prologue) = met(&node(0x11), &node(0x22));
-    reunion.say_to_acceptor(&resume_proven_by(End::Dialer, &prologue));
+    reunion.say_to_acceptor(&resume_proven_by(Party::Dialer, &prologue));
     assert!(
         reunion.acceptor_end.unwrap().is_ok(),
         "the same, but for the role"
@@ -195,7 +195,7 @@ fn an_end_is_not_answered_with_its_own_words() {
     reunion.run();
     let end = reunion.from_dialer.len() - CHECKSUM_BYTES;
     let proof = *reunion.from_dialer[..end].last_chunk().unwrap();
-    reunion.say_to_dialer(&Message::Resumed(Resumed { proof }));
+    reunion.say_to_dialer(&HandshakeMessage::Resumed(Resumed { proof }));
     assert_eq!(reunion.dialer_end, Some(refused));
 }
 
@@ -229,7 +229,7 @@ fn a_refusal_of_the_session_before_it_is_asked_for_does_not_end_it() {
     let mut reunion = Reunion::new(EPOCH);
     reunion.cut_after = 2 * HELLO;
     reunion.run();
-    reunion.say_to_dialer(&Message::Refusal(HandshakeRefusal {
+    reunion.say_to_dialer(&HandshakeMessage::Refusal(HandshakeRefusal {
         reason: Text::new("there is no such session"),
         cause: Some(RefusalCause::Resume(ResumeRefusal::NoSuchSession)),
     }));
@@ -259,7 +259,7 @@ fn a_resume_out_of_turn_ends_the_handshake() {
         dialer: Vec::new(),
         acceptor: Vec::new(),
     };
-    let resume = resume_proven_by(End::Dialer, &prologue);
+    let resume = resume_proven_by(Party::Dialer, &prologue);
     reunion.acceptor.handle_bytes(&MAGIC);
     reunion.say_to_acceptor(&resume);
     let out_of_turn = |step, kind| HandshakeError::OutOfTurn { step, kind };
@@ -290,8 +290,8 @@ fn a_resume_out_of_turn_ends_the_handshake() {
 #[test]
 fn a_message_out_of_turn_ends_the_resumption() {
     let wrong = [
-        Message::Ready(Ready::ALONE),
-        Message::Resumed(Resumed { proof: [0; 32] }),
+        HandshakeMessage::Ready(Ready::ALONE),
+        HandshakeMessage::Resumed(Resumed { proof: [0; 32] }),
     ];
     let steps = [
         (HELLO, HandshakeStep::Hello),
@@ -320,8 +320,8 @@ fn a_message_out_of_turn_ends_the_resumption() {
 #[test]
 fn a_dialer_sends_no_more_of_the_handshake_behind_its_resume() {
     let unknown_kind = [1, 0, 99];
-    let wrong_answer = bytes_of(&Message::Resumed(Resumed { proof: [0; 32] }));
-    let out_of_turn = bytes_of(&Message::Ready(Ready::ALONE));
+    let wrong_answer = bytes_of(&HandshakeMessage::Resumed(Resumed { proof: [0; 32] }));
+    let out_of_turn = bytes_of(&HandshakeMessage::Ready(Ready::ALONE));
     for answer in [&unknown_kind[..], &wrong_answer, &out_of_turn, &[]] {
         let mut reunion = Reunion::new(EPOCH);
         reunion.cut_after = 2 * HELLO + OFFER;
@@ -375,7 +375,7 @@ fn a_peer_that_falls_silent_is_given_up_by_name_of_the_step() {
 #[test]
 fn an_unknown_fabric_is_no_message() {
     let (mut reunion, prologue) = met(&node(0x11), &node(0x22));
-    let mut bytes = bytes_of(&resume_proven_by(End::Dialer, &prologue));
+    let mut bytes = bytes_of(&resume_proven_by(Party::Dialer, &prologue));
     bytes.truncate(bytes.len() - CHECKSUM_BYTES);
     let fabric = bytes.len() - 33;
     bytes[fabric] = 9;
@@ -402,8 +402,8 @@ proptest! {
         let mut reunion = Reunion::new(EPOCH);
         let of_dialer = HELLO + RESUME;
         let garbled = match at.checked_sub(of_dialer) {
-            None => (End::Dialer, at, change),
-            Some(at) => (End::Acceptor, at, change),
+            None => (Party::Dialer, at, change),
+            Some(at) => (Party::Acceptor, at, change),
         };
         reunion.garbled = Some(garbled);
         reunion.run();
@@ -412,7 +412,7 @@ proptest! {
         let dialer = dialer.expect_err("it is noticed");
         prop_assert!(dialer.may_be_garbling(), "{}", dialer);
         // Only a wrong answer comes too late for the acceptor.
-        let too_late = garbled.0 == End::Acceptor && garbled.1 >= HELLO + OFFER;
+        let too_late = garbled.0 == Party::Acceptor && garbled.1 >= HELLO + OFFER;
         prop_assert_eq!(acceptor.is_ok(), too_late);
     }
 

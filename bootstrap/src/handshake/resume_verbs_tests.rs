@@ -7,7 +7,7 @@ use super::reunion::{EPOCH, HELLO, OFFER, RESUME, RESUMED, Reunion, bytes_of, no
 use super::verbs_tests::endpoint;
 use super::*;
 use crate::error::HandshakeError;
-use crate::message::{Endpoint, GidType, Message, MessageKind, Ready};
+use crate::message::{Endpoint, GidKind, HandshakeMessage, MessageKind, Ready};
 use crate::resumption::ResumeTicket;
 
 /// A ticket for the session with node 0x22, over a queue pair.
@@ -145,14 +145,14 @@ fn an_end_that_gets_no_queue_pair_is_named_in_the_errors() {
     }
     let mut reunion = over_verbs();
     let mut other = endpoint(0x22);
-    other.gid_type = GidType::RoceV1;
+    other.gid_type = GidKind::RoceV1;
     reunion.pairs[1].prepares = Ok(other);
     assert!(why_not(reunion).contains("speaks RoCE v2"));
 }
 
 #[test]
 fn a_message_out_of_turn_between_queue_pairs_ends_the_resumption() {
-    let ready = Message::Ready(Ready::ALONE);
+    let ready = HandshakeMessage::Ready(Ready::ALONE);
     let out_of_turn = |step, kind| Some(Err(HandshakeError::OutOfTurn { step, kind }));
     let resumed = 2 * HELLO + OFFER + RESUME;
     for (delivered, step) in [
@@ -163,7 +163,7 @@ fn a_message_out_of_turn_between_queue_pairs_ends_the_resumption() {
         reunion.cut_after = delivered;
         reunion.run();
         assert_eq!(reunion.acceptor.step(), step);
-        let endpoint = Message::Endpoint(Endpoint::Tcp);
+        let endpoint = HandshakeMessage::Endpoint(Endpoint::Tcp);
         let said = if step == HandshakeStep::Ready {
             &endpoint
         } else {

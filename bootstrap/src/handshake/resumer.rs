@@ -15,9 +15,9 @@ use crate::error::HandshakeError;
 use crate::fabric::FabricKind;
 use crate::local::Local;
 use crate::message::{
-    Endpoint, GidType, Message, Offer, Ready, Resume, ResumeRefusal, VerbsEndpoint,
+    Endpoint, GidKind, HandshakeMessage, Offer, Ready, Resume, ResumeRefusal, VerbsEndpoint,
 };
-use crate::negotiate::{self, End};
+use crate::negotiate::{self, Party};
 use crate::resumption::ResumeTicket;
 
 /// The dialer's side of one resumption.
@@ -55,9 +55,9 @@ enum State {
     /// Waits for this end's queue pair.
     AwaitPrepared,
     /// Waits for *Resumed*, with the type of this end's GID if it has a queue pair.
-    AwaitResumed(Option<GidType>),
+    AwaitResumed(Option<GidKind>),
     /// Waits for the peer's queue pair; this end's has a GID of this type.
-    AwaitPair(GidType),
+    AwaitPair(GidKind),
     /// Waits until this end's queue pair is connected.
     AwaitConnected,
     Over,
@@ -74,7 +74,7 @@ impl Handshake<ResumerPart> {
         deadline: Instant,
     ) -> Handshake<ResumerPart> {
         let hello = local.hello(nonce);
-        let mut conversation = Conversation::new(End::Dialer, hello, local, now, deadline);
+        let mut conversation = Conversation::new(Party::Dialer, hello, local, now, deadline);
         conversation.send_hello();
         let state = State::AwaitHello;
         let deferred = VecDeque::new();
@@ -92,7 +92,7 @@ impl Handshake<ResumerPart> {
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
             (State::AwaitPrepared, Ok(ours)) => part.ask(conversation, Some(ours)),
             (State::AwaitPrepared, Err(why)) => {
-                let why = End::Dialer.cannot_prepare(&why);
+                let why = Party::Dialer.cannot_prepare(&why);
                 conversation.fail(HandshakeError::not_over_verbs(&why));
             }
             // The handshake has ended meanwhile: nothing waits for the result of this work.
@@ -107,7 +107,7 @@ impl Handshake<ResumerPart> {
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
             (State::AwaitConnected, Ok(())) => part.be_ready(conversation),
             (State::AwaitConnected, Err(why)) => {
-                let why = End::Dialer.cannot_connect(&why);
+                let why = Party::Dialer.cannot_connect(&why);
                 conversation.fail(HandshakeError::not_over_verbs(&why));
             }
             (state, _) => part.state = state,
@@ -147,10 +147,14 @@ impl Part for ResumerPart {
         ResumerEvent::Failed(error)
     }
 
-    fn handle_message(&mut self, conversation: &mut Conversation<ResumerEvent>, message: Message) {
+    fn handle_message(
+        &mut self,
+        conversation: &mut Conversation<ResumerEvent>,
+        message: HandshakeMessage,
+    ) {
         let step = self.step();
         match (std::mem::replace(&mut self.state, State::Over), message) {
-            (State::AwaitHello, Message::Hello(theirs)) => {
+            (State::AwaitHello, HandshakeMessage::Hello(theirs)) => {
                 self.state = match conversation.settle(&theirs) {
                     Ok(_) if conversation.secure() => State::AwaitBinding,
                     Ok(_) => State::AwaitOffer,
@@ -160,14 +164,14 @@ impl Part for ResumerPart {
                     }
                 };
             }
-            (State::AwaitBinding, Message::Binding(_)) => self.state = State::AwaitOffer,
-            (State::AwaitOffer, Message::Offer(theirs)) => {
+            (State::AwaitBinding, HandshakeMessage::Binding(_)) => self.state = State::AwaitOffer,
+            (State::AwaitOffer, HandshakeMessage::Offer(theirs)) => {
                 self.meet(conversation, &theirs);
             }
-            (State::AwaitResumed(gid_type), Message::Resumed(resumed)) => {
+            (State::AwaitResumed(gid_type), HandshakeMessage::Resumed(resumed)) => {
                 self.hear(conversation, gid_type, &resumed.proof);
             }
-            (State::AwaitPair(ours), Message::Endpoint(Endpoint::Verbs(theirs))) => {
+            (State::AwaitPair(ours), HandshakeMessage::Endpoint(Endpoint::Verbs(theirs))) => {
                 match negotiate::gid_types(ours, theirs.gid_type) {
                     Ok(()) => {
                         let theirs = Box::new(theirs);
@@ -215,9 +219,9 @@ impl ResumerPart {
 
     fn ask(&mut self, conversation: &mut Conversation<ResumerEvent>, pair: Option<VerbsEndpoint>) {
         let proof = self.with_claim(conversation, |claim, ticket| {
-            claim.proof(End::Dialer, &ticket.secret)
+            claim.proof(Party::Dialer, &ticket.secret)
         });
-        conversation.send(&Message::Resume(Resume {
+        conversation.send(&HandshakeMessage::Resume(Resume {
             session_id: self.ticket.session_id,
             epoch: self.ticket.epoch,
             fabric: self.ticket.fabric,
@@ -225,7 +229,7 @@ impl ResumerPart {
         }));
         self.state = State::AwaitResumed(pair.as_ref().map(|pair| pair.gid_type));
         match pair {
-            Some(pair) => conversation.send(&Message::Endpoint(Endpoint::Verbs(pair))),
+            Some(pair) => conversation.send(&HandshakeMessage::Endpoint(Endpoint::Verbs(pair))),
             None => conversation.be_quiet(),
         }
     }
@@ -233,11 +237,11 @@ impl ResumerPart {
     fn hear(
         &mut self,
         conversation: &mut Conversation<ResumerEvent>,
-        gid_type: Option<GidType>,
+        gid_type: Option<GidKind>,
         proof: &[u8; 32],
     ) {
         let is_proven = self.with_claim(conversation, |claim, ticket| {
-            claim.is_proven(End::Acceptor, &ticket.secret, proof)
+            claim.is_proven(Party::Acceptor, &ticket.secret, proof)
         });
         if !is_proven {
             let refusal = ResumeRefusal::WrongProof;
@@ -262,7 +266,7 @@ impl ResumerPart {
             let detail = None;
             conversation.fail(HandshakeError::Closed { step, detail });
         } else {
-            conversation.send(&Message::Ready(Ready::ALONE));
+            conversation.send(&HandshakeMessage::Ready(Ready::ALONE));
             self.go_on(conversation);
         }
     }

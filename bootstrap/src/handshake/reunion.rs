@@ -10,8 +10,8 @@ use super::*;
 use crate::error::HandshakeError;
 use crate::identity::NodeIdentity;
 use crate::local::Local;
-use crate::message::{ALONE, MAGIC, Message, Resume, ResumeRefusal, VerbsEndpoint};
-use crate::negotiate::End;
+use crate::message::{ALONE, HandshakeMessage, MAGIC, Resume, ResumeRefusal, VerbsEndpoint};
+use crate::negotiate::Party;
 use crate::resumption::{Resumable, ResumableSessions, ResumeTicket};
 
 /// Both ends of a resumption, and all that they say.
@@ -23,7 +23,7 @@ pub(super) struct Reunion {
     /// After this many bytes in both directions, everything is lost.
     pub(super) cut_after: usize,
     /// The end, the index and the mask of the byte that is changed on its way.
-    pub(super) garbled: Option<(End, usize, u8)>,
+    pub(super) garbled: Option<(Party, usize, u8)>,
     pub(super) from_dialer: Vec<u8>,
     pub(super) from_acceptor: Vec<u8>,
     delivered: usize,
@@ -134,14 +134,14 @@ impl Reunion {
         loop {
             let said = self.from_dialer.len() + self.from_acceptor.len();
             while let Some(bytes) = self.dialer.poll_transmit() {
-                let arriving = self.on_its_way(End::Dialer, bytes);
+                let arriving = self.on_its_way(Party::Dialer, bytes);
                 for piece in arriving.chunks(self.chunk) {
                     self.acceptor.handle_bytes(piece);
                 }
             }
             self.attend();
             while let Some(bytes) = self.acceptor.poll_transmit() {
-                let arriving = self.on_its_way(End::Acceptor, bytes);
+                let arriving = self.on_its_way(Party::Acceptor, bytes);
                 for piece in arriving.chunks(self.chunk) {
                     self.dialer.handle_bytes(piece);
                 }
@@ -154,10 +154,10 @@ impl Reunion {
     }
 
     /// Returns `bytes` as they arrive, with the damage that the test wants.
-    fn on_its_way(&mut self, by: End, mut bytes: Vec<u8>) -> Vec<u8> {
+    fn on_its_way(&mut self, by: Party, mut bytes: Vec<u8>) -> Vec<u8> {
         let record = match by {
-            End::Dialer => &mut self.from_dialer,
-            End::Acceptor => &mut self.from_acceptor,
+            Party::Dialer => &mut self.from_dialer,
+            Party::Acceptor => &mut self.from_acceptor,
         };
         let before = record.len();
         record.extend(&bytes);
@@ -199,7 +199,7 @@ impl Reunion {
     }
 
     /// Says `message` to the acceptor in the dialer's place.
-    pub(super) fn say_to_acceptor(&mut self, message: &Message) {
+    pub(super) fn say_to_acceptor(&mut self, message: &HandshakeMessage) {
         let mut bytes = Vec::new();
         match self.acceptor.step() {
             HandshakeStep::Hello => message.write(&mut bytes),
@@ -211,7 +211,7 @@ impl Reunion {
     }
 
     /// Says `message` to the dialer in the acceptor's place.
-    pub(super) fn say_to_dialer(&mut self, message: &Message) {
+    pub(super) fn say_to_dialer(&mut self, message: &HandshakeMessage) {
         let mut bytes = Vec::new();
         match self.dialer.step() {
             HandshakeStep::Hello => {
@@ -277,7 +277,7 @@ impl Reunion {
 }
 
 /// Returns the bytes of a message that is not the first of its end.
-pub(super) fn bytes_of(message: &Message) -> Vec<u8> {
+pub(super) fn bytes_of(message: &HandshakeMessage) -> Vec<u8> {
     let mut bytes = Vec::new();
     message.write_checked(ALONE, &mut bytes);
     bytes
@@ -298,7 +298,7 @@ pub(super) fn met(dialer: &Local, acceptor: &Local) -> (Reunion, Prologue) {
 }
 
 /// Returns a Resume with the proof that `by` would give in that conversation.
-pub(super) fn resume_proven_by(by: End, prologue: &Prologue) -> Message {
+pub(super) fn resume_proven_by(by: Party, prologue: &Prologue) -> HandshakeMessage {
     let ResumeTicket {
         authenticated_as: _,
         session_id,
@@ -313,7 +313,7 @@ pub(super) fn resume_proven_by(by: End, prologue: &Prologue) -> Message {
         fabric,
         prologue,
     };
-    Message::Resume(Resume {
+    HandshakeMessage::Resume(Resume {
         session_id,
         epoch,
         fabric,

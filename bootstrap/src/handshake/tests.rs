@@ -8,10 +8,10 @@ use crate::error::HandshakeError;
 use crate::fabric::Policy;
 use crate::identity::NodeIdentity;
 use crate::message::{
-    ALONE, FabricChoice, Hello, MAGIC, Message, MessageError, MessageKind, SecurityMode, Text,
-    Version, VersionRange,
+    ALONE, FabricChoice, HandshakeMessage, Hello, MAGIC, MessageError, MessageKind, SecurityMode,
+    Text, Version, VersionRange,
 };
-use crate::negotiate::{End, FabricConflict};
+use crate::negotiate::{FabricConflict, Party};
 use crate::places::{Places, SessionLimit, SessionLimits};
 
 #[test]
@@ -127,7 +127,7 @@ fn a_limit_on_sessions_is_told_as_a_value_at_both_ends() {
     let (at_dialer, at_acceptor) = agreed(Meeting::new(&dialer, &acceptor));
     let (there, here) = failed(Meeting::new(&dialer, &acceptor));
     let limit = SessionLimit::PerPeer(1);
-    let end = End::Acceptor;
+    let end = Party::Acceptor;
     assert_eq!(here, HandshakeError::TooManySessions { end, limit });
     assert_eq!(there, here);
     assert_eq!(
@@ -157,7 +157,7 @@ fn a_dialer_is_bound_by_its_own_limit_and_a_failed_handshake_costs_no_place() {
         .take(NodeIdentity([7; 16]), 1, None, Instant::now())
         .unwrap();
     let (here, there) = failed(Meeting::new(&dialer, &acceptor));
-    let (end, limit) = (End::Dialer, SessionLimit::PerNode(1));
+    let (end, limit) = (Party::Dialer, SessionLimit::PerNode(1));
     assert_eq!(here, HandshakeError::TooManySessions { end, limit });
     assert_eq!(there, here);
     drop(held);
@@ -167,11 +167,11 @@ fn a_dialer_is_bound_by_its_own_limit_and_a_failed_handshake_costs_no_place() {
 /// Tcp could be had, and would only put the shortage off.
 #[test]
 fn an_end_that_lacks_descriptors_refuses_the_session_and_both_ends_know_its_limit() {
-    for lacking in [End::Dialer, End::Acceptor] {
+    for lacking in [Party::Dialer, Party::Acceptor] {
         let mut meeting = Meeting::new(&local(1), &local(2));
         match lacking {
-            End::Dialer => meeting.unix = Unix::LacksDescriptors,
-            End::Acceptor => meeting.acceptor.handle_shortage(64),
+            Party::Dialer => meeting.unix = Unix::LacksDescriptors,
+            Party::Acceptor => meeting.acceptor.handle_shortage(64),
         }
         let (dialer, acceptor) = failed(meeting);
         let (end, limit) = (lacking, 64);
@@ -276,7 +276,7 @@ fn a_choice_is_made_once_per_fabric() {
     assert_eq!(meeting.acceptor.step(), HandshakeStep::Ready);
     let mut again = Vec::new();
     let (fabric, reason) = (FabricKind::Tcp, Text::new("again"));
-    Message::Choice(FabricChoice { fabric, reason }).write_checked(ALONE, &mut again);
+    HandshakeMessage::Choice(FabricChoice { fabric, reason }).write_checked(ALONE, &mut again);
     meeting.acceptor.handle_bytes(&again);
     meeting.attend_acceptor();
     let problem = MessageError::Repeated {

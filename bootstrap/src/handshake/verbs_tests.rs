@@ -13,7 +13,7 @@ use crate::error::HandshakeError;
 use crate::fabric::{Policy, VerbsDevice};
 use crate::local::Local;
 use crate::message::{
-    ALONE, CHECKSUM_BYTES, Endpoint, GidType, Message, MessageError, MessageKind, Ready,
+    ALONE, CHECKSUM_BYTES, Endpoint, GidKind, HandshakeMessage, MessageError, MessageKind, Ready,
     VerbsEndpoint, checksum,
 };
 use crate::negotiate::FabricConflict;
@@ -86,7 +86,7 @@ pub(super) fn endpoint(identity: u8) -> VerbsEndpoint {
         packet_sequence: 0x200 + u32::from(identity),
         lid: 0,
         gid: [identity; 16],
-        gid_type: GidType::RoceV2,
+        gid_type: GidKind::RoceV2,
         mtu_bytes: 1024,
         max_inline_bytes: 220,
         max_send_sge: 30,
@@ -292,7 +292,7 @@ fn a_node_that_cannot_prepare_or_connect_is_named_and_tcp_goes_on() {
 #[test]
 fn other_kinds_of_gid_are_found_before_anything_is_connected() {
     let mut older = devices(1, true);
-    older.endpoint.gid_type = GidType::RoceV1;
+    older.endpoint.gid_type = GidKind::RoceV1;
     // A call of `connect` would fail with other words.
     older.connects = Err("not to be called".to_string());
     let reason = falls_back(meeting(&with(1, older), &with(2, devices(2, true))));
@@ -317,7 +317,7 @@ fn after_verbs_a_dialer_may_still_choose_shared_memory() {
         (FabricKind::Shm, HandshakeStep::Ready),
     ] {
         let reason = crate::message::Text::new("another order");
-        let choice = Message::Choice(crate::message::FabricChoice { fabric, reason });
+        let choice = HandshakeMessage::Choice(crate::message::FabricChoice { fabric, reason });
         meeting.acceptor.handle_bytes(&bytes_of(&choice));
         meeting.attend_acceptor();
         assert_eq!(meeting.acceptor.step(), step);
@@ -363,7 +363,7 @@ fn a_device_that_never_answers_is_not_blamed_on_the_peer() {
     let node = with(1, devices(1, true));
     let mut dialer = DialerHandshake::new(&node, host(1), [0; 16], now, now + TIMEOUT);
     let mut said = crate::message::MAGIC.to_vec();
-    Message::Hello(local(2).hello([0; 16])).write(&mut said);
+    HandshakeMessage::Hello(local(2).hello([0; 16])).write(&mut said);
     dialer.handle_bytes(&said);
     assert!(matches!(dialer.poll_event(), Some(DialerEvent::FindDevice)));
     dialer.handle_timeout(now + TIMEOUT);
@@ -398,7 +398,7 @@ fn acceptor_error(mut meeting: Meeting, bytes: &[u8]) -> HandshakeError {
 fn an_endpoint_that_cannot_be_ends_the_handshake() {
     let mut broken = devices(1, true).endpoint;
     broken.receive_buffer_bytes = 0;
-    let endpoint = Message::Endpoint(Endpoint::Verbs(broken));
+    let endpoint = HandshakeMessage::Endpoint(Endpoint::Verbs(broken));
     let (step, field) = (HandshakeStep::Endpoint, "receive buffer size");
     let problem = MessageError::UnknownValue { field, value: 0 };
     assert_eq!(
@@ -407,8 +407,8 @@ fn an_endpoint_that_cannot_be_ends_the_handshake() {
     );
     // An honest dialer would have noticed this type before it sent the endpoint.
     let mut other = devices(1, true).endpoint;
-    other.gid_type = GidType::RoceV1;
-    let endpoint = Message::Endpoint(Endpoint::Verbs(other));
+    other.gid_type = GidKind::RoceV1;
+    let endpoint = HandshakeMessage::Endpoint(Endpoint::Verbs(other));
     let (field, value) = ("gid type", 1);
     let problem = MessageError::UnknownValue { field, value };
     assert_eq!(
@@ -419,10 +419,10 @@ fn an_endpoint_that_cannot_be_ends_the_handshake() {
 
 #[test]
 fn a_message_out_of_turn_between_endpoints_ends_the_handshake() {
-    let endpoint = Message::Endpoint(Endpoint::Verbs(devices(1, true).endpoint));
-    let ready = Message::Ready(Ready::ALONE);
+    let endpoint = HandshakeMessage::Endpoint(Endpoint::Verbs(devices(1, true).endpoint));
+    let ready = HandshakeMessage::Ready(Ready::ALONE);
     let step = HandshakeStep::Endpoint;
-    for message in [&ready, &Message::Endpoint(Endpoint::Tcp)] {
+    for message in [&ready, &HandshakeMessage::Endpoint(Endpoint::Tcp)] {
         let kind = message.kind();
         assert_eq!(
             acceptor_error(at_endpoints(), &bytes_of(message)),
@@ -441,10 +441,9 @@ fn a_message_out_of_turn_between_endpoints_ends_the_handshake() {
 fn only_a_queue_pair_can_become_unavailable_after_ready() {
     let unavailable = |fabric| {
         let reason = crate::message::Text::new("changed its mind");
-        bytes_of(&Message::Unavailable(crate::message::Unavailable {
-            fabric,
-            reason,
-        }))
+        bytes_of(&HandshakeMessage::Unavailable(
+            crate::message::Unavailable { fabric, reason },
+        ))
     };
     let mut meeting = at_endpoints();
     meeting.dialer.handle_bytes(&unavailable(FabricKind::Tcp));
@@ -470,7 +469,7 @@ proptest! {
         fields in proptest::collection::vec(any::<u8>(), 47),
     ) {
         let mut meeting = at_endpoints();
-        let mut bytes = bytes_of(&Message::Endpoint(Endpoint::Verbs(devices(1, true).endpoint)));
+        let mut bytes = bytes_of(&HandshakeMessage::Endpoint(Endpoint::Verbs(devices(1, true).endpoint)));
         bytes.truncate(bytes.len() - CHECKSUM_BYTES);
         // The fields begin behind the length, the kind and the fabric.
         for (byte, other) in bytes[4..].iter_mut().zip(fields) {
@@ -478,7 +477,7 @@ proptest! {
         }
         let checksum = checksum(ALONE, &bytes);
         bytes.extend(checksum.to_le_bytes());
-        bytes.extend(bytes_of(&Message::Ready(Ready::ALONE)));
+        bytes.extend(bytes_of(&HandshakeMessage::Ready(Ready::ALONE)));
         meeting.acceptor.handle_bytes(&bytes);
         meeting.attend_acceptor();
         match meeting.acceptor_end.take().expect("ended") {
@@ -486,7 +485,7 @@ proptest! {
                 prop_assert_eq!(agreement.fabric, FabricKind::Verbs);
                 let theirs = connected_to(&mut meeting, ACCEPTOR).expect("connected");
                 prop_assert!(VerbsEndpoint::CREDIT.contains(&theirs.credit));
-                prop_assert_eq!(theirs.gid_type, GidType::RoceV2);
+                prop_assert_eq!(theirs.gid_type, GidKind::RoceV2);
             }
             Err(error) => {
                 let broke = matches!(error, HandshakeError::Malformed { .. });

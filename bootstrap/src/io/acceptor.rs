@@ -25,7 +25,7 @@ use super::epoll_set::{EpollEntry, EpollSet};
 use super::pending::{HandshakeProgress, Pending, draw_entropy};
 use super::reserve::Reserve;
 use super::{after, host, tcp};
-use crate::error::{HandshakeFailure, ListenError, Problem};
+use crate::error::{BindError, HandshakeFailure, Problem};
 use crate::established::Established;
 use crate::handshake::AcceptorHandshake;
 use crate::identity::HostHint;
@@ -74,9 +74,9 @@ pub struct Acceptor {
 impl Acceptor {
     /// Listens at `address`; port 0 takes any free one. The unspecified IPv6
     /// address takes IPv4 connections as well.
-    pub fn bind(address: SocketAddr, local: Local) -> Result<Acceptor, ListenError> {
+    pub fn bind(address: SocketAddr, local: Local) -> Result<Acceptor, BindError> {
         let failed = |action| {
-            move |source| ListenError {
+            move |source| BindError {
                 address,
                 action,
                 source,
@@ -112,10 +112,10 @@ impl Acceptor {
     ///
     /// # Errors
     /// The socket is not one of TCP, does not listen, or cannot be watched.
-    pub fn listen_on(listener: TcpListener, local: Local) -> Result<Acceptor, ListenError> {
+    pub fn listen_on(listener: TcpListener, local: Local) -> Result<Acceptor, BindError> {
         let address = listener.local_addr();
         let failed = |address, action| {
-            move |source| ListenError {
+            move |source| BindError {
                 address,
                 action,
                 source,
@@ -133,12 +133,12 @@ impl Acceptor {
         }
     }
 
-    fn start(listener: TcpListener, is_given: bool, local: Local) -> Result<Acceptor, ListenError> {
+    fn start(listener: TcpListener, is_given: bool, local: Local) -> Result<Acceptor, BindError> {
         let bound = listener.local_addr();
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
         let address = bound.as_ref().copied().unwrap_or(unknown);
         let failed = |action| {
-            move |source| ListenError {
+            move |source| BindError {
                 address,
                 action,
                 source,

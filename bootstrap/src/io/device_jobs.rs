@@ -220,7 +220,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
     use crate::identity::NodeIdentity;
-    use crate::negotiate::End;
+    use crate::negotiate::Party;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     /// Devices that panic when asked from the loopback address, and are none for others.
@@ -278,7 +278,7 @@ mod tests {
                     local: elsewhere,
                     peer: (elsewhere, 7000).into(),
                     offered: None,
-                    end: End::Acceptor,
+                    end: Party::Acceptor,
                     resumes: None,
                 }),
             );

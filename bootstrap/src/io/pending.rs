@@ -13,7 +13,7 @@ use super::epoll_set::EpollEntry;
 use super::handshake_connection::HandshakeConnection;
 use super::reserve::{self, Reserve};
 use super::tcp;
-use super::unix::{self, Datagram, Purpose, UnixPair, UnixPeer};
+use super::unix::{self, Datagram, SocketPurpose, UnixPair, UnixPeer};
 use crate::error::{HandshakeError, Problem};
 use crate::established::{Established, Sockets};
 use crate::handshake::{
@@ -21,7 +21,7 @@ use crate::handshake::{
     ResumedSession,
 };
 use crate::identity::Secret;
-use crate::negotiate::End;
+use crate::negotiate::Party;
 use crate::resumption::ResumedConnection;
 use crate::unix_sockets::{UnixClosing, UnixSocket};
 use crate::verbs::{PairRequest, VerbsPair};
@@ -264,9 +264,9 @@ impl Pending {
             return;
         };
         // Only both connections together use the token up.
-        if purpose == Purpose::Bells && self.connection.machine.knows_token(token) {
+        if purpose == SocketPurpose::Bells && self.connection.machine.knows_token(token) {
             self.bells = Some(visitor);
-        } else if purpose == Purpose::Control
+        } else if purpose == SocketPurpose::Control
             && self.bells.is_some()
             && self.connection.machine.handle_token(token)
         {
@@ -307,7 +307,7 @@ impl Pending {
                         local: self.own_address,
                         peer: self.address,
                         offered: self.connection.machine.offered(),
-                        end: End::Acceptor,
+                        end: Party::Acceptor,
                         resumes: self.connection.machine.resumes(),
                     }));
                 }

@@ -20,7 +20,7 @@ use crate::handshake::{
 use crate::identity::Secret;
 use crate::local::Local;
 use crate::message::VerbsEndpoint;
-use crate::negotiate::End;
+use crate::negotiate::Party;
 use crate::resumption::ResumeTicket;
 use crate::verbs::{PairRequest, VerbsPair};
 
@@ -172,7 +172,7 @@ impl Talk {
                         local: self.own_address,
                         peer,
                         offered: None,
-                        end: End::Dialer,
+                        end: Party::Dialer,
                         resumes: ticket.map(|ticket| ticket.session_id),
                     }));
                 }

@@ -46,7 +46,7 @@ pub(super) struct UnixPair {
 
 /// Purpose of a connection, as its first datagram says behind the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum SocketPurpose {
     Bells,
     Control,
 }
@@ -92,19 +92,19 @@ pub(super) fn accept(
 }
 
 /// Takes a datagram apart.
-pub(super) fn presented(datagram: &[u8]) -> Option<(Purpose, &[u8])> {
+pub(super) fn presented(datagram: &[u8]) -> Option<(SocketPurpose, &[u8])> {
     let (purpose, token) = datagram.split_last()?;
-    let purpose = [Purpose::Bells, Purpose::Control]
+    let purpose = [SocketPurpose::Bells, SocketPurpose::Control]
         .into_iter()
         .find(|one| one.to_wire() == *purpose)?;
     Some((purpose, token))
 }
 
-impl Purpose {
+impl SocketPurpose {
     fn to_wire(self) -> u8 {
         match self {
-            Purpose::Bells => b'b',
-            Purpose::Control => b'c',
+            SocketPurpose::Bells => b'b',
+            SocketPurpose::Control => b'c',
         }
     }
 }
@@ -120,8 +120,8 @@ impl UnixPair {
         if (closing.is_held_up)() {
             return Err(HELD_UP.to_string());
         }
-        let bells = UnixPeer::connect(name, token, Purpose::Bells, closing)?;
-        let control = UnixPeer::connect(name, token, Purpose::Control, closing)?;
+        let bells = UnixPeer::connect(name, token, SocketPurpose::Bells, closing)?;
+        let control = UnixPeer::connect(name, token, SocketPurpose::Control, closing)?;
         Ok(UnixPair { control, bells })
     }
 
@@ -139,7 +139,7 @@ impl UnixPeer {
     fn connect(
         name: &[u8],
         token: &Secret,
-        purpose: Purpose,
+        purpose: SocketPurpose,
         closing: UnixClosing,
     ) -> Result<UnixPeer, String> {
         let address = SocketAddrUnix::new_abstract_name(name)
@@ -336,7 +336,8 @@ mod tests {
 
     #[test]
     fn a_name_that_nobody_has_is_taken_for_another_namespace() {
-        let refused = UnixPeer::connect(&name("nobody"), &token(), Purpose::Control, CLOSING).err();
+        let refused =
+            UnixPeer::connect(&name("nobody"), &token(), SocketPurpose::Control, CLOSING).err();
         let why = "the peer's Unix socket is not in this network namespace";
         assert_eq!(refused.as_deref(), Some(why));
     }
@@ -344,7 +345,8 @@ mod tests {
     #[test]
     fn both_ends_know_the_process_at_the_other() {
         let listener = listen_at(&name("pid"), CLOSING).unwrap();
-        let dialer = UnixPeer::connect(&name("pid"), &token(), Purpose::Control, CLOSING).unwrap();
+        let dialer =
+            UnixPeer::connect(&name("pid"), &token(), SocketPurpose::Control, CLOSING).unwrap();
         let acceptor = accept(&listener, CLOSING).unwrap().unwrap();
         assert_eq!(dialer.pid, Some(std::process::id()));
         assert_eq!(acceptor.pid, Some(std::process::id()));
@@ -355,12 +357,12 @@ mod tests {
         let listener = listen_at(&name("token"), CLOSING).unwrap();
         assert!(accept(&listener, CLOSING).is_none());
         let dialer =
-            UnixPeer::connect(&name("token"), &token(), Purpose::Control, CLOSING).unwrap();
+            UnixPeer::connect(&name("token"), &token(), SocketPurpose::Control, CLOSING).unwrap();
         let acceptor = accept(&listener, CLOSING).unwrap().unwrap();
         let mut buffer = [0; 64];
         assert!(matches!(acceptor.receive(&mut buffer), Datagram::Bytes(33)));
         let (purpose, shown) = presented(&buffer[..33]).unwrap();
-        assert!(purpose == Purpose::Control && token().matches(shown));
+        assert!(purpose == SocketPurpose::Control && token().matches(shown));
         assert!(matches!(acceptor.receive(&mut buffer), Datagram::Nothing));
         assert_eq!(dialer.answer(), None);
         acceptor.welcome();
@@ -371,7 +373,7 @@ mod tests {
     fn a_socket_closed_on_the_token_is_a_refusal_by_a_process() {
         let listener = listen_at(&name("closed"), CLOSING).unwrap();
         let dialer =
-            UnixPeer::connect(&name("closed"), &token(), Purpose::Control, CLOSING).unwrap();
+            UnixPeer::connect(&name("closed"), &token(), SocketPurpose::Control, CLOSING).unwrap();
         drop(accept(&listener, CLOSING));
         let why = format!(
             "the peer's process {} closed its Unix socket before it accepted the token; see \
@@ -385,7 +387,7 @@ mod tests {
     fn a_wrong_answer_is_a_refusal() {
         let listener = listen_at(&name("answer"), CLOSING).unwrap();
         let dialer =
-            UnixPeer::connect(&name("answer"), &token(), Purpose::Control, CLOSING).unwrap();
+            UnixPeer::connect(&name("answer"), &token(), SocketPurpose::Control, CLOSING).unwrap();
         let acceptor = accept(&listener, CLOSING).unwrap().unwrap();
         send(&acceptor.socket, b"no", SendFlags::NOSIGNAL).unwrap();
         let why = format!(

@@ -46,7 +46,7 @@ pub struct VerbsEndpoint {
     /// Global identifier of the port.
     pub gid: [u8; 16],
     /// The kind of that identifier, which decides how packets are routed.
-    pub gid_type: GidType,
+    pub gid_type: GidKind,
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
     pub mtu_bytes: u16,
     /// Longest inline send.
@@ -67,7 +67,7 @@ pub struct VerbsEndpoint {
 
 /// The kind of a global identifier; peers with different kinds cannot talk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GidType {
+pub enum GidKind {
     /// InfiniBand.
     Infiniband,
     /// RoCE version 1, on Ethernet frames.
@@ -146,7 +146,7 @@ impl VerbsEndpoint {
             packet_sequence: bounded("packet sequence", fields.u32("packet sequence")?)?,
             lid: fields.u16("lid")?,
             gid: fields.array("gid")?,
-            gid_type: GidType::from_wire(fields.u8("gid type")?)?,
+            gid_type: GidKind::from_wire(fields.u8("gid type")?)?,
             mtu_bytes: fields.u16("mtu")?,
             max_inline_bytes: fields.u32("inline limit")?,
             max_send_sge: fields.u16("send sge limit")?,
@@ -212,20 +212,20 @@ impl VerbsEndpoint {
     }
 }
 
-impl GidType {
+impl GidKind {
     pub(crate) fn to_wire(self) -> u8 {
         match self {
-            GidType::Infiniband => 0,
-            GidType::RoceV1 => 1,
-            GidType::RoceV2 => 2,
+            GidKind::Infiniband => 0,
+            GidKind::RoceV1 => 1,
+            GidKind::RoceV2 => 2,
         }
     }
 
-    fn from_wire(byte: u8) -> Result<GidType, MessageError> {
+    fn from_wire(byte: u8) -> Result<GidKind, MessageError> {
         match byte {
-            0 => Ok(GidType::Infiniband),
-            1 => Ok(GidType::RoceV1),
-            2 => Ok(GidType::RoceV2),
+            0 => Ok(GidKind::Infiniband),
+            1 => Ok(GidKind::RoceV1),
+            2 => Ok(GidKind::RoceV2),
             _ => Err(MessageError::UnknownValue {
                 field: "gid type",
                 value: u32::from(byte),
@@ -234,12 +234,12 @@ impl GidType {
     }
 }
 
-impl fmt::Display for GidType {
+impl fmt::Display for GidKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            GidType::Infiniband => "InfiniBand",
-            GidType::RoceV1 => "RoCE v1",
-            GidType::RoceV2 => "RoCE v2",
+            GidKind::Infiniband => "InfiniBand",
+            GidKind::RoceV1 => "RoCE v1",
+            GidKind::RoceV2 => "RoCE v2",
         })
     }
 }

@@ -39,7 +39,7 @@ pub use crate::host_tags::HostTags;
 pub use binding::Binding;
 pub use checksum::{ALONE, CHECKSUM_BYTES, checksum};
 pub use choice::{FabricChoice, Unavailable};
-pub use endpoint::{Endpoint, GidType, ShmEndpoint, VerbsEndpoint};
+pub use endpoint::{Endpoint, GidKind, ShmEndpoint, VerbsEndpoint};
 pub use hello::{Hello, SecurityMode, Version, VersionRange};
 pub use offer::Offer;
 pub use ready::{Ready, SessionSecrets};
@@ -61,7 +61,7 @@ pub const MAX_MESSAGE_BYTES: usize = 4096;
 
 /// A message of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum HandshakeMessage {
     /// The first message of a node, before anything is agreed.
     Hello(Hello),
     /// A node's identity, fabrics and limits.
@@ -88,25 +88,25 @@ pub enum Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MessageKind {
-    /// [`Message::Hello`]
+    /// [`HandshakeMessage::Hello`]
     Hello = 1,
-    /// [`Message::Offer`]
+    /// [`HandshakeMessage::Offer`]
     Offer = 2,
-    /// [`Message::Choice`]
+    /// [`HandshakeMessage::Choice`]
     Choice = 3,
-    /// [`Message::Endpoint`]
+    /// [`HandshakeMessage::Endpoint`]
     Endpoint = 4,
-    /// [`Message::Unavailable`]
+    /// [`HandshakeMessage::Unavailable`]
     Unavailable = 5,
-    /// [`Message::Ready`]
+    /// [`HandshakeMessage::Ready`]
     Ready = 6,
-    /// [`Message::Refusal`]
+    /// [`HandshakeMessage::Refusal`]
     Refusal = 7,
-    /// [`Message::Resume`]
+    /// [`HandshakeMessage::Resume`]
     Resume = 8,
-    /// [`Message::Resumed`]
+    /// [`HandshakeMessage::Resumed`]
     Resumed = 9,
-    /// [`Message::Binding`]
+    /// [`HandshakeMessage::Binding`]
     Binding = 10,
 }
 
@@ -169,7 +169,7 @@ pub enum MessageError {
 }
 
 /// Reads one message: its kind and its fields, without the length prefix and the checksum.
-pub fn parse_message(bytes: &[u8]) -> Result<Message, MessageError> {
+pub fn parse_message(bytes: &[u8]) -> Result<HandshakeMessage, MessageError> {
     let Some((&kind, body)) = bytes.split_first() else {
         return Err(MessageError::Empty);
     };
@@ -181,33 +181,33 @@ pub fn parse_message(bytes: &[u8]) -> Result<Message, MessageError> {
     let kind = MessageKind::from_wire(kind).ok_or(MessageError::UnknownKind(kind))?;
     let fields = FieldReader::new(body);
     Ok(match kind {
-        MessageKind::Hello => Message::Hello(Hello::parse(fields)?),
-        MessageKind::Offer => Message::Offer(Offer::parse(fields)?),
-        MessageKind::Choice => Message::Choice(FabricChoice::parse(fields)?),
-        MessageKind::Endpoint => Message::Endpoint(Endpoint::parse(fields)?),
-        MessageKind::Unavailable => Message::Unavailable(Unavailable::parse(fields)?),
-        MessageKind::Ready => Message::Ready(Ready::parse(fields)?),
-        MessageKind::Refusal => Message::Refusal(HandshakeRefusal::parse(fields)?),
-        MessageKind::Resume => Message::Resume(Resume::parse(fields)?),
-        MessageKind::Resumed => Message::Resumed(Resumed::parse(fields)?),
-        MessageKind::Binding => Message::Binding(Binding::parse(fields)?),
+        MessageKind::Hello => HandshakeMessage::Hello(Hello::parse(fields)?),
+        MessageKind::Offer => HandshakeMessage::Offer(Offer::parse(fields)?),
+        MessageKind::Choice => HandshakeMessage::Choice(FabricChoice::parse(fields)?),
+        MessageKind::Endpoint => HandshakeMessage::Endpoint(Endpoint::parse(fields)?),
+        MessageKind::Unavailable => HandshakeMessage::Unavailable(Unavailable::parse(fields)?),
+        MessageKind::Ready => HandshakeMessage::Ready(Ready::parse(fields)?),
+        MessageKind::Refusal => HandshakeMessage::Refusal(HandshakeRefusal::parse(fields)?),
+        MessageKind::Resume => HandshakeMessage::Resume(Resume::parse(fields)?),
+        MessageKind::Resumed => HandshakeMessage::Resumed(Resumed::parse(fields)?),
+        MessageKind::Binding => HandshakeMessage::Binding(Binding::parse(fields)?),
     })
 }
 
-impl Message {
+impl HandshakeMessage {
     /// Returns the kind of this message.
     pub fn kind(&self) -> MessageKind {
         match self {
-            Message::Hello(_) => MessageKind::Hello,
-            Message::Offer(_) => MessageKind::Offer,
-            Message::Choice(_) => MessageKind::Choice,
-            Message::Endpoint(_) => MessageKind::Endpoint,
-            Message::Unavailable(_) => MessageKind::Unavailable,
-            Message::Ready(_) => MessageKind::Ready,
-            Message::Refusal(_) => MessageKind::Refusal,
-            Message::Resume(_) => MessageKind::Resume,
-            Message::Resumed(_) => MessageKind::Resumed,
-            Message::Binding(_) => MessageKind::Binding,
+            HandshakeMessage::Hello(_) => MessageKind::Hello,
+            HandshakeMessage::Offer(_) => MessageKind::Offer,
+            HandshakeMessage::Choice(_) => MessageKind::Choice,
+            HandshakeMessage::Endpoint(_) => MessageKind::Endpoint,
+            HandshakeMessage::Unavailable(_) => MessageKind::Unavailable,
+            HandshakeMessage::Ready(_) => MessageKind::Ready,
+            HandshakeMessage::Refusal(_) => MessageKind::Refusal,
+            HandshakeMessage::Resume(_) => MessageKind::Resume,
+            HandshakeMessage::Resumed(_) => MessageKind::Resumed,
+            HandshakeMessage::Binding(_) => MessageKind::Binding,
         }
     }
 
@@ -232,16 +232,16 @@ impl Message {
         out.push(self.kind() as u8);
         let mut fields = FieldWriter::new(out);
         match self {
-            Message::Hello(hello) => hello.write(&mut fields),
-            Message::Offer(offer) => offer.write(&mut fields),
-            Message::Choice(choice) => choice.write(&mut fields),
-            Message::Endpoint(endpoint) => endpoint.write(&mut fields),
-            Message::Unavailable(unavailable) => unavailable.write(&mut fields),
-            Message::Ready(ready) => ready.write(&mut fields),
-            Message::Refusal(refusal) => refusal.write(&mut fields),
-            Message::Resume(resume) => resume.write(&mut fields),
-            Message::Resumed(resumed) => resumed.write(&mut fields),
-            Message::Binding(binding) => binding.write(&mut fields),
+            HandshakeMessage::Hello(hello) => hello.write(&mut fields),
+            HandshakeMessage::Offer(offer) => offer.write(&mut fields),
+            HandshakeMessage::Choice(choice) => choice.write(&mut fields),
+            HandshakeMessage::Endpoint(endpoint) => endpoint.write(&mut fields),
+            HandshakeMessage::Unavailable(unavailable) => unavailable.write(&mut fields),
+            HandshakeMessage::Ready(ready) => ready.write(&mut fields),
+            HandshakeMessage::Refusal(refusal) => refusal.write(&mut fields),
+            HandshakeMessage::Resume(resume) => resume.write(&mut fields),
+            HandshakeMessage::Resumed(resumed) => resumed.write(&mut fields),
+            HandshakeMessage::Binding(binding) => binding.write(&mut fields),
         }
         let length = out.len() - prefix - 2 + behind;
         debug_assert!(

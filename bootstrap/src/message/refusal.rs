@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::field::{FieldReader, FieldWriter};
 use super::{MessageError, Text};
-use crate::negotiate::End;
+use crate::negotiate::Party;
 use crate::places::SessionLimit;
 
 /// The sender's diagnosis, so that both logs have it.
@@ -20,9 +20,9 @@ pub struct HandshakeRefusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalCause {
     /// The named end has as many sessions as its limit allows.
-    Limit(End, SessionLimit),
+    Limit(Party, SessionLimit),
     /// The process of the named end may open this many files, too few for another session.
-    Descriptors(End, u32),
+    Descriptors(Party, u32),
     /// The session does not resume.
     Resume(ResumeRefusal),
     /// The session does not resume over the requested fabric; the words say why.
@@ -94,8 +94,8 @@ impl HandshakeRefusal {
         };
         fields.u8(code);
         fields.u8(match end {
-            End::Dialer => DIALER,
-            End::Acceptor => ACCEPTOR,
+            Party::Dialer => DIALER,
+            Party::Acceptor => ACCEPTOR,
         });
         fields.u32(limit);
     }
@@ -109,10 +109,10 @@ fn parse_limit(
     Ok(RefusalCause::Limit(end, limit(number)))
 }
 
-fn parse_end_and_limit(mut fields: FieldReader<'_>) -> Result<(End, u32), MessageError> {
+fn parse_end_and_limit(mut fields: FieldReader<'_>) -> Result<(Party, u32), MessageError> {
     let end = match fields.u8("end of the limit")? {
-        DIALER => End::Dialer,
-        _ => End::Acceptor,
+        DIALER => Party::Dialer,
+        _ => Party::Acceptor,
     };
     Ok((end, fields.u32("session limit")?))
 }

@@ -7,17 +7,17 @@ use crate::fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
 use crate::identity::{NodeIdentity, Secret};
 use crate::integrity::Integrity;
 use crate::local::Limits;
-use crate::negotiate::End;
+use crate::negotiate::Party;
 use crate::places::SessionLimit;
 
 /// Returns a message of each kind, with every optional part present.
-fn one_of_each() -> Vec<Message> {
+fn one_of_each() -> Vec<HandshakeMessage> {
     let verbs = VerbsEndpoint {
         queue_pair: 0xff_ffff,
         packet_sequence: 0x12_3456,
         lid: 7,
         gid: [0xfe; 16],
-        gid_type: GidType::RoceV2,
+        gid_type: GidKind::RoceV2,
         mtu_bytes: 4096,
         max_inline_bytes: 220,
         max_send_sge: 30,
@@ -31,7 +31,7 @@ fn one_of_each() -> Vec<Message> {
         token: Secret::new([6; 32]),
     };
     vec![
-        Message::Hello(Hello {
+        HandshakeMessage::Hello(Hello {
             versions: VersionRange {
                 oldest: Version { major: 1, minor: 2 },
                 newest: Version { major: 3, minor: 4 },
@@ -40,69 +40,72 @@ fn one_of_each() -> Vec<Message> {
             security: SecurityMode::Unknown(9),
             nonce: [5; 16],
         }),
-        Message::Offer(offer()),
-        Message::Choice(FabricChoice {
+        HandshakeMessage::Offer(offer()),
+        HandshakeMessage::Choice(FabricChoice {
             fabric: FabricKind::Shm,
             reason: Text::new("shm: same host, same user"),
         }),
-        Message::Endpoint(Endpoint::Shm(shm)),
-        Message::Endpoint(Endpoint::Tcp),
-        Message::Endpoint(Endpoint::Verbs(verbs)),
-        Message::Unavailable(Unavailable {
+        HandshakeMessage::Endpoint(Endpoint::Shm(shm)),
+        HandshakeMessage::Endpoint(Endpoint::Tcp),
+        HandshakeMessage::Endpoint(Endpoint::Verbs(verbs)),
+        HandshakeMessage::Unavailable(Unavailable {
             fabric: FabricKind::Verbs,
             reason: Text::new("no device"),
         }),
-        Message::Ready(Ready::ALONE),
-        Message::Ready(Ready {
+        HandshakeMessage::Ready(Ready::ALONE),
+        HandshakeMessage::Ready(Ready {
             process: Some(3),
             session: Some(SessionSecrets {
                 id: [1; 16],
                 resume: Secret::new([2; 32]),
             }),
         }),
-        Message::Refusal(HandshakeRefusal::in_words("no")),
-        Message::Refusal(HandshakeRefusal {
+        HandshakeMessage::Refusal(HandshakeRefusal::in_words("no")),
+        HandshakeMessage::Refusal(HandshakeRefusal {
             reason: Text::new("too many"),
-            cause: Some(RefusalCause::Limit(End::Acceptor, SessionLimit::PerPeer(7))),
+            cause: Some(RefusalCause::Limit(
+                Party::Acceptor,
+                SessionLimit::PerPeer(7),
+            )),
         }),
-        Message::Refusal(HandshakeRefusal {
+        HandshakeMessage::Refusal(HandshakeRefusal {
             reason: Text::new("too many"),
-            cause: Some(RefusalCause::Limit(End::Dialer, SessionLimit::PerNode(8))),
+            cause: Some(RefusalCause::Limit(Party::Dialer, SessionLimit::PerNode(8))),
         }),
-        Message::Refusal(HandshakeRefusal {
+        HandshakeMessage::Refusal(HandshakeRefusal {
             reason: Text::new("gone"),
             cause: Some(RefusalCause::Resume(ResumeRefusal::NoSuchSession)),
         }),
-        Message::Refusal(HandshakeRefusal {
+        HandshakeMessage::Refusal(HandshakeRefusal {
             reason: Text::new("false"),
             cause: Some(RefusalCause::Resume(ResumeRefusal::WrongProof)),
         }),
-        Message::Refusal(HandshakeRefusal {
+        HandshakeMessage::Refusal(HandshakeRefusal {
             reason: Text::new("old"),
             cause: Some(RefusalCause::Resume(ResumeRefusal::OldEpoch)),
         }),
-        Message::Refusal(HandshakeRefusal {
+        HandshakeMessage::Refusal(HandshakeRefusal {
             reason: Text::new("closing"),
             cause: Some(RefusalCause::Closing),
         }),
-        Message::Refusal(HandshakeRefusal {
+        HandshakeMessage::Refusal(HandshakeRefusal {
             reason: Text::new("other bytes"),
             cause: Some(RefusalCause::Garbled),
         }),
-        Message::Refusal(HandshakeRefusal {
+        HandshakeMessage::Refusal(HandshakeRefusal {
             reason: Text::new("not there"),
             cause: Some(RefusalCause::NotOverFabric),
         }),
-        Message::Resume(Resume {
+        HandshakeMessage::Resume(Resume {
             session_id: [1; 16],
             epoch: 0x0203,
             fabric: FabricKind::Tcp,
             proof: [4; 32],
         }),
-        Message::Resumed(Resumed { proof: [5; 32] }),
-        Message::Refusal(HandshakeRefusal {
+        HandshakeMessage::Resumed(Resumed { proof: [5; 32] }),
+        HandshakeMessage::Refusal(HandshakeRefusal {
             reason: Text::new("no files"),
-            cause: Some(RefusalCause::Descriptors(End::Acceptor, 64)),
+            cause: Some(RefusalCause::Descriptors(Party::Acceptor, 64)),
         }),
     ]
 }
@@ -138,7 +141,7 @@ fn offer() -> Offer {
 }
 
 /// Returns the message without its length prefix, which is checked, and without a checksum.
-fn bytes_of(message: &Message) -> Vec<u8> {
+fn bytes_of(message: &HandshakeMessage) -> Vec<u8> {
     let mut bytes = Vec::new();
     message.write(&mut bytes);
     let length = u16::from_le_bytes([bytes[0], bytes[1]]);
@@ -156,7 +159,7 @@ fn each_message_comes_back_as_it_was() {
 /// Checks the layout of messages that the recorded handshakes do not contain.
 #[test]
 fn the_rarer_messages_are_laid_out_as_they_were() {
-    let hex = |message: &Message| -> String {
+    let hex = |message: &HandshakeMessage| -> String {
         bytes_of(message)
             .iter()
             .map(|byte| format!("{byte:02x}"))
@@ -218,7 +221,7 @@ fn the_rarer_messages_are_laid_out_as_they_were() {
 fn a_message_ends_with_its_checksum() {
     assert_eq!(checksum(ALONE, b"123456789"), 0xe306_9283);
     assert_eq!(checksum([b"12", b"345"], b"6789"), 0xe306_9283);
-    let message = Message::Ready(Ready::ALONE);
+    let message = HandshakeMessage::Ready(Ready::ALONE);
     let mut bytes = vec![0xee];
     message.write_checked([b"one", b"other"], &mut bytes);
     assert_eq!(bytes[..5], [0xee, 10, 0, 6, 0]);
@@ -257,14 +260,14 @@ fn bytes_that_a_later_version_adds_to_a_message_are_ignored() {
 fn a_fabric_that_is_denied_comes_back_as_it_was() {
     let mut denied = offer();
     denied.fabrics[0].is_denied = true;
-    let message = Message::Offer(denied);
+    let message = HandshakeMessage::Offer(denied);
     assert_eq!(parse_message(&bytes_of(&message)), Ok(message));
 }
 
 #[test]
 fn a_name_comes_back_bounded_and_escaped() {
     let named = |name: &[u8]| {
-        let mut bytes = bytes_of(&Message::Offer(offer()));
+        let mut bytes = bytes_of(&HandshakeMessage::Offer(offer()));
         bytes.push(0);
         bytes.extend((name.len() as u16).to_le_bytes());
         bytes.extend(name);
@@ -272,7 +275,7 @@ fn a_name_comes_back_bounded_and_escaped() {
     };
     let offered = |name: &str| {
         let name = Text::new(name);
-        Message::Offer(Offer { name, ..offer() })
+        HandshakeMessage::Offer(Offer { name, ..offer() })
     };
     assert_eq!(named(b"replica-2"), Ok(offered("replica-2")));
     let message = offered("replica-2");
@@ -298,9 +301,9 @@ fn what_a_peer_says_of_its_device_and_its_reasons_is_escaped() {
         device.name = name.to_owned();
     };
     name(&mut hostile, planted);
-    let came = parse_message(&bytes_of(&Message::Offer(hostile.clone())));
+    let came = parse_message(&bytes_of(&HandshakeMessage::Offer(hostile.clone())));
     name(&mut hostile, escaped);
-    assert_eq!(came, Ok(Message::Offer(hostile)));
+    assert_eq!(came, Ok(HandshakeMessage::Offer(hostile)));
 
     // A refusal: its kind, the text behind its length, and the cause.
     let mut bytes = vec![7];
@@ -308,26 +311,26 @@ fn what_a_peer_says_of_its_device_and_its_reasons_is_escaped() {
     bytes.extend(planted.as_bytes());
     bytes.push(0);
     match parse_message(&bytes) {
-        Ok(Message::Refusal(refusal)) => assert_eq!(refusal.reason.as_str(), escaped),
+        Ok(HandshakeMessage::Refusal(refusal)) => assert_eq!(refusal.reason.as_str(), escaped),
         other => panic!("not a refusal: {other:?}"),
     }
 }
 
 #[test]
 fn a_fabric_of_a_later_version_is_skipped() {
-    let mut bytes = bytes_of(&Message::Offer(offer()));
+    let mut bytes = bytes_of(&HandshakeMessage::Offer(offer()));
     // The count stands behind the kind and the fixed fields.
     let count = 1 + 16 + 8 + 4 * 16 + 4 + 8 + 4 + 1;
     assert_eq!(bytes[count], 3);
     bytes[count] = 4;
     bytes.extend([200, 77, 3, 0, 1, 2, 3]);
-    assert_eq!(parse_message(&bytes), Ok(Message::Offer(offer())));
+    assert_eq!(parse_message(&bytes), Ok(HandshakeMessage::Offer(offer())));
 }
 
 #[test]
 fn each_bound_holds_and_one_beyond_fails() {
     let fabrics = |count: u8| {
-        let mut bytes = bytes_of(&Message::Offer(Offer {
+        let mut bytes = bytes_of(&HandshakeMessage::Offer(Offer {
             fabrics: Vec::new(),
             ..offer()
         }));
@@ -356,11 +359,13 @@ fn each_bound_holds_and_one_beyond_fails() {
 #[test]
 fn values_that_cannot_be_are_refused() {
     let mut endpoint = match one_of_each().remove(5) {
-        Message::Endpoint(Endpoint::Verbs(endpoint)) => endpoint,
+        HandshakeMessage::Endpoint(Endpoint::Verbs(endpoint)) => endpoint,
         other => panic!("not the verbs endpoint: {other:?}"),
     };
     endpoint.mtu_bytes = 1500;
-    let odd_mtu = bytes_of(&Message::Endpoint(Endpoint::Verbs(endpoint.clone())));
+    let odd_mtu = bytes_of(&HandshakeMessage::Endpoint(Endpoint::Verbs(
+        endpoint.clone(),
+    )));
     assert_eq!(
         parse_message(&odd_mtu),
         Err(MessageError::UnknownValue {
@@ -413,7 +418,9 @@ fn values_that_cannot_be_are_refused() {
         let parsed = |value| {
             let mut changed = endpoint.clone();
             set(&mut changed, value);
-            parse_message(&bytes_of(&Message::Endpoint(Endpoint::Verbs(changed))))
+            parse_message(&bytes_of(&HandshakeMessage::Endpoint(Endpoint::Verbs(
+                changed,
+            ))))
         };
         for value in possible {
             assert!(parsed(value).is_ok(), "{field} {value}");
@@ -429,7 +436,7 @@ fn values_that_cannot_be_are_refused() {
     let mut twice = offer();
     twice.fabrics.push(twice.fabrics[0].clone());
     assert_eq!(
-        parse_message(&bytes_of(&Message::Offer(twice))),
+        parse_message(&bytes_of(&HandshakeMessage::Offer(twice))),
         Err(MessageError::Repeated { field: "fabric" })
     );
 }
@@ -437,7 +444,7 @@ fn values_that_cannot_be_are_refused() {
 #[test]
 fn the_longest_words_still_make_a_bounded_message() {
     let reason = Text::new(&"w".repeat(100_000));
-    let message = Message::Choice(FabricChoice {
+    let message = HandshakeMessage::Choice(FabricChoice {
         fabric: FabricKind::Tcp,
         reason,
     });
@@ -447,7 +454,7 @@ fn the_longest_words_still_make_a_bounded_message() {
         hardware: true,
         name: "d".repeat(5000),
     });
-    assert!(parse_message(&bytes_of(&Message::Offer(wordy))).is_ok());
+    assert!(parse_message(&bytes_of(&HandshakeMessage::Offer(wordy))).is_ok());
 }
 
 proptest! {

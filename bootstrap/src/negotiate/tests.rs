@@ -173,7 +173,7 @@ fn an_end_without_a_device_says_why_in_its_own_words() {
         ),
         "{reason}"
     );
-    let lack = |theirs: &Offer, chosen| own_lack(End::Acceptor, &lacking, theirs, chosen);
+    let lack = |theirs: &Offer, chosen| own_lack(Party::Acceptor, &lacking, theirs, chosen);
     assert_eq!(
         lack(&there, FabricKind::Tcp),
         "; the listening node has none because libibverbs.so.1 cannot be loaded"
@@ -190,7 +190,7 @@ fn an_end_without_a_device_says_why_in_its_own_words() {
 
 #[test]
 fn other_kinds_of_gid_are_named_with_both_ends() {
-    use GidType::*;
+    use GidKind::*;
     for kind in [Infiniband, RoceV1, RoceV2] {
         assert_eq!(gid_types(kind, kind), Ok(()));
     }
@@ -277,14 +277,14 @@ fn a_requirement_that_cannot_be_had_says_whose_and_why() {
     assert_eq!(
         fabric(&shm, &tcp, &[]),
         Err(FabricConflict::TwoRequired {
-            first: (End::Dialer, FabricKind::Shm),
-            second: (End::Acceptor, FabricKind::Tcp),
+            first: (Party::Dialer, FabricKind::Shm),
+            second: (Party::Acceptor, FabricKind::Tcp),
         })
     );
     assert_eq!(
         fabric(&no_shm, &shm, &[]),
         Err(FabricConflict::Unavailable {
-            by: End::Acceptor,
+            by: Party::Acceptor,
             fabric: FabricKind::Shm,
             why: "the connecting node's policy forbids shm".to_string(),
         })
@@ -423,9 +423,9 @@ fn an_excluded_fabric_is_explained_by_the_policy_or_the_build() {
     assert_eq!(tcp(&forbids), Some(why));
     let requires = wishing([Policy::Auto, Policy::Auto, Policy::Require]);
     let why = |end| format!("the {end} requires verbs");
-    assert_eq!(tcp(&requires), Some(why(End::Acceptor)));
+    assert_eq!(tcp(&requires), Some(why(Party::Acceptor)));
     let by_dialer = exclusion(&requires, &auto, FabricKind::Tcp);
-    assert_eq!(by_dialer, Some(why(End::Dialer)));
+    assert_eq!(by_dialer, Some(why(Party::Dialer)));
     let verbs = exclusion(&requires, &auto, FabricKind::Verbs);
     assert_eq!(verbs, None, "whether it can be had is another question");
     let mut without = plain(2);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use ibex_bootstrap::message::{GidType, VerbsEndpoint};
+use ibex_bootstrap::message::{GidKind, VerbsEndpoint};
 use ibex_bootstrap::{PairRequest, VerbsDevice, VerbsDevices, VerbsPair};
 
 /// A device of hardware, as its handshakes say.
@@ -59,7 +59,7 @@ impl VerbsPair for FakePair {
             packet_sequence: 1,
             lid: 0,
             gid: [1; 16],
-            gid_type: GidType::RoceV2,
+            gid_type: GidKind::RoceV2,
             mtu_bytes: 1024,
             max_inline_bytes: 64,
             max_send_sge: 4,

@@ -16,7 +16,7 @@ use ibex_bootstrap::handshake::{
     AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake, ResumerEvent,
     ResumerHandshake,
 };
-use ibex_bootstrap::message::{ALONE, CHECKSUM_BYTES, GidType, MAGIC, VerbsEndpoint, checksum};
+use ibex_bootstrap::message::{ALONE, CHECKSUM_BYTES, GidKind, MAGIC, VerbsEndpoint, checksum};
 use ibex_bootstrap::{
     FabricKind, HostHint, Local, NodeIdentity, PairRequest, Resumable, ResumableSessions,
     ResumeTicket, Secret, VerbsDevice, VerbsDevices, VerbsPair, parse_message,
@@ -326,7 +326,7 @@ fn endpoint() -> VerbsEndpoint {
         packet_sequence: 0x12_3456,
         lid: 0,
         gid: [1; 16],
-        gid_type: GidType::RoceV2,
+        gid_type: GidKind::RoceV2,
         mtu_bytes: 1024,
         max_inline_bytes: 220,
         max_send_sge: 30,

@@ -15,7 +15,7 @@ use ibex_protocol::format::record::{
     LargeAnnouncement, RecordHeader, RecordKind, first_position, record_size,
 };
 use ibex_protocol::session::{
-    Arrival, Body, DataPath, Event, RecordSource, Run, Session, SessionConfig, WireTerms,
+    Arrival, Body, DataPath, RecordSource, Run, Session, SessionConfig, SessionEvent, WireTerms,
 };
 use ibex_protocol::transfer::eager_write::{LANDING_BYTES, LANDING_MESSAGE_BYTES};
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
@@ -255,7 +255,7 @@ impl Node {
         }
         while let Some(event) = self.session.poll_event() {
             match event {
-                Event::LargeAnnounced {
+                SessionEvent::LargeAnnounced {
                     end,
                     sequence,
                     length,
@@ -276,12 +276,12 @@ impl Node {
                         }
                     }
                 }
-                Event::Counted { counters, .. } => {
+                SessionEvent::Counted { counters, .. } => {
                     assert!(counters.received <= self.ring.published);
                     assert!(counters.released <= self.ring.published);
                     assert!(counters.acknowledged <= self.ring.published);
                 }
-                Event::Replay { position, .. } => self.ring.replay(position),
+                SessionEvent::Replay { position, .. } => self.ring.replay(position),
                 _ => {}
             }
         }

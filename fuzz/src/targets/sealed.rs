@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 
 use hmac_sha256::Hash;
 use ibex_bootstrap::handshake::{AcceptorEvent, AcceptorHandshake};
-use ibex_bootstrap::message::{Binding, MAGIC, Message};
+use ibex_bootstrap::message::{Binding, HandshakeMessage, MAGIC};
 use ibex_harness::fixed_random;
 use ibex_tls::{Credentials, Security, SharedSecret, Tls};
 
@@ -265,7 +265,7 @@ impl Member {
         self.hellos.iter().for_each(|hello| hash.update(hello));
         let hellos = hash.finalize();
         let mut said = self.hellos[0].clone();
-        Message::Binding(Binding { hellos })
+        HandshakeMessage::Binding(Binding { hellos })
             .write_checked(self.hellos.each_ref().map(|hello| &hello[..]), &mut said);
         said.extend_from_slice(half);
         let mended = bootstrap::mended(&said, |_| self.hellos.clone());

@@ -3,13 +3,14 @@
 //! Bytes that decode are the only encoding of the message.
 #![forbid(unsafe_code)]
 
-use ibex_transport::shared_memory::message::{Message, Role};
+use ibex_protocol::format::control::Role;
+use ibex_transport::shared_memory::message::ShmMessage;
 
 use crate::Seed;
 
 /// Decodes a packet.
 pub(crate) fn accepts(bytes: &[u8]) -> bool {
-    let Ok(message) = Message::decode(bytes) else {
+    let Ok(message) = ShmMessage::decode(bytes) else {
         return false;
     };
     assert_eq!(
@@ -24,11 +25,11 @@ pub(crate) fn accepts(bytes: &[u8]) -> bool {
 pub(crate) fn seeds() -> Vec<Seed> {
     let role = Role::Receiver;
     [
-        ("hello", Message::Hello { asymmetry: true }),
-        ("control", Message::Control { index: 1 }),
+        ("hello", ShmMessage::Hello { asymmetry: true }),
+        ("control", ShmMessage::Control { index: 1 }),
         (
             "end",
-            Message::End {
+            ShmMessage::End {
                 end: 1,
                 role,
                 segment: 2,
@@ -37,14 +38,14 @@ pub(crate) fn seeds() -> Vec<Seed> {
         ),
         (
             "ring",
-            Message::Ring {
+            ShmMessage::Ring {
                 end: 1,
                 capacity: 1 << 20,
             },
         ),
         (
             "large",
-            Message::Large {
+            ShmMessage::Large {
                 end: 1,
                 sequence: 2,
                 slot: 3,

@@ -6,7 +6,7 @@ use ibex_protocol::format::{channel_window::ChannelWindow, message_version::Mess
 use ibex_transport::channel::ChannelError;
 
 use super::*;
-use crate::{Counts, error::Fault};
+use crate::{Counts, error::ChannelFault};
 
 const OTHERS: [Interface; 4] = [
     Interface::Caller,
@@ -48,7 +48,7 @@ fn told(interface: Interface, end: Role, reason: FailureReason) -> String {
         suspended: None,
         reason,
     };
-    Fault::from(ChannelError::from(Box::new(failure))).to_string()
+    ChannelFault::from(ChannelError::from(Box::new(failure))).to_string()
 }
 
 /// Checks that the text names the object and the remedy, and does not mention channels.

@@ -3,7 +3,7 @@
 
 use std::ops::BitOrAssign;
 
-use ibex_protocol::session::Event;
+use ibex_protocol::session::SessionEvent;
 
 use super::node::{Life, Node};
 
@@ -36,24 +36,24 @@ impl BitOrAssign for Coverage {
 
 /// Returns the number of the pair that an event makes with the state of its subject (an end, or the
 /// session) and of the wires.
-pub(super) fn pair_of(node: &Node, event: &Event) -> usize {
+pub(super) fn pair_of(node: &Node, event: &SessionEvent) -> usize {
     let (event, end) = match *event {
-        Event::PeerOpened { .. } => (0, None),
-        Event::Goodbye { .. } => (1, None),
-        Event::Opened { end, .. } => (2, Some(end)),
-        Event::Mismatched { end, .. } => (3, Some(end)),
-        Event::Counted { end, .. } => (4, Some(end)),
-        Event::Asked { end } => (5, Some(end)),
-        Event::Told { end, .. } => (6, Some(end)),
-        Event::PeerClosed { end, .. } => (7, Some(end)),
-        Event::LargeAnnounced { end, .. } => (8, Some(end)),
-        Event::Forgotten { end } => (9, Some(end)),
-        Event::LandingReturned { .. } => (10, None),
-        Event::Replay { end, .. } => (11, Some(end)),
-        Event::Resumed { .. } => (12, None),
-        Event::Abandoned => (13, None),
-        Event::Damaged { .. } => (14, None),
-        Event::Draining { .. } => (15, None),
+        SessionEvent::PeerOpened { .. } => (0, None),
+        SessionEvent::Goodbye { .. } => (1, None),
+        SessionEvent::Opened { end, .. } => (2, Some(end)),
+        SessionEvent::Mismatched { end, .. } => (3, Some(end)),
+        SessionEvent::Counted { end, .. } => (4, Some(end)),
+        SessionEvent::Asked { end } => (5, Some(end)),
+        SessionEvent::Told { end, .. } => (6, Some(end)),
+        SessionEvent::PeerClosed { end, .. } => (7, Some(end)),
+        SessionEvent::LargeAnnounced { end, .. } => (8, Some(end)),
+        SessionEvent::Forgotten { end } => (9, Some(end)),
+        SessionEvent::LandingReturned { .. } => (10, None),
+        SessionEvent::Replay { end, .. } => (11, Some(end)),
+        SessionEvent::Resumed { .. } => (12, None),
+        SessionEvent::Abandoned => (13, None),
+        SessionEvent::Damaged { .. } => (14, None),
+        SessionEvent::Draining { .. } => (15, None),
     };
     let sender = end.and_then(|end| node.senders.get(&end));
     let receiver = end.and_then(|end| node.receivers.get(&end));

@@ -24,7 +24,7 @@ use ibex_protocol::{
     },
     framing::{Carriage, LEAST_BUFFER_BYTES},
     session::{
-        Arrival, Body, DataPath, Event, RecordSource, Run, Session, SessionConfig, WireTerms,
+        Arrival, Body, DataPath, RecordSource, Run, Session, SessionConfig, SessionEvent, WireTerms,
     },
 };
 
@@ -333,8 +333,10 @@ impl Peer {
             handle(&mut self.there, &bytes)?;
             while let Some(event) = self.there.poll_event() {
                 match event {
-                    Event::Opened { .. } => self.is_open = true,
-                    Event::Counted { counters, .. } => self.ring.released = counters.released,
+                    SessionEvent::Opened { .. } => self.is_open = true,
+                    SessionEvent::Counted { counters, .. } => {
+                        self.ring.released = counters.released;
+                    }
                     _ => {}
                 }
             }

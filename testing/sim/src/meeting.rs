@@ -14,7 +14,7 @@ use std::{fmt, time::Instant};
 use ibex_bootstrap::{
     HandshakeError, Secret, VerbsDevice,
     handshake::HandshakeStep,
-    message::{ALONE, GidType, Message, Resumed, VerbsEndpoint},
+    message::{ALONE, GidKind, HandshakeMessage, Resumed, VerbsEndpoint},
 };
 
 use ibex_harness::draw::Draw;
@@ -185,7 +185,7 @@ impl Meeting {
         if self.has_impostor && side == Side::Right && matches!(end.over, Some(Err(_))) {
             end.outbox.clear();
             let proof = party::drawn(&mut self.random);
-            Message::Resumed(Resumed { proof }).write_checked(ALONE, &mut end.outbox);
+            HandshakeMessage::Resumed(Resumed { proof }).write_checked(ALONE, &mut end.outbox);
         }
         let written = outbound.write_all(now, &end.outbox);
         if side == Side::Left {
@@ -324,7 +324,7 @@ fn queue_pair(random: &mut Draw) -> VerbsEndpoint {
         packet_sequence: random.below(1 << 24) as u32,
         lid: 0,
         gid: party::drawn(random),
-        gid_type: GidType::RoceV2,
+        gid_type: GidKind::RoceV2,
         mtu_bytes: 1024,
         max_inline_bytes: 220,
         max_send_sge: 30,

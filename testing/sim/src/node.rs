@@ -16,7 +16,7 @@ use ibex_protocol::{
         message_version::MessageVersion,
     },
     framing::Carriage,
-    session::{CannotOpen, DataPath, Event, Session, SessionConfig, WireTerms},
+    session::{CannotOpen, DataPath, Session, SessionConfig, SessionEvent, WireTerms},
     transfer::{eager_write::LANDINGS_PER_CHANNEL, rendezvous::RemoteMemory},
 };
 
@@ -405,11 +405,11 @@ impl Node {
         while let Some(event) = self.session.poll_event() {
             self.counts.coverage.note(pair_of(self, &event));
             match event {
-                Event::PeerOpened { .. } => {}
-                Event::Abandoned => return Err("nobody gives the session up".into()),
-                Event::Damaged { .. } => return Err("no bytes are damaged".into()),
-                Event::Draining { .. } => return Err("nobody drains".into()),
-                Event::Replay {
+                SessionEvent::PeerOpened { .. } => {}
+                SessionEvent::Abandoned => return Err("nobody gives the session up".into()),
+                SessionEvent::Damaged { .. } => return Err("no bytes are damaged".into()),
+                SessionEvent::Draining { .. } => return Err("nobody drains".into()),
+                SessionEvent::Replay {
                     end,
                     received,
                     position,
@@ -417,13 +417,13 @@ impl Node {
                     let sender = self.senders.get_mut(&end).ok_or("no sender goes on")?;
                     sender.replay(received, position)?;
                 }
-                Event::Resumed { replayed } => {
+                SessionEvent::Resumed { replayed } => {
                     ensure!(self.stage == Stage::Resuming, "new wires, and none broke");
                     self.stage = Stage::Live;
                     self.counts.resumed += 1;
                     self.counts.replayed += replayed;
                 }
-                Event::Opened {
+                SessionEvent::Opened {
                     end,
                     peer_end,
                     agreed,
@@ -436,7 +436,7 @@ impl Node {
                         receiver.open(peer_end, agreed);
                     }
                 }
-                Event::Mismatched { end, .. } => {
+                SessionEvent::Mismatched { end, .. } => {
                     self.counts.mismatched += 1;
                     if let Some(sender) = self.senders.get_mut(&end) {
                         (sender.is_over, sender.is_answered) = (true, true);
@@ -445,7 +445,7 @@ impl Node {
                         (receiver.is_over, receiver.is_answered) = (true, true);
                     }
                 }
-                Event::Counted { end, counters } => {
+                SessionEvent::Counted { end, counters } => {
                     self.senders
                         .get_mut(&end)
                         .ok_or("news for no sender")?
@@ -455,14 +455,14 @@ impl Node {
                         self.session.return_landings(end);
                     }
                 }
-                Event::Asked { end } => self.released(end),
-                Event::Told { end, counters } => {
+                SessionEvent::Asked { end } => self.released(end),
+                SessionEvent::Told { end, counters } => {
                     let receiver = self.receivers.get(&end).ok_or("news of no receiver")?;
                     receiver.check_told(&counters)?;
                     // From here on the peer may overwrite the released blocks.
                     self.landings.check_released(end, counters.released)?;
                 }
-                Event::PeerClosed {
+                SessionEvent::PeerClosed {
                     end,
                     reason,
                     final_sequence,
@@ -483,7 +483,7 @@ impl Node {
                         receiver.sender_closed(final_sequence, ledger)?;
                     }
                 }
-                Event::LargeAnnounced {
+                SessionEvent::LargeAnnounced {
                     end,
                     sequence,
                     length,
@@ -491,12 +491,12 @@ impl Node {
                     self.want_large(end);
                     self.grant_landings(end, sequence, length);
                 }
-                Event::LandingReturned { index } => {
+                SessionEvent::LandingReturned { index } => {
                     self.counts.returned += 1;
                     self.landings.returned(index)?;
                 }
-                Event::Forgotten { end } => self.forget(end)?,
-                Event::Goodbye { reason } => self.hear_goodbye(reason.as_deref(), ledger)?,
+                SessionEvent::Forgotten { end } => self.forget(end)?,
+                SessionEvent::Goodbye { reason } => self.hear_goodbye(reason.as_deref(), ledger)?,
             }
         }
         Ok(())

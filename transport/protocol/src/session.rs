@@ -36,8 +36,8 @@ pub use end_table::EndTable;
 pub use progress::Progress;
 pub use resume::{WireTerms, is_newer_epoch, last_word};
 pub use types::{
-    Agreed, Arrival, Body, CannotOpen, Event, Footprint, LandingWord, LoneRecord, PeerMisbehaved,
-    RecordSource, Run,
+    Agreed, Arrival, Body, CannotOpen, Footprint, LandingWord, LoneRecord, PeerMisbehaved,
+    RecordSource, Run, SessionEvent,
 };
 
 use super::{
@@ -48,7 +48,7 @@ use super::{
     },
     transfer::eager_write::Landings,
 };
-use end_table::{End, EndState, PeerOpen};
+use end_table::{EndChannel, LocalEnd, PeerOpen};
 
 /// The terms that both ends settled in the handshake.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +81,7 @@ pub struct Session {
     pub credit: SessionCredit,
     /// Blocks that the peer was granted.
     pub landings: Landings,
-    events: VecDeque<Event>,
+    events: VecDeque<SessionEvent>,
     /// The peer has said goodbye.
     heard_goodbye: bool,
     /// The peer's announcement that it drains.
@@ -235,7 +235,7 @@ impl Session {
     /// The next event. Drain it after every other call that takes `&mut self`, and after those of
     /// the parts.
     #[must_use]
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<SessionEvent> {
         self.events.pop_front()
     }
 
@@ -265,7 +265,7 @@ impl Session {
     fn forget_if_over(&mut self, end: u32) {
         if self.ends.remove_if_over(end) {
             self.landings.forget(end);
-            self.events.push_back(Event::Forgotten { end });
+            self.events.push_back(SessionEvent::Forgotten { end });
         }
     }
 }

@@ -10,7 +10,7 @@ mod memory_wait;
 mod source;
 mod waiting;
 
-pub(super) use self::waiting::Incoming;
+pub(super) use self::waiting::NextMessage;
 
 use std::sync::atomic::Ordering;
 use std::{fmt, mem, ptr::NonNull, sync::Arc};
@@ -25,13 +25,13 @@ use ibex_ring::{
     parking::{Patience, Ticket},
 };
 
-use self::{frames::Found, memory_wait::MemoryWait, source::Source};
+use self::{frames::FoundRecord, memory_wait::MemoryWait, source::Source};
 use super::message::RawMessage;
 use crate::{
     endpoint::{
         channel_end::ChannelEnd,
         receive_end::{LargeMemory, ReceiveEnd},
-        state::End,
+        state::EndReason,
     },
     node::SessionShared,
     runtime::BriefLooks,
@@ -176,7 +176,7 @@ impl ReceiveHandle {
     }
 
     /// Returns the record at the front after checking it. The record stays there.
-    fn find(&self) -> Result<Option<Found>, ChannelError> {
+    fn find(&self) -> Result<Option<FoundRecord>, ChannelError> {
         let found = self.source.find();
         found.map_err(|malformed| self.refused(&malformed.to_string()))
     }
@@ -401,7 +401,7 @@ impl ReceiveHandle {
             .close_receiver(&self.end, CloseReason::Dropped);
         // From here on the engine does not have the end, so nothing arrives there any more, and
         // nobody else ends it.
-        self.end.state.end(End::Closed);
+        self.end.state.end(EndReason::Closed);
     }
 
     /// Returns the error of calls in a fork of the process.

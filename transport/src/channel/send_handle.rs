@@ -27,7 +27,7 @@ use ibex_ring::parking::Patience;
 use super::{reservation::RawReservation, task::SendWaits};
 use crate::{
     endpoint::{
-        channel_end::ChannelEnd, send_end::SendEnd, send_producer::SendProducer, state::End,
+        channel_end::ChannelEnd, send_end::SendEnd, send_producer::SendProducer, state::EndReason,
     },
     node::{Measured, SessionShared, Stopwatch},
     session::{ChannelError, Counts, EndCause},
@@ -268,7 +268,7 @@ impl SendHandle {
         // clone may have been made since.
         let in_turn = self.reserved == Reserved::InTurn;
         self.reserved = Reserved::No;
-        self.end.state.end(End::Cause(EndCause::SlotLeaked));
+        self.end.state.end(EndReason::Cause(EndCause::SlotLeaked));
         drop(Entered {
             end: &self.end,
             in_turn,
@@ -334,7 +334,8 @@ impl SendHandle {
     #[must_use]
     pub fn has_met_closed_end(&self) -> bool {
         let reason = self.end.state.reason();
-        matches!(reason, Some(End::Cause(EndCause::PeerClosed(_)))) && self.last_sequence() == 0
+        matches!(reason, Some(EndReason::Cause(EndCause::PeerClosed(_))))
+            && self.last_sequence() == 0
     }
 
     /// Waits until the peer's application has acknowledged message `sequence`.

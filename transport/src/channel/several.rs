@@ -21,7 +21,7 @@ use crate::{
 pub const FOUND_PER_TURN: u32 = 64;
 
 /// Several ends, by number.
-pub trait Ends {
+pub trait AwaitedEnds {
     /// Returns the number of ends.
     fn count(&self) -> usize;
     /// Returns an end and the event to wait for there. Each call returns the same for a number.
@@ -32,13 +32,13 @@ pub trait Ends {
 #[derive(Debug)]
 pub enum Awaited<'a> {
     /// An event that stays there until it is taken.
-    Event(&'a mut dyn End),
+    Event(&'a mut dyn AwaitedEnd),
     /// The acknowledgement of the message with this sequence, or the fact that none will come.
     Acknowledgement(&'a SendHandle, u64),
 }
 
 /// The condition "this end has an event", as one of several.
-pub trait End: Condition<Output = ()> + fmt::Debug {
+pub trait AwaitedEnd: Condition<Output = ()> + fmt::Debug {
     /// Returns the engine whose turns bring the events.
     fn event_loop(&self) -> &Arc<EventLoop>;
     /// Returns the kind of look that a waiting call needs.
@@ -68,7 +68,7 @@ impl Condition for ReceiveHandle {
     }
 }
 
-impl End for ReceiveHandle {
+impl AwaitedEnd for ReceiveHandle {
     fn event_loop(&self) -> &Arc<EventLoop> {
         self.session().requests.event_loop()
     }
@@ -113,7 +113,7 @@ impl Condition for Acknowledged<'_> {
     }
 }
 
-impl End for Acknowledged<'_> {
+impl AwaitedEnd for Acknowledged<'_> {
     fn event_loop(&self) -> &Arc<EventLoop> {
         self.handle.session().requests.event_loop()
     }
@@ -154,11 +154,15 @@ impl Several {
     /// # Panics
     /// If there are no ends, or if ends of several nodes are given where callers turn the engine.
     #[track_caller]
-    pub fn ready(&mut self, ends: &mut dyn Ends, patience: Patience) -> Result<usize, TimedOut> {
+    pub fn ready(
+        &mut self,
+        ends: &mut dyn AwaitedEnds,
+        patience: Patience,
+    ) -> Result<usize, TimedOut> {
         let count = ends.count();
         assert!(count > 0, "there is nothing to wait for");
         self.waits.resize_with(count, Registration::default);
-        let mut ready = Ready {
+        let mut ready = AnyReady {
             several: self,
             ends,
         };
@@ -194,14 +198,14 @@ impl Several {
 }
 
 /// The condition "one of the ends has an event".
-struct Ready<'a> {
+struct AnyReady<'a> {
     several: &'a mut Several,
-    ends: &'a mut dyn Ends,
+    ends: &'a mut dyn AwaitedEnds,
 }
 
-impl Ready<'_> {
+impl AnyReady<'_> {
     /// Calls `act` with the condition of one end.
-    fn at<R>(&mut self, number: usize, act: impl FnOnce(&mut dyn End) -> R) -> R {
+    fn at<R>(&mut self, number: usize, act: impl FnOnce(&mut dyn AwaitedEnd) -> R) -> R {
         match self.ends.end(number) {
             Awaited::Event(end) => act(end),
             Awaited::Acknowledgement(handle, sequence) => act(&mut Acknowledged {
@@ -212,14 +216,14 @@ impl Ready<'_> {
         }
     }
 
-    fn for_each(&mut self, mut act: impl FnMut(&mut dyn End)) {
+    fn for_each(&mut self, mut act: impl FnMut(&mut dyn AwaitedEnd)) {
         for number in 0..self.ends.count() {
             self.at(number, &mut act);
         }
     }
 }
 
-impl Condition for Ready<'_> {
+impl Condition for AnyReady<'_> {
     type Output = usize;
 
     fn look(&mut self) -> Option<usize> {

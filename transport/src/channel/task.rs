@@ -32,7 +32,7 @@ use ibex_ring::parking::{self, Condition, Patience, Ticket};
 
 use super::{
     Abort, ChannelError, RawMessage, RawReservation, ReceiveHandle, SendHandle,
-    receive_handle::Incoming,
+    receive_handle::NextMessage,
     send_handle::{Entered, Reserved},
 };
 use crate::{
@@ -148,7 +148,7 @@ impl ReceiveHandle {
                     may_look && self.ticket.is_none() && end.session.looks() == Looks::Memory;
                 let mut brief_looks = mem::take(&mut self.brief_looks);
                 let mut found = Ok(None);
-                let incoming = Incoming::new(self, &mut found);
+                let incoming = NextMessage::new(self, &mut found);
                 let event_loop = &**end.session.requests.event_loop();
                 let looks = may_look.then_some((&mut brief_looks, event_loop));
                 let polled = poll_again(looks, waker, incoming, || ());

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     clock,
     connection::Context,
-    endpoint::{send_end::Claim, state::End},
+    endpoint::{send_end::Claim, state::EndReason},
     node::{Undelivered, Warning, What, warn_of},
     session::EndCause,
     wire::PASSED_PER_TURN,
@@ -110,12 +110,12 @@ impl Core {
         let cause = self.parting.insert(EndCause::of_close(reason)).clone();
         for sender in self.ends.senders.ends.values_mut() {
             // OVER: from here on no handle can enter.
-            let why = End::Cause(cause.clone());
+            let why = EndReason::Cause(cause.clone());
             sender.end.end(why, &mut context.wakers);
             sender.is_ending = true;
         }
         for receiver in self.ends.receivers.ends.values() {
-            let why = End::Cause(cause.clone());
+            let why = EndReason::Cause(cause.clone());
             receiver.end.end(why, &mut context.wakers);
         }
         self.ends.senders.leaving_until = Some(clock::now() + LEAVING_TIMEOUT);

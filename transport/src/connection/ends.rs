@@ -11,7 +11,7 @@ use crate::{
     endpoint::{
         channel_end::ChannelEnd,
         receive_end::ReceiveEnd,
-        state::End,
+        state::EndReason,
         stats::{ChannelStats, ChannelTotals},
     },
     session::EndCause,
@@ -46,7 +46,7 @@ impl Ends {
     }
 
     /// Ends the sending and the receiving end with this id, if they exist.
-    pub(super) fn end(&self, end: u32, why: End, wakers: &mut Wakers) {
+    pub(super) fn end(&self, end: u32, why: EndReason, wakers: &mut Wakers) {
         if let Some(sender) = self.senders.ends.get(end) {
             sender.end.end(why.clone(), wakers);
         }
@@ -58,10 +58,10 @@ impl Ends {
     /// Ends every end with this cause.
     pub(super) fn end_all(&self, cause: &EndCause, wakers: &mut Wakers) {
         for sender in self.senders.ends.values() {
-            sender.end.end(End::Cause(cause.clone()), wakers);
+            sender.end.end(EndReason::Cause(cause.clone()), wakers);
         }
         for receiver in self.receivers.ends.values() {
-            receiver.end.end(End::Cause(cause.clone()), wakers);
+            receiver.end.end(EndReason::Cause(cause.clone()), wakers);
         }
     }
 

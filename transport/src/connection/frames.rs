@@ -15,7 +15,10 @@ use super::{
 };
 use crate::{
     session::SessionCounters,
-    wire::{Arrived, Fault, FrameMemory, Frames, GrantedBlock, MessageMemory, RingMemory, Tools},
+    wire::{
+        Arrived, FrameMemory, FrameRefusal, Frames, GrantedBlock, MessageMemory, SendRingMemory,
+        Tools,
+    },
 };
 
 /// A core during a turn.
@@ -60,7 +63,7 @@ impl Frames for CoreInTurn<'_, '_> {
     }
 
     #[inline(always)]
-    fn ring(&self, end: u32) -> Option<&RingMemory> {
+    fn ring(&self, end: u32) -> Option<&SendRingMemory> {
         let ring = self.core.ends.senders.ends.get(end)?.ring.as_ref()?;
         Some(&ring.memory)
     }
@@ -92,7 +95,7 @@ impl Frames for CoreInTurn<'_, '_> {
         end: u32,
         arrived: Arrived<M>,
         tools: &mut Tools,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), FrameRefusal> {
         let core = &mut *self.core;
         let (receivers, counters) = (&mut core.ends.receivers, &core.common.shared.counters);
         receivers.place_records(end, arrived, tools, counters, &mut self.context.wakers)

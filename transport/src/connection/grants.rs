@@ -24,12 +24,12 @@ use crate::{
 #[derive(Default)]
 pub(crate) struct Grants {
     /// Blocks that the peer was granted ahead, by index.
-    blocks: Vec<Option<Granted>>,
+    blocks: Vec<Option<BlockGrant>>,
     /// Memory for messages that no receiver wants any more, with the id of the receiving end.
     unwanted: Vec<(u32, LargeLease)>,
 }
 
-struct Granted {
+struct BlockGrant {
     /// The receiving end that the block was granted for.
     end: u32,
     /// The block, which the reader of a message in it holds as well.
@@ -43,7 +43,7 @@ impl Grants {
             self.blocks.resize_with(index + 1, || None);
         }
         let block = Arc::new(block);
-        self.blocks[index] = Some(Granted { end, block });
+        self.blocks[index] = Some(BlockGrant { end, block });
     }
 
     pub(super) fn block(&self, index: u16) -> Option<&Arc<GrantedBlock>> {
@@ -51,7 +51,7 @@ impl Grants {
         Some(&granted.block)
     }
 
-    fn take(&mut self, index: u16) -> Option<Granted> {
+    fn take(&mut self, index: u16) -> Option<BlockGrant> {
         self.blocks.get_mut(usize::from(index))?.take()
     }
 

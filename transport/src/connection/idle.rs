@@ -25,7 +25,7 @@ use super::{
 use crate::{
     clock,
     connection::Context,
-    endpoint::send_end::{Claim, SendEnd, Wish},
+    endpoint::send_end::{AskedEvent, Claim, SendEnd},
     node::Looks,
     wire::{AnyWire, Wire},
 };
@@ -44,11 +44,11 @@ pub(super) struct SenderSilence {
     /// released.
     last_frame: Option<u64>,
     /// The question, if the peer reads it in shared memory.
-    wish: Option<Wish>,
+    wish: Option<AskedEvent>,
 }
 
 /// The meaning of a look at a sender's ring.
-enum Finding {
+enum RingUse {
     /// The ring was used since the last look.
     Used,
     /// The ring may go back.
@@ -65,7 +65,7 @@ impl SenderSilence {
     /// Looks whether the ring was used. The wires may still be reading bytes that are already
     /// released. A device may be done with them without reporting that, until a frame is sent whose
     /// completion it must report, such as a question.
-    fn look(&mut self, end: &SendEnd, wire: &AnyWire) -> Finding {
+    fn look(&mut self, end: &SendEnd, wire: &AnyWire) -> RingUse {
         // SENT, pairs with `SendEnd::publish`.
         let sent = end.sent.load(Ordering::Acquire);
         if self.sent.replace(sent) != Some(sent) {
@@ -73,7 +73,7 @@ impl SenderSilence {
             self.looks = 0;
             self.last_frame = None;
             end.path.take_back_question(&mut self.wish);
-            return Finding::Used;
+            return RingUse::Used;
         }
         self.looks = self.looks.saturating_add(1);
         if end.counts().released == sent {
@@ -83,11 +83,11 @@ impl SenderSilence {
                 wire.in_flight().unwrap_or(0)
             });
             if wire.done() >= last_frame {
-                return Finding::Silent;
+                return RingUse::Silent;
             }
         }
         let is_asked = mem::replace(&mut self.is_asked, true);
-        Finding::Needed { is_asked }
+        RingUse::Needed { is_asked }
     }
 }
 
@@ -124,10 +124,10 @@ impl Senders {
                 continue;
             };
             match silence.look(&sender.end, wire) {
-                Finding::Used => goes_on = true,
-                Finding::Silent => silent.push(id),
-                Finding::Needed { is_asked: true } => {}
-                Finding::Needed { is_asked: false } => {
+                RingUse::Used => goes_on = true,
+                RingUse::Silent => silent.push(id),
+                RingUse::Needed { is_asked: true } => {}
+                RingUse::Needed { is_asked: false } => {
                     let end = &sender.end;
                     end.path
                         .ask_for_all(end, &mut silence.wish, &mut common.session);

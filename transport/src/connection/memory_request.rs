@@ -10,11 +10,11 @@ use crate::node::SessionShared;
 pub(crate) struct MemoryWanted {
     pub(crate) session: Arc<SessionShared>,
     pub(crate) end: u32,
-    pub(crate) purpose: Purpose,
+    pub(crate) purpose: MemoryPurpose,
 }
 
 /// The purpose of requested memory.
-pub(crate) enum Purpose {
+pub(crate) enum MemoryPurpose {
     /// A large message that was announced.
     Large { sequence: u64, length: u64 },
     /// More memory for a message that is arriving: these bytes of it.

@@ -41,7 +41,7 @@ use crate::{
     clock,
     node::{Warning, What, warn_of},
     session::{EndCause, HeldPlace},
-    wire::Fault,
+    wire::FrameRefusal,
 };
 
 impl Core {
@@ -214,7 +214,7 @@ impl Core {
                 "bytes were damaged on the way from a peer; {what_next}"
             );
         }
-        let why = format!("{}; {what_next}", Fault::Damage(damage));
+        let why = format!("{}; {what_next}", FrameRefusal::Damage(damage));
         let cause = self.broken.take();
         cause.unwrap_or_else(|| EndCause::lost(why))
     }

@@ -5,7 +5,7 @@ use ibex_protocol::{
         control::{CloseReason, Role},
         record,
     },
-    session::{Agreed, Event},
+    session::{Agreed, SessionEvent},
 };
 use ibex_ring::{
     arrival_ring,
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     connection::Context,
-    endpoint::{receive_end::Source, state::End},
+    endpoint::{receive_end::SourceOffer, state::EndReason},
     node::What,
     session::EndCause,
     wire::PASSED_PER_TURN,
@@ -62,19 +62,19 @@ impl Core {
     fn handle_all_events(&mut self, context: &mut Context<'_>) {
         while let Some(event) = self.common.session.poll_event() {
             match event {
-                Event::PeerOpened { .. } => {}
-                Event::Opened {
+                SessionEvent::PeerOpened { .. } => {}
+                SessionEvent::Opened {
                     end,
                     peer_end,
                     agreed,
                 } => {
                     self.opened(end, peer_end, agreed, context);
                 }
-                Event::Mismatched { end, theirs } => {
+                SessionEvent::Mismatched { end, theirs } => {
                     self.ends
-                        .end(end, End::Mismatch(theirs), &mut context.wakers);
+                        .end(end, EndReason::Mismatch(theirs), &mut context.wakers);
                 }
-                Event::Counted { end, counters } => {
+                SessionEvent::Counted { end, counters } => {
                     if let Some(sender) = self.ends.senders.ends.get_mut(end) {
                         if let Some(theirs) = sender.end.theirs.get() {
                             theirs.report(&counters);
@@ -87,7 +87,7 @@ impl Core {
                         );
                     }
                 }
-                Event::Asked { end } => {
+                SessionEvent::Asked { end } => {
                     if let Some(receiver) = self.ends.receivers.ends.get(end) {
                         receiver.end.answer_ask();
                         // The receiver may wait for a guard that was just counted.
@@ -98,19 +98,19 @@ impl Core {
                         }
                     }
                 }
-                Event::Told { end, counters } => {
+                SessionEvent::Told { end, counters } => {
                     if let Some(receiver) = self.ends.receivers.ends.get(end) {
                         receiver.end.told(&counters);
                     }
                 }
-                Event::PeerClosed {
+                SessionEvent::PeerClosed {
                     end,
                     reason,
                     final_sequence,
                 } => {
                     self.peer_closed(end, reason, final_sequence, context);
                 }
-                Event::LargeAnnounced {
+                SessionEvent::LargeAnnounced {
                     end,
                     sequence,
                     length,
@@ -119,29 +119,29 @@ impl Core {
                     let receivers = &mut self.ends.receivers;
                     receivers.large_announced(end, sequence, length, common, context);
                 }
-                Event::LandingReturned { index } => {
+                SessionEvent::LandingReturned { index } => {
                     self.grants.returned(index, &mut self.ends.receivers);
                 }
-                Event::Forgotten { end } => {
+                SessionEvent::Forgotten { end } => {
                     self.ends.senders.forget(end, &mut self.retained);
                     self.grants.forget(end);
                     if let Some(shared_memory) = &mut self.shared_memory {
                         shared_memory.forget_words(end);
                     }
                 }
-                Event::Goodbye { reason } => {
+                SessionEvent::Goodbye { reason } => {
                     self.peer_said_goodbye(EndCause::of_goodbye(reason.as_deref()), context);
                 }
-                Event::Abandoned => {
+                SessionEvent::Abandoned => {
                     self.is_certainly_gone(GIVEN_UP, context);
                 }
-                Event::Draining { is_done } => self.common.peer_drains(is_done, context),
-                Event::Damaged { times } => {
+                SessionEvent::Draining { is_done } => self.common.peer_drains(is_done, context),
+                SessionEvent::Damaged { times } => {
                     if let Some(reconnect) = &mut self.reconnect {
                         reconnect.peer_found_damage(times, &self.common);
                     }
                 }
-                Event::Replay {
+                SessionEvent::Replay {
                     end,
                     received,
                     position,
@@ -155,7 +155,7 @@ impl Core {
                         return self.fail(&why, context);
                     }
                 }
-                Event::Resumed { replayed } => {
+                SessionEvent::Resumed { replayed } => {
                     if let Some(reconnect) = &mut self.reconnect {
                         let place = self.place.as_deref();
                         reconnect.goes_on(replayed, place, &mut self.common, context);
@@ -202,7 +202,7 @@ impl Core {
             receiver.end.state.open(agreed);
             let ends = &mut self.common.session.ends;
             ends.tell_every(end, receiver.end.tell_every);
-            receiver.end.provide(Source::Frames(reader));
+            receiver.end.provide(SourceOffer::Frames(reader));
             receiver.end.waiters.take(&mut context.wakers);
         }
         self.ends.forget_openings(&mut self.common);
@@ -235,12 +235,12 @@ impl Core {
                 receiver
                     .end
                     .state
-                    .end(End::Cause(EndCause::PeerClosed(reason)));
+                    .end(EndReason::Cause(EndCause::PeerClosed(reason)));
             }
             receiver.end.waiters.take(&mut context.wakers);
         }
         if self.ends.senders.ends.contains(end) {
-            let why = End::Cause(EndCause::PeerClosed(reason));
+            let why = EndReason::Cause(EndCause::PeerClosed(reason));
             self.ends.end(end, why, &mut context.wakers);
             self.ends.senders.forget_large(end, &mut self.retained);
         }

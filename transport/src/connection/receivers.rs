@@ -21,7 +21,7 @@ use crate::{
         stats::ChannelTotals,
     },
     session::SessionCounters,
-    wire::{Arrived, Fault, FrameMemory, Tools},
+    wire::{Arrived, FrameMemory, FrameRefusal, Tools},
 };
 
 /// The receiving ends of a session.
@@ -113,7 +113,7 @@ impl Receivers {
         tools: &mut Tools,
         counters: &SessionCounters,
         wakers: &mut Wakers,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), FrameRefusal> {
         let Some(receiver) = self.ends.get_mut(end) else {
             return Ok(());
         };

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     clock,
-    connection::{Context, MemoryWanted, Purpose},
+    connection::{Context, MemoryPurpose, MemoryWanted},
     endpoint::receive_end::{LargeArrival, LargePlace, ReceiveEnd},
 };
 
@@ -73,7 +73,7 @@ impl Receivers {
                 None => context.wanted.push(MemoryWanted {
                     session: common.shared.clone(),
                     end,
-                    purpose: Purpose::Large { sequence, length },
+                    purpose: MemoryPurpose::Large { sequence, length },
                 }),
             }
         }
@@ -241,7 +241,7 @@ impl Receivers {
         context.wanted.push(MemoryWanted {
             session,
             end,
-            purpose: Purpose::More {
+            purpose: MemoryPurpose::More {
                 sequence,
                 memory,
                 from,
@@ -294,7 +294,7 @@ impl Receivers {
                 context.wanted.push(MemoryWanted {
                     session: common.shared.clone(),
                     end,
-                    purpose: Purpose::Large { sequence, length },
+                    purpose: MemoryPurpose::Large { sequence, length },
                 });
             }
         }
@@ -354,7 +354,7 @@ impl Receivers {
                 .extend(again.map(|(sequence, length)| MemoryWanted {
                     session: common.shared.clone(),
                     end,
-                    purpose: Purpose::Large { sequence, length },
+                    purpose: MemoryPurpose::Large { sequence, length },
                 }));
         }
     }
@@ -418,7 +418,7 @@ impl Receivers {
             context.wanted.push(MemoryWanted {
                 session: common.shared.clone(),
                 end,
-                purpose: Purpose::Landings,
+                purpose: MemoryPurpose::Landings,
             });
         }
     }

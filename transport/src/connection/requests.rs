@@ -25,7 +25,7 @@ use crate::{
     connection::Context,
     endpoint::{
         channel_end::ChannelEnd, receive_end::ReceiveEnd, receive_path::ReceivePath,
-        send_end::SendEnd, send_path::SendPath, state::End,
+        send_end::SendEnd, send_path::SendPath, state::EndReason,
     },
     session::EndCause,
 };
@@ -132,7 +132,9 @@ impl Core {
             return;
         };
         let cause = EndCause::Memory(error.to_string());
-        receiver.end.end(End::Cause(cause), &mut context.wakers);
+        receiver
+            .end
+            .end(EndReason::Cause(cause), &mut context.wakers);
         let counters = receiver.end.counters();
         self.close_receiver(end, &counters, CloseReason::NoRoom);
     }

@@ -18,7 +18,7 @@ use ibex_ring::{
 use super::{core::Common, idle::SenderSilence, retained::Retained};
 use crate::{
     endpoint::{send_end::SendEnd, stats::ChannelTotals},
-    wire::{AnyWire, MessageBytes, MessageMemory, RingMemory, Wire},
+    wire::{AnyWire, MessageBytes, MessageMemory, SendRingMemory, Wire},
 };
 
 /// The sending ends of a session.
@@ -55,7 +55,7 @@ pub(super) struct SendLink {
 
 pub(super) struct AttachedRing {
     pub(super) consumer: Consumer<Mapped>,
-    pub(super) memory: RingMemory,
+    pub(super) memory: SendRingMemory,
     words: Words<ReceiverWords>,
     arm: Arm,
     is_armed: bool,
@@ -148,7 +148,7 @@ impl SendLink {
     pub(super) fn memory(
         &mut self,
     ) -> (
-        Option<&mut RingMemory>,
+        Option<&mut SendRingMemory>,
         impl Iterator<Item = &mut MessageMemory>,
     ) {
         let ring = self.ring.as_mut().map(|ring| &mut ring.memory);
@@ -191,7 +191,7 @@ impl AttachedRing {
 }
 
 /// The findings of a look at the hot rings.
-pub(super) struct Seen {
+pub(super) struct RingFindings {
     /// There are records that can be sent, as far as the engine knows.
     pub(super) is_sendable: bool,
     /// A large message waits for its grant, or to be sent.
@@ -270,7 +270,7 @@ impl Senders {
         let consumer = Consumer::resume(mapped, layout, before);
         let mut ring = AttachedRing {
             consumer,
-            memory: RingMemory::new(lease, &common.shared.frame_path),
+            memory: SendRingMemory::new(lease, &common.shared.frame_path),
             words,
             arm: Arm::new(),
             is_armed: true,
@@ -333,7 +333,7 @@ impl Senders {
 
     /// Tells the session which hot rings have records that a receiver wants.
     #[inline]
-    pub(super) fn look_at_rings(&mut self, wire: &AnyWire, session: &mut Session) -> Seen {
+    pub(super) fn look_at_rings(&mut self, wire: &AnyWire, session: &mut Session) -> RingFindings {
         let (mut any, mut has_large) = (false, false);
         for &end in &self.hot {
             let Some(sender) = self.ends.get(end) else {
@@ -342,7 +342,7 @@ impl Senders {
             has_large |= sender.large.iter().any(|large| large.sent_in.is_none());
             any |= sender.has_records() && session.ends.mark_ready(end);
         }
-        Seen {
+        RingFindings {
             is_sendable: any && !wire.is_blocked(),
             has_large,
         }

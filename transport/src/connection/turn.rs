@@ -6,11 +6,11 @@ use ibex_protocol::{format::record, timer::Timer};
 
 use super::{Connection, context::Context, core::Phase, frames::CoreInTurn, stalls};
 #[cfg(any(test, feature = "verbs"))]
-use crate::wire::{Heard, Stray, WireNews};
+use crate::wire::{NewsOutcome, Stray, WireNews};
 use crate::{
     clock,
     session::EndCause,
-    wire::{Fault, Received, Tools, Wire},
+    wire::{FrameRefusal, Received, Tools, Wire},
 };
 
 impl Connection {
@@ -255,14 +255,14 @@ impl Connection {
         let core = &mut self.core;
         let mut frames = CoreInTurn { core, context };
         match self.wire.hear(news, &mut frames, tools) {
-            Heard::Nothing => return Ok(false),
-            Heard::Something => self.follow(tools, context),
-            Heard::Stray => return Err(Stray),
-            Heard::Refused(fault) => {
+            NewsOutcome::Nothing => return Ok(false),
+            NewsOutcome::Something => self.follow(tools, context),
+            NewsOutcome::Stray => return Err(Stray),
+            NewsOutcome::Refused(fault) => {
                 self.frame_is_refused(*fault, tools, context);
                 self.follow(tools, context);
             }
-            Heard::Broke(cause) => self.drain_then_end(*cause),
+            NewsOutcome::Broke(cause) => self.drain_then_end(*cause),
         }
         Ok(true)
     }
@@ -270,9 +270,14 @@ impl Connection {
     /// Ends the session, or its wire, because of a frame that could not be handed on.
     #[cold]
     #[inline(never)]
-    fn frame_is_refused(&mut self, fault: Fault, tools: &mut Tools, context: &mut Context<'_>) {
+    fn frame_is_refused(
+        &mut self,
+        fault: FrameRefusal,
+        tools: &mut Tools,
+        context: &mut Context<'_>,
+    ) {
         match fault {
-            Fault::Damage(damage) => {
+            FrameRefusal::Damage(damage) => {
                 let cause = self.core.note_damage(damage);
                 self.wire_broke(cause, tools, context);
             }

@@ -14,7 +14,7 @@ use ibex_base::fork;
 use ibex_protocol::format::control::{ChannelSpec, Role};
 use ibex_ring::parking::{self, AtSlot, Patience, Ticket, WaitSlot, Wakers};
 
-use super::state::{End, EndState};
+use super::state::{EndReason, EndState};
 use crate::{
     clock,
     node::{SessionShared, What},
@@ -99,7 +99,7 @@ impl ChannelEnd {
     }
 
     /// Notes that the channel is over, and takes the wakers that wait here.
-    pub(crate) fn end(&self, why: End, wakers: &mut Wakers) {
+    pub(crate) fn end(&self, why: EndReason, wakers: &mut Wakers) {
         self.state.end(why);
         self.waiters.take(wakers);
     }
@@ -130,12 +130,12 @@ impl ChannelEnd {
     #[cold]
     pub(crate) fn over(&self, counts: Counts) -> ChannelError {
         let reason = match self.state.reason() {
-            Some(End::Closed) => return ChannelError::Ended,
-            Some(End::Mismatch(theirs)) => FailureReason::Mismatch {
+            Some(EndReason::Closed) => return ChannelError::Ended,
+            Some(EndReason::Mismatch(theirs)) => FailureReason::Mismatch {
                 ours: ChannelSpec::clone(&self.spec),
                 theirs: ChannelSpec::clone(&theirs),
             },
-            Some(End::Cause(cause)) if cause != EndCause::NodeClosed => {
+            Some(EndReason::Cause(cause)) if cause != EndCause::NodeClosed => {
                 FailureReason::Broken(cause)
             }
             _ => FailureReason::Broken(match self.session.has_lost_driver() {

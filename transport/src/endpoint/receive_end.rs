@@ -45,7 +45,7 @@ pub struct ReceiveEnd {
 
     // Arrivals.
     /// The source of records, which the handle takes over when it first looks: frames or a ring.
-    pub(crate) source: Mutex<Option<Source>>,
+    pub(crate) source: Mutex<Option<SourceOffer>>,
     /// True once `source` is set. Relaxed: the lock of `source` orders the rest.
     pub(crate) has_source: AtomicBool,
     /// Large messages that have arrived whole, by their order.
@@ -87,7 +87,7 @@ pub struct ReceiveEnd {
 
 /// The source in which the handle finds records.
 #[derive(Debug)]
-pub(crate) enum Source {
+pub(crate) enum SourceOffer {
     /// Frames in arrival blocks.
     Frames(ArrivalReader<Frame>),
     /// The sender's ring, to be mapped by the handle's own thread.
@@ -426,7 +426,7 @@ impl ReceiveEnd {
     }
 
     /// Gives the handle its source.
-    pub(crate) fn provide(&self, source: Source) {
+    pub(crate) fn provide(&self, source: SourceOffer) {
         *lock(&self.source) = Some(source);
         self.has_source.store(true, Ordering::Relaxed);
     }

@@ -3,7 +3,7 @@
 //!
 //! An end has its path from the beginning, and keeps it when the session's wire is replaced. Here are
 //! the decisions of a receiving end that depend on its path, and no other file names its cases. The
-//! handle's own part, where it finds records, is its `Source`.
+//! handle's own part, where it finds records, is its `SourceOffer`.
 
 use std::sync::atomic::Ordering;
 

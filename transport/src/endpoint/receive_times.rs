@@ -12,15 +12,15 @@ use ibex_base::sync::{Mutex, lock};
 use super::receive_end::ReceiveEnd;
 use crate::{
     clock,
-    node::{MessageStages, SlowMessage},
+    node::{MessageStages, SlowMessageFacts},
 };
 
 /// The times of messages that were not taken, or not released.
 #[derive(Debug, Default)]
-pub(crate) struct ReceiveTimes(Mutex<Times>);
+pub(crate) struct ReceiveTimes(Mutex<ArrivalTimes>);
 
 #[derive(Debug, Default)]
-struct Times {
+struct ArrivalTimes {
     /// Frames whose messages were not all taken: the first and the last message.
     arrived: VecDeque<(u64, u64, Instant)>,
     /// Messages with memory of their own, which arrive behind their announcement.
@@ -103,7 +103,7 @@ impl ReceiveEnd {
                 program: Some(until.saturating_duration_since(taken.at)),
                 ..MessageStages::default()
             };
-            let message = || SlowMessage {
+            let message = || SlowMessageFacts {
                 peer: self.session.peer().clone(),
                 channel: self.name.clone(),
                 end: self.role,

@@ -32,7 +32,7 @@ use ibex_ring::{
 
 use super::{
     channel_end::ChannelEnd, send_path::SendPath, send_producer::SendProducer,
-    send_times::SendTimes, stall::Stall, state::End,
+    send_times::SendTimes, stall::Stall, state::EndReason,
 };
 use crate::session::{ChannelError, FailureReason};
 use crate::{counter::Counter, histogram::Recorder, session::Counts};
@@ -188,7 +188,7 @@ struct Askers {
 
 /// The event that a thread asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum AskedEvent {
     /// A message is released.
     Room,
     /// The counters move.
@@ -205,12 +205,12 @@ impl Asking {
 
     /// Asks, for the first time or again, and rings the peer. The caller must look once more before
     /// it sleeps.
-    pub(super) fn ask(&self, end: &SendEnd, wish: Wish, asked: &mut Option<Wish>) {
+    pub(super) fn ask(&self, end: &SendEnd, wish: AskedEvent, asked: &mut Option<AskedEvent>) {
         let (ours, mut askers) = (&self.words, lock(&self.askers));
         if asked.is_none() {
             *asked = Some(wish);
             askers.count += 1;
-            askers.for_room += u32::from(wish == Wish::Room);
+            askers.for_room += u32::from(wish == AskedEvent::Room);
             ours.wants_room.store(askers.for_room, Ordering::Relaxed);
         }
         askers.arm.arm(&ours.asked, end.session.asymmetry());
@@ -219,13 +219,13 @@ impl Asking {
     }
 
     /// Withdraws the question of a caller that has stopped waiting, or pauses.
-    pub(super) fn give_up(&self, asked: &mut Option<Wish>) {
+    pub(super) fn give_up(&self, asked: &mut Option<AskedEvent>) {
         let Some(wish) = asked.take() else {
             return;
         };
         let (ours, mut askers) = (&self.words, lock(&self.askers));
         askers.count -= 1;
-        askers.for_room -= u32::from(wish == Wish::Room);
+        askers.for_room -= u32::from(wish == AskedEvent::Room);
         ours.wants_room.store(askers.for_room, Ordering::Relaxed);
         if askers.count == 0 {
             askers.arm.disarm(&ours.asked);
@@ -335,7 +335,7 @@ impl SendEnd {
     }
 
     /// Ends the channel as [`ChannelEnd::end`] does, also for handles that wait for their turn.
-    pub(crate) fn end(&self, why: End, wakers: &mut Wakers) {
+    pub(crate) fn end(&self, why: EndReason, wakers: &mut Wakers) {
         self.common.end(why, wakers);
         self.turnstile.waiters.take(wakers);
     }

@@ -4,7 +4,7 @@
 //! An end has its path from the beginning, and keeps it when the session's wire is replaced: frames
 //! go over whichever wire the session has, and a ring in shared memory needs none. Here are the
 //! decisions of a sending end that depend on its path, and no other file names its cases. What was
-//! decided once is carried on by [`RingOwner`] and [`LargePlace`].
+//! decided once is carried on by [`RingOwner`] and [`SendPlace`].
 
 use std::{
     os::fd::OwnedFd,
@@ -25,8 +25,8 @@ use ibex_ring::{
 };
 
 use super::{
-    send_end::{Asking, SendEnd, Wish},
-    send_producer::{LargePlace, RingOwner, SendProducer},
+    send_end::{AskedEvent, Asking, SendEnd},
+    send_producer::{RingOwner, SendPlace, SendProducer},
 };
 use crate::session::{ChannelError, Full};
 use crate::shared_memory::{MESSAGE_SLOTS, RingSegment};
@@ -157,7 +157,7 @@ impl SendPath {
         producer: &mut SendProducer,
         bytes: usize,
         forget: impl FnOnce(u64),
-    ) -> Result<LargePlace, MemoryError> {
+    ) -> Result<SendPlace, MemoryError> {
         match self {
             Self::Mapped(_) => {
                 let most = producer.out.most_in_segments();
@@ -168,9 +168,9 @@ impl SendPath {
                 }
                 let slot = producer.segments.take(bytes)?;
                 let slot = slot.expect("fewer messages are under way than there are slots");
-                Ok(LargePlace::Slot(slot.index()))
+                Ok(SendPlace::Slot(slot.index()))
             }
-            Self::Framed => Ok(LargePlace::Lease(end.session.lease_large(bytes)?)),
+            Self::Framed => Ok(SendPlace::Lease(end.session.lease_large(bytes)?)),
         }
     }
 
@@ -236,15 +236,15 @@ impl SendPath {
         &self,
         end: &SendEnd,
         ask: &Ask,
-        asked: &mut Option<Wish>,
+        asked: &mut Option<AskedEvent>,
         is_asked: bool,
     ) {
         match self {
             Self::Mapped(local) => {
                 let wish = if ask.released == 0 {
-                    Wish::News
+                    AskedEvent::News
                 } else {
-                    Wish::Room
+                    AskedEvent::Room
                 };
                 local.ask(end, wish, asked);
             }
@@ -273,7 +273,7 @@ impl SendPath {
     }
 
     /// Withdraws the question, because no thread needs the answer.
-    pub(crate) fn take_back_question(&self, asked: &mut Option<Wish>) {
+    pub(crate) fn take_back_question(&self, asked: &mut Option<AskedEvent>) {
         if let Self::Mapped(local) = self {
             local.give_up(asked);
         }
@@ -285,11 +285,11 @@ impl SendPath {
     pub(crate) fn ask_for_all(
         &self,
         end: &SendEnd,
-        asked: &mut Option<Wish>,
+        asked: &mut Option<AskedEvent>,
         session: &mut Session,
     ) {
         match self {
-            Self::Mapped(local) => local.ask(end, Wish::News, asked),
+            Self::Mapped(local) => local.ask(end, AskedEvent::News, asked),
             // The question is for acknowledgements, not for releases: a question for releases means
             // that the sender waits for room, and the peer would report a stall. If acknowledgement
             // has ended, the peer answers when all messages are released.

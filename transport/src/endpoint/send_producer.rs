@@ -44,7 +44,7 @@ pub(crate) struct SendProducer {
     pub(crate) out: OutsideRing,
     /// The place where a reservation, or a group's message, is built if it is too long for the
     /// ring.
-    pub(crate) reserved_large: Option<LargePlace>,
+    pub(crate) reserved_large: Option<SendPlace>,
 }
 
 /// The memory of a ring.
@@ -65,14 +65,14 @@ impl RingOwner {
 
 /// Memory of its own for a large message.
 #[derive(Debug)]
-pub(crate) enum LargePlace {
+pub(crate) enum SendPlace {
     /// Memory of this process, which the engine sends in chunks.
     Lease(LargeLease),
     /// A slot of the channel's message segments, which the peer maps.
     Slot(u32),
 }
 
-impl LargePlace {
+impl SendPlace {
     pub(crate) fn bytes<'p>(
         &'p mut self,
         segments: &'p mut MessageSegmentPool,
@@ -80,10 +80,10 @@ impl LargePlace {
         match self {
             // SAFETY: this is the lease's memory, and no other thread has it before the lease goes
             // to the engine with the message.
-            LargePlace::Lease(lease) => unsafe {
+            SendPlace::Lease(lease) => unsafe {
                 slice::from_raw_parts_mut(lease.base().cast().as_ptr(), lease.capacity())
             },
-            LargePlace::Slot(slot) => segments.slot(*slot).into_bytes(),
+            SendPlace::Slot(slot) => segments.slot(*slot).into_bytes(),
         }
     }
 
@@ -91,10 +91,10 @@ impl LargePlace {
     fn written<'p>(&'p self, segments: &'p MessageSegmentPool) -> &'p [MaybeUninit<u8>] {
         match self {
             // SAFETY: as in `bytes`; while this value is borrowed, it is only read.
-            LargePlace::Lease(lease) => unsafe {
+            SendPlace::Lease(lease) => unsafe {
                 slice::from_raw_parts(lease.base().cast().as_ptr(), lease.capacity())
             },
-            LargePlace::Slot(slot) => segments.written(*slot),
+            SendPlace::Slot(slot) => segments.written(*slot),
         }
     }
 }

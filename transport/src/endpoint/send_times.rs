@@ -12,15 +12,15 @@ use ibex_base::sync::{Mutex, lock};
 use super::{send_end::SendEnd, send_path::FrameWait};
 use crate::{
     clock,
-    node::{MessageStages, SlowMessage},
+    node::{MessageStages, SlowMessageFacts},
 };
 
 /// The times of messages that are not in a frame, or not answered.
 #[derive(Debug, Default)]
-pub(crate) struct SendTimes(Mutex<Times>);
+pub(crate) struct SendTimes(Mutex<DepartureTimes>);
 
 #[derive(Debug, Default)]
-struct Times {
+struct DepartureTimes {
     /// The time for which the next message has waited for room.
     room: Option<Duration>,
     /// Messages that are not in a frame, as far as their time is kept.
@@ -131,7 +131,7 @@ impl SendEnd {
         self.offer(out);
     }
 
-    fn went(&self, times: &mut Times, published: Published, wait: FrameWait) {
+    fn went(&self, times: &mut DepartureTimes, published: Published, wait: FrameWait) {
         let (credit, frame) = match wait {
             FrameWait::Over { credit, rest } => (Some(credit), Some(rest)),
             FrameWait::NoFrame | FrameWait::Lasts => (None, None),
@@ -157,7 +157,7 @@ impl SendEnd {
         let Some(slow) = &self.session.node.slow else {
             return;
         };
-        let message = || SlowMessage {
+        let message = || SlowMessageFacts {
             peer: self.session.peer().clone(),
             channel: self.name.clone(),
             end: self.role,

@@ -13,7 +13,7 @@ use ibex_ring::parking::{self, Condition, Patience, Ticket, TimedOut};
 
 use crate::{
     endpoint::{
-        send_end::{SendEnd, Wish},
+        send_end::{AskedEvent, SendEnd},
         send_producer::SendProducer,
         stall::Recovered,
     },
@@ -48,7 +48,7 @@ impl SendEnd {
             Patience::Until(deadline) => deadline,
         };
         let mut registration = Registration::default();
-        let mut news = News::new(self, ask, &mut registration);
+        let mut news = Answered::new(self, ask, &mut registration);
         if let Some(answer) = news.look() {
             return answer;
         }
@@ -80,7 +80,7 @@ impl SendEnd {
             return Poll::Ready(self.check_opened());
         }
         // Where callers turn the engine, the turn may bring the answer at once.
-        let news = News::new(self, ask, registration);
+        let news = Answered::new(self, ask, registration);
         let answer = parking::poll(news, waker, || self.session.requests.poll());
         if let Poll::Ready(Ok(())) = answer {
             self.was_answered(ask.received.max(ask.acknowledged));
@@ -122,7 +122,7 @@ impl SendEnd {
 
     /// Asks the peer to report the next release. The peer is not asked for memory of large
     /// messages, which this node's engine frees, nor before it has opened its end.
-    pub(crate) fn ask_for_room(&self, asked: &mut Option<Wish>) {
+    pub(crate) fn ask_for_room(&self, asked: &mut Option<AskedEvent>) {
         if self.theirs.get().is_some() {
             let released = self.counts().released + 1;
             let ask = Ask {
@@ -210,7 +210,7 @@ impl SendEnd {
 pub(crate) struct Registration {
     pub(crate) ticket: Option<Ticket>,
     /// The question that stands in shared memory, if the peer reads this end's words.
-    pub(crate) asked: Option<Wish>,
+    pub(crate) asked: Option<AskedEvent>,
 }
 
 impl Registration {
@@ -319,7 +319,7 @@ impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
 }
 
 /// The condition "the counters answer the question".
-struct News<'a> {
+struct Answered<'a> {
     end: &'a SendEnd,
     ask: Ask,
     registration: &'a mut Registration,
@@ -327,7 +327,7 @@ struct News<'a> {
     is_asked: bool,
 }
 
-impl<'a> News<'a> {
+impl<'a> Answered<'a> {
     fn new(end: &'a SendEnd, ask: Ask, registration: &'a mut Registration) -> Self {
         Self {
             end,
@@ -338,7 +338,7 @@ impl<'a> News<'a> {
     }
 }
 
-impl Condition for News<'_> {
+impl Condition for Answered<'_> {
     type Output = Result<(), ChannelError>;
 
     fn look(&mut self) -> Option<Self::Output> {

@@ -14,12 +14,12 @@ pub struct EndState {
     /// The phase, a constant from below; it only grows.
     phase: AtomicU32,
     agreed: OnceLock<Agreed>,
-    end: Mutex<Option<End>>,
+    end: Mutex<Option<EndReason>>,
 }
 
 /// The reason why an end is over.
 #[derive(Clone, Debug)]
-pub enum End {
+pub enum EndReason {
     /// The peer's end does not fit.
     Mismatch(Arc<ChannelSpec>),
     /// Something ended the channel.
@@ -46,7 +46,7 @@ impl EndState {
     }
 
     /// Notes that the end is over. The first reason stays.
-    pub fn end(&self, reason: End) {
+    pub fn end(&self, reason: EndReason) {
         let mut end = lock(&self.end);
         if end.is_none() {
             *end = Some(reason);
@@ -83,7 +83,7 @@ impl EndState {
     }
 
     /// Returns the reason why the end is over.
-    pub fn reason(&self) -> Option<End> {
+    pub fn reason(&self) -> Option<EndReason> {
         if !self.is_over() {
             return None;
         }

@@ -45,7 +45,7 @@ pub use admission::Admission;
 pub(crate) use credit::lendable_credit;
 pub use listener::{ControlSource, Incoming};
 pub(crate) use mail::{Exchange, Mail};
-pub(crate) use poll::{Ready, sleep};
+pub(crate) use poll::{ReadyWires, sleep};
 
 use crate::{
     connection::{ConnectionStats, SessionTotals, compaction::compact_pool},

@@ -20,7 +20,7 @@ pub(crate) struct Readiness {
 }
 
 /// A whole answer of epoll. It lies on the stack, so that sleeping allocates nothing.
-pub(crate) struct Ready {
+pub(crate) struct ReadyWires {
     wires: [Readiness; READY_WIRES],
     count: usize,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Ready {
 /// Most wires that one call of epoll reports. The others wait for the next call.
 const READY_WIRES: usize = 64;
 
-impl Ready {
+impl ReadyWires {
     /// An answer without readiness, for turns that do not ask epoll.
     pub(crate) const NOTHING: Self = Self {
         wires: [Readiness {
@@ -76,13 +76,13 @@ pub(super) const TOKEN_DIALER: u64 = (u64::MAX << 2) | 1;
 /// milliseconds in an `int`, and epoll_pwait2(2), which has no such limit, came with Linux 5.11.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 /// Sleeps in the epoll set for up to `timeout`, and returns the readiness that came.
-pub(crate) fn sleep(epoll: &OwnedFd, timeout: Option<Duration>) -> Ready {
+pub(crate) fn sleep(epoll: &OwnedFd, timeout: Option<Duration>) -> ReadyWires {
     let nothing = Event {
         flags: EventFlags::empty(),
         data: EventData::new_u64(0),
     };
     let mut events = [nothing; READY_WIRES];
-    let mut ready = Ready::NOTHING;
+    let mut ready = ReadyWires::NOTHING;
     let timeout = timeout.map(|timeout| {
         let timeout = timeout.min(LONGEST_SLEEP);
         Timespec {

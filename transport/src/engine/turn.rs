@@ -6,7 +6,8 @@ use super::{
     Engine, Mail, Mark,
     connections::{Connections, HOT_TURNS, heat_link, note_deadline},
     poll::{
-        self, PORT_WIRE, Readiness, Ready, TOKEN_ALARM, TOKEN_BELL, TOKEN_DIALER, TOKEN_LISTENER,
+        self, PORT_WIRE, Readiness, ReadyWires, TOKEN_ALARM, TOKEN_BELL, TOKEN_DIALER,
+        TOKEN_LISTENER,
     },
 };
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
 impl Engine {
     /// Moves everything that can move. Returns whether anything did.
     #[inline]
-    pub(crate) fn turn(&mut self, ready: &Ready, context: &mut Context<'_>) -> bool {
+    pub(crate) fn turn(&mut self, ready: &ReadyWires, context: &mut Context<'_>) -> bool {
         self.turns += 1;
         let mut progress = self.take_readiness(ready, context);
         // Published messages go out before completion queues are polled for more. Completions that
@@ -113,7 +114,7 @@ impl Engine {
     /// Returns whether epoll reported any. This turn then takes in all of it, and more may wait
     /// behind it.
     #[inline]
-    fn take_readiness(&mut self, ready: &Ready, context: &mut Context<'_>) -> bool {
+    fn take_readiness(&mut self, ready: &ReadyWires, context: &mut Context<'_>) -> bool {
         if !ready.is_empty() {
             return self.take_said(ready, context);
         }
@@ -136,7 +137,7 @@ impl Engine {
     }
 
     #[inline(never)]
-    fn take_said(&mut self, ready: &Ready, context: &mut Context<'_>) -> bool {
+    fn take_said(&mut self, ready: &ReadyWires, context: &mut Context<'_>) -> bool {
         for &readiness in ready.as_slice() {
             self.handle_readiness(readiness, context);
         }

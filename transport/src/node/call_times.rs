@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Instant};
 
 use ibex_protocol::format::control::Role;
 
-use super::{Measured, MessageStages, NodeState, SessionShared, SlowMessage};
+use super::{Measured, MessageStages, NodeState, SessionShared, SlowMessageFacts};
 use crate::{clock, histogram::Recorder};
 
 /// Takes the times of the calls of one service, at its caller or at its handler.
@@ -72,11 +72,11 @@ impl CallTime {
             Role::Sender => stages.answer = Some(took),
             Role::Receiver => stages.program = Some(took),
         }
-        let message = || SlowMessage {
+        let message = || SlowMessageFacts {
             peer: session.peer().clone(),
             channel: times.service.clone(),
             end: times.end,
-            sequence: SlowMessage::A_CALL,
+            sequence: SlowMessageFacts::A_CALL,
             at: now,
             stages,
             key: (session.id, 0),

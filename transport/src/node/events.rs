@@ -29,7 +29,7 @@ use crate::session::{ChannelFailure, EndCause, Fabric, PeerDescription, PeerName
 
 /// Something that happened, and the peer that it happened with.
 #[derive(Debug)]
-pub struct Event {
+pub struct NodeEvent {
     /// The peer's address as this end sees it.
     pub address: SocketAddr,
     /// The peer's identity.
@@ -163,7 +163,7 @@ pub(crate) struct EventQueue {
 
 #[derive(Debug, Default)]
 struct State {
-    events: VecDeque<Event>,
+    events: VecDeque<NodeEvent>,
     dropped: u64,
     is_closed: bool,
 }
@@ -178,7 +178,7 @@ impl EventQueue {
             state.events.pop_front();
             state.dropped += 1;
         }
-        state.events.push_back(Event {
+        state.events.push_back(NodeEvent {
             address: peer.address,
             identity: peer.identity,
             incarnation: peer.incarnation,
@@ -196,7 +196,7 @@ impl EventQueue {
     }
 
     /// Returns the next event; `Some(None)` if no more will come, and `None` if there is none yet.
-    pub(crate) fn look(&self) -> Option<Option<Event>> {
+    pub(crate) fn look(&self) -> Option<Option<NodeEvent>> {
         let mut state = lock(&self.state);
         match state.events.pop_front() {
             Some(event) => Some(Some(event)),

@@ -16,7 +16,7 @@ use crate::session::PeerDescription;
 
 /// A message that took long at one of its ends.
 #[derive(Clone, Debug)]
-pub struct SlowMessage {
+pub struct SlowMessageFacts {
     /// The peer at the other end.
     pub peer: PeerDescription,
     /// The channel's name.
@@ -34,7 +34,7 @@ pub struct SlowMessage {
     pub(crate) key: (u64, u32),
 }
 
-impl SlowMessage {
+impl SlowMessageFacts {
     /// The place of a call as a whole, whose channel is the service.
     pub const A_CALL: u64 = 0;
 }
@@ -106,14 +106,14 @@ pub(crate) struct SlowMessages(Mutex<VecDeque<Sixth>>);
 #[derive(Debug)]
 struct Sixth {
     began: Instant,
-    messages: Vec<SlowMessage>,
+    messages: Vec<SlowMessageFacts>,
 }
 
 impl SlowMessages {
     /// Keeps a message if it is among the slowest.
     pub(crate) fn offer(
         &self,
-        message: impl FnOnce() -> SlowMessage,
+        message: impl FnOnce() -> SlowMessageFacts,
         total: Duration,
         at: Instant,
     ) {
@@ -164,10 +164,10 @@ impl SlowMessages {
     }
 
     /// Returns the slowest messages of the last minute, the slowest first.
-    pub(crate) fn of_last_minute(&self, now: Instant) -> Vec<SlowMessage> {
+    pub(crate) fn of_last_minute(&self, now: Instant) -> Vec<SlowMessageFacts> {
         let sixths = lock(&self.0);
         let kept = sixths.iter().flat_map(|sixth| &sixth.messages);
-        let is_recent = |kept: &&SlowMessage| now.saturating_duration_since(kept.at) < MINUTE;
+        let is_recent = |kept: &&SlowMessageFacts| now.saturating_duration_since(kept.at) < MINUTE;
         let mut slowest: Vec<_> = kept.filter(is_recent).cloned().collect();
         drop(sixths);
         slowest.sort_by_key(|kept| Reverse(kept.stages.total()));
@@ -188,8 +188,8 @@ mod tests {
     use super::*;
     use crate::session::{Fabric, PeerNames};
 
-    fn message(sequence: u64, room: Duration, at: Instant) -> SlowMessage {
-        SlowMessage {
+    fn message(sequence: u64, room: Duration, at: Instant) -> SlowMessageFacts {
+        SlowMessageFacts {
             peer: PeerDescription {
                 address: ([127, 0, 0, 1], 7000).into(),
                 identity: [1; 16],

@@ -22,9 +22,9 @@ use ibex_ring::{
 };
 
 use super::{
-    CloseReport, Driver, Driving, EventQueue, RuntimeConfig, SessionShared, Sessions, SlowMessage,
-    SlowMessages, Wait, Warnings, control_thread::ControlThread, draining::Draining,
-    held_tasks::HeldTasks, histograms::Histograms, service_names::ServiceNames,
+    CloseReport, Driver, Driving, EventQueue, RuntimeConfig, SessionShared, Sessions,
+    SlowMessageFacts, SlowMessages, Wait, Warnings, control_thread::ControlThread,
+    draining::Draining, held_tasks::HeldTasks, histograms::Histograms, service_names::ServiceNames,
 };
 use crate::{clock, shared_memory::ControlSegments};
 
@@ -188,7 +188,7 @@ impl NodeState {
     /// Returns the slowest messages of the last minute, the slowest first; none unless the node is
     /// inspected.
     #[must_use]
-    pub fn slow_messages(&self) -> Vec<SlowMessage> {
+    pub fn slow_messages(&self) -> Vec<SlowMessageFacts> {
         let slow = self.slow.as_ref();
         slow.map_or_else(Vec::new, |slow| slow.of_last_minute(clock::now()))
     }

@@ -5,7 +5,7 @@ use crate::counter::Counter;
 
 /// Counters of an RDMA port. The engine's holder writes them, and any thread reads them.
 #[derive(Debug, Default)]
-pub(crate) struct PortCounters {
+pub(crate) struct RdmaPortCounters {
     polls: Counter,
     empty_polls: Counter,
     events: Counter,
@@ -28,7 +28,7 @@ pub(crate) struct PortCounts {
     pub(crate) strays: u64,
 }
 
-impl PortCounters {
+impl RdmaPortCounters {
     /// Counts a poll.
     pub(crate) fn polled(&self, found: usize) {
         self.polls.add(1);

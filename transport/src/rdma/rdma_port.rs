@@ -34,7 +34,7 @@ use standing::Standing;
 
 use super::{
     pending_pairs::PendingPairs,
-    port_counters::{PortCounters, PortCounts},
+    port_counters::{PortCounts, RdmaPortCounters},
     port_error::PortError,
     port_queues::PortQueues,
     port_settings::PortSettings,
@@ -82,7 +82,7 @@ pub struct RdmaPort {
     arrival_memory: std::ops::Range<usize>,
     /// The queues that an engine polls, until an engine takes them over.
     queues: Mutex<Option<PortQueues>>,
-    pub(crate) counters: PortCounters,
+    pub(crate) counters: RdmaPortCounters,
 }
 
 /// The objects that keep the device open.

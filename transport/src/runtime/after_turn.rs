@@ -6,7 +6,7 @@ use ibex_ring::memory::MemoryUse;
 
 use super::{Driver, EventLoop};
 use crate::{
-    connection::{Context, MemoryWanted, Purpose},
+    connection::{Context, MemoryPurpose, MemoryWanted},
     rdma::RdmaPort,
 };
 
@@ -81,7 +81,7 @@ impl MemoryWanted {
             return;
         }
         match purpose {
-            Purpose::Large { sequence, length } => {
+            MemoryPurpose::Large { sequence, length } => {
                 let memory = session.lease_for_arrival(length as usize);
                 session.requests.on_link(|link, _| {
                     let core = &mut link.core;
@@ -89,7 +89,7 @@ impl MemoryWanted {
                     receivers.large_memory(end, sequence, memory, &mut core.common);
                 });
             }
-            Purpose::More {
+            MemoryPurpose::More {
                 sequence,
                 memory,
                 from,
@@ -104,7 +104,7 @@ impl MemoryWanted {
                     receivers.large_memory_grew(end, sequence, to, populated, common);
                 });
             }
-            Purpose::Landings => {
+            MemoryPurpose::Landings => {
                 let blocks = session.lease_landings();
                 session.requests.on_link(|link, _| {
                     let core = &mut link.core;

@@ -37,7 +37,7 @@ use super::{
 use crate::{
     clock,
     connection::{Connection, Context, Surroundings},
-    engine::{self, Engine, Mail, Ready},
+    engine::{self, Engine, Mail, ReadyWires},
     node::{Mark, SessionShared},
     session::EngineId,
     wire::Reports,
@@ -237,7 +237,7 @@ impl EventLoop {
     pub(crate) fn poll(&self) -> bool {
         self.engine
             .try_lock()
-            .is_some_and(|engine| self.turn(engine, &Ready::NOTHING))
+            .is_some_and(|engine| self.turn(engine, &ReadyWires::NOTHING))
     }
 
     /// Runs a turn for a call that does not wait, where callers turn the engine. The turn may take
@@ -295,7 +295,7 @@ impl EventLoop {
             return false;
         };
         if self.engine.is_marked() {
-            return self.turn(engine, &Ready::NOTHING);
+            return self.turn(engine, &ReadyWires::NOTHING);
         }
         let any = engine.ports.has_completions();
         if any {
@@ -313,13 +313,13 @@ impl EventLoop {
         if let Some(mut engine) = self.engine.try_lock()
             && (self.engine.is_marked() || !engine.post_lone_record(session))
         {
-            let moved = self.turn(engine, &Ready::NOTHING);
+            let moved = self.turn(engine, &ReadyWires::NOTHING);
             self.settle_turn(moved);
         }
     }
 
     /// Runs one turn under the lock, and then its wakers without the lock.
-    pub(crate) fn turn(&self, mut engine: MutexGuard<'_, Engine>, ready: &Ready) -> bool {
+    pub(crate) fn turn(&self, mut engine: MutexGuard<'_, Engine>, ready: &ReadyWires) -> bool {
         #[cfg(record_writes)]
         let _turning = ibex_base::sync::recorded::turning(self);
         // This comes after the lock, because a thread that does not get the lock runs no turn.
@@ -447,7 +447,7 @@ impl Drive for EventLoop {
     fn drive(&self) {
         self.inbox.guard_rings();
         let turn = |engine: MutexGuard<'_, Engine>| {
-            let moved = self.turn(engine, &Ready::NOTHING);
+            let moved = self.turn(engine, &ReadyWires::NOTHING);
             if self.engine.has_sleeper() {
                 self.settle();
             }

@@ -6,12 +6,12 @@ use ibex_base::fork;
 use ibex_ring::parking::{Patience, Ticket};
 
 use super::Runtime;
-use crate::node::Event;
+use crate::node::NodeEvent;
 
 impl Runtime {
     /// Returns the next event, and waits for it as long as `patience` says. `None` if there is none
     /// by then, or if the node was closed and no event will come.
-    pub fn next_event(&self, patience: Patience) -> Option<Event> {
+    pub fn next_event(&self, patience: Patience) -> Option<NodeEvent> {
         if fork::is_child() {
             return None;
         }
@@ -28,7 +28,7 @@ impl Runtime {
 
     /// Returns the next event, for a task; `None` if the node was closed and no event will come.
     /// While it is pending, `waker` is left under `held`.
-    pub fn poll_event(&self, held: &mut Option<Ticket>, waker: &Waker) -> Poll<Option<Event>> {
+    pub fn poll_event(&self, held: &mut Option<Ticket>, waker: &Waker) -> Poll<Option<NodeEvent>> {
         if fork::is_child() {
             return Poll::Ready(None);
         }

@@ -176,13 +176,13 @@ impl Runtime {
     /// Returns the counts of each engine and of its sessions, except sessions that the engine has
     /// forgotten.
     #[must_use]
-    pub fn stats(&self) -> Vec<EngineStats> {
+    pub fn stats(&self) -> Vec<EngineCounts> {
         if fork::is_child() {
             return Vec::new();
         }
         let stats = |event_loop: &Arc<EventLoop>| {
             let (turns, connections, ended) = event_loop.with_engine(|engine, _| engine.stats());
-            EngineStats {
+            EngineCounts {
                 engine: event_loop.id(),
                 turns,
                 connections,
@@ -338,7 +338,7 @@ impl Exchange for Runtime {
 
 /// Counts of an engine, and its sessions.
 #[derive(Debug)]
-pub struct EngineStats {
+pub struct EngineCounts {
     /// Number of the engine.
     pub engine: EngineId,
     /// Turns so far.

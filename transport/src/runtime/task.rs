@@ -34,7 +34,7 @@ use ibex_ring::parking::{self, AtSlot, Ticket};
 use super::{Driving, EventLoop, Runtime, brief_looks::BriefLooks};
 use crate::{
     clock,
-    engine::{self, Ready},
+    engine::{self, ReadyWires},
     node::CloseReport,
     wire::{Reactor, Watcher},
 };
@@ -156,7 +156,7 @@ impl EventLoop {
         engine.note_step();
         let mut ready = match steps.set_is_ready {
             true => engine::sleep(&self.epoll, Some(Duration::ZERO)),
-            false => Ready::NOTHING,
+            false => ReadyWires::NOTHING,
         };
         steps.set_is_ready = !ready.is_empty();
         self.reports
@@ -231,7 +231,7 @@ impl EventLoop {
         if self.flushing.is_owed() {
             let mut engine = self.engine.lock();
             engine.note_step();
-            let moved = self.turn(engine, &Ready::NOTHING);
+            let moved = self.turn(engine, &ReadyWires::NOTHING);
             self.settle_turn(moved);
         }
     }

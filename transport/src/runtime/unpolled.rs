@@ -58,7 +58,7 @@ mod tests {
     use super::{super::Driver, *};
     use crate::{
         clock::StoppedClock,
-        engine::Ready,
+        engine::ReadyWires,
         node::Mark,
         runtime::{EventLoop, Runtime, RuntimeConfig},
     };
@@ -94,7 +94,7 @@ mod tests {
     }
 
     fn turn(event_loop: &EventLoop) {
-        event_loop.turn(event_loop.engine.lock(), &Ready::NOTHING);
+        event_loop.turn(event_loop.engine.lock(), &ReadyWires::NOTHING);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::{Driving, EventLoop, Looks, yielding::KEPT};
 use crate::{
     connection::Context,
     endpoint::stall::NOTICE,
-    engine::{self, Engine, Ready},
+    engine::{self, Engine, ReadyWires},
     node::Wait,
 };
 
@@ -330,7 +330,7 @@ impl EventLoop {
             |left| engine::sleep(&self.epoll, left),
         );
         drop(elsewhere);
-        self.turn(self.engine.lock(), &ready.unwrap_or(Ready::NOTHING));
+        self.turn(self.engine.lock(), &ready.unwrap_or(ReadyWires::NOTHING));
     }
 
     /// Runs a turn, and keeps the lock if nothing moved and no work remains for after the lock. A
@@ -340,7 +340,7 @@ impl EventLoop {
         mut engine: MutexGuard<'a, Engine>,
     ) -> Option<MutexGuard<'a, Engine>> {
         let mut context = Context::new(self);
-        let progress = engine.turn(&Ready::NOTHING, &mut context);
+        let progress = engine.turn(&ReadyWires::NOTHING, &mut context);
         if progress || !context.is_empty() {
             drop(engine);
             self.wake(context);
@@ -363,7 +363,7 @@ impl EventLoop {
             self.rouse_somebody();
             return;
         }
-        let moved = self.turn(engine, &Ready::NOTHING);
+        let moved = self.turn(engine, &ReadyWires::NOTHING);
         self.settle_turn(moved);
     }
 

@@ -81,9 +81,9 @@ impl Drop for PassedFd {
 /// This process's end of a session's Unix socket. Dropping it never waits, whatever the peer has
 /// sent.
 #[derive(Debug)]
-pub struct UnixSocket(Option<OwnedFd>);
+pub struct SessionSocket(Option<OwnedFd>);
 
-impl UnixSocket {
+impl SessionSocket {
     /// Takes over a connected socket that no other process has.
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
@@ -91,13 +91,13 @@ impl UnixSocket {
     }
 }
 
-impl AsFd for UnixSocket {
+impl AsFd for SessionSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_ref().expect("it is there until dropped").as_fd()
     }
 }
 
-impl Drop for UnixSocket {
+impl Drop for SessionSocket {
     fn drop(&mut self) {
         if let Some(socket) = self.0.take() {
             close_unix(socket);

@@ -26,16 +26,16 @@ use rustix::{
     net::{RecvFlags, SendFlags, recv, send},
 };
 
-use super::aside::{Peeked, UnixSocket, peek};
+use super::aside::{Peeked, SessionSocket, peek};
 
 /// This process's end of the socket. The engine hears with it, and any holder of a handle rings.
 #[derive(Debug)]
-pub struct Bells(RwLock<Option<UnixSocket>>);
+pub struct Bells(RwLock<Option<SessionSocket>>);
 
 /// Finding of [`Bells::hear`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "an end stays readable"]
-pub enum Heard {
+pub enum BellRead {
     /// Rings: all so far, or as many as are heard at a time.
     Rings,
     /// The peer has closed its end, so no more rings arrive.
@@ -48,7 +48,7 @@ impl Bells {
     /// Takes over a connected `SOCK_SEQPACKET` Unix socket that no other process has.
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
-        Self(RwLock::new(Some(UnixSocket::new(socket))))
+        Self(RwLock::new(Some(SessionSocket::new(socket))))
     }
 
     /// Wakes the peer's engine. Does nothing once [`close`](Self::close) was called. Returns
@@ -73,10 +73,10 @@ impl Bells {
 
     /// Takes the rings so far out of the socket. The caller must look for work afterwards, not
     /// before; otherwise a ring in between is lost.
-    pub fn hear(&self) -> Heard {
+    pub fn hear(&self) -> BellRead {
         let socket = self.socket();
         let Some(socket) = &*socket else {
-            return Heard::Rings;
+            return BellRead::Rings;
         };
         for _ in 0..MOST_RINGS {
             match peek(socket, &mut [0]) {
@@ -84,13 +84,13 @@ impl Bells {
                     let _ = recv(socket, &mut [0; 1][..], RecvFlags::DONTWAIT);
                 }
                 Ok(Peeked::Nothing) => break,
-                Ok(Peeked::Descriptors) => return Heard::Noise,
+                Ok(Peeked::Descriptors) => return BellRead::Noise,
                 // The error means that the peer left rings unheard, which does not matter.
                 Err(Errno::CONNRESET) => {}
-                Ok(Peeked::Bytes(_)) | Err(_) => return Heard::End,
+                Ok(Peeked::Bytes(_)) | Err(_) => return BellRead::End,
             }
         }
-        Heard::Rings
+        BellRead::Rings
     }
 
     /// Closes the socket when the session is over, even if handles are kept longer.
@@ -108,7 +108,7 @@ impl Bells {
         self.socket().as_ref().map(|socket| act(socket.as_fd()))
     }
 
-    fn socket(&self) -> RwLockReadGuard<'_, Option<UnixSocket>> {
+    fn socket(&self) -> RwLockReadGuard<'_, Option<SessionSocket>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -145,10 +145,10 @@ mod tests {
     #[test]
     fn rings_are_readable_until_heard() {
         let (ours, theirs) = bells();
-        assert_eq!(ours.hear(), Heard::Rings);
+        assert_eq!(ours.hear(), BellRead::Rings);
         assert!(theirs.ring() && theirs.ring());
         assert!(is_readable(&ours) && !is_readable(&theirs));
-        assert_eq!(ours.hear(), Heard::Rings);
+        assert_eq!(ours.hear(), BellRead::Rings);
         assert!(!is_readable(&ours));
     }
 
@@ -162,7 +162,7 @@ mod tests {
             }
             let mut heard = 0;
             while is_readable(&theirs) {
-                assert_eq!(theirs.hear(), Heard::Rings);
+                assert_eq!(theirs.hear(), BellRead::Rings);
                 heard += 1;
             }
             assert!(heard > 1, "a bounded number at a time");
@@ -176,7 +176,7 @@ mod tests {
         assert!(ours.ring() && theirs.ring());
         theirs.close();
         assert!(!theirs.ring(), "it is closed");
-        assert_eq!(ours.hear(), Heard::End);
+        assert_eq!(ours.hear(), BellRead::End);
         assert!(ours.ring(), "nobody hears, and nothing happens");
         drop(ours);
     }
@@ -189,7 +189,7 @@ mod tests {
         send_with(&theirs, &RING, &[slow.as_fd()]);
         drop((slow, theirs));
         let hearing = ours.clone();
-        assert_eq!(at_once(move || hearing.hear()), Heard::Noise);
+        assert_eq!(at_once(move || hearing.hear()), BellRead::Noise);
         at_once(move || ours.close());
         drop(other);
     }

@@ -22,7 +22,7 @@ pub struct ControlSegments(Mutex<Vec<SharedSegment>>);
 
 /// The process that may read a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reader {
+pub struct SegmentReader {
     /// The process's number, according to the kernel.
     pub pid: u32,
     /// The incarnation of the process's node, as the node itself states, because process numbers
@@ -32,7 +32,7 @@ pub struct Reader {
 
 #[derive(Debug)]
 struct SharedSegment {
-    reader: Reader,
+    reader: SegmentReader,
     bytes: usize,
     segment: Weak<ControlSegment>,
 }
@@ -44,7 +44,11 @@ impl ControlSegments {
     ///
     /// # Errors
     /// [`MemoryError`] if there is not enough memory.
-    pub fn provide(&self, reader: Option<Reader>, bytes: usize) -> Result<Provided, MemoryError> {
+    pub fn provide(
+        &self,
+        reader: Option<SegmentReader>,
+        bytes: usize,
+    ) -> Result<Provided, MemoryError> {
         let Some(reader) = reader.filter(|_| bytes < MOST_BYTES) else {
             return Ok(Provided::new(ControlSegment::create(bytes, false)?));
         };
@@ -99,7 +103,7 @@ mod tests {
 
     use super::{super::aside::tests::open_descriptors_of, *};
 
-    const READER: Reader = Reader {
+    const READER: SegmentReader = SegmentReader {
         pid: 1,
         incarnation: 2,
     };
@@ -146,7 +150,7 @@ mod tests {
         let all = ControlSegments::default();
         let _alone = all.provide(Some(READER), BYTES).unwrap();
         let ours = all.provide(Some(READER), BYTES).unwrap();
-        let later = Reader {
+        let later = SegmentReader {
             incarnation: 3,
             ..READER
         };

@@ -20,7 +20,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use super::aside::{PassedFd, UnixSocket};
+use super::aside::{PassedFd, SessionSocket};
 
 /// The longest message.
 pub const MAX_MESSAGE_BYTES: usize = 64;
@@ -28,7 +28,7 @@ pub const MAX_MESSAGE_BYTES: usize = 64;
 /// A connected socket that passes descriptors.
 #[derive(Debug)]
 pub struct FdSocket {
-    socket: UnixSocket,
+    socket: SessionSocket,
 }
 
 impl FdSocket {
@@ -36,7 +36,7 @@ impl FdSocket {
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
         Self {
-            socket: UnixSocket::new(socket),
+            socket: SessionSocket::new(socket),
         }
     }
 
@@ -82,8 +82,8 @@ impl FdSocket {
     ///
     /// # Errors
     /// [`FdSocketError`]: the peer broke the protocol, or the kernel refused.
-    pub fn receive(&self) -> Result<Incoming, FdSocketError> {
-        let mut received = Received {
+    pub fn receive(&self) -> Result<PacketRead, FdSocketError> {
+        let mut received = Packet {
             buffer: [0; MAX_MESSAGE_BYTES],
             length: 0,
             fd: None,
@@ -95,7 +95,7 @@ impl FdSocket {
             let mut parts = [IoSliceMut::new(&mut received.buffer)];
             match retry_on_intr(|| recvmsg(&self.socket, &mut parts, &mut control, flags)) {
                 Ok(message) => message,
-                Err(Errno::AGAIN) => return Ok(Incoming::WouldBlock),
+                Err(Errno::AGAIN) => return Ok(PacketRead::WouldBlock),
                 // The peer closed its end while it had unread messages of this end. The kernel
                 // reports that once; messages that the peer sent before can still be received.
                 Err(Errno::CONNRESET) => return self.receive(),
@@ -121,7 +121,7 @@ impl FdSocket {
             return Err(FdSocketError::TooManyDescriptors);
         }
         if is_short {
-            return Ok(Incoming::NotNow);
+            return Ok(PacketRead::NotNow);
         }
         if message.flags.contains(ReturnFlags::TRUNC) {
             return Err(FdSocketError::TooLong);
@@ -129,7 +129,7 @@ impl FdSocket {
         if received.length == 0 {
             // The kernel reports the end this way. A peer that sends an empty message is treated as
             // having ended too.
-            return Ok(Incoming::End);
+            return Ok(PacketRead::End);
         }
         let flags = RecvFlags::DONTWAIT;
         let mut nothing = RecvAncillaryBuffer::default();
@@ -140,7 +140,7 @@ impl FdSocket {
             // that.
             return Err(kernel(Errno::NOMEM));
         }
-        Ok(Incoming::Message(received))
+        Ok(PacketRead::Message(received))
     }
 }
 
@@ -173,9 +173,9 @@ pub enum Outgoing {
 
 /// The result of [`FdSocket::receive`].
 #[derive(Debug)]
-pub enum Incoming {
+pub enum PacketRead {
     /// A message.
-    Message(Received),
+    Message(Packet),
     /// No message is there. Try again when the socket is readable.
     WouldBlock,
     /// The next message comes with a descriptor, and this process may open no more. The message
@@ -187,14 +187,14 @@ pub enum Incoming {
 
 /// A received message.
 #[derive(Debug)]
-pub struct Received {
+pub struct Packet {
     buffer: [u8; MAX_MESSAGE_BYTES],
     length: usize,
     /// The descriptor that came with it; close-on-exec.
     pub fd: Option<PassedFd>,
 }
 
-impl Received {
+impl Packet {
     /// The message's bytes: 1 to [`MAX_MESSAGE_BYTES`].
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -238,9 +238,9 @@ mod tests {
         (FdSocket::new(left), FdSocket::new(right))
     }
 
-    fn message(socket: &FdSocket) -> Received {
+    fn message(socket: &FdSocket) -> Packet {
         match socket.receive().unwrap() {
-            Incoming::Message(message) => message,
+            PacketRead::Message(message) => message,
             other => panic!("no message: {other:?}"),
         }
     }
@@ -289,7 +289,7 @@ mod tests {
         let second = message(&right);
         assert_eq!(second.bytes(), b"without");
         assert!(second.fd.is_none());
-        assert!(matches!(right.receive().unwrap(), Incoming::WouldBlock));
+        assert!(matches!(right.receive().unwrap(), PacketRead::WouldBlock));
     }
 
     #[test]
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(left.send(b"last", None).unwrap(), Outgoing::Sent);
         drop(left);
         assert_eq!(message(&right).bytes(), b"last");
-        assert!(matches!(right.receive().unwrap(), Incoming::End));
+        assert!(matches!(right.receive().unwrap(), PacketRead::End));
         assert_eq!(right.send(b"x", None).unwrap(), Outgoing::End);
     }
 
@@ -315,7 +315,7 @@ mod tests {
         let (left, right) = pair();
         assert_eq!(left.send(b"unread", None).unwrap(), Outgoing::Sent);
         drop(right);
-        assert!(matches!(left.receive().unwrap(), Incoming::End));
+        assert!(matches!(left.receive().unwrap(), PacketRead::End));
     }
 
     #[test]
@@ -360,15 +360,15 @@ mod tests {
         );
         drop(file_fd);
         assert!(
-            matches!(other_end.receive().unwrap(), Incoming::WouldBlock),
+            matches!(other_end.receive().unwrap(), PacketRead::WouldBlock),
             "still in flight"
         );
         drop((left, right));
         // A closing thread, which may be delayed, closes the descriptor.
-        while matches!(other_end.receive().unwrap(), Incoming::WouldBlock) {
+        while matches!(other_end.receive().unwrap(), PacketRead::WouldBlock) {
             std::thread::yield_now();
         }
-        assert!(matches!(other_end.receive().unwrap(), Incoming::End));
+        assert!(matches!(other_end.receive().unwrap(), PacketRead::End));
     }
 
     #[test]

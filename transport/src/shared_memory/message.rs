@@ -6,14 +6,16 @@
 //! means a broken peer.
 #![forbid(unsafe_code)]
 
-/// The longest encoding of any [`Message`].
+use ibex_protocol::format::control::Role;
+
+/// The longest encoding of any [`ShmMessage`].
 pub const MAX_ENCODED_BYTES: usize = 33;
 
 const _: () = assert!(MAX_ENCODED_BYTES <= super::MAX_MESSAGE_BYTES);
 
 /// A message between the two sides of a shared-memory session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum ShmMessage {
     /// The first message of each side.
     Hello {
         /// True if the sleeper's half of a doorbell is
@@ -24,7 +26,7 @@ pub enum Message {
     /// A control segment of the process that sends this message; its descriptor comes with the
     /// message.
     Control {
-        /// The index by which [`Message::End`] names the segment.
+        /// The index by which [`ShmMessage::End`] names the segment.
         index: u32,
     },
     /// The place where an end of a channel publishes its counters.
@@ -74,15 +76,6 @@ pub enum Message {
     },
 }
 
-/// An end of a channel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// The end that sends.
-    Sender,
-    /// The end that receives.
-    Receiver,
-}
-
 /// The rule about a descriptor that comes with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attachment {
@@ -106,7 +99,7 @@ impl Attachment {
     }
 }
 
-impl Message {
+impl ShmMessage {
     /// Returns the rule for this message's descriptor.
     #[must_use]
     pub fn attachment(&self) -> Attachment {
@@ -346,24 +339,24 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn any_message() -> impl Strategy<Value = Message> {
+    fn any_message() -> impl Strategy<Value = ShmMessage> {
         prop_oneof![
-            any::<bool>().prop_map(|asymmetry| Message::Hello { asymmetry }),
-            any::<u32>().prop_map(|index| Message::Control { index }),
-            any::<u32>().prop_map(|end| Message::Rest { end }),
+            any::<bool>().prop_map(|asymmetry| ShmMessage::Hello { asymmetry }),
+            any::<u32>().prop_map(|index| ShmMessage::Control { index }),
+            any::<u32>().prop_map(|end| ShmMessage::Rest { end }),
             any::<(u32, bool, u32, u32)>().prop_map(|(end, sends, segment, block)| {
                 let role = if sends { Role::Sender } else { Role::Receiver };
-                Message::End {
+                ShmMessage::End {
                     end,
                     role,
                     segment,
                     block,
                 }
             }),
-            any::<(u32, u64)>().prop_map(|(end, capacity)| Message::Ring { end, capacity }),
-            any::<(u32, u64)>().prop_map(|(end, slots)| Message::Forget { end, slots }),
+            any::<(u32, u64)>().prop_map(|(end, capacity)| ShmMessage::Ring { end, capacity }),
+            any::<(u32, u64)>().prop_map(|(end, slots)| ShmMessage::Forget { end, slots }),
             any::<(u32, u64, u32, u64, u64)>().prop_map(
-                |(end, sequence, slot, length, capacity)| Message::Large {
+                |(end, sequence, slot, length, capacity)| ShmMessage::Large {
                     end,
                     sequence,
                     slot,
@@ -376,11 +369,14 @@ mod tests {
 
     #[test]
     fn the_encoding_of_each_message_is_unchanged() {
-        let encoded = |message: Message| message.encode().as_ref().to_vec();
-        assert_eq!(encoded(Message::Hello { asymmetry: true }), [1, 1]);
-        assert_eq!(encoded(Message::Control { index: 0x0102 }), [2, 2, 1, 0, 0]);
+        let encoded = |message: ShmMessage| message.encode().as_ref().to_vec();
+        assert_eq!(encoded(ShmMessage::Hello { asymmetry: true }), [1, 1]);
         assert_eq!(
-            encoded(Message::End {
+            encoded(ShmMessage::Control { index: 0x0102 }),
+            [2, 2, 1, 0, 0]
+        );
+        assert_eq!(
+            encoded(ShmMessage::End {
                 end: 7,
                 role: Role::Receiver,
                 segment: 1,
@@ -389,13 +385,13 @@ mod tests {
             [3, 2, 7, 0, 0, 0, 1, 0, 0, 0, 255, 0, 0, 0]
         );
         assert_eq!(
-            encoded(Message::Ring {
+            encoded(ShmMessage::Ring {
                 end: 7,
                 capacity: 1 << 20
             }),
             [4, 7, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0]
         );
-        let large = Message::Large {
+        let large = ShmMessage::Large {
             end: 7,
             sequence: 9,
             slot: 3,
@@ -409,17 +405,17 @@ mod tests {
 
     #[test]
     fn an_attachment_is_checked_by_kind() {
-        let hello = Message::Hello { asymmetry: true }.attachment();
+        let hello = ShmMessage::Hello { asymmetry: true }.attachment();
         assert!(hello.allows(false) && !hello.allows(true));
-        assert!(!Message::Control { index: 0 }.attachment().allows(false));
-        let end = Message::End {
+        assert!(!ShmMessage::Control { index: 0 }.attachment().allows(false));
+        let end = ShmMessage::End {
             end: 0,
             role: Role::Sender,
             segment: 0,
             block: 0,
         };
         assert!(end.attachment().allows(false) && !end.attachment().allows(true));
-        let large = Message::Large {
+        let large = ShmMessage::Large {
             end: 0,
             sequence: 1,
             slot: 0,
@@ -432,23 +428,26 @@ mod tests {
     #[test]
     fn decoding_a_wrong_message_names_the_fault() {
         assert_eq!(
-            Message::decode(&[]),
+            ShmMessage::decode(&[]),
             Err(Malformed::TooShort { missing: 1 })
         );
-        assert_eq!(Message::decode(&[0; 8]), Err(Malformed::Kind { kind: 0 }));
         assert_eq!(
-            Message::decode(&[CONTROL, 1]),
+            ShmMessage::decode(&[0; 8]),
+            Err(Malformed::Kind { kind: 0 })
+        );
+        assert_eq!(
+            ShmMessage::decode(&[CONTROL, 1]),
             Err(Malformed::TooShort { missing: 3 })
         );
         assert_eq!(
-            Message::decode(&[HELLO, 2]),
+            ShmMessage::decode(&[HELLO, 2]),
             Err(Malformed::Field {
                 name: "asymmetry",
                 value: 2
             })
         );
         assert_eq!(
-            Message::decode(&[HELLO, 1, 9]),
+            ShmMessage::decode(&[HELLO, 1, 9]),
             Err(Malformed::TooLong {
                 kind: HELLO,
                 surplus: 1
@@ -459,7 +458,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_message_is_decoded_as_it_was_encoded(message in any_message()) {
-            prop_assert_eq!(Message::decode(message.encode().as_ref()), Ok(message));
+            prop_assert_eq!(ShmMessage::decode(message.encode().as_ref()), Ok(message));
         }
 
         #[test]
@@ -469,9 +468,9 @@ mod tests {
         ) {
             let encoded = message.encode();
             let bytes = encoded.as_ref();
-            prop_assert!(Message::decode(&bytes[..cut.index(bytes.len())]).is_err());
+            prop_assert!(ShmMessage::decode(&bytes[..cut.index(bytes.len())]).is_err());
             let longer = [bytes, &[0]].concat();
-            prop_assert!(Message::decode(&longer).is_err());
+            prop_assert!(ShmMessage::decode(&longer).is_err());
         }
 
         /// Checks that each packet that decodes has exactly one encoding.
@@ -479,7 +478,7 @@ mod tests {
         fn garbage_never_panics_and_has_one_encoding(
             bytes in prop::collection::vec(prop_oneof![0u8..7, any::<u8>()], 0..64)
         ) {
-            if let Ok(message) = Message::decode(&bytes) {
+            if let Ok(message) = ShmMessage::decode(&bytes) {
                 let encoded = message.encode();
                 prop_assert_eq!(encoded.as_ref(), bytes.as_slice());
             }

@@ -19,13 +19,13 @@ mod ring_segment;
 mod sealed;
 mod unix_wires;
 
-pub use aside::{PassedFd, UnixSocket, close_unix, is_held_up};
-pub use bells::{Bells, Heard};
+pub use aside::{PassedFd, SessionSocket, close_unix, is_held_up};
+pub use bells::{BellRead, Bells};
 pub use control_segment::{
     ControlBlock, PeerControlSegment, SegmentShare, most_segments, segment_bytes,
 };
-pub use control_segments::{ControlSegments, Provided, Reader};
-pub use fd_socket::{FdSocket, FdSocketError, Incoming, MAX_MESSAGE_BYTES, Outgoing, Received};
+pub use control_segments::{ControlSegments, Provided, SegmentReader};
+pub use fd_socket::{FdSocket, FdSocketError, MAX_MESSAGE_BYTES, Outgoing, Packet, PacketRead};
 pub use message_segment::{MESSAGE_SLOTS, MessageSegment, MessageSlots, PassedSegment};
 pub use message_segment_pool::{MessageSegmentPool, MessageSlot};
 pub use ring_segment::RingSegment;

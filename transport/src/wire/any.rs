@@ -8,13 +8,13 @@ use ibex_ring::memory::MemoryError;
 #[cfg(feature = "pipe")]
 use super::pipe::PipeWire;
 use super::{
-    Frames, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireParts, WireSocket,
+    Frames, MessageMemory, Received, SendRingMemory, Shut, Tools, Wire, WireParts, WireSocket,
     WireStart,
     stream::{Layer, StreamWire},
     wire_path::WirePath,
 };
 #[cfg(any(test, feature = "verbs"))]
-use super::{Heard, WireNews, queue_pair::QueuePairWire};
+use super::{NewsOutcome, WireNews, queue_pair::QueuePairWire};
 use crate::session::{EndCause, SessionCounters};
 
 /// The wire of a session, or none.
@@ -130,7 +130,12 @@ impl Wire for AnyWire {
 
     #[cfg(any(test, feature = "verbs"))]
     #[inline(always)]
-    fn hear<F: Frames>(&mut self, news: WireNews<'_>, frames: &mut F, tools: &mut Tools) -> Heard {
+    fn hear<F: Frames>(
+        &mut self,
+        news: WireNews<'_>,
+        frames: &mut F,
+        tools: &mut Tools,
+    ) -> NewsOutcome {
         forward!(self, wire => wire.hear(news, frames, tools), news.turn_away())
     }
 
@@ -181,7 +186,7 @@ impl Wire for AnyWire {
 
     fn register<'a>(
         &self,
-        ring: Option<&mut RingMemory>,
+        ring: Option<&mut SendRingMemory>,
         messages: impl Iterator<Item = &'a mut MessageMemory>,
     ) -> Result<(), MemoryError> {
         forward!(self, wire => wire.register(ring, messages), Ok(()))

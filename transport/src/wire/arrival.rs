@@ -69,7 +69,7 @@ pub(super) fn take_whole<F: Frames, M: Into<FrameMemory>>(
     records: impl FnOnce(Range<usize>, u64) -> Arrived<M>,
     frames: &mut F,
     tools: &mut Tools,
-) -> Result<(), Fault> {
+) -> Result<(), FrameRefusal> {
     let cut = |length| PeerMisbehaved::CutFrame {
         arrived: frame.len() as u64,
         length,
@@ -164,7 +164,7 @@ impl From<BufferLease> for FrameMemory {
 
 /// The reason why a frame could not be handed on.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Fault {
+pub(crate) enum FrameRefusal {
     #[error("it broke the protocol: {0}")]
     Peer(#[from] PeerMisbehaved),
     #[error(transparent)]

@@ -36,16 +36,16 @@ use ibex_protocol::{
 use ibex_ring::memory::MemoryError;
 
 pub(crate) use any::AnyWire;
-pub(crate) use arrival::{Arrived, Fault, FrameMemory};
+pub(crate) use arrival::{Arrived, FrameMemory, FrameRefusal};
 pub(crate) use epoll_token::EpollToken;
 pub(crate) use granted_block::GrantedBlock;
 #[cfg(any(test, feature = "verbs"))]
-pub(crate) use news::{Heard, Stray, WireNews};
+pub(crate) use news::{NewsOutcome, Stray, WireNews};
 pub use parts::WireParts;
 pub(crate) use parts::WireStart;
 pub(crate) use reactor::{Reactor, Reports};
 pub use reactor::{Rearm, Watcher};
-pub(crate) use send_memory::{MessageBytes, MessageMemory, RingMemory, register_with};
+pub(crate) use send_memory::{MessageBytes, MessageMemory, SendRingMemory, register_with};
 pub(crate) use socket::WireSocket;
 pub(crate) use tools::Tools;
 pub(crate) use turn_share::PASSED_PER_TURN;
@@ -92,7 +92,7 @@ pub(crate) trait Wire {
         news: WireNews<'_>,
         _frames: &mut F,
         _tools: &mut Tools,
-    ) -> Heard {
+    ) -> NewsOutcome {
         news.turn_away()
     }
 
@@ -152,7 +152,7 @@ pub(crate) trait Wire {
     /// long.
     fn register<'a>(
         &self,
-        _ring: Option<&mut RingMemory>,
+        _ring: Option<&mut SendRingMemory>,
         _messages: impl Iterator<Item = &'a mut MessageMemory>,
     ) -> Result<(), MemoryError> {
         Ok(())
@@ -219,7 +219,7 @@ pub(crate) trait Frames {
     fn locate(&self, body: Body) -> Option<(NonNull<u8>, usize)>;
 
     /// Returns the ring of a sending end.
-    fn ring(&self, end: u32) -> Option<&RingMemory>;
+    fn ring(&self, end: u32) -> Option<&SendRingMemory>;
 
     /// Returns a large message that a sending end is sending.
     fn message(&self, end: u32, sequence: u64) -> Option<&MessageMemory>;
@@ -236,7 +236,7 @@ pub(crate) trait Frames {
         end: u32,
         arrived: Arrived<M>,
         tools: &mut Tools,
-    ) -> Result<(), Fault>;
+    ) -> Result<(), FrameRefusal>;
 
     /// Returns whether the next bytes may belong to a large message.
     fn expects_chunk(&self) -> bool;
@@ -285,7 +285,7 @@ pub(crate) enum Received {
     /// Bytes arrived over a connection that must not carry any.
     Strayed,
     /// A frame was refused.
-    Refused(Box<Fault>),
+    Refused(Box<FrameRefusal>),
 }
 
 /// The progress of a wire that ends.

@@ -2,7 +2,7 @@
 
 use ibex_verbs::{AsyncEvent, WorkCompletion};
 
-use super::Fault;
+use super::FrameRefusal;
 use crate::{rdma::SharedReceives, session::EndCause};
 
 /// News of the device that carries a wire's frames.
@@ -20,17 +20,17 @@ pub(crate) enum WireNews<'a> {
 impl WireNews<'_> {
     /// Drops news of a wire that is gone. A buffer that comes with the news may be used again.
     #[cold]
-    pub(super) fn turn_away(self) -> Heard {
+    pub(super) fn turn_away(self) -> NewsOutcome {
         if let Self::Completed(completion, Some(shared)) = self {
             let _ = shared.complete(completion.id());
         }
-        Heard::Stray
+        NewsOutcome::Stray
     }
 }
 
 /// The consequence of news of a wire.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum NewsOutcome {
     /// The news has no consequence.
     Nothing,
     /// Output or a credit report may follow.
@@ -38,7 +38,7 @@ pub(crate) enum Heard {
     /// The news concerns nothing that the wire has.
     Stray,
     /// A frame was refused.
-    Refused(Box<Fault>),
+    Refused(Box<FrameRefusal>),
     /// The wire has broken.
     Broke(Box<EndCause>),
 }

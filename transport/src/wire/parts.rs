@@ -6,7 +6,7 @@ use ibex_protocol::session::{DataPath, WireTerms};
 use ibex_tls::Tls;
 
 use super::{
-    AnyWire, MessageMemory, RingMemory, Tools, WireSocket, register_with,
+    AnyWire, MessageMemory, SendRingMemory, Tools, WireSocket, register_with,
     stream::{Layer, say_last_word},
     wire_path::WirePath,
 };
@@ -57,7 +57,7 @@ impl WireParts {
     pub(crate) fn take_memory<'a, M>(
         &self,
         path: &FramePath,
-        mut memory: impl Iterator<Item = (Option<&'a mut RingMemory>, M)>,
+        mut memory: impl Iterator<Item = (Option<&'a mut SendRingMemory>, M)>,
     ) -> Result<(), String>
     where
         M: Iterator<Item = &'a mut MessageMemory>,

@@ -20,7 +20,7 @@ use ibex_protocol::{
 };
 
 use super::{
-    Arrived, Fault, Frames, Received, Tools, Wire, WireSocket,
+    Arrived, FrameRefusal, Frames, Received, Tools, Wire, WireSocket,
     arrival::{note_credit, take_whole},
     stream::inbound::Inbound,
 };
@@ -69,7 +69,7 @@ impl PipeWire {
         }
     }
 
-    fn take<F: Frames>(&mut self, frames: &mut F, tools: &mut Tools) -> Result<(), Fault> {
+    fn take<F: Frames>(&mut self, frames: &mut F, tools: &mut Tools) -> Result<(), FrameRefusal> {
         while !frames.is_over()
             && let Some(frame) = { lock(&self.from_peer).pop_front() }
         {

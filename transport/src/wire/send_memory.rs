@@ -15,14 +15,14 @@ use crate::{
 
 /// The ring of a sending end.
 #[derive(Debug)]
-pub(crate) struct RingMemory {
+pub(crate) struct SendRingMemory {
     /// Keeps the ring until none of its bytes wait to be written.
     lease: Arc<RingLease>,
     /// The ring as a device sends from it.
     registered: Option<Arc<RegisteredRing>>,
 }
 
-impl RingMemory {
+impl SendRingMemory {
     /// Takes over a ring, which its handle has registered if the path requires that.
     pub(crate) fn new(lease: Arc<RingLease>, path: &FramePath) -> Self {
         let registered = path
@@ -171,7 +171,7 @@ fn copied(slice: &RegionSlice) -> Result<LargeLease, MemoryError> {
 /// Registers memory to send from with a device, unless it is registered already.
 pub(crate) fn register_with<'a>(
     rdma_port: &RdmaPort,
-    ring: Option<&mut RingMemory>,
+    ring: Option<&mut SendRingMemory>,
     mut messages: impl Iterator<Item = &'a mut MessageMemory>,
 ) -> Result<(), MemoryError> {
     if let Some(ring) = ring {

@@ -8,7 +8,7 @@ use ibex_protocol::{
         counters::Counters,
         frame::{EXTENSION_BYTES, Extension, FrameHeader, FrameKind, HEADER_BYTES},
     },
-    session::{Arrival, Body, Event, Session},
+    session::{Arrival, Body, Session, SessionEvent},
     transfer::{
         eager_write::{LANDING_BYTES, LANDINGS_PER_CHANNEL},
         rendezvous::{LARGE_PER_CHANNEL, RemoteMemory},
@@ -150,7 +150,7 @@ impl Victim {
     fn handle_events(&mut self) {
         while let Some(event) = self.session.poll_event() {
             match event {
-                Event::LargeAnnounced {
+                SessionEvent::LargeAnnounced {
                     end,
                     sequence,
                     length,
@@ -169,7 +169,7 @@ impl Victim {
                         None => self.session.grant(end, sequence, length),
                     }
                 }
-                Event::Counted { end, counters } => {
+                SessionEvent::Counted { end, counters } => {
                     assert_eq!(end, 1);
                     let Counters {
                         received,
@@ -180,14 +180,14 @@ impl Victim {
                     assert!(self.ring.published >= received);
                     assert!(received >= released && released >= acknowledged);
                 }
-                Event::PeerClosed {
+                SessionEvent::PeerClosed {
                     end: end @ (2 | 3), ..
                 } => {
                     let counters = &self.receivers[end as usize - 2].released;
                     self.session
                         .close_receiver(end, counters, CloseReason::Dropped);
                 }
-                Event::Goodbye { .. } => self.has_heard_goodbye = true,
+                SessionEvent::Goodbye { .. } => self.has_heard_goodbye = true,
                 _ => {}
             }
         }

@@ -21,6 +21,8 @@ pub(super) struct Census {
     pub(super) questions: Vec<String>,
     /// Types and traits, each behind its crate and modules.
     pub(super) types: Vec<(Vec<String>, String)>,
+    /// Those of them outside the twins `absent*.rs`, each once where two of a module are behind `cfg`.
+    named: BTreeSet<(Vec<String>, String)>,
     /// The places and types of the functions of inherent `impl`s.
     methods: Vec<(Vec<String>, String)>,
     traits: Vec<String>,
@@ -55,6 +57,8 @@ impl Census {
         self.lines += source.lines;
         let words = &source.words;
         let text = |at: usize| words.get(at).map_or("", |word| &word.text[..]);
+        let file = Path::new(&source.path).file_name();
+        let is_twin = file.is_some_and(|file| file.to_string_lossy().starts_with("absent"));
         let (mut files, mut path) = (Vec::new(), None);
         let (mut blocks, mut next) = (Vec::new(), Block::Other);
         for (at, word) in words.iter().enumerate() {
@@ -78,6 +82,9 @@ impl Census {
                 "struct" | "enum" | "union" | "type" | "trait" if is_item && is_name(&name) => {
                     if word.text == "trait" {
                         self.traits.push(name.clone());
+                    }
+                    if !is_twin {
+                        self.named.insert((place.clone(), name.clone()));
                     }
                     self.types.push((place, name));
                 }
@@ -138,7 +145,7 @@ impl Census {
     /// Returns the names that several types have, but those that each module may have.
     pub(super) fn shared_names(&self) -> Vec<String> {
         let mut counts = BTreeMap::<&str, usize>::new();
-        self.types
+        self.named
             .iter()
             .for_each(|(_, name)| *counts.entry(name).or_default() += 1);
         let is_shared = |(name, count): &(&str, usize)| *count > 1 && !ANYWHERE.contains(name);

@@ -203,6 +203,23 @@ mod tests {}
         assert_eq!(census.methods(), methods);
     }
 
+    /// A build without a feature has other types of the same names.
+    #[test]
+    fn a_type_behind_a_condition_has_its_name_alone() {
+        let mut census = Census::default();
+        let mut take_in = |path, text, module: &str| {
+            let place = vec![String::new(), module.to_owned()];
+            let source = Source::new(path, text, place).expect("Rust");
+            assert!(census.take_in(Path::new(""), &source).is_empty());
+            census.shared_names()
+        };
+        let both = "#[cfg(unix)] type Port = u16; #[cfg(not(unix))] type Port = u32;";
+        assert!(take_in("src/ports.rs", both, "ports").is_empty());
+        assert!(take_in("src/absent_ports.rs", "struct Port;", "absent").is_empty());
+        let shared = take_in("src/other.rs", "struct Port;", "other");
+        assert_eq!(shared, ["Port: 2"]);
+    }
+
     #[test]
     fn a_count_that_rises_is_refused() {
         let text = "# about\n\nname                before  most  aim\nlines of code           70    60   50\n";

@@ -5,8 +5,8 @@ use super::{AcceptorEvent, AcceptorPart, ReadyCondition, ResumeAnswer, State};
 use crate::error::HandshakeError;
 use crate::fabric::VerbsDevice;
 use crate::identity::{Incarnation, NodeIdentity};
-use crate::message::{Endpoint, Message, Resumed, ShmEndpoint, VerbsEndpoint};
-use crate::negotiate::{self, End};
+use crate::message::{Endpoint, HandshakeMessage, Resumed, ShmEndpoint, VerbsEndpoint};
+use crate::negotiate::{self, Party};
 
 impl Handshake<AcceptorPart> {
     /// Notes that this process, which may open `limit` files, can open too few for a new session.
@@ -17,7 +17,7 @@ impl Handshake<AcceptorPart> {
         part.shortage = Some(limit);
         if let State::AwaitListening(..) = part.state {
             part.state = State::Over;
-            let end = End::Acceptor;
+            let end = Party::Acceptor;
             conversation.fail(HandshakeError::Descriptors { end, limit });
         }
     }
@@ -30,7 +30,7 @@ impl Handshake<AcceptorPart> {
                 let endpoint = Endpoint::Shm(ShmEndpoint {
                     token: part.entropy.token.clone(),
                 });
-                conversation.send(&Message::Endpoint(endpoint));
+                conversation.send(&HandshakeMessage::Endpoint(endpoint));
                 part.state = State::AwaitReady {
                     terms,
                     choice,
@@ -65,10 +65,10 @@ impl Handshake<AcceptorPart> {
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
             (State::AwaitPrepared(terms, choice), Ok(ours)) => {
                 part.state = State::AwaitPair(terms, choice, ours.gid_type);
-                conversation.send(&Message::Endpoint(Endpoint::Verbs(ours)));
+                conversation.send(&HandshakeMessage::Endpoint(Endpoint::Verbs(ours)));
             }
             (State::AwaitPrepared(terms, choice), Err(why)) => {
-                let why = End::Acceptor.cannot_prepare(&why);
+                let why = Party::Acceptor.cannot_prepare(&why);
                 part.decline(conversation, terms, choice.fabric, &why);
             }
             (State::AwaitResumePrepared(answer, theirs), Ok(ours)) => {
@@ -81,7 +81,7 @@ impl Handshake<AcceptorPart> {
                 }
             }
             (State::AwaitResumePrepared(..), Err(why)) => {
-                let why = End::Acceptor.cannot_prepare(&why);
+                let why = Party::Acceptor.cannot_prepare(&why);
                 conversation.fail(HandshakeError::not_over_verbs(&why));
             }
             (state, _) => part.state = state,
@@ -98,17 +98,17 @@ impl Handshake<AcceptorPart> {
             }
             (State::AwaitConnected(terms, choice, _), Err(why)) => {
                 part.deferred.push_back(AcceptorEvent::ClosePair);
-                let why = End::Acceptor.cannot_connect(&why);
+                let why = Party::Acceptor.cannot_connect(&why);
                 part.decline(conversation, terms, choice.fabric, &why);
             }
             (State::AwaitResumeConnected(answer, ours), Ok(())) => {
                 let ResumeAnswer { session, proof } = answer;
-                conversation.send(&Message::Resumed(Resumed { proof }));
-                conversation.send(&Message::Endpoint(Endpoint::Verbs(*ours)));
+                conversation.send(&HandshakeMessage::Resumed(Resumed { proof }));
+                conversation.send(&HandshakeMessage::Endpoint(Endpoint::Verbs(*ours)));
                 part.state = State::AwaitResumeReady(session);
             }
             (State::AwaitResumeConnected(..), Err(why)) => {
-                let why = End::Acceptor.cannot_connect(&why);
+                let why = Party::Acceptor.cannot_connect(&why);
                 conversation.fail(HandshakeError::not_over_verbs(&why));
             }
             (state, _) => part.state = state,

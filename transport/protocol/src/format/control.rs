@@ -29,7 +29,7 @@ use crate::{
     credit::session::CONTROL_RESERVE_BYTES,
     transfer::{eager_write::LandingId, rendezvous::RemoteMemory},
 };
-use reader::Reader;
+use reader::ControlReader;
 use writer::{Writer, cut};
 
 /// A control message.
@@ -308,7 +308,7 @@ impl Control {
 
     /// Reads one message; trailing bytes are an error.
     pub fn decode(bytes: &[u8]) -> Result<Self, MalformedControl> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = ControlReader::new(bytes);
         let message = match reader.byte()? {
             OPEN => Control::Open {
                 end: reader.end()?,

@@ -1,7 +1,7 @@
 //! The path of a session's messages, and what the protocol does differently on each path.
 #![forbid(unsafe_code)]
 
-use super::{End, EndState, PeerMisbehaved, receive_channel::ReceiveChannel};
+use super::{EndChannel, LocalEnd, PeerMisbehaved, receive_channel::ReceiveChannel};
 
 /// The path of a session's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl DataPath {
     }
 }
 
-impl End {
+impl LocalEnd {
     /// Returns whether the peer's end is open for records in frames.
     #[inline(always)]
     pub(super) fn takes_records(&self, path: DataPath) -> bool {
@@ -32,12 +32,12 @@ impl End {
     }
 }
 
-impl EndState {
+impl EndChannel {
     /// Returns the channel of an open receiving end, if records arrive and counters go out in
     /// frames.
     pub(super) fn framed_receiver(&mut self, path: DataPath) -> Option<&mut ReceiveChannel> {
         match (path, self) {
-            (DataPath::Framed, EndState::Receiver(Some(channel))) => Some(channel),
+            (DataPath::Framed, EndChannel::Receiver(Some(channel))) => Some(channel),
             _ => None,
         }
     }

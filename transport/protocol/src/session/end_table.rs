@@ -18,7 +18,7 @@ mod tests;
 mod turns;
 
 use super::{
-    CannotOpen, DataPath, Event, PeerMisbehaved, receive_channel::ReceiveChannel,
+    CannotOpen, DataPath, PeerMisbehaved, SessionEvent, receive_channel::ReceiveChannel,
     send_channel::SendChannel,
 };
 use crate::{
@@ -34,7 +34,7 @@ use turns::EndTurns;
 /// The ends of a session's channels, on both sides, and their turns to send and to tell news.
 #[derive(Debug)]
 pub struct EndTable {
-    pub(super) entries: IdMap<End>,
+    pub(super) entries: IdMap<LocalEnd>,
     next: u32,
     /// The newest end that the peer opened.
     pub(super) newest_of_peer: u32,
@@ -47,12 +47,12 @@ pub struct EndTable {
 
 /// An end of this side.
 #[derive(Debug)]
-pub(crate) struct End {
+pub(crate) struct LocalEnd {
     pub(super) name: Arc<str>,
     pub(super) spec: Arc<ChannelSpec>,
     /// The peer's id of the other end, once both are open.
     pub(super) peer: Option<u32>,
-    pub(super) state: EndState,
+    pub(super) state: EndChannel,
     /// The local handle was dropped.
     pub(super) closed_here: bool,
     /// Another end of the name and role may be opened here.
@@ -70,16 +70,16 @@ pub(crate) struct End {
 }
 
 #[derive(Debug)]
-pub(crate) enum EndState {
+pub(crate) enum EndChannel {
     Sender(Box<SendChannel>),
     Receiver(Option<Box<ReceiveChannel>>),
 }
 
-impl EndState {
+impl EndChannel {
     pub(super) fn role(&self) -> Role {
         match self {
-            EndState::Sender(_) => Role::Sender,
-            EndState::Receiver(_) => Role::Receiver,
+            EndChannel::Sender(_) => Role::Sender,
+            EndChannel::Receiver(_) => Role::Receiver,
         }
     }
 }
@@ -131,7 +131,7 @@ impl EndTable {
         limit: usize,
         is_live: bool,
     ) -> Result<(u32, Control), CannotOpen> {
-        let is_open = |end: &End| {
+        let is_open = |end: &LocalEnd| {
             end.state.role() == role && end.name == name && !end.closed_here && !end.name_is_free
         };
         if self.entries.values().any(is_open) {
@@ -143,14 +143,14 @@ impl EndTable {
         let end = self.next;
         self.next += 1;
         let state = match role {
-            Role::Sender => EndState::Sender(Box::new(SendChannel {
+            Role::Sender => EndChannel::Sender(Box::new(SendChannel {
                 // Without wires, no end may enter the ready queue, so the end counts as queued.
                 queued: !is_live,
                 ..SendChannel::default()
             })),
-            Role::Receiver => EndState::Receiver(None),
+            Role::Receiver => EndChannel::Receiver(None),
         };
-        let entry = End {
+        let entry = LocalEnd {
             name,
             spec,
             peer: None,
@@ -183,7 +183,7 @@ impl EndTable {
             entry.closed_here = true;
             let reason = entry.closing.map_or(reason, |(_, first)| first);
             entry.closing = Some((final_sequence, reason));
-            if let EndState::Sender(channel) = &mut entry.state {
+            if let EndChannel::Sender(channel) = &mut entry.state {
                 channel.closing = entry.closing;
             }
         }
@@ -215,7 +215,7 @@ impl EndTable {
 
     /// Removes an end that is gone on both sides. Returns whether it was.
     pub(super) fn remove_if_over(&mut self, end: u32) -> bool {
-        let over = |entry: &&End| entry.close_is_out && entry.heard_close;
+        let over = |entry: &&LocalEnd| entry.close_is_out && entry.heard_close;
         let Some(entry) = self.entries.get(end).filter(over) else {
             return false;
         };
@@ -231,21 +231,21 @@ impl EndTable {
 
     pub(super) fn sender_mut(&mut self, end: u32) -> Option<&mut SendChannel> {
         match &mut self.entries.get_mut(end)?.state {
-            EndState::Sender(channel) => Some(channel),
-            EndState::Receiver(_) => None,
+            EndChannel::Sender(channel) => Some(channel),
+            EndChannel::Receiver(_) => None,
         }
     }
 
     fn receiver(&self, end: u32) -> Option<&ReceiveChannel> {
         match &self.entries.get(end)?.state {
-            EndState::Receiver(channel) => channel.as_deref(),
-            EndState::Sender(_) => None,
+            EndChannel::Receiver(channel) => channel.as_deref(),
+            EndChannel::Sender(_) => None,
         }
     }
 
     pub(super) fn receiver_mut(&mut self, end: u32) -> Option<&mut ReceiveChannel> {
         match &mut self.entries.get_mut(end)?.state {
-            EndState::Receiver(Some(channel)) => Some(channel),
+            EndChannel::Receiver(Some(channel)) => Some(channel),
             _ => None,
         }
     }
@@ -258,7 +258,11 @@ impl EndTable {
 
     /// Our end that is paired with the peer's, and its id.
     #[inline(always)]
-    pub(super) fn paired_entry(&mut self, role: Role, peer_end: u32) -> Option<(u32, &mut End)> {
+    pub(super) fn paired_entry(
+        &mut self,
+        role: Role,
+        peer_end: u32,
+    ) -> Option<(u32, &mut LocalEnd)> {
         let end = *self.by_peer[role as usize].get(peer_end)?;
         Some((end, self.entries.get_mut(end)?))
     }
@@ -285,7 +289,7 @@ impl EndTable {
     /// The peer's ends that count against the limit. Ends that did not fit ours and that the peer
     /// has closed do not count: both sides knew of the mismatch without a message.
     pub(super) fn of_peer(&self) -> usize {
-        let is_over = |end: &&End| end.is_mismatched && end.heard_close;
+        let is_over = |end: &&LocalEnd| end.is_mismatched && end.heard_close;
         let over = self.entries.values().filter(is_over).count();
         let paired: usize = self.by_peer.iter().map(IdMap::len).sum();
         self.unpaired.len() + paired - over
@@ -293,7 +297,7 @@ impl EndTable {
 
     /// Returns whether no sending end is left that has to say its close.
     pub(super) fn all_senders_ended(&self) -> bool {
-        let has_ended = |end: &End| end.close_is_out || end.closed_there;
+        let has_ended = |end: &LocalEnd| end.close_is_out || end.closed_there;
         self.entries
             .values()
             .all(|end| end.state.role() == Role::Receiver || has_ended(end))
@@ -313,8 +317,8 @@ impl EndTable {
     #[must_use]
     pub fn alignment(&self, end: u32) -> Option<usize> {
         match &self.entries.get(end)?.state {
-            EndState::Sender(channel) => Some(channel.alignment),
-            EndState::Receiver(channel) => Some(channel.as_ref()?.alignment),
+            EndChannel::Sender(channel) => Some(channel.alignment),
+            EndChannel::Receiver(channel) => Some(channel.as_ref()?.alignment),
         }
     }
 
@@ -350,7 +354,7 @@ impl EndTable {
     #[must_use]
     pub fn sends_large(&self, end: u32, sequence: u64) -> bool {
         match self.entries.get(end).map(|end| &end.state) {
-            Some(EndState::Sender(channel)) => channel.sends_large(sequence),
+            Some(EndChannel::Sender(channel)) => channel.sends_large(sequence),
             _ => false,
         }
     }
@@ -360,9 +364,9 @@ impl EndTable {
     #[must_use]
     pub fn is_under_way(&self) -> bool {
         self.entries.values().any(|entry| match &entry.state {
-            EndState::Sender(channel) => channel.sent > channel.counters.received,
-            EndState::Receiver(Some(channel)) => !channel.large.is_empty(),
-            EndState::Receiver(None) => false,
+            EndChannel::Sender(channel) => channel.sent > channel.counters.received,
+            EndChannel::Receiver(Some(channel)) => !channel.large.is_empty(),
+            EndChannel::Receiver(None) => false,
         })
     }
 
@@ -374,12 +378,12 @@ impl EndTable {
         for entry in self.entries.values_mut() {
             match &mut entry.state {
                 // The end counts as queued, so it asks for no turn.
-                EndState::Sender(channel) => {
+                EndChannel::Sender(channel) => {
                     channel.queued = true;
                     channel.grants_are_over();
                 }
-                EndState::Receiver(Some(channel)) => channel.queued = false,
-                EndState::Receiver(None) => {}
+                EndChannel::Receiver(Some(channel)) => channel.queued = false,
+                EndChannel::Receiver(None) => {}
             }
         }
     }
@@ -389,7 +393,7 @@ impl EndTable {
     /// [grants](super::Session::grant) other memory for the messages that are not complete.
     pub fn withdraw_memory(&mut self) {
         for entry in self.entries.values_mut() {
-            if let EndState::Receiver(Some(channel)) = &mut entry.state {
+            if let EndChannel::Receiver(Some(channel)) = &mut entry.state {
                 channel.large.withdraw_memory();
             }
         }
@@ -401,7 +405,7 @@ impl EndTable {
         path: DataPath,
         writes: bool,
         control: &mut VecDeque<Control>,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<SessionEvent>,
     ) {
         control.extend(self.unpaired.iter().map(|open| Control::Known {
             end: open.end,
@@ -415,7 +419,7 @@ impl EndTable {
             let receiver = entry.state.framed_receiver(path).map(|channel| {
                 channel.large.begin_anew(writes);
                 let counters = channel.tell();
-                events.push_back(Event::Told { end, counters });
+                events.push_back(SessionEvent::Told { end, counters });
                 channel.known()
             });
             control.push_back(Control::Known {
@@ -430,7 +434,7 @@ impl EndTable {
     }
 }
 
-impl End {
+impl LocalEnd {
     /// The message that announces the end, whose id is `end`.
     pub(super) fn open(&self, end: u32) -> Control {
         Control::Open {

@@ -2,7 +2,7 @@
 
 #[cfg(doc)]
 use super::Landings;
-use super::{End, EndState, Session};
+use super::{EndChannel, LocalEnd, Session};
 use crate::{
     format::control::Control,
     transfer::rendezvous::{RemoteMemory, Way},
@@ -12,8 +12,8 @@ impl Session {
     /// Gives the peer its blocks back, because sending end `end` rests.
     pub fn return_landings(&mut self, end: u32) {
         // After a close, the peer gets its memory back without a message.
-        let Some(End {
-            state: EndState::Sender(sender),
+        let Some(LocalEnd {
+            state: EndChannel::Sender(sender),
             close_is_out: false,
             ..
         }) = self.ends.entries.get_mut(end)
@@ -57,7 +57,7 @@ impl Session {
             return;
         };
         let channel = entry.peer.unwrap_or_default();
-        if let EndState::Receiver(Some(receiver)) = &mut entry.state
+        if let EndChannel::Receiver(Some(receiver)) = &mut entry.state
             && receiver.large.grant(sequence, way, bytes).is_some()
         {
             self.outgoing.say(way.control(channel, sequence, bytes));
@@ -66,9 +66,9 @@ impl Session {
 
     /// Grants the sender of receiving end `end` a block for later messages, which is that memory.
     /// Returns the block's index, or `None` if no more blocks may be granted. The block is the
-    /// peer's until it is [returned](super::Event::LandingReturned), the peer's end was closed, or
-    /// nothing of the peer can come any more. From when a message [landed](Landings::poll_landed)
-    /// there until its release, the block is not the peer's.
+    /// peer's until it is [returned](super::SessionEvent::LandingReturned), the peer's end was
+    /// closed, or nothing of the peer can come any more. From when a message
+    /// [landed](Landings::poll_landed) there until its release, the block is not the peer's.
     pub fn grant_landing(&mut self, end: u32, memory: RemoteMemory) -> Option<u16> {
         debug_assert!(self.config.wires.writes);
         let is_live = self.outgoing.stage.is_live();

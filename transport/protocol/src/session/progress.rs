@@ -2,7 +2,7 @@
 //! do not.
 #![forbid(unsafe_code)]
 
-use super::{EndState, Session};
+use super::{EndChannel, Session};
 
 /// The progress of a session in both directions. Two values are equal if nothing has arrived in
 /// between, and nothing more is known to have arrived at the peer. A part of a large message does
@@ -27,18 +27,18 @@ impl Session {
         for entry in self.ends.entries.values() {
             closed += usize::from(entry.heard_close);
             match &entry.state {
-                EndState::Sender(channel) => {
+                EndChannel::Sender(channel) => {
                     let counters = &channel.counters;
                     for count in [counters.received, counters.released, counters.acknowledged] {
                         confirmed = confirmed.wrapping_add(count);
                     }
                 }
-                EndState::Receiver(Some(channel)) => {
+                EndChannel::Receiver(Some(channel)) => {
                     for count in [channel.arrived, channel.counters().received] {
                         arrived = arrived.wrapping_add(count);
                     }
                 }
-                EndState::Receiver(None) => {}
+                EndChannel::Receiver(None) => {}
             }
         }
         let paired = self

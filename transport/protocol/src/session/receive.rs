@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::{
-    Arrival, End, EndState, Event, LoneRecord, PeerMisbehaved, PeerOpen, Session,
+    Arrival, EndChannel, LocalEnd, LoneRecord, PeerMisbehaved, PeerOpen, Session, SessionEvent,
     receive_channel::Landing, resume::Stage,
 };
 use crate::{
@@ -57,10 +57,10 @@ impl Session {
             && self.credit.granting.covers_quietly(cost);
         let Some((
             end,
-            End {
+            LocalEnd {
                 closed_here: false,
                 closed_there: false,
-                state: EndState::Receiver(Some(channel)),
+                state: EndChannel::Receiver(Some(channel)),
                 ..
             },
         )) = self.ends.paired_entry(Role::Sender, header.channel)
@@ -162,12 +162,13 @@ impl Session {
         let is_urgent = channel.arrival_is_urgent() || channel.owes_news;
         if records.large > 0 {
             let newest = channel.large.newest(records.large);
-            self.events
-                .extend(newest.map(|(sequence, length)| Event::LargeAnnounced {
+            self.events.extend(
+                newest.map(|(sequence, length)| SessionEvent::LargeAnnounced {
                     end,
                     sequence,
                     length,
-                }));
+                }),
+            );
         }
         if is_urgent {
             self.queue_news(end);
@@ -206,7 +207,7 @@ impl Session {
         let counters = sender.counters;
         let next = (moved && sender.has_to_ask_on()).then(|| sender.unanswered());
         if moved {
-            self.events.push_back(Event::Counted {
+            self.events.push_back(SessionEvent::Counted {
                 end: channel,
                 counters,
             });
@@ -255,11 +256,11 @@ impl Session {
             }
             Control::Ask { channel, ask } => {
                 if let Some((end, entry)) = self.ends.paired_entry(Role::Sender, channel)
-                    && let EndState::Receiver(Some(receiver)) = &mut entry.state
+                    && let EndChannel::Receiver(Some(receiver)) = &mut entry.state
                 {
                     receiver.handle_ask(ask);
                     if receiver.waits_for_application() {
-                        self.events.push_back(Event::Asked { end });
+                        self.events.push_back(SessionEvent::Asked { end });
                     }
                     if receiver.news_are_urgent() {
                         self.queue_news(end);
@@ -295,12 +296,12 @@ impl Session {
             Control::Goodbye { reason } => {
                 // The peer may repeat this over new wires.
                 if !std::mem::replace(&mut self.heard_goodbye, true) {
-                    self.events.push_back(Event::Goodbye { reason });
+                    self.events.push_back(SessionEvent::Goodbye { reason });
                 }
                 Ok(())
             }
             Control::Abandoned => {
-                self.events.push_back(Event::Abandoned);
+                self.events.push_back(SessionEvent::Abandoned);
                 Ok(())
             }
             Control::Draining { is_done } => {
@@ -308,7 +309,7 @@ impl Session {
                 let heard = Some(is_done);
                 if heard > self.heard_draining {
                     self.heard_draining = heard;
-                    self.events.push_back(Event::Draining { is_done });
+                    self.events.push_back(SessionEvent::Draining { is_done });
                 }
                 Ok(())
             }
@@ -326,7 +327,7 @@ impl Session {
                 Err(PeerMisbehaved::NotResuming)
             }
             Control::Damaged { times } => {
-                self.events.push_back(Event::Damaged { times });
+                self.events.push_back(SessionEvent::Damaged { times });
                 Ok(())
             }
             Control::Query if self.credit.carriage != Carriage::Stream => {
@@ -346,7 +347,7 @@ impl Session {
             return Err(PeerMisbehaved::WrongLanding { id });
         }
         self.events
-            .push_back(Event::LandingReturned { index: id.index });
+            .push_back(SessionEvent::LandingReturned { index: id.index });
         Ok(())
     }
 }

@@ -19,7 +19,7 @@
 
 use std::collections::VecDeque;
 
-use super::{EndState, EndTable, Event, PeerMisbehaved, Session, SessionCredit};
+use super::{EndChannel, EndTable, PeerMisbehaved, Session, SessionCredit, SessionEvent};
 use crate::{
     format::{
         control::{Ask, Control, KnownReceiver, Role},
@@ -93,7 +93,7 @@ impl Session {
     /// Puts the session on new wires. By then nothing can arrive over the old ones any more, or be
     /// written to memory that was granted for them. Poll transmissions and events afterwards.
     ///
-    /// [`Event::Resumed`] follows when both ends have heard of each other.
+    /// [`SessionEvent::Resumed`] follows when both ends have heard of each other.
     pub fn resume(&mut self, wires: WireTerms) {
         debug_assert!(self.outgoing.is_suspended());
         self.config.wires = wires;
@@ -156,7 +156,7 @@ impl Session {
             };
         }
         self.outgoing.repeat();
-        self.events.push_back(Event::Resumed { replayed });
+        self.events.push_back(SessionEvent::Resumed { replayed });
         Ok(())
     }
 }
@@ -165,7 +165,7 @@ impl Session {
 struct Resumption<'a> {
     ends: &'a mut EndTable,
     control: &'a mut VecDeque<Control>,
-    events: &'a mut VecDeque<Event>,
+    events: &'a mut VecDeque<SessionEvent>,
 }
 
 impl Resumption<'_> {
@@ -209,7 +209,7 @@ impl Resumption<'_> {
         self.control.push_back(entry.open(end));
         // The peer does not know the end, so no record of it has arrived.
         let mut replayed = 0;
-        if let EndState::Sender(channel) = &entry.state
+        if let EndChannel::Sender(channel) = &entry.state
             && channel.sent > 0
         {
             let nothing = KnownReceiver::nothing(channel.alignment);
@@ -231,7 +231,7 @@ impl Resumption<'_> {
             entry.close_is_out = true;
             // No block was granted over the new wires yet.
             if self.ends.remove_if_over(end) {
-                self.events.push_back(Event::Forgotten { end });
+                self.events.push_back(SessionEvent::Forgotten { end });
             }
         }
         Ok(0)
@@ -242,7 +242,7 @@ impl Resumption<'_> {
         let Some(entry) = self.ends.entries.get_mut(end) else {
             return Ok(0);
         };
-        let EndState::Sender(channel) = &mut entry.state else {
+        let EndChannel::Sender(channel) = &mut entry.state else {
             return Err(PeerMisbehaved::KnowsWrongly { end });
         };
         if entry.peer.is_none() {
@@ -262,11 +262,12 @@ impl Resumption<'_> {
             .ok_or(PeerMisbehaved::KnowsWrongly { end })?;
         if moved {
             let counters = channel.counters;
-            self.events.push_back(Event::Counted { end, counters });
+            self.events
+                .push_back(SessionEvent::Counted { end, counters });
         }
         if replayed > 0 {
             let (received, position) = (known.arrived, known.arrived_position);
-            self.events.push_back(Event::Replay {
+            self.events.push_back(SessionEvent::Replay {
                 end,
                 received,
                 position,
@@ -285,8 +286,8 @@ impl Resumption<'_> {
         };
         entry.close_is_out = false;
         match &mut entry.state {
-            EndState::Sender(channel) => channel.closing = Some((final_sequence, reason)),
-            EndState::Receiver(_) => self.control.push_back(Control::Close {
+            EndChannel::Sender(channel) => channel.closing = Some((final_sequence, reason)),
+            EndChannel::Receiver(_) => self.control.push_back(Control::Close {
                 end,
                 role: Role::Receiver,
                 reason,
@@ -300,7 +301,7 @@ impl Resumption<'_> {
             return;
         };
         match &mut entry.state {
-            EndState::Sender(channel) => {
+            EndChannel::Sender(channel) => {
                 channel.queued = true;
                 self.ends.turns.ready.push_back(end);
                 let ask = channel.unanswered();
@@ -308,7 +309,7 @@ impl Resumption<'_> {
                     self.control.push_back(Control::Ask { channel: end, ask });
                 }
             }
-            EndState::Receiver(Some(receiver)) => {
+            EndChannel::Receiver(Some(receiver)) => {
                 let channel = entry.peer.unwrap_or_default();
                 let grants = receiver.large.grants();
                 let grants =
@@ -316,7 +317,7 @@ impl Resumption<'_> {
                 self.control.extend(grants);
                 self.ends.queue_news(end);
             }
-            EndState::Receiver(None) => {}
+            EndChannel::Receiver(None) => {}
         }
     }
 }

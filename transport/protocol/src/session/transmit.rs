@@ -3,7 +3,7 @@
 
 use std::mem;
 
-use super::{Body, EndState, LandingWord, RecordSource, Run, Session};
+use super::{Body, EndChannel, LandingWord, RecordSource, Run, Session};
 use crate::{
     format::{
         control::{Control, Role},
@@ -65,7 +65,7 @@ impl Session {
         if !entry.takes_records(self.config.data_path) || entry.closed_here {
             return None;
         }
-        let EndState::Sender(channel) = &mut entry.state else {
+        let EndChannel::Sender(channel) = &mut entry.state else {
             return None;
         };
         let pad = pad_for(landing, false, channel.alignment);
@@ -201,14 +201,14 @@ impl Session {
     /// Takes records of a ready channel for one frame, if it has some and it is their turn and not
     /// that of a large message's chunk. The channel stays ready if it has more.
     #[inline]
-    fn poll_records(&mut self, end: u32, source: &mut impl RecordSource) -> Option<Records> {
+    fn poll_records(&mut self, end: u32, source: &mut impl RecordSource) -> Option<FrameRecords> {
         let carriage = self.credit.carriage;
         let room = self.credit.room()?;
         let entry = self.ends.entries.get_mut(end)?;
         if !entry.takes_records(self.config.data_path) {
             return None;
         }
-        let EndState::Sender(channel) = &mut entry.state else {
+        let EndChannel::Sender(channel) = &mut entry.state else {
             return None;
         };
         let has_large = !channel.has_nothing_large();
@@ -232,7 +232,7 @@ impl Session {
         if channel.queued {
             self.ends.turns.ready.push_back(end);
         }
-        Some(Records {
+        Some(FrameRecords {
             end,
             sequence,
             run,
@@ -244,12 +244,12 @@ impl Session {
     #[inline]
     fn frame_records(
         &mut self,
-        records: &Records,
+        records: &FrameRecords,
         extension: Option<Extension>,
         landing: usize,
         head: &mut Vec<u8>,
     ) -> Body {
-        let &Records {
+        let &FrameRecords {
             end,
             sequence,
             run,
@@ -282,7 +282,7 @@ impl Session {
             return Served::Empty;
         };
         let takes_records = entry.takes_records(self.config.data_path);
-        let EndState::Sender(channel) = &mut entry.state else {
+        let EndChannel::Sender(channel) = &mut entry.state else {
             return Served::Empty;
         };
         if takes_records {
@@ -360,7 +360,7 @@ impl Session {
             // The announcement is taken alone, so that it has room before the message.
             let run = source.take_run(end, 0, MAX_ALIGNMENT)?;
             channel.records_went(run.records, run.bytes);
-            let records = Records {
+            let records = FrameRecords {
                 end,
                 sequence: next.sequence as u32,
                 run,
@@ -477,7 +477,7 @@ impl Session {
 }
 
 /// Records that go into a frame.
-struct Records {
+struct FrameRecords {
     end: u32,
     /// Low bits of the first one's sequence.
     sequence: u32,

@@ -177,7 +177,7 @@ pub struct LoneRecord {
 
 /// An event that the host must know of or act on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum SessionEvent {
     /// The peer opened an end whose counterpart is not open here.
     PeerOpened {
         /// The channel's name.

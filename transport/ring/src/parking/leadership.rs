@@ -422,3 +422,5 @@ mod tests;
 mod mail_models;
 #[cfg(all(test, loom))]
 mod models;
+#[cfg(all(test, loom))]
+mod seat_models;

@@ -87,7 +87,7 @@ pub enum LossReason {
 }
 
 /// Why a member has no place for a message.
-pub(super) enum Lack<P> {
+pub(super) enum NoPlace<P> {
     /// The member may have a place later.
     Transient(GroupFailure<P>),
     /// The member will never have a place.
@@ -185,7 +185,7 @@ impl<P: Clone> Member<P> {
         failure: ChannelError,
         when_full: WhenFull,
         open_by: Option<Instant>,
-    ) -> Lack<P> {
+    ) -> NoPlace<P> {
         self.is_lacking = true;
         let now = Instant::now();
         match failure {
@@ -193,21 +193,21 @@ impl<P: Clone> Member<P> {
                 Some(open_by) if now >= open_by => {
                     let end = self.handle.end();
                     let error = end.not_opened(end.open_timeout).into();
-                    Lack::Ended(LossReason::Failed(error))
+                    NoPlace::Ended(LossReason::Failed(error))
                 }
-                _ => Lack::Transient(GroupFailure::NotOpen(self.in_the_way())),
+                _ => NoPlace::Transient(GroupFailure::NotOpen(self.in_the_way())),
             },
             ChannelError::WouldBlock => {
                 let full = now - *self.full_since.get_or_insert(now);
                 match when_full {
                     WhenFull::DropAfter(patience) if full >= patience => {
-                        Lack::Ended(LossReason::Full(full, self.handle.end().cut_off()))
+                        NoPlace::Ended(LossReason::Full(full, self.handle.end().cut_off()))
                     }
-                    _ => Lack::Transient(GroupFailure::Full(self.in_the_way())),
+                    _ => NoPlace::Transient(GroupFailure::Full(self.in_the_way())),
                 }
             }
-            _ if self.is_over() => Lack::Ended(self.end()),
-            error => Lack::Refused(error),
+            _ if self.is_over() => NoPlace::Ended(self.end()),
+            error => NoPlace::Refused(error),
         }
     }
 

@@ -23,7 +23,7 @@ use ibex_protocol::format::control::CloseReason;
 
 use self::{
     building::Building,
-    member::{Lack, Member},
+    member::{Member, NoPlace},
 };
 pub use self::{
     member::{InTheWay, LossReason, MemberCounts, Parted},
@@ -320,12 +320,12 @@ impl<P: Clone> SendGroup<P> {
                 continue;
             };
             match member.lacks(failure, self.when_full, open_by) {
-                Lack::Transient(failure) => {
+                NoPlace::Transient(failure) => {
                     lacking = lacking.and(Err(failure));
                     index += 1;
                 }
-                Lack::Ended(reason) => self.lose(index, reason),
-                Lack::Refused(error) => {
+                NoPlace::Ended(reason) => self.lose(index, reason),
+                NoPlace::Refused(error) => {
                     return Err(GroupFailure::Failed(member.peer.clone(), error));
                 }
             }

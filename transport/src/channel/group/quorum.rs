@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     channel::SendHandle,
-    endpoint::send_end::{SendEnd, Wish},
+    endpoint::send_end::{AskedEvent, SendEnd},
     session::Suspension,
 };
 
@@ -54,7 +54,7 @@ pub struct Votes<P> {
 
 /// A member's state with regard to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum AckState {
     /// The member has acknowledged the message.
     Has,
     /// The member may acknowledge the message.
@@ -64,14 +64,14 @@ enum Standing {
 }
 
 impl<P: Clone> Member<P> {
-    fn standing(&self, sequence: u64) -> Standing {
+    fn standing(&self, sequence: u64) -> AckState {
         // One load reads both, so `ended` is not newer than the number.
         let (acknowledged, ended) = self.handle.end().acknowledged();
         match self.own(sequence) {
-            None => Standing::Never,
-            Some(own) if own <= acknowledged => Standing::Has,
-            Some(_) if ended => Standing::Never,
-            Some(_) => Standing::May,
+            None => AckState::Never,
+            Some(own) if own <= acknowledged => AckState::Has,
+            Some(_) if ended => AckState::Never,
+            Some(_) => AckState::May,
         }
     }
 }
@@ -179,9 +179,9 @@ impl<P: Clone> SendGroup<P> {
         let mut may = 0;
         for member in &self.members {
             match member.standing(sequence) {
-                Standing::Has => have += 1,
-                Standing::May => may += 1,
-                Standing::Never => {}
+                AckState::Has => have += 1,
+                AckState::May => may += 1,
+                AckState::Never => {}
             }
         }
         (have, may)
@@ -194,12 +194,12 @@ impl<P: Clone> SendGroup<P> {
         let mut suspended = Vec::new();
         for member in &self.members {
             let whose = match member.standing(sequence) {
-                Standing::Has => &mut acknowledged,
-                Standing::May => {
+                AckState::Has => &mut acknowledged,
+                AckState::May => {
                     suspended.extend(member.handle.end().cut_off());
                     &mut able
                 }
-                Standing::Never => &mut unable,
+                AckState::Never => &mut unable,
             };
             whose.push(member.peer.clone());
         }
@@ -222,10 +222,10 @@ impl<P: Clone> SendGroup<P> {
     // ---- Waiting ---------------------------------------------------------------------
 
     /// Has `ask` ask each member that may acknowledge `sequence` to report that.
-    fn ask_for(&mut self, sequence: u64, ask: impl Fn(&SendEnd, &Ask, &mut Option<Wish>)) {
+    fn ask_for(&mut self, sequence: u64, ask: impl Fn(&SendEnd, &Ask, &mut Option<AskedEvent>)) {
         for member in &mut self.members {
             if let Some(acknowledged) = member.own(sequence)
-                && member.standing(sequence) == Standing::May
+                && member.standing(sequence) == AckState::May
             {
                 let question = Ask::acknowledged(acknowledged);
                 let SendHandle { end, waits, .. } = &mut member.handle;
@@ -237,7 +237,7 @@ impl<P: Clone> SendGroup<P> {
     /// Leaves a waker at every member that may acknowledge `sequence`. A look follows.
     fn watch_for(&mut self, sequence: u64, waker: &Waker) {
         for member in &mut self.members {
-            if member.standing(sequence) == Standing::May {
+            if member.standing(sequence) == AckState::May {
                 let SendHandle { end, waits, .. } = &mut member.handle;
                 end.register(&mut waits.acked, waker);
             }

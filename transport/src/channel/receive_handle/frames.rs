@@ -9,13 +9,13 @@ use crate::endpoint::receive_end::Frame;
 
 /// Frames that arrived over a connection, and the reader's offset in the first of them.
 #[derive(Debug)]
-pub(super) struct Frames {
+pub(super) struct ArrivedFrames {
     arrivals: ArrivalReader<Frame>,
     at: usize,
     alignment: usize,
 }
 
-impl Frames {
+impl ArrivedFrames {
     pub(super) fn new(arrivals: ArrivalReader<Frame>, alignment: usize) -> Self {
         Self {
             arrivals,
@@ -46,14 +46,14 @@ impl Frames {
     }
 
     /// Returns the record at the front. The record stays there.
-    pub(super) fn find(&self) -> Option<Found> {
+    pub(super) fn find(&self) -> Option<FoundRecord> {
         let (frame, payload, word) = self.front()?;
         let header = match RecordHeader::from_word(word) {
             Some(Ok(header)) => header,
             _ => unreachable!("the engine let a malformed record through"),
         };
         let length = header.length as usize;
-        Some(Found {
+        Some(FoundRecord {
             kind: header.kind,
             payload,
             length,
@@ -95,7 +95,7 @@ impl Frames {
 }
 
 /// A record that was found and not handed out yet.
-pub(super) struct Found {
+pub(super) struct FoundRecord {
     pub(super) kind: RecordKind,
     pub(super) payload: NonNull<u8>,
     pub(super) length: usize,

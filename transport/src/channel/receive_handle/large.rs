@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use ibex_protocol::format::record::LargeAnnouncement;
 
-use super::{Found, FoundLarge, ReceiveHandle, Source, is_beyond_limit};
+use super::{FoundLarge, FoundRecord, ReceiveHandle, Source, is_beyond_limit};
 use crate::session::{ChannelError, FailureReason};
 use crate::{
     channel::message::RawMessage,
@@ -17,7 +17,7 @@ impl ReceiveHandle {
     /// Hands a large message out once all of it has arrived.
     pub(super) fn poll_large(
         &mut self,
-        found: Found,
+        found: FoundRecord,
         over: bool,
     ) -> Result<Option<RawMessage>, ChannelError> {
         let sequence = self.handed_out + 1;
@@ -48,7 +48,7 @@ impl ReceiveHandle {
     }
 
     /// Returns whether all of a message has arrived.
-    pub(super) fn is_whole(&self, found: &Found, sequence: u64) -> bool {
+    pub(super) fn is_whole(&self, found: &FoundRecord, sequence: u64) -> bool {
         let in_ring = matches!(self.source, Source::Ring(_));
         if !found.kind.is_large() || in_ring && !announces_new_segment(found) {
             return true;
@@ -75,7 +75,7 @@ impl ReceiveHandle {
     /// Returns the place and time of an announced message, if all of it has arrived.
     pub(super) fn find_large(
         &mut self,
-        found: &Found,
+        found: &FoundRecord,
         sequence: u64,
     ) -> Result<Option<FoundLarge>, ChannelError> {
         if matches!(self.source, Source::Ring(_)) {
@@ -207,7 +207,7 @@ impl ReceiveHandle {
 
 /// Returns whether a large message in shared memory lies in a new segment, which comes over the
 /// Unix socket and is not mapped yet. For a malformed announcement this is false.
-fn announces_new_segment(found: &Found) -> bool {
+fn announces_new_segment(found: &FoundRecord) -> bool {
     // SAFETY: a record's payload of this length is readable, and its bytes are copied once.
     found.length == LargeAnnouncement::MAX_BYTES
         && LargeAnnouncement::parse_in_segment(unsafe {

@@ -11,11 +11,11 @@ use ibex_ring::{Consumer, MalformedHeader, Mapped};
 
 use super::{
     ReceiveHandle,
-    frames::{Found, Frames},
+    frames::{ArrivedFrames, FoundRecord},
 };
 use crate::session::{ChannelError, FailureReason};
 use crate::{
-    endpoint::receive_end::Source as SourceOffer,
+    endpoint::receive_end::SourceOffer,
     shared_memory::{PassedFd, RingSegment, SegmentRefused},
 };
 
@@ -24,7 +24,7 @@ use crate::{
 pub(super) enum Source {
     /// Nothing has come yet.
     None,
-    Frames(Frames),
+    Frames(ArrivedFrames),
     Ring(Consumer<Mapped>),
 }
 
@@ -76,9 +76,9 @@ impl Source {
     }
 
     /// Returns the record at the front after checking it. The record stays there.
-    pub(super) fn find(&self) -> Result<Option<Found>, MalformedHeader> {
+    pub(super) fn find(&self) -> Result<Option<FoundRecord>, MalformedHeader> {
         match self {
-            Self::Ring(ring) => Ok(ring.peek()?.map(|record| Found {
+            Self::Ring(ring) => Ok(ring.peek()?.map(|record| FoundRecord {
                 kind: record.kind,
                 // SAFETY: a ring's payload pointer is never null.
                 payload: unsafe { NonNull::new_unchecked(ring.payload_ptr(&record).cast_mut()) },
@@ -143,7 +143,9 @@ impl ReceiveHandle {
         }
         let alignment = agreed.alignment as usize;
         let source = match offer {
-            SourceOffer::Frames(arrivals) => Ok(Source::Frames(Frames::new(arrivals, alignment))),
+            SourceOffer::Frames(arrivals) => {
+                Ok(Source::Frames(ArrivedFrames::new(arrivals, alignment)))
+            }
             SourceOffer::Ring { .. } if end.prefix.prefix().released != self.handed_out => {
                 Err("a ring came while messages of the one before are held".to_owned())
             }

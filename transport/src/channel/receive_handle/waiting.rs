@@ -117,7 +117,7 @@ impl ReceiveHandle {
             return Err(failure);
         }
         let mut found = Ok(None);
-        match session.wait_for(deadline, Incoming::new(self, &mut found)) {
+        match session.wait_for(deadline, NextMessage::new(self, &mut found)) {
             Ok(()) => Ok(found?),
             Err(TimedOut) => {
                 let counts = Counts {
@@ -131,7 +131,7 @@ impl ReceiveHandle {
         }
     }
 
-    /// Returns what a wait by [`Incoming`] has found. `None` if it has seen a message that a peer
+    /// Returns what a wait by [`NextMessage`] has found. `None` if it has seen a message that a peer
     /// has since changed against the protocol.
     pub(in crate::channel) fn found(
         &mut self,
@@ -188,13 +188,13 @@ const DELAY_STEP: u32 = 4;
 const MAX_REPLY_DELAY: u32 = 1000;
 
 /// The condition "a message, or the end".
-pub(in crate::channel) struct Incoming<'a> {
+pub(in crate::channel) struct NextMessage<'a> {
     handle: &'a mut ReceiveHandle,
     /// The result of a look. It stays `Ok(None)` for a message that the caller takes in place.
     found: &'a mut Result<Option<RawMessage>, ChannelError>,
 }
 
-impl<'a> Incoming<'a> {
+impl<'a> NextMessage<'a> {
     pub(in crate::channel) fn new(
         handle: &'a mut ReceiveHandle,
         found: &'a mut Result<Option<RawMessage>, ChannelError>,
@@ -209,7 +209,7 @@ impl<'a> Incoming<'a> {
     }
 }
 
-impl Condition for Incoming<'_> {
+impl Condition for NextMessage<'_> {
     type Output = ();
 
     #[inline]

@@ -10,7 +10,7 @@ use ibex_ring::parking::Patience;
 use super::{Abort, Encoder, steps::FOR_RELEASE};
 use crate::endpoint::{
     send_end::SendEnd,
-    send_producer::{LargePlace, SendProducer},
+    send_producer::{SendPlace, SendProducer},
 };
 use crate::session::{ChannelError, FailureReason, Full};
 use crate::wire::MessageBytes;
@@ -50,7 +50,7 @@ impl SendEnd {
         producer: &mut SendProducer,
         bytes: usize,
         patience: Patience,
-    ) -> Result<LargePlace, ChannelError> {
+    ) -> Result<SendPlace, ChannelError> {
         self.wait_large(producer, bytes, patience)?;
         let forget = |emptied| self.session.requests.pass_forget(self.id, emptied);
         let place = self.path.take_large(self, producer, bytes, forget);
@@ -84,13 +84,13 @@ impl SendEnd {
         &self,
         producer: &mut SendProducer,
         kind: RecordKind,
-        place: LargePlace,
+        place: SendPlace,
         length: usize,
     ) -> u64 {
         // The engine must know of the bytes before any reader can see the announcement.
         let (slot, announcement) = match place {
-            LargePlace::Lease(lease) => (0, self.hand_over(producer, lease.into(), length)),
-            LargePlace::Slot(slot) => {
+            SendPlace::Lease(lease) => (0, self.hand_over(producer, lease.into(), length)),
+            SendPlace::Slot(slot) => {
                 let place = producer.segments.slot(slot);
                 let (capacity, fd) = (place.capacity(), place.announce());
                 let is_new = fd.is_some();

@@ -17,14 +17,12 @@ use crate::{
         ends::Ends,
         receivers::{ReceiveLink, Receivers},
     },
-    endpoint::receive_end::{LargeArrival, LargePlace, Source},
+    endpoint::receive_end::{LargeArrival, LargePlace, SourceOffer},
     node::{Warning, warn_of},
     session::EndCause,
     shared_memory::{
-        FdSocketError, Incoming, MESSAGE_SLOTS, PassedFd, PassedSegment, PeerControlSegment,
-        SegmentRefused, check_kind,
-        message::{self, Message},
-        most_segments, segment_bytes,
+        FdSocketError, MESSAGE_SLOTS, PacketRead, PassedFd, PassedSegment, PeerControlSegment,
+        SegmentRefused, check_kind, message::ShmMessage, most_segments, segment_bytes,
     },
 };
 
@@ -43,9 +41,9 @@ impl SharedMemory {
         for _ in 0..most {
             self.has_more = false;
             let received = match self.socket.receive() {
-                Ok(Incoming::Message(received)) => received,
-                Ok(Incoming::WouldBlock | Incoming::End) => return Ok(()),
-                Ok(Incoming::NotNow) => {
+                Ok(PacketRead::Message(received)) => received,
+                Ok(PacketRead::WouldBlock | PacketRead::End) => return Ok(()),
+                Ok(PacketRead::NotNow) => {
                     if !mem::replace(&mut self.lacks_descriptor, true) {
                         let peer = common.shared.peer_in_log();
                         warn_of!(
@@ -69,7 +67,7 @@ impl SharedMemory {
             if let Some(fd) = &received.fd {
                 check_kind(fd.as_fd()).map_err(broke)?;
             }
-            let message = Message::decode(received.bytes()).map_err(broke)?;
+            let message = ShmMessage::decode(received.bytes()).map_err(broke)?;
             if !message.attachment().allows(received.fd.is_some()) {
                 return Err(broke("a descriptor is missing or too many"));
             }
@@ -83,14 +81,14 @@ impl SharedMemory {
 
     fn handle(
         &mut self,
-        message: Message,
+        message: ShmMessage,
         fd: Option<PassedFd>,
         common: &mut Common,
         ends: &mut Ends,
         context: &mut Context<'_>,
     ) -> Result<(), EndCause> {
         match (message, fd) {
-            (Message::Hello { asymmetry }, _) => {
+            (ShmMessage::Hello { asymmetry }, _) => {
                 if !asymmetry {
                     common.shared.use_fences();
                 }
@@ -98,9 +96,9 @@ impl SharedMemory {
                 self.open_channels(common, ends, context);
                 Ok(())
             }
-            (Message::Control { index }, Some(fd)) => self.take_control_segment(index, fd),
+            (ShmMessage::Control { index }, Some(fd)) => self.take_control_segment(index, fd),
             (
-                Message::End {
+                ShmMessage::End {
                     end,
                     role,
                     segment,
@@ -112,10 +110,6 @@ impl SharedMemory {
                 if announced >= MOST_ANNOUNCED {
                     return Err(broke("too many channel ends are announced"));
                 }
-                let role = match role {
-                    message::Role::Sender => Role::Sender,
-                    message::Role::Receiver => Role::Receiver,
-                };
                 self.blocks[role as usize].insert(end, (segment, block));
                 self.open_channels(common, ends, context);
                 Ok(())
@@ -149,16 +143,16 @@ impl SharedMemory {
 
     /// Handles a message of the peer's sending end to this node's receiving end.
     fn handle_for_receiver(
-        message: Message,
+        message: ShmMessage,
         fd: Option<PassedFd>,
         common: &Common,
         ends: &mut Ends,
         context: &mut Context<'_>,
     ) -> Result<(), EndCause> {
-        let (Message::Ring { end, .. }
-        | Message::Rest { end }
-        | Message::Forget { end, .. }
-        | Message::Large { end, .. }) = message
+        let (ShmMessage::Ring { end, .. }
+        | ShmMessage::Rest { end }
+        | ShmMessage::Forget { end, .. }
+        | ShmMessage::Large { end, .. }) = message
         else {
             return Err(broke("a descriptor is missing"));
         };
@@ -166,14 +160,14 @@ impl SharedMemory {
             return Ok(());
         };
         match (message, fd) {
-            (Message::Ring { capacity, .. }, Some(fd)) => take_ring(receiver, capacity, fd)?,
-            (Message::Rest { .. }, _) => {
+            (ShmMessage::Ring { capacity, .. }, Some(fd)) => take_ring(receiver, capacity, fd)?,
+            (ShmMessage::Rest { .. }, _) => {
                 if !mem::take(&mut receiver.has_ring) {
                     return Err(broke("a ring is given up that never came"));
                 }
                 return receiver.end.ring_rests().map_err(broke);
             }
-            (Message::Forget { slots, .. }, _) => {
+            (ShmMessage::Forget { slots, .. }, _) => {
                 let mut held = receiver.end.held();
                 for slot in (0..u64::BITS).filter(|bit| slots >> bit & 1 != 0) {
                     held.slots.forget(slot);
@@ -181,7 +175,7 @@ impl SharedMemory {
                 return Ok(());
             }
             (
-                Message::Large {
+                ShmMessage::Large {
                     sequence,
                     slot,
                     length,
@@ -292,7 +286,7 @@ fn take_ring(receiver: &mut ReceiveLink, capacity: u64, fd: PassedFd) -> Result<
         )));
     }
     receiver.has_ring = true;
-    receiver.end.provide(Source::Ring { fd, capacity });
+    receiver.end.provide(SourceOffer::Ring { fd, capacity });
     Ok(())
 }
 

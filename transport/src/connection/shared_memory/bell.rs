@@ -15,7 +15,7 @@ use crate::{
     },
     endpoint::stall::NOTICE,
     session::EndCause,
-    shared_memory::Heard,
+    shared_memory::BellRead,
     wire::Tools,
 };
 
@@ -76,10 +76,10 @@ impl Core {
         };
         // Empty the bell first and look afterwards; otherwise a ring in between is lost.
         match shared_memory.bells.hear() {
-            Heard::Rings => {}
+            BellRead::Rings => {}
             // The connection gives the reason, after the frames that the peer has still sent.
-            Heard::End => shared_memory.stop_hearing(&tools.epoll),
-            Heard::Noise => {
+            BellRead::End => shared_memory.stop_hearing(&tools.epoll),
+            BellRead::Noise => {
                 let what = "it broke the protocol: it passed a descriptor where it is to ring";
                 return self.finish_broken(EndCause::lost(what), context);
             }

@@ -35,10 +35,8 @@ use crate::{
     node::SessionShared,
     session::EndCause,
     shared_memory::{
-        Bells, ControlBlock, ControlSegments, FdSocket, PeerControlSegment, Provided, Reader,
-        SegmentShare, UnixWires,
-        message::{self, Message},
-        most_segments, segment_bytes,
+        Bells, ControlBlock, ControlSegments, FdSocket, PeerControlSegment, Provided,
+        SegmentReader, SegmentShare, UnixWires, message::ShmMessage, most_segments, segment_bytes,
     },
     wire::EpollToken,
 };
@@ -49,13 +47,13 @@ pub(crate) struct SharedMemory {
     /// The bells: the peer rings this end, and this end rings the peer.
     pub(in crate::connection) bells: Arc<Bells>,
     /// Messages that the socket has not accepted yet.
-    pub(in crate::connection) outbox: VecDeque<(Message, Option<OwnedFd>)>,
+    pub(in crate::connection) outbox: VecDeque<(ShmMessage, Option<OwnedFd>)>,
 
     // Words of channel ends.
     /// The number of ends that each side may have open.
     max_channels: usize,
     /// The peer's process, if it is known.
-    reader: Option<Reader>,
+    reader: Option<SegmentReader>,
     shares: Vec<Arc<SegmentShare>>,
     /// The blocks of receiving ends whose senders are not known yet.
     untold: IdMap<(u32, u32)>,
@@ -114,9 +112,9 @@ impl SharedMemory {
         Ok(Self {
             socket,
             bells,
-            outbox: VecDeque::from([(Message::Hello { asymmetry }, None)]),
+            outbox: VecDeque::from([(ShmMessage::Hello { asymmetry }, None)]),
             max_channels,
-            reader: peer.pid.map(|pid| Reader {
+            reader: peer.pid.map(|pid| SegmentReader {
                 pid,
                 incarnation: peer.incarnation,
             }),
@@ -152,7 +150,7 @@ impl SharedMemory {
     /// Returns whether memory that messages of sending end `end` lie in is still to be passed.
     pub(in crate::connection) fn holds_back(&self, end: u32) -> bool {
         self.outbox.iter().any(|(message, _)| match message {
-            Message::Ring { end: of, .. } | Message::Large { end: of, .. } => *of == end,
+            ShmMessage::Ring { end: of, .. } | ShmMessage::Large { end: of, .. } => *of == end,
             _ => false,
         })
     }
@@ -192,7 +190,7 @@ impl SharedMemory {
                 let provided = segments.provide(self.reader, bytes);
                 let Provided { share, block, fd } = provided.map_err(refused)?;
                 self.shares.push(share);
-                let message = Message::Control {
+                let message = ShmMessage::Control {
                     index: index as u32,
                 };
                 self.outbox.push_back((message, Some(fd)));
@@ -210,7 +208,7 @@ impl SharedMemory {
         leased: LeasedBlock,
     ) -> Words<SenderWords> {
         let LeasedBlock { segment, block } = leased;
-        self.tell_block(end, message::Role::Sender, (segment, block.index()));
+        self.tell_block(end, Role::Sender, (segment, block.index()));
         block.into_sender_words()
     }
 
@@ -238,8 +236,8 @@ impl SharedMemory {
         self.untold.remove(end);
     }
 
-    fn tell_block(&mut self, end: u32, role: message::Role, (segment, block): (u32, u32)) {
-        let message = Message::End {
+    fn tell_block(&mut self, end: u32, role: Role, (segment, block): (u32, u32)) {
+        let message = ShmMessage::End {
             end,
             role,
             segment,
@@ -257,7 +255,7 @@ impl SharedMemory {
         agreed: Agreed,
     ) {
         if let Some(place) = self.untold.remove(end) {
-            self.tell_block(end, message::Role::Receiver, place);
+            self.tell_block(end, Role::Receiver, place);
         }
         self.opening.push(Opening {
             end,

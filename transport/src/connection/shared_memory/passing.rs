@@ -12,9 +12,9 @@ use super::{SharedMemory, arriving::PASS_AGAIN};
 use crate::{
     clock,
     connection::{Context, core::Core, idle::SenderSilence, senders::Senders},
-    endpoint::state::End,
+    endpoint::state::EndReason,
     session::EndCause,
-    shared_memory::{Outgoing, message::Message},
+    shared_memory::{Outgoing, message::ShmMessage},
     wire::PASSED_PER_TURN,
 };
 
@@ -65,7 +65,7 @@ impl Core {
             && !shared_memory.is_behind()
         {
             for (end, reason) in mem::take(&mut shared_memory.closed_behind) {
-                let why = End::Cause(EndCause::PeerClosed(reason));
+                let why = EndReason::Cause(EndCause::PeerClosed(reason));
                 self.ends.end(end, why, &mut context.wakers);
             }
         }
@@ -114,18 +114,18 @@ impl SharedMemory {
             sender.silence = Some(SenderSilence::new());
         }
         self.outbox
-            .push_back((Message::Ring { end, capacity }, Some(fd)));
+            .push_back((ShmMessage::Ring { end, capacity }, Some(fd)));
     }
 
     /// Tells the peer that a sending end has given up its ring.
     pub(in crate::connection) fn pass_rest(&mut self, end: u32) {
-        self.outbox.push_back((Message::Rest { end }, None));
+        self.outbox.push_back((ShmMessage::Rest { end }, None));
     }
 
     /// Tells the peer which slots of a sending end no longer have segments, as a bit set.
     pub(crate) fn pass_forget(&mut self, end: u32, slots: u64) {
         self.outbox
-            .push_back((Message::Forget { end, slots }, None));
+            .push_back((ShmMessage::Forget { end, slots }, None));
     }
 
     /// Passes the segment of a message that is longer than its ring.
@@ -138,7 +138,7 @@ impl SharedMemory {
         capacity: u64,
         fd: Option<OwnedFd>,
     ) {
-        let message = Message::Large {
+        let message = ShmMessage::Large {
             end,
             sequence,
             slot,

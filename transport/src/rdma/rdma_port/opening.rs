@@ -20,7 +20,7 @@ use ibex_verbs::{
 use super::{Opened, RdmaPort, SEND_BATCH, Standing, new_number, port_of, refused};
 use crate::rdma::{
     arrival_buffers::ArrivalBuffers,
-    port_counters::PortCounters,
+    port_counters::RdmaPortCounters,
     port_queues::{PortQueues, SharedReceives},
     port_settings::PortSettings,
 };
@@ -164,7 +164,7 @@ impl PortOpening {
             #[cfg(test)]
             arrival_memory,
             queues: Mutex::new(Some(queues)),
-            counters: PortCounters::default(),
+            counters: RdmaPortCounters::default(),
             settings,
             name: device.name().to_owned(),
             max_queue_pairs: limits.max_queue_pairs,

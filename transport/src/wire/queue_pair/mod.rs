@@ -37,8 +37,8 @@ use ibex_verbs::{
 };
 
 use super::{
-    AnyWire, Frames, Heard, MessageMemory, Received, RingMemory, Shut, Tools, Wire, WireNews,
-    WireSocket, register_with, stream::Layer,
+    AnyWire, Frames, MessageMemory, NewsOutcome, Received, SendRingMemory, Shut, Tools, Wire,
+    WireNews, WireSocket, register_with, stream::Layer,
 };
 use crate::{
     rdma::{ArrivalBuffers, DrainGuard, PreparedPair, RdmaPort, SessionPermit},
@@ -172,20 +172,20 @@ impl QueuePairWire {
     }
 
     /// Handles an event of the device about the queue pair.
-    fn event(&mut self, event: &AsyncEvent) -> Heard {
+    fn event(&mut self, event: &AsyncEvent) -> NewsOutcome {
         if let PairState::Leaving(teardown) = &mut self.state {
             return match teardown.handle_event(event) {
-                true => Heard::Something,
-                false => Heard::Nothing,
+                true => NewsOutcome::Something,
+                false => NewsOutcome::Nothing,
             };
         }
         let AsyncEvent::QueuePair(_, said) = event else {
-            return Heard::Nothing;
+            return NewsOutcome::Nothing;
         };
         match said {
             QueuePairEvent::Fatal => {
                 let why = event.to_string();
-                Heard::Broke(Box::new(EndCause::DeviceLost { why }))
+                NewsOutcome::Broke(Box::new(EndCause::DeviceLost { why }))
             }
             QueuePairEvent::InvalidRequest => refused_request("an invalid request", event),
             QueuePairEvent::AccessViolation => {
@@ -197,30 +197,30 @@ impl QueuePairWire {
             QueuePairEvent::LastRequestReached => {
                 self.died = Some(*event);
                 self.drain_guard = Some(self.permit.rdma_port.leaves());
-                Heard::Something
+                NewsOutcome::Something
             }
             // These events do not matter: the queue pair was connected before, is never drained
             // while it lives, and has one path.
             QueuePairEvent::Established
             | QueuePairEvent::SendQueueDrained
             | QueuePairEvent::PathMigrated
-            | QueuePairEvent::PathMigrationFailed => Heard::Nothing,
+            | QueuePairEvent::PathMigrationFailed => NewsOutcome::Nothing,
         }
     }
 
     /// Notes that the completion queue was found empty after everything in it was taken. The queue
     /// pair is dead if the device said so before.
-    fn completions_are_empty(&mut self) -> Heard {
+    fn completions_are_empty(&mut self) -> NewsOutcome {
         match (&mut self.state, self.died) {
             (PairState::Leaving(teardown), _) => match teardown.handle_empty_poll() {
-                true => Heard::Something,
-                false => Heard::Nothing,
+                true => NewsOutcome::Something,
+                false => NewsOutcome::Nothing,
             },
             (PairState::Live(_), Some(event)) => {
                 let cause = EndCause::lost(event.to_string());
-                Heard::Broke(Box::new(cause))
+                NewsOutcome::Broke(Box::new(cause))
             }
-            _ => Heard::Nothing,
+            _ => NewsOutcome::Nothing,
         }
     }
 
@@ -255,9 +255,9 @@ impl QueuePairWire {
 }
 
 /// Returns the news that the local device refused a request of the peer.
-fn refused_request(request: &str, event: &AsyncEvent) -> Heard {
+fn refused_request(request: &str, event: &AsyncEvent) -> NewsOutcome {
     let why = format!("the device says that it broke the protocol: it made {request} ({event})");
-    Heard::Broke(Box::new(EndCause::lost(why)))
+    NewsOutcome::Broke(Box::new(EndCause::lost(why)))
 }
 
 // ---- The wire -----------------------------------------------------------------------------------
@@ -326,7 +326,12 @@ impl Wire for QueuePairWire {
     }
 
     #[inline(always)]
-    fn hear<F: Frames>(&mut self, news: WireNews<'_>, frames: &mut F, tools: &mut Tools) -> Heard {
+    fn hear<F: Frames>(
+        &mut self,
+        news: WireNews<'_>,
+        frames: &mut F,
+        tools: &mut Tools,
+    ) -> NewsOutcome {
         match news {
             WireNews::Completed(completion, shared) => {
                 self.complete(completion, shared, frames, tools)
@@ -366,7 +371,7 @@ impl Wire for QueuePairWire {
 
     fn register<'a>(
         &self,
-        ring: Option<&mut RingMemory>,
+        ring: Option<&mut SendRingMemory>,
         messages: impl Iterator<Item = &'a mut MessageMemory>,
     ) -> Result<(), MemoryError> {
         register_with(&self.permit.rdma_port, ring, messages)

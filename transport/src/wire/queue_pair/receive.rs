@@ -13,7 +13,7 @@ use super::{PairState, QueuePairWire};
 use crate::{
     rdma::{ArrivedBuffer, SharedReceives},
     session::EndCause,
-    wire::{Arrived, Fault, Frames, Heard, Tools, arrival::take_whole},
+    wire::{Arrived, FrameRefusal, Frames, NewsOutcome, Tools, arrival::take_whole},
 };
 
 impl QueuePairWire {
@@ -26,7 +26,7 @@ impl QueuePairWire {
         mut shared: Option<&mut SharedReceives>,
         frames: &mut F,
         tools: &mut Tools,
-    ) -> Heard {
+    ) -> NewsOutcome {
         // The completion is nearly always a received frame.
         if matches!(self.state, PairState::Live(_))
             && let Some(bytes) = completion.received()
@@ -37,7 +37,7 @@ impl QueuePairWire {
             let heard = frame_arrived(buffer, bytes as usize, time, frames, tools);
             match self.refill_own() {
                 Ok(()) => heard,
-                Err(cause) => Heard::Broke(cause),
+                Err(cause) => NewsOutcome::Broke(cause),
             }
         } else {
             self.complete_any(completion, shared, frames, tools)
@@ -51,14 +51,14 @@ impl QueuePairWire {
         shared: Option<&mut SharedReceives>,
         frames: &mut F,
         tools: &mut Tools,
-    ) -> Heard {
+    ) -> NewsOutcome {
         if let PairState::Leaving(teardown) = &mut self.state
             && teardown.handle_completion(completion)
         {
-            return Heard::Something;
+            return NewsOutcome::Something;
         }
         let outcome = completion.outcome();
-        let mut heard = Heard::Something;
+        let mut heard = NewsOutcome::Something;
         let is_known = match completion.id().operation() {
             Operation::Receive => match self.arrived(completion, shared) {
                 Some(buffer) => {
@@ -83,18 +83,18 @@ impl QueuePairWire {
         match outcome {
             Err(failure) => {
                 if let Some(cause) = self.cause_of(&failure) {
-                    heard = Heard::Broke(Box::new(cause));
+                    heard = NewsOutcome::Broke(Box::new(cause));
                 }
             }
             Ok(_) if is_known => self.sends_are_done(frames),
             Ok(_) => {
                 tracing::debug!(id = %completion.id(), "a completion of no request of ours");
-                heard = Heard::Stray;
+                heard = NewsOutcome::Stray;
             }
         }
         match self.refill_own() {
             Ok(()) => heard,
-            Err(cause) => Heard::Broke(cause),
+            Err(cause) => NewsOutcome::Broke(cause),
         }
     }
 
@@ -139,9 +139,9 @@ fn frame_arrived<F: Frames>(
     time: u64,
     frames: &mut F,
     tools: &mut Tools,
-) -> Heard {
+) -> NewsOutcome {
     if frames.is_over() {
-        return Heard::Nothing;
+        return NewsOutcome::Nothing;
     }
     let counters = frames.counters();
     counters.frames_received.add(1);
@@ -158,16 +158,16 @@ fn frame_arrived<F: Frames>(
             let (range, last) = (lone.offset..lone.offset + lone.bytes, lone.sequence);
             let arrived = arrived(buffer, range, last, time);
             let placed = frames.records(lone.end, arrived, tools);
-            (placed, Heard::Nothing)
+            (placed, NewsOutcome::Nothing)
         }
         None => (
             take_frame(frame, buffer, time, frames, tools),
-            Heard::Something,
+            NewsOutcome::Something,
         ),
     };
     match taken {
         Ok(()) => heard,
-        Err(fault) => Heard::Refused(Box::new(fault)),
+        Err(fault) => NewsOutcome::Refused(Box::new(fault)),
     }
 }
 
@@ -180,13 +180,13 @@ fn block_arrived<F: Frames>(
     time: u64,
     frames: &mut F,
     tools: &mut Tools,
-) -> Heard {
+) -> NewsOutcome {
     if frames.is_over() {
-        return Heard::Something;
+        return NewsOutcome::Something;
     }
     match take_block(immediate, buffer, time, frames, tools) {
-        Ok(()) => Heard::Something,
-        Err(fault) => Heard::Refused(Box::new(fault)),
+        Ok(()) => NewsOutcome::Something,
+        Err(fault) => NewsOutcome::Refused(Box::new(fault)),
     }
 }
 
@@ -196,7 +196,7 @@ fn take_block<F: Frames>(
     time: u64,
     frames: &mut F,
     tools: &mut Tools,
-) -> Result<(), Fault> {
+) -> Result<(), FrameRefusal> {
     let no_block = PeerMisbehaved::UngrantedWrite;
     let id = LandingId::from_word(immediate.ok_or(no_block)?);
     let owner = frames.session().landings.granted_to(id);
@@ -236,7 +236,7 @@ fn take_frame<F: Frames>(
     time: u64,
     frames: &mut F,
     tools: &mut Tools,
-) -> Result<(), Fault> {
+) -> Result<(), FrameRefusal> {
     let records = |range, last| arrived(buffer, range, last, time);
     take_whole(frame, time, records, frames, tools)
 }

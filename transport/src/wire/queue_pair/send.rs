@@ -16,7 +16,7 @@ use super::{PairState, QueuePairWire};
 use crate::{
     rdma::{DeviceMapping, SEND_BATCH, SEND_ENTRIES, SendSlots},
     session::SessionCounters,
-    wire::{Frames, RingMemory},
+    wire::{Frames, SendRingMemory},
 };
 
 /// The sending half of a queue pair.
@@ -441,7 +441,7 @@ fn pieces<F: Frames>(frames: &F, body: Body) -> [Option<ScatterEntry<'_>>; 2] {
             position,
             bytes,
         } => {
-            let registered = frames.ring(end).and_then(RingMemory::registered);
+            let registered = frames.ring(end).and_then(SendRingMemory::registered);
             registered.expect(unregistered).pieces(position, bytes)
         }
         Body::Chunk { end, chunk }

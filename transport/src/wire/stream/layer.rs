@@ -7,7 +7,7 @@ use std::{
 
 use ibex_tls::Tls;
 
-use super::{Plain, RecordLayer, Sealed};
+use super::{Plain, RecordLayer, SealedLayer};
 
 /// A connection's record layer. In a build without TLS it can only be plain, and the compiler knows
 /// that.
@@ -16,7 +16,7 @@ pub(crate) enum Layer {
     /// Frames are sent as they are.
     Plain(Plain),
     /// Frames are sent inside TLS.
-    Sealed(Box<Sealed>),
+    Sealed(Box<SealedLayer>),
 }
 
 impl Default for Layer {
@@ -30,7 +30,7 @@ impl Layer {
     pub(crate) fn new(tls: Option<Box<Tls>>) -> Self {
         match tls {
             None => Self::Plain(Plain),
-            Some(tls) => Self::Sealed(Box::new(Sealed::new(tls))),
+            Some(tls) => Self::Sealed(Box::new(SealedLayer::new(tls))),
         }
     }
 

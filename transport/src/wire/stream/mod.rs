@@ -30,7 +30,7 @@ use outbound::Outbound;
 
 pub(crate) use layer::Layer;
 pub(crate) use record_layer::{Plain, RecordLayer};
-pub(crate) use sealed::Sealed;
+pub(crate) use sealed::SealedLayer;
 #[cfg(test)]
 pub(crate) use sealed::tests::tls_ends;
 pub(crate) use unanswered::{Unanswered, unanswered};

@@ -22,7 +22,7 @@ pub(crate) struct Outbound {
     pub(crate) heads: Vec<u8>,
     /// Offset in `heads` up to which pieces were made.
     heads_used: usize,
-    pieces: Vec<Piece>,
+    pieces: Vec<BatchPiece>,
     /// The first piece that is not completely written, and the number of its written bytes.
     next: usize,
     next_written: usize,
@@ -39,11 +39,11 @@ pub(crate) struct Outbound {
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
     heads: Vec<u8>,
-    pieces: Vec<Piece>,
+    pieces: Vec<BatchPiece>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Piece {
+enum BatchPiece {
     /// `heads[start..start + length]`.
     Head { start: usize, length: usize },
     /// Bytes that their owner keeps until the batch is written.
@@ -162,10 +162,10 @@ impl Outbound {
         match body {
             Some((base, length)) if length > INLINE_BYTES => {
                 self.push_head();
-                self.add(Piece::Memory { base, length }, length);
+                self.add(BatchPiece::Memory { base, length }, length);
                 let fill = length.next_multiple_of(FRAME_ALIGNMENT) - length;
                 if fill > 0 {
-                    self.add(Piece::Fill { length: fill }, fill);
+                    self.add(BatchPiece::Fill { length: fill }, fill);
                 }
                 false
             }
@@ -210,10 +210,10 @@ impl Outbound {
         let start = self.heads_used;
         let length = self.heads.len() - start;
         self.heads_used = self.heads.len();
-        self.add(Piece::Head { start, length }, length);
+        self.add(BatchPiece::Head { start, length }, length);
     }
 
-    fn add(&mut self, piece: Piece, length: usize) {
+    fn add(&mut self, piece: BatchPiece, length: usize) {
         self.pieces.push(piece);
         self.bytes += length;
         self.position += length as u64;
@@ -269,12 +269,12 @@ impl Outbound {
         let pieces = &self.pieces[self.next..];
         for (slice, piece) in into.iter_mut().zip(pieces) {
             let bytes: &[u8] = match *piece {
-                Piece::Head { start, length } => &self.heads[start..start + length],
+                BatchPiece::Head { start, length } => &self.heads[start..start + length],
                 // SAFETY: valid and unchanged until written, by the contract of `push`.
-                Piece::Memory { base, length } => unsafe {
+                BatchPiece::Memory { base, length } => unsafe {
                     slice::from_raw_parts(base.as_ptr(), length)
                 },
-                Piece::Fill { length } => &[0; FRAME_ALIGNMENT][..length],
+                BatchPiece::Fill { length } => &[0; FRAME_ALIGNMENT][..length],
             };
             *slice = IoSlice::new(&bytes[skip..]);
             skip = 0;
@@ -286,9 +286,9 @@ impl Outbound {
         self.bytes -= count;
         while count > 0 {
             let length = match self.pieces[self.next] {
-                Piece::Head { length, .. }
-                | Piece::Memory { length, .. }
-                | Piece::Fill { length } => length,
+                BatchPiece::Head { length, .. }
+                | BatchPiece::Memory { length, .. }
+                | BatchPiece::Fill { length } => length,
             };
             let rest = length - self.next_written;
             if count < rest {

@@ -12,7 +12,9 @@ use super::{
     RecordLayer, StreamWire,
     inbound::{ChunkInProgress, Inbound},
 };
-use crate::wire::{Arrived, Fault, Frames, Received, Tools, WireSocket, turn_share::TurnShare};
+use crate::wire::{
+    Arrived, FrameRefusal, Frames, Received, Tools, WireSocket, turn_share::TurnShare,
+};
 use ibex_protocol::{
     format::{
         frame::{BLOCK_ALIGNMENT, FrameHeader, FrameKind, MAX_FRAME_BYTES},
@@ -216,7 +218,7 @@ impl StreamWire {
         share: &mut TurnShare,
         frames: &mut F,
         tools: &mut Tools,
-    ) -> Result<bool, Fault> {
+    ) -> Result<bool, FrameRefusal> {
         let inbound = &mut self.inbound;
         let is_here = place_of_rest(inbound, frames).is_some();
         if let Some(chunk) = inbound.chunk.take_if(|chunk| is_here && chunk.left == 0) {

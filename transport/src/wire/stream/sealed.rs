@@ -31,7 +31,7 @@ use crate::wire::turn_share::FRAMES_PER_TURN;
 
 /// A TLS connection whose peer is authenticated.
 #[derive(Debug)]
-pub(crate) struct Sealed {
+pub(crate) struct SealedLayer {
     tls: Box<Tls>,
     /// Pieces of frames that are shorter than a record, gathered into one.
     scratch: Vec<u8>,
@@ -46,7 +46,7 @@ pub(crate) struct Sealed {
     has_emptied: bool,
 }
 
-impl Sealed {
+impl SealedLayer {
     /// Takes over a connection after its handshake.
     #[must_use]
     pub(crate) fn new(tls: Box<Tls>) -> Self {
@@ -135,7 +135,7 @@ impl Sealed {
     }
 }
 
-impl RecordLayer for Sealed {
+impl RecordLayer for SealedLayer {
     fn write(&mut self, socket: &TcpStream, frames: &[IoSlice<'_>]) -> io::Result<usize> {
         if !self.flush(socket)? {
             return Err(ErrorKind::WouldBlock.into());

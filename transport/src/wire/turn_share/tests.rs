@@ -8,6 +8,7 @@ use std::{
 };
 
 use ibex_protocol::format::{
+    control::Role,
     frame::{FrameHeader, FrameKind, HEADER_BYTES},
     frame_check::{CHECK_BYTES, CHECKED_HEADER_BYTES, Coverage, write_checks},
 };
@@ -19,10 +20,7 @@ use crate::{
     channel::ChannelError,
     node::SessionShared,
     runtime::{Driver, Runtime},
-    shared_memory::{
-        FdSocket, Outgoing, UnixWires,
-        message::{Message, Role},
-    },
+    shared_memory::{FdSocket, Outgoing, UnixWires, message::ShmMessage},
     wire::{
         stream::tls_ends,
         tests::by_hand::{admit, admit_sealed, channel, connection, runtime, settle},
@@ -169,10 +167,10 @@ fn one_look_at_a_unix_socket_takes_a_share() {
     let watched = unix.try_clone().unwrap();
     let _session = admit(&node, stream, Some(UnixWires::new(unix, bells)));
     let peer = FdSocket::new(peer);
-    let hello = Message::Hello { asymmetry: true };
+    let hello = ShmMessage::Hello { asymmetry: true };
     let greeted = peer.send(hello.encode().as_ref(), None);
     assert!(matches!(greeted, Ok(Outgoing::Sent)));
-    let again = Message::End {
+    let again = ShmMessage::End {
         end: 1,
         role: Role::Sender,
         segment: 0,

@@ -16,11 +16,11 @@ use crate::{
 
 /// The bytes of a control message that were not read yet. Their contents are checked as they are
 /// read: they are a peer's.
-pub(super) struct Reader<'a> {
+pub(super) struct ControlReader<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ControlReader<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }

@@ -1,4 +1,5 @@
-//! Writing a control message, field by field, as [`Reader`](super::reader::Reader) reads it.
+//! Writing a control message, field by field, as
+//! [`ControlReader`](super::reader::ControlReader) reads it.
 #![forbid(unsafe_code)]
 
 use super::{

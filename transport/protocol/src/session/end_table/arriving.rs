@@ -1,7 +1,7 @@
 //! What arrives for one end: parts of large messages, and memory for those that it sends.
 #![forbid(unsafe_code)]
 
-use super::{End, EndState, EndTable, PeerMisbehaved, ReceiveChannel};
+use super::{EndChannel, EndTable, LocalEnd, PeerMisbehaved, ReceiveChannel};
 use crate::{
     format::{control::Role, frame::FrameHeader},
     session::Arrival,
@@ -22,10 +22,10 @@ impl EndTable {
         match self.paired_entry(Role::Sender, channel) {
             Some((
                 end,
-                End {
+                LocalEnd {
                     closed_here,
                     closed_there: false,
-                    state: EndState::Receiver(Some(receiver)),
+                    state: EndChannel::Receiver(Some(receiver)),
                     ..
                 },
             )) => Ok((!*closed_here).then_some((end, receiver))),

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::{EndState, EndTable, Event, PeerMisbehaved, PeerOpen, ReceiveChannel};
+use super::{EndChannel, EndTable, PeerMisbehaved, PeerOpen, ReceiveChannel, SessionEvent};
 use crate::{
     format::{
         control::{Ask, CloseReason, Role},
@@ -20,7 +20,7 @@ impl EndTable {
         &mut self,
         open: PeerOpen,
         limit: usize,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<SessionEvent>,
     ) -> Result<Option<(u32, PeerOpen)>, PeerMisbehaved> {
         let (end, role) = (open.end, open.role);
         let known = |open: &PeerOpen| open.role == role && open.end == end;
@@ -42,7 +42,7 @@ impl EndTable {
         if let Some(local) = waiting {
             return Ok(Some((local, open)));
         }
-        events.push_back(Event::PeerOpened {
+        events.push_back(SessionEvent::PeerOpened {
             name: open.name.clone(),
             role,
         });
@@ -61,7 +61,12 @@ impl EndTable {
 
     /// Joins a local end and the peer's open of the same name. Returns what the peer is to be asked
     /// now.
-    pub(crate) fn pair(&mut self, end: u32, open: PeerOpen, events: &mut VecDeque<Event>) -> Ask {
+    pub(crate) fn pair(
+        &mut self,
+        end: u32,
+        open: PeerOpen,
+        events: &mut VecDeque<SessionEvent>,
+    ) -> Ask {
         let mut asked = Ask::default();
         let Some(local) = self.entries.get_mut(end) else {
             return asked;
@@ -76,7 +81,7 @@ impl EndTable {
         let Some(settled) = settled else {
             (local.closed_there, local.is_mismatched) = (true, true);
             local.heard_close = open.closed.is_some();
-            events.push_back(Event::Mismatched {
+            events.push_back(SessionEvent::Mismatched {
                 end,
                 theirs: open.spec,
             });
@@ -93,7 +98,7 @@ impl EndTable {
             is_traced: ours.is_traced && theirs.is_traced,
         };
         match &mut local.state {
-            EndState::Receiver(state) => {
+            EndChannel::Receiver(state) => {
                 *state = Some(Box::new(ReceiveChannel::new(
                     agreed.window,
                     agreed.alignment as usize,
@@ -101,7 +106,7 @@ impl EndTable {
                     agreed.is_traced,
                 )));
             }
-            EndState::Sender(channel) => {
+            EndChannel::Sender(channel) => {
                 channel.alignment = agreed.alignment as usize;
                 channel.sent_position = record::first_position(channel.alignment);
                 channel.counters.released_position = channel.sent_position;
@@ -109,14 +114,14 @@ impl EndTable {
                 asked = channel.unanswered();
             }
         }
-        events.push_back(Event::Opened {
+        events.push_back(SessionEvent::Opened {
             end,
             peer_end: open.end,
             agreed,
         });
         if let Some(reason) = open.closed {
             (local.closed_there, local.heard_close) = (true, true);
-            events.push_back(Event::PeerClosed {
+            events.push_back(SessionEvent::PeerClosed {
                 end,
                 reason,
                 final_sequence: 0,
@@ -134,7 +139,7 @@ impl EndTable {
         reason: CloseReason,
         last: u64,
         path: DataPath,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<SessionEvent>,
     ) -> Result<Option<u32>, PeerMisbehaved> {
         let known = |open: &&mut PeerOpen| open.role == role && open.end == peer_end;
         if let Some(open) = self.unpaired.iter_mut().find(known) {
@@ -158,7 +163,7 @@ impl EndTable {
             return Err(PeerMisbehaved::ClosedElsewhere { last, received });
         }
         entry.closed_there = true;
-        events.push_back(Event::PeerClosed {
+        events.push_back(SessionEvent::PeerClosed {
             end,
             reason,
             final_sequence: last,

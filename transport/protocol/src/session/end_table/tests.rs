@@ -21,7 +21,7 @@ fn peer_opens(
     end: u32,
     role: Role,
     name: &str,
-    events: &mut VecDeque<Event>,
+    events: &mut VecDeque<SessionEvent>,
 ) -> Result<Option<u32>, PeerMisbehaved> {
     let open = PeerOpen {
         end,

@@ -7,7 +7,7 @@
 
 use std::{collections::VecDeque, mem};
 
-use super::{End, EndState, EndTable, Event, ReceiveChannel};
+use super::{EndChannel, EndTable, LocalEnd, ReceiveChannel, SessionEvent};
 use crate::{
     format::counters::Counters,
     transfer::{eager_write::Landings, rendezvous::WRITES_UNDER_WAY},
@@ -79,7 +79,7 @@ impl EndTable {
         let Some(entry) = self.entries.get_mut(end) else {
             return false;
         };
-        let EndState::Sender(channel) = &mut entry.state else {
+        let EndChannel::Sender(channel) = &mut entry.state else {
             return false;
         };
         if entry.closed_there && channel.closing.is_none() {
@@ -132,7 +132,7 @@ impl EndTable {
     /// same time learns of arrivals in no other way.
     pub(crate) fn queue_last_news(&mut self) {
         for (end, entry) in self.entries.iter_mut() {
-            if let EndState::Receiver(Some(channel)) = &mut entry.state
+            if let EndChannel::Receiver(Some(channel)) = &mut entry.state
                 && entry.peer.is_some()
                 && channel.has_news()
                 && !mem::replace(&mut channel.queued, true)
@@ -156,11 +156,11 @@ impl EndTable {
     pub(crate) fn take_news(
         &mut self,
         blocks: &mut Landings,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<SessionEvent>,
     ) -> Option<(u32, Counters)> {
         while let Some(end) = self.turns.news.pop_front() {
-            let Some(End {
-                state: EndState::Receiver(Some(channel)),
+            let Some(LocalEnd {
+                state: EndChannel::Receiver(Some(channel)),
                 peer: Some(peer),
                 ..
             }) = self.entries.get_mut(end)
@@ -171,7 +171,7 @@ impl EndTable {
             if channel.has_news() {
                 let counters = channel.tell();
                 blocks.told(end, counters.released);
-                events.push_back(Event::Told { end, counters });
+                events.push_back(SessionEvent::Told { end, counters });
                 return Some((*peer, counters));
             }
         }

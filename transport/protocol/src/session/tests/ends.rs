@@ -43,7 +43,7 @@ fn a_name_that_is_given_back_is_opened_again_and_ends_meet_in_their_order() {
     deliver(&mut session, &open(8, Role::Sender)).unwrap();
     let opened = session.poll_event();
     assert!(
-        matches!(opened, Some(Event::Opened { end, peer_end: 8, .. }) if end == second),
+        matches!(opened, Some(SessionEvent::Opened { end, peer_end: 8, .. }) if end == second),
         "{opened:?}"
     );
     deliver(&mut session, &records(1, &[b"one"])).unwrap();
@@ -88,7 +88,7 @@ fn a_close_is_believed_once_and_only_behind_the_last_message() {
         let refused = Err(PeerMisbehaved::ClosedElsewhere { last, received: 2 });
         assert_eq!(deliver(&mut session, &close(Role::Sender, last)), refused);
     }
-    let closed = Event::PeerClosed {
+    let closed = SessionEvent::PeerClosed {
         end: 1,
         reason: CloseReason::Dropped,
         final_sequence: 2,
@@ -111,7 +111,7 @@ fn a_receiver_that_goes_has_a_last_word() {
     deliver(&mut session, &records(1, &[b"", b""])).unwrap();
     session.close_receiver(1, &counters(2), CloseReason::Dropped);
     let (events, sent) = drain(&mut session);
-    let [Event::Told { end: 1, counters }] = &events[..] else {
+    let [SessionEvent::Told { end: 1, counters }] = &events[..] else {
         panic!("{events:?}")
     };
     assert_eq!(counters.released, 2);
@@ -142,7 +142,7 @@ fn receivers_that_go_at_once_have_their_last_words_with_their_closes() {
         let Some(Control::Close { end: closed, .. }) = control_of(&head) else {
             panic!("{:?}", control_of(&head));
         };
-        let Some(Event::Told { end: told, .. }) = session.poll_event() else {
+        let Some(SessionEvent::Told { end: told, .. }) = session.poll_event() else {
             panic!("end {end} is closed without a word");
         };
         assert_eq!((closed, told), (end, end));
@@ -175,7 +175,7 @@ fn a_close_waits_for_no_grant_of_a_receiver_that_has_gone() {
         matches!(sent[..], [Control::Close { end: 1, .. }]),
         "{sent:?}"
     );
-    assert_eq!(events.last(), Some(&Event::Forgotten { end: 1 }));
+    assert_eq!(events.last(), Some(&SessionEvent::Forgotten { end: 1 }));
 }
 
 #[test]
@@ -256,10 +256,10 @@ fn the_newest_version_in_common_is_settled_at_both_ends() {
                     .0
                     .into_iter()
                     .find_map(|event| match event {
-                        Event::Opened { agreed, .. } => {
+                        SessionEvent::Opened { agreed, .. } => {
                             Some(Some((agreed.fingerprint[0], agreed.alignment)))
                         }
-                        Event::Mismatched { theirs: told, .. } => {
+                        SessionEvent::Mismatched { theirs: told, .. } => {
                             assert_eq!(told, Arc::new(offer(theirs)), "all of what the peer knows");
                             Some(None)
                         }
@@ -409,14 +409,14 @@ fn a_name_is_opened_again_while_the_peers_old_end_lives() {
     deliver(&mut session, &close(Role::Sender, 0)).unwrap();
     assert_eq!(
         drain(&mut session).0.last(),
-        Some(&Event::Forgotten { end: 1 })
+        Some(&SessionEvent::Forgotten { end: 1 })
     );
     deliver(&mut session, &open(8, Role::Sender)).unwrap();
     let (events, _) = drain(&mut session);
     assert!(
         matches!(
             events[..],
-            [Event::Opened {
+            [SessionEvent::Opened {
                 end: 2,
                 peer_end: 8,
                 ..
@@ -437,7 +437,7 @@ fn ends_meet_in_the_order_in_which_they_were_opened() {
     for (peer_end, end) in [(7, 1), (8, 2)] {
         deliver(&mut session, &open(peer_end, Role::Receiver)).unwrap();
         let (events, _) = drain(&mut session);
-        let Event::Opened { end: opened, .. } = events[0] else {
+        let SessionEvent::Opened { end: opened, .. } = events[0] else {
             panic!("{events:?}")
         };
         assert_eq!(opened, end);

@@ -42,7 +42,10 @@ fn a_goodbye_waits_for_the_records_that_were_published() {
         deliver(&mut session, &control(&Control::Goodbye { reason: None })),
         Ok(Arrival::Nothing)
     );
-    assert_eq!(drain(&mut session).0, [Event::Goodbye { reason: None }]);
+    assert_eq!(
+        drain(&mut session).0,
+        [SessionEvent::Goodbye { reason: None }]
+    );
 }
 
 /// A node that closes at the same time as its peer can ask nothing more: what has arrived here is
@@ -63,7 +66,7 @@ fn everything_that_arrived_is_told_before_the_goodbye() {
     session.outgoing.say_goodbye(None);
     let (events, sent) = drain(&mut session);
     let told = events.into_iter().map(|event| match event {
-        Event::Told { end, counters } => (end, counters.received),
+        SessionEvent::Told { end, counters } => (end, counters.received),
         other => panic!("{other:?}"),
     });
     let mut told: Vec<_> = told.collect();

@@ -25,7 +25,7 @@ fn counters_count_when_they_are_new() {
             received: 3,
             ..counters(released)
         };
-        Ok(vec![Event::Counted { end: 1, counters }])
+        Ok(vec![SessionEvent::Counted { end: 1, counters }])
     };
     assert_eq!(hear(2), counted(2));
     assert_eq!(hear(2), Ok(vec![]), "repeated");
@@ -243,7 +243,7 @@ fn an_ask_for_an_acknowledgement_reaches_the_application() {
     let mut session = receiving();
     deliver(&mut session, &records(1, &[b"one"])).unwrap();
     deliver(&mut session, &ask(Ask::acknowledged(1))).unwrap();
-    assert_eq!(drain(&mut session).0, [Event::Asked { end: 1 }]);
+    assert_eq!(drain(&mut session).0, [SessionEvent::Asked { end: 1 }]);
     assert!(session.ends.is_asked(1));
     session.released(
         1,
@@ -322,7 +322,10 @@ fn an_ask_overtakes_the_news_of_other_ends() {
     assert!(
         matches!(
             events[..],
-            [Event::Asked { end: 2 }, Event::Told { end: 2, .. }]
+            [
+                SessionEvent::Asked { end: 2 },
+                SessionEvent::Told { end: 2, .. }
+            ]
         ),
         "{events:?}"
     );

@@ -15,7 +15,7 @@ use crate::{
         record::{RecordHeader, RecordKind, first_position, record_size},
     },
     session::{
-        Arrival, DataPath, Event, PeerMisbehaved, RecordSource, Run, Session, SessionConfig,
+        Arrival, DataPath, PeerMisbehaved, RecordSource, Run, Session, SessionConfig, SessionEvent,
         WireTerms,
     },
 };
@@ -99,7 +99,7 @@ pub(super) fn deliver(session: &mut Session, bytes: &[u8]) -> Result<Arrival, Pe
 }
 
 /// Returns all events, and all control messages that go out.
-pub(super) fn drain(session: &mut Session) -> (Vec<Event>, Vec<Control>) {
+pub(super) fn drain(session: &mut Session) -> (Vec<SessionEvent>, Vec<Control>) {
     let mut sent = Vec::new();
     let mut head = Vec::new();
     while session
@@ -116,7 +116,7 @@ pub(super) fn drain(session: &mut Session) -> (Vec<Event>, Vec<Control>) {
 pub(super) fn told(session: &mut Session) -> Option<Counters> {
     let (events, _) = drain(session);
     events.into_iter().find_map(|event| match event {
-        Event::Told { counters, .. } => Some(counters),
+        SessionEvent::Told { counters, .. } => Some(counters),
         _ => None,
     })
 }

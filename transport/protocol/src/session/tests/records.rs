@@ -126,7 +126,7 @@ fn trace_context_comes_where_both_ends_asked_for_it() {
             deliver(&mut session, &open).unwrap();
             let (events, _) = drain(&mut session);
             let agreed = events.iter().find_map(|event| match event {
-                Event::Opened { agreed, .. } => Some(agreed.is_traced),
+                SessionEvent::Opened { agreed, .. } => Some(agreed.is_traced),
                 _ => None,
             });
             assert_eq!(agreed, Some(here && there));

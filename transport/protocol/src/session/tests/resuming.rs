@@ -10,7 +10,7 @@ use crate::{
         frame::FrameKind,
         record::first_position,
     },
-    session::{DataPath, Event, PeerMisbehaved, Session, WireTerms},
+    session::{DataPath, PeerMisbehaved, Session, SessionEvent, WireTerms},
 };
 
 fn wires() -> WireTerms {
@@ -68,7 +68,7 @@ fn an_open_that_was_lost_is_sent_again() {
     session.open(Role::Receiver, "late", spec()).unwrap();
     deliver(&mut session, &resumed(0)).unwrap();
     let (events, said) = drain(&mut session);
-    assert_eq!(events, [Event::Resumed { replayed: 0 }]);
+    assert_eq!(events, [SessionEvent::Resumed { replayed: 0 }]);
     assert!(
         matches!(
             said[..],
@@ -91,13 +91,13 @@ fn messages_that_did_not_arrive_are_replayed() {
     deliver(&mut session, &known(1, false, Some(receiver(1, 1)))).unwrap();
     deliver(&mut session, &resumed(1)).unwrap();
     let (events, _) = drain(&mut session);
-    let replay = Event::Replay {
+    let replay = SessionEvent::Replay {
         end: 1,
         received: 1,
         position: first_position(ALIGNMENT) + 8,
     };
     assert!(events.contains(&replay), "{events:?}");
-    assert_eq!(events.last(), Some(&Event::Resumed { replayed: 2 }));
+    assert_eq!(events.last(), Some(&SessionEvent::Resumed { replayed: 2 }));
 }
 
 /// The damage is told ahead of the list, so that it is known when the session goes on.
@@ -113,7 +113,10 @@ fn damage_is_told_over_new_wires_and_over_no_others() {
     let damaged = control(&Control::Damaged { times: 7 });
     deliver(&mut session, &damaged).unwrap();
     let (events, _) = drain(&mut session);
-    assert!(events.contains(&Event::Damaged { times: 7 }), "{events:?}");
+    assert!(
+        events.contains(&SessionEvent::Damaged { times: 7 }),
+        "{events:?}"
+    );
     deliver(&mut session, &known(1, false, Some(receiver(3, 0)))).unwrap();
     deliver(&mut session, &resumed(1)).unwrap();
     drain(&mut session);
@@ -226,7 +229,7 @@ fn a_lost_close_is_sent_again_and_one_that_was_heard_is_not() {
             }]
         );
         assert_eq!(is_said, !heard_close, "{said:?}");
-        assert_eq!(events.last(), Some(&Event::Resumed { replayed: 0 }));
+        assert_eq!(events.last(), Some(&SessionEvent::Resumed { replayed: 0 }));
     }
 }
 
@@ -244,7 +247,10 @@ fn an_end_that_the_peer_has_forgotten_is_forgotten() {
         break_wires(&mut session);
         deliver(&mut session, &resumed(1)).unwrap();
         let (events, said) = drain(&mut session);
-        assert!(events.contains(&Event::Forgotten { end: 1 }), "{events:?}");
+        assert!(
+            events.contains(&SessionEvent::Forgotten { end: 1 }),
+            "{events:?}"
+        );
         assert_eq!(said, []);
         assert_eq!(
             (session.footprint().ends, session.footprint().peer_ends),
@@ -272,7 +278,7 @@ fn a_mismatch_survives_its_wires() {
         "{said:?}"
     );
     deliver(&mut session, &close(Role::Sender, 0)).unwrap();
-    assert_eq!(drain(&mut session).0, [Event::Forgotten { end: 1 }]);
+    assert_eq!(drain(&mut session).0, [SessionEvent::Forgotten { end: 1 }]);
 }
 
 #[test]
@@ -336,12 +342,15 @@ fn a_goodbye_is_sent_again_after_a_break_and_heard_once() {
     session.outgoing.say_goodbye(None);
     assert_eq!(drain(&mut session).1, [Control::Goodbye { reason: None }]);
     deliver(&mut session, &control(&Control::Goodbye { reason: None })).unwrap();
-    assert_eq!(drain(&mut session).0, [Event::Goodbye { reason: None }]);
+    assert_eq!(
+        drain(&mut session).0,
+        [SessionEvent::Goodbye { reason: None }]
+    );
     break_wires(&mut session);
     deliver(&mut session, &resumed(0)).unwrap();
     deliver(&mut session, &control(&Control::Goodbye { reason: None })).unwrap();
     let (events, said) = drain(&mut session);
-    assert_eq!(events, [Event::Resumed { replayed: 0 }]);
+    assert_eq!(events, [SessionEvent::Resumed { replayed: 0 }]);
     assert_eq!(said, [Control::Goodbye { reason: None }]);
 }
 

@@ -33,8 +33,8 @@ pub(crate) fn tls_ends() -> [Box<Tls>; 2] {
     ends.map(Box::new)
 }
 
-fn ends() -> [Sealed; 2] {
-    tls_ends().map(Sealed::new)
+fn ends() -> [SealedLayer; 2] {
+    tls_ends().map(SealedLayer::new)
 }
 
 /// Returns both ends of a connection over loopback.
@@ -126,7 +126,7 @@ struct Heard {
 
 impl Heard {
     /// Reads in pieces of `piece` bytes until no more bytes are available.
-    fn read(&mut self, sealed: &mut Sealed, socket: &TcpStream, piece: usize) {
+    fn read(&mut self, sealed: &mut SealedLayer, socket: &TcpStream, piece: usize) {
         let mut buffer = vec![0; piece];
         loop {
             sealed.begin_turn();
@@ -216,7 +216,8 @@ fn a_damaged_record_is_reported_after_the_intact_one_before_it() {
     between.harm(Harm::Flip, 1, 0);
     io::Write::write_all(&mut out, &between.records.concat()).unwrap();
     let mut buffer = [0; 64];
-    let mut read = |sealed: &mut Sealed| sealed.read(&far, &mut [IoSliceMut::new(&mut buffer)]);
+    let mut read =
+        |sealed: &mut SealedLayer| sealed.read(&far, &mut [IoSliceMut::new(&mut buffer)]);
     assert_eq!(read(&mut reader).unwrap(), 5);
     // No more bytes arrive, and epoll reports nothing.
     assert!(reader.has_unread());

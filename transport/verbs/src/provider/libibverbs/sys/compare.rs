@@ -3,7 +3,7 @@
 use std::any::type_name;
 use std::mem::{align_of, offset_of, size_of};
 
-use super::{constants, functions, structures};
+use super::{attributes, constants, functions, structures};
 use crate::abi::{self, BindInfo, BindWr, PollAttributes, RecvWr, SendWr, Sge, Wc};
 
 /// The differences that a comparison found, and the number of declarations that it compared.
@@ -384,6 +384,7 @@ fn request_constants() -> Vec<String> {
 fn declarations_are_those_of_the_header() {
     let none: Vec<String> = Vec::new();
     assert_eq!(structures::differences(), none);
+    assert_eq!(attributes::differences(), none);
     assert_eq!(functions::differences(), none);
     assert_eq!(constants::differences(), none);
     assert_eq!(requests(), none);

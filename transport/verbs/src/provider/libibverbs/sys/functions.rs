@@ -4,10 +4,13 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::transmute;
 use std::sync::OnceLock;
 
+use super::attributes::{
+    ibv_ah_attr, ibv_async_event, ibv_device_attr, ibv_gid_entry, ibv_qp_attr, ibv_qp_init_attr,
+    ibv_srq_attr, ibv_srq_init_attr,
+};
 use super::structures::{
-    _compat_ibv_port_attr, ibv_ah, ibv_ah_attr, ibv_async_event, ibv_comp_channel, ibv_context,
-    ibv_cq, ibv_device, ibv_device_attr, ibv_gid, ibv_gid_entry, ibv_mr, ibv_pd, ibv_qp,
-    ibv_qp_attr, ibv_qp_init_attr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
+    _compat_ibv_port_attr, ibv_ah, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_gid,
+    ibv_mr, ibv_pd, ibv_qp, ibv_srq,
 };
 
 pub(in super::super) fn is_loaded() -> bool {

@@ -10,11 +10,14 @@
     reason = "the names are the header's, and structures have all of their fields"
 )]
 
+#[macro_use]
+mod structures;
+
+mod attributes;
 #[cfg(all(test, feature = "rdma-sys"))]
 mod compare;
 pub(super) mod constants;
 mod functions;
-mod structures;
 
 use std::ffi::{c_int, c_uint};
 use std::mem::{offset_of, size_of};
@@ -22,6 +25,7 @@ use std::ptr;
 
 use crate::abi::Sge;
 
+pub(super) use attributes::*;
 pub(super) use functions::*;
 pub(super) use structures::*;
 
