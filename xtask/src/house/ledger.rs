@@ -113,7 +113,7 @@ const HEAD: &str = "\
 # what the counts consist of, and `--write` writes the present values here. Code is lines without
 # comments. An ordering names its pair if the comment at its statement says `pairs with`; `Relaxed`
 # has none. A fabric is asked for by `is_over_pair`, `DataPath` and the like outside files
-# `*_path.rs`. A name may serve several types if it is `Builder`, `Error` or `State`; a type of another
-# build, behind `cfg` in the same module or in a file `absent*.rs`, has the name of its twin.
+# `*_path.rs`. A name may serve several types if it is `Builder`, `Error` or `State`; a type of
+# another build, behind `cfg` in the same module or in a file `absent*.rs`, has its twin's name.
 
 ";
