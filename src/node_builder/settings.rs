@@ -108,11 +108,12 @@ settings! {
     /// A spinning call lets other threads run, and spins only in the time that they leave. If they
     /// keep a core for milliseconds, calls sleep at once, and try to spin again later.
     ///
-    /// Under [`Driver::Tasks`] a task that waits for a message over shared memory spins for 4 µs
-    /// first. For all other sessions, the node's own task spins for 10 µs before it waits for the
-    /// reactor, after the tasks that are ready have run. Where that finds nothing, it becomes rare:
-    /// one of 128 waits. Waking an idle processor takes 25 to 50 µs. With [`Wait::Event`] nothing
-    /// spins; [`Wait::BusyPoll`] is for threads that block.
+    /// Under [`Driver::Tasks`] a task that waits for a message over shared memory spins for up to
+    /// 4 µs first. The node's own task spins for up to 10 µs before it waits for the reactor, after
+    /// the tasks that are ready have run; a message that wakes it up is followed by such a spin. Where
+    /// that finds nothing, it becomes rare: one of 128 waits. Waking an idle processor takes 25 to
+    /// 50 µs. With [`Wait::Event`] nothing spins; [`Wait::BusyPoll`] makes only threads spin for
+    /// longer.
     pub fn wait(mut self, wait: Wait) -> Self {
         if let Wait::Adaptive { spin } = wait {
             self.note(within!("spin", spin, 0 s..=1 s));

@@ -212,6 +212,12 @@ const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-transport",
         tool: Tool::Simulation,
+        test: "wire::socket::tests::a_watch_is_armed_before_the_socket_is_used_and_leaves_nothing_unread",
+        mutants: &["report_is_a_level", "part_is_all", "end_is_forgotten"],
+    },
+    Finder {
+        package: "ibex-transport",
+        tool: Tool::Simulation,
         test: "engine::tests::simulated::sessions_are_on_one_engine_each_and_every_message_arrives",
         mutants: &[
             "wrong_engine",

@@ -446,6 +446,7 @@ fn poll_again<C: Condition>(
     turn: impl FnOnce(),
 ) -> Poll<C::Output> {
     if let Some((brief_looks, event_loop)) = looks
+        && event_loop.looks_briefly(event_loop.node.config.wait)
         && brief_looks.is_worth_one()
     {
         let found = event_loop.look_at_memory(&mut condition);

@@ -22,7 +22,7 @@
 //! ```
 
 use std::{
-    mem,
+    hint, mem,
     sync::atomic::Ordering,
     task::{Poll, Waker},
     time::{Duration, Instant},
@@ -31,11 +31,11 @@ use std::{
 use ibex_base::sync::{AtomicBool, Mutex, lock};
 use ibex_ring::parking::{self, AtSlot, Ticket};
 
-use super::{Driving, EventLoop, Runtime, brief_looks::BriefLooks};
+use super::{Driving, EventLoop, Runtime, brief_looks::BriefLooks, waiting::PAUSES_PER_READ};
 use crate::{
     clock,
     engine::{self, ReadyWires},
-    node::CloseReport,
+    node::{CloseReport, Wait},
     wire::{Reactor, Watcher},
 };
 
@@ -165,13 +165,19 @@ impl EventLoop {
         if ready.is_empty() && !self.engine.is_marked() {
             if was_idle {
                 drop(engine);
+                if self.poll() {
+                    // What tasks have sent meanwhile is no reason to look again.
+                    return Step::Moved;
+                }
                 let has_found = self.look_briefly();
                 steps.brief_looks.has_looked(has_found);
                 if has_found {
                     return Step::Moved;
                 }
                 engine = self.engine.lock();
-            } else if self.may_look_briefly() && steps.brief_looks.is_worth_one() {
+            } else if self.looks_briefly(self.node.config.wait_engine)
+                && steps.brief_looks.is_worth_one()
+            {
                 steps.is_idle = true;
                 return Step::Idle;
             }
@@ -195,6 +201,7 @@ impl EventLoop {
     fn look_briefly(&self) -> bool {
         let began = Instant::now();
         loop {
+            (0..PAUSES_PER_READ).for_each(|_| hint::spin_loop());
             if self.poll() {
                 return true;
             }
@@ -204,10 +211,11 @@ impl EventLoop {
         }
     }
 
-    /// Returns whether calls of this node look before they sleep, and have not found that a look
-    /// holds up threads that compute.
-    fn may_look_briefly(&self) -> bool {
-        !self.node.config.wait_engine.spin().is_zero() && !self.yielding.is_dear()
+    /// Returns whether a task looks for a moment before a wait as configured by `wait`: it drives the
+    /// engine, calls spin, and no call has found that a look holds up threads that compute.
+    pub(crate) fn looks_briefly(&self, wait: Wait) -> bool {
+        let is_tasks = self.node.driving == Driving::Tasks;
+        is_tasks && !wait.spin().is_zero() && !self.yielding.is_dear()
     }
 
     /// Waits for the flushing task until other tasks have published messages. Returns false when
@@ -280,7 +288,6 @@ mod tests {
 
     use super::super::{Driver, RuntimeConfig};
     use super::*;
-    use crate::node::Wait;
 
     fn runtime() -> Arc<Runtime> {
         Runtime::start(RuntimeConfig {

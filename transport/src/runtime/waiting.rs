@@ -115,14 +115,10 @@ impl EventLoop {
     }
 
     /// Checks `condition` for some microseconds, but for no longer than calls spin. Never sleeps,
-    /// turns the engine or gives the core away. This is for tasks of the executor that drives the
-    /// node, which wait for words that peers write to shared memory.
+    /// turns the engine or gives the core away. This is for tasks that
+    /// [look briefly](Self::looks_briefly) for words that peers write to shared memory.
     pub(crate) fn look_at_memory<C: Condition>(&self, condition: &mut C) -> Option<C::Output> {
         let moment = LOOK_AT_MEMORY.min(self.node.config.wait.spin());
-        let is_tasks = self.node.driving == Driving::Tasks;
-        if moment.is_zero() || !is_tasks || self.yielding.is_dear() {
-            return None;
-        }
         let began = Instant::now();
         let found = loop {
             (0..SHM_ROUNDS_PER_CLOCK)
@@ -426,7 +422,7 @@ const QUEUE_ROUNDS_PER_CLOCK: u32 = 32;
 const ROUNDS_PER_CLOCK: u32 = 4;
 /// Spin-loop pauses between two polls of a socket, about 200 ns. A thread that polls without pauses
 /// holds the socket's lock half of the time, and the kernel waits for that lock to deliver data.
-const PAUSES_PER_READ: u32 = 8;
+pub(super) const PAUSES_PER_READ: u32 = 8;
 /// A yield that takes longer has let another thread run.
 const SHARED: Duration = Duration::from_nanos(800);
 /// Time for which a busy poll looks before it asks the other side.

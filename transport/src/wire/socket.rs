@@ -229,9 +229,13 @@ const BUSY_TURNS: u32 = 1024;
 
 #[cfg(test)]
 mod tests {
-    use std::{net::TcpListener, sync::Arc, task::Waker};
+    use std::{
+        net::TcpListener,
+        sync::{Arc, atomic::Ordering},
+        task::Waker,
+    };
 
-    use ibex_base::sync::{Mutex, lock};
+    use ibex_base::sync::{AtomicBool, Mutex, lock};
     use ibex_ring::memory::BlockPool;
     use rustix::event::epoll::CreateFlags;
 
@@ -250,7 +254,8 @@ mod tests {
             Arc::<Reports>::default(),
             Arc::<Mutex<Vec<bool>>>::default(),
         );
-        let arms = armed.clone();
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let (arms, ends) = (armed.clone(), has_ended.clone());
         let tools = Tools {
             blocks: BlockPool::default(),
             compact_blocks: BlockPool::default(),
@@ -258,10 +263,10 @@ mod tests {
             epoll: Arc::new(epoll::create(CreateFlags::CLOEXEC).expect("a descriptor")),
             reactor: Some(Reactor {
                 watch: Box::new(move |_, _| {
-                    let arms = arms.clone();
+                    let (arms, ends) = (arms.clone(), ends.clone());
                     Ok(Box::new(move |writable| {
                         lock(&arms).push(writable);
-                        false
+                        ends.load(Ordering::Relaxed)
                     }))
                 }),
                 reports: reports.clone(),
@@ -298,6 +303,13 @@ mod tests {
         socket.has_read(false, false);
         socket.has_not_moved();
         assert!(!socket.read_before_parking());
+        // Behind the last bytes is the end.
+        has_ended.store(true, Ordering::Relaxed);
+        socket.is_reported(true);
+        assert_eq!(armed(), [false]);
+        socket.has_read(false, true);
+        assert!(socket.read_before_parking());
+        socket.is_drained();
         socket.leave(&tools.epoll);
         socket.is_reported(true);
         assert_eq!((armed(), reported()), (vec![], vec![]));

@@ -20,7 +20,6 @@ pub(super) struct Tasks {
     reactor: TestReactor,
     flushing: Arc<Flag>,
     driving: Arc<Flag>,
-    /// The epoll set may have events that were not taken.
     steps: Steps,
     pub(super) is_over: bool,
     /// The executor does not run the tasks before this step.

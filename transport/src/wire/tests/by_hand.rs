@@ -16,7 +16,7 @@ use ibex_tls::Tls;
 use crate::{
     channel::{ReceiveHandle, SendHandle},
     engine::Admission,
-    node::{SessionShared, Wait},
+    node::SessionShared,
     runtime::{Driver, Runtime, RuntimeConfig},
     session::{Fabric, PeerDescription, PeerNames},
     shared_memory::UnixWires,
@@ -27,10 +27,6 @@ pub(crate) fn runtime(driver: Driver) -> Arc<Runtime> {
     Runtime::start(RuntimeConfig {
         session_credit_bytes: 4 << 20,
         node_credit_bytes: 64 << 20,
-        // A look before a task parks is one turn.
-        wait_engine: Wait::Adaptive {
-            spin: Duration::from_nanos(1),
-        },
         ..RuntimeConfig::of_test(driver)
     })
     .unwrap()
