@@ -131,7 +131,7 @@ fn a_message_set_to_acknowledge_on_drop_does() {
 /// The drop lets it go on, too, if no engine has the channel any more.
 #[test]
 fn a_drop_lets_a_channel_that_is_over_go_on() {
-    let endings: [fn(&mut Receiver<u64, Pod>, &Peer, &Node); 3] = [
+    let endings: [Ending; 3] = [
         |receiver, _, _| receiver.close(),
         |_, peer, _| drop(peer.close(WATCHDOG)),
         |_, _, node| drop(node.close(WATCHDOG)),
@@ -169,6 +169,9 @@ fn a_drop_lets_a_channel_that_is_over_go_on() {
         }
     }
 }
+
+/// A way in which a channel ends here.
+type Ending = fn(&mut Receiver<u64, Pod>, &Peer, &Node);
 
 /// The window, and as many messages as the receiver may hold.
 const HELD: u64 = 16;

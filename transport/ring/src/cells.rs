@@ -244,9 +244,7 @@ impl CellBlock {
         let orphan = lock(&self.orphan).clone();
         // Of two guards that settle at the same time, the one that comes here later sees both
         // cells. As long as either has the orphan, the block is leased to it and has no other.
-        if let Some(orphan) = orphan
-            && orphan.is_settled()
-        {
+        if orphan.as_ref().is_some_and(|orphan| orphan.is_settled()) {
             let kept = lock(&self.orphan).take();
             drop(kept);
         }

@@ -228,7 +228,7 @@ impl ReceiveHandle {
     /// would wake the handle for a try, each call tries and returns the error.
     #[inline(never)]
     fn poll_slow(&mut self) -> Result<Option<RawMessage>, ChannelError> {
-        if self.end.times.is_some() || self.end.state.is_over() {
+        if self.end.times.is_some() {
             self.end.advance(false);
             self.end.look_at_released();
         }

@@ -20,6 +20,10 @@ impl ReceiveHandle {
         found: FoundRecord,
         over: bool,
     ) -> Result<Option<RawMessage>, ChannelError> {
+        if over {
+            // What is released by now counts, since no engine may try again for the handle.
+            self.end.advance(false);
+        }
         let sequence = self.handed_out + 1;
         let Some((payload, length, memory, time)) = self.find_large(&found, sequence)? else {
             return if over {
