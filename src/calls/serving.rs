@@ -58,7 +58,7 @@ where
     ///         }
     ///     });
     ///     tokio::signal::ctrl_c().await?;
-    ///     serving.shutdown().await?; // answers what handlers have, and refuses the rest
+    ///     serving.shutdown().await?; // handlers answer what they have
     ///     Ok(())
     /// }
     /// # }
@@ -87,23 +87,25 @@ where
 /// one peer, when that peer closed its caller; and all handlers have returned. Its error is that of
 /// [`Service::next`].
 ///
-/// Dropping it stops the service, as dropping a [`Service`] does: the requests that no handler has
-/// taken are [refused](crate::calls::CallErrorKind::ServiceEnded), and handlers go on and answer the
-/// requests that they have. [`shutdown`](Self::shutdown) waits for them too. To stop all services of
-/// a node without a failed call, [`drain_async`](crate::Node::drain_async) the node and close it.
+/// Dropping it stops the service: handlers go on and answer the requests that they have, and other
+/// requests are [handed back](crate::calls::CallErrorKind::HandedBack) as not executed. When the last
+/// handler has answered, the [`Service`] is dropped. [`shutdown`](Self::shutdown) waits for that. To
+/// stop all services of a node without a failed call, [`drain_async`](crate::Node::drain_async) the
+/// node and close it.
 ///
 /// If the runtime is shut down, the handlers end where they are, and their calls are unanswered.
 #[must_use = "dropping it stops the service"]
 pub struct Serving {
-    /// Tells the task to take no more requests, by being dropped.
+    /// Tells the task to begin no more requests, by being dropped.
     stop: Option<oneshot::Sender<()>>,
     /// `None` once its end was returned.
     task: Option<JoinHandle<Result<(), RecvError>>>,
 }
 
 impl Serving {
-    /// Takes no more requests, refuses those that no handler has taken, and waits until all handlers
-    /// have answered. Dropping the future leaves the service stopped, and its handlers go on.
+    /// Gives handlers no more requests, hands those back that come, and returns when all handlers have
+    /// answered and the service is dropped. Dropping the future leaves the service stopped, and its
+    /// handlers go on.
     ///
     /// # Errors
     ///
@@ -153,25 +155,30 @@ where
     F: Future<Output = Result<R, HandlerError>> + Send + 'static,
 {
     let mut handlers = JoinSet::new();
+    let mut is_stopped = false;
     let ended = poll_fn(|context| {
-        if Pin::new(&mut stopped).poll(context).is_ready() {
-            return Poll::Ready(Ok(()));
-        }
+        is_stopped = is_stopped || Pin::new(&mut stopped).poll(context).is_ready();
         loop {
-            while handlers.len() < AT_ONCE {
+            while is_stopped || handlers.len() < AT_ONCE {
                 match Pin::new(&mut service).poll_next(context) {
+                    Poll::Ready(Some(Ok(request))) if is_stopped => {
+                        request.refuse();
+                        // Other tasks come between.
+                        context.waker().wake_by_ref();
+                        break;
+                    }
                     Poll::Ready(Some(Ok(request))) => {
                         handlers.spawn(answer(request, handler.clone()));
                     }
-                    Poll::Ready(ended) => {
-                        return Poll::Ready(ended.map_or(Ok(()), |end| end.map(drop)));
-                    }
+                    Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
+                    Poll::Ready(None) => return Poll::Ready(Ok(())),
                     Poll::Pending => break,
                 }
             }
             // A set leaves the waker only where it has a handler, so it is asked after the service.
             match handlers.poll_join_next(context) {
                 Poll::Ready(Some(_)) => {}
+                Poll::Ready(None) if is_stopped => return Poll::Ready(Ok(())),
                 Poll::Ready(None) | Poll::Pending => return Poll::Pending,
             }
         }

@@ -318,7 +318,7 @@ fn a_service_that_is_stopped_answers_what_handlers_have() {
                 }
             };
             let refused = until_refused(&double).await;
-            assert_ne!(refused.execution(), Execution::Executed, "{refused}");
+            assert_eq!(refused.kind(), CallErrorKind::HandedBack, "{refused}");
             if let Some(stopping) = &stopping {
                 assert!(!stopping.is_finished(), "a handler has a request");
             }
