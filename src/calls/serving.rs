@@ -168,7 +168,7 @@ where
                         break;
                     }
                     Poll::Ready(Some(Ok(request))) => {
-                        handlers.spawn(answer(request, handler.clone()));
+                        JoinSet::spawn(&mut handlers, answer(request, handler.clone()));
                     }
                     Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error)),
                     Poll::Ready(None) => return Poll::Ready(Ok(())),
