@@ -31,17 +31,12 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 fn serve() -> Result<(), Error> {
     let socket = TcpListener::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let node = Node::builder().listen_on(socket).build()?;
-    let mut doubles = node.service::<u64, (u64, u32)>("double")?;
+    let doubles = node.service::<u64, (u64, u32)>("double")?;
     let mut ends = node.service::<u64, u64>("end")?;
 
     thread::scope(|scope| {
-        let answering = scope.spawn(|| -> Result<(), Error> {
-            while let Some(request) = doubles.next()? {
-                let number = u64::from(*request);
-                // A client that has left needs no reply.
-                let _ = request.reply(&(2 * number, std::process::id()));
-            }
-            Ok(())
+        let answering = scope.spawn(|| {
+            doubles.serve_blocking(1, |number| Ok((2 * number.to_native(), std::process::id())))
         });
         if let Some(request) = ends.next()? {
             node.stop_accepting();
@@ -55,7 +50,8 @@ fn serve() -> Result<(), Error> {
         if !report.is_complete() {
             println!("{report:?}");
         }
-        answering.join().map_err(|_| "the service panicked")?
+        answering.join().map_err(|_| "the service panicked")??;
+        Ok(())
     })
 }
 

@@ -22,6 +22,7 @@ mod error;
 #[cfg(test)]
 mod extension_tests;
 mod frame;
+mod handler;
 mod header;
 mod line;
 mod line_ref;
@@ -34,14 +35,19 @@ mod reply;
 mod request;
 mod request_frame;
 mod service;
+#[cfg(feature = "tokio")]
+mod serving;
 mod slots;
 mod source;
 #[cfg(feature = "tower")]
 mod tower;
 
+#[cfg(feature = "tokio")]
+pub use self::serving::Serving;
 pub use self::{
     caller::Caller,
     error::{CallError, CallErrorKind, Execution},
+    handler::HandlerError,
     options::CallOptions,
     replies::Replies,
     reply::Reply,

@@ -42,7 +42,9 @@ use crate::{
 ///
 /// A service returns requests one after the other. Each may be answered at once, or moved to
 /// another thread or task and answered whenever it is ready, in any order. Nothing runs by itself:
-/// a request waits until it is asked for, and its caller waits with it.
+/// a request waits until it is asked for, and its caller waits with it. A program that only wants to
+/// say what the reply is gives the service a handler: by [`serve_blocking`](Self::serve_blocking) for
+/// threads, or by `serve` (feature `tokio`) for tasks.
 ///
 /// Dropping the service refuses the requests that no handler has taken, so that their callers know
 /// them as [not executed](crate::calls::Execution::NotExecuted). Handlers may still answer the

@@ -7,6 +7,7 @@ mod hostile;
 mod names;
 mod outage;
 mod roles;
+mod serving;
 mod streams;
 mod towers;
 mod traces;
