@@ -33,8 +33,8 @@ impl Sender<[u8], Raw> {
     ///
     /// Until a message has left the slice, the node holds a clone of it. So no code can change the
     /// bytes or free them, and [`Region::wait_free`](crate::Region::wait_free) tells when they are
-    /// the program's alone again: when the kernel has the last byte, the receiver is dropped, or the
-    /// session has ended. A session that [resumes](crate::Node#when-a-connection-breaks) holds the slice until the peer
+    /// the program's alone again: when the kernel or the device has the last byte, the receiver is
+    /// dropped, or the session has ended. A session that [resumes](crate::Node#when-a-connection-breaks) holds the slice until the peer
     /// has confirmed the message, and sends it again from there.
     ///
     /// ```

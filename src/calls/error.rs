@@ -129,7 +129,8 @@ pub struct CallError(Box<FailedCall>);
 #[non_exhaustive]
 pub enum CallErrorKind {
     /// The handler answered with an error of the application, by
-    /// [`Request::fail`](crate::calls::Request::fail).
+    /// [`Request::fail`](crate::calls::Request::fail) or
+    /// [`HandlerError::Failed`](crate::calls::HandlerError::Failed).
     Failed,
     /// The request did not go out.
     NotSent,
@@ -144,7 +145,8 @@ pub enum CallErrorKind {
     InvalidRequest,
     /// The service ended before a handler got the request.
     ServiceEnded,
-    /// The handler handed the request back by [`Request::refuse`](crate::calls::Request::refuse).
+    /// The handler handed the request back, by [`Request::refuse`](crate::calls::Request::refuse) or
+    /// [`HandlerError::HandedBack`](crate::calls::HandlerError::HandedBack), or the service is stopped.
     HandedBack,
     /// The serving node [drains](crate::Node::drain) and begins no more calls. Send the call to
     /// another node, or again to the node that takes its place.

@@ -35,7 +35,7 @@ pub enum HandlerError {
     Failed {
         /// Has the meaning that the application gives it.
         code: u32,
-        /// Travels up to its first 4 KiB.
+        /// Only the first 4 KiB travel.
         text: String,
     },
     /// The call was not executed and may be made again later, as by [`Request::refuse`].
@@ -62,17 +62,19 @@ impl HandlerError {
 }
 
 impl<Q: ?Sized + 'static, R: 'static, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
-    /// Answers each request by what `handler` returns for it, in so many threads: the calling one
+    /// Answers each request by what `handler` returns for it, in `threads` threads: the calling one
     /// and others that end with this call. With 0 or 1, the calling thread handles one request
     /// after the other. Returns when [`next`](Self::next) would return the end: when the node was
     /// closed or, for a service of one peer, when that peer closed its caller.
     ///
-    /// While all threads handle requests, further ones wait, and their callers with them.
+    /// While all threads handle requests, further ones wait, and their callers with them. A request
+    /// that a handler has occupies the window of its caller, as one from [`next`](Self::next) does.
     ///
     /// A panic of the handler leaves its call [`Unanswered`](crate::calls::CallErrorKind::Unanswered)
     /// and ends nothing else. A reply that cannot be sent is a [`tracing`] warning, and its call is
     /// unanswered too. For a [stream](crate::calls::Caller::stream), the reply is the only item;
-    /// a service of longer streams, or of replies without a size, is a loop of [`next`](Self::next).
+    /// a service of longer streams, or of replies of an unsized type such as `[u8]`, is a loop of
+    /// [`next`](Self::next).
     ///
     /// To stop without a failed call, [`drain`](crate::Node::drain) the node and close it: handlers
     /// finish the requests that they have.

@@ -31,13 +31,14 @@ where
 {
     /// Answers each request by what `handler` returns for it, in tasks of the tokio runtime of the
     /// calling thread. One task takes the requests, and each request has a task of its own, up to
-    /// 1024 at a time. Further requests wait, and their callers with them. The node may have any
+    /// 1024 at a time. Further requests wait, and their callers with them. So do further requests of
+    /// a caller whose window is full of requests that handlers have. The node may have any
     /// driver; under [`Driver::Caller`](crate::Driver::Caller) somebody has to run its turns.
     ///
     /// A panic of the handler leaves its call [`Unanswered`](crate::calls::CallErrorKind::Unanswered)
     /// and ends nothing else. A reply that cannot be sent is a [`tracing`] warning, and its call is
     /// unanswered too. For a [stream](crate::calls::Caller::stream), the reply is the only item;
-    /// a service of longer streams, or of replies without a size, is a loop of
+    /// a service of longer streams, or of replies of an unsized type such as `[u8]`, is a loop of
     /// [`next_async`](Self::next_async).
     ///
     /// The request stays where it arrived until its handler returns. A clone that the program keeps
@@ -87,9 +88,10 @@ where
 /// one peer, when that peer closed its caller; and all handlers have returned. Its error is that of
 /// [`Service::next`].
 ///
-/// Dropping it stops the service: handlers go on and answer the requests that they have, and other
-/// requests are [handed back](crate::calls::CallErrorKind::HandedBack) as not executed. When the last
-/// handler has answered, the [`Service`] is dropped. [`shutdown`](Self::shutdown) waits for that. To
+/// Dropping it stops the service: handlers go on and answer the requests that they have, and no other
+/// request is executed. It is [handed back](crate::calls::CallErrorKind::HandedBack), or ends as
+/// [`ServiceEnded`](crate::calls::CallErrorKind::ServiceEnded) when the last handler has answered and
+/// the [`Service`] is dropped. [`shutdown`](Self::shutdown) waits for that. To
 /// stop all services of a node without a failed call, [`drain_async`](crate::Node::drain_async) the
 /// node and close it.
 ///
@@ -109,7 +111,7 @@ impl Serving {
     ///
     /// # Errors
     ///
-    /// [`RecvError`], of a service for one peer that had ended by it before.
+    /// [`RecvError`], of a service for one peer whose session or channel had failed before the call.
     pub async fn shutdown(mut self) -> Result<(), RecvError> {
         self.stop = None;
         self.await

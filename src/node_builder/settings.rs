@@ -109,11 +109,10 @@ settings! {
     /// keep a core for milliseconds, calls sleep at once, and try to spin again later.
     ///
     /// Under [`Driver::Tasks`] a task that waits for a message over shared memory spins for up to
-    /// 4 µs first. The node's own task spins for up to 10 µs before it waits for the reactor, after
-    /// the tasks that are ready have run; a message that wakes it up is followed by such a spin. Where
-    /// that finds nothing, it becomes rare: one of 128 waits. Waking an idle processor takes 25 to
-    /// 50 µs. With [`Wait::Event`] nothing spins; [`Wait::BusyPoll`] makes only threads spin for
-    /// longer.
+    /// 4 µs first. The node's own task runs when there is news. Before it waits again, it lets the
+    /// tasks run that are ready, and spins for up to 10 µs. Spins that find nothing become rare: one
+    /// of 128 waits. Waking an idle processor takes 25 to 50 µs. With [`Wait::Event`] nothing spins;
+    /// [`Wait::BusyPoll`] makes only threads spin for longer.
     pub fn wait(mut self, wait: Wait) -> Self {
         if let Wait::Adaptive { spin } = wait {
             self.note(within!("spin", spin, 0 s..=1 s));

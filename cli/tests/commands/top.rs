@@ -374,4 +374,4 @@ fn what_answers_otherwise_is_told() -> io::Result<()> {
 /// Lines of the screen: enough for all that the tests look for.
 const ROWS: u16 = 60;
 const COLUMNS: u16 = 100;
-const WATCHDOG: Duration = Duration::from_secs(180);
+const WATCHDOG: Duration = Duration::from_secs(600);

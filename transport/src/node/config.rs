@@ -100,9 +100,8 @@ pub enum Driver {
     /// queued, at `flush`, or when a second task of the node runs, which the first unsent message
     /// wakes. So a task that sends and then computes should flush.
     ///
-    /// A task that receives looks for up to 4 µs over shared memory, or 10 µs otherwise, before it
-    /// waits, if the last messages of its channel came within 150 µs each; `NodeBuilder::wait` says
-    /// more.
+    /// A task that receives over shared memory looks for up to 4 µs before it waits, and the node's
+    /// own task looks for up to 10 µs before it parks; `NodeBuilder::wait` says more.
     ///
     /// Handles may be used in other runtimes and by threads that block; blocking calls turn the
     /// engine themselves, as under [`Caller`](Self::Caller). From the first of them on, and once

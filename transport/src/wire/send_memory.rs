@@ -127,8 +127,8 @@ impl MessageMemory {
         }
     }
 
-    /// Registers the message with `rdma_port`, unless it is registered already. A slice is copied
-    /// instead: a turn has no time to register the whole file.
+    /// Registers the message with `rdma_port`, unless it is registered already. A slice whose file is
+    /// not registered is copied instead, since the file may be much longer.
     pub(super) fn register(&mut self, rdma_port: &RdmaPort) -> Result<(), MemoryError> {
         let before = self.registered.take();
         if let MessageBytes::Slice(slice, _) = &self.bytes {
@@ -137,8 +137,8 @@ impl MessageMemory {
             if self.registered.is_some() {
                 return Ok(());
             }
-            // No frame in flight refers to the slice: a message is registered when its handle hands
-            // it over, or when a new wire replaces one that has ended.
+            // No frame in flight refers to the slice: the registration of one that does is still valid,
+            // or its device has ended.
             self.bytes = MessageBytes::Lease(copied(slice)?);
             return self.register(rdma_port);
         }

@@ -2,7 +2,8 @@
 //!
 //! Everything here hands out *addresses*, never `&T` into shared bytes: one thread or process
 //! writes a ring while another reads it. Only the ring algorithms know which thread owns which
-//! bytes when, and only they may turn an address into a reference. Three rules hold for all of it:
+//! bytes when, and only they may turn an address into a reference. Three rules hold for all of it but
+//! a [`Region`], which is the program's, and which nobody writes to:
 //!
 //! 1. Memory that the data path will touch is populated when it is made, a ring in steps before its
 //!    writer gets there. So a lack of memory shows where a call can fail, and not as SIGBUS or a

@@ -19,7 +19,7 @@ use ibex_base::{fork, sync::lock};
 
 use super::{Access, Attachments, Mapping, MemoryUse};
 
-/// Bytes that the program owns, and that messages are sent from where they lie.
+/// Bytes that the program owns, and from which messages are sent without a copy.
 ///
 /// Nobody can change the bytes. [`into_vec`](Self::into_vec) gives them back once no
 /// [slice](RegionSlice) of them is left, neither the program's nor that of a message on its way.
@@ -113,7 +113,7 @@ impl Deref for RegionBytes {
             Self::Heap(bytes) => bytes,
             // SAFETY:
             // 1. Valid: the memory has at least `length` bytes, all of them of the file, and lives
-            //    as long as `self`.
+            //    as long as `self`. The caller of `Region::map` vouches for children of a fork.
             // 2. Unchanged: this process maps them for reading alone, devices get no right to write
             //    them, and the caller of `Region::map` vouches for the file.
             Self::File(file) => unsafe {
@@ -133,12 +133,13 @@ impl Region {
 
     /// Maps a file, to send from the kernel's own copy of it. Reads all of the file, and so blocks
     /// for as long as that takes; afterwards the file may be closed. A child of a fork has the
-    /// memory, unless it was sent from over RDMA before.
+    /// memory, unless a send over RDMA was tried before: then reading it there is SIGSEGV.
     ///
     /// # Safety
     ///
-    /// While the region or a slice of it exists, nobody changes the file's bytes or makes the file
-    /// shorter: no code of this process and no other process. A log segment that is complete, or a
+    /// A child of a fork reads neither the region nor a slice of it, unless it was never sent from. While
+    /// one of them exists, nobody changes the file's bytes or makes the file shorter: no code of this
+    /// process and no other process. A log segment that is complete, or a
     /// snapshot, is such a file. Otherwise references to the bytes are to bytes that change, and
     /// reading past the new end is SIGBUS.
     ///
@@ -148,8 +149,8 @@ impl Region {
     ///
     /// # Errors
     ///
-    /// The error of the kernel: the file cannot be mapped or is not open for reading, or its pages
-    /// do not fit into memory. `InvalidInput` if it is not a regular file.
+    /// The error of the kernel: the file cannot be mapped, is not open for reading, or a page of it
+    /// cannot be read. `InvalidInput` if it is not a regular file.
     pub unsafe fn map(file: &File) -> io::Result<Self> {
         let metadata = file.metadata()?;
         if !metadata.is_file() {
@@ -201,8 +202,8 @@ impl Region {
     ///
     /// This call does not turn the engine. Under `Driver::Caller` the thread that waits here must
     /// not be the one whose calls turn it, and under `Driver::Tasks` not one that the node's tasks
-    /// need: a task awaits `Sender::flush_async` or `wait_acked_async` instead. In a fork of the
-    /// process the call does not wait.
+    /// need. Such a task awaits `Sender::wait_acked_async`, and then asks [`is_free`](Self::is_free) until
+    /// it is, which takes moments. In a fork of the process the call does not wait.
     #[must_use]
     pub fn wait_free(&self, timeout: Duration) -> bool {
         if fork::is_child() {
