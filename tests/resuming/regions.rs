@@ -1,6 +1,6 @@
 //! Messages from regions over connections that break: they are sent again from where they lie.
 
-use ibex::{Fabric, Raw, Region, Sender};
+use ibex::{Fabric, Peer, Raw, Receiver, Region, Sender};
 
 use super::{LONG, LONGER, SHORT, builder, join, pair, wait_until};
 
@@ -11,17 +11,20 @@ fn bytes(length: usize) -> Vec<u8> {
 
 const LENGTH: usize = 3 << 20;
 
+/// Opens a channel, and carries its first message.
+fn channel(peer: &Peer, other: &Peer) -> (Sender<[u8], Raw>, Receiver<[u8], Raw>) {
+    let mut sender = peer.channel("bytes").codec::<Raw>().sender().unwrap();
+    let receiver = other.channel("bytes").codec::<Raw>().receiver();
+    let mut receiver: Receiver<[u8], Raw> = receiver.unwrap();
+    sender.send(b"first").unwrap();
+    assert_eq!(receiver.recv().unwrap()[..], b"first"[..]);
+    (sender, receiver)
+}
+
 #[test]
 fn a_region_is_held_until_its_message_has_arrived() {
     let (_here, peer, proxy, _there, other) = pair();
-    let mut sender: Sender<[u8], Raw> = peer.channel("bytes").codec::<Raw>().sender().unwrap();
-    let mut receiver = other
-        .channel("bytes")
-        .codec::<Raw>()
-        .receiver::<[u8]>()
-        .unwrap();
-    sender.send(b"first").unwrap();
-    assert_eq!(receiver.recv().unwrap()[..], b"first"[..]);
+    let (mut sender, mut receiver) = channel(&peer, &other);
 
     let region = Region::from(bytes(LENGTH));
     for round in 1..=3 {
@@ -47,14 +50,7 @@ fn a_session_that_is_given_up_gives_its_regions_back() {
     let here = builder(Fabric::Tcp).session_timeout(SHORT);
     let there = builder(Fabric::Tcp).session_timeout(LONGER);
     let (_here, peer, proxy, _there, other) = join(here, there);
-    let mut sender: Sender<[u8], Raw> = peer.channel("bytes").codec::<Raw>().sender().unwrap();
-    let mut receiver = other
-        .channel("bytes")
-        .codec::<Raw>()
-        .receiver::<[u8]>()
-        .unwrap();
-    sender.send(b"first").unwrap();
-    assert_eq!(receiver.recv().unwrap()[..], b"first"[..]);
+    let (mut sender, _receiver) = channel(&peer, &other);
     let region = Region::from(bytes(LENGTH));
     proxy.hold(true);
     sender.send_region(&region.slice(..)).unwrap();

@@ -42,33 +42,31 @@ impl Entered<'_> {
     /// Sends a slice of the program's memory as [`SendHandle::send_region`] does, and gives the
     /// right back.
     fn send_region(mut self, slice: &RegionSlice, patience: Patience) -> Result<u64, ChannelError> {
-        let end = self.end;
-        let sent = match self.open_producer(patience) {
-            Ok(producer) => {
-                producer.largest = end.path.longest_record(end, &producer.ring);
-                let length = slice.len();
-                let is_large = length > producer.largest
-                    && length as u64 <= producer.max_message_bytes
-                    // A trace context would follow the bytes.
-                    && !end.state.is_over_or_traced();
-                if is_large && end.path.sends_in_place() {
-                    match end.send_in_place(producer, slice, patience) {
-                        Ok(None) => {}
-                        Ok(Some(sequence)) => return Ok(sequence),
-                        Err(error) => {
-                            end.gave_up_waiting();
-                            return Err(error);
-                        }
-                    }
-                }
-                return self.send(Some(length), patience, |slot| copy(slice, slot));
-            }
-            Err(error) => Err(error),
-        };
-        if sent.is_err() {
-            end.gave_up_waiting();
+        let sent = self.send_in_place(slice, patience);
+        match sent.inspect_err(|_| self.end.gave_up_waiting())? {
+            Some(sequence) => Ok(sequence),
+            None => self.send(Some(slice.len()), patience, |slot| copy(slice, slot)),
         }
-        sent
+    }
+
+    /// Sends a slice from where it lies, if it is long enough and the path can; `None` if not.
+    fn send_in_place(
+        &mut self,
+        slice: &RegionSlice,
+        patience: Patience,
+    ) -> Result<Option<u64>, ChannelError> {
+        let end = self.end;
+        let producer = self.open_producer(patience)?;
+        producer.largest = end.path.longest_record(end, &producer.ring);
+        let length = slice.len();
+        let is_large = length > producer.largest
+            && length as u64 <= producer.max_message_bytes
+            // A trace context would follow the bytes.
+            && !end.state.is_over_or_traced();
+        match is_large && end.path.sends_in_place() {
+            true => end.send_in_place(producer, slice, patience),
+            false => Ok(None),
+        }
     }
 }
 
