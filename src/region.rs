@@ -25,8 +25,8 @@ impl Sender<[u8], Raw> {
     ///
     /// Other messages are copied, since a short copy takes less time than to announce a message.
     /// Messages are also copied on a channel that [carries trace
-    /// contexts](crate::ChannelBuilder::trace_context), and from a file that the device's driver
-    /// refuses to register, for example beyond the limit on locked memory, or on a kernel before
+    /// contexts](crate::ChannelBuilder::trace_context). So are those from a file that the device's driver
+    /// refuses to register: beyond the limit on locked memory, or on a kernel before
     /// Linux 6.2, which registers no memory that cannot be written. A file stays registered until
     /// its region and all slices are dropped, or the node is closed. Registering it is not within a
     /// time-out, and happens on the calling thread, also in a task.

@@ -7,9 +7,9 @@ use rustix::fs::statvfs;
 
 use crate::failure::Failure;
 
-/// What a whole run from a clean clone writes below the folder of the project.
+/// Bytes that a whole run from a clean clone writes below the folder of the project.
 const WHOLE_RUN: u64 = 14 * GIB;
-/// What a run needs beside the builds that are there.
+/// Bytes that a run needs beside the builds that are there.
 const LEAST: u64 = 2 * GIB;
 const GIB: u64 = 1 << 30;
 /// The unit of stat(2)'s `st_blocks`.

@@ -196,9 +196,9 @@ impl Region {
 
     /// Waits until no slice exists, for up to `timeout`. Returns whether none does.
     ///
-    /// The drop of a slice wakes it. That of a message is dropped by the node's engine, when the
-    /// wire has taken the last byte, the peer has closed the channel, or the session has ended; if
-    /// the session resumes after an outage, when the peer has confirmed that the message arrived.
+    /// The drop of a slice wakes it. The node's engine drops that of a message when the wire has
+    /// taken the last byte, the peer has closed the channel, or the session has ended. If the session
+    /// resumes after an outage, it drops the slice when the peer has confirmed the message.
     ///
     /// This call does not turn the engine. Under `Driver::Caller` the thread that waits here must
     /// not be the one whose calls turn it, and under `Driver::Tasks` not one that the node's tasks
