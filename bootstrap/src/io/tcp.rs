@@ -3,6 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -20,7 +21,7 @@ pub(super) fn configure(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_IDLE)
+        .with_time(keepalive_idle(stream))
         .with_interval(KEEPALIVE_INTERVAL)
         .with_retries(KEEPALIVE_RETRIES);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
@@ -68,12 +69,28 @@ pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Idle time after which keepalive begins. An idle connection whose peer's host is gone is noticed
-/// after `KEEPALIVE_IDLE + KEEPALIVE_INTERVAL * KEEPALIVE_RETRIES` = 19 s. Keepalive does not cover
-/// a busy one; see [tcp(7)](https://man7.org/linux/man-pages/man7/tcp.7.html).
+/// Returns the idle time after which keepalive begins. It differs between connections that follow
+/// each other, since descriptors count up.
+///
+/// The kernel's loopback and veth devices drop packets beyond some 1,000 at a time
+/// (`net.core.netdev_max_backlog`). Thousands of connections that fell silent together would
+/// otherwise all be probed in one tick, most probes would be lost, and so would be their
+/// repetitions.
+fn keepalive_idle(stream: &TcpStream) -> Duration {
+    let turn = stream.as_raw_fd().unsigned_abs() % KEEPALIVE_TURNS;
+    KEEPALIVE_IDLE - Duration::from_secs(turn.into())
+}
+
+/// The longest idle time after which keepalive begins. An idle connection whose peer's host is gone
+/// is noticed after at most `KEEPALIVE_IDLE + KEEPALIVE_INTERVAL * KEEPALIVE_RETRIES` = 19 s.
+/// Keepalive does not cover a busy one; see
+/// [tcp(7)](https://man7.org/linux/man-pages/man7/tcp.7.html).
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
-const KEEPALIVE_RETRIES: u32 = 3;
+/// Idle times, a second apart.
+const KEEPALIVE_TURNS: u32 = 5;
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
+/// Many, since each is lost with others if they are sent together.
+const KEEPALIVE_RETRIES: u32 = 9;
 
 #[cfg(test)]
 mod tests {
