@@ -38,12 +38,12 @@ use std::sync::{MutexGuard, PoisonError};
 
 use ibex_base::{
     fork,
-    sync::{Arc, Asymmetry, AtomicPtr, AtomicU32, Mutex, Ordering, lock},
+    sync::{Arc, Asymmetry, AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering, lock},
 };
 
 use super::{
     pages::{NoMemory, Pages},
-    parking::bell::Bell,
+    parking::bell::{Bell, RungEnd},
 };
 
 /// The release cells of one receiver.
@@ -60,6 +60,9 @@ pub struct CellBlock {
     bell: AtomicPtr<Bell>,
     /// Their number is a power of two.
     cells: Pages<AtomicU32>,
+    /// The receiver's session, and its end there, which guards name when they ring.
+    session: AtomicU64,
+    end: AtomicU32,
     /// What hears of guards once no engine has the receiver.
     orphan: Mutex<Option<Arc<dyn Orphan>>>,
 }
@@ -193,7 +196,9 @@ impl CellBlock {
     /// caller must sum the cells now, for guards that settled before they could know:
     /// [`Advance::ask`](super::Advance::ask) does both.
     pub(super) fn ask(&self) {
-        self.asked.store(ASKED, Ordering::Relaxed);
+        // ASKED, pairs with `answer`: the guard that answers finds the bell and the name of this
+        // receiver, and not those of an earlier one.
+        self.asked.store(ASKED, Ordering::Release);
         self.asymmetry.heavy_here();
     }
 
@@ -285,12 +290,15 @@ impl CellBlock {
         }
         // Each question gets one ring: the first guard that answers makes it, and the engine that
         // asked sums all cells.
-        // RUNG, pairs with `has_rung`.
+        // RUNG, pairs with `has_rung`. ASKED, pairs with `ask`.
         let first =
             self.asked
-                .compare_exchange(ASKED, ASKED_RUNG, Ordering::Release, Ordering::Relaxed);
+                .compare_exchange(ASKED, ASKED_RUNG, Ordering::AcqRel, Ordering::Relaxed);
         if first.is_ok() {
-            self.bell().ring();
+            self.bell().ring(RungEnd {
+                session: self.session.load(Ordering::Relaxed),
+                end: self.end.load(Ordering::Relaxed),
+            });
         }
     }
 
@@ -306,6 +314,8 @@ impl CellBlock {
             asymmetry: Asymmetry::of_process(),
             bell: AtomicPtr::new(ptr::null_mut()),
             cells,
+            session: AtomicU64::new(0),
+            end: AtomicU32::new(0),
             orphan: Mutex::new(None),
         })))
     }
@@ -357,6 +367,14 @@ impl CellLease {
     #[must_use]
     pub fn block(&self) -> &'static CellBlock {
         self.block
+    }
+
+    /// Has guards that ring name this receiver, before a message is handed out.
+    pub fn belong_to(&self, receiver: RungEnd) {
+        self.block
+            .session
+            .store(receiver.session, Ordering::Relaxed);
+        self.block.end.store(receiver.end, Ordering::Relaxed);
     }
 
     /// Returns whether no guard will touch its cell again. Stays true once nothing more is handed

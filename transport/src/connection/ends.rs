@@ -122,33 +122,32 @@ impl Ends {
 
     // ---- Guards ----------------------------------------------------------------------
 
-    /// Sums the cells of ends whose sender or receiver waits and at which a guard has rung. Returns
-    /// whether there is news to send.
-    pub(crate) fn answer_guards(&mut self, common: &mut Common, context: &mut Context<'_>) -> bool {
-        let mut news = false;
-        let mut has_room = Vec::new();
-        let mut was_stalled = false;
-        for (id, receiver) in self.receivers.ends.iter() {
-            let still_asked = receiver.end.path.is_asked(&receiver.end, &common.session);
-            let waits = receiver.waits_for_release();
-            if !answer_if_rung(&receiver.end, still_asked || waits) {
-                continue;
-            }
-            receiver.end.waiters.take(&mut context.wakers);
-            was_stalled |= receiver.is_told_stalled();
-            news |= common.session.released(id, &receiver.end.counters());
-            if waits {
-                has_room.push(id);
-                news = true;
-            }
+    /// Sums the cells of a receiving end at which a guard has rung. Returns whether there is news to
+    /// send.
+    pub(crate) fn answer_guard(
+        &mut self,
+        id: u32,
+        common: &mut Common,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let Some(receiver) = self.receivers.ends.get(id) else {
+            return false;
+        };
+        let still_asked = receiver.end.path.is_asked(&receiver.end, &common.session);
+        let waits = receiver.waits_for_release();
+        if !answer_if_rung(&receiver.end, still_asked || waits) {
+            return false;
         }
-        for end in has_room {
-            self.receivers.want_large(end, common, context);
+        receiver.end.waiters.take(&mut context.wakers);
+        let was_stalled = receiver.is_told_stalled();
+        let news = common.session.released(id, &receiver.end.counters());
+        if waits {
+            self.receivers.want_large(id, common, context);
         }
         if was_stalled {
             stalls::look(self, clock::now(), common, context);
         }
-        news
+        news || waits
     }
 }
 

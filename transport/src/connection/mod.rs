@@ -39,7 +39,7 @@ mod stalls;
 mod stats;
 mod turn;
 
-use std::{io, os::fd::OwnedFd, sync::Arc};
+use std::{io, os::fd::OwnedFd, sync::Arc, time::Instant};
 
 use ibex_protocol::{
     format::record::Layout,
@@ -87,6 +87,8 @@ pub(crate) struct Connection {
     pub(crate) heat: u32,
     /// The engine looks regularly for memory that the session may give back.
     pub(crate) is_watched: bool,
+    /// The engine looks at the session's deadline then.
+    pub(crate) due_at: Option<Instant>,
 }
 
 /// The results of a handshake that a connection begins with.
@@ -174,6 +176,7 @@ impl Connection {
             is_hot: false,
             heat: 0,
             is_watched: false,
+            due_at: None,
         };
         if let Err(refused) = connection.socket.join(tools) {
             connection.say_last_word();

@@ -12,7 +12,7 @@ use ibex_protocol::{
     session::CannotOpen,
     timer::Timer,
 };
-use ibex_ring::{CellBlock, memory::MemoryError};
+use ibex_ring::{CellBlock, memory::MemoryError, parking::RungEnd};
 
 use super::{
     core::{Common, Core, Phase},
@@ -75,6 +75,10 @@ impl Core {
             .common
             .session
             .open(Role::Receiver, name.clone(), spec.clone())?;
+        cells.belong_to(RungEnd {
+            session: self.common.shared.id,
+            end: id,
+        });
         // The first position for the newest version. A sender that agrees on another version
         // ignores it.
         let first = record::first_position(spec.newest.alignment as usize);

@@ -1,14 +1,22 @@
 //! The connections of an engine: which of them each turn looks at, which have a deadline, which may
 //! become idle, and what credit they have.
 
-use std::{mem, sync::Arc, time::Instant};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    mem,
+    sync::Arc,
+    time::Instant,
+};
 
 use ibex_protocol::{format::control::CloseReason, id_map::IdMap};
 
-use super::{credit::Credit, idle::Watch};
+use ibex_ring::parking::RungEnd;
+
+use super::{credit::Credit, deadlines::Deadlines, idle::Watch};
 use crate::{
-    connection::{Connection, Context, Reconnect},
+    connection::{Connection, Context, Core, Reconnect},
     node::{SessionShared, Undelivered, Warning, Warnings, warn_of},
+    session::PeerDescription,
     wire::Tools,
 };
 
@@ -20,8 +28,11 @@ pub(crate) struct Connections {
     pub(super) all: IdMap<Box<Connection>, u64>,
     /// Sessions whose socket is read every turn.
     pub(super) hot: Vec<u64>,
-    /// Sessions that have a deadline.
-    pub(super) timed: Vec<u64>,
+    pub(super) deadlines: Deadlines,
+    /// The numbers of sessions with each run of a peer: by identity and incarnation.
+    runs: BTreeMap<([u8; 16], u64), usize>,
+    /// Ends whose guards rang; empty between two calls.
+    rung: Vec<RungEnd>,
     /// Sessions that may become idle.
     pub(super) watch: Watch,
     pub(crate) credit: Credit,
@@ -36,18 +47,19 @@ impl Connections {
         Self {
             all: IdMap::new(),
             hot: Vec::new(),
-            timed: Vec::new(),
+            deadlines: Deadlines::default(),
+            runs: BTreeMap::new(),
+            rung: Vec::new(),
             watch: Watch::default(),
             credit,
             tools,
         }
     }
 
-    /// Adds a connection. Room is reserved now, so that a deadline that is set while messages flow
-    /// allocates nothing.
+    /// Adds a connection. Room is reserved now, so that messages that flow allocate nothing.
     pub(super) fn insert(&mut self, connection: Connection) {
+        *self.runs.entry(run_of(&connection)).or_default() += 1;
         self.all.insert(connection.id(), Box::new(connection));
-        self.timed.reserve(self.all.len());
         self.watch.make_room(self.all.len());
     }
 
@@ -56,13 +68,30 @@ impl Connections {
         let mut removed = self.all.remove(session);
         if let Some(connection) = &mut removed {
             self.credit.broker.leave(session);
+            self.deadlines.forget(connection);
+            self.forget_run(run_of(connection));
             connection.unregister(&self.tools.epoll);
         }
         self.hot.retain(|&hot| hot != session);
-        self.timed.retain(|&timed| timed != session);
         self.credit.give_back();
         self.watch.forget(session);
         removed
+    }
+
+    /// Returns whether there are sessions with another run of the peer.
+    pub(super) fn has_other_run(&self, peer: &PeerDescription) -> bool {
+        let all = (peer.identity, 0)..=(peer.identity, u64::MAX);
+        let mut runs = self.runs.range(all).map(|(run, _)| run.1);
+        runs.any(|incarnation| incarnation != peer.incarnation)
+    }
+
+    fn forget_run(&mut self, run: ([u8; 16], u64)) {
+        if let Entry::Occupied(mut sessions) = self.runs.entry(run) {
+            *sessions.get_mut() -= 1;
+            if *sessions.get() == 0 {
+                sessions.remove();
+            }
+        }
     }
 
     /// Returns a session with this name that can resume as `is_meant` says.
@@ -114,18 +143,28 @@ impl Connections {
     /// Takes the connections out, to end them.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = Box<Connection>> + use<> {
         self.hot.clear();
-        self.timed.clear();
+        self.deadlines.clear();
+        self.runs.clear();
         mem::take(&mut self.all).into_values()
     }
 
-    /// Sums the cells of ends that were asked, because a guard settled while a sender waits.
-    #[inline(never)]
+    /// Sums the cells of the ends whose guards rang, because a guard settled while a sender waits.
+    #[inline]
     pub(crate) fn answer_guards(&mut self, context: &mut Context<'_>) {
-        for link in self.all.values_mut() {
-            if link.core.ends.answer_guards(&mut link.core.common, context)
-                && !mem::replace(&mut link.is_hot, true)
-            {
-                self.hot.push(link.id());
+        if context.surroundings.bell().take_rung(&mut self.rung) {
+            self.answer_rung(context);
+        }
+    }
+
+    #[inline(never)]
+    fn answer_rung(&mut self, context: &mut Context<'_>) {
+        for RungEnd { session, end } in self.rung.drain(..) {
+            let Some(link) = self.all.get_mut(session) else {
+                continue;
+            };
+            let Core { ends, common, .. } = &mut link.core;
+            if ends.answer_guard(end, common, context) && !mem::replace(&mut link.is_hot, true) {
+                self.hot.push(session);
             }
         }
     }
@@ -136,10 +175,10 @@ impl Connections {
         self.hot.len()
     }
 
-    /// Returns the deadlines of sessions that have one.
-    pub(super) fn deadlines(&self) -> impl Iterator<Item = Instant> {
-        let timed = self.timed.iter();
-        timed.filter_map(|&id| self.all.get(id)?.core.common.deadline())
+    /// Returns the earliest deadline of a session.
+    #[inline]
+    pub(super) fn next_deadline(&mut self) -> Option<Instant> {
+        self.deadlines.next(&mut self.all)
     }
 
     // ---- Sleeping --------------------------------------------------------------------
@@ -220,19 +259,17 @@ impl Connections {
     }
 }
 
+/// The run of the peer with which the session is: its identity and incarnation.
+fn run_of(connection: &Connection) -> ([u8; 16], u64) {
+    let peer = connection.core.common.peer();
+    (peer.identity, peer.incarnation)
+}
+
 /// Makes the session hot: every turn looks at it for a while.
 #[inline]
 pub(super) fn heat_link(link: &mut Connection, hot: &mut Vec<u64>) {
     link.heat = HOT_TURNS;
     if !mem::replace(&mut link.is_hot, true) {
         hot.push(link.id());
-    }
-}
-
-/// Adds the session to `timed` if it has a deadline, so that turns read the clock.
-#[inline]
-pub(super) fn note_deadline(link: &Connection, timed: &mut Vec<u64>) {
-    if link.core.common.deadline().is_some() && !timed.contains(&link.id()) {
-        timed.push(link.id());
     }
 }

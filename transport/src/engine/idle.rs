@@ -9,7 +9,7 @@ use ibex_ring::memory::LargePool;
 
 use super::{
     Engine,
-    connections::{Connections, heat_link, note_deadline},
+    connections::{Connections, heat_link},
 };
 use crate::{
     clock,
@@ -101,10 +101,11 @@ impl Connections {
         let Self {
             all,
             hot,
-            timed,
+            deadlines,
             watch,
             credit,
             tools,
+            ..
         } = self;
         let Watch {
             sessions, looked, ..
@@ -117,7 +118,7 @@ impl Connections {
                 link.is_watched = link.look_for_silence(tools, context);
                 credit.take_report(link);
                 // The look may have found that the peer does not answer, and set a deadline.
-                note_deadline(link, timed);
+                deadlines.note(link);
                 if link.core.is_broken_off() || link.is_finished() {
                     heat_link(link, hot);
                 }

@@ -20,6 +20,7 @@ mod alarm;
 mod close;
 mod connections;
 mod credit;
+mod deadlines;
 mod errands;
 mod idle;
 mod listener;

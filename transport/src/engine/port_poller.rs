@@ -11,7 +11,7 @@ use ibex_protocol::{credit::reserved_buffer::reserved_buffers, id_map::IdMap};
 use ibex_verbs::{PostError, VerbsError, WorkCompletion};
 use rustix::event::epoll;
 
-use super::connections::{Connections, heat_link, note_deadline};
+use super::connections::{Connections, heat_link};
 use crate::{
     connection::Context,
     rdma::{PortQueues, RdmaPort, SharedReceives},
@@ -273,7 +273,7 @@ impl PortPoller {
                 && link.has_output()
             {
                 link.turn(&mut connections.tools, context);
-                note_deadline(link, &mut connections.timed);
+                connections.deadlines.note(link);
                 connections.credit.take_report(link);
             }
         }

@@ -118,6 +118,9 @@ impl Engine {
     /// The new session may itself be with a run that has ended, because concurrent handshakes end
     /// in any order. They begin in the order of the runs.
     pub(super) fn runs_anew(&mut self, peer: &PeerDescription, context: &mut Context<'_>) {
+        if !self.connections.has_other_run(peer) {
+            return;
+        }
         let of_peer = || {
             let links = self.connections.all.values();
             links.filter(|link| link.core.common.peer().is_of_node(peer))

@@ -2,11 +2,7 @@
 
 use std::{any::Any, io, net::SocketAddr, sync::Arc};
 
-use super::{
-    Admission, Engine,
-    close::Closing,
-    connections::{Connections, note_deadline},
-};
+use super::{Admission, Engine, close::Closing, connections::Connections};
 use crate::{
     connection::{Connection, Context, Handover},
     node::{NodeState, SessionPath, SessionShared, session::PeerInLog},
@@ -95,7 +91,7 @@ impl Engine {
     ) -> Option<T> {
         let Connections {
             all,
-            timed,
+            deadlines,
             watch,
             credit,
             tools,
@@ -105,7 +101,7 @@ impl Engine {
         let result = act(link, context);
         link.settle(tools, context);
         credit.take_report(link);
-        note_deadline(link, timed);
+        deadlines.note(link);
         watch.take_in(link);
         if link.has_left_device {
             self.left_port(session, context);

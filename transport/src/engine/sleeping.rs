@@ -50,9 +50,9 @@ impl Engine {
     }
 
     /// Returns the time at which there is something to do even if no event comes.
-    fn deadline(&self) -> Option<Instant> {
-        self.connections
-            .deadlines()
+    fn deadline(&mut self) -> Option<Instant> {
+        let next = self.connections.next_deadline();
+        next.into_iter()
             .chain(self.controls.deadline)
             .chain(self.closing.deadline())
             .chain(self.connections.watch.next_look())
@@ -77,7 +77,7 @@ impl Engine {
 
     /// Returns whether the leader would wake too late for a deadline that was added since it fell
     /// asleep.
-    pub(crate) fn is_overslept(&self) -> bool {
+    pub(crate) fn is_overslept(&mut self) -> bool {
         self.deadline()
             .is_some_and(|deadline| self.sleeps_until.is_none_or(|until| deadline < until))
     }

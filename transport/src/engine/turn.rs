@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     Engine, Mail, Mark,
-    connections::{Connections, HOT_TURNS, heat_link, note_deadline},
+    connections::{Connections, HOT_TURNS, heat_link},
     poll::{
         self, PORT_WIRE, Readiness, ReadyWires, TOKEN_ALARM, TOKEN_BELL, TOKEN_DIALER,
         TOKEN_LISTENER,
@@ -44,7 +44,7 @@ impl Engine {
         }
         // Reading the clock costs a tenth of a system call, so it is read only if there may be a
         // deadline.
-        if self.controls.deadline.is_some() || !self.connections.timed.is_empty() {
+        if self.controls.deadline.is_some() || self.connections.next_deadline().is_some() {
             let now = clock::now();
             progress |= self.turn_controls(now, context);
             self.expire(now, context);
@@ -167,7 +167,7 @@ impl Engine {
                 self.connections.heat(session);
                 let Connections {
                     all,
-                    timed,
+                    deadlines,
                     watch,
                     tools,
                     ..
@@ -178,7 +178,7 @@ impl Engine {
                 match token & 3 {
                     bell if bell == EpollToken::Bell as u64 => {
                         link.core.bell_rang(tools, context);
-                        note_deadline(link, timed);
+                        deadlines.note(link);
                         watch.take_in(link);
                         if self.is_watched {
                             // The program that runs this turn looks for messages after it.
@@ -187,7 +187,7 @@ impl Engine {
                     }
                     unix if unix == EpollToken::Unix as u64 => {
                         link.core.look_at_unix(context);
-                        note_deadline(link, timed);
+                        deadlines.note(link);
                     }
                     _ => link.socket.is_reported(readiness.readable),
                 }
@@ -204,10 +204,11 @@ impl Engine {
             let Connections {
                 all,
                 hot,
-                timed,
+                deadlines,
                 watch,
                 credit,
                 tools,
+                ..
             } = &mut self.connections;
             let session = hot[at];
             let Some(link) = all.get_mut(session) else {
@@ -237,7 +238,7 @@ impl Engine {
                     continue;
                 }
             }
-            note_deadline(link, timed);
+            deadlines.note(link);
             if link.has_left_device {
                 self.left_port(session, context);
                 at += 1;
@@ -256,39 +257,29 @@ impl Engine {
     }
 
     fn expire(&mut self, now: Instant, context: &mut Context<'_>) {
-        let links = &self.connections.all;
-        let is_due = |&id: &u64| {
-            let deadline = links.get(id).and_then(|link| link.core.common.deadline());
-            deadline.is_none_or(|deadline| deadline <= now)
-        };
-        if !self.connections.timed.iter().any(is_due) {
+        let Connections { all, deadlines, .. } = &mut self.connections;
+        if deadlines.next(all).is_none_or(|next| now < next) {
             return;
         }
-        let mut at = 0;
-        while at < self.connections.timed.len() {
+        for session in deadlines.due(now) {
             let Connections {
                 all,
-                timed,
+                deadlines,
                 credit,
                 tools,
                 ..
             } = &mut self.connections;
-            let session = timed[at];
             let Some(link) = all.get_mut(session) else {
-                timed.swap_remove(at);
                 continue;
             };
+            deadlines.forget(link);
             link.expire(now, tools, context);
+            deadlines.note(link);
             credit.take_report(link);
             if link.has_left_device {
                 self.left_port(session, context);
-                at += 1;
             } else if link.is_finished() {
                 self.remove(session, context);
-            } else if link.core.common.deadline().is_none() {
-                timed.swap_remove(at);
-            } else {
-                at += 1;
             }
         }
         // Sessions that have ended leave credit. Without this, sessions that wait for it would

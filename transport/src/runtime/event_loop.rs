@@ -326,9 +326,7 @@ impl EventLoop {
         self.flushing.begin();
         let mut context = Context::new(self);
         let mut progress = self.engine.is_marked() && self.take_news(&mut engine, &mut context);
-        if self.inbox.guard_rang() {
-            engine.connections.answer_guards(&mut context);
-        }
+        engine.connections.answer_guards(&mut context);
         progress |= engine.turn(ready, &mut context);
         let is_finished = engine.is_finished();
         drop(engine);
@@ -445,7 +443,6 @@ impl Surroundings for EventLoop {
 
 impl Drive for EventLoop {
     fn drive(&self) {
-        self.inbox.guard_rings();
         let turn = |engine: MutexGuard<'_, Engine>| {
             let moved = self.turn(engine, &ReadyWires::NOTHING);
             if self.engine.has_sleeper() {

@@ -1,8 +1,8 @@
 //! What handles and other engines leave for an engine between its turns.
 
-use std::{mem, sync::atomic::Ordering};
+use std::mem;
 
-use ibex_base::sync::{AtomicBool, Mutex, lock};
+use ibex_base::sync::{Mutex, lock};
 
 use super::unpolled::{self, Unpolled};
 use crate::{engine::Mail, node::Mark};
@@ -11,8 +11,6 @@ use crate::{engine::Mail, node::Mark};
 #[derive(Default)]
 pub(super) struct EngineInbox {
     left: Mutex<LeftForEngine>,
-    /// True if a guard rang since a turn last answered guards (`Driver::Caller`).
-    guard_rang: AtomicBool,
 }
 
 #[derive(Default)]
@@ -59,19 +57,5 @@ impl EngineInbox {
     pub(super) fn warn_of_unpolled(&self) {
         let unpolled = lock(&self.left).unpolled.take_notice();
         unpolled::warn(unpolled);
-    }
-
-    /// Notes that a guard rings.
-    pub(super) fn guard_rings(&self) {
-        // RANG, pairs with `guard_rang`: the engine sees the cell that the guard settled. A swap
-        // and not a store, which would overwrite the release of a guard that rang before.
-        self.guard_rang.swap(true, Ordering::Release);
-    }
-
-    /// Returns whether a guard rang since the last call. This is for `Driver::Caller`; elsewhere
-    /// the bell reports guards through epoll.
-    pub(super) fn guard_rang(&self) -> bool {
-        // RANG, pairs with `guard_rings`.
-        self.guard_rang.load(Ordering::Relaxed) && self.guard_rang.swap(false, Ordering::Acquire)
     }
 }

@@ -7,8 +7,10 @@
 
 use std::fmt;
 use std::io;
+use std::mem;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -21,6 +23,20 @@ use ibex_base::fork;
 pub struct Bell {
     fd: OwnedFd,
     caller: Mutex<Option<WeakDrive>>,
+    /// The ends whose guards rang since the engine last asked.
+    rung: Mutex<Vec<RungEnd>>,
+    /// True if there are some.
+    has_rung: AtomicBool,
+}
+
+/// A receiving end, as the guards of its messages name it: the numbers of its session and of the
+/// end there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RungEnd {
+    /// The number of the session.
+    pub session: u64,
+    /// The number of the end in its session.
+    pub end: u32,
 }
 
 /// An engine that runs on its callers' threads.
@@ -46,17 +62,24 @@ impl Bell {
             None => Box::leak(Box::new(Self {
                 fd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
                 caller: Mutex::new(None),
+                rung: Mutex::default(),
+                has_rung: AtomicBool::new(false),
             })),
         };
         Ok(BellLease { bell })
     }
 
-    /// Wakes the engine, or drives it here if it has no thread.
+    /// Tells the engine of an end, once for each question of the engine's, and wakes the engine, or
+    /// drives it here if it has no thread.
     #[cold]
-    pub fn ring(&self) {
+    pub fn ring(&self, end: RungEnd) {
         if fork::is_child() {
             return;
         }
+        self.rung().push(end);
+        // RANG, pairs with `take_rung`: the engine sees the cell that the guard settled. A swap
+        // and not a store, which would overwrite the release of a guard that rang before.
+        self.has_rung.swap(true, Ordering::Release);
         let caller = self.caller().as_ref().map(Weak::upgrade);
         match caller {
             Some(Some(engine)) => engine.drive(),
@@ -64,6 +87,19 @@ impl Bell {
             Some(None) => {}
             None => self.wake(),
         }
+    }
+
+    /// Moves the ends whose guards rang since the last call to `into`, which is empty. Returns
+    /// whether there are some.
+    #[inline]
+    pub fn take_rung(&self, into: &mut Vec<RungEnd>) -> bool {
+        // RANG, pairs with `ring`.
+        let any =
+            self.has_rung.load(Ordering::Relaxed) && self.has_rung.swap(false, Ordering::Acquire);
+        if any {
+            mem::swap(into, &mut self.rung());
+        }
+        any
     }
 
     /// Makes the eventfd readable, whichever thread drives the engine.
@@ -94,9 +130,14 @@ impl Bell {
         let _ = retry_on_intr(|| read(&self.fd, &mut [0u8; 8]));
     }
 
+    // No thread panics while it holds one of these locks, so poison would mean nothing.
+
     fn caller(&self) -> MutexGuard<'_, Option<WeakDrive>> {
-        // No thread panics while it holds this lock, so poison would mean nothing.
         self.caller.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rung(&self) -> MutexGuard<'_, Vec<RungEnd>> {
+        self.rung.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -141,6 +182,7 @@ impl Drop for BellLease {
         // The drop happens outside of the lock, since this may be the last reference to a `Weak`.
         drop(caller);
         self.bell.drain();
+        self.bell.rung().clear();
         pool().push(self.bell);
     }
 }
@@ -172,12 +214,20 @@ mod tests {
     fn rings_are_readable_until_drained() {
         let bell = Bell::lease().unwrap();
         assert!(!is_readable(bell.bell()));
-        bell.ring();
-        bell.ring();
+        let end = RungEnd { session: 7, end: 3 };
+        bell.ring(end);
+        bell.ring(end);
         assert!(is_readable(bell.bell()));
         bell.drain();
         assert!(!is_readable(bell.bell()));
         bell.drain();
+        // Late rings on the bell are heard here as well.
+        let mut rung = Vec::new();
+        assert!(bell.take_rung(&mut rung));
+        assert_eq!(rung.iter().filter(|&&rung| rung == end).count(), 2);
+        rung.clear();
+        bell.take_rung(&mut rung);
+        assert!(!rung.contains(&end), "each ring is heard once");
     }
 
     #[test]
@@ -193,16 +243,16 @@ mod tests {
         let turns = Arc::new(Turns(AtomicU32::new(0)));
         let weak: Weak<Turns> = Arc::downgrade(&turns);
         lease.set_caller(weak);
-        bell.ring();
+        bell.ring(RungEnd::default());
         assert_eq!(turns.0.load(Ordering::Relaxed), 1);
         assert!(!is_readable(bell));
 
         drop(turns);
-        bell.ring();
+        bell.ring(RungEnd::default());
 
         // A late ring on a bell that was given back does no more than ring it.
         drop(lease);
-        bell.ring();
+        bell.ring(RungEnd::default());
         bell.drain();
     }
 }

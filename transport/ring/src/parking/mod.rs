@@ -19,7 +19,7 @@ mod wakers;
 pub mod bell;
 
 pub use attended::Attended;
-pub use bell::{Bell, BellLease, Drive};
+pub use bell::{Bell, BellLease, Drive, RungEnd};
 pub use condition::{AtSlot, Condition, block, poll, poll_again, sleep};
 pub use leadership::{Lead, Leadership};
 pub use parker::{Parker, thread_waker};

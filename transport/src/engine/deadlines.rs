@@ -1,0 +1,69 @@
+//! The deadlines of an engine's sessions, the earliest first.
+
+use std::{collections::BTreeSet, time::Instant};
+
+use ibex_protocol::id_map::IdMap;
+
+use crate::connection::Connection;
+
+/// When sessions are to be looked at. A session stands here at most once, at its deadline or
+/// before it: a deadline that is postponed or dropped is noticed when its time comes first.
+#[derive(Debug, Default)]
+pub(super) struct Deadlines {
+    queue: BTreeSet<(Instant, u64)>,
+}
+
+impl Deadlines {
+    /// Notes the session's deadline, if it has one.
+    #[inline]
+    pub(super) fn note(&mut self, link: &mut Connection) {
+        if let Some(deadline) = link.core.common.deadline()
+            && link.due_at.is_none_or(|noted| deadline < noted)
+        {
+            self.move_to(deadline, link);
+        }
+    }
+
+    /// Returns the earliest deadline.
+    #[inline]
+    pub(super) fn next(&mut self, links: &mut IdMap<Box<Connection>, u64>) -> Option<Instant> {
+        loop {
+            let &(noted, session) = self.queue.first()?;
+            let Some(link) = links.get_mut(session) else {
+                self.queue.pop_first();
+                continue;
+            };
+            match link.core.common.deadline() {
+                Some(deadline) if deadline <= noted => return Some(deadline),
+                _ => {
+                    self.forget(link);
+                    self.note(link);
+                }
+            }
+        }
+    }
+
+    /// Forgets the session's deadline.
+    pub(super) fn forget(&mut self, link: &mut Connection) {
+        if let Some(noted) = link.due_at.take() {
+            self.queue.remove(&(noted, link.id()));
+        }
+    }
+
+    /// Returns the sessions that are to be looked at by now.
+    pub(super) fn due(&self, now: Instant) -> Vec<u64> {
+        let due = self.queue.range(..=(now, u64::MAX));
+        due.map(|&(_, session)| session).collect()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.queue.clear();
+    }
+
+    #[cold]
+    fn move_to(&mut self, deadline: Instant, link: &mut Connection) {
+        self.forget(link);
+        link.due_at = Some(deadline);
+        self.queue.insert((deadline, link.id()));
+    }
+}
