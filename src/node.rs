@@ -95,7 +95,7 @@ use crate::{
 /// - It ends or is reset.
 /// - The peer's host does not acknowledge sent data for [`notice_timeout`](NodeBuilder::notice_timeout)
 ///   (3 s).
-/// - Nothing is being sent, and the host has not answered keepalives for 19 s.
+/// - Nothing is being sent, and the host has not answered keepalives for 15 to 19 s.
 ///
 /// A process that is stopped, computes or does not read keeps its connection, because its host
 /// answers. But it cannot make another connection meanwhile if this one breaks.

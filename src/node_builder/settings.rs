@@ -314,7 +314,7 @@ settings! {
     /// A shorter time notices a dead network sooner, and mistakes a lossy one for it: the kernel
     /// repeats a lost packet after 0.2 s, and then after twice as long each time. The host of a
     /// peer that is stopped, or does not read, still answers. An end that sends nothing notices by
-    /// TCP's keepalive, after 19 s.
+    /// TCP's keepalive, within 19 s.
     pub fn notice_timeout(timeout: Duration);
 
     /// Sets how long a session whose connection broke waits for another. Until then its handles go
