@@ -1,5 +1,5 @@
 //! What many sessions cost: connecting them, their memory, and messages over all of them in turn,
-//! beside one session and beside as many plain sockets.
+//! and round trips beside them; and the same of one session and of as many plain sockets.
 //!
 //! `cargo bench --bench many` prints all rows; numbers of sessions behind `--` replace 1, 1,000 and
 //! 10,000. The client is a process of its own. A row for which a process may
@@ -11,6 +11,7 @@ use std::{env, error::Error, io::BufRead, process::ExitCode, time::Duration};
 use ibex_harness::process;
 
 mod client;
+mod ends;
 mod sockets;
 mod table;
 
@@ -24,7 +25,7 @@ fn main() -> ExitCode {
         .collect();
     let words: Vec<_> = words.iter().map(String::as_str).collect();
     let done = match words[..] {
-        [CLIENT, carrier, sessions, address] => be_client(carrier, sessions, address),
+        [CLIENT, carrier, address] => be_client(carrier, address),
         _ => table::print(&words),
     };
     match done {
@@ -36,22 +37,35 @@ fn main() -> ExitCode {
     }
 }
 
-/// Connects, and sends one round of messages for each line of standard input, which says how many
-/// each session sends.
-fn be_client(carrier: &str, sessions: &str, address: &str) -> Result<(), Box<dyn Error>> {
+/// Connects once, and then does what lines of standard input say.
+fn be_client(carrier: &str, address: &str) -> Result<(), Box<dyn Error>> {
     process::stay_with_parent()?;
-    let mut client = client::Client::connect(carrier, sessions.parse()?, address)?;
-    println!("{CONNECTED}");
+    let mut client = client::Client::connect(carrier, address)?;
     for line in std::io::stdin().lock().lines() {
-        client.send_round(line?.parse()?)?;
-        println!("{SENT}");
+        let line = line?;
+        match line.split_once(' ').unwrap_or((&line, "")) {
+            (CONNECT, sessions) => client.connect_all(sessions.parse()?)?,
+            (SEND, messages) => client.send_round(messages.parse()?)?,
+            _ => {
+                let [median, slow] = client.ping()?;
+                println!("{PINGED}{median:.1} {slow:.1}");
+                continue;
+            }
+        }
+        println!("{DONE}");
     }
     Ok(())
 }
 
-const CONNECTED: &str = "connected";
-const SENT: &str = "sent";
+// Orders to a client, and its answers.
+const CONNECT: &str = "connect";
+const SEND: &str = "send";
+const PING: &str = "ping";
+const PINGED: &str = "pinged ";
+const DONE: &str = "done";
 /// The length of a message.
 const BYTES: usize = 64;
+/// Round trips of one measurement.
+const PINGS: usize = 20_000;
 /// A watchdog's time, for what takes seconds.
 const PATIENCE: Duration = Duration::from_secs(600);

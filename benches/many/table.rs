@@ -12,7 +12,9 @@ use std::{
 use ibex::{FanIn, FanInEvent, Node, Raw};
 use ibex_harness::process::{self, Process};
 
-use crate::{BYTES, CLIENT, CONNECTED, PATIENCE, SENT, sockets::Sockets};
+use crate::{
+    BYTES, CLIENT, CONNECT, DONE, PATIENCE, PING, PINGED, SEND, ends::Pair, sockets::Sockets,
+};
 
 /// What accepts and receives.
 enum Server {
@@ -42,6 +44,20 @@ impl Server {
         let rows = Box::new(node.channel("rows").codec::<Raw>().fan_in()?);
         let address = node.local_addr().ok_or("it listens")?.to_string();
         Ok((Self::Node { node, rows }, address))
+    }
+
+    /// Accepts the connection for round trips, and answers there in a thread of its own.
+    fn answer_pings(&self) -> Result<(), Box<dyn Error>> {
+        let pair = match self {
+            Self::Sockets { listener, .. } => {
+                let (socket, _) = listener.accept()?;
+                socket.set_nodelay(true)?;
+                Pair::Socket(socket)
+            }
+            Self::Node { node, .. } => Pair::answering(&node.accept_timeout(PATIENCE)?)?,
+        };
+        thread::spawn(move || pair.answer());
+        Ok(())
     }
 
     /// Accepts all that connect.
@@ -101,8 +117,17 @@ pub(crate) fn print(words: &[&str]) -> Result<(), Box<dyn Error>> {
         counts = vec![1, 1_000, 10_000];
     }
     println!(
-        "{:8} {:>8} {:>11} {:>12} {:>12} {:>12} {:>9}",
-        "carrier", "sessions", "connected s", "idle KiB", "one KiB", "rested KiB", "M/s"
+        "{:8} {:>8} {:>11} {:>12} {:>12} {:>12} {:>9} {:>15} {:>12} {:>12}",
+        "carrier",
+        "sessions",
+        "connected s",
+        "idle KiB",
+        "one KiB",
+        "rested KiB",
+        "M/s",
+        "least to most",
+        "p50 p99 µs",
+        "beside idle"
     );
     for sessions in counts {
         for carrier in ["shm", "tcp", SOCKETS] {
@@ -118,37 +143,41 @@ fn row(carrier: &str, sessions: usize) -> Result<(), Box<dyn Error>> {
     let (mut server, address) = Server::listen(carrier)?;
     let ours = std::process::id();
     let before = resident_kib(ours)?;
+    let command = &mut process::again()?;
+    let words = [CLIENT, carrier, &address];
+    command
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut client = Process::start(CLIENT, command)?;
+    server.answer_pings()?;
+    let alone = ping(&mut client)?;
     let begin = Instant::now();
-    let mut client = Process::start(
-        CLIENT,
-        process::again()?
-            .args([CLIENT, carrier, &sessions.to_string(), &address])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped()),
-    )?;
+    client.say(&format!("{CONNECT} {sessions}"))?;
     if let Err(error) = server.accept(sessions) {
         // What ended the client says more.
         client.close_stdin();
         return client.hear_out().map_err(Into::into).and(Err(error));
     }
-    client.hear(CONNECTED)?;
+    client.hear(DONE)?;
     let connected = begin.elapsed();
     let each = |pid: u32| -> Result<f64, Box<dyn Error>> {
         let all = resident_kib(ours)?.saturating_sub(before) + resident_kib(pid)?;
         Ok(all as f64 / sessions as f64)
     };
     let idle = each(client.id())?;
-    client.say("1")?;
+    let beside = ping(&mut client)?;
+    client.say(&format!("{SEND} 1"))?;
     server.receive(sessions as u64)?;
-    client.hear(SENT)?;
+    client.hear(DONE)?;
     let one = each(client.id())?;
     let messages = (MESSAGES / sessions as u64).max(1);
     let mut rates = Vec::new();
     for _ in 0..ROUNDS {
         let begin = Instant::now();
-        client.say(&messages.to_string())?;
+        client.say(&format!("{SEND} {messages}"))?;
         server.receive(messages * sessions as u64)?;
-        client.hear(SENT)?;
+        client.hear(DONE)?;
         let took = begin.elapsed();
         rates.push((messages * sessions as u64) as f64 / took.as_secs_f64() / 1e6);
     }
@@ -156,17 +185,22 @@ fn row(carrier: &str, sessions: usize) -> Result<(), Box<dyn Error>> {
     let rested = each(client.id())?;
     rates.sort_by(f64::total_cmp);
     println!(
-        "{carrier:8} {sessions:8} {:11.2} {idle:12.1} {one:12.1} {rested:12.1} {:9.3}  {:.3} to {:.3}",
+        "{carrier:8} {sessions:8} {:11.2} {idle:12.1} {one:12.1} {rested:12.1} {:9.3} {:>15} {alone:>12} {beside:>12}",
         connected.as_secs_f64(),
         rates[rates.len() / 2],
-        rates[0],
-        rates[rates.len() - 1],
+        format!("{:.3} to {:.3}", rates[0], rates[rates.len() - 1]),
     );
     if let Server::Node { node, .. } = &server {
         let _ = node.close(Duration::ZERO);
     }
     client.kill()?;
     Ok(())
+}
+
+/// Returns the median and the 99th percentile of round trips.
+fn ping(client: &mut Process) -> Result<String, Box<dyn Error>> {
+    client.say(PING)?;
+    Ok(client.hear(PINGED)?)
 }
 
 /// Returns the memory of a process: its proportional share of each page (`Pss` of
