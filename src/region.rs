@@ -110,6 +110,21 @@ impl Sender<[u8], Raw> {
             slice,
         }
     }
+
+    /// Polls to send a slice, as [`send_region_async`](Self::send_region_async) does. Pending means
+    /// that nothing was sent. The sender keeps the waker as [`poll_send`](Self::poll_send) does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`send_async`](Self::send_async).
+    pub fn poll_send_region(
+        &mut self,
+        context: &mut Context<'_>,
+        slice: &RegionSlice,
+    ) -> Poll<Result<u64, SendError>> {
+        let sent = self.handle.poll_send_region(context.waker(), slice);
+        sent.map_err(SendError::from)
+    }
 }
 
 /// A slice that is being sent; see [`Sender::send_region_async`].
@@ -123,9 +138,7 @@ impl Future for SendRegionAsync<'_> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let handle = &mut this.sender.handle;
-        let sent = handle.poll_send_region(context.waker(), this.slice);
-        sent.map_err(SendError::from)
+        this.sender.poll_send_region(context, this.slice)
     }
 }
 
