@@ -172,9 +172,7 @@ impl LogTurn<'_, [u8], Raw> {
             Waiting::Until(Some(deadline)) => {
                 Poll::Ready(sender.send_region_timeout(slice, left(deadline)))
             }
-            Waiting::Task(waker) => {
-                sender.poll_send_region(&mut Context::from_waker(waker), slice)
-            }
+            Waiting::Task(waker) => sender.poll_send_region(&mut Context::from_waker(waker), slice),
         };
         LogSent { message, end }
     }

@@ -22,9 +22,7 @@ use ::ibex::{
 use ibex_harness::{Error, run_keys::RunKeys};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Endpoint, Join, Joined, Lost, PrimaryLink, Received, ReplicaLink, Waiting, security,
-};
+use super::{Endpoint, Join, Joined, Lost, PrimaryLink, Received, ReplicaLink, Waiting, security};
 use crate::{
     catch_up,
     log::{Log, Piece},

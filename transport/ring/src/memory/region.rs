@@ -1,23 +1,28 @@
 //! Memory that the program owns, and lends as slices to messages that are sent from it.
 //!
-//! An engine holds a slice until its wire has taken the last byte of the message, and may drop it
-//! inside a turn. So no foreign code runs when a slice is dropped: the bytes are of kinds that are
-//! known here, and the wait for the last slice is a thread's.
+//! An engine holds a slice until its wire has taken the last byte of the message. The drop of a slice
+//! calls the wakers of tasks that wait for the region, which are foreign code. So an engine drops no
+//! slice under its lock that could be the last. The bytes are of kinds that are known here, and
+//! freeing them runs no foreign code.
 
 use std::{
     fmt,
     fs::File,
+    future::Future,
     io,
     ops::{Bound, Deref, RangeBounds},
     os::fd::AsFd,
+    pin::Pin,
     slice,
-    sync::{Arc, Condvar, Mutex, MutexGuard},
-    time::Duration,
+    sync::{Arc, Mutex, MutexGuard},
+    task::{Context, Poll},
+    time::{Duration, Instant},
 };
 
 use ibex_base::{fork, sync::lock};
 
 use super::{Access, Attachments, Mapping, MemoryUse};
+use crate::parking::{self, AtSlot, Ticket, WaitSlot};
 
 /// Bytes that the program owns, and from which messages are sent without a copy.
 ///
@@ -41,7 +46,8 @@ use super::{Access, Attachments, Mapping, MemoryUse};
 /// ```
 pub struct Region {
     bytes: Arc<RegionBytes>,
-    freed: Arc<Freed>,
+    /// Whoever waits for the last slice.
+    waiters: Arc<WaitSlot>,
 }
 
 /// A part of a [`Region`], which it keeps as it is.
@@ -82,25 +88,16 @@ impl MappedBytes {
     }
 }
 
-/// Tells threads that a slice is gone.
-#[derive(Default)]
-struct Freed {
-    looking: Mutex<()>,
-    gone: Condvar,
-}
-
+/// Tells those who wait for the region that a slice is gone.
 #[derive(Clone)]
-struct ToldWhenGone(Arc<Freed>);
+struct ToldWhenGone(Arc<WaitSlot>);
 
 impl Drop for ToldWhenGone {
     fn drop(&mut self) {
-        if fork::is_child() {
-            // In a forked child, the mutex may be locked for ever, and no thread waits.
-            return;
+        // In a forked child, nobody waits, and the slot's lock may be locked for ever.
+        if !fork::is_child() {
+            self.0.wake_all();
         }
-        // A thread that looked before the slice was gone sleeps by now, or has not looked yet.
-        drop(lock(&self.0.looking));
-        self.0.gone.notify_all();
     }
 }
 
@@ -127,7 +124,7 @@ impl Region {
     fn new(bytes: RegionBytes) -> Self {
         Self {
             bytes: Arc::new(bytes),
-            freed: Arc::default(),
+            waiters: Arc::default(),
         }
     }
 
@@ -181,7 +178,7 @@ impl Region {
     pub fn slice(&self, range: impl RangeBounds<usize>) -> RegionSlice {
         let whole = RegionSlice {
             bytes: self.bytes.clone(),
-            told: ToldWhenGone(self.freed.clone()),
+            told: ToldWhenGone(self.waiters.clone()),
             start: 0,
             end: self.bytes.len(),
         };
@@ -202,19 +199,42 @@ impl Region {
     ///
     /// This call does not turn the engine. Under `Driver::Caller` the thread that waits here must
     /// not be the one whose calls turn it, and under `Driver::Tasks` not one that the node's tasks
-    /// need. Such a task awaits `Sender::wait_acked_async`, and then asks [`is_free`](Self::is_free) until
-    /// it is, which takes moments. In a fork of the process the call does not wait.
+    /// need; there, a task waits by [`wait_free_async`](Self::wait_free_async). In a fork of the process
+    /// the call does not wait.
     #[must_use]
     pub fn wait_free(&self, timeout: Duration) -> bool {
-        if fork::is_child() {
-            // The mutex may be locked for ever.
-            return self.is_free();
+        // In a fork, the slot's lock may be locked for ever.
+        if !self.is_free() && !fork::is_child() {
+            let mut held = None;
+            let free = AtSlot::new(&self.waiters, &mut held, || self.is_free().then_some(()));
+            let _ = parking::block(free, Instant::now().checked_add(timeout));
         }
-        let looking = lock(&self.freed.looking);
-        let gone = &self.freed.gone;
-        // The answer holds no state that a panic could have left half changed.
-        let _ = gone.wait_timeout_while(looking, timeout, |()| !self.is_free());
         self.is_free()
+    }
+
+    /// Waits in a task until no slice exists.
+    ///
+    /// The drop of a slice wakes it, as for [`wait_free`](Self::wait_free). An engine calls the waker
+    /// after its turn, on the thread that ran the turn. Like `wait_free`, the future does not turn
+    /// the engine: under `Driver::Caller`, another thread or task of the program must. Dropping the
+    /// future changes nothing. In a fork of the process it is ready at once, whether the region is
+    /// free or not.
+    ///
+    /// ```
+    /// # use ibex_ring::memory as ibex;
+    /// use ibex::Region;
+    ///
+    /// /// Takes the buffer back once no message needs it.
+    /// async fn take_back(region: Region) -> Vec<u8> {
+    ///     region.wait_free_async().await;
+    ///     region.into_vec().expect("no slice is left, and none was made since")
+    /// }
+    /// ```
+    pub fn wait_free_async(&self) -> impl Future<Output = ()> + use<'_> {
+        WaitFree {
+            region: self,
+            held: None,
+        }
     }
 
     /// Returns the bytes that the region was made from.
@@ -223,15 +243,38 @@ impl Region {
     ///
     /// The region itself, while a slice of it exists, or if it is a mapped file.
     pub fn into_vec(self) -> Result<Vec<u8>, Self> {
-        let Self { bytes, freed } = self;
+        let Self { bytes, waiters } = self;
         match Arc::try_unwrap(bytes) {
             Ok(RegionBytes::Heap(bytes)) => Ok(bytes),
             Ok(file) => Err(Self {
                 bytes: Arc::new(file),
-                freed,
+                waiters,
             }),
-            Err(bytes) => Err(Self { bytes, freed }),
+            Err(bytes) => Err(Self { bytes, waiters }),
         }
+    }
+}
+
+/// A wait for the last slice of a region; see [`Region::wait_free_async`].
+struct WaitFree<'a> {
+    region: &'a Region,
+    held: Option<Ticket>,
+}
+
+impl Future for WaitFree<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Self { region, held } = self.get_mut();
+        let is_over = || (region.is_free() || fork::is_child()).then_some(());
+        let free = AtSlot::new(&region.waiters, held, is_over);
+        parking::poll(free, context.waker(), || ())
+    }
+}
+
+impl Drop for WaitFree<'_> {
+    fn drop(&mut self) {
+        self.region.waiters.leave(&mut self.held);
     }
 }
 
@@ -332,7 +375,14 @@ impl fmt::Debug for RegionSlice {
 
 #[cfg(test)]
 mod tests {
-    use std::{env, process, thread};
+    use std::{
+        env,
+        pin::pin,
+        process,
+        sync::atomic::{AtomicU32, Ordering},
+        task::{Wake, Waker},
+        thread,
+    };
 
     use super::*;
 
@@ -383,6 +433,58 @@ mod tests {
         assert!(region.wait_free(LONG));
         dropping.join().unwrap();
         assert_eq!(region.into_vec().unwrap(), [1; 100]);
+    }
+
+    /// Counts its wake-ups, and panics at the first.
+    #[derive(Default)]
+    struct PanicsOnce(AtomicU32);
+
+    impl Wake for PanicsOnce {
+        fn wake(self: Arc<Self>) {
+            let before = self.0.fetch_add(1, Ordering::Relaxed);
+            assert!(before > 0, "planted: a waker panics");
+        }
+    }
+
+    #[test]
+    fn waiting_tasks_hear_of_the_last_slice_although_one_panics() {
+        let region = Region::from(vec![1; 100]);
+        let slices = [region.slice(..), region.slice(1..2)];
+        let woken = [(); 3].map(|()| Arc::<PanicsOnce>::default());
+        let mut waits = [(); 3].map(|()| Box::pin(region.wait_free_async()));
+        let mut poll = |at: usize| {
+            let waker = Waker::from(woken[at].clone());
+            let wait: &mut Pin<Box<_>> = &mut waits[at];
+            Future::poll(wait.as_mut(), &mut Context::from_waker(&waker))
+        };
+        assert!((0..3).all(|at| poll(at).is_pending()));
+        let [first, last] = slices;
+        drop(first);
+        let mut woken_by_first = woken.iter().map(|one| one.0.load(Ordering::Relaxed));
+        assert!(woken_by_first.all(|count| count == 1));
+        assert!((0..3).all(|at| poll(at).is_pending()), "a slice is left");
+        drop(last);
+        assert!((0..3).all(|at| poll(at).is_ready()));
+        drop(waits);
+        assert!(!region.waiters.is_waiting());
+        assert_eq!(region.into_vec().unwrap(), [1; 100]);
+    }
+
+    #[test]
+    fn a_task_that_gives_up_leaves_nothing() {
+        let region = Region::from(vec![1; 100]);
+        let slice = region.slice(..);
+        let woken = Arc::<PanicsOnce>::default();
+        {
+            let mut wait = pin!(region.wait_free_async());
+            let waker = Waker::from(woken.clone());
+            let polled = wait.as_mut().poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending());
+        }
+        assert_eq!(Arc::strong_count(&woken), 1, "its waker is kept");
+        drop(slice);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 0);
+        assert!(region.is_free());
     }
 
     #[test]
