@@ -25,17 +25,19 @@ impl Sender<[u8], Raw> {
     ///
     /// Other messages are copied, since a short copy takes less time than to announce a message.
     /// Messages are also copied on a channel that [carries trace
-    /// contexts](crate::ChannelBuilder::trace_context). So are those from a file that the device's driver
-    /// refuses to register: beyond the limit on locked memory, or on a kernel before
-    /// Linux 6.2, which registers no memory that cannot be written. A file stays registered until
-    /// its region and all slices are dropped, or the node is closed. Registering it is not within a
-    /// time-out, and happens on the calling thread, also in a task.
+    /// contexts](crate::ChannelBuilder::trace_context). So are those from a file that the device's
+    /// driver refuses to register: beyond the limit on locked memory, or on a kernel before Linux
+    /// 6.2, which registers no memory that cannot be written. The refusal is a warning in the log.
+    /// The node does not try to register that region again until it opens the device again. A file
+    /// stays registered until its region and all slices are dropped, or the node is closed.
+    /// Registering it is not within a time-out, and happens on the calling thread, also in a task.
     ///
     /// Until a message has left the slice, the node holds a clone of it. So no code can change the
-    /// bytes or free them, and [`Region::wait_free`](crate::Region::wait_free) tells when they are
-    /// the program's alone again: when the kernel or the device has the last byte, the receiver is
-    /// dropped, or the session has ended. A session that [resumes](crate::Node#when-a-connection-breaks) holds the slice until the peer
-    /// has confirmed the message, and sends it again from there.
+    /// bytes or free them. [`Region::wait_free`](crate::Region::wait_free), or in a task
+    /// [`wait_free_async`](crate::Region::wait_free_async), tells when they are the program's alone
+    /// again: when the kernel or the device has the last byte, the receiver is dropped, or the
+    /// session has ended. A session that [resumes](crate::Node#when-a-connection-breaks) holds the
+    /// slice until the peer has confirmed the message, and sends it again from there.
     ///
     /// ```
     /// use std::time::Duration;
@@ -110,6 +112,21 @@ impl Sender<[u8], Raw> {
             slice,
         }
     }
+
+    /// Polls to send a slice, as [`send_region_async`](Self::send_region_async) does. Pending means
+    /// that nothing was sent. The sender keeps the waker as [`poll_send`](Self::poll_send) does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`send_async`](Self::send_async).
+    pub fn poll_send_region(
+        &mut self,
+        context: &mut Context<'_>,
+        slice: &RegionSlice,
+    ) -> Poll<Result<u64, SendError>> {
+        let sent = self.handle.poll_send_region(context.waker(), slice);
+        sent.map_err(SendError::from)
+    }
 }
 
 /// A slice that is being sent; see [`Sender::send_region_async`].
@@ -123,9 +140,7 @@ impl Future for SendRegionAsync<'_> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        let handle = &mut this.sender.handle;
-        let sent = handle.poll_send_region(context.waker(), this.slice);
-        sent.map_err(SendError::from)
+        this.sender.poll_send_region(context, this.slice)
     }
 }
 

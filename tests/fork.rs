@@ -25,8 +25,8 @@ use futures_core::Stream;
 use futures_sink::Sink;
 use ibex::{
     ConnectError, ConnectErrorKind, Driver, FanIn, FanInEvent, Group, ListenErrorKind, Node,
-    OpenErrorKind, Pod, Raw, Receiver, RecvError, RecvErrorKind, Select, SendError, SendErrorKind,
-    Sender, WaitError, WaitErrorKind,
+    OpenErrorKind, Pod, Raw, Receiver, RecvError, RecvErrorKind, Region, Select, SendError,
+    SendErrorKind, Sender, WaitError, WaitErrorKind,
     discovery::{Peers, PeersEvent},
 };
 use processes::{Party, Proof, Setup};
@@ -72,6 +72,10 @@ fn let_children_drop(party: &mut Party) {
     assert!(poll(dialing.as_mut()).is_pending());
     let mut keeping = Box::pin(all.kept.peers.wait_for_async(address));
     assert!(poll(keeping.as_mut()).is_pending());
+    let region = Region::from(payload(52));
+    let slice = region.slice(..);
+    let mut freeing = Box::pin(region.wait_free_async());
+    assert!(poll(freeing.as_mut()).is_pending());
 
     let mut parent = Untouched::at_rest(party);
     let ways = [libc::exit, libc::_exit].map(|end| [(end, true), (end, false)]);
@@ -82,6 +86,7 @@ fn let_children_drop(party: &mut Party) {
                 Forked::Child(ending) => {
                     if drops {
                         drop((waiting, accepting, dialing, keeping, reservation));
+                        drop((slice, freeing));
                         drop((held, building, all));
                         // SAFETY: this process ends before its copies are used again.
                         unsafe {
@@ -99,7 +104,8 @@ fn let_children_drop(party: &mut Party) {
         }
     }
 
-    drop((waiting, accepting, dialing, keeping));
+    drop((waiting, accepting, dialing, keeping, slice));
+    assert!(poll(freeing.as_mut()).is_ready());
     all.kept.is_untouched();
     reservation.send().expect("sent");
     held.ack();
@@ -191,6 +197,18 @@ fn call_sender(sender: &mut BytesSender) {
     assert!(send(sender.try_send(b"1").expect_err("sent")));
     assert!(send(sender.send_timeout(b"1", LONG).expect_err("sent")));
     assert!(send(ready(sender.send_async(b"1")).expect_err("sent")));
+    let region = Region::from(vec![7; 1 << 20]);
+    let slice = region.slice(..);
+    assert!(send(sender.send_region(&slice).expect_err("sent")));
+    assert!(send(sender.try_send_region(&slice).expect_err("sent")));
+    let late = sender.send_region_timeout(&slice, LONG);
+    assert!(send(late.expect_err("sent")));
+    let late = ready(sender.send_region_async(&slice));
+    assert!(send(late.expect_err("sent")));
+    assert!(!region.wait_free(LONG), "a child does not wait");
+    ready(region.wait_free_async());
+    drop(slice);
+    assert!(region.is_free(), "a child's node keeps a slice");
     assert!(send(sender.loan(8).expect_err("room")));
     assert!(send(sender.try_loan(8).expect_err("room")));
     assert!(send(sender.loan_timeout(8, LONG).expect_err("room")));

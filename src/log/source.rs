@@ -10,7 +10,7 @@ use std::{
 
 use ibex_codec::{Codec, Raw};
 
-use crate::{Peer, SendError, Sender, message::DefaultCodec};
+use crate::{Peer, RegionSlice, SendError, Sender, message::DefaultCodec};
 
 /// The result of a [`LogSource`]. An error reaches the caller as
 /// [`LogErrorKind::Source`](crate::log::LogErrorKind::Source).
@@ -153,6 +153,27 @@ impl LogTurn<'_, [u8], Raw> {
             fill(&mut bytes);
             bytes.send()
         });
+        LogSent { message, end }
+    }
+
+    /// Sends a slice of the program's memory as [`Sender::send_region`] does, from where it lies if
+    /// it can. Waits as [`send`](Self::send) does.
+    ///
+    /// # Panics
+    ///
+    /// The panics of [`send`](Self::send).
+    #[track_caller]
+    pub fn send_region(self, slice: &RegionSlice, end: u64) -> LogSent {
+        self.check(end);
+        let sender = self.sender;
+        let message = match self.waiting {
+            Waiting::No => Poll::Ready(sender.try_send_region(slice)),
+            Waiting::Until(None) => Poll::Ready(sender.send_region(slice)),
+            Waiting::Until(Some(deadline)) => {
+                Poll::Ready(sender.send_region_timeout(slice, left(deadline)))
+            }
+            Waiting::Task(waker) => sender.poll_send_region(&mut Context::from_waker(waker), slice),
+        };
         LogSent { message, end }
     }
 }

@@ -5,8 +5,8 @@
 //! record could be missed or sent twice; the pieces only become smaller.
 
 use crate::{
-    log::{Log, LogError},
-    transport::{Batch, Join},
+    log::{self, Log, LogError, Piece},
+    transport::Join,
 };
 
 /// Returns the offset from which a replica is served: the end of its log if that log is a prefix of
@@ -17,19 +17,26 @@ pub(crate) fn position(join: &Join, log: &mut Log) -> Result<u64, LogError> {
     Ok(if is_ours { join.end } else { 0 })
 }
 
+/// Returns the offset at which a replica appends `records` of its primary: 0 if they begin with the
+/// first record, and the end of its log otherwise.
+pub(crate) fn place(log: &Log, records: &[u8]) -> u64 {
+    if log::begin_the_log(records) {
+        0
+    } else {
+        log.tip().end
+    }
+}
+
 /// Returns the next records for a replica at `position`: a large piece if it is far behind, all new
 /// records if it is not, and none if it has all.
-pub(crate) fn next(log: &mut Log, position: u64) -> Result<Batch<'_>, LogError> {
+pub(crate) fn next(log: &mut Log, position: u64) -> Result<Piece<'_>, LogError> {
     let is_far_behind = log.tip().end - position > FAR_BEHIND;
     let limit = if is_far_behind {
         CATCH_UP_BYTES
     } else {
         LIVE_BYTES
     };
-    Ok(Batch {
-        at: position,
-        records: log.records(position, limit)?,
-    })
+    log.records(position, limit)
 }
 
 /// The most bytes that a replica gets at a time while it follows.
@@ -65,10 +72,11 @@ mod tests {
         let mut position = position(&join, primary).unwrap();
         let mut pieces = Vec::new();
         while position < primary.tip().end {
-            let batch = next(primary, position).unwrap();
-            replica.append_records(batch.at, batch.records).unwrap();
-            pieces.push(batch.records.len());
-            position = batch.end();
+            let records = next(primary, position).unwrap();
+            assert_eq!(place(replica, &records), position);
+            replica.append_records(position, &records).unwrap();
+            pieces.push(records.len());
+            position += records.len() as u64;
         }
         assert_eq!(replica.tip(), primary.tip());
         assert_eq!(replica.read_back().unwrap(), primary.tip());

@@ -185,7 +185,7 @@ impl Records {
         let mut bytes = Vec::new();
         while (bytes.len() as u64) < log.tip().end {
             let records = log.records(bytes.len() as u64, usize::MAX);
-            bytes.extend_from_slice(records.map_err(Error::subject)?);
+            bytes.extend_from_slice(&records.map_err(Error::subject)?);
         }
         Ok(Records { bytes, ends })
     }

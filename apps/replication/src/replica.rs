@@ -11,6 +11,7 @@ use ibex_harness::{Error, clock};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    catch_up,
     log::{Log, LogSettings, Tip},
     primary::processor_time,
     transport::{
@@ -160,15 +161,15 @@ fn follow(
         } else {
             limit
         };
-        let received = primary.receive(limit, log.syncs_together(), &mut |batch| {
+        let received = primary.receive(limit, log.syncs_together(), &mut |records| {
             begun.get_or_insert_with(|| (clock::ticks(), processor_time()));
-            log.append_records(batch.at, batch.records)
+            log.append_records(catch_up::place(log, records), records)
                 .map_err(Error::subject)
         })?;
         match received {
             Received::Batches => {
                 log.commit().map_err(Error::subject)?;
-                if let Err(lost) = primary.acknowledge() {
+                if let Err(lost) = primary.acknowledge(log.tip().end) {
                     return Ok(Ended::Lost(lost));
                 }
             }

@@ -94,6 +94,14 @@ impl Core {
         }
     }
 
+    /// Leaves the messages in memory of the program to be freed behind the turn, because the session
+    /// is over and its wire goes.
+    pub(crate) fn leave_slices(&mut self, context: &mut Context<'_>) {
+        self.retained.leave_slices(context);
+        let senders = self.ends.senders.ends.values_mut();
+        senders.for_each(|sender| sender.leave_slices(context));
+    }
+
     /// Returns the new wire that came while the old one still existed. The old one is gone now.
     pub(crate) fn take_next_wire(&mut self) -> Option<NewWire> {
         self.reconnect.as_mut()?.next.take().map(|next| *next)

@@ -85,7 +85,7 @@ impl Frames for CoreInTurn<'_, '_> {
     #[inline]
     fn gone(&mut self, frame: u64) {
         if !self.core.retained.is_empty() {
-            self.core.retained.free(frame, &mut self.context.wakers);
+            self.core.retained.free(frame, self.context);
         }
     }
 

@@ -65,7 +65,7 @@ impl Core {
         self.broken = None;
         self.common.timers.clear(Timer::Age);
         self.common.shared.counters.credit_is_there();
-        self.retained.free(u64::MAX, &mut context.wakers);
+        self.retained.free(u64::MAX, context);
         let (progress, is_under_way) = (
             self.common.session.progress(),
             self.common.session.ends.is_under_way(),

@@ -285,7 +285,7 @@ impl Connection {
         self.wire.destroy();
         let core = &mut self.core;
         core.retained.note_in_flight(0);
-        core.retained.free(u64::MAX, &mut context.wakers);
+        core.retained.free(u64::MAX, context);
         core.withdraw_grants(context);
         if core.common.phase == Phase::Gone {
             return;

@@ -1,10 +1,14 @@
 //! Memory that outlives its owner, until no frame in flight refers to it.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    mem,
+    sync::{Arc, atomic::Ordering},
+};
 
-use ibex_ring::parking::Wakers;
-
-use super::senders::{LargeOut, SendLink};
+use super::{
+    Context,
+    senders::{LargeOut, SendLink},
+};
 use crate::endpoint::send_end::SendEnd;
 
 /// Memory whose owner is done with it while frames of it are in flight.
@@ -61,16 +65,31 @@ impl Retained {
     }
 
     /// Frees the memory that no frame after `done` refers to, and wakes senders that wait for it.
-    pub(super) fn free(&mut self, done: u64, wakers: &mut Wakers) {
+    pub(super) fn free(&mut self, done: u64, context: &mut Context<'_>) {
         let is_gone = |item: &mut Item| item.until.is_some_and(|until| until <= done);
         for item in self.0.extract_if(.., is_gone) {
-            if let Memory::Message { end, message } = item.memory {
-                let sequence = message.sequence;
-                // The memory returns to its pool before any sender hears of it.
-                drop(message);
-                end.large_gone.fetch_max(sequence, Ordering::Relaxed);
-                end.waiters.take(wakers);
+            match item.memory {
+                Memory::Message { end, message } => {
+                    let sequence = message.sequence;
+                    // The memory returns to its pool before any sender hears of it.
+                    message.leave(context);
+                    end.large_gone.fetch_max(sequence, Ordering::Relaxed);
+                    end.waiters.take(&mut context.wakers);
+                }
+                Memory::Sender(mut sender) => sender.leave_slices(context),
             }
+        }
+    }
+
+    /// Leaves the memory to be freed behind the turn, and behind the wire, if a part of it is the
+    /// program's.
+    pub(super) fn leave_slices(&mut self, context: &mut Context<'_>) {
+        let has_slice = |item: &Item| match &item.memory {
+            Memory::Message { message, .. } => message.memory.has_slice(),
+            Memory::Sender(sender) => sender.has_slice(),
+        };
+        if self.0.iter().any(has_slice) {
+            context.leftovers.push(Box::new(mem::take(&mut self.0)));
         }
     }
 

@@ -78,7 +78,7 @@ impl Connection {
         let in_flight = self.wire.in_flight();
         let retained = &mut self.core.retained;
         retained.note_in_flight(in_flight.unwrap_or(0));
-        retained.free(self.wire.done(), &mut context.wakers);
+        retained.free(self.wire.done(), context);
         self.core.finish_if_said(in_flight.is_none(), context);
         if self.core.common.phase == Phase::Gone && !self.has_let_go {
             self.has_let_go = true;

@@ -126,7 +126,8 @@ impl Engine {
 
     pub(super) fn remove(&mut self, session: u64, context: &mut Context<'_>) {
         self.ports.leave(session, &mut self.connections);
-        if let Some(link) = self.connections.remove(session) {
+        if let Some(mut link) = self.connections.remove(session) {
+            link.core.leave_slices(context);
             self.ended.add(&link.core.stats());
             link.core.common.shared().end();
             let undelivered = link.core.common.undelivered();

@@ -10,7 +10,7 @@ use ibex_ring::memory::{
     LargeLease, LargePool, MemoryError, RegionSlice, RingArena, RingLease, mapped_file,
 };
 
-use super::SessionShared;
+use super::{SessionShared, Warning, warn_of};
 use crate::{
     rdma::{LandingPlace, RdmaPort},
     wire::GrantedBlock,
@@ -47,14 +47,16 @@ impl SessionShared {
             return Some(MessageBytes::Slice(slice.clone(), None));
         };
         let (file, _) = mapped_file(slice)?;
-        match rdma_port.register_file(file) {
-            Ok(registered) => Some(MessageBytes::Slice(slice.clone(), Some(registered))),
-            Err(error) => {
-                let peer = self.peer_in_log();
-                tracing::debug!(%peer, %error, "a slice of a region is copied");
-                None
-            }
-        }
+        let registered = rdma_port.register_file(file).unwrap_or_else(|error| {
+            let peer = self.peer_in_log();
+            warn_of!(
+                self.node.warnings, Warning::FileNotRegistered, error,
+                %peer, %error,
+                "messages from a mapped file are copied: the device cannot register it"
+            );
+            None
+        })?;
+        Some(MessageBytes::Slice(slice.clone(), Some(registered)))
     }
 
     /// Ignores a failed registration if the session resumes over another wire. This is so where it

@@ -1,4 +1,4 @@
-//! Warnings of a node that peers can cause, with a limit on how many reach the log.
+//! Warnings of a node that can come again and again, with a limit on how many reach the log.
 #![forbid(unsafe_code)]
 
 use std::{mem::Discriminant, sync::atomic::Ordering, time::Instant};
@@ -40,6 +40,8 @@ pub(crate) enum Warning {
     OneIdentity,
     /// The epoll set refuses a session's socket.
     NoEpoll,
+    /// A device refuses to register a mapped file.
+    FileNotRegistered,
 }
 
 impl Warnings {

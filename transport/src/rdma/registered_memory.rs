@@ -117,6 +117,12 @@ pub type RegisteredMessage = LargeRegion<Sent>;
 /// Memory that peers of an RDMA port may write large messages to.
 pub(crate) type GrantedMemory = LargeRegion<Granted>;
 
+/// Attached to a mapped file that an RDMA port could not register, so that not each message tries.
+#[derive(Debug)]
+struct RefusedFile {
+    rdma_port: u64,
+}
+
 /// The part of a large buffer that messages have used. The rest has no pages.
 #[derive(Debug)]
 struct Beginning {
@@ -197,26 +203,30 @@ impl<U: LargeUse> LargeRegion<U> {
 }
 
 impl RegisteredMessage {
-    /// Registers a mapped file, unless it is registered already. This takes long and is done outside
-    /// the turn, without the lock of the file, which turns take.
+    /// Registers a mapped file, unless it is registered already; `None` if that was refused before.
+    /// This takes long and is done outside the turn, without the lock of the file, which turns take.
     pub(super) fn of_file(
         rdma_port: u64,
         domain: &ProtectionDomain,
         file: &MappedBytes,
-    ) -> Result<Arc<Self>, VerbsError> {
+    ) -> Result<Option<Arc<Self>>, VerbsError> {
         let bytes = file.memory().bytes();
-        let kept = file
-            .attachments()
-            .find(|kept: &Self| kept.is_of(rdma_port, bytes));
-        if let Some(kept) = kept {
+        let attachments = file.attachments();
+        let kept = attachments.find(|kept: &Self| kept.is_of(rdma_port, bytes));
+        let is_refused = |refused: &RefusedFile| refused.rdma_port == rdma_port;
+        if kept.is_some() || attachments.find(is_refused).is_some() {
             return Ok(kept);
         }
+        drop(attachments);
         file.memory().keep_from_children();
-        let registered = Self::register(rdma_port, domain, file.memory(), bytes)?;
+        let registered = Self::register(rdma_port, domain, file.memory(), bytes);
         let mut attachments = file.attachments();
+        let registered = registered.inspect_err(|_| {
+            attachments.attach(RefusedFile { rdma_port });
+        })?;
         attachments
             .detach(|stale: &Self| stale.rdma_port == rdma_port || !stale.region.is_registered());
-        Ok(attachments.attach(registered))
+        Ok(Some(attachments.attach(registered)))
     }
 
     /// Returns a part of the buffer as a piece for the device.

@@ -1,6 +1,6 @@
 //! Memory that a session sends from, with the registration that its wire needs.
 
-use std::{ptr::NonNull, sync::Arc};
+use std::{mem, ptr::NonNull, sync::Arc};
 
 use ibex_protocol::transfer::rendezvous::Chunk;
 use ibex_ring::memory::{LargeLease, LargePool, MemoryError, RegionSlice, RingLease, mapped_file};
@@ -83,6 +83,8 @@ pub(crate) struct MessageMemory {
     /// The message as a device sends from it. Dropped before `bytes`, whose drop may be waited for.
     registered: Option<Arc<RegisteredMessage>>,
     bytes: MessageBytes,
+    /// The slice that `bytes` are a copy of. The copy is made in a turn, which drops no slice.
+    copied: Option<RegionSlice>,
     length: usize,
 }
 
@@ -102,6 +104,7 @@ impl MessageMemory {
         Self {
             registered,
             bytes,
+            copied: None,
             length,
         }
     }
@@ -116,6 +119,11 @@ impl MessageMemory {
     #[inline]
     pub(crate) fn ends_with(&self, chunk: Chunk) -> bool {
         chunk.offset as usize + chunk.bytes == self.length
+    }
+
+    /// Returns whether the message holds memory of the program, which may wait for its drop.
+    pub(crate) fn has_slice(&self) -> bool {
+        matches!(self.bytes, MessageBytes::Slice(..)) || self.copied.is_some()
     }
 
     /// Returns the message's first byte.
@@ -139,7 +147,10 @@ impl MessageMemory {
             }
             // No frame in flight refers to the slice: the registration of one that does is still valid,
             // or its device has ended.
-            self.bytes = MessageBytes::Lease(copied(slice)?);
+            let copy = MessageBytes::Lease(copied(slice)?);
+            if let MessageBytes::Slice(slice, _) = mem::replace(&mut self.bytes, copy) {
+                self.copied = Some(slice);
+            }
             return self.register(rdma_port);
         }
         if let MessageBytes::Lease(lease) = &self.bytes {

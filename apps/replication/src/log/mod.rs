@@ -22,9 +22,9 @@ use std::{
 use ibex_harness::clock;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::record::{HEADER_BYTES, Invalid, Tip, whole_records};
-use self::segment::Segment;
-pub(crate) use self::segment::is_starved;
+pub(crate) use self::record::{HEADER_BYTES, Invalid, Tip, begin_the_log, whole_records};
+use self::segment::{Mapped, Segment};
+pub(crate) use self::segment::{Piece, is_starved};
 
 /// The time at which written records are made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,8 +74,9 @@ pub(crate) struct Log {
     synced_at: Instant,
     cut: u64,
 
-    // Memory for new segments, and for reading those that are only in files.
+    // Memory for new segments, the sealed file that is being read, and memory for reading back.
     spare: Vec<Vec<u8>>,
+    mapped: Mapped,
     scratch: Vec<u8>,
 
     spent: Spent,
@@ -91,6 +92,7 @@ impl Log {
             synced_at: Instant::now(),
             cut: 0,
             spare: Vec::new(),
+            mapped: None,
             scratch: Vec::new(),
             spent: Spent::default(),
             settings,
@@ -230,9 +232,9 @@ impl Log {
 
     /// Returns whole records from offset `from` on: at most `limit` bytes of one segment, or one
     /// longer record. Empty at the end of the log.
-    pub(crate) fn records(&mut self, from: u64, limit: usize) -> Result<&[u8], LogError> {
+    pub(crate) fn records(&mut self, from: u64, limit: usize) -> Result<Piece<'_>, LogError> {
         let index = self.index_of(from);
-        match self.segments[index].records(from, limit, &mut self.scratch) {
+        match self.segments[index].records(from, limit, &mut self.mapped) {
             Ok(records) => Ok(records),
             Err(source) => Err(LogError::Io {
                 what: "reading",
@@ -246,7 +248,8 @@ impl Log {
     pub(crate) fn payloads(&mut self, mut take: impl FnMut(&[u8])) -> Result<(), LogError> {
         let mut at = 0;
         while at < self.tip.end {
-            let mut rest = self.records(at, usize::MAX)?;
+            let records = self.records(at, usize::MAX)?;
+            let mut rest = &records[..];
             at += rest.len() as u64;
             while let Some(size) = record::size_of_first(rest) {
                 take(&rest[HEADER_BYTES..size]);
@@ -265,7 +268,7 @@ impl Log {
         let index = self.index_of(end - 1);
         let mut at = self.segments[index].base();
         let records = self.records(at, usize::MAX)?;
-        let mut rest = records;
+        let mut rest = &records[..];
         while let Some(size) = record::size_of_first(rest) {
             at += size as u64;
             if at == end {
@@ -378,6 +381,7 @@ impl Log {
     }
 
     fn cut_segments(&mut self, end: u64) -> io::Result<()> {
+        self.mapped = None;
         while self.segments.len() > 1 && self.active().base() >= end {
             if let Some(segment) = self.segments.pop() {
                 self.spare.extend(segment.remove()?);

@@ -110,6 +110,11 @@ pub(crate) fn number_of_first(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(part(bytes, 8))
 }
 
+/// Returns whether `bytes` begin with the first record of a log.
+pub(crate) fn begin_the_log(bytes: &[u8]) -> bool {
+    size_of_first(bytes).is_some() && number_of_first(bytes) == 1
+}
+
 /// Returns the checksum of the record at the beginning of `bytes`.
 pub(crate) fn checksum_of_first(bytes: &[u8]) -> u32 {
     u32::from_le_bytes(part(bytes, 0))
@@ -168,6 +173,7 @@ mod tests {
         assert_eq!(Tip::default().check(&log), Ok(first));
         assert_eq!(first.check(&log[first.end as usize..]), Ok(last));
         assert_eq!((last.number, last.end), (2, 35));
+        assert!(begin_the_log(&log) && !begin_the_log(&second) && !begin_the_log(&log[..15]));
     }
 
     #[test]

@@ -71,7 +71,7 @@ fn contents(log: &mut Log, limit: usize) -> Vec<u8> {
         if records.is_empty() {
             return all;
         }
-        all.extend_from_slice(records);
+        all.extend_from_slice(&records);
     }
 }
 
@@ -151,6 +151,32 @@ fn a_log_of_many_segments_has_one_file_open() {
     fill(&mut other, 3);
     assert_eq!((directory.files().len(), directory.open_files()), (5, 1));
     assert_eq!(log.read_back().unwrap(), other.tip());
+}
+
+/// Nothing changes a piece that a replica may still be sent from, neither a cut of the log nor what
+/// follows it.
+#[test]
+fn a_piece_of_a_sealed_segment_stays_as_it_is() {
+    for directory in [None, Some(Directory::new())] {
+        let mut log = open(directory.as_ref().map(|directory| &*directory.0));
+        fill(&mut log, 25);
+        let Piece::Sealed(piece) = log.records(300, 500).unwrap() else {
+            panic!("the first segment is full");
+        };
+        let before = piece.to_vec();
+        assert_eq!(before.len(), 500);
+        assert!(matches!(log.records(2000, 500).unwrap(), Piece::Active(_)));
+        log.append_records(400, &[]).unwrap();
+        for _ in 0..12 {
+            log.append(&[0xee; 84]).unwrap();
+        }
+        log.commit().unwrap();
+        assert_eq!(log.read_back().unwrap(), log.tip());
+        assert!(piece[..] == before, "with files: {}", directory.is_some());
+        let now = contents(&mut log, 350);
+        assert_eq!(now.len(), 1600);
+        assert!(now[300..400] == before[..100] && now[400..500] != before[100..200]);
+    }
 }
 
 #[test]

@@ -2,8 +2,9 @@
 //! and is acknowledged when records are durable, and a channel "join" to it. A [`LogSender`] sends
 //! the log from the position at which the replica joined.
 //!
-//! A batch is built in the ring, or beside it if it is long, and read where it arrived. An
-//! acknowledgement is [`Message::ack`]; the library sends it in its own time, or at once if the
+//! A batch of the segment that still grows is built in the ring, or beside it if it is long. One of
+//! a sealed segment goes out from where it lies, as far as the fabric can. Either is read where it
+//! arrived. An acknowledgement is [`Message::ack`]; the library sends it in its own time, or at once if the
 //! primary waits.
 
 use std::{
@@ -21,10 +22,11 @@ use ::ibex::{
 use ibex_harness::{Error, run_keys::RunKeys};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Batch, Endpoint, Join, Joined, Lost, PrimaryLink, Received, ReplicaLink, Waiting, security,
+use super::{Endpoint, Join, Joined, Lost, PrimaryLink, Received, ReplicaLink, Waiting, security};
+use crate::{
+    catch_up,
+    log::{Log, Piece},
 };
-use crate::{catch_up, log::Log};
 
 /// Settings of a node, the same for all processes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -236,13 +238,12 @@ impl LogSource<[u8], Raw> for Joining<'_> {
     }
 
     fn send_next(&mut self, position: u64, turn: LogTurn<'_, [u8], Raw>) -> Sourced<LogSent> {
-        let batch = catch_up::next(self.log, position)?;
-        let length = Batch::HEADER_BYTES + batch.records.len();
-        Ok(turn.build(length, batch.end(), |bytes| {
-            let (header, records) = bytes.split_at_mut(Batch::HEADER_BYTES);
-            header.copy_from_slice(&batch.header());
-            records.copy_from_slice(batch.records);
-        }))
+        let piece = catch_up::next(self.log, position)?;
+        let end = position + piece.len() as u64;
+        Ok(match piece {
+            Piece::Active(records) => turn.send(records, end),
+            Piece::Sealed(records) => turn.send_region(&records, end),
+        })
     }
 }
 
@@ -275,12 +276,8 @@ impl ReplicaLink for IbexReplica {
     fn end(self) {
         // A batch without records ends the log. If it cannot be sent, the replica is lost and
         // knows.
-        let last = Batch {
-            at: self.log.acked(),
-            records: &[],
-        };
         if let Some(mut log) = self.log.into_channel() {
-            let _ = log.send(&last.header());
+            let _ = log.send(&[]);
             // Closing waits until the peer's engine has everything. By then the counters say how
             // much its application has acknowledged.
             let _ = log.close();
@@ -354,7 +351,7 @@ impl PrimaryLink for IbexPrimary {
         &mut self,
         limit: Duration,
         together: bool,
-        take: &mut dyn FnMut(Batch<'_>) -> Result<(), Error>,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
     ) -> Result<Received, Error> {
         while !self.is_complete {
             let message = match self.log.try_recv() {
@@ -368,12 +365,11 @@ impl PrimaryLink for IbexPrimary {
                     Err(error) => return Ok(Received::Lost(lost(error))),
                 },
             };
-            let batch = Batch::parse(&message)?;
-            if batch.records.is_empty() {
+            if message.is_empty() {
                 self.is_complete = true;
                 break;
             }
-            take(batch)?;
+            take(&message)?;
             self.unacknowledged.push(message);
             if !together {
                 return Ok(Received::Batches);
@@ -385,7 +381,7 @@ impl PrimaryLink for IbexPrimary {
         }
     }
 
-    fn acknowledge(&mut self) -> Result<(), Lost> {
+    fn acknowledge(&mut self, _: u64) -> Result<(), Lost> {
         self.unacknowledged.drain(..).for_each(Message::ack);
         Ok(())
     }

@@ -2,8 +2,9 @@
 //! [`sockets`].
 //!
 //! Batches of the log's bytes go one way, the offset up to which they are durable comes back, and a
-//! joining replica says where its log ends. Everything else (the log, its framing and checksums,
-//! the content of batches, the number outstanding, catching up, the quorum) is common code.
+//! joining replica says where its log ends. A batch is whole records as they lie in the log, and
+//! the first record says whether they follow or replace the replica's. Everything else (the log, its
+//! checksums, the content of batches, the number outstanding, catching up, the quorum) is common code.
 
 pub(crate) mod ibex;
 mod security;
@@ -15,7 +16,7 @@ use std::{net::SocketAddr, time::Duration};
 use ibex_harness::Error;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use self::wire::{Batch, Join};
+pub(crate) use self::wire::Join;
 use crate::log::Log;
 
 /// The primary's end, which replicas join.
@@ -70,17 +71,19 @@ pub(crate) trait ReplicaLink {
 
 /// A replica's link to its primary.
 pub(crate) trait PrimaryLink {
-    /// Waits up to `limit` for a batch and hands it to `take`. Also hands over batches that arrived
-    /// with it, if `together` is set or if the transport acknowledges several at once more cheaply.
+    /// Waits up to `limit` for a batch and hands its records to `take`. Also hands over batches that
+    /// arrived with it, if `together` is set or if the transport acknowledges several at once more
+    /// cheaply.
     fn receive(
         &mut self,
         limit: Duration,
         together: bool,
-        take: &mut dyn FnMut(Batch<'_>) -> Result<(), Error>,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
     ) -> Result<Received, Error>;
 
-    /// Acknowledges everything that [`receive`](Self::receive) handed out; it is durable.
-    fn acknowledge(&mut self) -> Result<(), Lost>;
+    /// Acknowledges everything that [`receive`](Self::receive) handed out; it is durable, and the log
+    /// ends at `end`.
+    fn acknowledge(&mut self, end: u64) -> Result<(), Lost>;
 }
 
 /// The result of [`PrimaryLink::receive`].

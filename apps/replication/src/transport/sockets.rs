@@ -1,6 +1,6 @@
 //! Replication over TCP sockets, tuned well: no delay, one vectored write for a batch from its
 //! place in the log, one read for all that has arrived, and one answer of eight bytes for all of
-//! that.
+//! that. A length of eight bytes, little-endian, goes before a batch.
 
 use std::{
     io::{self, ErrorKind, IoSlice, Read, Write},
@@ -10,13 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex::RegionSlice;
 use ibex_harness::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Batch, Endpoint, Join, Joined, Lost, PrimaryLink, Received, ReplicaLink, Waiting};
+use super::{Endpoint, Join, Joined, Lost, PrimaryLink, Received, ReplicaLink, Waiting};
 use crate::{
     catch_up,
-    log::{Log, is_starved},
+    log::{Log, Piece, is_starved},
 };
 
 /// The primary's listening socket.
@@ -104,9 +105,10 @@ impl Endpoint for SocketEndpoint {
     ) {
         let links: Vec<&SocketReplica> = links.map(|link| &*link).collect();
         let sockets = links.iter().map(|link| {
-            let writable = match link.unsent[..] {
-                [] => PollFlags::empty(),
-                _ => PollFlags::OUT,
+            let writable = if link.has_rest() {
+                PollFlags::OUT
+            } else {
+                PollFlags::empty()
             };
             (&link.socket, PollFlags::IN | writable)
         });
@@ -119,8 +121,10 @@ pub(crate) struct SocketReplica {
     socket: TcpStream,
     /// The offset up to which the log was sent.
     position: u64,
-    /// The rest of a batch for which the socket had no room.
+    /// The rest of a batch for which the socket had no room: a copy, and behind it what lies in a
+    /// sealed segment.
     unsent: Vec<u8>,
+    unsent_slice: Option<RegionSlice>,
     /// The beginning of an incomplete answer.
     answer: Vec<u8>,
     acknowledged: u64,
@@ -132,20 +136,37 @@ impl SocketReplica {
             socket,
             position,
             unsent: Vec::new(),
+            unsent_slice: None,
             answer: Vec::new(),
             acknowledged: position,
         }
     }
 
+    /// Returns whether a part of the last batch is not sent.
+    fn has_rest(&self) -> bool {
+        !self.unsent.is_empty() || self.unsent_slice.is_some()
+    }
+
     /// Sends the rest of the last batch. Returns whether that was all.
     fn send_rest(&mut self) -> Result<bool, Lost> {
-        while !self.unsent.is_empty() {
-            match ready(self.socket.write(&self.unsent)).map_err(Lost::because)? {
+        while self.has_rest() {
+            let slice = self.unsent_slice.as_deref().unwrap_or_default();
+            let parts = [IoSlice::new(&self.unsent), IoSlice::new(slice)];
+            match ready(self.socket.write_vectored(&parts)).map_err(Lost::because)? {
                 None => return Ok(false),
-                Some(count) => drop(self.unsent.drain(..count)),
+                Some(count) => self.wrote(count),
             }
         }
         Ok(true)
+    }
+
+    /// Takes the first `count` bytes from the rest.
+    fn wrote(&mut self, count: usize) {
+        let copied = count.min(self.unsent.len());
+        self.unsent.drain(..copied);
+        let slice = self.unsent_slice.take();
+        let rest = slice.map(|slice| slice.slice(count - copied..));
+        self.unsent_slice = rest.filter(|rest| !rest.is_empty());
     }
 }
 
@@ -154,9 +175,9 @@ impl ReplicaLink for SocketReplica {
         if !self.send_rest()? || self.position == log.tip().end {
             return Ok(false);
         }
-        let batch = catch_up::next(log, self.position).map_err(Lost::because)?;
-        let header = batch.header();
-        let parts = [IoSlice::new(&header), IoSlice::new(batch.records)];
+        let records = catch_up::next(log, self.position).map_err(Lost::because)?;
+        let header = header(&records);
+        let parts = [IoSlice::new(&header), IoSlice::new(&records)];
         let Some(count) = ready(self.socket.write_vectored(&parts)).map_err(Lost::because)? else {
             return Ok(false);
         };
@@ -165,8 +186,14 @@ impl ReplicaLink for SocketReplica {
         let of_header = count.min(header.len());
         self.unsent.extend_from_slice(&header[of_header..]);
         let of_records = count - of_header;
-        self.unsent.extend_from_slice(&batch.records[of_records..]);
-        self.position = batch.end();
+        self.position += records.len() as u64;
+        match records {
+            Piece::Active(records) => self.unsent.extend_from_slice(&records[of_records..]),
+            Piece::Sealed(records) if of_records < records.len() => {
+                self.unsent_slice = Some(records.slice(of_records..));
+            }
+            Piece::Sealed(_) => {}
+        }
         Ok(true)
     }
 
@@ -194,13 +221,9 @@ impl ReplicaLink for SocketReplica {
     fn end(mut self) {
         // A batch without records ends the log. If it cannot be sent, the replica is lost and
         // knows.
-        let header = Batch {
-            at: self.acknowledged,
-            records: &[],
-        };
         let _ = self.socket.set_nonblocking(false);
-        let _ = self.socket.write_all(&self.unsent);
-        let _ = self.socket.write_all(&header.header());
+        let _ = self.send_rest();
+        let _ = self.socket.write_all(&header(&[]));
     }
 }
 
@@ -211,8 +234,6 @@ pub(crate) struct SocketPrimary {
     /// Bytes that were read, and the range of them that is not handed out yet.
     buffer: Vec<u8>,
     unread: Range<usize>,
-    /// The log offset behind the batches handed out.
-    end: u64,
 }
 
 impl SocketPrimary {
@@ -233,13 +254,12 @@ impl SocketPrimary {
             waiting,
             buffer: vec![0; BUFFER_BYTES],
             unread: 0..0,
-            end: join.end,
         })
     }
 
     /// Reads the bytes that have arrived, as far as there is room. Returns whether there were any.
     fn read(&mut self) -> Result<bool, Lost> {
-        let first = Batch::size_of_first(&self.buffer[self.unread.clone()]).unwrap_or_default();
+        let first = size_of_first(&self.buffer[self.unread.clone()]).unwrap_or_default();
         if first > self.buffer.len() {
             self.buffer.resize(first, 0);
         }
@@ -269,24 +289,23 @@ impl PrimaryLink for SocketPrimary {
         &mut self,
         limit: Duration,
         _: bool,
-        take: &mut dyn FnMut(Batch<'_>) -> Result<(), Error>,
+        take: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
     ) -> Result<Received, Error> {
         let begun = Instant::now();
         loop {
             let mut batches = 0;
             while let unread = &self.buffer[self.unread.clone()]
-                && let Some(size) = Batch::size_of_first(unread)
+                && let Some(size) = size_of_first(unread)
                 && let Some(bytes) = unread.get(..size)
             {
-                let batch = Batch::parse(bytes)?;
-                if batch.records.is_empty() {
+                let records = &bytes[HEADER_BYTES..];
+                if records.is_empty() {
                     if batches > 0 {
                         break;
                     }
                     return Ok(Received::End);
                 }
-                take(batch)?;
-                self.end = batch.end();
+                take(records)?;
                 self.unread.start += size;
                 batches += 1;
             }
@@ -306,8 +325,8 @@ impl PrimaryLink for SocketPrimary {
         }
     }
 
-    fn acknowledge(&mut self) -> Result<(), Lost> {
-        let answer = self.end.to_le_bytes();
+    fn acknowledge(&mut self, end: u64) -> Result<(), Lost> {
+        let answer = end.to_le_bytes();
         let mut said = 0;
         while said < answer.len() {
             match ready(self.socket.write(&answer[said..])) {
@@ -318,6 +337,18 @@ impl PrimaryLink for SocketPrimary {
         }
         Ok(())
     }
+}
+
+/// Returns what goes before a batch of these records.
+fn header(records: &[u8]) -> [u8; HEADER_BYTES] {
+    (records.len() as u64).to_le_bytes()
+}
+
+/// Returns the length of the batch at the beginning of `bytes`, with its header, once the header has
+/// arrived.
+fn size_of_first(bytes: &[u8]) -> Option<usize> {
+    let length = u64::from_le_bytes(*bytes.first_chunk()?);
+    HEADER_BYTES.checked_add(usize::try_from(length).ok()?)
 }
 
 /// Returns the result of accept(2); `None` if there is nothing to accept now. A connection for which
@@ -370,6 +401,8 @@ fn wait_for(waiting: Waiting, limit: Duration, sockets: &mut [(&TcpStream, PollF
     let _ = poll(&mut fds, left.as_ref());
 }
 
+/// Bytes before a batch: the length of its records.
+const HEADER_BYTES: usize = 8;
 /// Bytes of an answer: the log offset up to which everything is durable.
 const ANSWER_BYTES: usize = 8;
 /// The most bytes of a read; a longer batch enlarges the buffer.

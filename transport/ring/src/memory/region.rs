@@ -1,23 +1,28 @@
 //! Memory that the program owns, and lends as slices to messages that are sent from it.
 //!
-//! An engine holds a slice until its wire has taken the last byte of the message, and may drop it
-//! inside a turn. So no foreign code runs when a slice is dropped: the bytes are of kinds that are
-//! known here, and the wait for the last slice is a thread's.
+//! An engine holds a slice until its wire has taken the last byte of the message. The drop of a slice
+//! calls the wakers of tasks that wait for the region, which are foreign code. So an engine drops no
+//! slice under its lock that could be the last. The bytes are of kinds that are known here, and
+//! freeing them runs no foreign code.
 
 use std::{
     fmt,
     fs::File,
+    future::Future,
     io,
     ops::{Bound, Deref, RangeBounds},
     os::fd::AsFd,
+    pin::Pin,
     slice,
-    sync::{Arc, Condvar, Mutex, MutexGuard},
-    time::Duration,
+    sync::{Arc, Mutex, MutexGuard},
+    task::{Context, Poll},
+    time::{Duration, Instant},
 };
 
 use ibex_base::{fork, sync::lock};
 
 use super::{Access, Attachments, Mapping, MemoryUse};
+use crate::parking::{self, AtSlot, Ticket, WaitSlot};
 
 /// Bytes that the program owns, and from which messages are sent without a copy.
 ///
@@ -41,7 +46,8 @@ use super::{Access, Attachments, Mapping, MemoryUse};
 /// ```
 pub struct Region {
     bytes: Arc<RegionBytes>,
-    freed: Arc<Freed>,
+    /// Whoever waits for the last slice.
+    waiters: Arc<WaitSlot>,
 }
 
 /// A part of a [`Region`], which it keeps as it is.
@@ -82,25 +88,16 @@ impl MappedBytes {
     }
 }
 
-/// Tells threads that a slice is gone.
-#[derive(Default)]
-struct Freed {
-    looking: Mutex<()>,
-    gone: Condvar,
-}
-
+/// Tells those who wait for the region that a slice is gone.
 #[derive(Clone)]
-struct ToldWhenGone(Arc<Freed>);
+struct ToldWhenGone(Arc<WaitSlot>);
 
 impl Drop for ToldWhenGone {
     fn drop(&mut self) {
-        if fork::is_child() {
-            // In a forked child, the mutex may be locked for ever, and no thread waits.
-            return;
+        // In a forked child, nobody waits, and the slot's lock may be locked for ever.
+        if !fork::is_child() {
+            self.0.wake_all();
         }
-        // A thread that looked before the slice was gone sleeps by now, or has not looked yet.
-        drop(lock(&self.0.looking));
-        self.0.gone.notify_all();
     }
 }
 
@@ -127,7 +124,7 @@ impl Region {
     fn new(bytes: RegionBytes) -> Self {
         Self {
             bytes: Arc::new(bytes),
-            freed: Arc::default(),
+            waiters: Arc::default(),
         }
     }
 
@@ -181,7 +178,7 @@ impl Region {
     pub fn slice(&self, range: impl RangeBounds<usize>) -> RegionSlice {
         let whole = RegionSlice {
             bytes: self.bytes.clone(),
-            told: ToldWhenGone(self.freed.clone()),
+            told: ToldWhenGone(self.waiters.clone()),
             start: 0,
             end: self.bytes.len(),
         };
@@ -202,19 +199,42 @@ impl Region {
     ///
     /// This call does not turn the engine. Under `Driver::Caller` the thread that waits here must
     /// not be the one whose calls turn it, and under `Driver::Tasks` not one that the node's tasks
-    /// need. Such a task awaits `Sender::wait_acked_async`, and then asks [`is_free`](Self::is_free) until
-    /// it is, which takes moments. In a fork of the process the call does not wait.
+    /// need; there, a task waits by [`wait_free_async`](Self::wait_free_async). In a fork of the process
+    /// the call does not wait.
     #[must_use]
     pub fn wait_free(&self, timeout: Duration) -> bool {
-        if fork::is_child() {
-            // The mutex may be locked for ever.
-            return self.is_free();
+        // In a fork, the slot's lock may be locked for ever.
+        if !self.is_free() && !fork::is_child() {
+            let mut held = None;
+            let free = AtSlot::new(&self.waiters, &mut held, || self.is_free().then_some(()));
+            let _ = parking::block(free, Instant::now().checked_add(timeout));
         }
-        let looking = lock(&self.freed.looking);
-        let gone = &self.freed.gone;
-        // The answer holds no state that a panic could have left half changed.
-        let _ = gone.wait_timeout_while(looking, timeout, |()| !self.is_free());
         self.is_free()
+    }
+
+    /// Waits in a task until no slice exists.
+    ///
+    /// The drop of a slice wakes it, as for [`wait_free`](Self::wait_free). An engine calls the waker
+    /// after its turn, on the thread that ran the turn. Like `wait_free`, the future does not turn
+    /// the engine: under `Driver::Caller`, another thread or task of the program must. Dropping the
+    /// future changes nothing. In a fork of the process it is ready at once, whether the region is
+    /// free or not.
+    ///
+    /// ```
+    /// # use ibex_ring::memory as ibex;
+    /// use ibex::Region;
+    ///
+    /// /// Takes the buffer back once no message needs it.
+    /// async fn take_back(region: Region) -> Vec<u8> {
+    ///     region.wait_free_async().await;
+    ///     region.into_vec().expect("no slice is left, and none was made since")
+    /// }
+    /// ```
+    pub fn wait_free_async(&self) -> impl Future<Output = ()> + use<'_> {
+        WaitFree {
+            region: self,
+            held: None,
+        }
     }
 
     /// Returns the bytes that the region was made from.
@@ -223,15 +243,38 @@ impl Region {
     ///
     /// The region itself, while a slice of it exists, or if it is a mapped file.
     pub fn into_vec(self) -> Result<Vec<u8>, Self> {
-        let Self { bytes, freed } = self;
+        let Self { bytes, waiters } = self;
         match Arc::try_unwrap(bytes) {
             Ok(RegionBytes::Heap(bytes)) => Ok(bytes),
             Ok(file) => Err(Self {
                 bytes: Arc::new(file),
-                freed,
+                waiters,
             }),
-            Err(bytes) => Err(Self { bytes, freed }),
+            Err(bytes) => Err(Self { bytes, waiters }),
         }
+    }
+}
+
+/// A wait for the last slice of a region; see [`Region::wait_free_async`].
+struct WaitFree<'a> {
+    region: &'a Region,
+    held: Option<Ticket>,
+}
+
+impl Future for WaitFree<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Self { region, held } = self.get_mut();
+        let is_over = || (region.is_free() || fork::is_child()).then_some(());
+        let free = AtSlot::new(&region.waiters, held, is_over);
+        parking::poll(free, context.waker(), || ())
+    }
+}
+
+impl Drop for WaitFree<'_> {
+    fn drop(&mut self) {
+        self.region.waiters.leave(&mut self.held);
     }
 }
 
@@ -331,83 +374,4 @@ impl fmt::Debug for RegionSlice {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{env, process, thread};
-
-    use super::*;
-
-    const LONG: Duration = Duration::from_secs(120);
-
-    #[test]
-    fn a_region_gives_its_bytes_back_when_no_slice_is_left() {
-        let region = Region::from(b"0123456789".to_vec());
-        let slice = region.slice(2..8);
-        assert_eq!(&slice[..], b"234567");
-        let inner = slice.slice(1..=2);
-        assert_eq!(&inner[..], b"34");
-        let clone = inner.clone();
-        drop((slice, inner));
-        let region = region.into_vec().expect_err("a clone is left");
-        assert!(!region.is_free());
-        assert_eq!(&clone[..], b"34");
-        drop(clone);
-        assert_eq!(region.into_vec().unwrap(), b"0123456789");
-    }
-
-    #[test]
-    fn a_slice_keeps_the_bytes_of_a_dropped_region() {
-        let slice = Region::from(vec![7; 1000]).slice(..);
-        assert_eq!(&slice[..], [7; 1000]);
-    }
-
-    #[test]
-    fn ranges_outside_the_slice_are_refused() {
-        let slice = Region::from(vec![0; 10]).slice(2..6);
-        assert!(slice.slice(4..).is_empty());
-        for range in [(0, 5), (5, 5), (3, 2), (0, usize::MAX)] {
-            let slice = slice.clone();
-            let cut = thread::spawn(move || slice.slice(range.0..range.1)).join();
-            assert!(cut.is_err(), "{range:?}");
-        }
-        let all = thread::spawn(move || slice.slice(0..=usize::MAX)).join();
-        assert!(all.is_err());
-    }
-
-    #[test]
-    fn a_waiting_thread_hears_of_the_last_slice() {
-        let region = Region::from(vec![1; 100]);
-        assert!(region.wait_free(LONG), "there is no slice yet");
-        let slices = [region.slice(..), region.slice(1..2)];
-        assert!(!region.wait_free(Duration::ZERO));
-        let dropping = thread::spawn(move || slices.map(drop));
-        assert!(region.wait_free(LONG));
-        dropping.join().unwrap();
-        assert_eq!(region.into_vec().unwrap(), [1; 100]);
-    }
-
-    #[test]
-    fn a_mapped_file_is_read_in_place() {
-        let path = env::temp_dir().join(format!("ibex-region-{}", process::id()));
-        let content: Vec<u8> = (0..10_000).map(|at| at as u8).collect();
-        std::fs::write(&path, &content).unwrap();
-        let file = File::open(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        // SAFETY: the file has no name any more, and only this test has it open.
-        let region = unsafe { Region::map(&file) }.unwrap();
-        drop(file);
-        assert_eq!(&region[..], content);
-        assert_eq!(&region.slice(4096..4100)[..], &content[4096..4100]);
-        let region = region.into_vec().expect_err("it is no vector");
-        assert!(region.is_free());
-    }
-
-    #[test]
-    fn only_a_regular_file_is_mapped() {
-        // SAFETY: nobody writes to these, which are not mapped.
-        let map = |path| unsafe { Region::map(&File::open(path).unwrap()) };
-        for path in ["/dev/null", "/"] {
-            let refused = map(path).expect_err(path);
-            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
-        }
-    }
-}
+mod tests;

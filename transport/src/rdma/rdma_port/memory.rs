@@ -72,11 +72,11 @@ impl RdmaPort {
         RegisteredRing::of(self.number, lease.attachments())
     }
 
-    /// Registers a mapped file to send from, once.
+    /// Registers a mapped file to send from, once; `None` if that was refused before.
     pub(crate) fn register_file(
         &self,
         file: &MappedBytes,
-    ) -> Result<Arc<RegisteredMessage>, MemoryError> {
+    ) -> Result<Option<Arc<RegisteredMessage>>, MemoryError> {
         let bytes = file.memory().bytes();
         self.opened()
             .and_then(|opened| RegisteredMessage::of_file(self.number, &opened.domain, file))

@@ -1,8 +1,5 @@
 //! Regions that are mapped files, over RDMA: a device sends from them, once they are registered.
 //! The device is made of memory.
-#![cfg(feature = "fake-device")]
-
-use std::{env, fs, fs::File, process, time::Duration};
 
 use ibex::{
     Fabric, Node, NodeBuilder, Policy, Raw, Receiver, Region, RegionSlice, Sender,
@@ -11,9 +8,7 @@ use ibex::{
 use ibex_verbs::provider::fake::{Call, FakeDevice, FakeProvider};
 use rustix::io::Errno;
 
-const LONG: Duration = Duration::from_secs(120);
-/// Not whole pages.
-const LENGTH: usize = (5 << 20) + 11;
+use super::{LENGTH, LONG, mapped};
 
 /// A channel between two nodes over a device.
 struct Pair {
@@ -59,17 +54,6 @@ impl Pair {
     }
 }
 
-/// Maps a file of its own, whose bytes say where they lie.
-fn mapped(name: &str) -> Region {
-    let path = env::temp_dir().join(format!("ibex-regions-{name}-{}", process::id()));
-    let bytes: Vec<u8> = (0..LENGTH).map(|at| (at * 7 / 3) as u8).collect();
-    fs::write(&path, bytes).unwrap();
-    let file = File::open(&path).unwrap();
-    fs::remove_file(&path).unwrap();
-    // SAFETY: the file has no name any more, and nobody else has it open.
-    unsafe { Region::map(&file) }.unwrap()
-}
-
 #[test]
 fn a_mapped_file_is_registered_once_and_sent_from() {
     let mut pair = Pair::meet();
@@ -96,16 +80,25 @@ fn a_region_of_heap_memory_is_copied_and_never_registered() {
     assert_eq!(after.len(), before.len() + 1, "the copy is registered");
 }
 
-/// As a limit on locked memory does.
+/// As a limit on locked memory does. The refusal is of this file, and of this device.
 #[test]
-fn a_file_that_cannot_be_registered_is_copied() {
+fn a_file_that_cannot_be_registered_is_copied_and_not_tried_again() {
     let mut pair = Pair::meet();
     let region = mapped("refused");
     pair.fake.refuse(Call::Register, Errno::NOMEM);
     pair.carry(&region.slice(3..));
     assert!(region.is_free(), "the node holds its copy alone");
-    // The next message tries again.
     let before = pair.fake.registered_bytes();
-    pair.carry(&region.slice(..));
-    assert_eq!(pair.fake.registered_bytes(), before + LENGTH as u64);
+    pair.carry(&region.slice(3..));
+    assert!(region.is_free(), "the node holds its copy alone");
+    assert_eq!(
+        pair.fake.registered_bytes(),
+        before,
+        "the file is tried again"
+    );
+    for (mut pair, region) in [(pair, mapped("other")), (Pair::meet(), region)] {
+        let before = pair.fake.registered_bytes();
+        pair.carry(&region.slice(..));
+        assert_eq!(pair.fake.registered_bytes(), before + LENGTH as u64);
+    }
 }

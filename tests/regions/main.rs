@@ -1,0 +1,112 @@
+//! Messages from memory that the program owns: waits for it, sends that wait, and devices.
+
+#[path = "../common/over.rs"]
+mod over;
+
+#[cfg(feature = "fake-device")]
+mod device;
+mod sending;
+mod waiting;
+
+use std::{env, fs, fs::File, process, sync::Arc, thread, time::Duration};
+
+use ibex::{Driver, Fabric, Node, Peer, Raw, Receiver, Region, Sender};
+use over::Over;
+
+const LONG: Duration = Duration::from_secs(120);
+/// A pause, after which the other node is turned.
+const MOMENT: Duration = Duration::from_millis(1);
+/// More than a peer takes that is not turned, and not whole pages.
+const LENGTH: usize = (5 << 20) + 11;
+
+/// A channel of bytes to a node that only this test's calls turn.
+struct Pair {
+    fabric: Fabric,
+    here: Arc<Node>,
+    sender: Sender<[u8], Raw>,
+    receiver: Receiver<[u8], Raw>,
+    there: Node,
+    peers: [Peer; 2],
+}
+
+impl Pair {
+    /// Makes a channel with room for `window` messages, and carries a short one.
+    fn meet(over: &Over, window: u64) -> Self {
+        let (there, address) = over.listener(Driver::Caller);
+        let here = over.builder(Driver::Threads).build().expect("a node");
+        let peers = thread::scope(|scope| {
+            let connecting = scope.spawn(|| here.connect(address).expect("a session"));
+            let other = there.accept_timeout(LONG).expect("the same session");
+            let peer = loop {
+                there.poll();
+                if connecting.is_finished() {
+                    break connecting.join().expect("no panic");
+                }
+            };
+            [peer, other]
+        });
+        let raw = peers[0]
+            .channel("bytes")
+            .codec::<Raw>()
+            .window_messages(window);
+        let sender = raw.sender::<[u8]>().expect("a sender");
+        let raw = peers[1].channel("bytes").codec::<Raw>();
+        let mut pair = Self {
+            fabric: over.fabric,
+            here: Arc::new(here),
+            sender,
+            receiver: raw.receiver::<[u8]>().expect("a receiver"),
+            there,
+            peers,
+        };
+        pair.carry_first();
+        pair
+    }
+
+    fn carry_first(&mut self) {
+        while self.sender.opened(MOMENT).is_err() {
+            self.there.poll();
+        }
+        let first = self.sender.send(b"first").expect("sent");
+        self.take(b"first");
+        let mut acked = self.sender.clone();
+        while acked.wait_acked_timeout(first, MOMENT).is_err() {
+            assert!(self.receiver.try_recv().is_err(), "nothing more was sent");
+        }
+    }
+
+    /// Receives and releases a message.
+    fn take(&mut self, bytes: &[u8]) {
+        let message = self.receiver.recv_timeout(LONG).expect("a message");
+        assert!(message[..] == *bytes, "{} other bytes", message.len());
+        message.ack();
+    }
+
+    /// Returns a region from which the fabric sends in place, if it does so at all.
+    fn region(&self, name: &str) -> Region {
+        match self.fabric {
+            Fabric::Verbs => mapped(name),
+            _ => Region::from(bytes()),
+        }
+    }
+
+    /// Returns whether the fabric sends from regions.
+    fn is_in_place(&self) -> bool {
+        self.fabric != Fabric::Shm
+    }
+}
+
+/// Bytes that say where they lie.
+fn bytes() -> Vec<u8> {
+    (0..LENGTH).map(|at| (at * 7 / 3) as u8).collect()
+}
+
+/// Maps a file of its own, with these bytes.
+fn mapped(name: &str) -> Region {
+    let path = env::temp_dir().join(format!("ibex-regions-{name}-{}", process::id()));
+    fs::write(&path, bytes()).expect("a file");
+    let file = File::open(&path).expect("it is there");
+    fs::remove_file(&path).expect("it is there");
+    // SAFETY: the file has no name any more, and nobody else has it open.
+    unsafe { Region::map(&file) }.expect("it is mapped")
+}

@@ -1,0 +1,134 @@
+//! Sends of regions that wait, or that are given up.
+
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker},
+};
+
+use ibex::{
+    Peer, Raw, Region, SendErrorKind, Sender,
+    log::{LogSender, LogSent, LogSource, LogTurn},
+};
+
+use super::{LENGTH, LONG, MOMENT, Over, Pair, bytes};
+
+fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// A send that finds no room sends nothing and keeps nothing, however it gives up.
+#[test]
+fn a_full_channel_takes_no_region() {
+    for over in Over::each() {
+        let mut pair = Pair::meet(&over, 1);
+        let (first, region) = (pair.region("first"), pair.region("full"));
+        pair.sender.send_region(&first.slice(..)).expect("sent");
+        let slice = region.slice(1..);
+        let late = pair.sender.try_send_region(&slice).expect_err("no room");
+        assert_eq!(late.kind(), SendErrorKind::Full, "{late}");
+        let late = pair.sender.send_region_timeout(&slice, MOMENT);
+        assert_eq!(late.expect_err("no room").kind(), SendErrorKind::Timeout);
+        assert!(poll(pin!(pair.sender.send_region_async(&slice))).is_pending());
+        drop(slice);
+        assert!(region.is_free(), "a clone is kept over {}", over.fabric);
+
+        // The wait for room ends when the receiver has released the message before.
+        let slice = region.slice(1..);
+        {
+            let Pair {
+                sender, receiver, ..
+            } = &mut pair;
+            let mut sending = pin!(sender.send_region_async(&slice));
+            assert!(poll(sending.as_mut()).is_pending());
+            let message = receiver.recv_timeout(LONG).expect("a message");
+            assert!(message[..] == first[..]);
+            drop(message);
+            let sent = loop {
+                match poll(sending.as_mut()) {
+                    Poll::Ready(sent) => break sent,
+                    Poll::Pending => assert!(receiver.try_recv().is_err(), "nothing was sent"),
+                }
+            };
+            assert_eq!(sent.expect("there is room"), 3);
+        }
+        pair.take(&slice);
+    }
+}
+
+#[test]
+fn an_aborted_channel_gives_its_regions_back() {
+    for over in Over::each() {
+        let mut pair = Pair::meet(&over, 64);
+        let region = pair.region("aborted");
+        pair.sender.send_region(&region.slice(..)).expect("sent");
+        pair.sender.send_region(&region.slice(7..)).expect("sent");
+        pair.sender.abort();
+        // What of it arrives before the news is the fabric's affair.
+        while pair.receiver.next().is_ok_and(|next| next.is_some()) {}
+        while !region.wait_free(MOMENT) {
+            pair.there.poll();
+        }
+    }
+}
+
+/// A log of bytes in a region, in messages of different lengths.
+struct Pages(Region);
+
+impl LogSource<[u8], Raw> for Pages {
+    fn end(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn resume(&mut self, peer: &Peer) -> Sourced<(Sender<[u8], Raw>, u64)> {
+        let pages = peer.channel("pages").codec::<Raw>();
+        Ok((pages.window_messages(2).sender()?, 0))
+    }
+
+    fn send_next(&mut self, position: u64, turn: LogTurn<'_, [u8], Raw>) -> Sourced<LogSent> {
+        let start = position as usize;
+        let end = (2 * start + 1000).min(self.0.len());
+        Ok(turn.send_region(&self.0.slice(start..end), end as u64))
+    }
+}
+
+type Sourced<R> = Result<R, Box<dyn std::error::Error + Send + Sync>>;
+
+/// By each kind of call, in turn.
+#[test]
+fn a_log_of_regions_is_sent_whole() {
+    for over in Over::each() {
+        let pair = Pair::meet(&over, 1);
+        let [peer, other] = &pair.peers;
+        let mut pages = other
+            .channel("pages")
+            .codec::<Raw>()
+            .receiver()
+            .expect("a receiver");
+        let mut log = Pages(match pair.is_in_place() {
+            true => pair.region("log"),
+            false => Region::from(bytes()),
+        });
+        let mut sender: LogSender<[u8], Raw> = LogSender::new();
+        sender.go_on_with(peer.clone());
+        let mut arrived: Vec<u8> = Vec::with_capacity(LENGTH);
+        for call in 0.. {
+            let position = sender.position();
+            match call % 3 {
+                0 => drop(sender.try_send(&mut log).expect("a session")),
+                1 => drop(sender.send_timeout(&mut log, MOMENT)),
+                _ => drop(poll(pin!(sender.send_async(&mut log)))),
+            }
+            assert!(sender.position() >= position);
+            if let Ok(message) = pages.try_recv() {
+                arrived.extend_from_slice(&message);
+                message.ack();
+            }
+            if arrived.len() == LENGTH {
+                break;
+            }
+        }
+        assert!(arrived == bytes());
+        assert_eq!(sender.send(&mut log).expect("all is sent"), LENGTH as u64);
+    }
+}
