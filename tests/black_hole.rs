@@ -239,8 +239,8 @@ fn a_node_that_is_being_closed_notices_a_black_hole() {
     drop(receiver);
 }
 
-/// Time until a silent network is noticed while nothing is under way.
-const KEEPALIVE: Duration = Duration::from_secs(19);
+/// The least time until a silent network is noticed while nothing is under way.
+const KEEPALIVE: Duration = Duration::from_secs(15);
 /// A watchdog's time: nothing takes so long on any machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Time until a silent network is noticed.

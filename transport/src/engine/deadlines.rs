@@ -1,6 +1,6 @@
 //! The deadlines of an engine's sessions, the earliest first.
 
-use std::{collections::BTreeSet, time::Instant};
+use std::{collections::BTreeSet, mem, time::Instant};
 
 use ibex_protocol::id_map::IdMap;
 
@@ -11,6 +11,9 @@ use crate::connection::Connection;
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
     queue: BTreeSet<(Instant, u64)>,
+    /// Lent by [`due`](Self::due), so that a deadline that passes while messages flow allocates
+    /// nothing.
+    due: Vec<u64>,
 }
 
 impl Deadlines {
@@ -50,10 +53,19 @@ impl Deadlines {
         }
     }
 
-    /// Returns the sessions that are to be looked at by now.
-    pub(super) fn due(&self, now: Instant) -> Vec<u64> {
-        let due = self.queue.range(..=(now, u64::MAX));
-        due.map(|&(_, session)| session).collect()
+    /// Returns the sessions that are to be looked at by now, in a list to be
+    /// [given back](Self::give_back).
+    pub(super) fn due(&mut self, now: Instant) -> Vec<u64> {
+        let mut due = mem::take(&mut self.due);
+        let all = self.queue.range(..=(now, u64::MAX));
+        due.extend(all.map(|&(_, session)| session));
+        due
+    }
+
+    /// Takes the list of [`due`](Self::due) back.
+    pub(super) fn give_back(&mut self, mut due: Vec<u64>) {
+        due.clear();
+        self.due = due;
     }
 
     pub(super) fn clear(&mut self) {

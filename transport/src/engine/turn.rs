@@ -261,7 +261,8 @@ impl Engine {
         if deadlines.next(all).is_none_or(|next| now < next) {
             return;
         }
-        for session in deadlines.due(now) {
+        let due = deadlines.due(now);
+        for &session in &due {
             let Connections {
                 all,
                 deadlines,
@@ -282,6 +283,7 @@ impl Engine {
                 self.remove(session, context);
             }
         }
+        self.connections.deadlines.give_back(due);
         // Sessions that have ended leave credit. Without this, sessions that wait for it would
         // sleep on.
         self.share_credit(context);
