@@ -136,10 +136,7 @@ impl Node {
     pub(super) fn new(side: Side, options: &SimOptions, random: Draw) -> Self {
         let wires = WireTerms {
             carriage: options.carriage,
-            our_credit: 0,
-            peer_credit: 0,
-            writes: false,
-            immediate: false,
+            ..WireTerms::STREAM
         };
         Self {
             side,
@@ -487,6 +484,7 @@ impl Node {
                     end,
                     sequence,
                     length,
+                    ..
                 } => {
                     self.want_large(end);
                     self.grant_landings(end, sequence, length);

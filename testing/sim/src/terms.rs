@@ -60,6 +60,7 @@ impl Terms {
             peer_credit: self.lent[side.other() as usize],
             writes: self.writes,
             immediate: self.immediate,
+            ..WireTerms::STREAM
         }
     }
 }

@@ -12,10 +12,17 @@
 //! If the wires allow it, the receiver grants the memory itself: the sender's device writes the
 //! message there, in pieces, and a frame behind the last says that it is whole. Wires keep the
 //! order of writes and frames, so that frame is all that the receiver needs.
+//!
+//! To a receiver that does not trust it, the sender offers its own memory, right behind the
+//! announcement: the receiver's device reads the message there, in pieces, and a control message
+//! behind the last says that it is taken. A receiver that cannot read grants chunks, which declines
+//! the offer. While wires carry offers, each message that is [long enough](is_offered) gets an
+//! offer, or word that there is none, and its receiver grants nothing before that.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 
+use super::eager_write::lands;
 use crate::format::control::Control;
 
 /// The number of large messages of one channel that may be announced, or about to be, and not yet
@@ -31,6 +38,13 @@ pub const WRITE_BYTES: usize = 256 << 10;
 /// these.
 pub const WRITES_UNDER_WAY: u32 = 3;
 
+/// Returns whether a message of this length is offered, where wires carry offers. A shorter one is
+/// copied in less time than the offer takes.
+#[must_use]
+pub fn is_offered(length: u64) -> bool {
+    !lands(length)
+}
+
 /// A chunk to send: `bytes` from `offset` of large message `sequence`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
@@ -42,7 +56,7 @@ pub struct Chunk {
     pub bytes: usize,
 }
 
-/// Memory of the receiver's for one message, which the sender's device writes to.
+/// Memory of the peer's for one message, which this end's device writes to, or reads from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteMemory {
     address: u64,
@@ -51,8 +65,8 @@ pub struct RemoteMemory {
 }
 
 impl RemoteMemory {
-    /// Describes this many bytes at an address of the receiver's, with the key to them; `None` if
-    /// no memory can be.
+    /// Describes this many bytes at an address of the peer's, with the key to them; `None` if no
+    /// memory can be.
     #[must_use]
     pub fn new(address: u64, key: u32, bytes: u64) -> Option<Self> {
         let is_possible = address > 0 && bytes > 0 && address.checked_add(bytes).is_some();
@@ -69,7 +83,7 @@ impl RemoteMemory {
         self.address
     }
 
-    /// The key that lets a device write there.
+    /// The key that lets a device in.
     #[must_use]
     pub fn key(&self) -> u32 {
         self.key
@@ -96,24 +110,86 @@ pub(crate) enum Way {
     Chunks,
     /// The message's bytes are written there.
     Memory(RemoteMemory),
+    /// The receiver reads the message. Receiving side.
+    Read,
 }
 
 impl Way {
-    /// The message that grants `bytes` of large message `sequence` to the peer's end `channel`.
-    pub(crate) fn control(self, channel: u32, sequence: u64, bytes: u64) -> Control {
+    /// The message that grants `bytes` of large message `sequence` to the peer's end `channel`;
+    /// `None` if the peer has nothing to do.
+    pub(crate) fn control(self, channel: u32, sequence: u64, bytes: u64) -> Option<Control> {
         match self {
-            Way::Chunks => Control::Grant {
+            Way::Chunks => Some(Control::Grant {
                 channel,
                 sequence,
                 bytes,
-            },
-            Way::Memory(memory) => Control::GrantMemory {
+            }),
+            Way::Memory(memory) => Some(Control::GrantMemory {
                 channel,
                 sequence,
                 memory,
-            },
+            }),
+            Way::Read => None,
         }
     }
+}
+
+/// The sender's offer of its memory of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Offer {
+    /// There is none.
+    No,
+    /// The sender has not said yet whether it makes one.
+    Due,
+    /// The receiver may read here.
+    Made(RemoteMemory),
+    /// The receiver grants chunks instead: the offer is to be revoked. Sending side.
+    Declined,
+    /// The receiver has read the message: the offer is to be revoked. Sending side.
+    Taken,
+}
+
+/// What the host has to do about the offer of a message. Sending side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfferStep {
+    /// Let the peer read the message, if possible, and [say so](crate::session::Session::offer).
+    Make {
+        /// The end that sends the message.
+        end: u32,
+        /// The message's sequence.
+        sequence: u64,
+    },
+    /// Let the peer read the message no more.
+    Revoke {
+        /// The end that sends the message.
+        end: u32,
+        /// The message's sequence.
+        sequence: u64,
+        /// The whole message, if the peer has read it: its bytes are not needed any more.
+        taken: Option<Chunk>,
+    },
+}
+
+/// A piece of a large message to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Read {
+    /// The receiving end.
+    pub end: u32,
+    /// The place of the piece in its message.
+    pub chunk: Chunk,
+    /// The peer's memory of the whole message.
+    pub memory: RemoteMemory,
+}
+
+/// An offer, or word that there is none, as it came. Receiving side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offered {
+    /// The message's length.
+    pub(crate) length: u64,
+    /// The host has not heard of the message yet.
+    pub(crate) is_new: bool,
+    /// The bytes of the message that were granted before, which is to be said now.
+    pub(crate) granted: Option<u64>,
 }
 
 /// The next step of a large message's sending side. Sending side.
@@ -138,6 +214,11 @@ struct Transfer {
     /// The offset up to which memory is granted.
     allowed: u64,
     done: u64,
+    offer: Offer,
+    /// The offset up to which reads are posted. Receiving side.
+    asked: u64,
+    /// The host has heard of the message. Receiving side.
+    is_told: bool,
 }
 
 impl Transfer {
@@ -146,6 +227,7 @@ impl Transfer {
             None => false,
             Some(Way::Chunks) => self.done < self.allowed,
             Some(Way::Memory(_)) => may_write || self.done == self.length,
+            Some(Way::Read) => false,
         }
     }
 
@@ -169,22 +251,34 @@ pub(crate) struct Transfers {
 }
 
 impl Transfers {
-    /// Adds a message behind the others.
-    pub(crate) fn announce(&mut self, sequence: u64, length: u64) {
+    /// Adds a message behind the others. `carries_offers` says whether the wires do, from the
+    /// sender to the receiver.
+    pub(crate) fn announce(&mut self, sequence: u64, length: u64, carries_offers: bool) {
+        let offer = match carries_offers && is_offered(length) {
+            true => Offer::Due,
+            false => Offer::No,
+        };
         self.under_way.push_back(Transfer {
             sequence,
             length,
             granted: None,
             allowed: 0,
             done: 0,
+            offer,
+            asked: 0,
+            is_told: false,
         });
     }
 
-    /// Returns the sequences and lengths of the messages that were announced last, this many of
-    /// them.
-    pub(crate) fn newest(&self, count: usize) -> impl Iterator<Item = (u64, u64)> {
-        let newest = self.under_way.range(self.under_way.len() - count..);
-        newest.map(|transfer| (transfer.sequence, transfer.length))
+    /// Returns the sequences and lengths of the messages that the host has not heard of and that
+    /// wait for no offer. It hears of them now. Receiving side.
+    pub(crate) fn tell(&mut self) -> impl Iterator<Item = (u64, u64)> {
+        let transfers = self.under_way.iter_mut();
+        let untold = transfers.filter(|transfer| !transfer.is_told && transfer.offer == Offer::No);
+        untold.map(|transfer| {
+            transfer.is_told = true;
+            (transfer.sequence, transfer.length)
+        })
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -262,6 +356,7 @@ impl Transfers {
                 let chunk = transfer.advance(WRITE_BYTES);
                 (Piece::Write(chunk, memory), false)
             }
+            Way::Read => return None,
         };
         if is_last {
             self.under_way.pop_front();
@@ -300,19 +395,22 @@ impl Transfers {
         Some(transfer.sequence)
     }
 
-    /// Prepares for new wires: messages under way begin anew, and grants have to be made again.
-    /// Receiving side.
-    pub(crate) fn begin_anew(&mut self, writes: bool) {
+    /// Prepares for new wires: messages under way begin anew, and grants and offers have to be made
+    /// again. Receiving side.
+    pub(crate) fn begin_anew(&mut self, writes: bool, carries_offers: bool) {
         for transfer in &mut self.under_way {
-            transfer.done = 0;
+            (transfer.done, transfer.asked) = (0, 0);
+            transfer.offer = match carries_offers && is_offered(transfer.length) {
+                true => Offer::Due,
+                false => Offer::No,
+            };
             if !writes && transfer.granted.is_some() {
                 transfer.granted = Some(Way::Chunks);
             }
         }
     }
 
-    /// Memory that was granted to be written to is gone: other memory is to be granted. Receiving
-    /// side.
+    /// Memory that a device wrote to is gone: other memory is to be granted. Receiving side.
     pub(crate) fn withdraw_memory(&mut self) {
         for transfer in &mut self.under_way {
             if transfer.granted != Some(Way::Chunks) {
@@ -327,25 +425,166 @@ impl Transfers {
         self.under_way.iter().any(is_it)
     }
 
-    /// Lists what is granted, how and up to where. Receiving side.
+    /// Lists what is granted and waits for no offer, how and up to where. Receiving side.
     pub(crate) fn grants(&self) -> impl Iterator<Item = (u64, Way, u64)> {
+        let settled = self.under_way.iter();
+        let settled = settled.filter(|transfer| transfer.offer != Offer::Due);
         let granted =
             |transfer: &Transfer| Some((transfer.sequence, transfer.granted?, transfer.allowed));
-        self.under_way.iter().filter_map(granted)
+        settled.filter_map(granted)
     }
 
-    /// The bytes of the last chunk that was placed are there. Receiving side.
+    /// The bytes of the last chunk that was placed are there. Returns the sequence of its message if
+    /// that was read. Receiving side.
     ///
     /// Until then its message counts as under way, though its last chunk has a place: it
     /// is not received.
-    pub(crate) fn finish(&mut self) {
-        if self
-            .under_way
-            .front()
-            .is_some_and(|transfer| transfer.done == transfer.length)
-        {
-            self.under_way.pop_front();
+    pub(crate) fn finish(&mut self) -> Option<u64> {
+        let is_whole = |transfer: &mut Transfer| transfer.done == transfer.length;
+        let transfer = self.under_way.pop_front_if(is_whole)?;
+        (transfer.granted == Some(Way::Read)).then_some(transfer.sequence)
+    }
+
+    // ---- Offers ----------------------------------------------------------------------
+
+    fn get_mut(&mut self, sequence: u64) -> Option<&mut Transfer> {
+        let mut transfers = self.under_way.iter_mut();
+        transfers.find(|transfer| transfer.sequence == sequence)
+    }
+
+    /// The length of a message whose offer is due.
+    pub(crate) fn length_to_offer(&self, sequence: u64) -> Option<u64> {
+        let mut transfers = self.under_way.iter();
+        let is_it =
+            |transfer: &&Transfer| transfer.sequence == sequence && transfer.offer == Offer::Due;
+        transfers.find(is_it).map(|transfer| transfer.length)
+    }
+
+    /// Returns whether the message waits for its offer.
+    pub(crate) fn awaits_offer(&self, sequence: u64) -> bool {
+        self.length_to_offer(sequence).is_some()
+    }
+
+    /// Notes the offer of a message, or that there is none; `None` if it was not due.
+    pub(crate) fn offer(&mut self, sequence: u64, memory: Option<RemoteMemory>) -> Option<Offered> {
+        let transfer = self.get_mut(sequence)?;
+        if transfer.offer != Offer::Due {
+            return None;
         }
+        transfer.offer = memory.map_or(Offer::No, Offer::Made);
+        Some(Offered {
+            length: transfer.length,
+            is_new: !std::mem::replace(&mut transfer.is_told, true),
+            granted: transfer.granted.map(|_| transfer.allowed),
+        })
+    }
+
+    /// Returns whether the host still lets the peer read a message. Sending side.
+    pub(crate) fn is_readable(&self, sequence: u64) -> bool {
+        self.under_way.iter().any(|transfer| {
+            transfer.sequence == sequence && matches!(transfer.offer, Offer::Made(_) | Offer::Taken)
+        })
+    }
+
+    /// Notes that a message is granted, which declines its offer. Returns false if its offer is due,
+    /// or was taken. Sending side.
+    pub(crate) fn decline(&mut self, sequence: u64) -> bool {
+        let Some(transfer) = self.get_mut(sequence) else {
+            return true;
+        };
+        if let Offer::Made(_) = transfer.offer {
+            transfer.offer = Offer::Declined;
+        }
+        !matches!(transfer.offer, Offer::Due | Offer::Taken)
+    }
+
+    /// The receiver has read a message; false if it can not have. Sending side.
+    ///
+    /// Messages are read in order.
+    pub(crate) fn taken(&mut self, sequence: u64) -> bool {
+        let mut transfers = self.under_way.iter_mut();
+        let next = transfers.find(|transfer| transfer.offer != Offer::Taken);
+        let is_due = |transfer: &&mut Transfer| {
+            transfer.sequence == sequence && matches!(transfer.offer, Offer::Made(_))
+        };
+        let taken = next.filter(is_due);
+        taken
+            .map(|transfer| transfer.offer = Offer::Taken)
+            .is_some()
+    }
+
+    /// The next step for the offers of `end`. A message that was taken is under way no more.
+    /// Sending side.
+    pub(crate) fn next_offer_step(&mut self, end: u32) -> Option<OfferStep> {
+        let is_due = |transfer: &Transfer| !matches!(transfer.offer, Offer::No | Offer::Made(_));
+        let index = self.under_way.iter().position(is_due)?;
+        let transfer = &mut self.under_way[index];
+        let (sequence, mut taken) = (transfer.sequence, None);
+        match transfer.offer {
+            Offer::Due => return Some(OfferStep::Make { end, sequence }),
+            Offer::Taken => {
+                taken = Some(Chunk {
+                    sequence,
+                    offset: 0,
+                    bytes: transfer.length as usize,
+                });
+                self.under_way.remove(index);
+            }
+            _ => transfer.offer = Offer::No,
+        }
+        Some(OfferStep::Revoke {
+            end,
+            sequence,
+            taken,
+        })
+    }
+
+    /// Returns whether the peer's memory of a message was offered, and the message may be read.
+    pub(crate) fn may_read(&self, sequence: u64) -> bool {
+        self.under_way.iter().any(|transfer| {
+            transfer.sequence == sequence && matches!(transfer.offer, Offer::Made(_))
+        })
+    }
+
+    /// The next piece to read, now under way. Receiving side.
+    pub(crate) fn next_read(&mut self) -> Option<(Chunk, RemoteMemory)> {
+        for transfer in &mut self.under_way {
+            let (Some(Way::Read), Offer::Made(memory)) = (transfer.granted, transfer.offer) else {
+                // Messages are complete in their order.
+                return None;
+            };
+            let bytes = (transfer.length - transfer.asked).min(WRITE_BYTES as u64);
+            if bytes > 0 {
+                let chunk = Chunk {
+                    sequence: transfer.sequence,
+                    offset: transfer.asked,
+                    bytes: bytes as usize,
+                };
+                transfer.asked += bytes;
+                return Some((chunk, memory));
+            }
+        }
+        None
+    }
+
+    /// The oldest piece that was being read is here. Returns whether its message is whole. Receiving
+    /// side.
+    pub(crate) fn read(&mut self, chunk: Chunk) -> bool {
+        let Some(transfer) = self.under_way.front_mut() else {
+            return false;
+        };
+        debug_assert_eq!(
+            (transfer.sequence, transfer.done),
+            (chunk.sequence, chunk.offset)
+        );
+        transfer.done += chunk.bytes as u64;
+        transfer.done == transfer.length
+    }
+
+    /// Returns whether pieces are being read. Receiving side.
+    pub(crate) fn is_reading(&self) -> bool {
+        let is_read = |transfer: &Transfer| transfer.asked > transfer.done;
+        self.under_way.iter().any(is_read)
     }
 }
 
@@ -365,8 +604,8 @@ mod tests {
     fn a_message_travels_in_chunks_once_granted() {
         let length = 2 * MAX_CHUNK_BYTES as u64 + 5;
         let (mut sender, mut receiver) = (Transfers::default(), Transfers::default());
-        sender.announce(9, length);
-        receiver.announce(9, length);
+        sender.announce(9, length, false);
+        receiver.announce(9, length, false);
         assert_eq!(next_chunk(&mut sender), None);
         assert!(
             receiver.place(9, 1).is_none(),
@@ -395,7 +634,7 @@ mod tests {
     fn a_message_comes_as_far_as_it_is_granted() {
         let (mut sender, mut receiver) = (Transfers::default(), Transfers::default());
         for end in [&mut sender, &mut receiver] {
-            end.announce(9, 100);
+            end.announce(9, 100, false);
             assert!(end.grant(9, Way::Chunks, 0).is_none(), "it grants nothing");
             assert!(end.grant(9, Way::Chunks, 101).is_none(), "it has no more");
             assert_eq!(end.grant(9, Way::Chunks, 30), Some(100));
@@ -420,10 +659,10 @@ mod tests {
 
         // Over new wires the message begins anew, as far as it was granted.
         let mut receiver = Transfers::default();
-        receiver.announce(9, 100);
+        receiver.announce(9, 100, false);
         receiver.grant(9, Way::Chunks, 30).unwrap();
         receiver.place(9, 20).unwrap();
-        receiver.begin_anew(true);
+        receiver.begin_anew(true, false);
         assert_eq!(
             receiver.grants().collect::<Vec<_>>(),
             [(9, Way::Chunks, 30)]
@@ -435,7 +674,7 @@ mod tests {
     #[test]
     fn a_chunk_too_many_is_refused() {
         let mut receiver = Transfers::default();
-        receiver.announce(1, 10);
+        receiver.announce(1, 10, false);
         assert!(receiver.grant(1, Way::Chunks, 10).is_some());
         assert!(receiver.place(2, 5).is_none());
         assert!(receiver.place(1, 11).is_none());
@@ -451,7 +690,7 @@ mod tests {
         let memory = RemoteMemory::new(0x1000, 7, length).unwrap();
         let (mut sender, mut receiver) = (Transfers::default(), Transfers::default());
         for end in [&mut sender, &mut receiver] {
-            end.announce(9, length);
+            end.announce(9, length, false);
             assert_eq!(end.grant(9, Way::Memory(memory), length), Some(length));
         }
         assert!(!sender.has_piece(false) && sender.has_piece(true));
