@@ -62,7 +62,7 @@ impl Session {
     pub fn read_large(&mut self, end: u32, sequence: u64, bytes: u64) -> bool {
         let channel = self.ends.receiver_mut(end);
         let is_read = channel.is_some_and(|channel| {
-            channel.large.may_read(sequence)
+            channel.large.is_readable(sequence)
                 && channel.large.grant(sequence, Way::Read, bytes).is_some()
         });
         if is_read {

@@ -235,9 +235,9 @@ impl Session {
         if channel.queued {
             self.ends.turns.ready.push_back(end);
         }
-        if has_announced {
+        if has_announced && offers {
             self.ends.turns.offers_of(end);
-            self.outgoing.has_errands |= offers;
+            self.outgoing.has_errands = true;
         }
         Some(FrameRecords {
             end,

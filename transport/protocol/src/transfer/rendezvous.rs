@@ -20,10 +20,15 @@
 //! offer, or word that there is none, and its receiver grants nothing before that.
 #![forbid(unsafe_code)]
 
+mod offers;
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 
-use super::eager_write::lands;
 use crate::format::control::Control;
+use offers::OfferState;
+pub use offers::{LargeRead, OfferStep, is_offered};
 
 /// The number of large messages of one channel that may be announced, or about to be, and not yet
 /// sent whole.
@@ -37,13 +42,6 @@ pub const WRITE_BYTES: usize = 256 << 10;
 /// next behind it, so that the wire never waits for us; a frame waits for no more than
 /// these.
 pub const WRITES_UNDER_WAY: u32 = 3;
-
-/// Returns whether a message of this length is offered, where wires carry offers. A shorter one is
-/// copied in less time than the offer takes.
-#[must_use]
-pub fn is_offered(length: u64) -> bool {
-    !lands(length)
-}
 
 /// A chunk to send: `bytes` from `offset` of large message `sequence`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,64 +132,6 @@ impl Way {
     }
 }
 
-/// The sender's offer of its memory of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Offer {
-    /// There is none.
-    No,
-    /// The sender has not said yet whether it makes one.
-    Due,
-    /// The receiver may read here.
-    Made(RemoteMemory),
-    /// The receiver grants chunks instead: the offer is to be revoked. Sending side.
-    Declined,
-    /// The receiver has read the message: the offer is to be revoked. Sending side.
-    Taken,
-}
-
-/// What the host has to do about the offer of a message. Sending side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OfferStep {
-    /// Let the peer read the message, if possible, and [say so](crate::session::Session::offer).
-    Make {
-        /// The end that sends the message.
-        end: u32,
-        /// The message's sequence.
-        sequence: u64,
-    },
-    /// Let the peer read the message no more.
-    Revoke {
-        /// The end that sends the message.
-        end: u32,
-        /// The message's sequence.
-        sequence: u64,
-        /// The whole message, if the peer has read it: its bytes are not needed any more.
-        taken: Option<Chunk>,
-    },
-}
-
-/// A piece of a large message to read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Read {
-    /// The receiving end.
-    pub end: u32,
-    /// The place of the piece in its message.
-    pub chunk: Chunk,
-    /// The peer's memory of the whole message.
-    pub memory: RemoteMemory,
-}
-
-/// An offer, or word that there is none, as it came. Receiving side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Offered {
-    /// The message's length.
-    pub(crate) length: u64,
-    /// The host has not heard of the message yet.
-    pub(crate) is_new: bool,
-    /// The bytes of the message that were granted before, which is to be said now.
-    pub(crate) granted: Option<u64>,
-}
-
 /// The next step of a large message's sending side. Sending side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
@@ -214,7 +154,7 @@ struct Transfer {
     /// The offset up to which memory is granted.
     allowed: u64,
     done: u64,
-    offer: Offer,
+    offer: OfferState,
     /// The offset up to which reads are posted. Receiving side.
     asked: u64,
     /// The host has heard of the message. Receiving side.
@@ -254,17 +194,13 @@ impl Transfers {
     /// Adds a message behind the others. `carries_offers` says whether the wires do, from the
     /// sender to the receiver.
     pub(crate) fn announce(&mut self, sequence: u64, length: u64, carries_offers: bool) {
-        let offer = match carries_offers && is_offered(length) {
-            true => Offer::Due,
-            false => Offer::No,
-        };
         self.under_way.push_back(Transfer {
             sequence,
             length,
             granted: None,
             allowed: 0,
             done: 0,
-            offer,
+            offer: OfferState::at_first(carries_offers, length),
             asked: 0,
             is_told: false,
         });
@@ -274,7 +210,8 @@ impl Transfers {
     /// wait for no offer. It hears of them now. Receiving side.
     pub(crate) fn tell(&mut self) -> impl Iterator<Item = (u64, u64)> {
         let transfers = self.under_way.iter_mut();
-        let untold = transfers.filter(|transfer| !transfer.is_told && transfer.offer == Offer::No);
+        let untold =
+            transfers.filter(|transfer| !transfer.is_told && transfer.offer == OfferState::No);
         untold.map(|transfer| {
             transfer.is_told = true;
             (transfer.sequence, transfer.length)
@@ -400,10 +337,7 @@ impl Transfers {
     pub(crate) fn begin_anew(&mut self, writes: bool, carries_offers: bool) {
         for transfer in &mut self.under_way {
             (transfer.done, transfer.asked) = (0, 0);
-            transfer.offer = match carries_offers && is_offered(transfer.length) {
-                true => Offer::Due,
-                false => Offer::No,
-            };
+            transfer.offer = OfferState::at_first(carries_offers, transfer.length);
             if !writes && transfer.granted.is_some() {
                 transfer.granted = Some(Way::Chunks);
             }
@@ -428,7 +362,7 @@ impl Transfers {
     /// Lists what is granted and waits for no offer, how and up to where. Receiving side.
     pub(crate) fn grants(&self) -> impl Iterator<Item = (u64, Way, u64)> {
         let settled = self.under_way.iter();
-        let settled = settled.filter(|transfer| transfer.offer != Offer::Due);
+        let settled = settled.filter(|transfer| transfer.offer != OfferState::Due);
         let granted =
             |transfer: &Transfer| Some((transfer.sequence, transfer.granted?, transfer.allowed));
         settled.filter_map(granted)
@@ -443,286 +377,5 @@ impl Transfers {
         let is_whole = |transfer: &mut Transfer| transfer.done == transfer.length;
         let transfer = self.under_way.pop_front_if(is_whole)?;
         (transfer.granted == Some(Way::Read)).then_some(transfer.sequence)
-    }
-
-    // ---- Offers ----------------------------------------------------------------------
-
-    fn get_mut(&mut self, sequence: u64) -> Option<&mut Transfer> {
-        let mut transfers = self.under_way.iter_mut();
-        transfers.find(|transfer| transfer.sequence == sequence)
-    }
-
-    /// The length of a message whose offer is due.
-    pub(crate) fn length_to_offer(&self, sequence: u64) -> Option<u64> {
-        let mut transfers = self.under_way.iter();
-        let is_it =
-            |transfer: &&Transfer| transfer.sequence == sequence && transfer.offer == Offer::Due;
-        transfers.find(is_it).map(|transfer| transfer.length)
-    }
-
-    /// Returns whether the message waits for its offer.
-    pub(crate) fn awaits_offer(&self, sequence: u64) -> bool {
-        self.length_to_offer(sequence).is_some()
-    }
-
-    /// Notes the offer of a message, or that there is none; `None` if it was not due.
-    pub(crate) fn offer(&mut self, sequence: u64, memory: Option<RemoteMemory>) -> Option<Offered> {
-        let transfer = self.get_mut(sequence)?;
-        if transfer.offer != Offer::Due {
-            return None;
-        }
-        transfer.offer = memory.map_or(Offer::No, Offer::Made);
-        Some(Offered {
-            length: transfer.length,
-            is_new: !std::mem::replace(&mut transfer.is_told, true),
-            granted: transfer.granted.map(|_| transfer.allowed),
-        })
-    }
-
-    /// Returns whether the host still lets the peer read a message. Sending side.
-    pub(crate) fn is_readable(&self, sequence: u64) -> bool {
-        self.under_way.iter().any(|transfer| {
-            transfer.sequence == sequence && matches!(transfer.offer, Offer::Made(_) | Offer::Taken)
-        })
-    }
-
-    /// Notes that a message is granted, which declines its offer. Returns false if its offer is due,
-    /// or was taken. Sending side.
-    pub(crate) fn decline(&mut self, sequence: u64) -> bool {
-        let Some(transfer) = self.get_mut(sequence) else {
-            return true;
-        };
-        if let Offer::Made(_) = transfer.offer {
-            transfer.offer = Offer::Declined;
-        }
-        !matches!(transfer.offer, Offer::Due | Offer::Taken)
-    }
-
-    /// The receiver has read a message; false if it can not have. Sending side.
-    ///
-    /// Messages are read in order.
-    pub(crate) fn taken(&mut self, sequence: u64) -> bool {
-        let mut transfers = self.under_way.iter_mut();
-        let next = transfers.find(|transfer| transfer.offer != Offer::Taken);
-        let is_due = |transfer: &&mut Transfer| {
-            transfer.sequence == sequence && matches!(transfer.offer, Offer::Made(_))
-        };
-        let taken = next.filter(is_due);
-        taken
-            .map(|transfer| transfer.offer = Offer::Taken)
-            .is_some()
-    }
-
-    /// The next step for the offers of `end`. A message that was taken is under way no more.
-    /// Sending side.
-    pub(crate) fn next_offer_step(&mut self, end: u32) -> Option<OfferStep> {
-        let is_due = |transfer: &Transfer| !matches!(transfer.offer, Offer::No | Offer::Made(_));
-        let index = self.under_way.iter().position(is_due)?;
-        let transfer = &mut self.under_way[index];
-        let (sequence, mut taken) = (transfer.sequence, None);
-        match transfer.offer {
-            Offer::Due => return Some(OfferStep::Make { end, sequence }),
-            Offer::Taken => {
-                taken = Some(Chunk {
-                    sequence,
-                    offset: 0,
-                    bytes: transfer.length as usize,
-                });
-                self.under_way.remove(index);
-            }
-            _ => transfer.offer = Offer::No,
-        }
-        Some(OfferStep::Revoke {
-            end,
-            sequence,
-            taken,
-        })
-    }
-
-    /// Returns whether the peer's memory of a message was offered, and the message may be read.
-    pub(crate) fn may_read(&self, sequence: u64) -> bool {
-        self.under_way.iter().any(|transfer| {
-            transfer.sequence == sequence && matches!(transfer.offer, Offer::Made(_))
-        })
-    }
-
-    /// The next piece to read, now under way. Receiving side.
-    pub(crate) fn next_read(&mut self) -> Option<(Chunk, RemoteMemory)> {
-        for transfer in &mut self.under_way {
-            let (Some(Way::Read), Offer::Made(memory)) = (transfer.granted, transfer.offer) else {
-                // Messages are complete in their order.
-                return None;
-            };
-            let bytes = (transfer.length - transfer.asked).min(WRITE_BYTES as u64);
-            if bytes > 0 {
-                let chunk = Chunk {
-                    sequence: transfer.sequence,
-                    offset: transfer.asked,
-                    bytes: bytes as usize,
-                };
-                transfer.asked += bytes;
-                return Some((chunk, memory));
-            }
-        }
-        None
-    }
-
-    /// The oldest piece that was being read is here. Returns whether its message is whole. Receiving
-    /// side.
-    pub(crate) fn read(&mut self, chunk: Chunk) -> bool {
-        let Some(transfer) = self.under_way.front_mut() else {
-            return false;
-        };
-        debug_assert_eq!(
-            (transfer.sequence, transfer.done),
-            (chunk.sequence, chunk.offset)
-        );
-        transfer.done += chunk.bytes as u64;
-        transfer.done == transfer.length
-    }
-
-    /// Returns whether pieces are being read. Receiving side.
-    pub(crate) fn is_reading(&self) -> bool {
-        let is_read = |transfer: &Transfer| transfer.asked > transfer.done;
-        self.under_way.iter().any(is_read)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::format::frame::MAX_CHUNK_BYTES;
-
-    fn next_chunk(sender: &mut Transfers) -> Option<Chunk> {
-        match sender.next_piece(MAX_CHUNK_BYTES, true)? {
-            Piece::Chunk(chunk) => Some(chunk),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn a_message_travels_in_chunks_once_granted() {
-        let length = 2 * MAX_CHUNK_BYTES as u64 + 5;
-        let (mut sender, mut receiver) = (Transfers::default(), Transfers::default());
-        sender.announce(9, length, false);
-        receiver.announce(9, length, false);
-        assert_eq!(next_chunk(&mut sender), None);
-        assert!(
-            receiver.place(9, 1).is_none(),
-            "nothing may arrive before the grant"
-        );
-        assert_eq!(sender.grant(9, Way::Chunks, length), Some(length));
-        assert_eq!(receiver.grant(9, Way::Chunks, length), Some(length));
-        assert!(
-            sender.grant(9, Way::Chunks, length).is_none(),
-            "a grant counts once"
-        );
-        let mut arrived = 0;
-        while let Some(chunk) = next_chunk(&mut sender) {
-            let (placed, complete) = receiver.place(9, chunk.bytes).unwrap();
-            assert_eq!(placed, chunk);
-            arrived += chunk.bytes as u64;
-            assert_eq!(complete, arrived == length);
-            assert_eq!(receiver.oldest(), Some(9), "its bytes are not there yet");
-            receiver.finish();
-        }
-        assert_eq!(arrived, length);
-        assert!(sender.is_empty() && receiver.is_empty());
-    }
-
-    #[test]
-    fn a_message_comes_as_far_as_it_is_granted() {
-        let (mut sender, mut receiver) = (Transfers::default(), Transfers::default());
-        for end in [&mut sender, &mut receiver] {
-            end.announce(9, 100, false);
-            assert!(end.grant(9, Way::Chunks, 0).is_none(), "it grants nothing");
-            assert!(end.grant(9, Way::Chunks, 101).is_none(), "it has no more");
-            assert_eq!(end.grant(9, Way::Chunks, 30), Some(100));
-            assert!(end.grant(9, Way::Chunks, 30).is_none());
-        }
-        assert_eq!(next_chunk(&mut sender).map(|chunk| chunk.bytes), Some(30));
-        assert_eq!(next_chunk(&mut sender), None);
-        assert!(!sender.has_piece(true) && !sender.is_empty());
-        assert!(receiver.place(9, 31).is_none());
-        assert_eq!(
-            receiver.place(9, 30).map(|(_, complete)| complete),
-            Some(false)
-        );
-        for end in [&mut sender, &mut receiver] {
-            assert_eq!(end.grant(9, Way::Chunks, 100), Some(100));
-        }
-        assert_eq!(next_chunk(&mut sender).map(|chunk| chunk.bytes), Some(70));
-        assert_eq!(
-            receiver.place(9, 70).map(|(_, complete)| complete),
-            Some(true)
-        );
-
-        // Over new wires the message begins anew, as far as it was granted.
-        let mut receiver = Transfers::default();
-        receiver.announce(9, 100, false);
-        receiver.grant(9, Way::Chunks, 30).unwrap();
-        receiver.place(9, 20).unwrap();
-        receiver.begin_anew(true, false);
-        assert_eq!(
-            receiver.grants().collect::<Vec<_>>(),
-            [(9, Way::Chunks, 30)]
-        );
-        assert!(receiver.place(9, 31).is_none());
-        assert!(receiver.place(9, 30).is_some());
-    }
-
-    #[test]
-    fn a_chunk_too_many_is_refused() {
-        let mut receiver = Transfers::default();
-        receiver.announce(1, 10, false);
-        assert!(receiver.grant(1, Way::Chunks, 10).is_some());
-        assert!(receiver.place(2, 5).is_none());
-        assert!(receiver.place(1, 11).is_none());
-        assert!(receiver.place(1, 10).is_some());
-        assert!(receiver.place(1, 1).is_none());
-        receiver.finish();
-        assert!(receiver.place(1, 1).is_none());
-    }
-
-    #[test]
-    fn a_message_is_written_in_pieces_and_then_reported_whole() {
-        let length = WRITE_BYTES as u64 + 5;
-        let memory = RemoteMemory::new(0x1000, 7, length).unwrap();
-        let (mut sender, mut receiver) = (Transfers::default(), Transfers::default());
-        for end in [&mut sender, &mut receiver] {
-            end.announce(9, length, false);
-            assert_eq!(end.grant(9, Way::Memory(memory), length), Some(length));
-        }
-        assert!(!sender.has_piece(false) && sender.has_piece(true));
-        assert_eq!(sender.next_piece(100, false), None);
-        let write = |offset, bytes| {
-            let chunk = Chunk {
-                sequence: 9,
-                offset,
-                bytes,
-            };
-            Some(Piece::Write(chunk, memory))
-        };
-        assert_eq!(sender.next_piece(100, true), write(0, WRITE_BYTES));
-        assert_eq!(sender.next_piece(100, true), write(WRITE_BYTES as u64, 5));
-        assert!(!sender.is_empty(), "nobody has said that it is whole");
-        let written = Some(Piece::Written { sequence: 9 });
-        assert_eq!(sender.next_piece(100, false), written);
-        assert!(sender.is_empty());
-
-        assert!(receiver.place(9, 5).is_none(), "no chunk was granted");
-        assert!(receiver.written(8).is_none());
-        assert_eq!(receiver.written(9), Some(9));
-        assert!(receiver.written(9).is_none(), "once is enough");
-        receiver.finish();
-        assert!(receiver.is_empty());
-    }
-
-    #[test]
-    fn memory_that_cannot_be_is_none() {
-        assert!(RemoteMemory::new(0, 7, 10).is_none());
-        assert!(RemoteMemory::new(0x1000, 7, 0).is_none());
-        assert!(RemoteMemory::new(u64::MAX - 9, 7, 10).is_none());
-        assert!(RemoteMemory::new(u64::MAX - 10, 0, 10).is_some());
     }
 }

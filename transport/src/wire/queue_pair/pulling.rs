@@ -9,7 +9,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use ibex_protocol::{
     session::{Arrival, Session},
-    transfer::rendezvous::{OfferStep, Read},
+    transfer::rendezvous::{LargeRead, OfferStep},
 };
 use ibex_verbs::{ReadRequest, RemoteAddress};
 
@@ -30,7 +30,7 @@ pub(super) struct Pulling {
 struct Reading {
     /// The request's number.
     number: u64,
-    read: Read,
+    read: LargeRead,
     /// Keeps the memory that the device writes to.
     _target: Arc<RegisteredMessage>,
 }
@@ -136,11 +136,11 @@ impl QueuePairWire {
             .keep(|end, sequence| ends.is_readable(end, sequence));
     }
 
-    fn read<F: Frames>(&mut self, read: Read, frames: &F) -> Result<(), EndCause> {
+    fn read<F: Frames>(&mut self, read: LargeRead, frames: &F) -> Result<(), EndCause> {
         let PairState::Live(queue_pair) = &mut self.state else {
             return Ok(());
         };
-        let Read { end, chunk, memory } = read;
+        let LargeRead { end, chunk, memory } = read;
         let target = frames.target(end, chunk.sequence);
         // The session reads for ends that are open, into memory that was registered for it.
         let target = target.expect("a read has a target").clone();

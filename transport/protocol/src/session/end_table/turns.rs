@@ -13,7 +13,7 @@ use crate::{
     session::WireTerms,
     transfer::{
         eager_write::Landings,
-        rendezvous::{OfferStep, Read, WRITES_UNDER_WAY},
+        rendezvous::{LargeRead, OfferStep, WRITES_UNDER_WAY},
     },
 };
 
@@ -199,7 +199,7 @@ impl EndTable {
     /// The next piece of the peer's messages to read, if another one may be under way. Tell the
     /// session [when it is here](super::Session::handle_read), in the order in which pieces were
     /// polled. Drain it whenever frames are asked for.
-    pub fn poll_read(&mut self) -> Option<Read> {
+    pub fn poll_read(&mut self) -> Option<LargeRead> {
         while self.turns.may_read() {
             let end = self.turns.reading.pop_front()?;
             let piece = self.entries.get_mut(end).and_then(|entry| match entry {
@@ -213,7 +213,7 @@ impl EndTable {
             if let Some((chunk, memory)) = piece {
                 self.turns.reading.push_back(end);
                 self.turns.reads_under_way += 1;
-                return Some(Read { end, chunk, memory });
+                return Some(LargeRead { end, chunk, memory });
             }
         }
         None

@@ -1,5 +1,7 @@
 //! Large messages that are read from their sender's memory, and the end of the right to read there.
 
+use std::time::Duration;
+
 use ibex_protocol::{
     format::control::CloseReason,
     transfer::rendezvous::{LARGE_PER_CHANNEL, WRITE_BYTES},
@@ -164,6 +166,35 @@ fn messages_of_many_channels_are_read_in_both_directions_a_few_pieces_at_a_time(
     }
 }
 
+/// Both engines sleep while the device reads, and are woken when it has.
+#[test]
+fn messages_are_read_while_both_sides_sleep() {
+    for driver in [Driver::Threads, Driver::Caller] {
+        let stage = Stage::driven(driver, one_device(), reading());
+        let (mut sender, mut receiver) = stage.open(0, "stream", WINDOW);
+        let within = || Patience::at_most(Duration::from_secs(300));
+        let sending = std::thread::spawn(move || {
+            for number in 0..100 {
+                let bytes = payload(number, LONG);
+                let sent = sender.send(Some(LONG), within(), |slot| fill(slot, &bytes));
+                sent.unwrap();
+            }
+            sender.wait_received(100, within()).unwrap();
+            sender
+        });
+        for number in 0..100 {
+            let message = receiver.receive(within()).unwrap();
+            assert!(message.bytes() == payload(number, LONG));
+        }
+        let sender = sending.join().unwrap();
+        assert_eq!(stage.stats()[1].rendezvous_received, 100);
+        drop((sender, receiver));
+        for node in &stage.nodes {
+            let _ = node.runtime.close(Duration::ZERO);
+        }
+    }
+}
+
 #[test]
 fn memory_is_registered_once_and_windows_are_used_again() {
     let stage = Stage::with(reading());
@@ -230,7 +261,7 @@ fn a_node_that_is_closed_waits_for_a_message_that_is_being_read() {
     let (mut sender, mut receiver) = stage.channel("goodbye", WINDOW);
     send(&mut sender, 1, 20 * WRITE_BYTES);
     let [closes, answers] = stage.nodes.each_ref().map(|node| node.runtime.clone());
-    let closing = std::thread::spawn(move || closes.close(std::time::Duration::from_secs(300)));
+    let closing = std::thread::spawn(move || closes.close(Duration::from_secs(300)));
     while !closing.is_finished() {
         answers.poll_ready();
     }

@@ -32,6 +32,10 @@ fn gets_another_pair_behind(how: Breaks, at: u64, settings: PortSettings) {
     if settings.shared_receives {
         test.check_accounts_over_verbs(receives);
     }
+    // The windows of the queue pairs that broke are gone, and their keys.
+    let windows = test.stage.fake.alive().get("memory windows").copied();
+    let are_read = settings.reads_large == Some(true);
+    assert_eq!(windows, are_read.then_some(8));
     let stats = test.stage.stats();
     let counts = stats.map(|stats| (stats.suspensions, stats.resumes));
     assert_eq!(counts, [(2, 2); 2], "{how:?}");
