@@ -397,7 +397,10 @@ impl EndTable {
                     channel.queued = true;
                     channel.grants_are_over();
                 }
-                EndChannel::Receiver(Some(channel)) => channel.queued = false,
+                EndChannel::Receiver(Some(channel)) => {
+                    channel.queued = false;
+                    channel.large.offers_are_over();
+                }
                 EndChannel::Receiver(None) => {}
             }
         }

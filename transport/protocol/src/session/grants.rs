@@ -129,8 +129,9 @@ impl Session {
                 is_offered: memory.is_some(),
             });
         }
-        let granted = offered.granted;
-        if let Some(grant) = granted.and_then(|to| Way::Chunks.control(channel, sequence, to)) {
+        if let Some((way, bytes)) = offered.granted
+            && let Some(grant) = way.control(channel, sequence, bytes)
+        {
             self.outgoing.say(grant);
         }
         Ok(())

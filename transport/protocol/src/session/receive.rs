@@ -194,6 +194,8 @@ impl Session {
         if let Some(sequence) = read {
             self.say_taken(end, sequence);
         }
+        // The next message may have waited for this one.
+        self.ends.turns.reads_of(end);
     }
 
     fn handle_extension(&mut self, extension: &Extension) -> Result<(), PeerMisbehaved> {

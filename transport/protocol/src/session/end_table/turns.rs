@@ -71,7 +71,7 @@ impl EndTurns {
 
     /// A receiving end may have pieces to read.
     pub(crate) fn reads_of(&mut self, end: u32) {
-        if !self.reading.contains(&end) {
+        if self.max_reads > 0 && !self.reading.contains(&end) {
             self.reading.push_back(end);
         }
     }

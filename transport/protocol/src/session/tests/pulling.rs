@@ -169,6 +169,24 @@ fn a_message_is_read_in_pieces_and_said_to_be_taken_behind_the_last() {
 }
 
 #[test]
+fn a_message_is_read_when_the_one_before_it_came_in_chunks() {
+    let mut session = session(Role::Receiver);
+    for (sequence, length) in [(1, 100), (2, LENGTH)] {
+        let announcement = large(sequence, length);
+        let announcement = frame(FrameKind::Records, PEER, sequence, None, &announcement);
+        deliver(&mut session, &announcement).unwrap();
+    }
+    deliver(&mut session, &offer(2, Some(memory(LENGTH)))).unwrap();
+    session.grant(1, 1, 100);
+    assert!(session.read_large(1, 2, LENGTH));
+    assert_eq!(session.ends.poll_read(), None);
+    deliver(&mut session, &chunk(1, 100)).unwrap();
+    session.handle_large_complete(1);
+    let read = session.ends.poll_read().map(|read| read.chunk);
+    assert_eq!(read, Some(chunk_of(2, 0, WRITE_BYTES)));
+}
+
+#[test]
 fn a_message_that_is_taken_is_revoked_and_the_next_may_be_announced() {
     let mut session = offering();
     session.ends.announce_large(1, 3, LENGTH);

@@ -75,14 +75,21 @@ pub(crate) struct Offered {
     pub(crate) length: u64,
     /// The host has not heard of the message yet.
     pub(crate) is_new: bool,
-    /// The bytes of the message that were granted before, which is to be said now.
-    pub(crate) granted: Option<u64>,
+    /// What was granted before, which is to be said now: how, and up to where.
+    pub(crate) granted: Option<(Way, u64)>,
 }
 
 impl Transfers {
     fn get_mut(&mut self, sequence: u64) -> Option<&mut Transfer> {
         let mut transfers = self.under_way.iter_mut();
         transfers.find(|transfer| transfer.sequence == sequence)
+    }
+
+    /// The wires that carried the offers are gone. Receiving side.
+    pub(crate) fn offers_are_over(&mut self) {
+        for transfer in &mut self.under_way {
+            transfer.offer = OfferState::No;
+        }
     }
 
     /// The length of a message whose offer is due.
@@ -109,7 +116,7 @@ impl Transfers {
         Some(Offered {
             length: transfer.length,
             is_new: !std::mem::replace(&mut transfer.is_told, true),
-            granted: transfer.granted.map(|_| transfer.allowed),
+            granted: transfer.granted.map(|way| (way, transfer.allowed)),
         })
     }
 
