@@ -56,8 +56,8 @@ pub struct PortSettings {
     /// granted.
     pub immediate: Option<bool>,
     /// Large messages of peers that are granted no memory are read from the peer's memory, and theirs
-    /// from this node's, if the devices can. Default: on hardware. A peer that invalidates the window
-    /// through which it may read can make the kernel panic that has soft-RoCE.
+    /// from this node's, if the devices can. Default: on hardware that passes a test. A peer that
+    /// invalidates the window through which it may read can make a kernel with soft-RoCE panic.
     pub reads_large: Option<bool>,
     /// All sessions share one receive queue, if the device supports that. Otherwise each session
     /// has its own, which costs memory. Default: true.

@@ -16,6 +16,7 @@ use ibex_verbs::{
     carries_immediate,
     discovery::{Choice, DeviceKind},
     provider::{Provider, WindowKind},
+    reads_by_window,
 };
 
 use super::{Opened, RdmaPort, SEND_BATCH, Standing, new_number, port_of, refused};
@@ -101,8 +102,10 @@ impl PortOpening {
         let has_immediate = settings.immediate.unwrap_or_else(|| {
             settings.grants_memory && has_immediate(&device, &domain, choice, polling.polling)
         });
-        let is_hardware = choice.kind == DeviceKind::Hardware;
-        let reads_large = settings.reads_large.unwrap_or(is_hardware);
+        let reads_large = settings.reads_large.unwrap_or_else(|| {
+            choice.kind == DeviceKind::Hardware
+                && reads_large(&device, &domain, choice, polling.polling)
+        });
         let has_windows = reads_large && MemoryWindow::new(&domain, WindowKind::Two).is_ok();
         Ok(Self {
             device,
@@ -260,5 +263,18 @@ fn has_immediate(
     let tested = carries_immediate(domain, device, polling, local);
     let why_not = tested.as_ref().err().map(ToString::to_string);
     tracing::info!(device = device.name(), why_not, "immediate data");
+    tested.is_ok()
+}
+
+fn reads_large(
+    device: &Device,
+    domain: &ProtectionDomain,
+    choice: &Choice,
+    polling: CompletionPolling,
+) -> bool {
+    let local = || port_of(device, choice);
+    let tested = reads_by_window(domain, device, polling, local);
+    let why_not = tested.as_ref().err().map(ToString::to_string);
+    tracing::info!(device = device.name(), why_not, "reads of large messages");
     tested.is_ok()
 }

@@ -348,6 +348,27 @@ fn a_device_that_cannot_gets_chunks() {
 }
 
 #[test]
+fn hardware_that_passes_the_test_reads_and_other_devices_do_not() {
+    let good: fn(&mut FakeDevice) = |_| {};
+    let no_windows: fn(&mut FakeDevice) = |device| device.has_windows = false;
+    let no_reads: fn(&mut FakeDevice) = |device| device.attributes.max_initiator_depth = 0;
+    for (kind, change, expected) in [
+        (DeviceKind::Hardware, good, (3, 3)),
+        (DeviceKind::Hardware, no_windows, (0, 0)),
+        (DeviceKind::Hardware, no_reads, (0, 0)),
+        (DeviceKind::Software, good, (0, 0)),
+    ] {
+        let fake = one_device();
+        fake.change(DEVICE, change);
+        let port = RdmaPort::open(&fake.provider(), &choice(kind), settings()).unwrap();
+        let reads = port.prepare(true).unwrap().endpoint().reads;
+        assert_eq!((reads.depth, reads.resources), expected);
+        let windows = fake.alive().get("memory windows").copied();
+        assert_eq!(windows, None, "the test and the queue pair are gone");
+    }
+}
+
+#[test]
 fn messages_for_which_a_device_has_no_windows_go_in_chunks() {
     let fake = one_device();
     // One window for each port's test, and one of its session's.
