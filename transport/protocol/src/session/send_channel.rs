@@ -85,7 +85,7 @@ impl SendChannel {
     }
 
     /// Accounts for a run of records that goes into a frame. `offers` says whether the wires carry
-    /// offers. Returns whether a large message was announced that waits for the peer.
+    /// offers. Returns whether one may be due.
     #[inline]
     pub(super) fn records_went(&mut self, records: u64, bytes: usize, offers: bool) -> bool {
         let mut any = false;
@@ -102,7 +102,7 @@ impl SendChannel {
             });
             if next.landing.is_none() {
                 self.large.announce(next.sequence, next.length, offers);
-                any = true;
+                any = offers;
             }
         }
         any

@@ -226,18 +226,16 @@ impl Session {
         if has_large && let Some(position) = channel.names_dead_block(&run) {
             source.forget_block(end, position);
         }
-        let offers = self.ends.turns.offers;
-        let has_announced = channel.records_went(run.records, run.bytes, offers);
+        if channel.records_went(run.records, run.bytes, self.ends.turns.offers) {
+            self.ends.turns.offers_of(end);
+            self.outgoing.has_errands = true;
+        }
         // An end with no records behind these leaves the ready queue. An end with a piece that may
         // not be written yet stays: it waits for that once it is served.
         let has_piece = has_large && channel.large.has_piece(true);
         channel.queued = has_piece || channel.closing.is_some() || source.has_records(end);
         if channel.queued {
             self.ends.turns.ready.push_back(end);
-        }
-        if has_announced && offers {
-            self.ends.turns.offers_of(end);
-            self.outgoing.has_errands = true;
         }
         Some(FrameRecords {
             end,

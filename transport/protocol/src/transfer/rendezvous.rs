@@ -374,8 +374,11 @@ impl Transfers {
     /// Until then its message counts as under way, though its last chunk has a place: it
     /// is not received.
     pub(crate) fn finish(&mut self) -> Option<u64> {
-        let is_whole = |transfer: &mut Transfer| transfer.done == transfer.length;
-        let transfer = self.under_way.pop_front_if(is_whole)?;
+        let front = self.under_way.front()?;
+        if front.done < front.length {
+            return None;
+        }
+        let transfer = self.under_way.pop_front()?;
         (transfer.granted == Some(Way::Read)).then_some(transfer.sequence)
     }
 }

@@ -43,6 +43,13 @@ impl Pulling {
         }
     }
 
+    /// Takes out the oldest read, if its request is one of those up to `done`.
+    #[inline]
+    fn next_done(&mut self, done: u64) -> Option<Reading> {
+        let is_done = self.reads.front()?.number <= done;
+        is_done.then(|| self.reads.pop_front())?
+    }
+
     /// Forgets the reads of a queue pair that is destroyed.
     pub(super) fn forget_reads(&mut self) {
         self.reads.clear();
@@ -168,8 +175,7 @@ impl QueuePairWire {
     /// Hands on what the reads that are done have brought, at `time`.
     pub(super) fn reads_are_done<F: Frames>(&mut self, time: u64, frames: &mut F) {
         let done = self.sending.slots.done();
-        let is_done = |reading: &mut Reading| reading.number <= done;
-        while let Some(Reading { read, .. }) = self.pulling.reads.pop_front_if(is_done) {
+        while let Some(Reading { read, .. }) = self.pulling.next_done(done) {
             if frames.is_over() {
                 continue;
             }

@@ -152,7 +152,7 @@ fn messages_of_many_channels_are_read_in_both_directions_a_few_pieces_at_a_time(
         stage.settle();
         for (at, (_, receiver)) in channels.iter_mut().enumerate() {
             let messages = take(receiver).unwrap();
-            let bytes: Vec<_> = messages.iter().map(|message| message.bytes()).collect();
+            let bytes: Vec<_> = messages.iter().map(RawMessage::bytes).collect();
             assert_eq!(
                 bytes,
                 [&sent(round, at)[..], b"small", &sent(round, at), b"short"]
