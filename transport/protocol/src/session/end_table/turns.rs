@@ -197,7 +197,7 @@ impl EndTable {
     }
 
     /// The next piece of the peer's messages to read, if another one may be under way. Tell the
-    /// session [when it is here](super::Session::handle_read), in the order in which pieces were
+    /// session [when it is here](crate::session::Session::handle_read), in the order in which pieces were
     /// polled. Drain it whenever frames are asked for.
     pub fn poll_read(&mut self) -> Option<LargeRead> {
         while self.turns.may_read() {
