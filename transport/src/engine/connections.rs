@@ -9,7 +9,6 @@ use std::{
 };
 
 use ibex_protocol::{format::control::CloseReason, id_map::IdMap};
-
 use ibex_ring::parking::RungEnd;
 
 use super::{credit::Credit, deadlines::Deadlines, idle::Watch};
