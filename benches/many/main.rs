@@ -2,8 +2,9 @@
 //! and round trips beside them; and the same of one session and of as many plain sockets.
 //!
 //! `cargo bench --bench many` prints all rows; numbers of sessions behind `--` replace 1, 1,000 and
-//! 10,000. The client is a process of its own. A row for which a process may
-//! not open enough files is left out, with the reason.
+//! 10,000, and `threads` with a number prints only the rows of that many threads. The client is a
+//! process of its own. A row for which a process may not open enough files is left out, with the
+//! reason.
 #![forbid(unsafe_code)]
 
 use std::{env, error::Error, io::BufRead, process::ExitCode, time::Duration};
@@ -13,10 +14,13 @@ use ibex_harness::process;
 mod client;
 mod ends;
 mod sockets;
+mod streams;
 mod table;
 
 /// The other half of a row: a process that connects, and sends when it is told to.
 const CLIENT: &str = "client";
+/// A process whose threads ask over streams.
+const STREAMS: &str = "streams";
 
 fn main() -> ExitCode {
     let words: Vec<_> = env::args()
@@ -26,7 +30,11 @@ fn main() -> ExitCode {
     let words: Vec<_> = words.iter().map(String::as_str).collect();
     let done = match words[..] {
         [CLIENT, carrier, address] => be_client(carrier, address),
-        _ => table::print(&words),
+        [STREAMS, carrier, address, threads, reply] => {
+            streams::ask(carrier, address, threads, reply)
+        }
+        ["threads", threads] => threads.parse().map_err(Into::into).and_then(streams::print),
+        _ => table::print(&words).and_then(|()| streams::print(THREADS)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -63,6 +71,11 @@ const SEND: &str = "send";
 const PING: &str = "ping";
 const PINGED: &str = "pinged ";
 const DONE: &str = "done";
+/// What rows go over.
+const CARRIERS: [&str; 3] = ["shm", "tcp", SOCKETS];
+const SOCKETS: &str = "sockets";
+/// Threads that ask at a time.
+const THREADS: usize = 50;
 /// The length of a message.
 const BYTES: usize = 64;
 /// Round trips of one measurement.

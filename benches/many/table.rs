@@ -13,7 +13,8 @@ use ibex::{FanIn, FanInEvent, Node, Raw};
 use ibex_harness::process::{self, Process};
 
 use crate::{
-    BYTES, CLIENT, CONNECT, DONE, PATIENCE, PING, PINGED, SEND, ends::Pair, sockets::Sockets,
+    BYTES, CARRIERS, CLIENT, CONNECT, DONE, PATIENCE, PING, PINGED, SEND, SOCKETS, ends::Pair,
+    sockets::Sockets,
 };
 
 /// What accepts and receives.
@@ -130,7 +131,7 @@ pub(crate) fn print(words: &[&str]) -> Result<(), Box<dyn Error>> {
         "beside idle"
     );
     for sessions in counts {
-        for carrier in ["shm", "tcp", SOCKETS] {
+        for carrier in CARRIERS {
             if let Err(error) = row(carrier, sessions) {
                 println!("{carrier:8} {sessions:8} left out: {error}");
             }
@@ -212,7 +213,6 @@ fn resident_kib(pid: u32) -> Result<u64, Box<dyn Error>> {
     Ok(kib.ok_or("no Pss")?.parse()?)
 }
 
-const SOCKETS: &str = "sockets";
 /// Messages of all sessions together in a round.
 const MESSAGES: u64 = 1_000_000;
 /// More sessions than any row has.

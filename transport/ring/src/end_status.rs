@@ -22,7 +22,7 @@ use std::{
     },
 };
 
-use super::parking::Rung;
+use super::{doorbell::ArmedWord, parking::Rung};
 use ibex_base::{
     fork,
     sync::{AtomicU32, AtomicU64},
@@ -44,7 +44,7 @@ pub struct SenderWords {
     closed_at: AtomicU64,
     _line: [AtomicU64; 6],
     /// The armed word of a sender that waits for release or acknowledgement.
-    pub asked: AtomicU32,
+    pub asked: ArmedWord,
     /// Not 0 while the sender waits for release. A receiver that has been asked for a long time
     /// looks at this word.
     pub wants_room: AtomicU32,
@@ -64,7 +64,7 @@ pub struct ReceiverWords {
     closed: AtomicU64,
     _line: [AtomicU64; 3],
     /// The armed word of a receiver that waits for messages.
-    pub armed: AtomicU32,
+    pub armed: ArmedWord,
     _armed_line: [AtomicU32; 15],
 }
 
@@ -99,7 +99,7 @@ impl SenderWords {
     pub fn reset(&self) {
         self.rung.reset();
         self.closed_at.store(0, Ordering::Relaxed);
-        self.asked.store(0, Ordering::Relaxed);
+        self.asked.reset();
         self.wants_room.store(0, Ordering::Relaxed);
     }
 
@@ -132,7 +132,7 @@ impl ReceiverWords {
         }
         self.released_position
             .store(first_position, Ordering::Relaxed);
-        self.armed.store(0, Ordering::Relaxed);
+        self.armed.reset();
     }
 
     /// Publishes counters; only the holder of the advance lock, or the engine, does.

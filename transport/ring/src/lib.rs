@@ -36,7 +36,7 @@ mod model_memory;
 pub use arrivals::{ArrivalReader, ArrivalRetirer, ArrivalWriter, arrival_ring};
 pub use cells::{CellBlock, CellLease, CellState, Orphan};
 pub use consumer::{Consumer, MalformedHeader, Record, RecordRun};
-pub use doorbell::{Arm, Doorbell};
+pub use doorbell::{Arm, ArmedWord, Doorbell};
 pub use producer::{Misbehaved, Producer, Released};
 pub use release::{Advance, Prefix};
 pub use return_stack::Returns;

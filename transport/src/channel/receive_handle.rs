@@ -211,6 +211,7 @@ impl ReceiveHandle {
         self.advance_at = self.handed_out + self.quarter_messages;
         self.advance_at_bytes = self.handed_out_bytes + self.quarter_bytes;
         self.end.advance(false);
+        self.end.path.stay_awake(&mut self.arm, self.handed_out);
         self.last_cell = self.end.prefix.last_cell(self.cells);
         if let Some(times) = &self.end.times {
             // Each message comes here, so that its time is noted.

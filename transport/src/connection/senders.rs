@@ -3,6 +3,7 @@
 
 use std::{collections::VecDeque, mem, ptr::NonNull, sync::Arc, time::Instant};
 
+use ibex_base::sync::Asymmetry;
 use ibex_protocol::{
     format::record::{self, LargeAnnouncement, Layout},
     id_map::IdMap,
@@ -61,6 +62,16 @@ pub(super) struct AttachedRing {
     is_armed: bool,
     /// Times of messages are kept.
     pub(super) is_timed: bool,
+}
+
+impl AttachedRing {
+    /// Goes on behind records that were sent.
+    #[inline]
+    pub(super) fn pass(&mut self, bytes: usize, records: u64) {
+        self.consumer.advance_by(bytes, records);
+        self.arm
+            .stay_awake(&self.words.armed, self.consumer.read().messages);
+    }
 }
 
 pub(super) struct LargeOut {
@@ -237,7 +248,7 @@ impl RecordSource for Rings<'_> {
             return None;
         }
         let position = ring.consumer.position();
-        ring.consumer.advance_by(run.bytes, run.records);
+        ring.pass(run.bytes, run.records);
         if ring.is_timed {
             sender.end.was_framed(ring.consumer.read().messages);
         }
@@ -299,7 +310,10 @@ impl Senders {
             is_timed: sender.end.times.is_some(),
         };
         // The ring begins cold: the first message rings the engine.
-        ring.arm.set(&ring.words.armed);
+        // No publisher has the ring yet, so no barrier need follow.
+        let _ = ring
+            .arm
+            .set(&ring.words.armed, common.shared.own_asymmetry());
         sender.ring = Some(Box::new(ring));
         sender.silence = Some(SenderSilence::new());
     }
@@ -370,10 +384,11 @@ impl Senders {
         }
     }
 
-    /// Sets the armed words of all hot rings. A heavy barrier must follow, then
+    /// Sets the armed words of all hot rings. Returns `None` if there are none. Otherwise a barrier
+    /// must follow, a heavy one for `true`, and then
     /// [`look_at_armed_rings`](Self::look_at_armed_rings).
-    pub(crate) fn arm_rings(&mut self) -> bool {
-        let mut any = false;
+    pub(crate) fn arm_rings(&mut self, asymmetry: Asymmetry) -> Option<bool> {
+        let mut any = None;
         for &end in &self.hot {
             if let Some(ring) = self
                 .ends
@@ -381,8 +396,7 @@ impl Senders {
                 .and_then(|sender| sender.ring.as_mut())
             {
                 ring.is_armed = true;
-                ring.arm.set(&ring.words.armed);
-                any = true;
+                any = any.max(Some(ring.arm.set(&ring.words.armed, asymmetry)));
             }
         }
         any

@@ -125,7 +125,7 @@ impl Connection {
         match self.wire.send_lone(end, record, session, counters, tools) {
             Ok(false) => false,
             Ok(true) => {
-                ring.consumer.advance_by(size, 1);
+                ring.pass(size, 1);
                 if ring.is_timed {
                     sender.end.was_framed(ring.consumer.read().messages);
                 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use ibex_protocol::session::Session;
 use ibex_ring::{
-    Arm, Prefix,
+    Arm, ArmedWord, Prefix,
     end_status::{ReceiverWords, Words},
 };
 
@@ -55,11 +55,10 @@ impl ReceivePath {
         if !moved {
             return;
         }
-        // ASKED, pairs with the heavy half in `Asking::ask`: either this thread sees the question, or
+        // ASKED, pairs with the barrier in `Asking::ask`: either this thread sees the question, or
         // the sender's second look sees the counters.
-        end.session.asymmetry().light();
-        let theirs = end.theirs.get();
-        if theirs.is_some_and(|theirs| theirs.asked.load(Ordering::Relaxed) != 0) {
+        let (theirs, asymmetry) = (end.theirs.get(), end.session.asymmetry());
+        if theirs.is_some_and(|theirs| theirs.asked.generation_behind(asymmetry) != 0) {
             end.session.ring_peer();
         }
     }
@@ -82,6 +81,13 @@ impl ReceivePath {
         }
     }
 
+    /// Notes that the handle has handed out this many messages by now, and is awake.
+    pub(crate) fn stay_awake(&self, arm: &mut Arm, handed_out: u64) {
+        if let Self::Mapped(words) = self {
+            arm.stay_awake(&words.armed, handed_out);
+        }
+    }
+
     /// Withdraws that request.
     pub(crate) fn disarm(&self, arm: &mut Arm) {
         if let Self::Mapped(words) = self {
@@ -101,7 +107,7 @@ impl ReceivePath {
     /// Returns whether the sender waits for the application of this end.
     pub(crate) fn is_asked(&self, end: &ReceiveEnd, session: &Session) -> bool {
         match (self, end.theirs.get()) {
-            (Self::Mapped(_), Some(theirs)) => theirs.asked.load(Ordering::Relaxed) != 0,
+            (Self::Mapped(_), Some(theirs)) => theirs.asked.generation() != 0,
             _ => session.ends.is_asked(end.id),
         }
     }
@@ -161,15 +167,14 @@ impl ReceivePath {
             return false;
         };
         let armed = &words.armed;
-        let seen = armed.load(Ordering::Relaxed);
+        let seen = armed.generation();
         let is_spent = seen == 0 || theirs.rung.is_for(armed);
         if !is_spent || end.waiters.is_waiting() {
             return false;
         }
-        let next = last.wrapping_add(1) | ARMED_FOR_CALLER;
+        let next = last.wrapping_add(ArmedWord::STEP) | ARMED_FOR_CALLER;
         *last = next;
-        let replaced = armed.compare_exchange(seen, next, Ordering::Relaxed, Ordering::Relaxed);
-        replaced.is_ok()
+        armed.replace(seen, next)
     }
 }
 

@@ -330,10 +330,8 @@ impl SendPath {
             return None;
         };
         local.words.close(last);
-        // DOORBELL, pairs with the heavy half behind `ReceivePath::arm`.
-        end.session.asymmetry().light();
-        let theirs = end.theirs.get();
-        if theirs.is_some_and(|theirs| theirs.armed.load(Ordering::Relaxed) != 0) {
+        let (theirs, asymmetry) = (end.theirs.get(), end.session.asymmetry());
+        if theirs.is_some_and(|theirs| theirs.armed.generation_behind(asymmetry) != 0) {
             end.session.ring_peer();
         }
         Some(last)

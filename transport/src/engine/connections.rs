@@ -8,6 +8,7 @@ use std::{
     time::Instant,
 };
 
+use ibex_base::sync::Asymmetry;
 use ibex_protocol::{format::control::CloseReason, id_map::IdMap};
 use ibex_ring::parking::RungEnd;
 
@@ -221,12 +222,13 @@ impl Connections {
         links.fold(false, |any, link| link.core.arm_receivers() | any)
     }
 
-    /// Arms the rings of hot sessions. Returns whether there are any.
-    pub(super) fn arm_rings(&mut self) -> bool {
-        let mut armed = false;
+    /// Arms the rings of hot sessions. Returns `None` if there are none, else whether the barrier
+    /// that follows must be a heavy one.
+    pub(super) fn arm_rings(&mut self, asymmetry: Asymmetry) -> Option<bool> {
+        let mut armed = None;
         for &session in &self.hot {
             if let Some(link) = self.all.get_mut(session) {
-                armed |= link.core.ends.senders.arm_rings();
+                armed = armed.max(link.core.ends.senders.arm_rings(asymmetry));
             }
         }
         armed

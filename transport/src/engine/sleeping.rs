@@ -1,7 +1,10 @@
 //! Going to sleep: the engine arms everything and looks once more. The earliest deadline ends the
 //! sleep.
 
-use std::time::Instant;
+use std::{
+    sync::atomic::{Ordering, fence},
+    time::Instant,
+};
 
 use super::Engine;
 use crate::clock;
@@ -28,10 +31,11 @@ impl Engine {
         stay_awake: bool,
     ) -> Option<Option<Instant>> {
         let is_told = self.join_epoll();
-        if self.connections.arm_rings() {
-            // DOORBELL: this is the heavy half for all words set above. It pairs with the light
-            // half in `Doorbell::is_due`.
-            self.asymmetry.heavy_here();
+        // DOORBELL: one barrier for all words set above, as in `Arm::arm`.
+        match self.connections.arm_rings(self.asymmetry) {
+            Some(true) => self.asymmetry.heavy_here(),
+            Some(false) => fence(Ordering::SeqCst),
+            None => {}
         }
         let mut work = stay_awake || !is_told || self.is_finished() || self.ports.arm();
         work |= self.connections.look_at_armed_rings();

@@ -243,11 +243,11 @@ fn block_address(segment: &Mapping, index: u32) -> NonNull<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ibex_base::sync::Asymmetry;
     use ibex_protocol::format::counters::Counters;
-    use ibex_ring::memory::probe;
+    use ibex_ring::{Arm, ArmedWord, memory::probe};
     use rustix::fs::{fcntl_add_seals, ftruncate};
     use rustix::io::Errno;
-    use std::sync::atomic::Ordering::Relaxed;
 
     fn share_of(bytes: usize) -> (Arc<SegmentShare>, OwnedFd) {
         let (segment, fd) = ControlSegment::create(bytes, false).unwrap();
@@ -260,15 +260,15 @@ mod tests {
         let theirs = PeerControlSegment::accept(fd, MOST_BYTES).unwrap();
 
         let block = ours.lease_block().unwrap();
-        let seen = theirs.sender_words(block.index()).unwrap();
+        let sender = theirs.sender_words(block.index()).unwrap();
+        let seen = &sender;
         let words = block.into_sender_words();
         assert_eq!(seen.closed_at(), None);
-        words.rung.ring(3, || ());
+        words.rung.ring(ArmedWord::STEP, || ());
         words.close(12);
-        words.asked.store(2, Relaxed);
+        Arm::new().arm(&words.asked, Asymmetry::Fence);
         assert_eq!(seen.closed_at(), Some(12));
-        assert!(seen.rung.is_for(&AtomicU32::new(3)));
-        assert_eq!(seen.asked.load(Relaxed), 2);
+        assert_eq!(seen.asked.generation(), ArmedWord::STEP);
 
         let block = ours.lease_block().unwrap();
         let seen = theirs.receiver_words(block.index()).unwrap();
@@ -282,11 +282,11 @@ mod tests {
             acknowledgement_ended: true,
         });
         words.close();
-        words.armed.store(5, Relaxed);
+        Arm::new().arm(&words.armed, Asymmetry::Fence);
         assert_eq!((seen.received(), seen.released()), (9, (8, 640)));
         assert_eq!(seen.acknowledged(), (7, true));
         assert!(seen.is_closed());
-        assert_eq!(seen.armed.load(Relaxed), 5);
+        assert!(sender.rung.is_for(&seen.armed));
     }
 
     #[test]
@@ -304,7 +304,7 @@ mod tests {
                 received: number as u64,
                 ..Counters::default()
             });
-            words.armed.store(u32::MAX, Relaxed);
+            Arm::new().arm(&words.armed, Asymmetry::Fence);
         }
         for (number, words) in words.iter().enumerate() {
             assert_eq!(words.received(), number as u64);
@@ -339,7 +339,7 @@ mod tests {
         let index = block.index();
         let words = block.into_receiver_words(0);
         words.close();
-        words.armed.store(1, Relaxed);
+        Arm::new().arm(&words.armed, Asymmetry::Fence);
         drop(words);
 
         let other = SegmentShare::new(share.segment.clone());
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(block.index(), index);
         let words = block.into_receiver_words(56);
         assert!(!words.is_closed());
-        assert_eq!((words.released(), words.armed.load(Relaxed)), ((0, 56), 0));
+        assert_eq!((words.released(), words.armed.generation()), ((0, 56), 0));
     }
 
     #[test]

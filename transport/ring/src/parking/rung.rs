@@ -22,6 +22,8 @@
 
 use ibex_base::sync::{AtomicU32, Ordering};
 
+use crate::ArmedWord;
+
 /// The generation of the last arming that was rung for; 0 before the first.
 ///
 /// The publisher owns the word, in memory that the sleeper's process may only read.
@@ -59,39 +61,48 @@ impl Rung {
     /// woken even if it has taken the message that was the reason, since the next message will not
     /// ring for this arming again. Ask after draining the bell.
     #[must_use = "the sleeper waits for it"]
-    pub fn is_for(&self, armed: &AtomicU32) -> bool {
+    pub fn is_for(&self, armed: &ArmedWord) -> bool {
         // BELL, pairs with `ring`.
         let rung = self.generation.load(Ordering::Relaxed);
-        rung != 0 && rung == armed.load(Ordering::Relaxed)
+        rung != 0 && rung == armed.generation()
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::Arm;
+    use ibex_base::sync::Asymmetry;
     use std::cell::Cell;
 
     #[test]
     fn a_ring_is_for_one_arming() {
-        let (rung, armed) = (Rung::new(), AtomicU32::new(0));
+        let (rung, armed, mut arm) = (Rung::new(), ArmedWord::new(), Arm::new());
+        let mut arm_again = || {
+            arm.arm(&armed, Asymmetry::of_process());
+            armed.generation()
+        };
         assert!(!rung.is_for(&armed), "nobody is armed, nothing was rung");
-        rung.ring(3, || ());
-        assert!(!rung.is_for(&armed), "awake again");
-        armed.store(3, Ordering::Relaxed);
+        let first = arm_again();
+        rung.ring(first, || ());
         assert!(rung.is_for(&armed));
-        armed.store(4, Ordering::Relaxed);
+        let second = arm_again();
         assert!(!rung.is_for(&armed), "nobody rang for this arming yet");
-        rung.ring(4, || ());
+        rung.ring(second, || ());
         assert!(rung.is_for(&armed));
         rung.reset();
         assert!(!rung.is_for(&armed));
+        rung.ring(second, || ());
+        armed.reset();
+        assert!(!rung.is_for(&armed), "awake again");
     }
 
     #[test]
     fn the_word_is_there_when_the_bell_rings() {
-        let (rung, armed) = (Rung::new(), AtomicU32::new(7));
+        let (rung, armed) = (Rung::new(), ArmedWord::new());
+        Arm::new().arm(&armed, Asymmetry::of_process());
         let heard = Cell::new(false);
-        rung.ring(7, || heard.set(rung.is_for(&armed)));
+        rung.ring(armed.generation(), || heard.set(rung.is_for(&armed)));
         assert!(heard.get());
     }
 }
@@ -119,7 +130,7 @@ mod models {
     #[derive(Default)]
     struct Channel {
         published: AtomicU32,
-        armed: AtomicU32,
+        armed: ArmedWord,
         rung: Rung,
         waiters: WaitSlot,
         /// The bell's counter, under its lock in the kernel.

@@ -12,6 +12,11 @@
 //! registration. The barriers order both sides' writes before their reads, so either the second
 //! look finds the condition true or `is_waiting` returns true. Model: loom_registered_or_seen.
 //!
+//! As with the [armed word](crate::doorbell), the heavy barrier is needed once: the first waiter also
+//! sets a bit by which other threads know that they have to make a full fence and look again. From
+//! then on waiters only fence, until nobody has waited for a while. Model:
+//! loom_registered_again_or_seen.
+//!
 //! Each registration is an entry of its own, also where wakers are the same: futures of one task
 //! share a waker, and a future that is done, or dropped, must not remove the entry of another. So a
 //! waiter gets a ticket, by which it takes back its own entry and no other. A waiter that registers
@@ -27,15 +32,17 @@ use std::task::Waker;
 use std::{mem, num::NonZeroU64};
 
 use ibex_base::fork;
-use ibex_base::sync::{Asymmetry, AtomicU32, Mutex, MutexGuard, Ordering};
+use ibex_base::sync::{Asymmetry, AtomicU32, Mutex, MutexGuard, Ordering, fence};
 
 use super::wakers::{self, Wakers};
 
 /// A place to wait at, for threads and tasks alike.
 #[derive(Debug)]
 pub struct WaitSlot {
-    /// 1 while there are wakers, written under their lock.
+    /// [`WAITING`] while there are wakers, and [`FENCED`]; written under the lock of the entries.
     waiting: AtomicU32,
+    /// Looks in vain since a waiter registered, for which there was a fence.
+    in_vain: AtomicU32,
     asymmetry: Asymmetry,
     entries: Mutex<Entries>,
 }
@@ -46,8 +53,20 @@ pub struct WaitSlot {
 #[must_use = "by it the entry is taken back"]
 pub struct Ticket(NonZeroU64);
 
+const WAITING: u32 = 1;
+/// Who looks for waiters makes a full fence and looks again.
+const FENCED: u32 = 2;
+/// After this many fences in vain, looks do without.
+const MOST_IN_VAIN: u32 = 64;
+
 #[derive(Debug)]
 struct Entries {
+    /// The bit [`FENCED`] is set.
+    is_fenced: bool,
+    /// All threads know of the bit, so that a waiter needs no heavy barrier.
+    is_known: bool,
+    /// How often the bit was cleared.
+    cleared: u32,
     /// The next ticket's number.
     next: NonZeroU64,
     /// The wakers, under the numbers of their tickets.
@@ -85,8 +104,12 @@ impl WaitSlot {
     pub fn with_capacity(waiters: usize) -> Self {
         Self {
             waiting: AtomicU32::new(0),
+            in_vain: AtomicU32::new(0),
             asymmetry: Asymmetry::of_process(),
             entries: Mutex::new(Entries {
+                is_fenced: false,
+                is_known: false,
+                cleared: 0,
                 next: NonZeroU64::MIN,
                 wakers: Vec::with_capacity(waiters),
             }),
@@ -101,12 +124,39 @@ impl WaitSlot {
         entries.next = number.saturating_add(1);
         entries.reserve();
         entries.wakers.push((number, waker.clone()));
-        self.waiting.store(1, Ordering::Relaxed);
+        entries.is_fenced = self.asymmetry == Asymmetry::Membarrier;
+        self.state_waiting(&entries);
+        self.in_vain.store(0, Ordering::Relaxed);
+        if entries.is_known {
+            drop(entries);
+            // WAITING, pairs with the fence in `is_waiting_behind_fence`.
+            fence(Ordering::SeqCst);
+        } else {
+            self.make_known(entries);
+        }
+        Ticket(number)
+    }
+
+    /// Makes the heavy barrier of a first waiter.
+    #[cold]
+    fn make_known(&self, entries: MutexGuard<'_, Entries>) {
+        let (is_fenced, cleared) = (entries.is_fenced, entries.cleared);
         drop(entries);
         // WAITING, pairs with the light half in `is_waiting`: either the other thread sees the waker,
         // or the look that follows sees what it did.
         self.asymmetry.heavy_here();
-        Ticket(number)
+        if is_fenced {
+            let mut entries = self.entries();
+            // A bit that was cleared and set again meanwhile has a barrier of its own to come.
+            entries.is_known |= entries.cleared == cleared;
+        }
+    }
+
+    /// Writes the word for the entries as they are.
+    fn state_waiting(&self, entries: &Entries) {
+        let waiting = u32::from(!entries.wakers.is_empty()) * WAITING;
+        let fenced = u32::from(entries.is_fenced) * FENCED;
+        self.waiting.store(waiting | fenced, Ordering::Relaxed);
     }
 
     /// Makes room for a waker, so that the first waiter does not call the allocator.
@@ -124,8 +174,7 @@ impl WaitSlot {
             .iter()
             .position(|&(number, _)| number == mine);
         let entry = index.map(|index| entries.wakers.swap_remove(index));
-        self.waiting
-            .store(u32::from(!entries.wakers.is_empty()), Ordering::Relaxed);
+        self.state_waiting(&entries);
         drop(entries);
         // The drop of a waker is foreign code too.
         entry.is_some()
@@ -174,7 +223,38 @@ impl WaitSlot {
     pub fn is_waiting(&self) -> bool {
         // WAITING, pairs with the heavy half in `register`.
         self.asymmetry.light();
-        self.waiting.load(Ordering::Relaxed) != 0
+        match self.waiting.load(Ordering::Relaxed) {
+            0 => false,
+            FENCED => self.is_waiting_behind_fence(),
+            _ => true,
+        }
+    }
+
+    fn is_waiting_behind_fence(&self) -> bool {
+        // WAITING, pairs with the fence in `register`.
+        fence(Ordering::SeqCst);
+        let is_waiting = self.waiting.load(Ordering::Relaxed) & WAITING != 0;
+        if !is_waiting {
+            // Threads that count at the same time may count one for two.
+            let in_vain = self.in_vain.load(Ordering::Relaxed) + 1;
+            self.in_vain.store(in_vain, Ordering::Relaxed);
+            if in_vain >= MOST_IN_VAIN {
+                self.do_without_fences();
+            }
+        }
+        is_waiting
+    }
+
+    /// Clears the bit, unless somebody waits.
+    #[cold]
+    fn do_without_fences(&self) {
+        let mut entries = self.entries();
+        if entries.wakers.is_empty() && entries.is_fenced {
+            entries.is_fenced = false;
+            entries.is_known = false;
+            entries.cleared = entries.cleared.wrapping_add(1);
+            self.state_waiting(&entries);
+        }
     }
 
     /// Moves all wakers into `into`, to be woken when no lock is held. Make the condition true
@@ -189,7 +269,7 @@ impl WaitSlot {
     fn take_all(&self, into: &mut Wakers) {
         let mut entries = self.entries();
         into.extend(entries.wakers.drain(..).map(|(_, waker)| waker));
-        self.waiting.store(0, Ordering::Relaxed);
+        self.state_waiting(&entries);
     }
 
     /// Wakes all waiters, if there are any; for callers that hold no lock.
@@ -214,8 +294,7 @@ impl WaitSlot {
         let mut entries = self.entries();
         let wakers = &mut entries.wakers;
         let first = (!wakers.is_empty()).then(|| wakers.remove(0));
-        self.waiting
-            .store(u32::from(!wakers.is_empty()), Ordering::Relaxed);
+        self.state_waiting(&entries);
         drop(entries);
         first.map(|(_, waker)| wakers::call(waker)).is_some()
     }
@@ -338,6 +417,29 @@ mod tests {
 
     #[cfg(not(loom))]
     #[test]
+    fn looks_fence_for_a_while_after_a_wait() {
+        use super::*;
+        let slot = WaitSlot::of(Asymmetry::Membarrier);
+        let waker = Arc::new(Count::default()).into();
+        for _ in 0..2 {
+            for _ in 0..2 {
+                let ticket = slot.register(&waker);
+                assert!(slot.is_waiting());
+                assert!(slot.deregister(ticket));
+                assert!(slot.entries().is_known);
+                for _ in 1..MOST_IN_VAIN {
+                    assert!(!slot.is_waiting());
+                }
+                assert_eq!(slot.waiting.load(Ordering::Relaxed), FENCED);
+            }
+            assert!(!slot.is_waiting());
+            assert_eq!(slot.waiting.load(Ordering::Relaxed), 0);
+            assert!(!slot.entries().is_known);
+        }
+    }
+
+    #[cfg(not(loom))]
+    #[test]
     fn a_waiter_that_registers_while_woken_waits_for_the_next_wake() {
         struct Again(super::WaitSlot, AtomicU32);
         impl Wake for Again {
@@ -366,9 +468,30 @@ mod models {
     /// Mutants: light_missing, heavy_missing.
     #[test]
     fn loom_registered_or_seen() {
-        loom::model(|| {
+        register_beside_publisher(WaitSlot::new);
+    }
+
+    /// Somebody has waited before, so that both sides fence without a barrier of the system.
+    ///
+    /// Mutants: slot_unfenced, waiter_unfenced.
+    #[test]
+    fn loom_registered_again_or_seen() {
+        register_beside_publisher(|| {
+            let slot = WaitSlot::of(Asymmetry::Membarrier);
+            let mut entries = slot.entries();
+            (entries.is_fenced, entries.is_known) = (true, true);
+            slot.state_waiting(&entries);
+            drop(entries);
+            // The publisher may take the bit back at this look, beside the waiter.
+            slot.in_vain.store(MOST_IN_VAIN - 1, Ordering::Relaxed);
+            slot
+        });
+    }
+
+    fn register_beside_publisher(slot: fn() -> WaitSlot) {
+        loom::model(move || {
             let published = Arc::new(AtomicU32::new(0));
-            let slot = Arc::new(WaitSlot::new());
+            let slot = Arc::new(slot());
             let publisher = {
                 let (published, slot) = (published.clone(), slot.clone());
                 thread::spawn(move || {

@@ -1,8 +1,6 @@
 //! Rings of a peer over shared memory, for ends that have armed and for questions of the peer's
 //! senders.
 
-use std::sync::atomic::Ordering;
-
 use ibex_protocol::timer::Timer;
 use ibex_ring::parking::Wakers;
 
@@ -27,7 +25,7 @@ impl Receivers {
             let Some(theirs) = receiver.end.theirs.get() else {
                 continue;
             };
-            let asked = theirs.asked.load(Ordering::Relaxed);
+            let asked = theirs.asked.generation();
             if asked != receiver.answered {
                 receiver.answered = asked;
                 if asked != 0 {
