@@ -109,6 +109,12 @@ const FINDERS: &[Finder] = &[
         mutants: &["light_missing", "heavy_missing"],
     },
     Finder {
+        package: "ibex-ring",
+        tool: Tool::Loom,
+        test: "loom_armed_again_or_seen",
+        mutants: &["word_unfenced", "sleeper_unfenced"],
+    },
+    Finder {
         package: "ibex-base",
         tool: Tool::Loom,
         test: "loom_one_is_inside",
@@ -244,6 +250,12 @@ const FINDERS: &[Finder] = &[
         tool: Tool::Loom,
         test: "loom_registered_or_seen",
         mutants: &["light_missing", "heavy_missing"],
+    },
+    Finder {
+        package: "ibex-ring",
+        tool: Tool::Loom,
+        test: "loom_registered_again_or_seen",
+        mutants: &["slot_unfenced", "waiter_unfenced"],
     },
     Finder {
         package: "ibex-ring",
