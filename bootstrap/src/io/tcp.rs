@@ -3,7 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -21,7 +21,7 @@ pub(super) fn configure(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
-        .with_time(keepalive_idle(stream))
+        .with_time(keepalive_idle())
         .with_interval(KEEPALIVE_INTERVAL)
         .with_retries(KEEPALIVE_RETRIES);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
@@ -70,14 +70,15 @@ pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
 }
 
 /// Returns the idle time after which keepalive begins. It differs between connections that follow
-/// each other, since descriptors count up.
+/// each other.
 ///
 /// The kernel's loopback and veth devices drop packets beyond some 1,000 at a time
 /// (`net.core.netdev_max_backlog`). Thousands of connections that fell silent together would
 /// otherwise all be probed in one tick, most probes would be lost, and so would be their
 /// repetitions.
-fn keepalive_idle(stream: &TcpStream) -> Duration {
-    let turn = stream.as_raw_fd().unsigned_abs() % KEEPALIVE_TURNS;
+fn keepalive_idle() -> Duration {
+    static CONNECTIONS: AtomicU32 = AtomicU32::new(0);
+    let turn = CONNECTIONS.fetch_add(1, Ordering::Relaxed) % KEEPALIVE_TURNS;
     KEEPALIVE_IDLE - Duration::from_secs(turn.into())
 }
 

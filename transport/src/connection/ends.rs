@@ -135,10 +135,12 @@ impl Ends {
         };
         let still_asked = receiver.end.path.is_asked(&receiver.end, &common.session);
         let waits = receiver.waits_for_release();
+        // Even if another question has taken the place of the one that was rung for: its sum counted
+        // the cell that the receiver waits for.
+        receiver.end.waiters.take(&mut context.wakers);
         if !answer_if_rung(&receiver.end, still_asked || waits) {
             return false;
         }
-        receiver.end.waiters.take(&mut context.wakers);
         let was_stalled = receiver.is_told_stalled();
         let news = common.session.released(id, &receiver.end.counters());
         if waits {

@@ -143,7 +143,7 @@ impl Connections {
     /// Takes the connections out, to end them.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = Box<Connection>> + use<> {
         self.hot.clear();
-        self.deadlines.clear();
+        self.deadlines = Deadlines::default();
         self.runs.clear();
         mem::take(&mut self.all).into_values()
     }
@@ -242,6 +242,8 @@ impl Connections {
                 work |= link.look_at_armed_rings() || link.has_leftover();
                 work |= link.socket.read_before_parking();
                 link.heat = 0;
+                // A turn in which the session did not move has not noted its deadline.
+                self.deadlines.note(link);
             }
         }
         work

@@ -38,7 +38,11 @@ impl Engine {
         self.connections.credit.borrow();
         loop {
             let Connections {
-                all, credit, tools, ..
+                all,
+                deadlines,
+                credit,
+                tools,
+                ..
             } = &mut self.connections;
             let used = |session| {
                 all.get(session)
@@ -55,6 +59,7 @@ impl Engine {
             link.core.common.handle_credit(action);
             link.settle(tools, context);
             credit.take_report(link);
+            deadlines.note(link);
             if link.is_finished() {
                 self.remove(session, context);
             }

@@ -7,12 +7,12 @@ use ibex_protocol::id_map::IdMap;
 use crate::connection::Connection;
 
 /// When sessions are to be looked at. A session stands here at most once, at its deadline or
-/// before it: a deadline that is postponed or dropped is noticed when its time comes first.
+/// before it: a deadline that is postponed or dropped is noticed when its time comes first. A session
+/// whose deadline has moved nearer must be noted before the engine sleeps.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
     queue: BTreeSet<(Instant, u64)>,
-    /// Lent by [`due`](Self::due), so that a deadline that passes while messages flow allocates
-    /// nothing.
+    /// Lent by [`due`](Self::due), so that no list is allocated for each deadline that passes.
     due: Vec<u64>,
 }
 
@@ -37,7 +37,7 @@ impl Deadlines {
                 continue;
             };
             match link.core.common.deadline() {
-                Some(deadline) if deadline <= noted => return Some(deadline),
+                Some(deadline) if deadline == noted => return Some(deadline),
                 _ => {
                     self.forget(link);
                     self.note(link);
@@ -66,10 +66,6 @@ impl Deadlines {
     pub(super) fn give_back(&mut self, mut due: Vec<u64>) {
         due.clear();
         self.due = due;
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.queue.clear();
     }
 
     #[cold]

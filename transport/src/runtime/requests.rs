@@ -227,8 +227,11 @@ impl EngineRequests {
         length: usize,
         bytes: MessageBytes,
     ) -> Option<LandingId> {
-        let landing = self.on_link(|link, _| link.send_large(end, sequence, length, bytes));
-        landing.flatten()
+        // If the session is gone, the message is dropped here and not under the engine's lock: a
+        // region tells who waits for it.
+        let mut bytes = Some(bytes);
+        self.on_link(|link, _| link.send_large(end, sequence, length, bytes.take()?))
+            .flatten()
     }
 
     pub(crate) fn pass_large(

@@ -2,7 +2,7 @@
 //!
 //! An engine holds a slice until its wire has taken the last byte of the message. The drop of a slice
 //! calls the wakers of tasks that wait for the region, which are foreign code. So an engine drops no
-//! slice under its lock that could be the last. The bytes are of kinds that are known here, and
+//! slice under its lock. The bytes are of kinds that are known here, and
 //! freeing them runs no foreign code.
 
 use std::{
@@ -176,13 +176,13 @@ impl Region {
     /// If the range is not inside the region.
     #[must_use]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> RegionSlice {
-        let whole = RegionSlice {
+        let (start, end) = bounds(range, self.bytes.len());
+        RegionSlice {
             bytes: self.bytes.clone(),
             told: ToldWhenGone(self.waiters.clone()),
-            start: 0,
-            end: self.bytes.len(),
-        };
-        whole.slice(range)
+            start,
+            end,
+        }
     }
 
     /// Returns whether no slice exists, neither the program's nor a message's.
@@ -301,21 +301,7 @@ impl RegionSlice {
     /// If the range is not inside this slice.
     #[must_use]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Self {
-        let length = self.len();
-        let start = match range.start_bound() {
-            Bound::Included(&start) => start,
-            Bound::Excluded(&before) => before.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&last) => last.saturating_add(1),
-            Bound::Excluded(&end) => end,
-            Bound::Unbounded => length,
-        };
-        assert!(
-            start <= end && end <= length,
-            "the range {start}..{end} is not inside {length} bytes"
-        );
+        let (start, end) = bounds(range, self.len());
         Self {
             bytes: self.bytes.clone(),
             told: self.told.clone(),
@@ -323,6 +309,25 @@ impl RegionSlice {
             end: self.start + end,
         }
     }
+}
+
+/// Returns the beginning and the end of a range of `length` bytes.
+fn bounds(range: impl RangeBounds<usize>, length: usize) -> (usize, usize) {
+    let start = match range.start_bound() {
+        Bound::Included(&start) => start,
+        Bound::Excluded(&before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&last) => last.saturating_add(1),
+        Bound::Excluded(&end) => end,
+        Bound::Unbounded => length,
+    };
+    assert!(
+        start <= end && end <= length,
+        "the range {start}..{end} is not inside {length} bytes"
+    );
+    (start, end)
 }
 
 /// Returns the mapped file that `slice` is a part of, if it is one, and where the slice begins in
