@@ -301,10 +301,22 @@ impl Stage {
         self.tasks.iter_mut().for_each(|task| task.lags_until = 0);
         for _ in 0..100_000 {
             if !self.run_a_task() && self.tasks.iter().all(Tasks::is_parked) {
-                return;
+                return self.check_deadlines();
             }
         }
         panic!("the nodes never come to rest");
+    }
+
+    /// Checks that each engine, which sleeps, wakes for the deadlines of all of its sessions.
+    fn check_deadlines(&self) {
+        for event_loop in self.nodes.iter().flat_map(|node| node.event_loops()) {
+            let engine = event_loop.engine.lock();
+            for link in engine.connections.all.values() {
+                let is_noted =
+                    |deadline| link.due_at.is_some_and(|noted: Instant| noted <= deadline);
+                assert!(link.core.common.deadline().is_none_or(is_noted));
+            }
+        }
     }
 
     /// Checks that everything arrives that was sent over sessions that were not cut.
