@@ -269,6 +269,7 @@ pub(crate) fn admission(
             names: PeerNames::new(info.name.as_str(), info.authenticated_as),
             known_to: resuming.name.clone(),
             carries_context: info.features & Hello::CARRIES_CONTEXT != 0,
+            fences_when_told: info.features & Hello::FENCES_WHEN_TOLD != 0,
         },
     }
 }

@@ -75,8 +75,11 @@ pub enum SecurityMode {
 impl Hello {
     /// The feature of trace context and metadata: frames of calls may have an extension. Since 3.1.
     pub const CARRIES_CONTEXT: u64 = 1 << 0;
+    /// The feature of fences on demand: in shared memory, a bit of an armed word has publishers make
+    /// a full fence.
+    pub const FENCES_WHEN_TOLD: u64 = 1 << 1;
     /// All features that this crate knows.
-    pub const FEATURES: u64 = Self::CARRIES_CONTEXT;
+    pub const FEATURES: u64 = Self::CARRIES_CONTEXT | Self::FENCES_WHEN_TOLD;
 
     pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<Hello, MessageError> {
         let mut version = || {

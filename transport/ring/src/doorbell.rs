@@ -30,15 +30,12 @@ use ibex_base::sync::{Asymmetry, AtomicU32, Ordering, fence};
 pub struct ArmedWord(AtomicU32);
 
 /// Set in a word whose publishers make a full fence and read it again. It is no part of the
-/// generation.
-const FENCED: u32 = 1;
+/// generation. Where both sides always fence it is never set.
+const FENCED: u32 = 1 << 31;
 /// A sleeper that takes this many messages without a sleep no longer needs the publishers' fences.
 const AWAKE_MESSAGES: u64 = 64;
 
 impl ArmedWord {
-    /// The distance between two generations.
-    pub const STEP: u32 = 2;
-
     /// Creates the word of a sleeper that is awake.
     #[must_use]
     pub fn new() -> Self {
@@ -64,16 +61,11 @@ impl ArmedWord {
         // DOORBELL, pairs with the heavy half behind every arming: in `Arm::arm`, or behind the calls
         // of `Arm::set`.
         asymmetry.light();
-        self.settle(self.0.load(Ordering::Relaxed))
-    }
-
-    /// Returns the generation in a word that was just seen.
-    #[inline]
-    fn settle(&self, seen: u32) -> u32 {
-        if seen & FENCED == 0 {
+        let seen = self.0.load(Ordering::Relaxed);
+        if seen & FENCED == 0 || asymmetry == Asymmetry::Fence {
             return seen;
         }
-        // DOORBELL, pairs with the fence of a sleeper whose publishers know that they have to fence.
+        // DOORBELL, pairs with the fence of a sleeper whose publishers know of the bit.
         fence(Ordering::SeqCst);
         self.generation()
     }
@@ -116,7 +108,7 @@ impl Arm {
             // DOORBELL, pairs with the light half in `Doorbell::is_due`.
             asymmetry.heavy();
         } else {
-            // DOORBELL, pairs with the fence in `ArmedWord::settle`.
+            // DOORBELL, pairs with the fence in `ArmedWord::generation_behind`.
             fence(Ordering::SeqCst);
         }
     }
@@ -126,8 +118,8 @@ impl Arm {
     /// [`Asymmetry::heavy_here`] if the publishers are of this process. Otherwise a full fence must.
     #[must_use = "the barrier that follows depends on it"]
     pub fn set(&mut self, armed: &ArmedWord, asymmetry: Asymmetry) -> bool {
-        self.generation = match self.generation.wrapping_add(ArmedWord::STEP) {
-            0 => ArmedWord::STEP,
+        self.generation = match (self.generation + 1) & !FENCED {
+            0 => 1,
             next => next,
         };
         self.awake_since = None;
@@ -269,11 +261,11 @@ mod tests {
     fn no_generation_means_awake() {
         let word = ArmedWord::new();
         let mut arm = Arm {
-            generation: 0_u32.wrapping_sub(ArmedWord::STEP),
+            generation: FENCED - 1,
             ..Arm::new()
         };
         assert!(!arm.set(&word, Asymmetry::Fence));
-        assert_eq!(word.generation(), ArmedWord::STEP);
+        assert_eq!(word.generation(), 1);
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use ibex_protocol::session::Session;
 use ibex_ring::{
-    Arm, ArmedWord, Prefix,
+    Arm, Prefix,
     end_status::{ReceiverWords, Words},
 };
 
@@ -160,7 +160,7 @@ impl ReceivePath {
     ///
     /// The word belongs to the handle, which may be arming it at this moment on another thread. So
     /// the word is replaced only if it still has the value seen here, which is spent and has no
-    /// waiter. The upper half of the generations is reserved for this function, so that no
+    /// waiter. Half of the generations is reserved for this function, so that no
     /// generation occurs twice.
     pub(crate) fn arm_for_caller(&self, end: &ReceiveEnd, last: &mut u32) -> bool {
         let (Self::Mapped(words), Some(theirs)) = (self, end.theirs.get()) else {
@@ -172,11 +172,11 @@ impl ReceivePath {
         if !is_spent || end.waiters.is_waiting() {
             return false;
         }
-        let next = last.wrapping_add(ArmedWord::STEP) | ARMED_FOR_CALLER;
+        let next = last.wrapping_add(1) | ARMED_FOR_CALLER;
         *last = next;
         armed.replace(seen, next)
     }
 }
 
 /// The bit that marks generations of armings that no handle has made.
-const ARMED_FOR_CALLER: u32 = 1 << 31;
+const ARMED_FOR_CALLER: u32 = 1 << 30;

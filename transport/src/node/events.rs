@@ -261,6 +261,7 @@ mod tests {
             reason: "tcp: a test".to_owned(),
             known_to: None,
             carries_context: false,
+            fences_when_told: true,
         }
     }
 

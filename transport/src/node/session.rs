@@ -35,7 +35,8 @@ pub struct SessionShared {
     /// True if the session goes on over another connection when its own breaks.
     pub(crate) resumes: bool,
     payload_checksums: bool,
-    /// True if either side cannot or will not use membarrier(2), so that both use fences.
+    /// True if either side cannot or will not use membarrier(2), or does not know of fences on
+    /// demand, so that both always use fences.
     fences: AtomicBool,
     is_over: AtomicBool,
     /// The account of the present suspension, if the session has no connection.
@@ -79,7 +80,8 @@ impl SessionShared {
         payload_checksums: bool,
         (path, pair): (SessionPath, Option<&PreparedPair>),
     ) -> Self {
-        let fences = node.driving.asymmetry() == Asymmetry::Fence;
+        let may_ask = peer.fabric != Fabric::Shm || peer.fences_when_told;
+        let fences = node.driving.asymmetry() == Asymmetry::Fence || !may_ask;
         Self {
             node,
             requests: EngineRequests {

@@ -201,6 +201,7 @@ mod tests {
                 names: PeerNames::default(),
                 known_to: None,
                 carries_context: false,
+                fences_when_told: true,
             },
             channel: "wal".into(),
             end: Role::Sender,

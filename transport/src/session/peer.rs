@@ -31,6 +31,8 @@ pub struct PeerDescription {
     pub known_to: Option<Arc<str>>,
     /// The peer takes trace context and metadata.
     pub carries_context: bool,
+    /// Publishers of both ends make a fence where an armed word asks for it.
+    pub fences_when_told: bool,
 }
 
 /// The names of a peer: the name that it gives itself, and the identity that it has proven.

@@ -383,6 +383,7 @@ fn admission(stream: TcpStream, number: u8) -> Admission {
             reason: "the test says so".to_owned(),
             known_to: None,
             carries_context: false,
+            fences_when_told: true,
         },
         parts: WireParts {
             stream,

@@ -69,6 +69,7 @@ pub(crate) fn admit_sealed(
             reason: "the test says so".to_owned(),
             known_to: None,
             carries_context: false,
+            fences_when_told: true,
         },
         parts: WireParts {
             stream,

@@ -115,6 +115,7 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
             reason: "the test says so".to_owned(),
             known_to: None,
             carries_context: false,
+            fences_when_told: true,
         },
         parts: WireParts {
             stream,
