@@ -31,9 +31,10 @@ impl Engine {
         stay_awake: bool,
     ) -> Option<Option<Instant>> {
         let is_told = self.join_epoll();
-        // DOORBELL: one barrier for all words set above, as in `Arm::arm`.
         match self.connections.arm_rings(self.asymmetry) {
+            // One barrier for all words that were set, as in `Arm::arm`.
             Some(true) => self.asymmetry.heavy_here(),
+            // DOORBELL, pairs with the fence in `ArmedWord::generation_behind`.
             Some(false) => fence(Ordering::SeqCst),
             None => {}
         }
