@@ -10,7 +10,9 @@ use ibex_bootstrap::{
     message::{GidKind, VerbsEndpoint},
 };
 use ibex_transport::rdma::{PairEndpoint, PreparedPair};
-use ibex_verbs::{FirstSequence, Gid, GidType, Mtu, PartitionKey, RemoteEndpoint, VerbsError};
+use ibex_verbs::{
+    FirstSequence, Gid, GidType, Mtu, PartitionKey, ReadLimits, RemoteEndpoint, VerbsError,
+};
 
 /// A queue pair, and its endpoint as messages name it.
 #[derive(Debug)]
@@ -100,6 +102,8 @@ fn to_wire(ours: &PairEndpoint) -> Result<VerbsEndpoint, String> {
         max_send_sge: ours.max_send_entries,
         max_receive_sge: ours.max_receive_entries,
         immediate: ours.immediate,
+        read_depth: ours.reads.depth,
+        read_resources: ours.reads.resources,
         partition_key: pair.partition_key.map_or(0, PartitionKey::get),
         receive_buffer_bytes: ours.buffer_bytes,
         credit: ours.credit,
@@ -128,6 +132,10 @@ fn from_wire(theirs: &VerbsEndpoint) -> Result<PairEndpoint, String> {
         max_send_entries: theirs.max_send_sge,
         max_receive_entries: theirs.max_receive_sge,
         immediate: theirs.immediate,
+        reads: ReadLimits {
+            depth: theirs.read_depth,
+            resources: theirs.read_resources,
+        },
     })
 }
 
@@ -156,6 +164,10 @@ mod tests {
             max_send_entries: 3,
             max_receive_entries: 1,
             immediate: true,
+            reads: ReadLimits {
+                depth: 3,
+                resources: 7,
+            },
         }
     }
 

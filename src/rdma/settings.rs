@@ -237,7 +237,12 @@ settings! {
     /// its own, which holds nothing else. But a peer keeps the key, and could change a message
     /// while it is read, or a message of another peer.
     #[default(false)]
-    /// Nothing proves who a peer is, so large messages then come in pieces that are copied once.
+    /// Nothing proves who a peer is, so large messages are then read from the peer's memory, by this
+    /// node's device, on hardware with memory windows. Others come in pieces that are copied once. In
+    /// neither way the peer writes to memory of this node.
+    ///
+    /// The peer in turn may read a large message that is sent to it, and nothing else: its key ends
+    /// when it has the message, and with the channel or the session.
     ///
     /// If a channel has messages between a receive buffer and 64 KiB, they go into
     /// [blocks](Tuning::landing_blocks) that are granted before the messages are sent.

@@ -744,6 +744,8 @@ fn hand_made_pair() -> VerbsEndpoint {
         max_send_sge: 1,
         max_receive_sge: 1,
         immediate: false,
+        read_depth: 0,
+        read_resources: 0,
         partition_key: 0,
         receive_buffer_bytes: 4096,
         credit: 0,

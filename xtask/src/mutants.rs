@@ -433,6 +433,30 @@ const FINDERS: &[Finder] = &[
         mutants: &["ack_counted_on_drop", "window_returned_twice"],
     },
     Finder {
+        package: "ibex-transport",
+        tool: Tool::Fake,
+        test: "rdma::tests::sessions::pulling::a_large_message_is_read_where_it_lies",
+        mutants: &["offer_is_kept"],
+    },
+    Finder {
+        package: "ibex-transport",
+        tool: Tool::Fake,
+        test: "rdma::tests::sessions::pulling::a_slice_of_a_mapped_file_is_read_and_nothing_around_it",
+        mutants: &["offer_is_wide"],
+    },
+    Finder {
+        package: "ibex-protocol",
+        tool: Tool::Proptest,
+        test: "session::tests::pulling::a_message_is_read_in_pieces_and_said_to_be_taken_behind_the_last",
+        mutants: &["taken_early"],
+    },
+    Finder {
+        package: "ibex-protocol",
+        tool: Tool::Proptest,
+        test: "session::tests::pulling::a_receiver_says_that_it_is_closed_when_nothing_is_read_any_more",
+        mutants: &["closed_over_reads"],
+    },
+    Finder {
         package: "ibex-protocol",
         tool: Tool::Proptest,
         test: "session::tests::goodbye::everything_that_arrived_is_told_before_the_goodbye",

@@ -92,6 +92,8 @@ pub(super) fn endpoint(identity: u8) -> VerbsEndpoint {
         max_send_sge: 30,
         max_receive_sge: 30,
         immediate: true,
+        read_depth: 0,
+        read_resources: 0,
         partition_key: 0xffff,
         receive_buffer_bytes: 4096,
         credit: 64,

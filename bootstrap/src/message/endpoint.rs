@@ -61,6 +61,11 @@ pub struct VerbsEndpoint {
     pub credit: u32,
     /// Set if the node takes immediate data, and makes writes with some.
     pub immediate: bool,
+    /// Reads of the peer's large messages that the node makes at a time: at most 7, and 0 if it makes
+    /// none. A node that is older than these reads says 0.
+    pub read_depth: u8,
+    /// The peer's reads that the node serves at a time, in the same way.
+    pub read_resources: u8,
     /// The key of its partition, with the bit of full members; 0 where it is not known.
     pub partition_key: u16,
 }
@@ -141,7 +146,7 @@ impl VerbsEndpoint {
     pub const CREDIT: RangeInclusive<u32> = 0..=1 << 20;
 
     fn parse(mut fields: FieldReader<'_>) -> Result<VerbsEndpoint, MessageError> {
-        let endpoint = VerbsEndpoint {
+        let mut endpoint = VerbsEndpoint {
             queue_pair: bounded("queue pair number", fields.u32("queue pair number")?)?,
             packet_sequence: bounded("packet sequence", fields.u32("packet sequence")?)?,
             lid: fields.u16("lid")?,
@@ -153,9 +158,13 @@ impl VerbsEndpoint {
             max_receive_sge: fields.u16("receive sge limit")?,
             receive_buffer_bytes: fields.u32("receive buffer size")?,
             credit: fields.u32("credit")?,
-            immediate: fields.u8("abilities")? & IMMEDIATE != 0,
-            partition_key: fields.u16("partition key")?,
+            immediate: false,
+            read_depth: 0,
+            read_resources: 0,
+            partition_key: 0,
         };
+        endpoint.take_abilities(fields.u8("abilities")?);
+        endpoint.partition_key = fields.u16("partition key")?;
         endpoint.check()?;
         Ok(endpoint)
     }
@@ -195,6 +204,20 @@ impl VerbsEndpoint {
         }
     }
 
+    fn abilities(&self) -> u8 {
+        let reads = |reads: u8, bit: u8| reads.min(MOST_READS) << bit;
+        u8::from(self.immediate)
+            | reads(self.read_depth, READ_DEPTH_BIT)
+            | reads(self.read_resources, READ_RESOURCES_BIT)
+    }
+
+    fn take_abilities(&mut self, abilities: u8) {
+        let reads = |bit: u8| abilities >> bit & MOST_READS;
+        self.immediate = abilities & IMMEDIATE != 0;
+        self.read_depth = reads(READ_DEPTH_BIT);
+        self.read_resources = reads(READ_RESOURCES_BIT);
+    }
+
     fn write(&self, fields: &mut FieldWriter<'_>) {
         fields.u32(self.queue_pair);
         fields.u32(self.packet_sequence);
@@ -207,7 +230,7 @@ impl VerbsEndpoint {
         fields.u16(self.max_receive_sge);
         fields.u32(self.receive_buffer_bytes);
         fields.u32(self.credit);
-        fields.u8(if self.immediate { IMMEDIATE } else { 0 });
+        fields.u8(self.abilities());
         fields.u16(self.partition_key);
     }
 }
@@ -244,8 +267,14 @@ impl fmt::Display for GidKind {
     }
 }
 
-/// The capability bit for immediate data.
+/// The bit of the abilities for immediate data.
 const IMMEDIATE: u8 = 1;
+/// The first of the three bits for the reads that the node makes.
+const READ_DEPTH_BIT: u8 = 1;
+/// The first of the three bits for the reads that the node serves.
+const READ_RESOURCES_BIT: u8 = 4;
+/// The most reads that three bits tell.
+const MOST_READS: u8 = 7;
 
 const NAME_LABEL: &[u8] = b"ibex unix socket 1";
 

@@ -23,6 +23,8 @@ fn one_of_each() -> Vec<HandshakeMessage> {
         max_send_sge: 30,
         max_receive_sge: 30,
         immediate: true,
+        read_depth: 3,
+        read_resources: 5,
         partition_key: 0x8001,
         receive_buffer_bytes: 4096,
         credit: 64,
@@ -181,7 +183,7 @@ fn the_rarer_messages_are_laid_out_as_they_were() {
             "1e00",     // scatter-gather entries
             "00100000", // receive buffers
             "40000000", // credit
-            "01",       // immediate data
+            "57",       // immediate data, 3 reads made, 5 served
             "0180",     // partition key
         )
     );

@@ -65,6 +65,8 @@ impl VerbsPair for FakePair {
             max_send_sge: 4,
             max_receive_sge: 1,
             immediate: false,
+            read_depth: 0,
+            read_resources: 0,
             partition_key: 0,
             receive_buffer_bytes: 4096,
             credit: 64,

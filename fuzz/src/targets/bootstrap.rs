@@ -332,6 +332,8 @@ fn endpoint() -> VerbsEndpoint {
         max_send_sge: 30,
         max_receive_sge: 30,
         immediate: true,
+        read_depth: 3,
+        read_resources: 3,
         partition_key: 0xffff,
         receive_buffer_bytes: 4096,
         credit: 64,

@@ -110,6 +110,29 @@ pub(crate) fn seeds() -> Vec<Seed> {
             },
         ),
         (
+            "offer",
+            Control::Offer {
+                channel: 1,
+                sequence: 2,
+                memory: RemoteMemory::new(0x7f00_0000_1000, 3, 1 << 20),
+            },
+        ),
+        (
+            "no_offer",
+            Control::Offer {
+                channel: 1,
+                sequence: 2,
+                memory: None,
+            },
+        ),
+        (
+            "taken",
+            Control::Taken {
+                channel: 1,
+                sequence: 2,
+            },
+        ),
+        (
             "grant_landing",
             Control::GrantLanding {
                 channel: 1,

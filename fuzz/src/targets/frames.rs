@@ -259,6 +259,7 @@ impl Node {
                     end,
                     sequence,
                     length,
+                    ..
                 } => {
                     assert!(length <= MAX_MESSAGE_BYTES);
                     // Further messages of the kind go into a block.

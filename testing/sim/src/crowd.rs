@@ -126,8 +126,7 @@ impl Crowd {
                 carriage: self.carriage,
                 our_credit,
                 peer_credit,
-                writes: false,
-                immediate: false,
+                ..WireTerms::STREAM
             },
             dialed,
             max_channels: 2,

@@ -332,6 +332,8 @@ fn queue_pair(random: &mut Draw) -> VerbsEndpoint {
         receive_buffer_bytes: 4096,
         credit: 64,
         immediate: true,
+        read_depth: 3,
+        read_resources: 3,
         partition_key: 0xffff,
     }
 }

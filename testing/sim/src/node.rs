@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod landings;
+mod reading;
 mod wires;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -54,6 +55,7 @@ pub(super) struct Node {
     pub(super) is_behind: bool,
     inbound: wires::Inbound,
     outbound: wires::Outbound,
+    reading: reading::Reading,
     /// Frames carried over the wires of this epoch.
     pub(super) carried: Carried,
     /// Ends whose rings had records at the last look; a field only to keep its memory.
@@ -110,6 +112,8 @@ pub(super) struct Counts {
     pub(super) large: u64,
     /// Large messages that were written.
     pub(super) written: u64,
+    /// Large messages that were read.
+    pub(super) read: u64,
     /// Number of times that a large message's grant waited for others to be released.
     pub(super) grants_waited: u64,
     /// Messages that arrived in blocks.
@@ -136,10 +140,7 @@ impl Node {
     pub(super) fn new(side: Side, options: &SimOptions, random: Draw) -> Self {
         let wires = WireTerms {
             carriage: options.carriage,
-            our_credit: 0,
-            peer_credit: 0,
-            writes: false,
-            immediate: false,
+            ..WireTerms::STREAM
         };
         Self {
             side,
@@ -157,6 +158,7 @@ impl Node {
             is_behind: false,
             inbound: wires::Inbound::default(),
             outbound: wires::Outbound::default(),
+            reading: reading::Reading::default(),
             carried: Carried::default(),
             with_records: Vec::new(),
             last_control: Vec::new(),
@@ -198,6 +200,7 @@ impl Node {
         for sender in self.senders.values_mut() {
             sender.wires_broke();
         }
+        self.stop_reading();
     }
 
     /// Joins new wires.
@@ -366,6 +369,12 @@ impl Node {
     pub(super) fn grant(&mut self, at: usize) {
         let (end, sequence) = self.wanted.swap_remove(at);
         if let Some(receiver) = self.receivers.get_mut(&end) {
+            // Some messages are granted although they are offered.
+            let length = receiver.length_of(sequence).unwrap_or_default();
+            if sequence % 4 != 1 && self.session.read_large(end, sequence, length) {
+                receiver.reads(sequence);
+                return;
+            }
             let is_written = self.wires.writes && sequence % 2 == 0;
             let length = receiver.grant(sequence, is_written);
             // The wire finds the end by the address.
@@ -487,6 +496,7 @@ impl Node {
                     end,
                     sequence,
                     length,
+                    ..
                 } => {
                     self.want_large(end);
                     self.grant_landings(end, sequence, length);

@@ -99,6 +99,8 @@ pub struct SimOptions {
     pub writes: bool,
     /// A write announces itself by immediate data if it can.
     pub immediate: bool,
+    /// Long messages are offered, and most of them read.
+    pub reads: bool,
     /// The alignment of payloads in each version of the message type, the oldest first. Every end
     /// knows the oldest, some know the next one or all.
     pub alignments: [u32; 3],
@@ -258,6 +260,7 @@ impl SimOptions {
             // This option is drawn last, and seldom true: a handshake of TLS takes as much time as
             // many steps.
             secured: random.chance(200),
+            reads: random.chance(400),
         }
     }
 }

@@ -69,6 +69,8 @@ struct Large {
     placed: u64,
     /// Set if the sender is to announce the end of the write.
     awaits_word: bool,
+    /// Set if the message is read from the sender's memory.
+    is_read: bool,
 }
 
 #[derive(Debug)]
@@ -189,6 +191,7 @@ impl Receiver {
                         is_granted: false,
                         placed: landing.map_or(0, |_| length),
                         awaits_word: false,
+                        is_read: false,
                     })
                 }
                 RecordKind::TracedData | RecordKind::TracedLarge => {
@@ -261,6 +264,35 @@ impl Receiver {
         large.is_granted = true;
         large.awaits_word = is_written;
         Some(large.length)
+    }
+
+    /// Returns the length of a large message.
+    pub(super) fn length_of(&mut self, sequence: u64) -> Option<u64> {
+        Some(self.large_mut(sequence)?.length)
+    }
+
+    /// Has memory for a large message that it reads.
+    pub(super) fn reads(&mut self, sequence: u64) {
+        if let Some(large) = self.large_mut(sequence) {
+            (large.is_granted, large.is_read) = (true, true);
+        }
+    }
+
+    /// Gives up the memory of messages that a device wrote to. Returns those messages.
+    pub(super) fn withdraw(&mut self) -> Vec<u64> {
+        let cut = self.waiting.iter_mut();
+        let cut = cut.filter(|arrived| !arrived.is_whole());
+        let mut withdrawn = Vec::new();
+        for arrived in cut {
+            if let Some(large) = &mut arrived.large
+                && (large.is_read || large.awaits_word)
+            {
+                (large.is_granted, large.is_read) = (false, false);
+                (large.awaits_word, large.placed) = (false, 0);
+                withdrawn.push(arrived.sequence);
+            }
+        }
+        withdrawn
     }
 
     /// Begins on new wires: a message that arrived in part comes again from its beginning.

@@ -271,6 +271,28 @@ impl Sender {
         .part(offset, bytes))
     }
 
+    /// Returns the length of a large message that is kept.
+    pub(super) fn length_of(&self, sequence: u64) -> Option<u64> {
+        let large = self.large.iter().find(|one| one.sequence == sequence)?;
+        Some(large.length)
+    }
+
+    /// Returns the bytes of a piece that the peer reads.
+    pub(super) fn read(&self, sequence: u64, offset: u64, bytes: usize) -> Checked<&'static [u8]> {
+        let large = self.large.iter().find(|one| one.sequence == sequence);
+        ensure!(
+            large.is_some_and(|large| offset + bytes as u64 <= large.length),
+            "message {sequence} of end {} is read, which is not kept",
+            self.end
+        );
+        Ok(Message {
+            side: self.side,
+            end: self.end,
+            sequence,
+        }
+        .part(offset, bytes))
+    }
+
     /// Handles broken wires: messages that were not received may have to be sent again.
     pub(super) fn wires_broke(&mut self) {
         self.large.iter_mut().for_each(|large| large.sent = 0);

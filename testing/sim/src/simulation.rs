@@ -43,6 +43,8 @@ pub struct Summary {
     pub large: u64,
     /// Large messages that were written into granted memory.
     pub written: u64,
+    /// Large messages that were read from the sender's memory.
+    pub read: u64,
     /// Number of times that a grant waited for other messages to be released.
     pub grants_waited: u64,
     /// Messages that were written into blocks granted ahead.
@@ -267,6 +269,7 @@ impl Summary {
         self.messages += counts.handed_out;
         self.large += counts.large;
         self.written += counts.written;
+        self.read += counts.read;
         self.grants_waited += counts.grants_waited;
         self.landed += counts.landed;
         self.returned += counts.returned;

@@ -17,6 +17,7 @@ pub(super) struct Terms {
     pub(super) lent: [u64; 2],
     writes: bool,
     immediate: bool,
+    reads: bool,
 }
 
 impl Terms {
@@ -33,6 +34,7 @@ impl Terms {
             writes: options.writes,
             // Only writes into buffers carry immediate data.
             immediate: options.immediate && carriage != Carriage::Stream,
+            reads: options.reads,
         }
     }
 
@@ -48,6 +50,7 @@ impl Terms {
         Self {
             lent,
             writes: first.writes && random.chance(700),
+            reads: first.reads && random.chance(700),
             ..first
         }
     }
@@ -60,9 +63,14 @@ impl Terms {
             peer_credit: self.lent[side.other() as usize],
             writes: self.writes,
             immediate: self.immediate,
+            offers: self.reads,
+            reads: if self.reads { MOST_READS } else { 0 },
         }
     }
 }
+
+/// The pieces that a side reads at a time.
+const MOST_READS: u32 = 2;
 
 /// Returns the initial credit: 0 if a broker lends, which it does only once it knows the session.
 fn lent_at_first(options: &SimOptions, credit: u64) -> u64 {

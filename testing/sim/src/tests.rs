@@ -111,7 +111,7 @@ fn the_traces_of_single_runs_are_those_that_reliability_md_names() {
 /// Covers a stream and buffers, with and without writes, and moves from one to the other.
 #[test]
 fn messages_over_wires_that_break_come_once() {
-    let (mut resumed, mut replayed) = (0, 0);
+    let (mut resumed, mut replayed, mut read) = (0, 0, 0);
     for seed in 0..60 {
         let broken = SimOptions {
             break_per_mille: 10,
@@ -119,6 +119,8 @@ fn messages_over_wires_that_break_come_once() {
             late_per_mille: 200,
             long_per_mille: 50,
             immediate: seed % 3 == 0,
+            reads: seed % 3 != 1,
+            max_message_bytes: 200_000,
             ..busy()
         };
         let options = match seed % 2 {
@@ -135,7 +137,9 @@ fn messages_over_wires_that_break_come_once() {
         let run = finish(seed, story(seed, options));
         resumed += run.resumed;
         replayed += run.replayed;
+        read += run.read;
     }
+    assert!(read > 20, "{read} messages are read");
     assert!(
         resumed > 300 && replayed > 300,
         "{resumed} times, {replayed} records"
@@ -439,6 +443,7 @@ pub(super) fn busy() -> SimOptions {
         peers: 1,
         writes: true,
         immediate: false,
+        reads: false,
         data_in_band: true,
         max_channels: 8,
         carriage: Carriage::Stream,

@@ -43,7 +43,7 @@ pub use types::{
 use super::{
     credit::session::Term,
     format::{
-        control::{Ask, ChannelSpec, CloseReason, Control, Role},
+        control::{Ask, ChannelSpec, CloseReason, Role},
         counters::Counters,
     },
     transfer::eager_write::Landings,
@@ -92,9 +92,11 @@ impl Session {
     /// A session without channels.
     #[must_use]
     pub fn new(config: SessionConfig) -> Self {
+        let mut ends = EndTable::new();
+        ends.turns.take_terms(&config.wires);
         Self {
             config,
-            ends: EndTable::new(),
+            ends,
             outgoing: ControlQueue::new(),
             credit: SessionCredit::new(config.wires, config.dialed),
             landings: Landings::default(),
@@ -145,14 +147,8 @@ impl Session {
     /// Notes that the handle of a receiving end was dropped. `counters` are its last counters.
     pub fn close_receiver(&mut self, end: u32, counters: &Counters, reason: CloseReason) {
         let path = self.config.data_path;
-        if self.ends.close_receiver(end, counters, reason, path) {
-            let role = Role::Receiver;
-            self.outgoing.say(Control::Close {
-                end,
-                role,
-                reason,
-                final_sequence: 0,
-            });
+        if self.ends.close_receiver(end, counters, reason, path) && !self.ends.is_reading(end) {
+            self.say_receiver_closed(end, reason);
         }
     }
 

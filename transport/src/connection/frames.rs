@@ -13,6 +13,8 @@ use super::{
     receivers::ReceiveLink,
     senders::{Rings, locate},
 };
+#[cfg(any(test, feature = "verbs"))]
+use crate::rdma::RegisteredMessage;
 use crate::{
     session::SessionCounters,
     wire::{
@@ -82,6 +84,17 @@ impl Frames for CoreInTurn<'_, '_> {
         sender.is_some_and(|sender| sender.chunk_went(chunk, number, is_kept, retained))
     }
 
+    #[cfg(any(test, feature = "verbs"))]
+    fn taken(&mut self, end: u32, whole: Chunk, number: u64) {
+        self.went(end, whole, number);
+        // The peer may have said before that the message arrived.
+        let (senders, session) = (&mut self.core.ends.senders, &self.core.common.session);
+        if let Some(sender) = senders.ends.get_mut(end) {
+            let received = session.ends.received(end);
+            sender.large_arrived(received, session, &mut self.core.retained);
+        }
+    }
+
     #[inline]
     fn gone(&mut self, frame: u64) {
         if !self.core.retained.is_empty() {
@@ -115,6 +128,12 @@ impl Frames for CoreInTurn<'_, '_> {
     fn place(&self, end: u32, sequence: u64, offset: u64, bytes: usize) -> Option<NonNull<u8>> {
         let receiver = self.core.ends.receivers.ends.get(end)?;
         receiver.place_of(sequence, offset, bytes)
+    }
+
+    #[cfg(any(test, feature = "verbs"))]
+    fn target(&self, end: u32, sequence: u64) -> Option<&Arc<RegisteredMessage>> {
+        let receiver = self.core.ends.receivers.ends.get(end)?;
+        receiver.target_of(sequence)
     }
 
     fn block(&self, index: u16) -> Option<&Arc<GrantedBlock>> {

@@ -1,11 +1,14 @@
 //! Announced and incomplete large messages of a receiving end.
 
-use std::{mem, ptr::NonNull};
+use std::{mem, ptr::NonNull, sync::Arc};
 
 use ibex_ring::{memory::LargeLease, parking::Wakers};
 
 use super::receivers::ReceiveLink;
-use crate::endpoint::receive_end::{LargeArrival, ReceiveEnd};
+use crate::{
+    endpoint::receive_end::{LargeArrival, ReceiveEnd},
+    rdma::RegisteredMessage,
+};
 
 /// A large message that is arriving.
 pub(super) struct LargeIn {
@@ -14,14 +17,18 @@ pub(super) struct LargeIn {
     /// The message's memory was requested, or is present.
     pub(super) is_wanted: bool,
     pub(super) memory: Option<LargeLease>,
+    /// The message may be read in the peer's memory.
+    pub(super) is_offered: bool,
+    /// That memory, if the message is read into it.
+    pub(super) target: Option<Arc<RegisteredMessage>>,
     /// Position in the message up to which the peer may send.
     pub(super) granted: u64,
     /// Position up to which the message has arrived.
     pub(super) arrived: u64,
     pub(super) lacks: Lack,
-    /// The peer writes the message: until it says that it is done, or can write no more, no other
-    /// code may use the memory.
-    pub(super) is_the_peers: bool,
+    /// A device writes the message, the peer's or this end's: until that is done, or it can write no
+    /// more, no other code may use the memory.
+    pub(super) is_the_devices: bool,
 }
 
 /// The resource that an arriving large message lacks.
@@ -43,9 +50,9 @@ impl ReceiveLink {
         self.large.back().is_some_and(|large| !large.is_wanted)
     }
 
-    /// Returns the next large message for which memory may be requested, and marks it as wanted. If
-    /// the limit does not allow one, the next guard that settles rings.
-    pub(super) fn next_wanted(&mut self) -> Option<(u64, u64)> {
+    /// Returns the next large message for which memory may be requested, its length, and whether it is
+    /// offered, and marks it as wanted. If the limit does not allow one, the next guard that settles rings.
+    pub(super) fn next_wanted(&mut self) -> Option<(u64, u64, bool)> {
         let limit = self.end.state.agreed()?.large_bytes();
         let next = self.large.iter_mut().find(|large| !large.is_wanted)?;
         let wanted = self.large_wanted + next.length;
@@ -60,12 +67,12 @@ impl ReceiveLink {
         }
         next.is_wanted = true;
         self.large_wanted = wanted;
-        Some((next.sequence, next.length))
+        Some((next.sequence, next.length, next.is_offered))
     }
 
-    /// Takes back the memory that the peer was granted for incomplete messages.
+    /// Takes back the memory of incomplete messages that a device was writing.
     pub(super) fn withdraw_large(&mut self) -> impl Iterator<Item = LargeLease> {
-        let large = self.large.iter_mut().filter(|large| large.is_the_peers);
+        let large = self.large.iter_mut().filter(|large| large.is_the_devices);
         large.filter_map(|large| large.memory.take())
     }
 
@@ -74,17 +81,18 @@ impl ReceiveLink {
     pub(super) fn want_again(&mut self) -> impl Iterator<Item = (u64, u64)> {
         self.has_landings = false;
         self.large.iter_mut().filter_map(|large| {
-            let was_the_peers = mem::take(&mut large.is_the_peers);
-            was_the_peers.then(|| {
+            let was_the_devices = mem::take(&mut large.is_the_devices);
+            was_the_devices.then(|| {
                 (large.granted, large.arrived) = (0, 0);
+                (large.is_offered, large.target) = (false, None);
                 (large.sequence, large.length)
             })
         })
     }
 
-    /// Forgets the incomplete large messages. Returns the memory that the peer may be writing to.
+    /// Forgets the incomplete large messages. Returns the memory that a device may be writing to.
     pub(super) fn forget_large(&mut self) -> impl Iterator<Item = LargeLease> {
-        let large = self.large.drain(..).filter(|large| large.is_the_peers);
+        let large = self.large.drain(..).filter(|large| large.is_the_devices);
         large.filter_map(|large| large.memory)
     }
 
@@ -102,6 +110,13 @@ impl ReceiveLink {
         debug_assert!(offset + bytes as u64 <= large.length);
         // SAFETY: the session checked that the bytes lie inside the granted message.
         Some(unsafe { memory.base().add(offset as usize) })
+    }
+
+    /// Returns the registered memory that a message is read into.
+    #[cfg(any(test, feature = "verbs"))]
+    pub(super) fn target_of(&self, sequence: u64) -> Option<&Arc<RegisteredMessage>> {
+        let mut large = self.large.iter();
+        large.find(|one| one.sequence == sequence)?.target.as_ref()
     }
 
     /// Returns whether more data of a granted message is to arrive.

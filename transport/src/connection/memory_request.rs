@@ -16,7 +16,12 @@ pub(crate) struct MemoryWanted {
 /// The purpose of requested memory.
 pub(crate) enum MemoryPurpose {
     /// A large message that was announced.
-    Large { sequence: u64, length: u64 },
+    Large {
+        sequence: u64,
+        length: u64,
+        /// It may be read in the peer's memory.
+        is_offered: bool,
+    },
     /// More memory for a message that is arriving: these bytes of it.
     More {
         sequence: u64,

@@ -114,10 +114,12 @@ impl Core {
                     end,
                     sequence,
                     length,
+                    is_offered,
                 } => {
                     let common = &mut self.common;
                     let receivers = &mut self.ends.receivers;
-                    receivers.large_announced(end, sequence, length, common, context);
+                    let announced = (sequence, length);
+                    receivers.large_announced(end, announced, is_offered, common, context);
                 }
                 SessionEvent::LandingReturned { index } => {
                     self.grants.returned(index, &mut self.ends.receivers);

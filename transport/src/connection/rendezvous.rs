@@ -25,24 +25,31 @@ impl Receivers {
     pub(super) fn large_announced(
         &mut self,
         end: u32,
-        sequence: u64,
-        length: u64,
+        (sequence, length): (u64, u64),
+        is_offered: bool,
         common: &mut Common,
         context: &mut Context<'_>,
     ) {
         let Some(receiver) = self.ends.get_mut(end) else {
             return;
         };
-        receiver.large.push_back(LargeIn {
+        let announced = LargeIn {
             sequence,
             length,
             is_wanted: false,
             memory: None,
+            is_offered,
+            target: None,
             granted: 0,
             arrived: 0,
             lacks: Lack::Nothing,
-            is_the_peers: false,
-        });
+            is_the_devices: false,
+        };
+        // A message that waited for its offer may come behind a later one.
+        let place = receiver
+            .large
+            .partition_point(|large| large.sequence < sequence);
+        receiver.large.insert(place, announced);
         self.want_large(end, common, context);
         self.want_landings(end, length, common, context);
     }
@@ -66,14 +73,18 @@ impl Receivers {
         }
         while self.unbegun() < MAX_UNBEGUN
             && let Some(receiver) = self.ends.get_mut(end)
-            && let Some((sequence, length)) = receiver.next_wanted()
+            && let Some((sequence, length, is_offered)) = receiver.next_wanted()
         {
-            match common.shared.kept_for_arrival(length as usize) {
+            match common.shared.kept_for_arrival(length as usize, is_offered) {
                 Some(memory) => self.large_memory(end, sequence, Ok(memory), common),
                 None => context.wanted.push(MemoryWanted {
                     session: common.shared.clone(),
                     end,
-                    purpose: MemoryPurpose::Large { sequence, length },
+                    purpose: MemoryPurpose::Large {
+                        sequence,
+                        length,
+                        is_offered,
+                    },
                 }),
             }
         }
@@ -147,6 +158,15 @@ impl Receivers {
             }
         };
         let length = large.length;
+        if large.is_offered
+            && let Some(target) = common.shared.message_target(&memory, length as usize)
+            && memory.claim_mut().is_some()
+            && common.session.read_large(end, sequence, length)
+        {
+            (large.memory, large.target) = (Some(memory), Some(target));
+            (large.granted, large.is_the_devices) = (length, true);
+            return;
+        }
         let granted = common.shared.granted_memory(&memory, length as usize);
         // Memory without a claim has its pages and is fully charged already.
         let first = match memory.claim_mut() {
@@ -156,7 +176,7 @@ impl Receivers {
         let Some(large) = self.large_in(end, sequence) else {
             return;
         };
-        large.is_the_peers = granted.is_some();
+        large.is_the_devices = granted.is_some();
         large.memory = Some(memory);
         large.granted = first;
         match granted {
@@ -291,10 +311,15 @@ impl Receivers {
                 self.want_more(end, sequence, common, context);
             } else if let Some(large) = self.large_in(end, sequence) {
                 large.lacks = Lack::Nothing;
+                let is_offered = large.is_offered;
                 context.wanted.push(MemoryWanted {
                     session: common.shared.clone(),
                     end,
-                    purpose: MemoryPurpose::Large { sequence, length },
+                    purpose: MemoryPurpose::Large {
+                        sequence,
+                        length,
+                        is_offered,
+                    },
                 });
             }
         }
@@ -342,8 +367,8 @@ impl Receivers {
         self.large_tries_again(common, context);
     }
 
-    /// Continues without the device that wrote to granted memory: incomplete messages request
-    /// memory again.
+    /// Continues without the device that wrote to memory of incomplete messages, which request memory
+    /// again.
     pub(super) fn lose_device(&mut self, common: &mut Common, context: &mut Context<'_>) {
         common.shared.frame_path.lose_device();
         common.session.ends.withdraw_memory();
@@ -354,7 +379,11 @@ impl Receivers {
                 .extend(again.map(|(sequence, length)| MemoryWanted {
                     session: common.shared.clone(),
                     end,
-                    purpose: MemoryPurpose::Large { sequence, length },
+                    purpose: MemoryPurpose::Large {
+                        sequence,
+                        length,
+                        is_offered: false,
+                    },
                 }));
         }
     }

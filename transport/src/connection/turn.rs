@@ -75,6 +75,7 @@ impl Connection {
 
     #[inline(never)]
     fn follow_up(&mut self, context: &mut Context<'_>) {
+        self.wire.revoke_unsent(&self.core.common.session);
         let in_flight = self.wire.in_flight();
         let retained = &mut self.core.retained;
         retained.note_in_flight(in_flight.unwrap_or(0));

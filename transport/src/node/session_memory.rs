@@ -12,7 +12,7 @@ use ibex_ring::memory::{
 
 use super::{SessionShared, Warning, warn_of};
 use crate::{
-    rdma::{LandingPlace, RdmaPort},
+    rdma::{LandingPlace, RdmaPort, RegisteredMessage},
     wire::GrantedBlock,
     wire::MessageBytes,
 };
@@ -74,9 +74,9 @@ impl SessionShared {
     }
 
     /// Returns memory for a large message of `bytes` to come, if a pool keeps some and the budget
-    /// has room. The memory is charged, and registered if the peer may be granted it. This costs no
-    /// system call.
-    pub(crate) fn kept_for_arrival(&self, bytes: usize) -> Option<LargeLease> {
+    /// has room. The memory is charged, and registered if the peer may be granted it, or the message
+    /// `is_offered` and is to be read. This costs no system call.
+    pub(crate) fn kept_for_arrival(&self, bytes: usize, is_offered: bool) -> Option<LargeLease> {
         let rdma_port = self.frame_path.granting_port();
         let pool = match &rdma_port {
             Some(_) => &self.node.granted_pool,
@@ -85,21 +85,33 @@ impl SessionShared {
         let mut lease = pool.take_kept(bytes)?;
         if let Some(rdma_port) = rdma_port {
             rdma_port.granted_memory(&lease, bytes)?;
+        } else if is_offered {
+            self.message_target(&lease, bytes)?;
         }
         lease.charge_to(self.node.memory.claim(bytes as u64)?);
         Some(lease)
     }
 
-    /// Leases memory for a message that is to arrive. Memory that the peer's device may write to is
-    /// mapped, registered and charged as a whole, within half of the budget. Otherwise the lease
-    /// consists of addresses only, which get memory as the message comes. This takes long, so it
-    /// runs outside the turn.
-    pub(crate) fn lease_for_arrival(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
-        if let Some(rdma_port) = self.frame_path.granting_port()
+    /// Leases memory for a message that is to arrive. Memory that a device writes to, the peer's, or
+    /// this node's if the message `is_offered`, is mapped, registered and charged as a whole, within
+    /// half of the budget. Otherwise the lease consists of addresses only, which get memory as the
+    /// message comes. This takes long, so it runs outside the turn.
+    pub(crate) fn lease_for_arrival(
+        &self,
+        bytes: usize,
+        is_offered: bool,
+    ) -> Result<LargeLease, MemoryError> {
+        let granting = self.frame_path.granting_port();
+        let reading = self.frame_path.live_port().filter(|_| is_offered);
+        if let Some(rdma_port) = granting.as_ref().or(reading.as_ref())
             && let Some(claim) = self.node.memory.half().claim(bytes as u64)
         {
-            let mut lease = self.node.granted_pool.take(bytes)?;
-            match rdma_port.register_grant(&mut lease, bytes) {
+            let (pool, register): (_, fn(&RdmaPort, &mut LargeLease, usize) -> _) = match granting {
+                Some(_) => (&self.node.granted_pool, RdmaPort::register_grant),
+                None => (self.large_pool(), RdmaPort::register_message),
+            };
+            let mut lease = pool.take(bytes)?;
+            match register(rdma_port, &mut lease, bytes) {
                 Ok(()) => {
                     lease.charge_to(claim);
                     return Ok(lease);
@@ -107,7 +119,7 @@ impl SessionShared {
                 Err(error) => tracing::debug!(
                     peer = %self.peer_in_log(),
                     %error,
-                    "a large message comes in chunks: its memory cannot be granted"
+                    "a large message comes in chunks: its memory cannot be registered"
                 ),
             }
         }
@@ -151,6 +163,16 @@ impl SessionShared {
         self.frame_path
             .granting_port()?
             .granted_memory(lease, bytes)
+    }
+
+    /// Returns the registration of memory into which a message of `bytes` can be read; `None` if it
+    /// cannot.
+    pub(crate) fn message_target(
+        &self,
+        lease: &LargeLease,
+        bytes: usize,
+    ) -> Option<Arc<RegisteredMessage>> {
+        self.frame_path.live_port()?.message_target(lease, bytes)
     }
 
     pub(crate) fn ring_arena(&self) -> &RingArena {

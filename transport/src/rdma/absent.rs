@@ -58,6 +58,7 @@ never_called! { RdmaPort:
     fn registered_ring(&self, &RingLease) -> Option<Arc<RegisteredRing>>;
     fn register_file(&self, &MappedBytes) -> Result<Option<Arc<RegisteredMessage>>, MemoryError>;
     fn file_to_send(&self, &MappedBytes, Option<Arc<RegisteredMessage>>) -> Option<Arc<RegisteredMessage>>;
+    fn message_target(&self, &LargeLease, usize) -> Option<Arc<RegisteredMessage>>;
     fn registered_message(&self, &LargeLease) -> Option<Arc<RegisteredMessage>>;
     fn ring_to_send(&self, &RingLease, Option<Arc<RegisteredRing>>) -> Result<Arc<RegisteredRing>, MemoryError>;
     fn message_to_send(&self, &LargeLease, usize, Option<Arc<RegisteredMessage>>) -> Result<Arc<RegisteredMessage>, MemoryError>;

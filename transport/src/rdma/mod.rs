@@ -9,6 +9,7 @@ mod device_memory;
 mod landing_place;
 #[cfg(any(test, feature = "fake-device"))]
 mod mask_settings;
+mod offer_windows;
 mod overdue;
 mod pair_endpoint;
 mod pending_pairs;
@@ -26,6 +27,7 @@ pub(crate) use device_memory::DeviceMapping;
 pub(crate) use landing_place::LandingPlace;
 #[cfg(any(test, feature = "fake-device"))]
 pub use mask_settings::settings_of;
+pub(crate) use offer_windows::OfferWindows;
 pub use pair_endpoint::PairEndpoint;
 pub(crate) use port_counters::PortCounts;
 pub use port_error::PortError;

@@ -3,7 +3,7 @@
 
 use ibex_protocol::framing::LEAST_BUFFER_BYTES;
 
-use ibex_verbs::{RemoteEndpoint, VerbsError};
+use ibex_verbs::{ReadLimits, RemoteEndpoint, VerbsError};
 
 use super::port_error::PortError;
 
@@ -24,6 +24,9 @@ pub struct PairEndpoint {
     pub max_receive_entries: u16,
     /// True if the end accepts immediate data and makes writes with it.
     pub immediate: bool,
+    /// The reads of large messages that the end makes at a time, and those of the peer that it
+    /// serves; 0 if it makes or serves none.
+    pub reads: ReadLimits,
 }
 
 impl PairEndpoint {

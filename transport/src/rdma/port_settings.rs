@@ -55,6 +55,10 @@ pub struct PortSettings {
     /// Writes carry immediate data. Default: the result of a test, which is made if memory is
     /// granted.
     pub immediate: Option<bool>,
+    /// Large messages of peers that are granted no memory are read from the peer's memory, and theirs
+    /// from this node's, if the devices can. Default: on hardware that passes a test. A peer that
+    /// invalidates the window through which it may read can make a kernel with soft-RoCE panic.
+    pub reads_large: Option<bool>,
     /// All sessions share one receive queue, if the device supports that. Otherwise each session
     /// has its own, which costs memory. Default: true.
     pub shared_receives: bool,
@@ -88,6 +92,7 @@ impl Default for PortSettings {
             grants_memory: false,
             landing_blocks: 1024,
             immediate: None,
+            reads_large: None,
             shared_receives: true,
             completion_polling: None,
             completion_vector: 0,

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use ibex_protocol::{framing::Carriage, signal_cadence::INTERVAL};
 use ibex_ring::memory::{Mapping, MemoryUse};
 use ibex_verbs::{
-    FirstSequence, LocalPort, MemoryRegion, ProtectionDomain, QueuePair, RegionAccess, VerbsError,
+    FirstSequence, LocalPort, MemoryRegion, ProtectionDomain, QueuePair, ReadLimits, RegionAccess,
+    VerbsError,
 };
 
 use super::{
     arrival_buffers::ArrivalBuffers,
     device_memory::DeviceMapping,
+    offer_windows::OfferWindows,
     pair_endpoint::PairEndpoint,
     pending_pairs::ListedPair,
     port_settings::PortSettings,
@@ -38,6 +40,8 @@ pub struct PreparedPair {
     dialed: bool,
     /// The peer may be granted memory to write to.
     pub(super) grants_memory: bool,
+    /// The windows through which the peer may read large messages.
+    pub(crate) windows: OfferWindows,
 }
 
 /// Memory of each session for the heads of frames that are not inline: enough for a full send queue
@@ -99,6 +103,7 @@ impl PreparedPair {
             theirs: None,
             dialed,
             grants_memory: false,
+            windows: OfferWindows::default(),
         })
     }
 
@@ -115,6 +120,21 @@ impl PreparedPair {
             max_receive_entries: 1,
             // A write with immediate data has two pieces: the head of the block and the message.
             immediate: self.permit.rdma_port.has_immediate() && pieces(&self.pair, settings) > 1,
+            reads: self.own_reads(),
+        }
+    }
+
+    /// Returns the reads that this end makes and serves, as far as it knows: a peer that is granted
+    /// memory writes its messages.
+    fn own_reads(&self) -> ReadLimits {
+        let limits = self.pair.read_limits();
+        let reads = self.permit.rdma_port.reads_large() && !self.grants_memory;
+        ReadLimits {
+            depth: if reads { limits.depth } else { 0 },
+            resources: match self.windows.is_empty() {
+                true => 0,
+                false => limits.resources,
+            },
         }
     }
 
@@ -126,6 +146,9 @@ impl PreparedPair {
     /// then.
     pub fn connect(&mut self, theirs: &PairEndpoint) -> Result<(), VerbsError> {
         theirs.check()?;
+        if self.permit.rdma_port.reads_large() {
+            self.pair.set_peer_read_limits(theirs.reads);
+        }
         self.pair.connect(self.first, self.local, theirs.pair)?;
         self.theirs = Some(*theirs);
         Ok(())
@@ -164,6 +187,17 @@ impl PreparedPair {
     /// Returns whether writes between the two ends carry immediate data.
     pub(crate) fn immediate(&self) -> bool {
         self.endpoint().immediate && self.theirs.is_some_and(|theirs| theirs.immediate)
+    }
+
+    /// Returns the reads of large messages that this end makes at a time, and those of the peer that
+    /// it serves.
+    pub(crate) fn reads(&self) -> ReadLimits {
+        let none = ReadLimits {
+            depth: 0,
+            resources: 0,
+        };
+        let theirs = self.theirs.map_or(none, |theirs| theirs.reads);
+        self.own_reads().with_peer(theirs)
     }
 
     /// Returns the number of buffers that the peer lets this end fill; `None` before the queue pair

@@ -33,6 +33,7 @@ pub(crate) use standing::PortNews;
 use standing::Standing;
 
 use super::{
+    offer_windows::OfferWindows,
     pending_pairs::PendingPairs,
     port_counters::{PortCounts, RdmaPortCounters},
     port_error::PortError,
@@ -70,6 +71,10 @@ pub struct RdmaPort {
     pub(super) landings: AtomicU32,
     /// Writes of this RDMA port can carry immediate data.
     has_immediate: bool,
+    /// Large messages are read, where the peer offers its memory.
+    reads_large: bool,
+    /// Peers may read large messages through windows.
+    has_windows: bool,
     /// Queue pairs that wait for their last completion.
     draining_pairs: AtomicU32,
     /// True if a destroyed queue pair may have kept some of the shared receives.
@@ -97,6 +102,9 @@ struct Opened {
 /// Pieces of one send: a head, and records that may lie over a ring's seam. If a device takes fewer
 /// pieces, the bytes are first copied together.
 pub(crate) const SEND_ENTRIES: u32 = 3;
+/// Most reads of a session that are under way at a time, and most of the peer's: one that moves, and
+/// those behind it, so that the wire never waits for this end.
+const READS: u8 = 3;
 /// Most sends that are posted with one doorbell.
 pub(crate) const SEND_BATCH: usize = 32;
 
@@ -243,16 +251,27 @@ impl RdmaPort {
             device,
         } = self.opened()?;
         let local = local_port(&device, self.port, &self.gid, self.partition_key)?;
-        let builder = match grants_memory {
-            true => builder.remote_access(RegionAccess::REMOTE_WRITE),
-            false => builder,
-        };
-        let builder = builder.pkey_index(local.partition.index);
-        let pair = builder.build(self.port, self.settings.connection)?;
+        let windows = OfferWindows::make(self);
+        let mut access = RegionAccess::SEND;
+        if grants_memory {
+            access = access.and(RegionAccess::REMOTE_WRITE);
+        }
+        if !windows.is_empty() {
+            access = access.and(RegionAccess::REMOTE_READ);
+        }
+        let builder = builder
+            .remote_access(access)
+            .pkey_index(local.partition.index);
+        let mut connection = self.settings.connection;
+        if self.reads_large {
+            connection = connection.read_depth(READS).read_resources(READS);
+        }
+        let pair = builder.build(self.port, connection)?;
         let first = FirstSequence::from_random(RandomState::new().hash_one(pair.number()) as u32);
         let ticket = self.pending_pairs.list(pair.number());
         let mut prepared = PreparedPair::new(permit, &domain, pair, ticket, first, local, dialed)?;
         prepared.grants_memory = grants_memory;
+        prepared.windows = windows;
         Ok(prepared)
     }
 
@@ -280,6 +299,11 @@ impl RdmaPort {
     #[must_use]
     pub fn max_sessions(&self) -> u32 {
         self.max_sessions
+    }
+
+    /// Returns whether large messages are read, where the peer offers its memory.
+    pub(super) fn reads_large(&self) -> bool {
+        self.reads_large
     }
 
     /// Returns the number of sends that one session may have outstanding.

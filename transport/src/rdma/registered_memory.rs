@@ -1,8 +1,9 @@
 //! Memory that senders encode into, or that peers write large messages to, registered for an RDMA
 //! port. The registration is attached to the memory, so that repeated leases need only one.
 //!
-//! Peers have no rights to memory to send from. A peer keeps the key to memory that it was granted
-//! once, so such memory is leased only to be granted again.
+//! The registration of memory to send from gives peers no rights. A peer reads a large message there
+//! through a [window](super::offer_windows), which is bound to that message alone. A peer keeps the
+//! key to memory that it was granted once, so such memory is leased only to be granted again.
 //!
 //! Only one of a ring's two windows is registered. Locked memory is counted for each registration,
 //! so registering both would cost twice the ring. A device that can send a record over the seam as
@@ -16,7 +17,8 @@ use std::sync::Arc;
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
 use ibex_ring::memory::{Attachments, LargeLease, MappedBytes, Mapping, RingLease};
 use ibex_verbs::{
-    DeviceMemory, MemoryRegion, ProtectionDomain, RegionAccess, ScatterEntry, VerbsError,
+    DeviceMemory, MemoryRegion, ProtectionDomain, RegionAccess, ScatterEntry, TargetEntry,
+    VerbsError,
 };
 
 use super::device_memory::DeviceRing;
@@ -86,31 +88,25 @@ impl RegisteredRing {
 #[derive(Debug)]
 pub struct LargeRegion<U> {
     rdma_port: u64,
-    region: MemoryRegion<Beginning>,
+    /// Windows that are bound to it keep it.
+    region: Arc<MemoryRegion<Beginning>>,
     used: PhantomData<U>,
 }
 
 /// The purpose of a large buffer's registration.
-pub trait LargeUse: fmt::Debug + Send + Sync + 'static {
-    /// The rights of the device and of peers to the memory.
-    const ACCESS: RegionAccess;
-}
+pub trait LargeUse: fmt::Debug + Send + Sync + 'static {}
 
-/// Use for memory that the RDMA port's queue pairs send from.
+/// Use for memory that the RDMA port's queue pairs send from, or read the peer's messages into.
 #[derive(Debug)]
 pub enum Sent {}
 
-impl LargeUse for Sent {
-    const ACCESS: RegionAccess = RegionAccess::SEND;
-}
+impl LargeUse for Sent {}
 
 /// Use for memory that peers write to once it is granted to them.
 #[derive(Debug)]
 pub enum Granted {}
 
-impl LargeUse for Granted {
-    const ACCESS: RegionAccess = RegionAccess::REMOTE_WRITE;
-}
+impl LargeUse for Granted {}
 
 /// A large message that an RDMA port's queue pairs send from.
 pub type RegisteredMessage = LargeRegion<Sent>;
@@ -125,7 +121,7 @@ struct RefusedFile {
 
 /// The part of a large buffer that messages have used. The rest has no pages.
 #[derive(Debug)]
-struct Beginning {
+pub(crate) struct Beginning {
     memory: Arc<Mapping>,
     bytes: usize,
 }
@@ -163,6 +159,7 @@ impl<U: LargeUse> LargeRegion<U> {
         domain: &ProtectionDomain,
         lease: &mut LargeLease,
         bytes: usize,
+        access: RegionAccess,
     ) -> Result<Arc<Self>, VerbsError> {
         if let Some(registered) = Self::of(rdma_port, lease.attachments())
             && registered.region.bytes() >= bytes
@@ -173,7 +170,7 @@ impl<U: LargeUse> LargeRegion<U> {
         attachments.detach(|registered: &Self| {
             registered.rdma_port == rdma_port || !registered.region.is_registered()
         });
-        let registered = Self::register(rdma_port, domain, lease.memory(), bytes)?;
+        let registered = Self::register(rdma_port, domain, lease.memory(), bytes, access)?;
         Ok(lease.attachments_mut().attach(registered))
     }
 
@@ -183,10 +180,11 @@ impl<U: LargeUse> LargeRegion<U> {
         domain: &ProtectionDomain,
         memory: &Arc<Mapping>,
         bytes: usize,
+        access: RegionAccess,
     ) -> Result<Self, VerbsError> {
         Ok(Self {
             rdma_port,
-            region: Beginning::register(domain, memory, bytes, U::ACCESS)?,
+            region: Arc::new(Beginning::register(domain, memory, bytes, access)?),
             used: PhantomData,
         })
     }
@@ -209,6 +207,7 @@ impl RegisteredMessage {
         rdma_port: u64,
         domain: &ProtectionDomain,
         file: &MappedBytes,
+        access: RegionAccess,
     ) -> Result<Option<Arc<Self>>, VerbsError> {
         let bytes = file.memory().bytes();
         let attachments = file.attachments();
@@ -219,7 +218,7 @@ impl RegisteredMessage {
         }
         drop(attachments);
         file.memory().keep_from_children();
-        let registered = Self::register(rdma_port, domain, file.memory(), bytes);
+        let registered = Self::register(rdma_port, domain, file.memory(), bytes, access);
         let mut attachments = file.attachments();
         let registered = registered.inspect_err(|_| {
             attachments.attach(RefusedFile { rdma_port });
@@ -234,6 +233,16 @@ impl RegisteredMessage {
     #[must_use]
     pub fn piece(&self, range: Range<usize>) -> ScatterEntry<'_> {
         self.region.entry(range)
+    }
+
+    /// Returns a part of the buffer as the target of a read.
+    pub(crate) fn target(&self, range: Range<usize>) -> TargetEntry<'_> {
+        self.region.target(range)
+    }
+
+    /// Returns the registration, to bind a window to.
+    pub(super) fn region(&self) -> &Arc<MemoryRegion<Beginning>> {
+        &self.region
     }
 }
 

@@ -81,8 +81,12 @@ impl MemoryWanted {
             return;
         }
         match purpose {
-            MemoryPurpose::Large { sequence, length } => {
-                let memory = session.lease_for_arrival(length as usize);
+            MemoryPurpose::Large {
+                sequence,
+                length,
+                is_offered,
+            } => {
+                let memory = session.lease_for_arrival(length as usize, is_offered);
                 session.requests.on_link(|link, _| {
                     let core = &mut link.core;
                     let receivers = &mut core.ends.receivers;

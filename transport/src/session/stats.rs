@@ -28,7 +28,7 @@ pub struct SessionStats {
     pub control_bytes_received: u64,
     /// Message bytes that were copied after they arrived: frames cut by the end of an arrival
     /// block, and small frames of a channel that holds old ones. Over verbs they also include large
-    /// messages of a peer that is granted no memory, and frames that arrived when messages held all
+    /// messages that came in chunks, and frames that arrived when messages held all
     /// spare receive buffers.
     pub bytes_copied: u64,
     /// System calls that wrote bytes.
@@ -57,10 +57,11 @@ pub struct SessionStats {
     pub landings_sent: u64,
     /// Messages that the peer wrote into blocks of this node, where they are read in place (verbs).
     pub landed: u64,
-    /// Large messages that were written into memory that the peer granted (verbs).
+    /// Large messages that were written into memory that the peer granted, or that the peer read from
+    /// this node's memory (verbs).
     pub rendezvous_sent: u64,
-    /// Large messages that the peer wrote into memory of this node, where they are read in place
-    /// (verbs).
+    /// Large messages that the peer wrote into memory of this node, or that this node read from the
+    /// peer's memory. The program reads them in place (verbs).
     pub rendezvous_received: u64,
     /// Requests posted to the send queue (verbs).
     pub work_requests: u64,

@@ -147,6 +147,10 @@ impl Wire for AnyWire {
         forward!(self, wire => wire.done(), u64::MAX)
     }
 
+    fn revoke_unsent(&mut self, session: &Session) {
+        forward!(self, wire => wire.revoke_unsent(session), ());
+    }
+
     #[inline]
     fn is_blocked(&self) -> bool {
         forward!(self, wire => wire.is_blocked(), true)

@@ -50,6 +50,8 @@ pub(crate) use socket::WireSocket;
 pub(crate) use tools::Tools;
 pub(crate) use turn_share::PASSED_PER_TURN;
 
+#[cfg(any(test, feature = "verbs"))]
+use crate::rdma::RegisteredMessage;
 use crate::session::{EndCause, SessionCounters};
 
 /// Moves the frames of one session between its core and the peer.
@@ -107,6 +109,9 @@ pub(crate) trait Wire {
     fn done(&self) -> u64 {
         u64::MAX
     }
+
+    /// Takes from the peer the right to read the memory of messages that are no longer sent.
+    fn revoke_unsent(&mut self, _session: &Session) {}
 
     /// Returns whether the last turn found that due frames wait for credit or room, whose arrival
     /// wakes a sleeping thread.
@@ -227,6 +232,11 @@ pub(crate) trait Frames {
     /// Notes that a chunk is in frame `number`. Returns whether it was its message's last chunk.
     fn went(&mut self, end: u32, chunk: Chunk, number: u64) -> bool;
 
+    /// Notes that the peer has read a message, and that the wire does not need it any more after
+    /// request `number`.
+    #[cfg(any(test, feature = "verbs"))]
+    fn taken(&mut self, end: u32, whole: Chunk, number: u64);
+
     /// Notes that the wire does not need the bytes of frames up to `frame` any more.
     fn gone(&mut self, frame: u64);
 
@@ -247,6 +257,10 @@ pub(crate) trait Frames {
     /// Returns the destination of `bytes` at `offset` of a large message; `None` if they are no
     /// longer wanted.
     fn place(&self, end: u32, sequence: u64, offset: u64, bytes: usize) -> Option<NonNull<u8>>;
+
+    /// Returns the registered memory that a large message is read into.
+    #[cfg(any(test, feature = "verbs"))]
+    fn target(&self, end: u32, sequence: u64) -> Option<&Arc<RegisteredMessage>>;
 
     /// Returns the block of this index that the peer was granted ahead.
     fn block(&self, index: u16) -> Option<&Arc<GrantedBlock>>;

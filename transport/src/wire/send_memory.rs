@@ -1,5 +1,7 @@
 //! Memory that a session sends from, with the registration that its wire needs.
 
+#[cfg(any(test, feature = "verbs"))]
+use std::ops::Range;
 use std::{mem, ptr::NonNull, sync::Arc};
 
 use ibex_protocol::transfer::rendezvous::Chunk;
@@ -158,6 +160,13 @@ impl MessageMemory {
             self.registered = Some(registered);
         }
         Ok(())
+    }
+
+    /// Returns the registration of the message, and where the message lies in it.
+    #[cfg(any(test, feature = "verbs"))]
+    pub(super) fn registered(&self) -> Option<(&RegisteredMessage, Range<usize>)> {
+        let start = self.bytes.offset();
+        Some((self.registered.as_deref()?, start..start + self.length))
     }
 
     /// Returns a chunk of the message as a piece for a device; `None` if it is not registered.

@@ -32,6 +32,7 @@ pub(crate) fn config() -> SessionConfig {
             peer_credit: CREDIT,
             writes: true,
             immediate: true,
+            ..WireTerms::STREAM
         },
         dialed: false,
         max_channels: MAX_CHANNELS,

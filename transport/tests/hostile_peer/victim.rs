@@ -154,6 +154,7 @@ impl Victim {
                     end,
                     sequence,
                     length,
+                    ..
                 } => {
                     assert!((1..=LIMIT).contains(&length));
                     let large = &mut self.receivers[end as usize - 2].large;

@@ -148,8 +148,8 @@ pub use memory::{
     remote_address::{RemoteAddress, RemoteKey},
     scatter_entry::{ScatterEntry, TargetEntry},
 };
-pub use probe::immediate::carries_immediate;
 pub use probe::polling::{CompletionPolling, PollingChoice, PollingWish, ProbeFailure};
+pub use probe::{immediate::carries_immediate, window::reads_by_window};
 #[doc(no_inline)]
 pub use provider::{
     AtomicSupport, DeviceAttributes, NodeType, QueriedPair, SharedReceiveAttributes, WindowKind,

@@ -53,6 +53,10 @@ enum Place {
         address: u64,
         is_first: bool,
     },
+    /// The large message of the oldest read.
+    Read {
+        offset: u64,
+    },
 }
 
 /// Bytes to send.
@@ -170,6 +174,9 @@ impl Node {
     }
 
     fn build_frame(&mut self) -> Checked<bool> {
+        if self.do_offers_and_reads()? {
+            return Ok(true);
+        }
         let Outbound {
             bytes: out,
             landing,
@@ -341,7 +348,10 @@ impl Node {
             return Ok(true);
         }
         let bytes = self.inbound.unparsed();
-        if bytes.starts_with(&WRITE.to_le_bytes()) {
+        if bytes
+            .first_chunk()
+            .is_some_and(|word| u64::from_le_bytes(*word) >= FIRST_MARK)
+        {
             return Ok(false);
         }
         let header = FrameHeader::parse(bytes).map_err(|error| error.to_string())?;
@@ -447,11 +457,16 @@ impl Node {
         let bytes = self.inbound.unparsed().first_chunk::<WRITE_HEAD_BYTES>()?;
         let (words, _) = bytes.as_chunks::<8>();
         let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
-        words.next().filter(|mark| *mark == WRITE)?;
+        let mark = words.next().filter(|mark| *mark >= FIRST_MARK)?;
         let mut word = || words.next().unwrap_or_default();
         let (address, sequence, offset, left) = (word(), word(), word(), word() as usize);
         self.inbound.consume(WRITE_HEAD_BYTES);
+        if mark == READ {
+            self.reading.asked(address, offset, sequence as usize);
+        }
         let place = match offset {
+            _ if mark == READ => Place::Nowhere,
+            _ if mark == ANSWER => Place::Read { offset },
             BLOCK => Place::Block {
                 address,
                 is_first: true,
@@ -532,6 +547,11 @@ impl Node {
                 self.landings.place(*address, bytes, *is_first)?;
                 *is_first = false;
             }
+            Place::Read { offset } if here > 0 => {
+                let bytes = bytes.to_vec();
+                self.take_read(*offset, &bytes, here == chunk.left, ledger)?;
+                *offset += here as u64;
+            }
             _ => {}
         }
         self.inbound.consume(here);
@@ -553,6 +573,18 @@ impl Node {
     pub(crate) fn is_flushed(&self) -> bool {
         self.outbound.bytes.is_empty()
     }
+
+    /// Appends a request to read, or the answer to one.
+    pub(super) fn put(&mut self, words: [u64; 4], bytes: &[u8]) {
+        let Outbound {
+            bytes: out,
+            landing,
+            ..
+        } = &mut self.outbound;
+        let start = out.len();
+        write(words, bytes, out);
+        *landing = (*landing + out.len() - start) % BLOCK_ALIGNMENT;
+    }
 }
 
 /// Appends a write to the outgoing bytes.
@@ -566,6 +598,12 @@ fn write(words: [u64; 4], bytes: &[u8], out: &mut Vec<u8>) {
 
 /// The first word of a write on the simulated wire; as the head of a frame it would be malformed.
 const WRITE: u64 = u64::MAX;
+/// The first word of a read: address, length and offset follow.
+pub(super) const READ: u64 = u64::MAX - 1;
+/// The first word of the answer to a read.
+pub(super) const ANSWER: u64 = u64::MAX - 2;
+/// No other word begins with as many ones.
+const FIRST_MARK: u64 = ANSWER;
 /// The offset that marks a write to a block.
 const BLOCK: u64 = u64::MAX;
 /// Bytes of a write's head: the mark, address, sequence, offset and length.

@@ -82,6 +82,23 @@ pub enum Control {
         /// The granted memory.
         memory: RemoteMemory,
     },
+    /// Offers the sender's memory of an announced large message, which the receiver's device is to
+    /// read.
+    Offer {
+        /// The sending end.
+        channel: u32,
+        /// The message's sequence.
+        sequence: u64,
+        /// The memory; `None` if the message waits for a grant, as others do.
+        memory: Option<RemoteMemory>,
+    },
+    /// The receiver has read an offered message.
+    Taken {
+        /// The sending end.
+        channel: u32,
+        /// The message's sequence.
+        sequence: u64,
+    },
     /// Memory of the receiving end's is there for medium-sized messages to come.
     GrantLanding {
         /// The sending end.
@@ -198,6 +215,9 @@ const QUERY: u8 = 15;
 const DAMAGED: u8 = 16;
 const DRAINING: u8 = 17;
 const ENDED: u8 = 18;
+const OFFER: u8 = 19;
+const NO_OFFER: u8 = 20;
+const TAKEN: u8 = 21;
 
 impl Control {
     /// Appends the message to `out`.
@@ -249,6 +269,23 @@ impl Control {
                 writer.u32(*channel);
                 writer.u64s([*sequence]);
                 writer.memory(memory);
+            }
+            Control::Offer {
+                channel,
+                sequence,
+                memory,
+            } => {
+                let mut writer = writer.begin(memory.map_or(NO_OFFER, |_| OFFER));
+                writer.u32(*channel);
+                writer.u64s([*sequence]);
+                if let Some(memory) = memory {
+                    writer.memory(memory);
+                }
+            }
+            Control::Taken { channel, sequence } => {
+                let mut writer = writer.begin(TAKEN);
+                writer.u32(*channel);
+                writer.u64s([*sequence]);
             }
             Control::GrantLanding {
                 channel,
@@ -339,6 +376,20 @@ impl Control {
                 channel: reader.end()?,
                 sequence: reader.u64()?,
                 memory: reader.memory()?,
+            },
+            OFFER => Control::Offer {
+                channel: reader.end()?,
+                sequence: reader.u64()?,
+                memory: Some(reader.memory()?),
+            },
+            NO_OFFER => Control::Offer {
+                channel: reader.end()?,
+                sequence: reader.u64()?,
+                memory: None,
+            },
+            TAKEN => Control::Taken {
+                channel: reader.end()?,
+                sequence: reader.u64()?,
             },
             GRANT_LANDING => Control::GrantLanding {
                 channel: reader.end()?,

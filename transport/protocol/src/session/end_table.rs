@@ -18,7 +18,7 @@ mod tests;
 mod turns;
 
 use super::{
-    CannotOpen, DataPath, PeerMisbehaved, SessionEvent, receive_channel::ReceiveChannel,
+    CannotOpen, DataPath, PeerMisbehaved, SessionEvent, WireTerms, receive_channel::ReceiveChannel,
     send_channel::SendChannel,
 };
 use crate::{
@@ -359,6 +359,21 @@ impl EndTable {
         }
     }
 
+    /// Returns how many messages of sending end `end` have arrived, as the peer has said.
+    #[must_use]
+    pub fn received(&self, end: u32) -> u64 {
+        match self.entries.get(end).map(|end| &end.state) {
+            Some(EndChannel::Sender(channel)) => channel.counters.received,
+            _ => 0,
+        }
+    }
+
+    /// Returns whether pieces of receiving end `end`'s messages are being read.
+    pub(super) fn is_reading(&self, end: u32) -> bool {
+        self.receiver(end)
+            .is_some_and(|channel| channel.large.is_reading())
+    }
+
     /// Returns whether messages are on their way, as far as this side knows: they were sent and the
     /// peer has not said that they arrived, or a large one is here in part.
     #[must_use]
@@ -382,7 +397,10 @@ impl EndTable {
                     channel.queued = true;
                     channel.grants_are_over();
                 }
-                EndChannel::Receiver(Some(channel)) => channel.queued = false,
+                EndChannel::Receiver(Some(channel)) => {
+                    channel.queued = false;
+                    channel.large.offers_are_over();
+                }
                 EndChannel::Receiver(None) => {}
             }
         }
@@ -403,7 +421,7 @@ impl EndTable {
     pub(super) fn list_known(
         &mut self,
         path: DataPath,
-        writes: bool,
+        wires: &WireTerms,
         control: &mut VecDeque<Control>,
         events: &mut VecDeque<SessionEvent>,
     ) {
@@ -417,7 +435,7 @@ impl EndTable {
                 continue;
             };
             let receiver = entry.state.framed_receiver(path).map(|channel| {
-                channel.large.begin_anew(writes);
+                channel.large.begin_anew(wires.writes, wires.reads > 0);
                 let counters = channel.tell();
                 events.push_back(SessionEvent::Told { end, counters });
                 channel.known()

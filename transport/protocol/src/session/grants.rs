@@ -1,11 +1,13 @@
 //! Large messages of a session, and the memory that each end grants the other for them.
 
 #[cfg(doc)]
+use super::super::transfer::rendezvous::OfferStep;
+#[cfg(doc)]
 use super::Landings;
-use super::{EndChannel, LocalEnd, Session};
+use super::{Arrival, EndChannel, LocalEnd, PeerMisbehaved, Session, SessionEvent};
 use crate::{
-    format::control::Control,
-    transfer::rendezvous::{RemoteMemory, Way},
+    format::control::{CloseReason, Control, Role},
+    transfer::rendezvous::{Chunk, RemoteMemory, Way},
 };
 
 impl Session {
@@ -52,6 +54,24 @@ impl Session {
         self.grant_by(end, sequence, Way::Memory(memory), memory.bytes());
     }
 
+    /// Lets large message `sequence` of receiving end `end` be read into memory that is there for
+    /// all of it. Returns false if the peer does not offer it, or no longer: it is to be granted. The
+    /// memory is the device's until the message is complete, or no read can be under way any more:
+    /// the [end](super::SessionEvent::Forgotten) or the wires are gone. Poll
+    /// [reads](super::EndTable::poll_read) afterwards.
+    pub fn read_large(&mut self, end: u32, sequence: u64, bytes: u64) -> bool {
+        let channel = self.ends.receiver_mut(end);
+        let is_read = channel.is_some_and(|channel| {
+            channel.large.is_readable(sequence)
+                && channel.large.grant(sequence, Way::Read, bytes).is_some()
+        });
+        if is_read {
+            self.ends.turns.reads_of(end);
+            self.outgoing.has_errands = true;
+        }
+        is_read
+    }
+
     fn grant_by(&mut self, end: u32, sequence: u64, way: Way, bytes: u64) {
         let Some(entry) = self.ends.entries.get_mut(end) else {
             return;
@@ -59,8 +79,117 @@ impl Session {
         let channel = entry.peer.unwrap_or_default();
         if let EndChannel::Receiver(Some(receiver)) = &mut entry.state
             && receiver.large.grant(sequence, way, bytes).is_some()
+            // With the offer, what was granted is said.
+            && !receiver.large.awaits_offer(sequence)
+            && let Some(control) = way.control(channel, sequence, bytes)
         {
-            self.outgoing.say(way.control(channel, sequence, bytes));
+            self.outgoing.say(control);
+        }
+    }
+
+    /// Says that the peer may read large message `sequence` of sending end `end` in this memory,
+    /// which it may until the offer is [revoked](OfferStep::Revoke); or that it may not.
+    pub fn offer(&mut self, end: u32, sequence: u64, memory: Option<RemoteMemory>) {
+        let channel = self.ends.sender_mut(end);
+        if channel.is_some_and(|channel| channel.large.offer(sequence, memory).is_some()) {
+            self.outgoing.say(Control::Offer {
+                channel: end,
+                sequence,
+                memory,
+            });
+        }
+    }
+
+    /// Takes in the peer's offer of a large message, or that there is none.
+    pub(super) fn handle_offer(
+        &mut self,
+        channel: u32,
+        sequence: u64,
+        memory: Option<RemoteMemory>,
+    ) -> Result<(), PeerMisbehaved> {
+        let Some((end, receiver)) = self.ends.addressee(channel)? else {
+            return Ok(());
+        };
+        if let (Some(length), Some(memory)) = (receiver.large.length_to_offer(sequence), memory)
+            && memory.bytes() != length
+        {
+            return Err(PeerMisbehaved::OfferedLength {
+                sequence,
+                length,
+                offered: memory.bytes(),
+            });
+        }
+        let offered = receiver.large.offer(sequence, memory);
+        let offered = offered.ok_or(PeerMisbehaved::UnwantedOffer { sequence })?;
+        if offered.is_new {
+            self.events.push_back(SessionEvent::LargeAnnounced {
+                end,
+                sequence,
+                length: offered.length,
+                is_offered: memory.is_some(),
+            });
+        }
+        if let Some((way, bytes)) = offered.granted
+            && let Some(grant) = way.control(channel, sequence, bytes)
+        {
+            self.outgoing.say(grant);
+        }
+        Ok(())
+    }
+
+    /// Takes in that a piece is here which was [read](super::EndTable::poll_read), the oldest of
+    /// those. The last piece of a message is followed by
+    /// [`handle_large_complete`](Self::handle_large_complete).
+    pub fn handle_read(&mut self, end: u32, chunk: Chunk) -> Arrival {
+        self.ends.turns.reads_under_way -= 1;
+        self.outgoing.has_errands = true;
+        let Some(LocalEnd {
+            closed_here,
+            closing,
+            state: EndChannel::Receiver(Some(channel)),
+            ..
+        }) = self.ends.entries.get_mut(end)
+        else {
+            return Arrival::Unwanted;
+        };
+        let complete = channel.large.read(chunk);
+        if !*closed_here {
+            return Arrival::Chunk {
+                end,
+                chunk,
+                complete,
+            };
+        }
+        if !channel.large.is_reading()
+            && let Some((_, reason)) = *closing
+        {
+            self.say_receiver_closed(end, reason);
+        }
+        Arrival::Unwanted
+    }
+
+    /// Says that a receiving end was closed. It is said when nothing of the end is being read any
+    /// more, since the peer then revokes its offers: a read would fail, and break the wire.
+    pub(super) fn say_receiver_closed(&mut self, end: u32, reason: CloseReason) {
+        self.outgoing.say(Control::Close {
+            end,
+            role: Role::Receiver,
+            reason,
+            final_sequence: 0,
+        });
+    }
+
+    /// Tells the peer that its large message was read.
+    pub(super) fn say_taken(&mut self, end: u32, sequence: u64) {
+        if let Some(LocalEnd {
+            peer: Some(channel),
+            ..
+        }) = self.ends.entries.get(end)
+        {
+            self.outgoing.say(Control::Taken {
+                channel: *channel,
+                sequence,
+            });
         }
     }
 

@@ -157,16 +157,18 @@ impl Session {
             end,
             blocks: &mut self.landings,
             keeps: self.config.resumes,
+            offers: self.config.wires.reads > 0,
         };
         let records = channel.handle_records(header.sequence, body, &mut landing)?;
         let is_urgent = channel.arrival_is_urgent() || channel.owes_news;
         if records.large > 0 {
-            let newest = channel.large.newest(records.large);
+            let untold = channel.large.tell();
             self.events.extend(
-                newest.map(|(sequence, length)| SessionEvent::LargeAnnounced {
+                untold.map(|(sequence, length)| SessionEvent::LargeAnnounced {
                     end,
                     sequence,
                     length,
+                    is_offered: false,
                 }),
             );
         }
@@ -186,10 +188,14 @@ impl Session {
     /// written. Only now is the message received. Call it before the next frame is handled.
     pub fn handle_large_complete(&mut self, end: u32) {
         let resumes = self.config.resumes;
-        if let Some(channel) = self.ends.receiver_mut(end) {
-            channel.large_finished(resumes);
-        }
+        let channel = self.ends.receiver_mut(end);
+        let read = channel.and_then(|channel| channel.large_finished(resumes));
         self.queue_news(end);
+        if let Some(sequence) = read {
+            self.say_taken(end, sequence);
+        }
+        // The next message may have waited for this one.
+        self.ends.turns.reads_of(end);
     }
 
     fn handle_extension(&mut self, extension: &Extension) -> Result<(), PeerMisbehaved> {
@@ -287,6 +293,12 @@ impl Session {
             } => self
                 .ends
                 .handle_grant(channel, sequence, Way::Memory(memory), memory.bytes()),
+            Control::Offer {
+                channel,
+                sequence,
+                memory,
+            } => self.handle_offer(channel, sequence, memory),
+            Control::Taken { channel, sequence } => self.ends.handle_taken(channel, sequence),
             Control::GrantLanding {
                 channel,
                 landing,

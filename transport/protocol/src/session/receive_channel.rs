@@ -68,6 +68,8 @@ pub(super) struct Landing<'a> {
     pub(super) blocks: &'a mut Landings,
     /// The sender keeps a message until it hears that it is there.
     pub(super) keeps: bool,
+    /// The sender offers its memory of large messages.
+    pub(super) offers: bool,
 }
 
 impl ReceiveChannel {
@@ -250,17 +252,19 @@ impl ReceiveChannel {
         if self.large.is_full() {
             return Err(PeerMisbehaved::TooManyLarge { sequence });
         }
-        self.large.announce(sequence, length);
+        self.large.announce(sequence, length, landing.offers);
         Ok(1)
     }
 
     /// Notes that a large message is complete. If the sender `keeps` it, it does so until it is
-    /// told: with the grant of the next large message, or when it asks.
-    pub(super) fn large_finished(&mut self, keeps: bool) {
-        self.large.finish();
+    /// told: with the grant of the next large message, or when it asks. Returns the message's
+    /// sequence if it was read.
+    pub(super) fn large_finished(&mut self, keeps: bool) -> Option<u64> {
+        let read = self.large.finish();
         if keeps {
             self.is_kept_there();
         }
+        read
     }
 
     /// Notes that the next large message has to wait for its grant, so that its sender is told now

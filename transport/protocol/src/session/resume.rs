@@ -44,6 +44,11 @@ pub struct WireTerms {
     pub writes: bool,
     /// A write can announce itself by immediate data, both ways.
     pub immediate: bool,
+    /// This end offers the peer its memory of large messages, or says that it does not.
+    pub offers: bool,
+    /// The pieces of the peer's large messages that this end may read at a time. If there are any,
+    /// the peer offers its memory, or says that it does not.
+    pub reads: u32,
 }
 
 impl WireTerms {
@@ -55,6 +60,8 @@ impl WireTerms {
         peer_credit: 0,
         writes: false,
         immediate: false,
+        offers: false,
+        reads: 0,
     };
 }
 
@@ -100,9 +107,10 @@ impl Session {
         self.credit = SessionCredit::new(wires, self.config.dialed);
         self.landings = Landings::default();
         self.outgoing.resume();
+        self.ends.turns.take_terms(&wires);
         let (control, events) = (&mut self.outgoing.control, &mut self.events);
         let path = self.config.data_path;
-        self.ends.list_known(path, wires.writes, control, events);
+        self.ends.list_known(path, &wires, control, events);
     }
 
     /// Takes in that the peer knows an end of ours.
@@ -257,9 +265,11 @@ impl Resumption<'_> {
             source,
         };
         let moved = channel.handle_counters(&known.counters).map_err(counters)?;
+        let offers = self.ends.turns.offers;
         let replayed = channel
-            .replay(known)
+            .replay(known, offers)
             .ok_or(PeerMisbehaved::KnowsWrongly { end })?;
+        self.ends.turns.offers_of(end);
         if moved {
             let counters = channel.counters;
             self.events
@@ -312,9 +322,18 @@ impl Resumption<'_> {
             EndChannel::Receiver(Some(receiver)) => {
                 let channel = entry.peer.unwrap_or_default();
                 let grants = receiver.large.grants();
-                let grants =
-                    grants.map(|(sequence, way, bytes)| way.control(channel, sequence, bytes));
+                let grants = grants
+                    .filter_map(|(sequence, way, bytes)| way.control(channel, sequence, bytes));
                 self.control.extend(grants);
+                let untold = receiver.large.tell();
+                self.events.extend(
+                    untold.map(|(sequence, length)| SessionEvent::LargeAnnounced {
+                        end,
+                        sequence,
+                        length,
+                        is_offered: false,
+                    }),
+                );
                 self.ends.queue_news(end);
             }
             EndChannel::Receiver(None) => {}

@@ -84,9 +84,11 @@ impl SendChannel {
         Ok(moved)
     }
 
-    /// Accounts for a run of records that goes into a frame.
+    /// Accounts for a run of records that goes into a frame. `offers` says whether the wires carry
+    /// offers. Returns whether one may be due.
     #[inline]
-    pub(super) fn records_went(&mut self, records: u64, bytes: usize) {
+    pub(super) fn records_went(&mut self, records: u64, bytes: usize, offers: bool) -> bool {
+        let mut any = false;
         self.count(records, bytes);
         while let Some(next) = self.unannounced.front().copied() {
             if next.sequence > self.sent {
@@ -99,9 +101,11 @@ impl SendChannel {
                 has_landed: next.landing.is_some(),
             });
             if next.landing.is_none() {
-                self.large.announce(next.sequence, next.length);
+                self.large.announce(next.sequence, next.length, offers);
+                any = offers;
             }
         }
+        any
     }
 
     /// Notes that a large message is about to be published. Returns the block that it goes into, if
@@ -202,7 +206,7 @@ impl SendChannel {
     /// Sends again the records that the receiving end does not have, after its counters were
     /// [handled](Self::handle_counters). Returns how many records these are; `None` if the peer's
     /// claim cannot be true.
-    pub(super) fn replay(&mut self, known: &KnownReceiver) -> Option<u64> {
+    pub(super) fn replay(&mut self, known: &KnownReceiver, offers: bool) -> Option<u64> {
         let &KnownReceiver {
             arrived,
             arrived_position: position,
@@ -232,7 +236,7 @@ impl SendChannel {
             });
         }
         for cut in self.unconfirmed.iter().filter(|one| !one.has_landed) {
-            self.large.announce(cut.sequence, cut.length);
+            self.large.announce(cut.sequence, cut.length, offers);
         }
         Some(replayed)
     }

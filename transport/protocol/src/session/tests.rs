@@ -9,5 +9,6 @@ mod goodbye;
 mod large;
 mod news;
 pub(super) mod peer;
+mod pulling;
 mod records;
 mod resuming;

@@ -179,6 +179,7 @@ impl Session {
         !self.outgoing.is_suspended()
             && (self.outgoing.has_any()
                 || !self.ends.turns.news.is_empty()
+                || self.ends.turns.has_offers_or_reads()
                 || self.credit.has_errand())
     }
 
@@ -186,6 +187,7 @@ impl Session {
     fn goodbye_is_next(&self) -> bool {
         self.outgoing.goodbye_is_due()
             && self.ends.turns.ready.is_empty()
+            && self.ends.turns.reads_under_way == 0
             && self.ends.all_senders_ended()
     }
 
@@ -224,7 +226,10 @@ impl Session {
         if has_large && let Some(position) = channel.names_dead_block(&run) {
             source.forget_block(end, position);
         }
-        channel.records_went(run.records, run.bytes);
+        if channel.records_went(run.records, run.bytes, self.ends.turns.offers) {
+            self.ends.turns.offers_of(end);
+            self.outgoing.has_errands = true;
+        }
         // An end with no records behind these leaves the ready queue. An end with a piece that may
         // not be written yet stays: it waits for that once it is served.
         let has_piece = has_large && channel.large.has_piece(true);
@@ -359,7 +364,7 @@ impl Session {
             }
             // The announcement is taken alone, so that it has room before the message.
             let run = source.take_run(end, 0, MAX_ALIGNMENT)?;
-            channel.records_went(run.records, run.bytes);
+            channel.records_went(run.records, run.bytes, false);
             let records = FrameRecords {
                 end,
                 sequence: next.sequence as u32,

@@ -229,8 +229,8 @@ pub enum SessionEvent {
         /// The sequence of the last message, for a receiving end.
         final_sequence: u64,
     },
-    /// A large message was announced: memory is wanted, then [`Session::grant`] or
-    /// [`Session::grant_memory`].
+    /// A large message was announced: memory is wanted, then [`Session::grant`],
+    /// [`Session::grant_memory`] or [`Session::read_large`].
     LargeAnnounced {
         /// The receiving end.
         end: u32,
@@ -238,6 +238,8 @@ pub enum SessionEvent {
         sequence: u64,
         /// The message's length.
         length: u64,
+        /// The message may be read in the peer's memory.
+        is_offered: bool,
     },
     /// The peer no longer needs a block that it was granted.
     LandingReturned {
@@ -366,6 +368,16 @@ pub enum PeerMisbehaved {
     },
     #[error("a message was said to be written into memory that was not granted for it")]
     UngrantedWrite,
+    #[error("an offer came for large message {sequence}, for which none is due")]
+    UnwantedOffer { sequence: u64 },
+    #[error("large message {sequence} of {length} bytes was offered in memory of {offered}")]
+    OfferedLength {
+        sequence: u64,
+        length: u64,
+        offered: u64,
+    },
+    #[error("large message {sequence} is said to be read, which was not offered or is not next")]
+    UnofferedTaken { sequence: u64 },
     #[error("message {sequence} is said to be in a block that is not granted for it: {id:?}")]
     UngrantedLanding { sequence: u64, id: LandingId },
     #[error("a block is named that is not the peer's: {id:?}")]
@@ -415,7 +427,7 @@ pub struct Footprint {
     /// The peer's ends that we know of: at most `max_channels`.
     pub peer_ends: usize,
     /// Control messages to send: for each local end its open, its close, one ask, and its
-    /// grants, of which the messages of a window are the bound.
+    /// grants, offers and words of what it read, of which the messages of a window are the bound.
     pub control: usize,
     /// Sending ends that may have something to send: each local end at most once.
     pub ready: usize,

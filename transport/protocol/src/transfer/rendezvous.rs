@@ -12,11 +12,23 @@
 //! If the wires allow it, the receiver grants the memory itself: the sender's device writes the
 //! message there, in pieces, and a frame behind the last says that it is whole. Wires keep the
 //! order of writes and frames, so that frame is all that the receiver needs.
+//!
+//! To a receiver that does not trust it, the sender offers its own memory, right behind the
+//! announcement: the receiver's device reads the message there, in pieces, and a control message
+//! behind the last says that it is taken. A receiver that cannot read grants chunks, which declines
+//! the offer. While wires carry offers, each message that is [long enough](is_offered) gets an
+//! offer, or word that there is none, and its receiver grants nothing before that.
 #![forbid(unsafe_code)]
+
+mod offers;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 
 use crate::format::control::Control;
+use offers::OfferState;
+pub use offers::{LargeRead, OfferStep, is_offered};
 
 /// The number of large messages of one channel that may be announced, or about to be, and not yet
 /// sent whole.
@@ -42,7 +54,7 @@ pub struct Chunk {
     pub bytes: usize,
 }
 
-/// Memory of the receiver's for one message, which the sender's device writes to.
+/// Memory of the peer's for one message, which this end's device writes to, or reads from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteMemory {
     address: u64,
@@ -51,8 +63,8 @@ pub struct RemoteMemory {
 }
 
 impl RemoteMemory {
-    /// Describes this many bytes at an address of the receiver's, with the key to them; `None` if
-    /// no memory can be.
+    /// Describes this many bytes at an address of the peer's, with the key to them; `None` if no
+    /// memory can be.
     #[must_use]
     pub fn new(address: u64, key: u32, bytes: u64) -> Option<Self> {
         let is_possible = address > 0 && bytes > 0 && address.checked_add(bytes).is_some();
@@ -69,7 +81,7 @@ impl RemoteMemory {
         self.address
     }
 
-    /// The key that lets a device write there.
+    /// The key that lets a device in.
     #[must_use]
     pub fn key(&self) -> u32 {
         self.key
@@ -96,22 +108,26 @@ pub(crate) enum Way {
     Chunks,
     /// The message's bytes are written there.
     Memory(RemoteMemory),
+    /// The receiver reads the message. Receiving side.
+    Read,
 }
 
 impl Way {
-    /// The message that grants `bytes` of large message `sequence` to the peer's end `channel`.
-    pub(crate) fn control(self, channel: u32, sequence: u64, bytes: u64) -> Control {
+    /// The message that grants `bytes` of large message `sequence` to the peer's end `channel`;
+    /// `None` if the peer has nothing to do.
+    pub(crate) fn control(self, channel: u32, sequence: u64, bytes: u64) -> Option<Control> {
         match self {
-            Way::Chunks => Control::Grant {
+            Way::Chunks => Some(Control::Grant {
                 channel,
                 sequence,
                 bytes,
-            },
-            Way::Memory(memory) => Control::GrantMemory {
+            }),
+            Way::Memory(memory) => Some(Control::GrantMemory {
                 channel,
                 sequence,
                 memory,
-            },
+            }),
+            Way::Read => None,
         }
     }
 }
@@ -138,6 +154,11 @@ struct Transfer {
     /// The offset up to which memory is granted.
     allowed: u64,
     done: u64,
+    offer: OfferState,
+    /// The offset up to which reads are posted. Receiving side.
+    asked: u64,
+    /// The host has heard of the message. Receiving side.
+    is_told: bool,
 }
 
 impl Transfer {
@@ -146,6 +167,7 @@ impl Transfer {
             None => false,
             Some(Way::Chunks) => self.done < self.allowed,
             Some(Way::Memory(_)) => may_write || self.done == self.length,
+            Some(Way::Read) => false,
         }
     }
 
@@ -169,22 +191,31 @@ pub(crate) struct Transfers {
 }
 
 impl Transfers {
-    /// Adds a message behind the others.
-    pub(crate) fn announce(&mut self, sequence: u64, length: u64) {
+    /// Adds a message behind the others. `carries_offers` says whether the wires do, from the
+    /// sender to the receiver.
+    pub(crate) fn announce(&mut self, sequence: u64, length: u64, carries_offers: bool) {
         self.under_way.push_back(Transfer {
             sequence,
             length,
             granted: None,
             allowed: 0,
             done: 0,
+            offer: OfferState::at_first(carries_offers, length),
+            asked: 0,
+            is_told: false,
         });
     }
 
-    /// Returns the sequences and lengths of the messages that were announced last, this many of
-    /// them.
-    pub(crate) fn newest(&self, count: usize) -> impl Iterator<Item = (u64, u64)> {
-        let newest = self.under_way.range(self.under_way.len() - count..);
-        newest.map(|transfer| (transfer.sequence, transfer.length))
+    /// Returns the sequences and lengths of the messages that the host has not heard of and that
+    /// wait for no offer. It hears of them now. Receiving side.
+    pub(crate) fn tell(&mut self) -> impl Iterator<Item = (u64, u64)> {
+        let transfers = self.under_way.iter_mut();
+        let untold =
+            transfers.filter(|transfer| !transfer.is_told && transfer.offer == OfferState::No);
+        untold.map(|transfer| {
+            transfer.is_told = true;
+            (transfer.sequence, transfer.length)
+        })
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -262,6 +293,7 @@ impl Transfers {
                 let chunk = transfer.advance(WRITE_BYTES);
                 (Piece::Write(chunk, memory), false)
             }
+            Way::Read => return None,
         };
         if is_last {
             self.under_way.pop_front();
@@ -300,19 +332,19 @@ impl Transfers {
         Some(transfer.sequence)
     }
 
-    /// Prepares for new wires: messages under way begin anew, and grants have to be made again.
-    /// Receiving side.
-    pub(crate) fn begin_anew(&mut self, writes: bool) {
+    /// Prepares for new wires: messages under way begin anew, and grants and offers have to be made
+    /// again. Receiving side.
+    pub(crate) fn begin_anew(&mut self, writes: bool, carries_offers: bool) {
         for transfer in &mut self.under_way {
-            transfer.done = 0;
+            (transfer.done, transfer.asked) = (0, 0);
+            transfer.offer = OfferState::at_first(carries_offers, transfer.length);
             if !writes && transfer.granted.is_some() {
                 transfer.granted = Some(Way::Chunks);
             }
         }
     }
 
-    /// Memory that was granted to be written to is gone: other memory is to be granted. Receiving
-    /// side.
+    /// Memory that a device wrote to is gone: other memory is to be granted. Receiving side.
     pub(crate) fn withdraw_memory(&mut self) {
         for transfer in &mut self.under_way {
             if transfer.granted != Some(Way::Chunks) {
@@ -327,163 +359,26 @@ impl Transfers {
         self.under_way.iter().any(is_it)
     }
 
-    /// Lists what is granted, how and up to where. Receiving side.
+    /// Lists what is granted and waits for no offer, how and up to where. Receiving side.
     pub(crate) fn grants(&self) -> impl Iterator<Item = (u64, Way, u64)> {
+        let settled = self.under_way.iter();
+        let settled = settled.filter(|transfer| transfer.offer != OfferState::Due);
         let granted =
             |transfer: &Transfer| Some((transfer.sequence, transfer.granted?, transfer.allowed));
-        self.under_way.iter().filter_map(granted)
+        settled.filter_map(granted)
     }
 
-    /// The bytes of the last chunk that was placed are there. Receiving side.
+    /// The bytes of the last chunk that was placed are there. Returns the sequence of its message if
+    /// that was read. Receiving side.
     ///
     /// Until then its message counts as under way, though its last chunk has a place: it
     /// is not received.
-    pub(crate) fn finish(&mut self) {
-        if self
-            .under_way
-            .front()
-            .is_some_and(|transfer| transfer.done == transfer.length)
-        {
-            self.under_way.pop_front();
+    pub(crate) fn finish(&mut self) -> Option<u64> {
+        let front = self.under_way.front()?;
+        if front.done < front.length {
+            return None;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::format::frame::MAX_CHUNK_BYTES;
-
-    fn next_chunk(sender: &mut Transfers) -> Option<Chunk> {
-        match sender.next_piece(MAX_CHUNK_BYTES, true)? {
-            Piece::Chunk(chunk) => Some(chunk),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn a_message_travels_in_chunks_once_granted() {
-        let length = 2 * MAX_CHUNK_BYTES as u64 + 5;
-        let (mut sender, mut receiver) = (Transfers::default(), Transfers::default());
-        sender.announce(9, length);
-        receiver.announce(9, length);
-        assert_eq!(next_chunk(&mut sender), None);
-        assert!(
-            receiver.place(9, 1).is_none(),
-            "nothing may arrive before the grant"
-        );
-        assert_eq!(sender.grant(9, Way::Chunks, length), Some(length));
-        assert_eq!(receiver.grant(9, Way::Chunks, length), Some(length));
-        assert!(
-            sender.grant(9, Way::Chunks, length).is_none(),
-            "a grant counts once"
-        );
-        let mut arrived = 0;
-        while let Some(chunk) = next_chunk(&mut sender) {
-            let (placed, complete) = receiver.place(9, chunk.bytes).unwrap();
-            assert_eq!(placed, chunk);
-            arrived += chunk.bytes as u64;
-            assert_eq!(complete, arrived == length);
-            assert_eq!(receiver.oldest(), Some(9), "its bytes are not there yet");
-            receiver.finish();
-        }
-        assert_eq!(arrived, length);
-        assert!(sender.is_empty() && receiver.is_empty());
-    }
-
-    #[test]
-    fn a_message_comes_as_far_as_it_is_granted() {
-        let (mut sender, mut receiver) = (Transfers::default(), Transfers::default());
-        for end in [&mut sender, &mut receiver] {
-            end.announce(9, 100);
-            assert!(end.grant(9, Way::Chunks, 0).is_none(), "it grants nothing");
-            assert!(end.grant(9, Way::Chunks, 101).is_none(), "it has no more");
-            assert_eq!(end.grant(9, Way::Chunks, 30), Some(100));
-            assert!(end.grant(9, Way::Chunks, 30).is_none());
-        }
-        assert_eq!(next_chunk(&mut sender).map(|chunk| chunk.bytes), Some(30));
-        assert_eq!(next_chunk(&mut sender), None);
-        assert!(!sender.has_piece(true) && !sender.is_empty());
-        assert!(receiver.place(9, 31).is_none());
-        assert_eq!(
-            receiver.place(9, 30).map(|(_, complete)| complete),
-            Some(false)
-        );
-        for end in [&mut sender, &mut receiver] {
-            assert_eq!(end.grant(9, Way::Chunks, 100), Some(100));
-        }
-        assert_eq!(next_chunk(&mut sender).map(|chunk| chunk.bytes), Some(70));
-        assert_eq!(
-            receiver.place(9, 70).map(|(_, complete)| complete),
-            Some(true)
-        );
-
-        // Over new wires the message begins anew, as far as it was granted.
-        let mut receiver = Transfers::default();
-        receiver.announce(9, 100);
-        receiver.grant(9, Way::Chunks, 30).unwrap();
-        receiver.place(9, 20).unwrap();
-        receiver.begin_anew(true);
-        assert_eq!(
-            receiver.grants().collect::<Vec<_>>(),
-            [(9, Way::Chunks, 30)]
-        );
-        assert!(receiver.place(9, 31).is_none());
-        assert!(receiver.place(9, 30).is_some());
-    }
-
-    #[test]
-    fn a_chunk_too_many_is_refused() {
-        let mut receiver = Transfers::default();
-        receiver.announce(1, 10);
-        assert!(receiver.grant(1, Way::Chunks, 10).is_some());
-        assert!(receiver.place(2, 5).is_none());
-        assert!(receiver.place(1, 11).is_none());
-        assert!(receiver.place(1, 10).is_some());
-        assert!(receiver.place(1, 1).is_none());
-        receiver.finish();
-        assert!(receiver.place(1, 1).is_none());
-    }
-
-    #[test]
-    fn a_message_is_written_in_pieces_and_then_reported_whole() {
-        let length = WRITE_BYTES as u64 + 5;
-        let memory = RemoteMemory::new(0x1000, 7, length).unwrap();
-        let (mut sender, mut receiver) = (Transfers::default(), Transfers::default());
-        for end in [&mut sender, &mut receiver] {
-            end.announce(9, length);
-            assert_eq!(end.grant(9, Way::Memory(memory), length), Some(length));
-        }
-        assert!(!sender.has_piece(false) && sender.has_piece(true));
-        assert_eq!(sender.next_piece(100, false), None);
-        let write = |offset, bytes| {
-            let chunk = Chunk {
-                sequence: 9,
-                offset,
-                bytes,
-            };
-            Some(Piece::Write(chunk, memory))
-        };
-        assert_eq!(sender.next_piece(100, true), write(0, WRITE_BYTES));
-        assert_eq!(sender.next_piece(100, true), write(WRITE_BYTES as u64, 5));
-        assert!(!sender.is_empty(), "nobody has said that it is whole");
-        let written = Some(Piece::Written { sequence: 9 });
-        assert_eq!(sender.next_piece(100, false), written);
-        assert!(sender.is_empty());
-
-        assert!(receiver.place(9, 5).is_none(), "no chunk was granted");
-        assert!(receiver.written(8).is_none());
-        assert_eq!(receiver.written(9), Some(9));
-        assert!(receiver.written(9).is_none(), "once is enough");
-        receiver.finish();
-        assert!(receiver.is_empty());
-    }
-
-    #[test]
-    fn memory_that_cannot_be_is_none() {
-        assert!(RemoteMemory::new(0, 7, 10).is_none());
-        assert!(RemoteMemory::new(0x1000, 7, 0).is_none());
-        assert!(RemoteMemory::new(u64::MAX - 9, 7, 10).is_none());
-        assert!(RemoteMemory::new(u64::MAX - 10, 0, 10).is_some());
+        let transfer = self.under_way.pop_front()?;
+        (transfer.granted == Some(Way::Read)).then_some(transfer.sequence)
     }
 }

@@ -1,10 +1,11 @@
-//! The memory that an RDMA port's sessions send from, and that peers may write to.
+//! The memory that an RDMA port's sessions send from, and that large messages are read or written
+//! to.
 
 use std::sync::{Arc, atomic::Ordering};
 
 use ibex_protocol::transfer::rendezvous::RemoteMemory;
 use ibex_ring::memory::{LargeLease, MappedBytes, MemoryError, MemoryUse, RingLease};
-use ibex_verbs::VerbsError;
+use ibex_verbs::{MemoryWindow, RegionAccess, VerbsError, provider::WindowKind};
 
 use super::{
     super::registered_memory::{GrantedMemory, RegisteredMessage, RegisteredRing},
@@ -21,14 +22,18 @@ impl RdmaPort {
             .map_err(|error| unregistered(MemoryUse::Ring, bytes, error))
     }
 
-    /// Registers the memory of a large message of up to `bytes`, to send from.
+    /// Registers the memory of a large message of up to `bytes`, to send from, and to read a peer's
+    /// message into.
     pub(crate) fn register_message(
         &self,
         lease: &mut LargeLease,
         bytes: usize,
     ) -> Result<(), MemoryError> {
+        let (number, access) = (self.number, self.message_access());
         self.opened()
-            .and_then(|opened| RegisteredMessage::ensure(self.number, &opened.domain, lease, bytes))
+            .and_then(|opened| {
+                RegisteredMessage::ensure(number, &opened.domain, lease, bytes, access)
+            })
             .map(drop)
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
     }
@@ -39,8 +44,9 @@ impl RdmaPort {
         lease: &mut LargeLease,
         bytes: usize,
     ) -> Result<(), MemoryError> {
+        let (number, access) = (self.number, RegionAccess::REMOTE_WRITE);
         self.opened()
-            .and_then(|opened| GrantedMemory::ensure(self.number, &opened.domain, lease, bytes))
+            .and_then(|opened| GrantedMemory::ensure(number, &opened.domain, lease, bytes, access))
             .map(drop)
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
     }
@@ -78,8 +84,9 @@ impl RdmaPort {
         file: &MappedBytes,
     ) -> Result<Option<Arc<RegisteredMessage>>, MemoryError> {
         let bytes = file.memory().bytes();
+        let (number, access) = (self.number, self.file_access());
         self.opened()
-            .and_then(|opened| RegisteredMessage::of_file(self.number, &opened.domain, file))
+            .and_then(|opened| RegisteredMessage::of_file(number, &opened.domain, file, access))
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
     }
 
@@ -95,6 +102,37 @@ impl RdmaPort {
         let is_of = |kept: &RegisteredMessage| kept.is_of(self.number, bytes);
         let before = before.filter(|before| is_of(before));
         before.or_else(|| file.attachments().find(is_of))
+    }
+
+    /// Returns the rights to memory of messages. Nothing is written to a mapped file.
+    fn file_access(&self) -> RegionAccess {
+        match self.has_windows {
+            true => RegionAccess::SEND.and(RegionAccess::WINDOWS),
+            false => RegionAccess::SEND,
+        }
+    }
+
+    fn message_access(&self) -> RegionAccess {
+        match self.reads_large {
+            true => self.file_access().and(RegionAccess::RECEIVE),
+            false => RegionAccess::SEND,
+        }
+    }
+
+    /// Makes a window through which a peer may read a message; `None` if the device has no more.
+    pub(in crate::rdma) fn window(&self) -> Option<MemoryWindow> {
+        let opened = self.opened().ok().filter(|_| self.has_windows)?;
+        MemoryWindow::new(&opened.domain, WindowKind::Two).ok()
+    }
+
+    /// Returns the registration of memory that `bytes` of a peer's message may be read into.
+    pub(crate) fn message_target(
+        &self,
+        lease: &LargeLease,
+        bytes: usize,
+    ) -> Option<Arc<RegisteredMessage>> {
+        let registered = self.registered_message(lease)?;
+        registered.is_of(self.number, bytes).then_some(registered)
     }
 
     /// Returns the registration that [`register_message`](Self::register_message) made.
@@ -133,13 +171,13 @@ impl RdmaPort {
         if let Some(message) = before.filter(is_of).or_else(kept) {
             return Ok(message);
         }
-        let (number, memory) = (self.number, MemoryUse::LargeMessage);
+        let (number, access) = (self.number, self.message_access());
         self.opened()
             .and_then(|opened| {
-                RegisteredMessage::register(number, &opened.domain, lease.memory(), bytes)
+                RegisteredMessage::register(number, &opened.domain, lease.memory(), bytes, access)
             })
             .map(Arc::new)
-            .map_err(|error| unregistered(memory, bytes, error))
+            .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
     }
 }
 

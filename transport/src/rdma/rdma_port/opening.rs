@@ -11,10 +11,12 @@ use std::sync::{
 };
 
 use ibex_verbs::{
-    AsyncEvents, CompletionPolling, CompletionQueue, CompletionWait, Device, PollingChoice,
-    PollingWish, ProtectionDomain, QueuePairBuilder, ReceiveQueue, VerbsError, carries_immediate,
+    AsyncEvents, CompletionPolling, CompletionQueue, CompletionWait, Device, MemoryWindow,
+    PollingChoice, PollingWish, ProtectionDomain, QueuePairBuilder, ReceiveQueue, VerbsError,
+    carries_immediate,
     discovery::{Choice, DeviceKind},
-    provider::Provider,
+    provider::{Provider, WindowKind},
+    reads_by_window,
 };
 
 use super::{Opened, RdmaPort, SEND_BATCH, Standing, new_number, port_of, refused};
@@ -43,6 +45,8 @@ pub struct PortOpening {
     // Findings about the device.
     polling: PollingChoice,
     has_immediate: bool,
+    reads_large: bool,
+    has_windows: bool,
 }
 
 impl PortOpening {
@@ -98,6 +102,11 @@ impl PortOpening {
         let has_immediate = settings.immediate.unwrap_or_else(|| {
             settings.grants_memory && has_immediate(&device, &domain, choice, polling.polling)
         });
+        let reads_large = settings.reads_large.unwrap_or_else(|| {
+            choice.kind == DeviceKind::Hardware
+                && reads_large(&device, &domain, choice, polling.polling)
+        });
+        let has_windows = reads_large && MemoryWindow::new(&domain, WindowKind::Two).is_ok();
         Ok(Self {
             device,
             domain,
@@ -108,6 +117,8 @@ impl PortOpening {
             replaceable,
             polling,
             has_immediate,
+            reads_large,
+            has_windows,
         })
     }
 
@@ -158,6 +169,8 @@ impl PortOpening {
             sessions: AtomicU32::new(0),
             landings: AtomicU32::new(0),
             has_immediate: self.has_immediate,
+            reads_large: self.reads_large,
+            has_windows: self.has_windows,
             draining_pairs: AtomicU32::new(0),
             has_undrained: AtomicBool::new(false),
             pending_pairs: Arc::default(),
@@ -250,5 +263,18 @@ fn has_immediate(
     let tested = carries_immediate(domain, device, polling, local);
     let why_not = tested.as_ref().err().map(ToString::to_string);
     tracing::info!(device = device.name(), why_not, "immediate data");
+    tested.is_ok()
+}
+
+fn reads_large(
+    device: &Device,
+    domain: &ProtectionDomain,
+    choice: &Choice,
+    polling: CompletionPolling,
+) -> bool {
+    let local = || port_of(device, choice);
+    let tested = reads_by_window(domain, device, polling, local);
+    let why_not = tested.as_ref().err().map(ToString::to_string);
+    tracing::info!(device = device.name(), why_not, "reads of large messages");
     tested.is_ok()
 }

@@ -20,19 +20,23 @@
 //!    which blocks late writes, and unmapped.
 //! 5. A block that was granted ahead belongs to the peer too. The exception is the time from the
 //!    announcement of a message in it until the peer is told that this message is released.
-//! 6. A queue pair is never just destroyed: it is moved to ERR, and the frames that arrived until
+//! 6. A message that the peer reads is the peer's to read from when its window is bound until the
+//!    request that invalidates the window is done, and its memory is kept as long. Memory that this
+//!    end reads into is the device's until the read is done, or the queue pair is destroyed.
+//! 7. A queue pair is never just destroyed: it is moved to ERR, and the frames that arrived until
 //!    then are handed on before the link ends and before the queue pair is destroyed.
 
 mod beside;
+mod pulling;
 mod receive;
 mod send;
 
-use std::{io, mem, sync::Arc, time::Instant};
+use std::{fmt::Display, io, mem, sync::Arc, time::Instant};
 
 use ibex_protocol::session::{Session, WireTerms};
 use ibex_ring::memory::MemoryError;
 use ibex_verbs::{
-    AsyncEvent, CompletionFailure, DEFAULT_DRAIN_TIMEOUT, Fault, PortState, PostError, QueuePair,
+    AsyncEvent, CompletionFailure, DEFAULT_DRAIN_TIMEOUT, Fault, PortState, QueuePair,
     QueuePairEvent, Teardown, Verdict,
 };
 
@@ -45,6 +49,7 @@ use crate::{
     session::{EndCause, SessionCounters},
 };
 use beside::Beside;
+use pulling::Pulling;
 use send::PairSending;
 
 /// The queue pair of one session as its wire.
@@ -54,6 +59,7 @@ pub(crate) struct QueuePairWire {
     /// The buffers of the queue pair's own receive queue, if it shares none.
     own: Option<ArrivalBuffers>,
     sending: PairSending,
+    pulling: Pulling,
     permit: SessionPermit,
     beside: Beside,
 
@@ -93,6 +99,7 @@ impl QueuePairWire {
             own,
             heads,
             permit,
+            windows,
             ..
         } = prepared;
         Self {
@@ -109,6 +116,7 @@ impl QueuePairWire {
                 frame_bytes,
             ),
             state: PairState::Live(pair),
+            pulling: Pulling::new(windows),
             own,
             permit,
             beside: Beside::new(layer, leftover),
@@ -128,6 +136,8 @@ impl QueuePairWire {
             peer_credit: peer_credit.into(),
             writes: true,
             immediate: prepared.immediate(),
+            offers: prepared.reads().resources > 0,
+            reads: prepared.reads().depth.into(),
         })
     }
 
@@ -299,8 +309,17 @@ impl Wire for QueuePairWire {
         frames: &mut F,
         _tools: &mut Tools,
     ) -> Result<bool, EndCause> {
-        let posted = self.post_frames(frames);
-        posted.map_err(|refused| device_refused(&refused))
+        let mut progress = false;
+        loop {
+            let pulled = self.pull(frames)?;
+            let posted = self.post_frames(frames);
+            let posted = posted.map_err(|refused| device_refused(&refused))?;
+            progress |= pulled | posted;
+            // What was announced is offered at once, if there is room.
+            if !(pulled | posted) || !frames.session().ends.has_offers() {
+                return Ok(progress);
+            }
+        }
     }
 
     /// Reads the connection beside the queue pair, which shows that the peer lives, or has given
@@ -356,6 +375,10 @@ impl Wire for QueuePairWire {
         }
     }
 
+    fn revoke_unsent(&mut self, session: &Session) {
+        self.keep_offers(session);
+    }
+
     fn is_blocked(&self) -> bool {
         self.sending.is_blocked || !self.is_live()
     }
@@ -388,6 +411,7 @@ impl Wire for QueuePairWire {
                 if let Some(event) = &self.died {
                     teardown.handle_event(event);
                 }
+                self.pulling.windows.clear();
                 let deadline = teardown.deadline();
                 self.drain_guard = Some(self.permit.rdma_port.leaves());
                 self.state = PairState::Leaving(Box::new(teardown));
@@ -418,6 +442,7 @@ impl Wire for QueuePairWire {
 
     fn destroy(&mut self) {
         self.state = PairState::Gone;
+        self.pulling.forget_reads();
         self.drain_guard = None;
     }
 
@@ -427,7 +452,7 @@ impl Wire for QueuePairWire {
 }
 
 /// Returns the cause that ends a wire whose device refuses requests.
-fn device_refused(refused: &PostError) -> EndCause {
+fn device_refused(refused: &impl Display) -> EndCause {
     let why = refused.to_string();
     EndCause::DeviceLost { why }
 }

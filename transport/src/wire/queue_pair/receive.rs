@@ -77,7 +77,10 @@ impl QueuePairWire {
                 }
                 None => false,
             },
-            _ => self.sent(completion, outcome.is_ok()),
+            _ => {
+                self.pulling.windows.note(completion);
+                self.sent(completion, outcome.is_ok())
+            }
         };
         frames.counters().completions.add(1);
         match outcome {
@@ -86,7 +89,10 @@ impl QueuePairWire {
                     heard = NewsOutcome::Broke(Box::new(cause));
                 }
             }
-            Ok(_) if is_known => self.sends_are_done(frames),
+            Ok(_) if is_known => {
+                let time = self.time_of(completion);
+                self.sends_are_done(time, frames);
+            }
             Ok(_) => {
                 tracing::debug!(id = %completion.id(), "a completion of no request of ours");
                 heard = NewsOutcome::Stray;
@@ -98,11 +104,12 @@ impl QueuePairWire {
         }
     }
 
-    /// Notes that requests up to a signaled one are done.
-    fn sends_are_done<F: Frames>(&mut self, frames: &mut F) {
+    /// Notes that requests up to a signaled one are done, at `time`.
+    fn sends_are_done<F: Frames>(&mut self, time: u64, frames: &mut F) {
         if let Some(writes) = self.sending.take_done_writes() {
             frames.session().ends.writes_are_done(writes);
         }
+        self.reads_are_done(time, frames);
         frames.gone(self.sending.slots.done());
     }
 

@@ -159,6 +159,10 @@ impl QueuePairWire {
         let head = &mut sending.head;
         head.clear();
         while sending.planned.len() < room && sending.slots.has_stage(sending.longest_stage) {
+            if frames.session().ends.has_offers() {
+                // An offer goes right behind its announcement.
+                return false;
+            }
             let start = head.len();
             let Some(body) = frames.next(0, head) else {
                 return false;

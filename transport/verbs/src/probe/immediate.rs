@@ -10,7 +10,7 @@ use crate::{
     completion::work_completion::{CompletionKind, WorkCompletion},
     device::Device,
     error::VerbsError,
-    memory::protection_domain::ProtectionDomain,
+    memory::{protection_domain::ProtectionDomain, region::RegionAccess},
     queue_pair::{endpoint::LocalPort, work_request::SendRequest},
 };
 
@@ -34,7 +34,8 @@ pub fn carries_immediate(
     local: impl Fn() -> Result<LocalPort, VerbsError>,
 ) -> Result<(), ProbeFailure> {
     let local = local()?;
-    let mut test = TestQueue::make(domain, device, &local, polling, false, true)?;
+    let access = [RegionAccess::REMOTE_WRITE; 2];
+    let mut test = TestQueue::make(domain, device, &local, polling, false, access)?;
     test.connect(local)?;
     test.post_receive(0, 0)?;
     byte(&test, FROM + BYTES - 1).store(7, Ordering::Relaxed);

@@ -2,3 +2,4 @@
 
 pub(crate) mod immediate;
 pub(crate) mod polling;
+pub(crate) mod window;

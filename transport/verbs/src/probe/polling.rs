@@ -6,6 +6,7 @@
 //! queue of that kind has to report exactly these messages.
 
 use std::fmt;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -108,7 +109,8 @@ impl PollingChoice {
         let polling = CompletionPolling::Extended;
         let test = |times| {
             let local = local()?;
-            let queue = TestQueue::make(domain, device, &local, polling, times, false);
+            let access = [RegionAccess::RECEIVE, RegionAccess::SEND];
+            let queue = TestQueue::make(domain, device, &local, polling, times, access);
             queue.and_then(|mut test| test.run(local))
         };
         let mut why = Vec::new();
@@ -154,7 +156,7 @@ impl ProbeFailure {
         Self::wrong("its queues are full")
     }
 
-    fn refused() -> Self {
+    pub(crate) fn refused() -> Self {
         Self::wrong("its queues take no requests")
     }
 }
@@ -177,18 +179,19 @@ impl From<VerbsError> for ProbeFailure {
 pub(crate) struct TestQueue {
     // The order of the fields is the order of their drops.
     pub(crate) pair: QueuePair,
-    pub(crate) region: MemoryRegion<AnonymousMemory>,
+    pub(crate) region: Arc<MemoryRegion<AnonymousMemory>>,
     pub(crate) queue: CompletionQueue,
 }
 
 impl TestQueue {
+    /// Makes the queue pair, with these rights of the device to the memory, and of the peer to it.
     pub(crate) fn make(
         domain: &ProtectionDomain,
         device: &Device,
         local: &LocalPort,
         polling: CompletionPolling,
         times: bool,
-        takes_writes: bool,
+        [access, remote]: [RegionAccess; 2],
     ) -> Result<Self, ProbeFailure> {
         // The queue has a channel, like the real one.
         let channel = Channel::Own(CompletionChannel::new(device.context())?);
@@ -196,20 +199,14 @@ impl TestQueue {
         let queue = CompletionQueue::create(device, entries, channel, 0, polling, times)?;
         let memory = AnonymousMemory::new(4096);
         let memory = memory.map_err(|error| VerbsError::Other(error.into()))?;
-        let access = match takes_writes {
-            true => RegionAccess::REMOTE_WRITE,
-            false => RegionAccess::RECEIVE,
-        };
-        let region = MemoryRegion::register(domain, memory, access)?;
-        let mut builder = QueuePairBuilder::new(domain, &queue)
+        let region = Arc::new(MemoryRegion::register(domain, memory, access)?);
+        let builder = QueuePairBuilder::new(domain, &queue)
             .send_requests(MESSAGES)
             .send_entries(1)
             .inline_bytes(0)
             .receives(MESSAGES, 1)
-            .pkey_index(local.partition.index);
-        if takes_writes {
-            builder = builder.remote_access(access);
-        }
+            .pkey_index(local.partition.index)
+            .remote_access(remote);
         let pair = builder.build(local.number, ConnectionSettings::default())?;
         Ok(Self {
             pair,

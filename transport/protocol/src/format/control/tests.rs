@@ -102,6 +102,20 @@ fn every_message_survives_the_wire_and_no_prefix_does() {
             sequence: 77,
             memory: some_memory(),
         },
+        Control::Offer {
+            channel: 4,
+            sequence: 77,
+            memory: Some(some_memory()),
+        },
+        Control::Offer {
+            channel: 4,
+            sequence: 77,
+            memory: None,
+        },
+        Control::Taken {
+            channel: 4,
+            sequence: 77,
+        },
         Control::GrantLanding {
             channel: 4,
             landing: LandingId::from_word(0x0003_fffe),

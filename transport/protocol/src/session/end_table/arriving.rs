@@ -87,11 +87,31 @@ impl EndTable {
                 granted: memory.bytes(),
             });
         }
+        let is_due = sender.large.decline(sequence);
         sender
             .large
             .grant(sequence, way, allowed)
+            .filter(|_| is_due)
             .ok_or(PeerMisbehaved::UnwantedGrant { sequence })?;
+        self.turns.offers_of(channel);
         self.mark_ready(channel);
+        Ok(())
+    }
+
+    /// Takes in that the peer has read a large message of sending end `channel`.
+    pub(crate) fn handle_taken(
+        &mut self,
+        channel: u32,
+        sequence: u64,
+    ) -> Result<(), PeerMisbehaved> {
+        // The word of a message of an end that is gone here was under way when the end went.
+        let Some(sender) = self.sender_mut(channel) else {
+            return Ok(());
+        };
+        if !sender.large.taken(sequence) {
+            return Err(PeerMisbehaved::UnofferedTaken { sequence });
+        }
+        self.turns.offers_of(channel);
         Ok(())
     }
 

@@ -10,7 +10,11 @@ use std::{collections::VecDeque, mem};
 use super::{EndChannel, EndTable, LocalEnd, ReceiveChannel, SessionEvent};
 use crate::{
     format::counters::Counters,
-    transfer::{eager_write::Landings, rendezvous::WRITES_UNDER_WAY},
+    session::WireTerms,
+    transfer::{
+        eager_write::Landings,
+        rendezvous::{LargeRead, OfferStep, WRITES_UNDER_WAY},
+    },
 };
 
 /// The queues of ends.
@@ -24,6 +28,17 @@ pub(crate) struct EndTurns {
     pub(crate) writes_under_way: u32,
     /// Sending ends that wait for such a piece to arrive.
     awaiting_writes: Vec<u32>,
+
+    // Offers and reads.
+    /// The wires carry offers of this end's.
+    pub(crate) offers: bool,
+    /// Sending ends that may have an offer to make or to revoke.
+    offering: Vec<u32>,
+    /// Pieces of the peer's messages that may be read at a time.
+    max_reads: u32,
+    pub(crate) reads_under_way: u32,
+    /// Receiving ends that may have a piece to read.
+    reading: VecDeque<u32>,
 }
 
 impl EndTurns {
@@ -37,6 +52,38 @@ impl EndTurns {
         self.news.clear();
         self.awaiting_writes.clear();
         self.writes_under_way = 0;
+        self.offering.clear();
+        self.reading.clear();
+        self.reads_under_way = 0;
+    }
+
+    /// Takes over the terms of the wires.
+    pub(crate) fn take_terms(&mut self, wires: &WireTerms) {
+        (self.offers, self.max_reads) = (wires.offers, wires.reads);
+    }
+
+    /// A sending end may have an offer to make or to revoke.
+    pub(crate) fn offers_of(&mut self, end: u32) {
+        if self.offers && !self.offering.contains(&end) {
+            self.offering.push(end);
+        }
+    }
+
+    /// A receiving end may have pieces to read.
+    pub(crate) fn reads_of(&mut self, end: u32) {
+        if self.max_reads > 0 && !self.reading.contains(&end) {
+            self.reading.push_back(end);
+        }
+    }
+
+    fn may_read(&self) -> bool {
+        self.reads_under_way < self.max_reads
+    }
+
+    /// Returns whether the host has to be asked for offers or reads.
+    #[inline]
+    pub(crate) fn has_offers_or_reads(&self) -> bool {
+        !self.offering.is_empty() || self.may_read() && !self.reading.is_empty()
     }
 
     /// Drops an end that is no more. One that waits for a write finds no turn when the write is
@@ -44,6 +91,8 @@ impl EndTurns {
     pub(super) fn forget(&mut self, end: u32) {
         self.ready.retain(|&other| other != end);
         self.news.retain(|&other| other != end);
+        self.offering.retain(|&other| other != end);
+        self.reading.retain(|&other| other != end);
     }
 
     /// Returns whether another piece may go into the peer's memory.
@@ -105,6 +154,69 @@ impl EndTable {
         while let Some(end) = self.turns.awaiting_writes.pop() {
             self.mark_ready(end);
         }
+    }
+
+    // ---- Offers and reads ------------------------------------------------------------
+
+    /// Returns whether the host has offers to make or to revoke.
+    #[inline]
+    #[must_use]
+    pub fn has_offers(&self) -> bool {
+        !self.turns.offering.is_empty()
+    }
+
+    /// The next step for an offer. Whoever polls it must be able to do it. Drain it whenever frames
+    /// are asked for, before each.
+    pub fn poll_offer(&mut self) -> Option<OfferStep> {
+        while let Some(&end) = self.turns.offering.last() {
+            if let Some(entry) = self.entries.get_mut(end)
+                && !entry.closed_there
+                && let EndChannel::Sender(channel) = &mut entry.state
+                && let Some(step) = channel.large.next_offer_step(end)
+            {
+                // The next announcement may have waited for the end of this message.
+                self.mark_ready(end);
+                return Some(step);
+            }
+            self.turns.offering.pop();
+        }
+        None
+    }
+
+    /// Returns whether the peer may still read large message `sequence` of sending end `end`.
+    #[must_use]
+    pub fn is_readable(&self, end: u32, sequence: u64) -> bool {
+        self.entries
+            .get(end)
+            .is_some_and(|entry| match &entry.state {
+                EndChannel::Sender(channel) => {
+                    !entry.closed_there && channel.large.is_readable(sequence)
+                }
+                EndChannel::Receiver(_) => false,
+            })
+    }
+
+    /// The next piece of the peer's messages to read, if another one may be under way. Tell the
+    /// session [when it is here](crate::session::Session::handle_read), in the order in which pieces were
+    /// polled. Drain it whenever frames are asked for.
+    pub fn poll_read(&mut self) -> Option<LargeRead> {
+        while self.turns.may_read() {
+            let end = self.turns.reading.pop_front()?;
+            let piece = self.entries.get_mut(end).and_then(|entry| match entry {
+                LocalEnd {
+                    closed_here: false,
+                    state: EndChannel::Receiver(Some(channel)),
+                    ..
+                } => channel.large.next_read(),
+                _ => None,
+            });
+            if let Some((chunk, memory)) = piece {
+                self.turns.reading.push_back(end);
+                self.turns.reads_under_way += 1;
+                return Some(LargeRead { end, chunk, memory });
+            }
+        }
+        None
     }
 
     // ---- News ------------------------------------------------------------------------

@@ -14,6 +14,7 @@ mod limits;
 mod masks;
 mod parting;
 mod partitions;
+mod pulling;
 mod reactions;
 mod removal;
 mod rendezvous;
@@ -77,6 +78,14 @@ fn settings() -> PortSettings {
         max_sessions: 16,
         session_credit: 32,
         ..PortSettings::default()
+    }
+}
+
+/// Returns settings for two nodes that read each other's large messages.
+fn reading() -> PortSettings {
+    PortSettings {
+        reads_large: Some(true),
+        ..settings()
     }
 }
 

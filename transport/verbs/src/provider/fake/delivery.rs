@@ -84,7 +84,10 @@ impl State {
         match attempt {
             Attempt::Waits => false,
             Attempt::Failed(status) => {
-                self.fail_next(number, status, 0);
+                // A queue pair that is its own peer has died of it, and flushed the request.
+                if self.pairs[&number.into()].state != QueuePairState::Error {
+                    self.fail_next(number, status, 0);
+                }
                 false
             }
             Attempt::Done { opcode, bytes } => {

@@ -55,7 +55,10 @@ use rustix::io::Errno;
 use super::{Provider, RawEvent};
 use crate::{
     CompletionStatus,
-    abi::{Sge, Wc, attribute_mask::AttributeMask, queue_pair_attributes::QueuePairAttributes},
+    abi::{
+        Sge, Wc, access_flags, attribute_mask::AttributeMask,
+        queue_pair_attributes::QueuePairAttributes, queue_pair_state::QueuePairState,
+    },
     device::fork_report::ForkStatus,
 };
 
@@ -193,6 +196,15 @@ impl FakeProvider {
         for _ in 0..sends {
             state.deliver_next(queue_pair);
         }
+    }
+
+    /// Returns the sends of a queue pair that are held back, oldest first.
+    #[must_use]
+    pub fn held_sends(&self, queue_pair: u32) -> Vec<PostedSend> {
+        let state = self.world.lock();
+        let pair = state.pairs.get(&queue_pair.into());
+        let held = pair.into_iter().flat_map(|pair| &pair.sends);
+        held.map(|held| held.send.clone()).collect()
     }
 
     /// Changes the oldest send that is held back, as if the peer had sent it so.
@@ -363,6 +375,22 @@ impl FakeProvider {
     #[must_use]
     pub fn is_registered(&self, key: u32, address: u64) -> bool {
         self.world.lock().lets_in(key, address)
+    }
+
+    /// Returns whether a queue pair lets its peer read all bytes of a window by this binding.
+    #[must_use]
+    pub fn lets_read(&self, queue_pair: u32, bind: &PostedBind) -> bool {
+        let state = self.world.lock();
+        let place = (bind.address, bind.key);
+        let (id, bytes) = (queue_pair.into(), bind.bytes as u32);
+        let is_alive = state
+            .pairs
+            .get(&id)
+            .is_some_and(|pair| pair.state == QueuePairState::ReadyToSend);
+        is_alive
+            && state
+                .grants(id, place, bytes, access_flags::REMOTE_READ)
+                .is_some()
     }
 
     /// The rights of all memory regions, in the order in which they were registered.

@@ -37,6 +37,13 @@ fn so_it_does_where_no_memory_is_granted() {
 }
 
 #[test]
+fn so_it_does_where_large_messages_are_read() {
+    for (at, how) in (4..).step_by(7).zip(WAYS_TO_BREAK) {
+        goes_on_behind(how, at, reading());
+    }
+}
+
+#[test]
 fn so_it_does_where_each_session_has_its_own_receive_queue() {
     let settings = PortSettings {
         shared_receives: false,

@@ -23,15 +23,19 @@ fn gets_another_pair_behind(how: Breaks, at: u64, settings: PortSettings) {
     let written = test.written();
     test.carry(40);
     test.finish();
-    if settings.grants_memory {
+    if settings.grants_memory || settings.reads_large.is_some() {
         assert!(
             test.written() > written,
-            "large messages go by writes again"
+            "large messages go by writes or reads again"
         );
     }
     if settings.shared_receives {
         test.check_accounts_over_verbs(receives);
     }
+    // The windows of the queue pairs that broke are gone, and their keys.
+    let windows = test.stage.fake.alive().get("memory windows").copied();
+    let are_read = settings.reads_large == Some(true);
+    assert_eq!(windows, are_read.then_some(8));
     let stats = test.stage.stats();
     let counts = stats.map(|stats| (stats.suspensions, stats.resumes));
     assert_eq!(counts, [(2, 2); 2], "{how:?}");
@@ -41,6 +45,13 @@ fn gets_another_pair_behind(how: Breaks, at: u64, settings: PortSettings) {
 fn a_stream_goes_on_over_another_queue_pair_wherever_it_breaks() {
     for (at, how) in (3..).step_by(7).zip(WAYS_TO_BREAK) {
         gets_another_pair_behind(how, at, trusting());
+    }
+}
+
+#[test]
+fn large_messages_are_read_over_another_queue_pair_too() {
+    for (at, how) in (6..).step_by(7).zip(WAYS_TO_BREAK) {
+        gets_another_pair_behind(how, at, reading());
     }
 }
 
