@@ -21,7 +21,7 @@
 //! | state | bind | invalidate | own completion | the peer invalidates |
 //! |---|---|---|---|---|
 //! | free | binding | refused | | |
-//! | binding | refused | refused | bound | free |
+//! | binding | refused | type 1: refused; type 2: invalidating | bound | free |
 //! | bound | type 1: binding; type 2: refused | invalidating | | free |
 //! | invalidating | refused | refused | free | free |
 //! | lost | refused | refused | | |
@@ -238,11 +238,11 @@ impl MemoryWindow {
             self.state = WindowState::Lost;
             return Err(failure);
         }
+        self.settle_key();
         match self.state {
             WindowState::Binding => {
                 self.replaced = None;
                 self.state = WindowState::Bound;
-                self.settle_key();
             }
             _ => self.set_free(),
         }
@@ -295,8 +295,10 @@ impl MemoryWindow {
         &self,
         pair: &Arc<QueuePairObject>,
     ) -> Result<&WindowBinding, WindowError> {
-        let binding = match (&self.binding, self.state) {
-            (Some(binding), WindowState::Bound) => binding,
+        let binding = match (&self.binding, self.state, self.kind) {
+            (Some(binding), WindowState::Bound, _) => binding,
+            // A queue pair does its requests in order.
+            (Some(binding), WindowState::Binding, WindowKind::Two) => binding,
             _ => return Err(self.refused("invalidated")),
         };
         if binding.peer_invalidates {

@@ -81,11 +81,13 @@ impl QueuePair {
     }
 
     /// Takes the window's key from the peer. Takes one place of the send queue, and makes a
-    /// completion, which belongs to [`MemoryWindow::take`]; with it the peer gets in no more.
+    /// completion, which belongs to [`MemoryWindow::take`]; with it the peer gets in no more. A window
+    /// of type 2 need not be bound yet: the queue pair does both requests in order, and the completion
+    /// of the first one is then no longer the window's.
     ///
     /// # Errors
-    /// [`WindowError`]; nothing has changed then. A window that is not bound, which includes one that
-    /// is invalidated already, is refused here.
+    /// [`WindowError`]; nothing has changed then. A window that is not to be bound, which includes one
+    /// that is invalidated already, is refused here.
     pub fn invalidate_window(
         &mut self,
         window: &mut MemoryWindow,

@@ -102,6 +102,30 @@ fn local_invalidate_takes_the_key_from_the_peer() {
 }
 
 #[test]
+fn local_invalidate_of_a_window_that_is_binding_is_done_behind_the_binding() {
+    let fake = one_device();
+    let (mut one, mut other) = connected(&fake, USUAL);
+    let region = bindable(&other);
+    let mut window = MemoryWindow::new(&other.domain, WindowKind::Two).unwrap();
+    let request = BindRequest::new(window_id(0), 0..16, RegionAccess::REMOTE_WRITE);
+    fake.hold_sends(true);
+    let pair = &mut other.pair;
+    let place = pair.bind_window(&mut window, &region, &request).unwrap();
+    pair.invalidate_window(&mut window, window_id(1)).unwrap();
+    assert_eq!(window.state(), WindowState::Invalidating);
+    fake.hold_sends(false);
+    let done = other.poll();
+    assert!(done.iter().all(|one| one.outcome().is_ok()));
+    let taken = [0, 1].map(|at| window.take(&done[at]));
+    assert_eq!(taken, [Ok(false), Ok(true)]);
+    other.pair.retire_sends(2);
+    assert_eq!(window.state(), WindowState::Free);
+    let next = bound(&mut other, &mut window, &region, 2);
+    assert_eq!(write(&mut one, next), Ok(()));
+    assert_eq!(write(&mut one, place), Err(CompletionStatus::RemoteAccess));
+}
+
+#[test]
 fn local_invalidate_of_what_is_not_bound_never_reaches_the_device() {
     for kind in [WindowKind::One, WindowKind::Two] {
         let fake = one_device();
@@ -120,8 +144,10 @@ fn local_invalidate_of_what_is_not_bound_never_reaches_the_device() {
 
         let request = BindRequest::new(window_id(1), 0..8, RegionAccess::REMOTE_READ);
         pair.bind_window(&mut window, &region, &request).unwrap();
-        let binding = pair.invalidate_window(&mut window, window_id(2));
-        assert_eq!(binding, refused(WindowState::Binding));
+        if kind == WindowKind::One {
+            let binding = pair.invalidate_window(&mut window, window_id(2));
+            assert_eq!(binding, refused(WindowState::Binding));
+        }
         settle(&mut other, &mut window);
 
         other
