@@ -336,6 +336,28 @@ fn a_receiver_says_that_it_is_closed_when_nothing_is_read_any_more() {
 }
 
 #[test]
+fn a_receiver_of_which_two_messages_are_read_says_that_it_is_closed() {
+    let mut session = announced();
+    for sequence in 1..=2 {
+        deliver(&mut session, &offer(sequence, Some(memory(LENGTH)))).unwrap();
+        session.read_large(1, sequence, LENGTH);
+    }
+    let poll = |session: &mut Session| session.ends.poll_read().unwrap().chunk;
+    let [first, second] = [0, 1].map(|_| poll(&mut session));
+    session.handle_read(1, first);
+    let last = poll(&mut session);
+    session.handle_read(1, second);
+    let of_next = poll(&mut session);
+    assert_eq!((last.sequence, of_next.sequence), (1, 2));
+    session.close_receiver(1, &counters(0), CloseReason::Dropped);
+    assert_eq!(session.handle_read(1, last), Arrival::Unwanted);
+    assert_eq!(drain(&mut session).1, [], "the other one is being read");
+    assert_eq!(session.handle_read(1, of_next), Arrival::Unwanted);
+    let (_, said) = drain(&mut session);
+    assert!(matches!(said[..], [Control::Close { .. }]), "{said:?}");
+}
+
+#[test]
 fn over_new_wires_messages_are_offered_anew() {
     let mut session = offering();
     deliver(&mut session, &taken(1)).unwrap();
