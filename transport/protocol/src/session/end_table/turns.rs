@@ -198,7 +198,8 @@ impl EndTable {
 
     /// The next piece of the peer's messages to read, if another one may be under way. Tell the
     /// session [when it is here](crate::session::Session::handle_read), in the order in which pieces were
-    /// polled. Drain it whenever frames are asked for.
+    /// polled. Drain it whenever frames are asked for. A message is read to its end before one of
+    /// another channel: each that has begun holds memory.
     pub fn poll_read(&mut self) -> Option<LargeRead> {
         while self.turns.may_read() {
             let end = self.turns.reading.pop_front()?;
@@ -211,7 +212,10 @@ impl EndTable {
                 _ => None,
             });
             if let Some((chunk, memory)) = piece {
-                self.turns.reading.push_back(end);
+                match chunk.offset + chunk.bytes as u64 == memory.bytes() {
+                    true => self.turns.reading.push_back(end),
+                    false => self.turns.reading.push_front(end),
+                }
                 self.turns.reads_under_way += 1;
                 return Some(LargeRead { end, chunk, memory });
             }

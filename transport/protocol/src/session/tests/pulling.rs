@@ -93,6 +93,26 @@ fn announced() -> Session {
     session
 }
 
+/// Pairs another receiving end, of which message 1 is announced and offered, and returns it.
+fn another(session: &mut Session) -> u32 {
+    let spec = ChannelSpec {
+        max_message_bytes: LENGTH,
+        ..spec()
+    };
+    let theirs = PEER + 1;
+    let end = session.open(Role::Receiver, "other", spec.clone()).unwrap();
+    let announcement = frame(FrameKind::Records, theirs, 1, None, &large(1, LENGTH));
+    let offer = Control::Offer {
+        channel: theirs,
+        sequence: 1,
+        memory: Some(memory(LENGTH)),
+    };
+    deliver(session, &open_with(theirs, Role::Sender, "other", spec)).unwrap();
+    deliver(session, &announcement).unwrap();
+    deliver(session, &control(&offer)).unwrap();
+    end
+}
+
 fn told_of(session: &mut Session) -> Vec<(u64, bool)> {
     let (events, _) = drain(session);
     let told = events.into_iter().filter_map(|event| match event {
@@ -355,6 +375,25 @@ fn a_receiver_of_which_two_messages_are_read_says_that_it_is_closed() {
     assert_eq!(session.handle_read(1, of_next), Arrival::Unwanted);
     let (_, said) = drain(&mut session);
     assert!(matches!(said[..], [Control::Close { .. }]), "{said:?}");
+}
+
+#[test]
+fn a_message_is_read_to_its_end_before_one_of_another_channel() {
+    let mut session = announced();
+    deliver(&mut session, &offer(1, Some(memory(LENGTH)))).unwrap();
+    let other = another(&mut session);
+    for end in [1, other] {
+        assert!(session.read_large(end, 1, LENGTH));
+    }
+    let mut order = Vec::new();
+    while let Some(read) = session.ends.poll_read() {
+        order.push(read.end);
+        session.handle_read(read.end, read.chunk);
+        if read.chunk.offset + read.chunk.bytes as u64 == LENGTH {
+            session.handle_large_complete(read.end);
+        }
+    }
+    assert_eq!(order, [1, 1, 1, other, other, other]);
 }
 
 #[test]
