@@ -55,7 +55,7 @@ impl Node {
             self.put([ANSWER, address, sequence, offset], part);
             return Ok(true);
         }
-        if let Some(read) = self.session.ends.poll_read() {
+        if let Some(read) = self.session.poll_read() {
             let (address, chunk) = (read.memory.address(), read.chunk);
             self.put([READ, address, chunk.bytes as u64, chunk.offset], &[]);
             self.reading.under_way.push_back(read);

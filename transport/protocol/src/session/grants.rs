@@ -7,7 +7,7 @@ use super::Landings;
 use super::{Arrival, EndChannel, LocalEnd, PeerMisbehaved, Session, SessionEvent};
 use crate::{
     format::control::{CloseReason, Control, Role},
-    transfer::rendezvous::{Chunk, RemoteMemory, Way},
+    transfer::rendezvous::{Chunk, LargeRead, RemoteMemory, Way},
 };
 
 impl Session {
@@ -58,7 +58,7 @@ impl Session {
     /// all of it. Returns false if the peer does not offer it, or no longer: it is to be granted. The
     /// memory is the device's until the message is complete, or no read can be under way any more:
     /// the [end](super::SessionEvent::Forgotten) or the wires are gone. Poll
-    /// [reads](super::EndTable::poll_read) afterwards.
+    /// [reads](Self::poll_read) afterwards.
     pub fn read_large(&mut self, end: u32, sequence: u64, bytes: u64) -> bool {
         let channel = self.ends.receiver_mut(end);
         let is_read = channel.is_some_and(|channel| {
@@ -137,7 +137,28 @@ impl Session {
         Ok(())
     }
 
-    /// Takes in that a piece is here which was [read](super::EndTable::poll_read), the oldest of
+    /// The next piece of the peer's messages to read, if another one may be under way. Tell the
+    /// session [when it is here](Self::handle_read), in the order in which pieces were polled. Drain
+    /// it whenever frames are asked for.
+    ///
+    /// When the goodbye waits for nothing but reads, there are no more: the peer may be gone once it
+    /// has heard the goodbye.
+    pub fn poll_read(&mut self) -> Option<LargeRead> {
+        if self.outgoing.said_goodbye() || self.goodbye_waits_for_reads() {
+            self.ends.turns.read_no_more();
+        }
+        self.ends.next_read()
+    }
+
+    /// Returns whether the goodbye is due and no record is left to go ahead of it, but reads may be
+    /// under way.
+    pub(super) fn goodbye_waits_for_reads(&self) -> bool {
+        self.outgoing.goodbye_is_due()
+            && self.ends.turns.ready.is_empty()
+            && self.ends.all_senders_ended()
+    }
+
+    /// Takes in that a piece is here which was [read](Self::poll_read), the oldest of
     /// those. The last piece of a message is followed by
     /// [`handle_large_complete`](Self::handle_large_complete).
     pub fn handle_read(&mut self, end: u32, chunk: Chunk) -> Arrival {

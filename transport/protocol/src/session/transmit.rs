@@ -183,12 +183,9 @@ impl Session {
                 || self.credit.has_errand())
     }
 
-    /// Returns whether the goodbye is due and no record is left to go ahead of it.
+    /// Returns whether the goodbye is due and nothing is left to go ahead of it.
     fn goodbye_is_next(&self) -> bool {
-        self.outgoing.goodbye_is_due()
-            && self.ends.turns.ready.is_empty()
-            && self.ends.turns.reads_under_way == 0
-            && self.ends.all_senders_ended()
+        self.goodbye_waits_for_reads() && self.ends.turns.reads_under_way == 0
     }
 
     /// Returns whether sending waits for the peer's credit although there is something to send.

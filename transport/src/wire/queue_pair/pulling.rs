@@ -91,7 +91,7 @@ impl QueuePairWire {
             }
         }
         while self.has_room()
-            && let Some(read) = frames.session().ends.poll_read()
+            && let Some(read) = frames.session().poll_read()
         {
             progress = true;
             self.read(read, frames)?;

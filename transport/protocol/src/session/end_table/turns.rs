@@ -76,6 +76,11 @@ impl EndTurns {
         }
     }
 
+    /// Nothing more is read over these wires.
+    pub(crate) fn read_no_more(&mut self) {
+        self.reading.clear();
+    }
+
     fn may_read(&self) -> bool {
         self.reads_under_way < self.max_reads
     }
@@ -196,11 +201,9 @@ impl EndTable {
             })
     }
 
-    /// The next piece of the peer's messages to read, if another one may be under way. Tell the
-    /// session [when it is here](crate::session::Session::handle_read), in the order in which pieces were
-    /// polled. Drain it whenever frames are asked for. A message is read to its end before one of
-    /// another channel: each that has begun holds memory.
-    pub fn poll_read(&mut self) -> Option<LargeRead> {
+    /// The next piece of the peer's messages to read, if another one may be under way. A message is
+    /// read to its end before one of another channel: each that has begun holds memory.
+    pub(crate) fn next_read(&mut self) -> Option<LargeRead> {
         while self.turns.may_read() {
             let end = self.turns.reading.pop_front()?;
             let piece = self.entries.get_mut(end).and_then(|entry| match entry {
