@@ -9,7 +9,6 @@
 //! so registering both would cost twice the ring. A device that can send a record over the seam as
 //! two pieces needs only one.
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
@@ -93,20 +92,13 @@ pub struct LargeRegion<U> {
     used: PhantomData<U>,
 }
 
-/// The purpose of a large buffer's registration.
-pub trait LargeUse: fmt::Debug + Send + Sync + 'static {}
-
 /// Use for memory that the RDMA port's queue pairs send from, or read the peer's messages into.
 #[derive(Debug)]
 pub enum Sent {}
 
-impl LargeUse for Sent {}
-
 /// Use for memory that peers write to once it is granted to them.
 #[derive(Debug)]
 pub enum Granted {}
-
-impl LargeUse for Granted {}
 
 /// A large message that an RDMA port's queue pairs send from.
 pub type RegisteredMessage = LargeRegion<Sent>;
@@ -151,7 +143,7 @@ impl Beginning {
     }
 }
 
-impl<U: LargeUse> LargeRegion<U> {
+impl<U: Send + Sync + 'static> LargeRegion<U> {
     /// Registers the first `bytes` of a leased buffer, unless they are registered already. This
     /// takes long and is done outside the turn.
     pub(super) fn ensure(
