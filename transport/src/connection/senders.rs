@@ -324,6 +324,12 @@ impl Senders {
         sender.is_some_and(|sender| sender.end.state.is_over())
     }
 
+    /// Returns whether a large message is being sent, or kept until it has arrived.
+    pub(super) fn is_out(&self, end: u32, sequence: u64) -> bool {
+        let sender = self.ends.get(end);
+        sender.is_some_and(|sender| sender.large_out(sequence).is_some())
+    }
+
     /// Gives up the large messages of an end whose peer takes none any more.
     pub(super) fn forget_large(&mut self, end: u32, retained: &mut Retained) {
         if let Some(sender) = self.ends.get_mut(end) {

@@ -75,11 +75,20 @@ impl Connection {
 
     #[inline(never)]
     fn follow_up(&mut self, context: &mut Context<'_>) {
-        self.wire.revoke_unsent(&self.core.common.session);
+        let senders = &self.core.ends.senders;
+        let is_out = |end, sequence| senders.is_out(end, sequence);
+        let counters = &self.core.common.shared.counters;
+        let revoked = self.wire.revoke_offers(is_out, counters);
         let in_flight = self.wire.in_flight();
         let retained = &mut self.core.retained;
-        retained.note_in_flight(in_flight.unwrap_or(0));
+        // Memory that the peer may still read waits.
+        if let Ok(true) = revoked {
+            retained.note_in_flight(in_flight.unwrap_or(0));
+        }
         retained.free(self.wire.done(), context);
+        if let Err(cause) = revoked {
+            self.drain_then_end(cause);
+        }
         self.core.finish_if_said(in_flight.is_none(), context);
         if self.core.common.phase == Phase::Gone && !self.has_let_go {
             self.has_let_go = true;

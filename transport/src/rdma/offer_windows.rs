@@ -5,12 +5,13 @@
 //! 1. A window is bound over the bytes of one message, for that message, and lets the peer read and
 //!    do nothing else.
 //! 2. The memory of a message is used for nothing else while its window is bound: it is kept until
-//!    the request that invalidates the window is done, or the window is dropped before. Dropping
-//!    takes the key from the peer at once, by a system call.
+//!    the request that invalidates the window is done, or the queue pair is destroyed.
+//! 3. Windows are made with their queue pair, and destroyed when it is, or if its peer does not read.
+//!    In between there is no system call.
 
-use std::ops::Range;
+use std::{iter, ops::Range};
 
-use ibex_protocol::transfer::rendezvous::{LARGE_PER_CHANNEL, RemoteMemory};
+use ibex_protocol::transfer::rendezvous::RemoteMemory;
 use ibex_verbs::{
     BindRequest, MemoryWindow, QueuePair, RegionAccess, WindowError, WindowState, WorkCompletion,
     WorkId,
@@ -29,98 +30,76 @@ struct OfferWindow {
     message: (u32, u64),
 }
 
-/// The windows of a session: enough for two channels that are always busy. The other messages go in
-/// chunks.
-const WINDOWS: usize = 2 * LARGE_PER_CHANNEL;
+impl OfferWindow {
+    /// Returns whether the peer may read, now or once it is bound.
+    fn lets_in(&self) -> bool {
+        matches!(
+            self.window.state(),
+            WindowState::Binding | WindowState::Bound
+        )
+    }
+}
 
 impl OfferWindows {
-    /// Makes as many windows as a session uses, or the device has. This takes system calls.
+    /// Makes the windows of a session, as many as the device has. This takes system calls.
     pub(super) fn make(rdma_port: &RdmaPort) -> Self {
-        let mut windows = Self::default();
-        while windows.0.len() < WINDOWS && windows.add(rdma_port) {}
-        windows
-    }
-
-    fn add(&mut self, rdma_port: &RdmaPort) -> bool {
-        let made = rdma_port.window().map(|window| OfferWindow {
+        let made = iter::repeat_with(|| rdma_port.window())
+            .take(rdma_port.windows())
+            .map_while(|window| window);
+        let unused = |window| OfferWindow {
             window,
             message: (0, 0),
-        });
-        let is_made = made.is_some();
-        self.0.extend(made);
-        is_made
+        };
+        Self(made.map(unused).collect())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns whether a window is free, if necessary one that takes the place of a dropped one.
-    pub(crate) fn has_free(&mut self, rdma_port: &RdmaPort) -> bool {
-        let is_free = |one: &OfferWindow| one.window.state() == WindowState::Free;
-        self.0.iter().any(is_free) || self.0.len() < WINDOWS && self.add(rdma_port)
-    }
-
     /// Lets the peer read a message, which lies at `range` of its registration, from when request
-    /// `id` is done. There is [a free window](Self::has_free), and room in the send queue.
+    /// `id` is done. There is room in the send queue. Returns `None`, and has posted nothing, if no
+    /// window is free or it cannot be bound.
     pub(crate) fn bind(
         &mut self,
         pair: &mut QueuePair,
         id: WorkId,
         message: (u32, u64),
         (registered, range): (&RegisteredMessage, Range<usize>),
-    ) -> Result<Option<RemoteMemory>, WindowError> {
-        let mut windows = self.0.iter_mut();
-        let free = windows.find(|one| one.window.state() == WindowState::Free);
-        let Some(one) = free else {
-            return Ok(None);
-        };
+    ) -> Option<RemoteMemory> {
+        let is_free = |one: &&mut OfferWindow| one.window.state() == WindowState::Free;
+        let one = self.0.iter_mut().find(is_free)?;
         let bytes = range.len() as u64;
         let request = BindRequest::new(id, range, RegionAccess::REMOTE_READ);
-        let place = pair.bind_window(&mut one.window, registered.region(), &request)?;
+        let bound = pair.bind_window(&mut one.window, registered.region(), &request);
+        let place = bound
+            .inspect_err(|error| tracing::debug!(%error, "a large message goes in chunks"))
+            .ok()?;
         one.message = message;
-        Ok(RemoteMemory::new(place.address, place.rkey, bytes))
-    }
-
-    /// Returns whether the window of a message can be [invalidated](Self::invalidate). A window that
-    /// is not bound yet is dropped instead, if there is one.
-    pub(crate) fn is_bound(&mut self, message: (u32, u64)) -> bool {
-        self.0
-            .retain(|one| one.message != message || one.window.state() != WindowState::Binding);
-        self.bound(message).is_some()
+        let memory = RemoteMemory::new(place.address, place.rkey, bytes);
+        Some(memory.expect("a message has bytes, and memory an address"))
     }
 
     /// Lets the peer read a message no more, from when request `id` is done. There is room in the
-    /// send queue.
-    pub(crate) fn invalidate(
+    /// send queue. Returns whether the peer might read it before.
+    pub(crate) fn revoke(
         &mut self,
         pair: &mut QueuePair,
         id: WorkId,
         message: (u32, u64),
-    ) -> Result<(), WindowError> {
-        match self.bound(message) {
-            Some(window) => pair.invalidate_window(window, id),
-            None => Ok(()),
-        }
-    }
-
-    fn bound(&mut self, message: (u32, u64)) -> Option<&mut MemoryWindow> {
-        let mut windows = self.0.iter_mut().map(|one| (one.message, &mut one.window));
-        let is_it = |(of, window): &(_, &mut MemoryWindow)| {
-            *of == message && window.state() == WindowState::Bound
+    ) -> Result<bool, WindowError> {
+        let is_its = |one: &&mut OfferWindow| one.message == message && one.lets_in();
+        let Some(one) = self.0.iter_mut().find(is_its) else {
+            return Ok(false);
         };
-        windows.find(is_it).map(|(_, window)| window)
+        pair.invalidate_window(&mut one.window, id).map(|()| true)
     }
 
-    /// Drops the windows of messages that the peer may not read any more.
-    pub(crate) fn keep(&mut self, is_readable: impl Fn(u32, u64) -> bool) {
-        self.0.retain(|one| {
-            let lets_in = matches!(
-                one.window.state(),
-                WindowState::Binding | WindowState::Bound
-            );
-            !lets_in || is_readable(one.message.0, one.message.1)
-        });
+    /// Returns a message that the peer may read and that `is_out` no more.
+    pub(crate) fn stale(&self, is_out: impl Fn(u32, u64) -> bool) -> Option<(u32, u64)> {
+        let open = self.0.iter().filter(|one| one.lets_in());
+        let mut messages = open.map(|one| one.message);
+        messages.find(|&(end, sequence)| !is_out(end, sequence))
     }
 
     /// Notes the completion of a request that binds or invalidates a window, if it is one.
@@ -132,7 +111,7 @@ impl OfferWindows {
             .any(|one| one.window.take(completion) != Ok(false));
     }
 
-    /// Drops all windows.
+    /// Destroys all windows.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }

@@ -27,6 +27,8 @@ use super::{
 pub struct PreparedPair {
     // Fields in drop order.
     pub(crate) pair: QueuePair,
+    /// The windows through which the peer may read large messages.
+    pub(crate) windows: OfferWindows,
     pub(crate) own: Option<ArrivalBuffers>,
     pub(crate) heads: MemoryRegion<DeviceMapping>,
     pub(crate) permit: SessionPermit,
@@ -40,8 +42,6 @@ pub struct PreparedPair {
     dialed: bool,
     /// The peer may be granted memory to write to.
     pub(super) grants_memory: bool,
-    /// The windows through which the peer may read large messages.
-    pub(crate) windows: OfferWindows,
 }
 
 /// Memory of each session for the heads of frames that are not inline: enough for a full send queue
@@ -94,6 +94,7 @@ impl PreparedPair {
         };
         Ok(Self {
             pair,
+            windows: OfferWindows::default(),
             own,
             heads,
             permit,
@@ -103,7 +104,6 @@ impl PreparedPair {
             theirs: None,
             dialed,
             grants_memory: false,
-            windows: OfferWindows::default(),
         })
     }
 
@@ -151,6 +151,9 @@ impl PreparedPair {
         }
         self.pair.connect(self.first, self.local, theirs.pair)?;
         self.theirs = Some(*theirs);
+        if self.reads().resources == 0 {
+            self.windows.clear();
+        }
         Ok(())
     }
 

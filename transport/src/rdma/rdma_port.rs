@@ -73,8 +73,8 @@ pub struct RdmaPort {
     has_immediate: bool,
     /// Large messages are read, where the peer offers its memory.
     reads_large: bool,
-    /// Peers may read large messages through windows.
-    has_windows: bool,
+    /// Windows of a session, through which its peer may read large messages.
+    windows: usize,
     /// Queue pairs that wait for their last completion.
     draining_pairs: AtomicU32,
     /// True if a destroyed queue pair may have kept some of the shared receives.
@@ -304,6 +304,11 @@ impl RdmaPort {
     /// Returns whether large messages are read, where the peer offers its memory.
     pub(super) fn reads_large(&self) -> bool {
         self.reads_large
+    }
+
+    /// Returns the number of windows that a session has, if the device makes that many.
+    pub(super) fn windows(&self) -> usize {
+        self.windows
     }
 
     /// Returns the number of sends that one session may have outstanding.

@@ -92,12 +92,19 @@ impl SendSlots {
         ((self.staged - bytes as u64) % self.slab_bytes) as usize
     }
 
+    /// Returns the identifier that the next request gets.
+    #[inline]
+    #[must_use]
+    pub(crate) fn next_id(&self) -> WorkId {
+        self.id_of(self.posted)
+    }
+
     /// Returns the identifier of the next request. `staged_until` is the end of the bytes that were
     /// [staged](Self::staged) up to and including it.
     #[inline(always)]
     pub(crate) fn post(&mut self, staged_until: u64) -> WorkId {
         debug_assert!(self.room() > 0);
-        let id = self.id_of(self.posted);
+        let id = self.next_id();
         let place = self.place_of(self.posted);
         self.staged_until[place] = staged_until;
         self.posted += 1;

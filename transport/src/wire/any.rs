@@ -147,8 +147,12 @@ impl Wire for AnyWire {
         forward!(self, wire => wire.done(), u64::MAX)
     }
 
-    fn revoke_unsent(&mut self, session: &Session) {
-        forward!(self, wire => wire.revoke_unsent(session), ());
+    fn revoke_offers(
+        &mut self,
+        is_out: impl Fn(u32, u64) -> bool,
+        counters: &SessionCounters,
+    ) -> Result<bool, EndCause> {
+        forward!(self, wire => wire.revoke_offers(is_out, counters), Ok(true))
     }
 
     #[inline]

@@ -110,8 +110,15 @@ pub(crate) trait Wire {
         u64::MAX
     }
 
-    /// Takes from the peer the right to read the memory of messages that are no longer sent.
-    fn revoke_unsent(&mut self, _session: &Session) {}
+    /// Takes from the peer the right to read messages, by end and sequence, of which `is_out` says
+    /// that they are out no more. Returns false if that has to wait: their memory has to be kept.
+    fn revoke_offers(
+        &mut self,
+        _is_out: impl Fn(u32, u64) -> bool,
+        _counters: &SessionCounters,
+    ) -> Result<bool, EndCause> {
+        Ok(true)
+    }
 
     /// Returns whether the last turn found that due frames wait for credit or room, whose arrival
     /// wakes a sleeping thread.

@@ -106,9 +106,9 @@ impl RdmaPort {
 
     /// Returns the rights to memory of messages. Nothing is written to a mapped file.
     fn file_access(&self) -> RegionAccess {
-        match self.has_windows {
-            true => RegionAccess::SEND.and(RegionAccess::WINDOWS),
-            false => RegionAccess::SEND,
+        match self.windows {
+            0 => RegionAccess::SEND,
+            _ => RegionAccess::SEND.and(RegionAccess::WINDOWS),
         }
     }
 
@@ -121,7 +121,7 @@ impl RdmaPort {
 
     /// Makes a window through which a peer may read a message; `None` if the device has no more.
     pub(in crate::rdma) fn window(&self) -> Option<MemoryWindow> {
-        let opened = self.opened().ok().filter(|_| self.has_windows)?;
+        let opened = self.opened().ok()?;
         MemoryWindow::new(&opened.domain, WindowKind::Two).ok()
     }
 

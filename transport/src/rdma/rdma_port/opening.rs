@@ -10,6 +10,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU32},
 };
 
+use ibex_protocol::transfer::rendezvous::LARGE_PER_CHANNEL;
 use ibex_verbs::{
     AsyncEvents, CompletionPolling, CompletionQueue, CompletionWait, Device, MemoryWindow,
     PollingChoice, PollingWish, ProtectionDomain, QueuePairBuilder, ReceiveQueue, VerbsError,
@@ -46,7 +47,7 @@ pub struct PortOpening {
     polling: PollingChoice,
     has_immediate: bool,
     reads_large: bool,
-    has_windows: bool,
+    windows: usize,
 }
 
 impl PortOpening {
@@ -107,6 +108,10 @@ impl PortOpening {
                 && reads_large(&device, &domain, choice, polling.polling)
         });
         let has_windows = reads_large && MemoryWindow::new(&domain, WindowKind::Two).is_ok();
+        let windows = match has_windows {
+            true => WINDOWS.min(limits.max_windows as usize),
+            false => 0,
+        };
         Ok(Self {
             device,
             domain,
@@ -118,7 +123,7 @@ impl PortOpening {
             polling,
             has_immediate,
             reads_large,
-            has_windows,
+            windows,
         })
     }
 
@@ -170,7 +175,7 @@ impl PortOpening {
             landings: AtomicU32::new(0),
             has_immediate: self.has_immediate,
             reads_large: self.reads_large,
-            has_windows: self.has_windows,
+            windows: self.windows,
             draining_pairs: AtomicU32::new(0),
             has_undrained: AtomicBool::new(false),
             pending_pairs: Arc::default(),
@@ -216,6 +221,10 @@ impl PortOpening {
         Ok(receives)
     }
 }
+
+/// The windows of a session: enough for two channels that are always busy. The other messages go in
+/// chunks.
+const WINDOWS: usize = 2 * LARGE_PER_CHANNEL;
 
 /// Returns the number of a device's completion vectors; 1 if the device does not report it.
 fn vectors(device: &Device) -> u32 {

@@ -21,7 +21,8 @@
 //! 5. A block that was granted ahead belongs to the peer too. The exception is the time from the
 //!    announcement of a message in it until the peer is told that this message is released.
 //! 6. A message that the peer reads is the peer's to read from when its window is bound until the
-//!    request that invalidates the window is done, and its memory is kept as long. Memory that this
+//!    request that invalidates the window is done, or the queue pair is destroyed. Its memory is kept
+//!    as long. Memory that this
 //!    end reads into is the device's until the read is done, or the queue pair is destroyed.
 //! 7. A queue pair is never just destroyed: it is moved to ERR, and the frames that arrived until
 //!    then are handed on before the link ends and before the queue pair is destroyed.
@@ -56,10 +57,10 @@ use send::PairSending;
 pub(crate) struct QueuePairWire {
     // Fields in drop order.
     state: PairState,
+    pulling: Pulling,
     /// The buffers of the queue pair's own receive queue, if it shares none.
     own: Option<ArrivalBuffers>,
     sending: PairSending,
-    pulling: Pulling,
     permit: SessionPermit,
     beside: Beside,
 
@@ -159,6 +160,12 @@ impl QueuePairWire {
             ),
             Err(error) => Some(error.to_string().into()),
         }
+    }
+
+    /// Returns whether the queue pair is being ended and has windows. They stay until it is
+    /// destroyed, which ends the peer's right to read whatever becomes of them.
+    fn has_open_windows(&self) -> bool {
+        matches!(self.state, PairState::Leaving(_)) && !self.pulling.windows.is_empty()
     }
 
     /// Returns whether the queue pair lives and the device has not reported its death.
@@ -370,13 +377,19 @@ impl Wire for QueuePairWire {
 
     fn done(&self) -> u64 {
         match self.in_flight() {
+            // Of requests that were flushed, some may have been to invalidate windows.
+            _ if self.has_open_windows() => 0,
             Some(_) => self.sending.slots.done(),
             None => u64::MAX,
         }
     }
 
-    fn revoke_unsent(&mut self, session: &Session) {
-        self.keep_offers(session);
+    fn revoke_offers(
+        &mut self,
+        is_out: impl Fn(u32, u64) -> bool,
+        counters: &SessionCounters,
+    ) -> Result<bool, EndCause> {
+        self.revoke_stale(is_out, counters)
     }
 
     fn is_blocked(&self) -> bool {
@@ -411,7 +424,6 @@ impl Wire for QueuePairWire {
                 if let Some(event) = &self.died {
                     teardown.handle_event(event);
                 }
-                self.pulling.windows.clear();
                 let deadline = teardown.deadline();
                 self.drain_guard = Some(self.permit.rdma_port.leaves());
                 self.state = PairState::Leaving(Box::new(teardown));
@@ -442,7 +454,7 @@ impl Wire for QueuePairWire {
 
     fn destroy(&mut self) {
         self.state = PairState::Gone;
-        self.pulling.forget_reads();
+        self.pulling.clear();
         self.drain_guard = None;
     }
 

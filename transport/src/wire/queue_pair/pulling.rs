@@ -8,7 +8,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use ibex_protocol::{
-    session::{Arrival, Session},
+    session::Arrival,
     transfer::rendezvous::{LargeRead, OfferStep},
 };
 use ibex_verbs::{ReadRequest, RemoteAddress};
@@ -16,12 +16,13 @@ use ibex_verbs::{ReadRequest, RemoteAddress};
 use super::{PairState, QueuePairWire, device_refused};
 use crate::{
     rdma::{OfferWindows, RegisteredMessage},
-    session::EndCause,
+    session::{EndCause, SessionCounters},
     wire::Frames,
 };
 
 /// The offers of a queue pair, and its reads.
 pub(super) struct Pulling {
+    // Fields in drop order: windows go before the memory that reads keep.
     pub(super) windows: OfferWindows,
     reads: VecDeque<Reading>,
 }
@@ -50,8 +51,9 @@ impl Pulling {
         is_done.then(|| self.reads.pop_front())?
     }
 
-    /// Forgets the reads of a queue pair that is destroyed.
-    pub(super) fn forget_reads(&mut self) {
+    /// Frees windows and targets, because the queue pair is destroyed.
+    pub(super) fn clear(&mut self) {
+        self.windows.clear();
         self.reads.clear();
     }
 }
@@ -76,13 +78,13 @@ impl QueuePairWire {
         {
             progress = true;
             match step {
-                OfferStep::Make { end, sequence } => self.make_offer((end, sequence), frames)?,
+                OfferStep::Make { end, sequence } => self.make_offer((end, sequence), frames),
                 OfferStep::Revoke {
                     end,
                     sequence,
                     taken,
                 } => {
-                    self.revoke_offer((end, sequence), frames)?;
+                    self.revoke_offer((end, sequence), frames.counters())?;
                     if let Some(whole) = taken {
                         frames.counters().rendezvous_sent.add(1);
                         frames.taken(end, whole, self.sending.slots.posted());
@@ -100,47 +102,52 @@ impl QueuePairWire {
     }
 
     /// Binds a window to a message and tells the peer, or tells it that there is none.
-    fn make_offer<F: Frames>(
-        &mut self,
-        (end, sequence): (u32, u64),
-        frames: &mut F,
-    ) -> Result<(), EndCause> {
+    fn make_offer<F: Frames>(&mut self, (end, sequence): (u32, u64), frames: &mut F) {
         let mut memory = None;
         if let PairState::Live(queue_pair) = &mut self.state
             && let Some(message) = frames.message(end, sequence)
             && let Some(place) = message.registered()
-            && self.pulling.windows.has_free(&self.permit.rdma_port)
         {
-            let id = self.sending.slots.post(self.sending.slots.staged());
-            let bound = self
-                .pulling
-                .windows
-                .bind(queue_pair, id, (end, sequence), place);
-            memory = bound.map_err(|error| device_refused(&error))?;
-            count_request(frames);
+            let (windows, slots) = (&mut self.pulling.windows, &mut self.sending.slots);
+            memory = windows.bind(queue_pair, slots.next_id(), (end, sequence), place);
+            if memory.is_some() {
+                slots.post(slots.staged());
+                count_request(frames.counters());
+            }
         }
         frames.session().offer(end, sequence, memory);
-        Ok(())
     }
 
-    fn revoke_offer<F: Frames>(&mut self, message: (u32, u64), frames: &F) -> Result<(), EndCause> {
-        if let PairState::Live(queue_pair) = &mut self.state
-            && self.pulling.windows.is_bound(message)
-        {
-            let id = self.sending.slots.post(self.sending.slots.staged());
-            let invalidated = self.pulling.windows.invalidate(queue_pair, id, message);
-            invalidated.map_err(|error| device_refused(&error))?;
-            count_request(frames);
+    fn revoke_offer(
+        &mut self,
+        message: (u32, u64),
+        counters: &SessionCounters,
+    ) -> Result<(), EndCause> {
+        if let PairState::Live(queue_pair) = &mut self.state {
+            let (windows, slots) = (&mut self.pulling.windows, &mut self.sending.slots);
+            let revoked = windows.revoke(queue_pair, slots.next_id(), message);
+            if revoked.map_err(|error| device_refused(&error))? {
+                slots.post(slots.staged());
+                count_request(counters);
+            }
         }
         Ok(())
     }
 
-    /// Revokes the offers of messages that are no longer sent.
-    pub(super) fn keep_offers(&mut self, session: &Session) {
-        let ends = &session.ends;
-        self.pulling
-            .windows
-            .keep(|end, sequence| ends.is_readable(end, sequence));
+    /// Revokes the offers of messages that are out no more. Returns whether that is posted for all
+    /// of them.
+    pub(super) fn revoke_stale(
+        &mut self,
+        is_out: impl Fn(u32, u64) -> bool,
+        counters: &SessionCounters,
+    ) -> Result<bool, EndCause> {
+        while let Some(message) = self.pulling.windows.stale(&is_out) {
+            if !self.has_room() {
+                return Ok(false);
+            }
+            self.revoke_offer(message, counters)?;
+        }
+        Ok(!self.has_open_windows())
     }
 
     fn read<F: Frames>(&mut self, read: LargeRead, frames: &F) -> Result<(), EndCause> {
@@ -163,7 +170,7 @@ impl QueuePairWire {
         // Room was checked before, and a connection without reads carries no offers.
         batch.push_read(&request).expect("a read fits");
         batch.post().map_err(|refused| device_refused(&refused))?;
-        count_request(frames);
+        count_request(frames.counters());
         self.pulling.reads.push_back(Reading {
             number: self.sending.slots.posted(),
             read,
@@ -172,7 +179,7 @@ impl QueuePairWire {
         Ok(())
     }
 
-    /// Hands on what the reads that are done have brought, at `time`.
+    /// Hands on what the reads that are done have brought, at `time`. No request has failed.
     pub(super) fn reads_are_done<F: Frames>(&mut self, time: u64, frames: &mut F) {
         let done = self.sending.slots.done();
         while let Some(Reading { read, .. }) = self.pulling.next_done(done) {
@@ -199,8 +206,7 @@ impl QueuePairWire {
 }
 
 /// Counts a request that was posted alone.
-fn count_request<F: Frames>(frames: &F) {
-    let counters = frames.counters();
+fn count_request(counters: &SessionCounters) {
     counters.work_requests.add(1);
     counters.signaled.add(1);
     counters.doorbells.add(1);

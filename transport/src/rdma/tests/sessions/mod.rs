@@ -20,6 +20,7 @@ mod removal;
 mod rendezvous;
 mod resting;
 mod resuming;
+mod revoking;
 mod undrained;
 mod waiting;
 

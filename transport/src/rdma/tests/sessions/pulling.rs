@@ -14,14 +14,14 @@ use rustix::io::Errno;
 
 use super::*;
 
-fn reads(stage: &Stage) -> Vec<PostedSend> {
+pub(super) fn reads(stage: &Stage) -> Vec<PostedSend> {
     let is_read = |send: &PostedSend| send.opcode == wr_opcode::RDMA_READ;
     stage.fake.posted().into_iter().filter(is_read).collect()
 }
 
 /// Returns the bindings of windows since the record of sends was last cleared, with their queue
 /// pairs.
-fn offers(stage: &Stage) -> Vec<(u32, PostedBind)> {
+pub(super) fn offers(stage: &Stage) -> Vec<(u32, PostedBind)> {
     let posted = stage.fake.posted().into_iter();
     posted
         .filter_map(|send| Some((send.queue_pair, send.bind?)))
@@ -29,14 +29,14 @@ fn offers(stage: &Stage) -> Vec<(u32, PostedBind)> {
 }
 
 /// Returns how many of those let the peer read now.
-fn open_offers(stage: &Stage) -> usize {
+pub(super) fn open_offers(stage: &Stage) -> usize {
     let offers = offers(stage).into_iter();
     let is_open = |(pair, bind): &(u32, PostedBind)| stage.fake.lets_read(*pair, bind);
     offers.filter(is_open).count()
 }
 
 /// Returns how many sends of a queue pair are held back, and how many of them are reads.
-fn held(stage: &Stage, pair: u32) -> (usize, usize) {
+pub(super) fn held(stage: &Stage, pair: u32) -> (usize, usize) {
     let held = stage.fake.held_sends(pair);
     let is_read = |send: &&PostedSend| send.opcode == wr_opcode::RDMA_READ;
     (held.len(), held.iter().filter(is_read).count())
@@ -47,10 +47,10 @@ fn length(send: &PostedSend) -> usize {
     lengths.sum()
 }
 
-const LONG: usize = 3 * WRITE_BYTES;
+pub(super) const LONG: usize = 3 * WRITE_BYTES;
 
 /// Returns a channel with a message that is offered, of which the receiver's engine has not heard.
-fn offered(stage: &Stage) -> (SendHandle, ReceiveHandle) {
+pub(super) fn offered(stage: &Stage) -> (SendHandle, ReceiveHandle) {
     let (mut sender, receiver) = stage.channel("offered", WINDOW);
     send(&mut sender, 3, LONG);
     while open_offers(stage) == 0 {
@@ -60,7 +60,7 @@ fn offered(stage: &Stage) -> (SendHandle, ReceiveHandle) {
 }
 
 /// Checks that a later message is read too.
-fn check_goes_on(stage: &Stage) {
+pub(super) fn check_goes_on(stage: &Stage) {
     let (mut sender, mut receiver) = stage.channel("goes on", WINDOW);
     stage.fake.forget_posted();
     send(&mut sender, 4, 100_000);
@@ -335,6 +335,7 @@ fn a_device_that_cannot_gets_chunks() {
         let fake = one_device();
         fake.change(DEVICE, change);
         let stage = Stage::on(fake, reading());
+        assert_eq!(stage.fake.alive().get("memory windows"), None);
         let (mut sender, mut receiver) = stage.channel("chunks", WINDOW);
         send(&mut sender, 1, 300_000);
         send(&mut sender, 2, 10);
@@ -427,10 +428,10 @@ fn a_peer_that_is_trusted_writes_and_is_not_read() {
     assert_eq!(stage.stats()[0].rdma_writes, 2);
 }
 
-/// Holds back the reads of a message.
-fn half_read(stage: &Stage) -> (SendHandle, ReceiveHandle) {
+/// Holds back the reads of a message of this length.
+pub(super) fn half_read(stage: &Stage, bytes: usize) -> (SendHandle, ReceiveHandle) {
     let (mut sender, receiver) = stage.channel("half", WINDOW);
-    send(&mut sender, 1, 3 * WRITE_BYTES);
+    send(&mut sender, 1, bytes);
     let [sends, reads] = stage.queue_pairs();
     stage.settle_until(|| open_offers(stage) > 0, || stage.fake.hold_sends(true));
     while held(stage, reads).1 == 0 {
@@ -441,7 +442,7 @@ fn half_read(stage: &Stage) -> (SendHandle, ReceiveHandle) {
     (sender, receiver)
 }
 
-fn why(receiver: &mut ReceiveHandle) -> EndCause {
+pub(super) fn why(receiver: &mut ReceiveHandle) -> EndCause {
     match receiver.poll() {
         Err(error) => end_cause(&error),
         other => panic!("{other:?}"),
@@ -457,7 +458,7 @@ fn a_read_beyond_its_message_fails_at_the_device_and_ends_the_session() {
     ];
     for change in past {
         let stage = Stage::with(reading());
-        let (_sender, mut receiver) = half_read(&stage);
+        let (_sender, mut receiver) = half_read(&stage, LONG);
         let [_, reads] = stage.queue_pairs();
         stage.fake.forge(reads, change);
         stage.fake.hold_sends(false);
