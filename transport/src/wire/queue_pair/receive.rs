@@ -59,8 +59,9 @@ impl QueuePairWire {
         }
         let outcome = completion.outcome();
         let mut heard = NewsOutcome::Something;
-        let is_known = match completion.id().operation() {
-            Operation::Receive => match self.arrived(completion, shared) {
+        let is_receive = completion.id().operation() == Operation::Receive;
+        let is_known = match is_receive {
+            true => match self.arrived(completion, shared) {
                 Some(buffer) => {
                     if let Ok(done) = outcome {
                         let time = self.time_of(completion);
@@ -77,7 +78,7 @@ impl QueuePairWire {
                 }
                 None => false,
             },
-            _ => {
+            false => {
                 self.pulling.windows.note(completion);
                 self.sent(completion, outcome.is_ok())
             }
@@ -90,8 +91,10 @@ impl QueuePairWire {
                 }
             }
             Ok(_) if is_known => {
-                let time = self.time_of(completion);
-                self.sends_are_done(time, frames);
+                if !is_receive && !self.sending.has_failed {
+                    let time = self.time_of(completion);
+                    self.sends_are_done(time, frames);
+                }
             }
             Ok(_) => {
                 tracing::debug!(id = %completion.id(), "a completion of no request of ours");
@@ -104,7 +107,7 @@ impl QueuePairWire {
         }
     }
 
-    /// Notes that requests up to a signaled one are done, at `time`.
+    /// Notes that requests up to a signaled one are done, at `time`. Those that have failed are not.
     fn sends_are_done<F: Frames>(&mut self, time: u64, frames: &mut F) {
         if let Some(writes) = self.sending.take_done_writes() {
             frames.session().ends.writes_are_done(writes);
@@ -306,6 +309,7 @@ impl QueuePairWire {
         let Some(done) = self.sending.slots.complete(completion.id()) else {
             return false;
         };
+        self.sending.has_failed |= !is_done;
         if is_done && let PairState::Live(queue_pair) = &mut self.state {
             queue_pair.retire_sends(done);
         }

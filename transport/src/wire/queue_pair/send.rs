@@ -26,6 +26,8 @@ pub(super) struct PairSending {
     cadence: SignalCadence,
     /// The numbers of writes that are not done.
     writes: VecDeque<u64>,
+    /// A request has failed, so those behind it are not done, whatever their completions say.
+    pub(super) has_failed: bool,
     /// Frames are due and cannot be sent before a completion comes: a send that frees a place in
     /// the queue, or a receive that brings credit.
     pub(super) is_blocked: bool,
@@ -108,6 +110,7 @@ impl PairSending {
             heads,
             cadence: SignalCadence::default(),
             writes: VecDeque::new(),
+            has_failed: false,
             is_blocked: false,
             head: Vec::with_capacity(SEND_BATCH * INLINE_BYTES + LONGEST_HEAD),
             planned: Vec::with_capacity(SEND_BATCH),

@@ -2,7 +2,7 @@
 
 use ibex_protocol::transfer::rendezvous::LARGE_PER_CHANNEL;
 use ibex_verbs::{
-    abi::wr_opcode,
+    abi::{Wc, wc_opcode, wr_opcode},
     provider::{
         RawEvent,
         fake::{Call, FaultScript},
@@ -42,6 +42,26 @@ fn drop_receiver(stage: &Stage, receiver: ReceiveHandle) {
     while stage.nodes[1].runtime.poll_ready() {}
     stage.fake.release(stage.queue_pairs()[1], 100);
     settle_first(stage);
+}
+
+/// Completions of receives and of sends have no common order.
+#[test]
+fn a_read_that_failed_brings_nothing_although_a_frame_arrives_behind_it() {
+    let stage = Stage::with(reading());
+    let (_sender, mut receiver) = half_read(&stage, 100_000);
+    let [_, reads] = stage.queue_pairs();
+    stage.fake.fail_send(reads, 12, 0);
+    let (completions, receives) = stage.fake.tags();
+    let arrived = Wc {
+        wr_id: stage.fake.shared_receives(receives[1])[0].wr_id,
+        opcode: wc_opcode::RECV,
+        qp_num: reads,
+        ..Wc::default()
+    };
+    stage.fake.complete(completions[1], arrived);
+    stage.fake.hold_sends(false);
+    stage.settle();
+    assert!(matches!(why(&mut receiver), EndCause::PeerGone { .. }));
 }
 
 #[test]
