@@ -274,8 +274,9 @@ impl Connection {
         let core = &mut self.core;
         let senders = &mut core.ends.senders;
         let block = senders.take_large(end, sequence, length, bytes, &mut core.common);
-        if senders.is_over(end) {
-            senders.forget_large(end, &mut core.retained);
+        // A session that closes still sends what its handles have begun.
+        if senders.is_over(end) && core.common.phase != Phase::Closing {
+            senders.forget_large(end, sequence, &mut core.retained);
         }
         self.register_late(end);
         block

@@ -244,7 +244,7 @@ impl Core {
         if self.ends.senders.ends.contains(end) {
             let why = EndReason::Cause(EndCause::PeerClosed(reason));
             self.ends.end(end, why, &mut context.wakers);
-            self.ends.senders.forget_large(end, &mut self.retained);
+            self.ends.senders.forget_large(end, 0, &mut self.retained);
         }
     }
 }

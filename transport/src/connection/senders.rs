@@ -330,10 +330,11 @@ impl Senders {
         sender.is_some_and(|sender| sender.large_out(sequence).is_some())
     }
 
-    /// Gives up the large messages of an end whose peer takes none any more.
-    pub(super) fn forget_large(&mut self, end: u32, retained: &mut Retained) {
+    /// Gives up the large messages, from `first` on, of an end whose peer takes them no more.
+    pub(super) fn forget_large(&mut self, end: u32, first: u64, retained: &mut Retained) {
         if let Some(sender) = self.ends.get_mut(end) {
-            for large in sender.large.drain(..) {
+            let before = sender.large.partition_point(|large| large.sequence < first);
+            for large in sender.large.drain(before..) {
                 retained.keep_message(sender.end.clone(), large, None);
             }
         }

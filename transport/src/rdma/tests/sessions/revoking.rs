@@ -125,6 +125,23 @@ fn memory_waits_for_room_to_revoke_its_offer() {
     assert_eq!(open_offers(&stage), 0);
 }
 
+/// A handle may be in the middle of a message when its node closes.
+#[test]
+fn a_message_that_is_sent_while_the_node_closes_leaves_others_as_they_are() {
+    let stage = Stage::with(reading());
+    let (_sender, mut receiver) = offered(&stage);
+    stage.nodes[0].runtime.begin_close();
+    let session = &stage.nodes[0].session;
+    let memory = session.lease_large(LONG).unwrap();
+    session.requests.send_large(1, 2, LONG, memory.into());
+    settle_first(&stage);
+    assert_eq!((open_offers(&stage), kept(&stage)), (1, 0));
+    stage.settle();
+    let message = receiver.poll().unwrap().expect("it was sent");
+    assert_eq!(message.bytes(), payload(3, LONG));
+    assert_eq!(open_offers(&stage), 0);
+}
+
 #[test]
 fn memory_waits_for_the_end_of_a_queue_pair_whose_windows_cannot_be_freed() {
     let stage = Stage::with(reading());
