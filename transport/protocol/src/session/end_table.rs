@@ -295,12 +295,12 @@ impl EndTable {
         self.unpaired.len() + paired - over
     }
 
-    /// Returns whether no sending end is left that has to say its close.
-    pub(super) fn all_senders_ended(&self) -> bool {
+    /// Returns whether no end is left that has something to send, or has to say its close.
+    pub(super) fn all_is_sent(&self) -> bool {
         let has_ended = |end: &LocalEnd| end.close_is_out || end.closed_there;
-        self.entries
-            .values()
-            .all(|end| end.state.role() == Role::Receiver || has_ended(end))
+        let mut ends = self.entries.values();
+        self.turns.ready.is_empty()
+            && ends.all(|end| end.state.role() == Role::Receiver || has_ended(end))
     }
 
     // ---- One end ---------------------------------------------------------------------

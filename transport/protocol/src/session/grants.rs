@@ -144,18 +144,11 @@ impl Session {
     /// When the goodbye waits for nothing but reads, there are no more: the peer may be gone once it
     /// has heard the goodbye.
     pub fn poll_read(&mut self) -> Option<LargeRead> {
-        if self.outgoing.said_goodbye() || self.goodbye_waits_for_reads() {
+        let parts = self.outgoing.goodbye_is_due() && self.ends.all_is_sent();
+        if parts || self.outgoing.said_goodbye() {
             self.ends.turns.read_no_more();
         }
         self.ends.next_read()
-    }
-
-    /// Returns whether the goodbye is due and no record is left to go ahead of it, but reads may be
-    /// under way.
-    pub(super) fn goodbye_waits_for_reads(&self) -> bool {
-        self.outgoing.goodbye_is_due()
-            && self.ends.turns.ready.is_empty()
-            && self.ends.all_senders_ended()
     }
 
     /// Takes in that a piece is here which was [read](Self::poll_read), the oldest of
@@ -201,20 +194,6 @@ impl Session {
             reason,
             final_sequence: 0,
         });
-    }
-
-    /// Tells the peer that its large message was read.
-    pub(super) fn say_taken(&mut self, end: u32, sequence: u64) {
-        if let Some(LocalEnd {
-            peer: Some(channel),
-            ..
-        }) = self.ends.entries.get(end)
-        {
-            self.outgoing.say(Control::Taken {
-                channel: *channel,
-                sequence,
-            });
-        }
     }
 
     /// Grants the sender of receiving end `end` a block for later messages, which is that memory.

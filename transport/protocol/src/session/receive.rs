@@ -191,8 +191,10 @@ impl Session {
         let channel = self.ends.receiver_mut(end);
         let read = channel.and_then(|channel| channel.large_finished(resumes));
         self.queue_news(end);
-        if let Some(sequence) = read {
-            self.say_taken(end, sequence);
+        if let Some(sequence) = read
+            && let Some(channel) = self.ends.entries.get(end).and_then(|entry| entry.peer)
+        {
+            self.outgoing.say(Control::Taken { channel, sequence });
         }
         // The next message may have waited for this one.
         self.ends.turns.reads_of(end);

@@ -185,7 +185,9 @@ impl Session {
 
     /// Returns whether the goodbye is due and nothing is left to go ahead of it.
     fn goodbye_is_next(&self) -> bool {
-        self.goodbye_waits_for_reads() && self.ends.turns.reads_under_way == 0
+        self.outgoing.goodbye_is_due()
+            && self.ends.all_is_sent()
+            && self.ends.turns.reads_under_way == 0
     }
 
     /// Returns whether sending waits for the peer's credit although there is something to send.
