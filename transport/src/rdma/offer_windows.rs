@@ -57,6 +57,12 @@ impl OfferWindows {
         self.0.is_empty()
     }
 
+    /// Returns whether no window lets the peer in, or might.
+    pub(crate) fn are_free(&self) -> bool {
+        let mut windows = self.0.iter();
+        windows.all(|one| one.window.state() == WindowState::Free)
+    }
+
     /// Lets the peer read a message, which lies at `range` of its registration, from when request
     /// `id` is done. There is room in the send queue. Returns `None`, and has posted nothing, if no
     /// window is free or it cannot be bound.

@@ -162,10 +162,10 @@ impl QueuePairWire {
         }
     }
 
-    /// Returns whether the queue pair is being ended and has windows. They stay until it is
-    /// destroyed, which ends the peer's right to read whatever becomes of them.
+    /// Returns whether the queue pair is being ended with windows that are bound, or might be. They
+    /// stay until it is destroyed, which ends the peer's right to read whatever becomes of them.
     fn has_open_windows(&self) -> bool {
-        matches!(self.state, PairState::Leaving(_)) && !self.pulling.windows.is_empty()
+        matches!(self.state, PairState::Leaving(_)) && !self.pulling.windows.are_free()
     }
 
     /// Returns whether the queue pair lives and the device has not reported its death.
