@@ -445,6 +445,18 @@ const FINDERS: &[Finder] = &[
         mutants: &["offer_is_wide"],
     },
     Finder {
+        package: "ibex-transport",
+        tool: Tool::Fake,
+        test: "rdma::tests::sessions::revoking::a_read_that_failed_brings_nothing_although_a_frame_arrives_behind_it",
+        mutants: &["failed_read_is_done"],
+    },
+    Finder {
+        package: "ibex-transport",
+        tool: Tool::Fake,
+        test: "rdma::tests::sessions::revoking::memory_waits_for_room_to_revoke_its_offer",
+        mutants: &["offer_outlived"],
+    },
+    Finder {
         package: "ibex-protocol",
         tool: Tool::Proptest,
         test: "session::tests::pulling::a_message_is_read_in_pieces_and_said_to_be_taken_behind_the_last",
