@@ -174,9 +174,6 @@ impl Session {
                 complete,
             };
         }
-        if complete {
-            channel.large.finish();
-        }
         if !channel.large.is_reading()
             && let Some((_, reason)) = *closing
         {

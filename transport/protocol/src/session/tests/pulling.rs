@@ -373,8 +373,11 @@ fn a_receiver_of_which_two_messages_are_read_says_that_it_is_closed() {
     assert_eq!(session.handle_read(1, last), Arrival::Unwanted);
     assert_eq!(drain(&mut session).1, [], "the other one is being read");
     assert_eq!(session.handle_read(1, of_next), Arrival::Unwanted);
-    let (_, said) = drain(&mut session);
+    session.released(1, &counters(0));
+    let (events, said) = drain(&mut session);
     assert!(matches!(said[..], [Control::Close { .. }]), "{said:?}");
+    let received = |event: &SessionEvent| matches!(event, SessionEvent::Told { counters, .. } if counters.received > 0);
+    assert!(!events.iter().any(received), "{events:?}");
 }
 
 #[test]
