@@ -141,14 +141,14 @@ impl Session {
     /// session [when it is here](Self::handle_read), in the order in which pieces were polled. Drain
     /// it whenever frames are asked for.
     ///
-    /// When the goodbye waits for nothing but reads, there are no more: the peer may be gone once it
-    /// has heard the goodbye.
+    /// While the goodbye waits for nothing but reads, no other begins, as a peer that goes on sending
+    /// would hold it back. Behind the goodbye they go on: the peer's own waits for its messages to be
+    /// read.
     pub fn poll_read(&mut self) -> Option<LargeRead> {
-        let parts = self.outgoing.goodbye_is_due() && self.ends.all_is_sent();
-        if parts || self.outgoing.said_goodbye() {
-            self.ends.turns.read_no_more();
+        match self.outgoing.goodbye_is_due() && self.ends.all_is_sent() {
+            true => None,
+            false => self.ends.next_read(),
         }
-        self.ends.next_read()
     }
 
     /// Takes in that a piece is here which was [read](Self::poll_read), the oldest of

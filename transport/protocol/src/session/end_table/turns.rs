@@ -76,11 +76,6 @@ impl EndTurns {
         }
     }
 
-    /// Nothing more is read over these wires.
-    pub(crate) fn read_no_more(&mut self) {
-        self.reading.clear();
-    }
-
     fn may_read(&self) -> bool {
         self.reads_under_way < self.max_reads
     }

@@ -412,7 +412,7 @@ fn a_goodbye_that_waits_for_reads_alone_waits_for_no_more_of_them() {
     assert_eq!(session.poll_read(), None);
     let (_, said) = drain(&mut session);
     assert!(matches!(said[..], [Control::Goodbye { .. }]), "{said:?}");
-    assert_eq!(session.poll_read(), None, "the peer may be gone");
+    assert!(session.poll_read().is_some(), "the peer waits for that");
 }
 
 #[test]
