@@ -36,6 +36,10 @@ const FENCED: u32 = 1 << 31;
 const AWAKE_MESSAGES: u64 = 64;
 
 impl ArmedWord {
+    /// The bit of generations of armings that the sleeper has not made itself
+    /// ([`replace`](Self::replace)).
+    pub const IN_PLACE: u32 = 1 << 30;
+
     /// Creates the word of a sleeper that is awake.
     #[must_use]
     pub fn new() -> Self {
@@ -51,7 +55,13 @@ impl ArmedWord {
     /// without a barrier.
     #[must_use]
     pub fn generation(&self) -> u32 {
-        self.0.load(Ordering::Relaxed) & !FENCED
+        Self::generation_of(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Returns the generation in a word that was seen, or that was rung for.
+    #[must_use]
+    pub(crate) fn generation_of(word: u32) -> u32 {
+        word & !FENCED
     }
 
     /// Returns the generation of the present arming after a publish, or 0 if the sleeper is awake.
@@ -70,16 +80,14 @@ impl ArmedWord {
         self.generation()
     }
 
-    /// Arms in the place of the sleeper, if the word still has the generation `spent`. Returns
-    /// whether it had; then [`Asymmetry::heavy`] must follow before the second looks.
+    /// Arms in the place of the sleeper, if the word still has the generation `spent`. `next` has the
+    /// bit [`IN_PLACE`](Self::IN_PLACE). Returns whether it had; then [`Asymmetry::heavy`] must follow
+    /// before the second looks.
     pub fn replace(&self, spent: u32, next: u32) -> bool {
-        let seen = self.0.load(Ordering::Relaxed);
-        let next = next & !FENCED | seen & FENCED;
-        seen & !FENCED == spent
-            && self
-                .0
-                .compare_exchange(seen, next, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
+        // The sleeper may clear the other bit at this moment.
+        let replaced = |seen| (seen & !FENCED == spent).then_some(next | seen & FENCED);
+        let order = Ordering::Relaxed;
+        self.0.fetch_update(order, order, replaced).is_ok()
     }
 }
 
@@ -105,7 +113,7 @@ impl Arm {
     /// sleep only if there is still nothing.
     pub fn arm(&mut self, armed: &ArmedWord, asymmetry: Asymmetry) {
         if self.set(armed, asymmetry) {
-            // DOORBELL, pairs with the light half in `Doorbell::is_due`.
+            // DOORBELL, pairs with the light half in `ArmedWord::generation_behind`.
             asymmetry.heavy();
         } else {
             // DOORBELL, pairs with the fence in `ArmedWord::generation_behind`.
@@ -118,7 +126,7 @@ impl Arm {
     /// [`Asymmetry::heavy_here`] if the publishers are of this process. Otherwise a full fence must.
     #[must_use = "the barrier that follows depends on it"]
     pub fn set(&mut self, armed: &ArmedWord, asymmetry: Asymmetry) -> bool {
-        self.generation = match (self.generation + 1) & !FENCED {
+        self.generation = match (self.generation + 1) & (ArmedWord::IN_PLACE - 1) {
             0 => 1,
             next => next,
         };
@@ -136,14 +144,14 @@ impl Arm {
         armed.0.store(self.awake(), Ordering::Relaxed);
     }
 
-    /// Says that we are awake and have taken this many messages by now. Publishers need not fence for a sleeper
-    /// that takes many messages between two sleeps.
+    /// Says that we are awake and have taken this many messages by now, of which some may be taken
+    /// again. Publishers need not fence for a sleeper that takes many messages between two sleeps.
     pub fn stay_awake(&mut self, armed: &ArmedWord, messages: u64) {
         if !self.is_fenced {
             return;
         }
         let since = *self.awake_since.get_or_insert(messages);
-        if messages - since >= AWAKE_MESSAGES {
+        if messages.saturating_sub(since) >= AWAKE_MESSAGES {
             // Somebody may have armed in our place, and relies on what publishers do.
             let order = Ordering::Relaxed;
             let taken_back = armed.0.compare_exchange(self.awake(), 0, order, order);
@@ -231,6 +239,8 @@ mod tests {
             }
             arm.disarm(&word);
             arm.stay_awake(&word, 10);
+            // A broken connection brings messages back.
+            arm.stay_awake(&word, 9);
             arm.stay_awake(&word, 10 + AWAKE_MESSAGES - 1);
             assert!(arm.is_fenced);
             arm.stay_awake(&word, 10 + AWAKE_MESSAGES);
@@ -245,23 +255,24 @@ mod tests {
         let _first = arm.set(&word, Asymmetry::Membarrier);
         arm.disarm(&word);
         arm.stay_awake(&word, 0);
-        assert!(!word.replace(8, 10), "it has another generation");
-        assert!(word.replace(0, 10));
+        let next = ArmedWord::IN_PLACE | 1;
+        assert!(!word.replace(8, next), "it has another generation");
+        assert!(word.replace(0, next));
         arm.stay_awake(&word, AWAKE_MESSAGES);
         assert_eq!(
             (word.generation(), word.0.load(Ordering::Relaxed)),
-            (10, 10 | FENCED)
+            (next, next | FENCED)
         );
         let mut doorbell = Doorbell::new();
         assert!(doorbell.is_due(&word, Asymmetry::Membarrier));
-        assert_eq!(doorbell.generation(), 10);
+        assert_eq!(doorbell.generation(), next);
     }
 
     #[test]
     fn no_generation_means_awake() {
         let word = ArmedWord::new();
         let mut arm = Arm {
-            generation: FENCED - 1,
+            generation: ArmedWord::IN_PLACE - 1,
             ..Arm::new()
         };
         assert!(!arm.set(&word, Asymmetry::Fence));

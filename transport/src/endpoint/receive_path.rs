@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use ibex_protocol::session::Session;
 use ibex_ring::{
-    Arm, Prefix,
+    Arm, ArmedWord, Prefix,
     end_status::{ReceiverWords, Words},
 };
 
@@ -172,11 +172,8 @@ impl ReceivePath {
         if !is_spent || end.waiters.is_waiting() {
             return false;
         }
-        let next = last.wrapping_add(1) | ARMED_FOR_CALLER;
+        let next = last.wrapping_add(1) % ArmedWord::IN_PLACE | ArmedWord::IN_PLACE;
         *last = next;
         armed.replace(seen, next)
     }
 }
-
-/// The bit that marks generations of armings that no handle has made.
-const ARMED_FOR_CALLER: u32 = 1 << 30;

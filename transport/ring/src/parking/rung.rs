@@ -62,8 +62,8 @@ impl Rung {
     /// ring for this arming again. Ask after draining the bell.
     #[must_use = "the sleeper waits for it"]
     pub fn is_for(&self, armed: &ArmedWord) -> bool {
-        // BELL, pairs with `ring`.
-        let rung = self.generation.load(Ordering::Relaxed);
+        // BELL, pairs with `ring`. A publisher that fences always rings for the word as it is.
+        let rung = ArmedWord::generation_of(self.generation.load(Ordering::Relaxed));
         rung != 0 && rung == armed.generation()
     }
 }
@@ -71,7 +71,7 @@ impl Rung {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::Arm;
+    use crate::{Arm, Doorbell};
     use ibex_base::sync::Asymmetry;
     use std::cell::Cell;
 
@@ -95,6 +95,12 @@ mod tests {
         rung.ring(second, || ());
         armed.reset();
         assert!(!rung.is_for(&armed), "awake again");
+        // The publisher always fences, and the sleeper had armed before it knew.
+        assert!(Arm::new().set(&armed, Asymmetry::Membarrier));
+        let mut doorbell = Doorbell::new();
+        assert!(doorbell.is_due(&armed, Asymmetry::Fence));
+        rung.ring(doorbell.generation(), || ());
+        assert!(rung.is_for(&armed));
     }
 
     #[test]

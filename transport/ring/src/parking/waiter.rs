@@ -61,16 +61,23 @@ const MOST_IN_VAIN: u32 = 64;
 
 #[derive(Debug)]
 struct Entries {
-    /// The bit [`FENCED`] is set.
-    is_fenced: bool,
-    /// All threads know of the bit, so that a waiter needs no heavy barrier.
-    is_known: bool,
-    /// How often the bit was cleared.
-    cleared: u32,
+    fences: Fences,
     /// The next ticket's number.
     next: NonZeroU64,
     /// The wakers, under the numbers of their tickets.
     wakers: Vec<(NonZeroU64, Waker)>,
+}
+
+/// Who makes full fences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fences {
+    /// Each waiter makes a heavy barrier.
+    NotAsked,
+    /// The waiter with this ticket has set the bit [`FENCED`]. Threads know of it after the next
+    /// heavy barrier.
+    Asked(NonZeroU64),
+    /// All threads know of the bit, so a waiter fences as well.
+    Known,
 }
 
 impl Entries {
@@ -107,9 +114,7 @@ impl WaitSlot {
             in_vain: AtomicU32::new(0),
             asymmetry: Asymmetry::of_process(),
             entries: Mutex::new(Entries {
-                is_fenced: false,
-                is_known: false,
-                cleared: 0,
+                fences: Fences::NotAsked,
                 next: NonZeroU64::MIN,
                 wakers: Vec::with_capacity(waiters),
             }),
@@ -124,38 +129,41 @@ impl WaitSlot {
         entries.next = number.saturating_add(1);
         entries.reserve();
         entries.wakers.push((number, waker.clone()));
-        entries.is_fenced = self.asymmetry == Asymmetry::Membarrier;
+        if entries.fences == Fences::NotAsked && self.asymmetry == Asymmetry::Membarrier {
+            entries.fences = Fences::Asked(number);
+        }
         self.state_waiting(&entries);
         self.in_vain.store(0, Ordering::Relaxed);
-        if entries.is_known {
-            drop(entries);
+        let fences = entries.fences;
+        drop(entries);
+        if fences == Fences::Known {
             // WAITING, pairs with the fence in `is_waiting_behind_fence`.
             fence(Ordering::SeqCst);
-        } else {
-            self.make_known(entries);
+            return Ticket(number);
+        }
+        // WAITING, pairs with the light half in `is_waiting`: either the other thread sees the waker,
+        // or the look that follows sees what it did.
+        self.asymmetry.heavy_here();
+        if fences != Fences::NotAsked {
+            self.make_known(number);
         }
         Ticket(number)
     }
 
-    /// Makes the heavy barrier of a first waiter.
+    /// Notes that there was a heavy barrier behind the registration with this ticket.
     #[cold]
-    fn make_known(&self, entries: MutexGuard<'_, Entries>) {
-        let (is_fenced, cleared) = (entries.is_fenced, entries.cleared);
-        drop(entries);
-        // WAITING, pairs with the light half in `is_waiting`: either the other thread sees the waker,
-        // or the look that follows sees what it did.
-        self.asymmetry.heavy_here();
-        if is_fenced {
-            let mut entries = self.entries();
-            // A bit that was cleared and set again meanwhile has a barrier of its own to come.
-            entries.is_known |= entries.cleared == cleared;
+    fn make_known(&self, ticket: NonZeroU64) {
+        let mut entries = self.entries();
+        // A bit that was cleared and set again has a barrier of its own to come.
+        if matches!(entries.fences, Fences::Asked(first) if first <= ticket) {
+            entries.fences = Fences::Known;
         }
     }
 
     /// Writes the word for the entries as they are.
     fn state_waiting(&self, entries: &Entries) {
         let waiting = u32::from(!entries.wakers.is_empty()) * WAITING;
-        let fenced = u32::from(entries.is_fenced) * FENCED;
+        let fenced = u32::from(entries.fences != Fences::NotAsked) * FENCED;
         self.waiting.store(waiting | fenced, Ordering::Relaxed);
     }
 
@@ -249,10 +257,8 @@ impl WaitSlot {
     #[cold]
     fn do_without_fences(&self) {
         let mut entries = self.entries();
-        if entries.wakers.is_empty() && entries.is_fenced {
-            entries.is_fenced = false;
-            entries.is_known = false;
-            entries.cleared = entries.cleared.wrapping_add(1);
+        if entries.wakers.is_empty() {
+            entries.fences = Fences::NotAsked;
             self.state_waiting(&entries);
         }
     }
@@ -426,7 +432,7 @@ mod tests {
                 let ticket = slot.register(&waker);
                 assert!(slot.is_waiting());
                 assert!(slot.deregister(ticket));
-                assert!(slot.entries().is_known);
+                assert_eq!(slot.entries().fences, Fences::Known);
                 for _ in 1..MOST_IN_VAIN {
                     assert!(!slot.is_waiting());
                 }
@@ -434,7 +440,7 @@ mod tests {
             }
             assert!(!slot.is_waiting());
             assert_eq!(slot.waiting.load(Ordering::Relaxed), 0);
-            assert!(!slot.entries().is_known);
+            assert_eq!(slot.entries().fences, Fences::NotAsked);
         }
     }
 

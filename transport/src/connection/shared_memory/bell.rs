@@ -60,7 +60,7 @@ impl Core {
         }
         if any {
             // DOORBELL, the heavy half for all words set above; pairs with the light half
-            // in `Doorbell::is_due`.
+            // in `ArmedWord::generation_behind`.
             self.common.shared.asymmetry().heavy();
         }
         any

@@ -18,7 +18,7 @@ fn loom_registered_again_or_seen() {
     register_beside_publisher(|| {
         let slot = WaitSlot::of(Asymmetry::Membarrier);
         let mut entries = slot.entries();
-        (entries.is_fenced, entries.is_known) = (true, true);
+        entries.fences = Fences::Known;
         slot.state_waiting(&entries);
         drop(entries);
         // The publisher may take the bit back at this look, beside the waiter.
