@@ -436,13 +436,7 @@ const FINDERS: &[Finder] = &[
         package: "ibex-transport",
         tool: Tool::Fake,
         test: "rdma::tests::sessions::pulling::a_large_message_is_read_where_it_lies",
-        mutants: &["offer_is_kept"],
-    },
-    Finder {
-        package: "ibex-transport",
-        tool: Tool::Fake,
-        test: "rdma::tests::sessions::pulling::a_slice_of_a_mapped_file_is_read_and_nothing_around_it",
-        mutants: &["offer_is_wide"],
+        mutants: &["offer_is_kept", "offer_is_wide"],
     },
     Finder {
         package: "ibex-transport",

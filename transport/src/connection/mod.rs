@@ -69,9 +69,10 @@ use shared_memory::SharedMemory;
 
 /// A session in the engine.
 pub(crate) struct Connection {
+    // In drop order: a device lets go of memory before the core returns it to its pool.
+    pub(crate) wire: AnyWire,
     /// The session without its wire.
     pub(crate) core: Core,
-    pub(crate) wire: AnyWire,
     pub(crate) socket: WireSocket,
     /// The peer has closed the connection beside a device's wire.
     peer_has_left: bool,

@@ -6,8 +6,8 @@
 //!    do nothing else.
 //! 2. The memory of a message is used for nothing else while its window is bound: it is kept until
 //!    the request that invalidates the window is done, or the queue pair is destroyed.
-//! 3. Windows are made with their queue pair, and destroyed when it is, or if its peer does not read.
-//!    In between there is no system call.
+//! 3. Windows are made when their queue pair is connected to a peer that reads, and destroyed with
+//!    it. In between there is no system call.
 
 use std::{iter, ops::Range};
 
@@ -51,10 +51,6 @@ impl OfferWindows {
             message: (0, 0),
         };
         Self(made.map(unused).collect())
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// Returns whether no window lets the peer in, or might.

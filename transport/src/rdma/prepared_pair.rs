@@ -131,9 +131,9 @@ impl PreparedPair {
         let reads = self.permit.rdma_port.reads_large() && !self.grants_memory;
         ReadLimits {
             depth: if reads { limits.depth } else { 0 },
-            resources: match self.windows.is_empty() {
-                true => 0,
-                false => limits.resources,
+            resources: match self.permit.rdma_port.windows() {
+                0 => 0,
+                _ => limits.resources,
             },
         }
     }
@@ -151,8 +151,8 @@ impl PreparedPair {
         }
         self.pair.connect(self.first, self.local, theirs.pair)?;
         self.theirs = Some(*theirs);
-        if self.reads().resources == 0 {
-            self.windows.clear();
+        if self.reads().resources > 0 {
+            self.windows = OfferWindows::make(&self.permit.rdma_port);
         }
         Ok(())
     }

@@ -33,7 +33,6 @@ pub(crate) use standing::PortNews;
 use standing::Standing;
 
 use super::{
-    offer_windows::OfferWindows,
     pending_pairs::PendingPairs,
     port_counters::{PortCounts, RdmaPortCounters},
     port_error::PortError,
@@ -251,12 +250,11 @@ impl RdmaPort {
             device,
         } = self.opened()?;
         let local = local_port(&device, self.port, &self.gid, self.partition_key)?;
-        let windows = OfferWindows::make(self);
         let mut access = RegionAccess::SEND;
         if grants_memory {
             access = access.and(RegionAccess::REMOTE_WRITE);
         }
-        if !windows.is_empty() {
+        if self.windows > 0 {
             access = access.and(RegionAccess::REMOTE_READ);
         }
         let builder = builder
@@ -271,7 +269,6 @@ impl RdmaPort {
         let ticket = self.pending_pairs.list(pair.number());
         let mut prepared = PreparedPair::new(permit, &domain, pair, ticket, first, local, dialed)?;
         prepared.grants_memory = grants_memory;
-        prepared.windows = windows;
         Ok(prepared)
     }
 

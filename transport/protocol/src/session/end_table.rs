@@ -396,6 +396,7 @@ impl EndTable {
                 EndChannel::Sender(channel) => {
                     channel.queued = true;
                     channel.grants_are_over();
+                    channel.large.offers_are_over();
                 }
                 EndChannel::Receiver(Some(channel)) => {
                     channel.queued = false;

@@ -79,12 +79,15 @@ impl RdmaPort {
     }
 
     /// Registers a mapped file to send from, once; `None` if that was refused before.
+    ///
+    /// It has no windows: to the kernel the right to bind some is one to write
+    /// (`ib_access_writable`), and the file is mapped for reading alone.
     pub(crate) fn register_file(
         &self,
         file: &MappedBytes,
     ) -> Result<Option<Arc<RegisteredMessage>>, MemoryError> {
         let bytes = file.memory().bytes();
-        let (number, access) = (self.number, self.file_access());
+        let (number, access) = (self.number, RegionAccess::SEND);
         self.opened()
             .and_then(|opened| RegisteredMessage::of_file(number, &opened.domain, file, access))
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
@@ -104,19 +107,16 @@ impl RdmaPort {
         before.or_else(|| file.attachments().find(is_of))
     }
 
-    /// Returns the rights to memory of messages. Nothing is written to a mapped file.
-    fn file_access(&self) -> RegionAccess {
-        match self.windows {
-            0 => RegionAccess::SEND,
-            _ => RegionAccess::SEND.and(RegionAccess::WINDOWS),
-        }
-    }
-
+    /// Returns the rights to memory of messages.
     fn message_access(&self) -> RegionAccess {
-        match self.reads_large {
-            true => self.file_access().and(RegionAccess::RECEIVE),
-            false => RegionAccess::SEND,
+        let mut access = RegionAccess::SEND;
+        if self.windows > 0 {
+            access = access.and(RegionAccess::WINDOWS);
         }
+        if self.reads_large {
+            access = access.and(RegionAccess::RECEIVE);
+        }
+        access
     }
 
     /// Makes a window through which a peer may read a message; `None` if the device has no more.

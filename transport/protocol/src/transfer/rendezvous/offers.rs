@@ -85,7 +85,7 @@ impl Transfers {
         transfers.find(|transfer| transfer.sequence == sequence)
     }
 
-    /// The wires that carried the offers are gone. Receiving side.
+    /// The wires that carried the offers are gone.
     pub(crate) fn offers_are_over(&mut self) {
         for transfer in &mut self.under_way {
             transfer.offer = OfferState::No;

@@ -1,5 +1,6 @@
 //! The calls for protection domains and for the memory that belongs to them.
 
+use std::fs;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
@@ -13,7 +14,7 @@ use super::{
     world::{FakeDomain, FakeRegion, Maker},
 };
 use crate::{
-    abi::{BindInfo, SendWr, Sge, wr_opcode},
+    abi::{BindInfo, SendWr, Sge, access_flags, wr_opcode},
     provider::{
         BufferHandle, ContextHandle, DomainHandle, MemoryProvider, PairHandle, RegionHandle,
         RegisteredRegion, ReregisterFailure, Reregistration, ThreadDomainHandle, WindowHandle,
@@ -121,7 +122,8 @@ impl MemoryProvider for FakeProvider {
         let start = base.as_ptr().expose_provenance() as u64;
         state.advise_fork(start, bytes as u64, Advice::LinuxDontFork);
         let context = state.domains[&domain].context;
-        if let Err(errno) = state.grant_at(Call::Register, context) {
+        let granted = state.grant_at(Call::Register, context);
+        if let Err(errno) = granted.and_then(|()| refuse_read_only(start, access)) {
             state.advise_fork(start, bytes as u64, Advice::LinuxDoFork);
             return Err(errno);
         }
@@ -299,5 +301,29 @@ impl MemoryProvider for FakeProvider {
 
     unsafe fn set_window_key(&self, _window: WindowHandle, _key: u32) {
         // The key is known since the binding.
+    }
+}
+
+/// Fails as the kernel does where memory that is mapped for reading alone is registered with a right
+/// to write. The right to bind windows is one (`ib_access_writable`).
+fn refuse_read_only(start: u64, access: u32) -> Result<(), Errno> {
+    const WRITES: u32 = access_flags::LOCAL_WRITE
+        | access_flags::REMOTE_WRITE
+        | access_flags::REMOTE_ATOMIC
+        | access_flags::WINDOW_BIND;
+    if access & WRITES == 0 {
+        return Ok(());
+    }
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let is_read_only = maps.lines().any(|line| {
+        let (range, rest) = line.split_once(' ').unwrap_or_default();
+        let (first, end) = range.split_once('-').unwrap_or_default();
+        let number = |hexadecimal| u64::from_str_radix(hexadecimal, 16).unwrap_or(0);
+        (number(first)..number(end)).contains(&start) && rest.starts_with("r-")
+    });
+    if is_read_only {
+        Err(Errno::FAULT)
+    } else {
+        Ok(())
     }
 }
