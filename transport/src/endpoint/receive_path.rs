@@ -172,7 +172,7 @@ impl ReceivePath {
         if !is_spent || end.waiters.is_waiting() {
             return false;
         }
-        let next = last.wrapping_add(1) % ArmedWord::IN_PLACE | ArmedWord::IN_PLACE;
+        let next = (last.wrapping_add(1) % ArmedWord::IN_PLACE) | ArmedWord::IN_PLACE;
         *last = next;
         armed.replace(seen, next)
     }
