@@ -62,7 +62,7 @@ impl Ends {
 /// A later minor version, with unknown feature bits and fields.
 #[test]
 fn a_peer_of_a_later_minor_version() {
-    exchange(include_str!("minor_3_2.txt"), true);
+    exchange(include_str!("minor_3_3.txt"), true);
 }
 
 /// The first minor version, which has no features. It hears nothing of them either: the player

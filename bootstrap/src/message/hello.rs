@@ -54,7 +54,7 @@ impl VersionRange {
     /// The versions that this crate speaks.
     pub const SUPPORTED: VersionRange = VersionRange {
         oldest: Version { major: 3, minor: 0 },
-        newest: Version { major: 3, minor: 1 },
+        newest: Version { major: 3, minor: 2 },
     };
 }
 
@@ -76,7 +76,7 @@ impl Hello {
     /// The feature of trace context and metadata: frames of calls may have an extension. Since 3.1.
     pub const CARRIES_CONTEXT: u64 = 1 << 0;
     /// The feature of fences on demand: in shared memory, a bit of an armed word has publishers make
-    /// a full fence.
+    /// a full fence. Since 3.2.
     pub const FENCES_WHEN_TOLD: u64 = 1 << 1;
     /// All features that this crate knows.
     pub const FEATURES: u64 = Self::CARRIES_CONTEXT | Self::FENCES_WHEN_TOLD;
