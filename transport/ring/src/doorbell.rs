@@ -33,7 +33,7 @@ pub struct ArmedWord(AtomicU32);
 /// generation. Where both sides always fence it is never set.
 const FENCED: u32 = 1 << 31;
 /// A sleeper that takes this many messages without a sleep no longer needs the publishers' fences.
-const AWAKE_MESSAGES: u64 = 64;
+const AWAKE_MESSAGES: i32 = 64;
 
 impl ArmedWord {
     /// The bit of generations of armings that the sleeper has not made itself
@@ -98,8 +98,8 @@ pub struct Arm {
     generation: u32,
     /// Publishers have been told to fence.
     is_fenced: bool,
-    /// The messages at the first look since the last sleep.
-    awake_since: Option<u64>,
+    /// The messages at the first look since the last sleep, without the upper half of the number.
+    awake_since: Option<u32>,
 }
 
 impl Arm {
@@ -123,7 +123,8 @@ impl Arm {
 
     /// The first half of [`arm`](Self::arm), for sleepers that arm many words. If it returns `true`
     /// for any, one [`Asymmetry::heavy`] must follow before the second looks, or
-    /// [`Asymmetry::heavy_here`] if the publishers are of this process. Otherwise a full fence must.
+    /// [`Asymmetry::heavy_here`] if the publishers are of this process. Otherwise all of them know that
+    /// they have to fence, and a full fence must follow.
     #[must_use = "the barrier that follows depends on it"]
     pub fn set(&mut self, armed: &ArmedWord, asymmetry: Asymmetry) -> bool {
         self.generation = match (self.generation + 1) & (ArmedWord::IN_PLACE - 1) {
@@ -136,7 +137,7 @@ impl Arm {
         armed
             .0
             .store(self.awake() | self.generation, Ordering::Relaxed);
-        self.is_fenced && !was_fenced
+        !(was_fenced && self.is_fenced)
     }
 
     /// Says that we are awake. A ring that is under way may still come.
@@ -150,8 +151,9 @@ impl Arm {
         if !self.is_fenced {
             return;
         }
-        let since = *self.awake_since.get_or_insert(messages);
-        if messages.saturating_sub(since) >= AWAKE_MESSAGES {
+        let now = messages as u32;
+        let since = *self.awake_since.get_or_insert(now);
+        if now.wrapping_sub(since) as i32 >= AWAKE_MESSAGES {
             // Somebody may have armed in our place, and relies on what publishers do.
             let order = Ordering::Relaxed;
             let taken_back = armed.0.compare_exchange(self.awake(), 0, order, order);
@@ -241,9 +243,9 @@ mod tests {
             arm.stay_awake(&word, 10);
             // A broken connection brings messages back.
             arm.stay_awake(&word, 9);
-            arm.stay_awake(&word, 10 + AWAKE_MESSAGES - 1);
+            arm.stay_awake(&word, 10 + 63);
             assert!(arm.is_fenced);
-            arm.stay_awake(&word, 10 + AWAKE_MESSAGES);
+            arm.stay_awake(&word, 10 + 64);
             assert_eq!(word.0.load(Ordering::Relaxed), 0);
         }
     }
@@ -258,7 +260,7 @@ mod tests {
         let next = ArmedWord::IN_PLACE | 1;
         assert!(!word.replace(8, next), "it has another generation");
         assert!(word.replace(0, next));
-        arm.stay_awake(&word, AWAKE_MESSAGES);
+        arm.stay_awake(&word, 64);
         assert_eq!(
             (word.generation(), word.0.load(Ordering::Relaxed)),
             (next, next | FENCED)
@@ -275,7 +277,7 @@ mod tests {
             generation: ArmedWord::IN_PLACE - 1,
             ..Arm::new()
         };
-        assert!(!arm.set(&word, Asymmetry::Fence));
+        assert!(arm.set(&word, Asymmetry::Fence));
         assert_eq!(word.generation(), 1);
     }
 }
@@ -304,11 +306,8 @@ mod models {
             let published = Arc::new(AtomicU32::new(0));
             let armed = Arc::new(ArmedWord::new());
             let mut arm = Arm::new();
-            if arm.set(&armed, asymmetry) {
-                arm.disarm(&armed);
-            } else {
-                armed.reset();
-            }
+            let _first = arm.set(&armed, asymmetry);
+            arm.disarm(&armed);
             let publisher = {
                 let (published, armed) = (published.clone(), armed.clone());
                 thread::spawn(move || {

@@ -61,24 +61,17 @@ const MOST_IN_VAIN: u32 = 64;
 
 #[derive(Debug)]
 struct Entries {
-    fences: Fences,
+    /// The ticket of the waiter that has set the bit [`FENCED`]; threads know of the bit after the next
+    /// heavy barrier. [`KNOWN`] once there was one: then a waiter fences as well.
+    fenced_by: Option<NonZeroU64>,
     /// The next ticket's number.
     next: NonZeroU64,
     /// The wakers, under the numbers of their tickets.
     wakers: Vec<(NonZeroU64, Waker)>,
 }
 
-/// Who makes full fences.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fences {
-    /// Each waiter makes a heavy barrier.
-    NotAsked,
-    /// The waiter with this ticket has set the bit [`FENCED`]. Threads know of it after the next
-    /// heavy barrier.
-    Asked(NonZeroU64),
-    /// All threads know of the bit, so a waiter fences as well.
-    Known,
-}
+/// A ticket that no waiter gets.
+const KNOWN: NonZeroU64 = NonZeroU64::MAX;
 
 impl Entries {
     /// Makes room for one more waker. Most ends have one waiter at most, and there are many ends.
@@ -114,7 +107,7 @@ impl WaitSlot {
             in_vain: AtomicU32::new(0),
             asymmetry: Asymmetry::of_process(),
             entries: Mutex::new(Entries {
-                fences: Fences::NotAsked,
+                fenced_by: None,
                 next: NonZeroU64::MIN,
                 wakers: Vec::with_capacity(waiters),
             }),
@@ -129,14 +122,14 @@ impl WaitSlot {
         entries.next = number.saturating_add(1);
         entries.reserve();
         entries.wakers.push((number, waker.clone()));
-        if entries.fences == Fences::NotAsked && self.asymmetry == Asymmetry::Membarrier {
-            entries.fences = Fences::Asked(number);
+        if self.asymmetry == Asymmetry::Membarrier {
+            entries.fenced_by.get_or_insert(number);
         }
         self.state_waiting(&entries);
         self.in_vain.store(0, Ordering::Relaxed);
-        let fences = entries.fences;
+        let fenced_by = entries.fenced_by;
         drop(entries);
-        if fences == Fences::Known {
+        if fenced_by == Some(KNOWN) {
             // WAITING, pairs with the fence in `is_waiting_behind_fence`.
             fence(Ordering::SeqCst);
             return Ticket(number);
@@ -144,7 +137,7 @@ impl WaitSlot {
         // WAITING, pairs with the light half in `is_waiting`: either the other thread sees the waker,
         // or the look that follows sees what it did.
         self.asymmetry.heavy_here();
-        if fences != Fences::NotAsked {
+        if fenced_by.is_some() {
             self.make_known(number);
         }
         Ticket(number)
@@ -155,15 +148,15 @@ impl WaitSlot {
     fn make_known(&self, ticket: NonZeroU64) {
         let mut entries = self.entries();
         // A bit that was cleared and set again has a barrier of its own to come.
-        if matches!(entries.fences, Fences::Asked(first) if first <= ticket) {
-            entries.fences = Fences::Known;
+        if entries.fenced_by.is_some_and(|first| first <= ticket) {
+            entries.fenced_by = Some(KNOWN);
         }
     }
 
     /// Writes the word for the entries as they are.
     fn state_waiting(&self, entries: &Entries) {
         let waiting = u32::from(!entries.wakers.is_empty()) * WAITING;
-        let fenced = u32::from(entries.fences != Fences::NotAsked) * FENCED;
+        let fenced = u32::from(entries.fenced_by.is_some()) * FENCED;
         self.waiting.store(waiting | fenced, Ordering::Relaxed);
     }
 
@@ -258,7 +251,7 @@ impl WaitSlot {
     fn do_without_fences(&self) {
         let mut entries = self.entries();
         if entries.wakers.is_empty() {
-            entries.fences = Fences::NotAsked;
+            entries.fenced_by = None;
             self.state_waiting(&entries);
         }
     }
@@ -432,7 +425,7 @@ mod tests {
                 let ticket = slot.register(&waker);
                 assert!(slot.is_waiting());
                 assert!(slot.deregister(ticket));
-                assert_eq!(slot.entries().fences, Fences::Known);
+                assert_eq!(slot.entries().fenced_by, Some(KNOWN));
                 for _ in 1..MOST_IN_VAIN {
                     assert!(!slot.is_waiting());
                 }
@@ -440,7 +433,7 @@ mod tests {
             }
             assert!(!slot.is_waiting());
             assert_eq!(slot.waiting.load(Ordering::Relaxed), 0);
-            assert_eq!(slot.entries().fences, Fences::NotAsked);
+            assert_eq!(slot.entries().fenced_by, None);
         }
     }
 

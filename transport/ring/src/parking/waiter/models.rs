@@ -18,7 +18,7 @@ fn loom_registered_again_or_seen() {
     register_beside_publisher(|| {
         let slot = WaitSlot::of(Asymmetry::Membarrier);
         let mut entries = slot.entries();
-        entries.fences = Fences::Known;
+        entries.fenced_by = Some(KNOWN);
         slot.state_waiting(&entries);
         drop(entries);
         // The publisher may take the bit back at this look, beside the waiter.
