@@ -547,5 +547,5 @@ const MENDED: u8 = 4;
 
 /// The acceptor's first bytes, including the magic.
 const ACCEPTORS_HELLO: [u8; 44] =
-    *b"\x89ibex\r\n\x1a\x22\0\x01\x03\0\0\0\x03\0\x01\0\x01\0\0\0\0\0\0\0\0\
+    *b"\x89ibex\r\n\x1a\x22\0\x01\x03\0\0\0\x03\0\x02\0\x03\0\0\0\0\0\0\0\0\
     \xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0";
