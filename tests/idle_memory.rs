@@ -253,7 +253,7 @@ const PER_CHANNEL_IN_USE: f64 = 64.0;
 /// above the present figure, since the holes in an allocator's heap differ between runs.
 const PER_SESSION: f64 = 17.0;
 /// The most that each of a session's further channels may take, in KiB.
-const PER_CHANNEL: f64 = 4.4;
+const PER_CHANNEL: f64 = 4.7;
 /// Channels of a session beside its first.
 const FURTHER: usize = 3;
 const AT_A_TIME: usize = 250;
