@@ -28,12 +28,7 @@ pub(crate) struct Client {
 impl Client {
     /// Connects to `address` once, for round trips.
     pub(crate) fn connect(carrier: &str, address: &str) -> Result<Self, Box<dyn Error>> {
-        let fabric = match carrier {
-            "shm" => Some(Fabric::Shm),
-            "tcp" => Some(Fabric::Tcp),
-            _ => None,
-        };
-        let (dialer, pair) = match fabric {
+        let (dialer, pair) = match fabric(carrier) {
             Some(fabric) => {
                 let builder = Node::builder().fabric(fabric, Policy::Require);
                 let builder = builder.max_peer_sessions(MOST).max_node_sessions(MOST);
@@ -101,7 +96,16 @@ impl Client {
     }
 }
 
-fn dial(address: SocketAddr) -> Result<TcpStream, Box<dyn Error>> {
+/// Returns the fabric of a row; `None` for plain sockets.
+pub(crate) fn fabric(carrier: &str) -> Option<Fabric> {
+    match carrier {
+        "shm" => Some(Fabric::Shm),
+        "tcp" => Some(Fabric::Tcp),
+        _ => None,
+    }
+}
+
+pub(crate) fn dial(address: SocketAddr) -> Result<TcpStream, Box<dyn Error>> {
     let socket = TcpStream::connect(address)?;
     socket.set_nodelay(true)?;
     Ok(socket)

@@ -4,7 +4,7 @@
 use std::{
     error::Error,
     io::{self, Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     process::Stdio,
     sync::{
         Barrier,
@@ -15,12 +15,15 @@ use std::{
 };
 
 use ibex::{
-    Fabric, Node, Peer, Policy,
+    Node, Peer, Policy,
     io::{Listener, Stream},
 };
 use ibex_harness::process::{self, Process};
 
-use crate::{BYTES, CARRIERS, STREAMS};
+use crate::{
+    BYTES, CARRIERS, STREAMS,
+    client::{dial, fabric},
+};
 
 /// Prints the rows for this many threads.
 pub(crate) fn print(threads: usize) -> Result<(), Box<dyn Error>> {
@@ -152,14 +155,10 @@ enum Dialer<'a> {
 }
 
 impl Dialer<'_> {
-    fn stream(&self) -> io::Result<Box<dyn ReadWrite>> {
+    fn stream(&self) -> Result<Box<dyn ReadWrite>, Box<dyn Error>> {
         match self {
             Self::Session(peer, _) => Ok(Box::new(Stream::connect(peer, NAME)?)),
-            Self::Sockets(address) => {
-                let socket = TcpStream::connect(address)?;
-                socket.set_nodelay(true)?;
-                Ok(Box::new(socket))
-            }
+            Self::Sockets(address) => Ok(Box::new(dial(address.parse()?)?)),
         }
     }
 }
@@ -167,14 +166,6 @@ impl Dialer<'_> {
 trait ReadWrite: Read + Write + Send {}
 
 impl<T: Read + Write + Send> ReadWrite for T {}
-
-fn fabric(carrier: &str) -> Option<Fabric> {
-    match carrier {
-        "shm" => Some(Fabric::Shm),
-        "tcp" => Some(Fabric::Tcp),
-        _ => None,
-    }
-}
 
 const NAME: &str = "echo";
 const RATE: &str = "rate ";
