@@ -162,15 +162,7 @@ impl Session {
         let records = channel.handle_records(header.sequence, body, &mut landing)?;
         let is_urgent = channel.arrival_is_urgent() || channel.owes_news;
         if records.large > 0 {
-            let untold = channel.large.tell();
-            self.events.extend(
-                untold.map(|(sequence, length)| SessionEvent::LargeAnnounced {
-                    end,
-                    sequence,
-                    length,
-                    is_offered: false,
-                }),
-            );
+            self.events.extend(channel.tell_large(end));
         }
         if is_urgent {
             self.queue_news(end);

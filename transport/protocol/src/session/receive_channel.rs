@@ -2,7 +2,7 @@
 //! that it owes.
 #![forbid(unsafe_code)]
 
-use super::PeerMisbehaved;
+use super::{PeerMisbehaved, SessionEvent};
 use crate::{
     format::{
         channel_window::{ChannelWindow, HALF_WINDOW},
@@ -254,6 +254,18 @@ impl ReceiveChannel {
         }
         self.large.announce(sequence, length, landing.offers);
         Ok(1)
+    }
+
+    /// Tells of the large messages of this end, `end`, of which the host has not heard and that wait
+    /// for no offer.
+    pub(super) fn tell_large(&mut self, end: u32) -> impl Iterator<Item = SessionEvent> {
+        let untold = self.large.tell();
+        untold.map(move |(sequence, length)| SessionEvent::LargeAnnounced {
+            end,
+            sequence,
+            length,
+            is_offered: false,
+        })
     }
 
     /// Notes that a large message is complete. If the sender `keeps` it, it does so until it is

@@ -325,15 +325,7 @@ impl Resumption<'_> {
                 let grants = grants
                     .filter_map(|(sequence, way, bytes)| way.control(channel, sequence, bytes));
                 self.control.extend(grants);
-                let untold = receiver.large.tell();
-                self.events.extend(
-                    untold.map(|(sequence, length)| SessionEvent::LargeAnnounced {
-                        end,
-                        sequence,
-                        length,
-                        is_offered: false,
-                    }),
-                );
+                self.events.extend(receiver.tell_large(end));
                 self.ends.queue_news(end);
             }
             EndChannel::Receiver(None) => {}
