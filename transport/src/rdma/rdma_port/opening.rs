@@ -13,8 +13,8 @@ use std::sync::{
 use ibex_protocol::transfer::rendezvous::LARGE_PER_CHANNEL;
 use ibex_verbs::{
     AsyncEvents, CompletionPolling, CompletionQueue, CompletionWait, Device, MemoryWindow,
-    PollingChoice, PollingWish, ProtectionDomain, QueuePairBuilder, ReceiveQueue, VerbsError,
-    carries_immediate,
+    PollingChoice, PollingWish, ProbeFailure, ProtectionDomain, QueuePairBuilder, ReceiveQueue,
+    VerbsError, carries_immediate,
     discovery::{Choice, DeviceKind},
     provider::{Provider, WindowKind},
     reads_by_window,
@@ -270,9 +270,7 @@ fn has_immediate(
 ) -> bool {
     let local = || port_of(device, choice);
     let tested = carries_immediate(domain, device, polling, local);
-    let why_not = tested.as_ref().err().map(ToString::to_string);
-    tracing::info!(device = device.name(), why_not, "immediate data");
-    tested.is_ok()
+    has_passed(device, "immediate data", &tested)
 }
 
 fn reads_large(
@@ -283,7 +281,12 @@ fn reads_large(
 ) -> bool {
     let local = || port_of(device, choice);
     let tested = reads_by_window(domain, device, polling, local);
+    has_passed(device, "reads of large messages", &tested)
+}
+
+/// Returns whether a device has passed a test of `what`, and logs why not.
+fn has_passed(device: &Device, what: &str, tested: &Result<(), ProbeFailure>) -> bool {
     let why_not = tested.as_ref().err().map(ToString::to_string);
-    tracing::info!(device = device.name(), why_not, "reads of large messages");
+    tracing::info!(device = device.name(), why_not, "{what}");
     tested.is_ok()
 }

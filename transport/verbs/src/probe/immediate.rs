@@ -1,6 +1,6 @@
 //! The self-test for immediate data: a queue pair writes to itself, and is to be told of it.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Instant;
 
@@ -38,7 +38,7 @@ pub fn carries_immediate(
     let mut test = TestQueue::make(domain, device, &local, polling, false, access)?;
     test.connect(local)?;
     test.post_receive(0, 0)?;
-    byte(&test, FROM + BYTES - 1).store(7, Ordering::Relaxed);
+    test.byte(FROM + BYTES - 1).store(7, Ordering::Relaxed);
     let entries = [test.region.entry(FROM..FROM + BYTES)];
     let id = WorkId::new(Operation::Write, 0, 0);
     let write = SendRequest::write(id, &entries, test.region.remote(TO));
@@ -61,15 +61,8 @@ pub fn carries_immediate(
         }
         thread::yield_now();
     }
-    match byte(&test, TO + BYTES - 1).load(Ordering::Relaxed) {
+    match test.byte(TO + BYTES - 1).load(Ordering::Relaxed) {
         7 => Ok(()),
         _ => Err(ProbeFailure::wrong("such a write was told of and not made")),
     }
-}
-
-/// Returns a byte of the memory, which the device may write.
-fn byte(test: &TestQueue, offset: usize) -> &AtomicU8 {
-    // SAFETY: the region is longer than any offset here, stays mapped as long as the test lives,
-    // and every reference into it is to an atomic.
-    unsafe { test.region.base().add(offset).cast().as_ref() }
 }

@@ -6,7 +6,7 @@
 //! queue of that kind has to report exactly these messages.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicU8};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -184,6 +184,13 @@ pub(crate) struct TestQueue {
 }
 
 impl TestQueue {
+    /// Returns a byte of the memory, which the device may write. The offset is inside the memory.
+    pub(crate) fn byte(&self, offset: usize) -> &AtomicU8 {
+        // SAFETY: the region is longer than any offset here, stays mapped as long as the test lives,
+        // and every reference into it is to an atomic.
+        unsafe { self.region.base().add(offset).cast().as_ref() }
+    }
+
     /// Makes the queue pair, with these rights of the device to the memory, and of the peer to it.
     pub(crate) fn make(
         domain: &ProtectionDomain,

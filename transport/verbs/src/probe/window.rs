@@ -1,7 +1,7 @@
 //! The self-test for memory windows: a queue pair reads its own memory through one, and fails to once
 //! the window is invalidated.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Instant;
 
@@ -49,7 +49,7 @@ pub fn reads_by_window(
     let mut test = TestQueue::make(domain, device, &local, polling, false, access)?;
     test.connect(local)?;
     let mut window = MemoryWindow::new(domain, WindowKind::Two)?;
-    byte(&test, FROM + BYTES - 1).store(7, Ordering::Relaxed);
+    test.byte(FROM + BYTES - 1).store(7, Ordering::Relaxed);
     let id = |slot| WorkId::new(Operation::Window, slot, 0);
     let bind = BindRequest::new(id(0), FROM..FROM + BYTES, RegionAccess::REMOTE_READ);
     let place = test
@@ -60,7 +60,7 @@ pub fn reads_by_window(
     if !succeed(&mut test, &mut window, 2)? {
         return Err(ProbeFailure::wrong("a read through a window failed"));
     }
-    if byte(&test, TO + BYTES - 1).load(Ordering::Relaxed) != 7 {
+    if test.byte(TO + BYTES - 1).load(Ordering::Relaxed) != 7 {
         return Err(ProbeFailure::wrong(
             "a read through a window brought other bytes",
         ));
@@ -114,11 +114,4 @@ fn succeed(
 
 fn refused(error: WindowError) -> ProbeFailure {
     ProbeFailure::wrong(error.to_string())
-}
-
-/// Returns a byte of the memory, which the device may write.
-fn byte(test: &TestQueue, offset: usize) -> &AtomicU8 {
-    // SAFETY: the region is longer than any offset here, stays mapped as long as the test lives,
-    // and every reference into it is to an atomic.
-    unsafe { test.region.base().add(offset).cast().as_ref() }
 }
