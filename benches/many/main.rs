@@ -1,14 +1,14 @@
 //! What many sessions cost: connecting them, their memory, and messages over all of them in turn,
 //! and round trips beside them; and the same of one session and of as many plain sockets.
 //!
-//! `cargo bench --bench many` prints all rows; numbers of sessions behind `--` replace 1, 1,000 and
-//! 10,000, and `threads` with a number prints only the rows of that many threads. The client is a
+//! `cargo bench --bench many` prints all rows; `-- --help` names the options. The client is a
 //! process of its own. A row for which a process may not open enough files is left out, with the
 //! reason.
 #![forbid(unsafe_code)]
 
 use std::{env, error::Error, io::BufRead, process::ExitCode, time::Duration};
 
+use clap::Parser;
 use ibex_harness::process;
 
 mod client;
@@ -33,8 +33,7 @@ fn main() -> ExitCode {
         [STREAMS, carrier, address, threads, reply] => {
             streams::ask(carrier, address, threads, reply)
         }
-        ["threads", threads] => threads.parse().map_err(Into::into).and_then(streams::print),
-        _ => table::print(&words).and_then(|()| streams::print(THREADS)),
+        _ => print(&Options::parse()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -43,6 +42,30 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Measures what many sessions cost, and how fast many blocking threads ask over streams.
+#[derive(Parser)]
+#[command(name = "many")]
+struct Options {
+    /// Sessions in each row.
+    #[arg(default_values_t = [1, 1_000, 10_000])]
+    sessions: Vec<usize>,
+
+    /// Print only the rows of this many threads that ask.
+    #[arg(long)]
+    threads: Option<usize>,
+
+    /// Passed by Cargo.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn print(options: &Options) -> Result<(), Box<dyn Error>> {
+    if options.threads.is_none() {
+        table::print(&options.sessions)?;
+    }
+    streams::print(options.threads.unwrap_or(THREADS))
 }
 
 /// Connects once, and then does what lines of standard input say.

@@ -109,14 +109,7 @@ impl Server {
 }
 
 /// Prints the rows for these numbers of sessions, or for the usual ones.
-pub(crate) fn print(words: &[&str]) -> Result<(), Box<dyn Error>> {
-    let mut counts = Vec::new();
-    for word in words {
-        counts.push(word.parse::<usize>()?);
-    }
-    if counts.is_empty() {
-        counts = vec![1, 1_000, 10_000];
-    }
+pub(crate) fn print(sessions: &[usize]) -> Result<(), Box<dyn Error>> {
     println!(
         "{:8} {:>8} {:>11} {:>12} {:>12} {:>12} {:>9} {:>15} {:>12} {:>12}",
         "carrier",
@@ -130,7 +123,7 @@ pub(crate) fn print(words: &[&str]) -> Result<(), Box<dyn Error>> {
         "p50 p99 µs",
         "beside idle"
     );
-    for sessions in counts {
+    for &sessions in sessions {
         for carrier in CARRIERS {
             if let Err(error) = row(carrier, sessions) {
                 println!("{carrier:8} {sessions:8} left out: {error}");

@@ -1,10 +1,8 @@
 //! ibex beside the raw limit of this machine, in interleaved pairs.
 //!
-//! `cargo bench --bench pingpong` takes about two minutes. A word behind `--` (`-- shm`, `--
-//! stream`) selects the rows whose names contain it, and `--json` prints one object for each row.
-//! `--instructions=A,B` gives the instructions of a message, as counted elsewhere, in a stream of
-//! 64 B over verbs. Rows of verbs need `--features verbs` and a device; `cargo xtask bench --vm`
-//! runs them in a guest that has one.
+//! `cargo bench --bench pingpong` takes about two minutes; `-- --help` names the options. Rows of
+//! verbs need `--features verbs` and a device; `cargo xtask bench --vm` runs them in a guest that
+//! has one.
 //!
 //! Each row shows the median of the pairs' ratios, the lowest and the highest, the same of the
 //! limit to itself if it was measured twice, and the aim, if there is one, with whether the median
@@ -24,8 +22,9 @@ mod verbs_cost;
 mod verbs_latency;
 mod verbs_streams;
 
-use std::{env, process::ExitCode};
+use std::process::ExitCode;
 
+use clap::Parser;
 use ibex_harness::{
     Error,
     cores::{self, Cores},
@@ -48,10 +47,8 @@ fn main() -> ExitCode {
     if let Some(code) = pair::run_if_peer(session::answer_here) {
         return code;
     }
-    // Cargo passes `--bench`; other options are not a filter either.
-    let mut words = env::args().skip(1);
-    let filter = words.find(|word| !word.starts_with('-'));
-    match run(&filter.unwrap_or_default(), Table::ordered(env::args())) {
+    let options = Options::parse();
+    match run(&options.words, options.table()) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("pingpong: {error}");
@@ -60,22 +57,51 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(filter: &str, table: Table) -> Result<ExitCode, Error> {
-    let rows = ROWS.into_iter().filter(|row| row.name().contains(filter));
+/// Compares ibex with the raw limit of this machine, in interleaved pairs.
+#[derive(Parser)]
+#[command(name = "pingpong")]
+struct Options {
+    /// Measure only the rows whose names hold each of these words, such as `shm stream`.
+    words: Vec<String>,
+
+    /// Print one JSON object for each row.
+    #[arg(long)]
+    json: bool,
+
+    /// Instructions of a message in a stream of 64 B over verbs, as counted elsewhere: of one in a
+    /// shared frame, and of one in a frame of its own.
+    #[arg(long, value_name = "SHARED,OWN", value_delimiter = ',')]
+    instructions: Vec<f64>,
+
+    /// Passed by Cargo.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+impl Options {
+    fn table(&self) -> Table {
+        let mut counted = self.instructions.iter().copied();
+        Table::new(self.json, [(); 2].map(|()| counted.next()))
+    }
+}
+
+fn run(words: &[String], table: Table) -> Result<ExitCode, Error> {
+    let is_named = |name: &str| words.iter().all(|word| name.contains(word));
+    let rows = ROWS.into_iter().filter(|row| is_named(&row.name()));
     let rows: Vec<_> = rows.collect();
     let streams = verbs_streams::ROWS
         .into_iter()
-        .filter(|row| row.name.contains(filter));
+        .filter(|row| is_named(row.name));
     let streams: Vec<_> = streams.collect();
-    let has_many_pairs = MANY_PAIRS.contains(filter);
+    let has_many_pairs = is_named(MANY_PAIRS);
     let of_engines = many_pairs::ENGINE_ROWS
         .into_iter()
-        .filter(|row| row.name.contains(filter));
+        .filter(|row| is_named(row.name));
     let of_engines: Vec<_> = of_engines.collect();
-    let has_many_sessions = MANY_SESSIONS.contains(filter);
+    let has_many_sessions = is_named(MANY_SESSIONS);
     let has_others = has_many_pairs || has_many_sessions || !of_engines.is_empty();
     if rows.is_empty() && streams.is_empty() && !has_others {
-        return Err(no_such_row(filter));
+        return Err(no_such_row(words));
     }
     let cores = cores::choose(None)?;
     table.note(format_args!(
@@ -146,7 +172,7 @@ fn run(filter: &str, table: Table) -> Result<ExitCode, Error> {
             Err(reason) => table.note(format_args!("{MANY_SESSIONS:36} {reason}")),
         }
     }
-    // A filter that selects rows of verbs alone fails if there is no device.
+    // A command that selects rows of verbs alone fails if there is no device.
     Ok(match is_possible {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
@@ -154,7 +180,7 @@ fn run(filter: &str, table: Table) -> Result<ExitCode, Error> {
 }
 
 /// Names the rows that exist.
-fn no_such_row(filter: &str) -> Error {
+fn no_such_row(words: &[String]) -> Error {
     let rows = ROWS.iter().map(BenchRow::name);
     let streams = verbs_streams::ROWS.iter().map(|row| row.name);
     let of_engines = many_pairs::ENGINE_ROWS.iter().map(|row| row.name);
@@ -162,7 +188,7 @@ fn no_such_row(filter: &str) -> Error {
     let names: Vec<_> = rows.chain(others.map(str::to_owned)).collect();
     let names = names.join("\n  ");
     Error::subject(format!(
-        "there is no row whose name holds {filter:?}, but:\n  {names}"
+        "there is no row whose name holds each of {words:?}, but:\n  {names}"
     ))
 }
 

@@ -19,17 +19,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Reads the options `--json` and `--instructions` from the command line.
-    pub(crate) fn ordered(words: impl Iterator<Item = String>) -> Table {
-        let (mut is_json, mut instructions) = (false, [None; 2]);
-        for word in words {
-            is_json |= word == "--json";
-            if let Some(numbers) = word.strip_prefix("--instructions=") {
-                let mut numbers = numbers.split(',').map(|number| number.parse().ok());
-                instructions = [(); 2].map(|()| numbers.next().flatten());
-            }
-        }
-        Table {
+    pub(crate) fn new(is_json: bool, instructions: [Option<f64>; 2]) -> Self {
+        Self {
             is_json,
             instructions,
         }
