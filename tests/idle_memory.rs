@@ -8,9 +8,10 @@
 
 mod processes;
 
-use std::{fs, process::ExitCode, thread, time::Duration};
+use std::{process::ExitCode, thread, time::Duration};
 
 use ibex::{Fabric, Message, Peer, Raw, Receiver, Sender};
+use ibex_harness::process::memory_kib;
 use processes::{Party, Proof, Setup, own_pid};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -226,15 +227,8 @@ fn of_both(party: &Party) -> f64 {
 /// it (`Pss_Anon` and `Pss_Shmem`, proc_pid_smaps(5)). Programs and libraries are excluded, since
 /// the number of processes that share them varies.
 fn resident_kib(pid: u32) -> u64 {
-    let rollup = format!("/proc/{pid}/smaps_rollup");
-    let rollup = fs::read_to_string(rollup).expect("the process lives");
-    let field = |name: &str| -> u64 {
-        let line = rollup.lines().find_map(|line| line.strip_prefix(name));
-        let field = line.and_then(|line| line.split_ascii_whitespace().next());
-        let field = field.and_then(|field| field.parse().ok());
-        field.expect("the kernel knows it")
-    };
-    field("Pss_Anon:") + field("Pss_Shmem:")
+    let field = |name| memory_kib(pid, name).expect("the process lives");
+    field("Pss_Anon") + field("Pss_Shmem")
 }
 
 /// Returns the number of idle sessions beside the first.

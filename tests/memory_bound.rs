@@ -7,12 +7,13 @@
 //! bound shows that the memory belongs to the term.
 #![forbid(unsafe_code)]
 
-use std::{fs, ops::RangeInclusive, time::Duration};
+use std::{ops::RangeInclusive, process, time::Duration};
 
 use ibex::{
     ChannelBuilder, Fabric, Message, Node, NodeBuilder, Peer, Policy, Raw, Receiver, SendErrorKind,
     Sender,
 };
+use ibex_harness::process::memory_kib;
 
 #[test]
 fn a_node_takes_the_memory_that_the_formula_says() {
@@ -213,10 +214,5 @@ impl Grown {
 
 /// Returns the memory of this process, with its shares of pages that are mapped several times.
 fn resident() -> u64 {
-    let rollup = fs::read_to_string("/proc/self/smaps_rollup").expect("smaps");
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    kib.and_then(|kib| kib.trim().parse::<u64>().ok())
-        .expect("a number")
-        << 10
+    memory_kib(process::id(), "Pss").expect("procfs") << 10
 }

@@ -16,9 +16,10 @@
 
 mod processes;
 
-use std::{any::Any, collections::VecDeque, env, fs, process::ExitCode, thread, time::Duration};
+use std::{any::Any, collections::VecDeque, env, process::ExitCode, thread, time::Duration};
 
 use ibex::{Raw, Receiver, SendErrorKind, Sender};
+use ibex_harness::process::memory_kib;
 use processes::{Party, Proof, Setup, orders, own_pid};
 
 fn main() -> ExitCode {
@@ -243,12 +244,7 @@ fn assert_flat(before: [u64; 2], after: [u64; 2], slack: u64) {
 /// Returns the resident memory of a process: private and shared pages that it has mapped and
 /// touched (`VmRSS`, proc_pid_status(5)). Rings are touched whole before the first measurement.
 fn resident_kib(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let field = line.and_then(|line| line.split_ascii_whitespace().next());
-    field
-        .and_then(|field| field.parse().ok())
-        .expect("the kernel knows it")
+    memory_kib(pid, "VmRSS").expect("the process lives")
 }
 
 fn rounds(setup: Setup, beside: Beside) -> u64 {

@@ -5,13 +5,13 @@
 //! no further call: the announcements have arrived, and nothing behind them.
 #![forbid(unsafe_code)]
 
-use std::{env, fs, io::BufRead, process::Stdio, sync::Mutex, thread, time::Duration};
+use std::{env, io::BufRead, process::Stdio, sync::Mutex, thread, time::Duration};
 
 use ibex::{
     ChannelBuilder, Driver, Event, Events, Fabric, Message, Node, NodeBuilder, Peer, Policy, Raw,
     Receiver, RecvErrorKind, SendErrorKind,
 };
-use ibex_harness::process::{self, Process};
+use ibex_harness::process::{self, Process, memory_kib};
 
 /// Half a gigabyte and more is announced over tcp and never sent. The process grows by no more than
 /// a stalled sender's socket holds, while a session beside it carries long messages.
@@ -343,14 +343,7 @@ fn builder(fabric: Fabric) -> NodeBuilder {
 
 /// Returns the private memory of this process.
 fn resident() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").expect("procfs");
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-    kib.and_then(|kib| kib.trim().parse::<u64>().ok())
-        .expect("a number")
-        << 10
+    memory_kib(std::process::id(), "RssAnon").expect("procfs") << 10
 }
 
 /// Held by each test, since memory belongs to the process.

@@ -2,7 +2,6 @@
 
 use std::{
     error::Error,
-    fs,
     net::TcpListener,
     process::Stdio,
     thread,
@@ -200,10 +199,7 @@ fn ping(client: &mut Process) -> Result<String, Box<dyn Error>> {
 /// Returns the memory of a process: its proportional share of each page (`Pss` of
 /// `/proc/PID/smaps_rollup`, proc_pid_smaps(5)).
 fn resident_kib(pid: u32) -> Result<u64, Box<dyn Error>> {
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
-    let kib = line.and_then(|line| line.split_whitespace().next());
-    Ok(kib.ok_or("no Pss")?.parse()?)
+    Ok(process::memory_kib(pid, "Pss")?)
 }
 
 /// Messages of all sessions together in a round.

@@ -9,6 +9,7 @@ use std::{
 };
 
 use ibex::Fabric;
+use ibex_harness::process::memory_kib;
 
 use crate::processes::{Party, own_pid};
 
@@ -102,14 +103,7 @@ impl Belongings {
 /// Returns the resident anonymous memory of this process in KiB (`RssAnon`, proc_pid_status(5)):
 /// the heap, stacks, and other private mappings.
 pub(crate) fn anonymous_kib() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"));
-    let field = line.and_then(|line| line.split_ascii_whitespace().next());
-    field
-        .and_then(|field| field.parse().ok())
-        .expect("the kernel knows it")
+    memory_kib(own_pid(), "RssAnon").expect("/proc is mounted")
 }
 
 /// Returns the objects of this process on RDMA devices, and those of the killed one.

@@ -398,6 +398,26 @@ pub fn stay_with_parent() -> io::Result<()> {
 /// The variable with the id of the process that started this one.
 const PARENT: &str = "HARNESS_PARENT";
 
+/// Returns a figure of the memory of a process, in KiB: `field` of `/proc/PID/smaps_rollup`
+/// (proc_pid_smaps(5)) if it is a proportional share, such as `Pss`, and else of `/proc/PID/status`
+/// (proc_pid_status(5)), such as `RssAnon`.
+///
+/// # Errors
+///
+/// The process is over, or the kernel does not know the field.
+pub fn memory_kib(pid: u32, field: &str) -> io::Result<u64> {
+    let file = match field.starts_with("Pss") {
+        true => "smaps_rollup",
+        false => "status",
+    };
+    let path = format!("/proc/{pid}/{file}");
+    let text = fs::read_to_string(&path)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
+    let figure = line.and_then(|line| line.strip_prefix(':')?.split_whitespace().next());
+    let figure = figure.and_then(|figure| figure.parse().ok());
+    figure.ok_or_else(|| io::Error::other(format!("no {field} in {path}")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
