@@ -311,9 +311,7 @@ impl Senders {
         };
         // The ring begins cold: the first message rings the engine.
         // No publisher has the ring yet, so no barrier need follow.
-        let _ = ring
-            .arm
-            .set(&ring.words.armed, common.shared.own_asymmetry());
+        let _ = ring.arm.set(&ring.words.armed, Asymmetry::of_process());
         sender.ring = Some(Box::new(ring));
         sender.silence = Some(SenderSilence::new());
     }
@@ -394,8 +392,8 @@ impl Senders {
     /// Sets the armed words of all hot rings. Returns `None` if there are none. Otherwise a barrier
     /// must follow, a heavy one for `true`, and then
     /// [`look_at_armed_rings`](Self::look_at_armed_rings).
-    pub(crate) fn arm_rings(&mut self, asymmetry: Asymmetry) -> Option<bool> {
-        let mut any = None;
+    pub(crate) fn arm_rings(&mut self) -> Option<bool> {
+        let (mut any, asymmetry) = (None, Asymmetry::of_process());
         for &end in &self.hot {
             if let Some(ring) = self
                 .ends

@@ -67,7 +67,6 @@ impl ChannelEnd {
         spec: Arc<ChannelSpec>,
         open_timeout: Duration,
     ) -> Self {
-        let waiters = WaitSlot::of(session.own_asymmetry());
         Self {
             session,
             id,
@@ -79,7 +78,7 @@ impl ChannelEnd {
             state: EndState::default(),
             has_waited_in_vain: AtomicBool::new(false),
             open_watch: OpenWatch::default(),
-            waiters,
+            waiters: WaitSlot::new(),
         }
     }
 

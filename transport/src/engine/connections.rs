@@ -8,7 +8,6 @@ use std::{
     time::Instant,
 };
 
-use ibex_base::sync::Asymmetry;
 use ibex_protocol::{format::control::CloseReason, id_map::IdMap};
 use ibex_ring::parking::RungEnd;
 
@@ -224,11 +223,11 @@ impl Connections {
 
     /// Arms the rings of hot sessions. Returns `None` if there are none, else whether the barrier
     /// that follows must be a heavy one.
-    pub(super) fn arm_rings(&mut self, asymmetry: Asymmetry) -> Option<bool> {
+    pub(super) fn arm_rings(&mut self) -> Option<bool> {
         let mut armed = None;
         for &session in &self.hot {
             if let Some(link) = self.all.get_mut(session) {
-                armed = armed.max(link.core.ends.senders.arm_rings(asymmetry));
+                armed = armed.max(link.core.ends.senders.arm_rings());
             }
         }
         armed

@@ -11,7 +11,7 @@ use std::{
     time::Instant,
 };
 
-use ibex_base::sync::{Asymmetry, LentLimit};
+use ibex_base::sync::LentLimit;
 use ibex_ring::{memory::BlockPool, parking::Bell};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
@@ -77,9 +77,6 @@ pub(crate) struct Engine {
 
     /// RDMA device ports that sessions go over.
     pub(crate) ports: RdmaPorts,
-
-    /// The kind of doorbells between handles and the engine.
-    asymmetry: Asymmetry,
 
     /// The time at which the present sleeper wakes up by itself.
     pub(crate) sleeps_until: Option<Instant>,
@@ -151,7 +148,6 @@ impl Engine {
             sessions,
             ended: SessionTotals::default(),
             ports: RdmaPorts::new(),
-            asymmetry: driving.asymmetry(),
             sleeps_until: None,
             alarm,
             errands: Errands::default(),

@@ -6,6 +6,8 @@ use std::{
     time::Instant,
 };
 
+use ibex_base::sync::Asymmetry;
+
 use super::Engine;
 use crate::clock;
 
@@ -31,9 +33,9 @@ impl Engine {
         stay_awake: bool,
     ) -> Option<Option<Instant>> {
         let is_told = self.join_epoll();
-        match self.connections.arm_rings(self.asymmetry) {
+        match self.connections.arm_rings() {
             // One barrier for all words that were set, as in `Arm::arm`.
-            Some(true) => self.asymmetry.heavy_here(),
+            Some(true) => Asymmetry::of_process().heavy_here(),
             // DOORBELL, pairs with the fence in `ArmedWord::generation_behind`.
             Some(false) => fence(Ordering::SeqCst),
             None => {}

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use ibex_base::sync::Asymmetry;
-
 use super::Wait;
 use crate::session::EngineId;
 
@@ -106,8 +104,7 @@ pub enum Driver {
     /// Handles may be used in other runtimes and by threads that block; blocking calls turn the
     /// engine themselves, as under [`Caller`](Self::Caller). From the first of them on, and once
     /// calls turned the engine for 10 ms in which the runtime ran no task of the node, news over TCP
-    /// costs the tasks two more system calls. Each message over shared memory costs both ends a
-    /// fence (about 20 ns), since tasks sleep after nearly every message.
+    /// costs the tasks two more system calls.
     ///
     /// The node ends with its runtime: if that is shut down first, the node is closed as if it
     /// were dropped, and calls answer with [`EndCause::RuntimeEnded`](crate::session::EndCause).
@@ -138,15 +135,6 @@ impl Driving {
             Driver::Tasks => Driving::Tasks,
             Driver::Threads if config.cores.is_empty() => Driving::Waiters,
             Driver::Threads => Driving::Thread,
-        }
-    }
-
-    /// Returns the kind of doorbells of the node. Tasks sleep after nearly every message, and
-    /// membarrier(2) interrupts a running peer. So for tasks a fence for each message costs less.
-    pub(crate) fn asymmetry(self) -> Asymmetry {
-        match self {
-            Driving::Tasks => Asymmetry::Fence,
-            _ => Asymmetry::of_process(),
         }
     }
 

@@ -80,8 +80,8 @@ impl SessionShared {
         payload_checksums: bool,
         (path, pair): (SessionPath, Option<&PreparedPair>),
     ) -> Self {
-        let may_ask = peer.fabric != Fabric::Shm || peer.fences_when_told;
-        let fences = node.driving.asymmetry() == Asymmetry::Fence || !may_ask;
+        // An older peer has to fence for every message, and so does this end.
+        let fences = peer.fabric == Fabric::Shm && !peer.fences_when_told;
         Self {
             node,
             requests: EngineRequests {
@@ -113,11 +113,6 @@ impl SessionShared {
         } else {
             Asymmetry::of_process()
         }
-    }
-
-    /// Returns the kind of doorbells between the handles of this process and their engine.
-    pub(crate) fn own_asymmetry(&self) -> Asymmetry {
-        self.node.driving.asymmetry()
     }
 
     pub(crate) fn use_fences(&self) {

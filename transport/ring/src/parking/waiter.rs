@@ -90,9 +90,8 @@ impl WaitSlot {
         Self::with_capacity(0)
     }
 
-    /// An empty slot whose barrier is of the given kind, for both sides, waiting and waking.
-    #[must_use]
-    pub fn of(asymmetry: Asymmetry) -> Self {
+    #[cfg(test)]
+    fn of(asymmetry: Asymmetry) -> Self {
         Self {
             asymmetry,
             ..Self::new()
