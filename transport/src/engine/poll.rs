@@ -1,6 +1,6 @@
 //! The answer of the epoll set: the wires, RDMA ports and listeners that are ready.
 
-use std::{os::fd::OwnedFd, time::Duration};
+use std::{mem::MaybeUninit, os::fd::OwnedFd, slice, time::Duration};
 
 use rustix::{
     event::{
@@ -21,7 +21,8 @@ pub(crate) struct Readiness {
 
 /// A whole answer of epoll. It lies on the stack, so that sleeping allocates nothing.
 pub(crate) struct ReadyWires {
-    wires: [Readiness; READY_WIRES],
+    /// The first `count` are written.
+    events: [MaybeUninit<Event>; READY_WIRES],
     count: usize,
 }
 
@@ -31,10 +32,7 @@ const READY_WIRES: usize = 64;
 impl ReadyWires {
     /// An answer without readiness, for turns that do not ask epoll.
     pub(crate) const NOTHING: Self = Self {
-        wires: [Readiness {
-            token: 0,
-            readable: false,
-        }; READY_WIRES],
+        events: [MaybeUninit::uninit(); READY_WIRES],
         count: 0,
     };
 
@@ -45,20 +43,31 @@ impl ReadyWires {
     /// Adds the connection of a session that a reactor has reported. Returns false if the answer is
     /// full.
     pub(crate) fn add_reported(&mut self, session: u64) -> bool {
-        let free = self.wires.get_mut(self.count);
+        let free = self.events.get_mut(self.count);
         let has_room = free.is_some();
-        if let Some(wire) = free {
-            *wire = Readiness {
-                token: EpollToken::Tcp.token(session),
-                readable: true,
-            };
+        if let Some(event) = free {
+            event.write(Event {
+                flags: EventFlags::IN,
+                data: EventData::new_u64(EpollToken::Tcp.token(session)),
+            });
             self.count += 1;
         }
         has_room
     }
 
-    pub(super) fn as_slice(&self) -> &[Readiness] {
-        &self.wires[..self.count]
+    pub(super) fn iter(&self) -> impl Iterator<Item = Readiness> {
+        let written = &self.events[..self.count];
+        // SAFETY: a slice of as many events, of the same layout, which are written.
+        let written: &[Event] =
+            unsafe { slice::from_raw_parts(written.as_ptr().cast(), self.count) };
+        written.iter().map(|event| {
+            let (flags, data) = (event.flags, event.data);
+            let closed = EventFlags::HUP | EventFlags::ERR | EventFlags::RDHUP;
+            Readiness {
+                token: data.u64(),
+                readable: flags.intersects(EventFlags::IN | closed),
+            }
+        })
     }
 }
 
@@ -75,14 +84,8 @@ pub(super) const TOKEN_DIALER: u64 = (u64::MAX << 2) | 1;
 /// The longest sleep. A longer wait wakes up in vain once in a while. epoll_wait(2) counts
 /// milliseconds in an `int`, and epoll_pwait2(2), which has no such limit, came with Linux 5.11.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
-/// Sleeps in the epoll set for up to `timeout`, and returns the readiness that came.
-pub(crate) fn sleep(epoll: &OwnedFd, timeout: Option<Duration>) -> ReadyWires {
-    let nothing = Event {
-        flags: EventFlags::empty(),
-        data: EventData::new_u64(0),
-    };
-    let mut events = [nothing; READY_WIRES];
-    let mut ready = ReadyWires::NOTHING;
+/// Sleeps in the epoll set for up to `timeout`, and replaces `ready` by the readiness that came.
+pub(crate) fn sleep(epoll: &OwnedFd, timeout: Option<Duration>, ready: &mut ReadyWires) {
     let timeout = timeout.map(|timeout| {
         let timeout = timeout.min(LONGEST_SLEEP);
         Timespec {
@@ -90,27 +93,19 @@ pub(crate) fn sleep(epoll: &OwnedFd, timeout: Option<Duration>) -> ReadyWires {
             tv_nsec: timeout.subsec_nanos().into(),
         }
     });
-    let mut wait = |timeout| epoll::wait(epoll, &mut events[..], timeout);
+    let mut wait = |timeout| {
+        let (events, _) = epoll::wait(epoll, &mut ready.events[..], timeout)?;
+        Ok(events.len())
+    };
     let waited = match wait(timeout.as_ref()) {
         // A process that was stopped gets EINTR, even if events have come meanwhile; see signal(7).
         Err(Errno::INTR) => wait(Some(&AT_ONCE)),
         waited => waited,
     };
-    match waited {
-        Ok(count) => {
-            for (wire, event) in ready.wires.iter_mut().zip(&events[..count]) {
-                let (flags, data) = (event.flags, event.data);
-                let closed = EventFlags::HUP | EventFlags::ERR | EventFlags::RDHUP;
-                *wire = Readiness {
-                    token: data.u64(),
-                    readable: flags.intersects(EventFlags::IN | closed),
-                };
-            }
-            ready.count = count;
-        }
-        Err(error) => tracing::error!(%error, "epoll_wait failed"),
-    }
-    ready
+    ready.count = waited.unwrap_or_else(|error| {
+        tracing::error!(%error, "epoll_wait failed");
+        0
+    });
 }
 
 const AT_ONCE: Timespec = Timespec {
@@ -142,9 +137,10 @@ mod tests {
         ]);
         stops.arg(process::id().to_string()).stdout(writer);
         let mut stops = stops.spawn().expect("a shell");
-        let ready = sleep(&epoll, Some(Duration::from_secs(60)));
-        assert_eq!(ready.as_slice().len(), 1);
-        assert_eq!(ready.as_slice()[0].token, 7);
+        let mut ready = ReadyWires::NOTHING;
+        sleep(&epoll, Some(Duration::from_secs(60)), &mut ready);
+        let tokens: Vec<_> = ready.iter().map(|readiness| readiness.token).collect();
+        assert_eq!(tokens, [7]);
         assert!(stops.wait().expect("it ran").success());
     }
 }

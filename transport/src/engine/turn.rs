@@ -132,13 +132,18 @@ impl Engine {
             }
         }
         self.connections.tools.share_is_spent = false;
-        let ready = poll::sleep(&self.connections.tools.epoll, Some(Duration::ZERO));
+        let mut ready = ReadyWires::NOTHING;
+        poll::sleep(
+            &self.connections.tools.epoll,
+            Some(Duration::ZERO),
+            &mut ready,
+        );
         self.take_said(&ready, context)
     }
 
     #[inline(never)]
     fn take_said(&mut self, ready: &ReadyWires, context: &mut Context<'_>) -> bool {
-        for &readiness in ready.as_slice() {
+        for readiness in ready.iter() {
             self.handle_readiness(readiness, context);
         }
         !ready.is_empty()

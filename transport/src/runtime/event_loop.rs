@@ -207,7 +207,8 @@ impl EventLoop {
             // The caller may sleep on the epoll set next, so the set must report every session.
             let is_told = engine.join_epoll();
             engine.note_time(clock::now());
-            let ready = engine::sleep(&self.epoll, Some(Duration::ZERO));
+            let mut ready = ReadyWires::NOTHING;
+            engine::sleep(&self.epoll, Some(Duration::ZERO), &mut ready);
             self.turn(engine, &ready) || !is_told
         });
         if self.node.driving == Driving::Tasks {

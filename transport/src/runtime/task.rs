@@ -154,10 +154,10 @@ impl EventLoop {
         let mut engine = self.engine.lock();
         engine.note_time(clock::now());
         engine.note_step();
-        let mut ready = match steps.set_is_ready {
-            true => engine::sleep(&self.epoll, Some(Duration::ZERO)),
-            false => ReadyWires::NOTHING,
-        };
+        let mut ready = ReadyWires::NOTHING;
+        if steps.set_is_ready {
+            engine::sleep(&self.epoll, Some(Duration::ZERO), &mut ready);
+        }
         steps.set_is_ready = !ready.is_empty();
         self.reports
             .take(waker, |session| ready.add_reported(session));

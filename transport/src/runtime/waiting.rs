@@ -310,7 +310,8 @@ impl EventLoop {
             return;
         };
         let mut elsewhere = None;
-        let ready = self.engine.sleep(
+        let mut ready = ReadyWires::NOTHING;
+        self.engine.sleep(
             engine,
             || {
                 elsewhere = parker.sleep_at(self.bell.bell());
@@ -323,10 +324,10 @@ impl EventLoop {
                 engine.sleeps_until = until;
                 Some(until.map(|until| until - now.min(until)))
             },
-            |left| engine::sleep(&self.epoll, left),
+            |left| engine::sleep(&self.epoll, left, &mut ready),
         );
         drop(elsewhere);
-        self.turn(self.engine.lock(), &ready.unwrap_or(ReadyWires::NOTHING));
+        self.turn(self.engine.lock(), &ready);
     }
 
     /// Runs a turn, and keeps the lock if nothing moved and no work remains for after the lock. A
