@@ -16,7 +16,7 @@ use futures_core::Stream;
 use ibex_base::sync::lock;
 use ibex_codec::Codec;
 use ibex_ring::parking::Attended;
-use ibex_transport::node::{NodeState, ServiceName, SessionShared};
+use ibex_transport::node::{NodeState, SessionShared, TakenName};
 
 use super::{
     client::{Attendant, CallAdmission, ServiceState},
@@ -73,7 +73,7 @@ pub struct Service<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec
 {
     hub: Arc<Hub<Q, R, C>>,
     /// The name, which is given back after the ends of the channels.
-    _name: ServiceName,
+    _name: TakenName,
 }
 
 /// The state that a service shares with its wakers.
@@ -134,7 +134,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         source: RequestSource<Q, R, C>,
         template: ChannelTemplate,
         node: Arc<NodeState>,
-        name: ServiceName,
+        name: TakenName,
     ) -> Self {
         let times = node.call_times(Role::Receiver, template.name());
         let hub = Arc::new_cyclic(|hub: &Weak<Hub<Q, R, C>>| {

@@ -24,7 +24,7 @@ use ibex_ring::{
 use super::{
     CloseReport, Driver, Driving, EventQueue, RuntimeConfig, SessionShared, Sessions,
     SlowMessageFacts, SlowMessages, Wait, Warnings, control_thread::ControlThread,
-    draining::Draining, held_tasks::HeldTasks, histograms::Histograms, service_names::ServiceNames,
+    draining::Draining, held_tasks::HeldTasks, histograms::Histograms, taken_names::TakenNames,
 };
 use crate::{clock, shared_memory::ControlSegments};
 
@@ -41,9 +41,11 @@ pub struct NodeState {
     /// Set before the waiters in `accept_waiters` are woken, so that they find it.
     pub(crate) accepts_no_more: AtomicBool,
 
+    pub(crate) publisher_names: TakenNames,
+
     // Calls.
     pub(crate) draining: Draining,
-    pub(crate) service_names: ServiceNames,
+    pub(crate) service_names: TakenNames,
     /// Tells the trace context of the calling thread or task, if the program has a tracer.
     trace_context: OnceLock<fn() -> Option<TraceContext>>,
 
@@ -90,7 +92,8 @@ impl NodeState {
             accept_waiters: WaitSlot::new(),
             accepts_no_more: AtomicBool::new(false),
             draining: Draining::default(),
-            service_names: ServiceNames::default(),
+            service_names: TakenNames::default(),
+            publisher_names: TakenNames::default(),
             trace_context: OnceLock::new(),
             events: EventQueue::default(),
             warnings,
