@@ -289,6 +289,14 @@ impl SendHandle {
         end.poll_open(&mut waits.room.ticket, waker, || end.counts())
     }
 
+    /// Polls as [`poll_opened`](Self::poll_opened) does, but never reports a peer that does not open
+    /// its end.
+    pub fn poll_opened_unwatched(&mut self, waker: &Waker) -> Poll<Result<(), ChannelError>> {
+        self.leave_room();
+        let Self { end, waits, .. } = self;
+        end.poll_open_unwatched(&mut waits.room.ticket, waker, || end.counts())
+    }
+
     /// Waits until the channel is over, for a task. While it is pending, the waker is left under
     /// `held`.
     pub fn poll_over(&self, held: &mut Option<Ticket>, waker: &Waker) -> Poll<()> {

@@ -211,15 +211,26 @@ impl ChannelEnd {
         waker: &Waker,
         counts: impl Fn() -> Counts,
     ) -> Poll<Result<(), ChannelError>> {
-        if fork::is_child() {
-            return Poll::Ready(Err(self.used_after_fork()));
-        }
-        let opened = AtSlot::new(&self.waiters, held, || self.look_open(&counts));
-        let polled = parking::poll(opened, waker, || self.session.requests.poll());
+        let polled = self.poll_open_unwatched(held, waker, counts);
         if polled.is_pending() {
             self.watch_open();
         }
         polled
+    }
+
+    /// Polls as [`poll_open`](Self::poll_open) does, but never reports a peer that does not open its
+    /// end.
+    pub(crate) fn poll_open_unwatched(
+        &self,
+        held: &mut Option<Ticket>,
+        waker: &Waker,
+        counts: impl Fn() -> Counts,
+    ) -> Poll<Result<(), ChannelError>> {
+        if fork::is_child() {
+            return Poll::Ready(Err(self.used_after_fork()));
+        }
+        let opened = AtSlot::new(&self.waiters, held, || self.look_open(&counts));
+        parking::poll(opened, waker, || self.session.requests.poll())
     }
 
     /// Waits until the channel is over, for a task. While it is pending, `waker` is left under

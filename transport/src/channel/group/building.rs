@@ -8,7 +8,7 @@ use std::{
 
 use ibex_ring::parking::{self, Condition, Patience, TimedOut};
 
-use super::{GroupFailure, GroupMessage, SendGroup};
+use super::{GroupFailure, GroupMessage, LossReason, SendGroup};
 use crate::channel::{Abort, FailureReason, SendHandle};
 
 /// A message that is being built. Dropping it gives its places back.
@@ -40,6 +40,17 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
     /// attempt.
     #[inline]
     pub(super) fn attempt(&mut self) -> Result<u64, GroupFailure<P>> {
+        match self.attempt_at_members() {
+            Err(GroupFailure::NoMembers) if self.group.may_be_empty() => {
+                self.group.sequence += 1;
+                Ok(self.group.sequence)
+            }
+            settled => settled,
+        }
+    }
+
+    #[inline]
+    fn attempt_at_members(&mut self) -> Result<u64, GroupFailure<P>> {
         let length = match self.encoded {
             Some(length) => length,
             None => self.encode()?,
@@ -76,8 +87,8 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
                 }
                 member.room(wanted)
             })?;
-            let first = first.ok_or(GroupFailure::NoMembers)?;
-            let first = &mut self.group.members[first];
+            let index = first.ok_or(GroupFailure::NoMembers)?;
+            let first = &mut self.group.members[index];
             let peer = first.peer.clone();
             let mut entered = first.handle.hold();
             let end = entered.end;
@@ -102,6 +113,10 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
                     continue;
                 }
             };
+            if self.group.is_open_to_peers && first.is_narrow(&refusal) {
+                self.group.lose(index, LossReason::Failed(refusal));
+                continue;
+            }
             return Err(GroupFailure::Failed(peer, refusal));
         }
     }

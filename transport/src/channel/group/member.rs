@@ -229,6 +229,18 @@ impl<P: Clone> Member<P> {
         }
     }
 
+    /// Returns whether a message was refused because the member's peer takes shorter messages than
+    /// this end sends.
+    pub(super) fn is_narrow(&self, error: &ChannelError) -> bool {
+        let most_here = self.handle.end().spec.max_message_bytes;
+        match error.reason() {
+            Some(FailureReason::TooLong { length, limit, .. }) => {
+                *limit < most_here && length.is_none_or(|length| length <= most_here)
+            }
+            _ => false,
+        }
+    }
+
     // ---- The member's end ------------------------------------------------------------
 
     pub(super) fn is_over(&self) -> bool {
@@ -268,7 +280,10 @@ impl LossReason {
     pub(super) fn is_of_group(&self) -> bool {
         match self {
             LossReason::Full(..) => true,
-            LossReason::Failed(error) => error.is_not_opened(),
+            LossReason::Failed(error) => {
+                let is_too_long = matches!(error.reason(), Some(FailureReason::TooLong { .. }));
+                is_too_long || error.is_not_opened()
+            }
         }
     }
 }

@@ -34,7 +34,7 @@ use crate::{
     node::{Warning, warn_of},
     runtime::{Looks, Runtime},
 };
-use ibex_ring::parking::Patience;
+use ibex_ring::parking::{Patience, Ticket};
 
 mod building;
 mod member;
@@ -56,6 +56,8 @@ pub enum WhenFull {
 pub struct SendGroup<P> {
     runtime: Arc<Runtime>,
     when_full: WhenFull,
+    /// Peers become members as they please; see [`SendGroup::open_to_peers`].
+    is_open_to_peers: bool,
 
     // The members.
     members: Vec<Member<P>>,
@@ -113,6 +115,7 @@ impl<P: Clone> SendGroup<P> {
         Self {
             runtime: runtime.clone(),
             when_full: WhenFull::default(),
+            is_open_to_peers: false,
             members: Vec::new(),
             next_number: 0,
             former: VecDeque::new(),
@@ -125,6 +128,19 @@ impl<P: Clone> SendGroup<P> {
     /// Sets the fate of a member whose window is full.
     pub fn set_when_full(&mut self, when_full: WhenFull) {
         self.when_full = when_full;
+    }
+
+    /// Makes this a group that peers join and leave as they please, so none of them may hinder it:
+    ///
+    /// - A message is sent even if there are no members, until the node is closed.
+    /// - A member whose own limit is below a message's length is dropped.
+    /// - A member that leaves is no warning.
+    pub fn open_to_peers(&mut self) {
+        self.is_open_to_peers = true;
+    }
+
+    fn may_be_empty(&self) -> bool {
+        self.is_open_to_peers && !self.runtime.is_closed()
     }
 
     // ---- Members ---------------------------------------------------------------------
@@ -188,6 +204,30 @@ impl<P: Clone> SendGroup<P> {
         self.members.iter().map(Member::counts)
     }
 
+    /// Returns the numbers of the members, in the order of joining.
+    pub fn numbers(&self) -> impl ExactSizeIterator<Item = u64> {
+        self.members.iter().map(|member| member.number)
+    }
+
+    /// Waits until a member's channel is over, for a task: see [`SendHandle::poll_over`]. Pending if
+    /// there is no such member.
+    pub fn poll_over(&self, number: u64, held: &mut Option<Ticket>, waker: &Waker) -> Poll<()> {
+        // Members that joined last are asked about first.
+        let mut members = self.members.iter().rev();
+        match members.find(|member| member.number == number) {
+            Some(member) => member.handle.poll_over(held, waker),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Drops the members whose channels are over.
+    pub fn drop_those_over(&mut self) {
+        while let Some(index) = self.members.iter().position(Member::is_over) {
+            let reason = self.members[index].end();
+            self.lose(index, reason);
+        }
+    }
+
     /// Returns the earliest lost member that was not reported yet, if there is one.
     pub fn next_lost(&mut self) -> Option<(Parted<P>, LossReason)> {
         self.lost.pop_front()
@@ -201,8 +241,9 @@ impl<P: Clone> SendGroup<P> {
             // messages.
             member.handle.break_off(CloseReason::NoRoom);
         }
+        let is_expected = self.is_open_to_peers && !reason.is_of_group();
         // In a fork of the process, a thread that does not exist there may hold the log's lock.
-        if !fork::is_child() {
+        if !is_expected && !fork::is_child() {
             let peer = member.handle.session().peer_in_log();
             warn_of!(
                 self.runtime.warnings,
@@ -325,6 +366,9 @@ impl<P: Clone> SendGroup<P> {
                     index += 1;
                 }
                 NoPlace::Ended(reason) => self.lose(index, reason),
+                NoPlace::Refused(error) if self.is_open_to_peers && member.is_narrow(&error) => {
+                    self.lose(index, LossReason::Failed(error));
+                }
                 NoPlace::Refused(error) => {
                     return Err(GroupFailure::Failed(member.peer.clone(), error));
                 }

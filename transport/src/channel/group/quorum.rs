@@ -163,13 +163,6 @@ impl<P: Clone> SendGroup<P> {
         (have + may < quorum).then(|| Err(QuorumFailure::Lost(self.votes(sequence))))
     }
 
-    fn drop_those_over(&mut self) {
-        while let Some(index) = self.members.iter().position(Member::is_over) {
-            let reason = self.members[index].end();
-            self.lose(index, reason);
-        }
-    }
-
     /// Returns how many members have acknowledged a message, and how many others may.
     fn count(&self, sequence: u64) -> (usize, usize) {
         let former = self.former.iter();
