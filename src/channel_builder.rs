@@ -46,6 +46,7 @@ use crate::{
 /// | one peer | [`caller`](Self::caller) | a [`Caller`](crate::calls::Caller) of its service |
 /// | one peer, or all peers of a node | [`service`](Self::service) | a [`Service`](crate::calls::Service) for calls |
 /// | all peers of a node | [`fan_in`](ChannelBuilder::fan_in) | a [`FanIn`](crate::FanIn), which receives from all of them |
+/// | all peers of a node | [`publisher`](ChannelBuilder::publisher) | a [`Publisher`](crate::Publisher), which sends to those that subscribe |
 /// | chosen peers | [`group`](ChannelBuilder::group) | a [`Group`](crate::Group), which sends to each of them |
 ///
 /// Each setting has a default, which [`NodeBuilder`](crate::NodeBuilder) can change for all channels of
@@ -283,10 +284,7 @@ impl<C> ChannelBuilder<C> {
         if fork::is_child() {
             return Err(self.at.session().used_after_fork().into());
         }
-        let (bytes, most) = self.template.name_bytes();
-        if !(1..=most).contains(&bytes) {
-            return Err(OpenFailure::Name { bytes, most });
-        }
+        self.template.check_name()?;
         if let Some(error) = self.template.refused {
             return Err(error.into());
         }

@@ -41,6 +41,7 @@
 //! |---|---|
 //! | a receiver of all peers of a node | [`FanIn`] |
 //! | a sender to several peers, and quorums | [`Group`] |
+//! | a sender to all peers that subscribe | [`Publisher`] |
 //! | waiting for several receivers | [`Select`] |
 //! | tasks: futures, streams and sinks | [`asynchronous`] |
 //! | requests and replies | [`calls`] |
@@ -201,6 +202,7 @@ mod node_builder;
 mod node_settings;
 mod peer;
 mod peers;
+mod publisher;
 #[cfg(feature = "verbs")]
 pub mod rdma;
 mod receiver;
@@ -233,6 +235,7 @@ pub use message::Message;
 pub use node::{Node, WeakNode};
 pub use node_builder::NodeBuilder;
 pub use peer::{Peer, PeerAt, PeerId};
+pub use publisher::Publisher;
 pub use receiver::Receiver;
 pub use reservation::{Loan, Permit};
 pub use select::{Select, Selectable};

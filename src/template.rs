@@ -8,7 +8,7 @@ use ibex_transport::node::SessionShared;
 use crate::{
     ChannelBuilder, Node, Peer,
     channel_defaults::ChannelDefaults,
-    error::{Interface, REPLIES},
+    error::{Interface, OpenFailure, REPLIES},
     setting::SettingError,
 };
 
@@ -73,14 +73,18 @@ impl ChannelTemplate {
         self
     }
 
-    /// Returns the length of the name that the program gave, and the longest that it may give.
-    pub(crate) fn name_bytes(&self) -> (usize, usize) {
+    /// Returns an error if the name is empty, or longer than the program may give.
+    pub(crate) fn check_name(&self) -> Result<(), OpenFailure> {
         let is_of_calls = matches!(self.interface, Interface::Caller | Interface::Service);
         let suffix = match is_of_calls && self.name.ends_with(REPLIES) {
             true => REPLIES.len(),
             false => 0,
         };
-        (self.name.len() - suffix, MAX_NAME_BYTES - suffix)
+        let (bytes, most) = (self.name.len() - suffix, MAX_NAME_BYTES - suffix);
+        match (1..=most).contains(&bytes) {
+            true => Ok(()),
+            false => Err(OpenFailure::Name { bytes, most }),
+        }
     }
 
     /// Returns the builder of the channel over `session`.

@@ -264,8 +264,8 @@ fn an_end_that_cannot_be_opened_says_which_and_why() {
         again.to_string(),
         format!(
             "cannot open the sender of channel \"log\" with {}: it is open already; use or drop \
-             the first handle (a sender can be cloned; a fan-in or a service of the node has the \
-             receivers of its name)",
+             the first handle (a sender can be cloned; a publisher of the node has the senders of \
+             its name, a fan-in or a service the receivers)",
             peer.address()
         )
     );

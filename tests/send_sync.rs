@@ -7,7 +7,7 @@
 use ibex::{
     ChannelBuilder, CloseReport, ConnectError, Counts, EndCause, Event, Events, FanIn, FanInEvent,
     Group, ListenError, Loan, Message, Node, NodeBuilder, OpenError, Peer, PeerAt, PeerId, Pod,
-    Raw, Receiver, RecvError, Select, SendError, Sender, Serde, VersionedReceiver, VersionedSender,
+    Publisher, Raw, Receiver, RecvError, Select, SendError, Sender, Serde, VersionedReceiver, VersionedSender,
     Versions, WaitError,
     discovery::{Peers, PeersEvent, PeersEvents},
     log::LogSender,
@@ -72,6 +72,8 @@ fn handles_move_between_threads() {
     is_send::<VersionedReceiver<Entry, u64>>();
     is_send::<Group<Entry>>();
     is_static::<Group<Entry>>();
+    is_send::<Publisher<Entry>>();
+    is_static::<Publisher<Entry>>();
     is_send::<FanIn<Entry>>();
     is_static::<FanIn<Entry>>();
     is_send::<Select>();
@@ -82,6 +84,7 @@ fn handles_move_between_threads() {
     is_send::<PeersEvent>();
     is_not!(Cloned: Clone, FanIn<Entry>);
     is_not!(Cloned: Clone, Group<Entry>);
+    is_not!(Cloned: Clone, Publisher<Entry>);
     is_not!(Cloned: Clone, VersionedReceiver<Entry, u64>);
     is_not!(Cloned: Clone, Receiver<Entry>);
     is_not!(Cloned: Clone, Receiver<[u8], Raw>);

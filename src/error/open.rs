@@ -7,7 +7,7 @@ use crate::setting::SettingError;
 use ibex_base::fork::UsedAfterFork;
 use ibex_protocol::{format::control::Role, session::CannotOpen};
 
-/// The error of a call that opens an end: of a channel, a fan-in, a group, a caller or a service.
+/// The error of a call that opens an end: of a channel, a fan-in, a group, a publisher, a caller or a service.
 ///
 /// The text names the end, the channel, the peer, the reason and the next step.
 /// [`kind`](Self::kind) is for programs that decide by it. A peer whose message type differs is no
@@ -44,7 +44,7 @@ pub struct OpenError(Box<OpenErrorCause>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OpenErrorKind {
-    /// The node has this end already, or a service of this name. A name may be used once in each
+    /// The node has this end already, or a service or publisher of this name. A name may be used once in each
     /// direction.
     AlreadyOpen,
     /// The session has as many open ends as its limit allows.
@@ -75,6 +75,11 @@ enum OpenErrorCause {
     /// A service for all peers whose name another service has.
     NameTaken {
         name: String,
+    },
+    /// A publisher.
+    OfPublisher {
+        name: String,
+        reason: OpenFailure,
     },
     UsedAfterFork(UsedAfterFork),
 }
@@ -143,6 +148,12 @@ impl OpenError {
         Self(Box::new(OpenErrorCause::NameTaken { name }))
     }
 
+    /// Makes the error of opening a publisher.
+    pub(crate) fn of_publisher(name: &str, reason: OpenFailure) -> Self {
+        let name = name.to_owned();
+        Self(Box::new(OpenErrorCause::OfPublisher { name, reason }))
+    }
+
     /// Returns the kind of failure.
     #[must_use]
     pub fn kind(&self) -> OpenErrorKind {
@@ -150,6 +161,7 @@ impl OpenError {
             OpenErrorCause::Refused(refusal) => kind_of(&refusal.reason),
             OpenErrorCause::Setting(_) => OpenErrorKind::Setting,
             OpenErrorCause::NameTaken { .. } => OpenErrorKind::AlreadyOpen,
+            OpenErrorCause::OfPublisher { reason, .. } => kind_of(reason),
             OpenErrorCause::UsedAfterFork(_) => OpenErrorKind::UsedAfterFork,
         }
     }
@@ -166,7 +178,9 @@ impl OpenError {
     pub fn channel(&self) -> Option<&str> {
         match &*self.0 {
             OpenErrorCause::Refused(refusal) => Some(&refusal.channel),
-            OpenErrorCause::NameTaken { name } => Some(name),
+            OpenErrorCause::NameTaken { name } | OpenErrorCause::OfPublisher { name, .. } => {
+                Some(name)
+            }
             OpenErrorCause::Setting(_) | OpenErrorCause::UsedAfterFork(_) => None,
         }
     }
@@ -253,6 +267,14 @@ impl fmt::Display for OpenError {
                 "this node has a service \"{name}\" already, for all peers or for one of them; \
                  drop it, or choose another name"
             ),
+            OpenErrorCause::OfPublisher { name, reason } => match reason {
+                OpenFailure::AlreadyOpen => write!(
+                    f,
+                    "this node has a publisher of channel \"{name}\" already; use that one, or \
+                     drop it first"
+                ),
+                reason => write!(f, "cannot open a publisher of channel \"{name}\": {reason}"),
+            },
             OpenErrorCause::UsedAfterFork(error) => error.fmt(f),
         }
     }
@@ -265,8 +287,8 @@ impl std::error::Error for OpenError {}
 pub(crate) enum OpenFailure {
     /// The node has this end already. A name may be used once in each direction.
     #[error(
-        "it is open already; use or drop the first handle (a sender can be cloned; a fan-in or \
-         a service of the node has the receivers of its name)"
+        "it is open already; use or drop the first handle (a sender can be cloned; a publisher of \
+         the node has the senders of its name, a fan-in or a service the receivers)"
     )]
     AlreadyOpen,
     /// The session has as many open ends as its limit allows.

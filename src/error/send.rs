@@ -105,6 +105,10 @@ enum OfGroup {
     NoMembers {
         channel: String,
     },
+    /// A publisher outlived its node.
+    NodeClosed {
+        channel: String,
+    },
     /// The member for which sending was tried.
     Member(Arc<PeerAt>, ChannelFault),
     /// A member was dropped, because its window was full for this long.
@@ -153,6 +157,7 @@ impl SendError {
             SendFailure::NotOpen(_) => SendErrorKind::NotOpened,
             SendFailure::Group(group) => match &**group {
                 OfGroup::NoMembers { .. } => SendErrorKind::NoMembers,
+                OfGroup::NodeClosed { .. } => SendErrorKind::Disconnected,
                 OfGroup::Member(_, fault) => kind_of(fault),
                 OfGroup::Slow(..) => SendErrorKind::Full,
                 OfGroup::UsedAfterFork(_) => SendErrorKind::UsedAfterFork,
@@ -196,7 +201,7 @@ impl SendError {
     #[must_use]
     pub fn channel(&self) -> Option<&str> {
         if let SendFailure::Group(group) = &self.0
-            && let OfGroup::NoMembers { channel } = &**group
+            && let OfGroup::NoMembers { channel } | OfGroup::NodeClosed { channel } = &**group
         {
             return Some(channel);
         }
@@ -231,6 +236,11 @@ impl SendError {
     /// Returns what ended the channel, if it broke.
     #[must_use]
     pub fn cause(&self) -> Option<&EndCause> {
+        if let SendFailure::Group(group) = &self.0
+            && let OfGroup::NodeClosed { .. } = &**group
+        {
+            return Some(&EndCause::NodeClosed);
+        }
         self.fault()?.cause()
     }
 
@@ -341,6 +351,26 @@ impl SendError {
         Self(SendFailure::Group(Box::new(of_group)))
     }
 
+    /// The error of a call in a fork of the process.
+    #[cold]
+    pub(crate) fn of_fork(error: UsedAfterFork) -> Self {
+        Self(SendFailure::Group(Box::new(OfGroup::UsedAfterFork(error))))
+    }
+
+    /// The error of a publisher's call.
+    pub(crate) fn of_publisher(channel: &str, failure: GroupFailure<Arc<PeerAt>>) -> Self {
+        match failure {
+            // A publisher without subscribers sends to nobody while its node is open.
+            GroupFailure::NoMembers => {
+                let channel = channel.to_owned();
+                Self(SendFailure::Group(Box::new(OfGroup::NodeClosed {
+                    channel,
+                })))
+            }
+            failure => Self::of_group(channel, failure),
+        }
+    }
+
     /// The reason for which a group dropped a member.
     pub(crate) fn of_loss(reason: LossReason) -> Self {
         match reason {
@@ -420,6 +450,11 @@ impl fmt::Display for SendError {
                     f,
                     "group \"{channel}\": nothing was sent, as it has no members; let peers join \
                      it, `next_lost` says who was dropped"
+                ),
+                OfGroup::NodeClosed { channel } => write!(
+                    f,
+                    "publisher \"{channel}\": nothing was sent, as its node was closed; make another \
+                     node"
                 ),
                 OfGroup::Member(peer, fault) => {
                     write!(f, "sent to nobody, because of {peer}: {fault}")

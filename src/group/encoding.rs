@@ -7,14 +7,14 @@ use ibex_transport::channel::{Abort, GroupMessage};
 
 use crate::Sender;
 
-/// A value on its way into a group.
-pub(super) struct GroupValue<'a, T: ?Sized, C> {
+/// A value on its way into a group or to subscribers.
+pub(crate) struct GroupValue<'a, T: ?Sized, C> {
     value: &'a T,
     _codec: PhantomData<fn() -> C>,
 }
 
 impl<'a, T: ?Sized, C> GroupValue<'a, T, C> {
-    pub(super) fn new(value: &'a T) -> Self {
+    pub(crate) fn new(value: &'a T) -> Self {
         Self {
             value,
             _codec: PhantomData,

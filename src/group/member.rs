@@ -54,7 +54,7 @@ pub struct MemberLost {
 }
 
 impl GroupMember {
-    pub(super) fn of(member: MemberCounts<Arc<PeerAt>>) -> Self {
+    pub(crate) fn of(member: MemberCounts<Arc<PeerAt>>) -> Self {
         Self {
             id: MemberId(member.number),
             peer: *member.peer,
@@ -67,7 +67,7 @@ impl GroupMember {
 }
 
 impl MemberLost {
-    pub(super) fn of(parted: Parted<Arc<PeerAt>>, reason: LossReason) -> Self {
+    pub(crate) fn of(parted: Parted<Arc<PeerAt>>, reason: LossReason) -> Self {
         Self {
             id: MemberId(parted.number),
             peer: *parted.peer,

@@ -10,6 +10,7 @@ use ibex_transport::{
     node::{Measured, Stopwatch},
 };
 
+pub(crate) use self::encoding::GroupValue;
 pub use self::member::{GroupMember, MemberId, MemberLost};
 use crate::{
     ChannelBuilder, CloseReason, Node, OpenError, Peer, PeerAt, WaitError,
