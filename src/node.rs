@@ -65,7 +65,7 @@ use crate::{
 /// |---|---|
 /// | make a node | [`client`](Self::client), [`listen`](Self::listen), [`builder`](Self::builder) |
 /// | meet peers | [`connect`](Self::connect), [`accept`](Self::accept), [`keep_connected`](Self::keep_connected), [`peers`](Self::peers) |
-/// | have a channel with many peers | [`fan_in`](Self::fan_in), [`group`](Self::group), [`channel`](Self::channel) |
+/// | have a channel with many peers | [`fan_in`](Self::fan_in), [`group`](Self::group), [`publisher`](Self::publisher), [`channel`](Self::channel) |
 /// | see what happens | [`events`](Self::events), [`stats`](Self::stats), [`environment`](Self::environment), [`inspect_path`](Self::inspect_path), [`slow_messages`](Self::slow_messages) |
 /// | run it in an event loop | [`poll`](Self::poll), [`as_fd`](Self::as_fd) |
 /// | end it | [`stop_accepting`](Self::stop_accepting), [`drain`](Self::drain), [`close`](Self::close) |
@@ -289,7 +289,7 @@ impl Node {
     }
 
     /// Begins the settings of a channel with many peers, before it is opened as a
-    /// [`FanIn`](crate::FanIn), a [`Group`](crate::Group) or a
+    /// [`FanIn`](crate::FanIn), a [`Group`](crate::Group), a [`Publisher`](crate::Publisher) or a
     /// [`Service`](crate::calls::Service).
     pub fn channel(&self, name: &str) -> ChannelBuilder<DefaultCodec, &Self> {
         ChannelBuilder::new(self, ChannelTemplate::new(self, name))

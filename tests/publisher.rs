@@ -318,6 +318,28 @@ fn a_name_has_one_publisher() {
 }
 
 #[test]
+fn a_subscriber_finds_the_next_publisher_of_the_name() {
+    for mut room in Newsroom::each() {
+        let readers = [room.reader(), room.reader()];
+        let mut first = readers[0].numbers();
+        room.has_subscribers(1);
+        drop(room.numbers);
+        let numbers = room.node.channel("numbers").codec::<Pod>().publisher();
+        room.numbers = numbers.expect("the name is free");
+        // The first publisher had an end for each of the two, whether it was opened there or not.
+        ends(&mut first);
+        ends(&mut readers[1].numbers());
+        drop(first);
+        let mut second = readers[1].numbers();
+        let mut first = readers[0].numbers();
+        room.has_subscribers(2);
+        room.numbers.send(&1).expect("sent");
+        takes(&mut first, [1]);
+        takes(&mut second, [1]);
+    }
+}
+
+#[test]
 fn a_publisher_that_gives_up_is_not_taken_for_one_that_ends() {
     for panics in [true, false] {
         for mut room in Newsroom::each() {

@@ -7,8 +7,8 @@
 use ibex::{
     ChannelBuilder, CloseReport, ConnectError, Counts, EndCause, Event, Events, FanIn, FanInEvent,
     Group, ListenError, Loan, Message, Node, NodeBuilder, OpenError, Peer, PeerAt, PeerId, Pod,
-    Publisher, Raw, Receiver, RecvError, Select, SendError, Sender, Serde, VersionedReceiver, VersionedSender,
-    Versions, WaitError,
+    Publisher, Raw, Receiver, RecvError, Select, SendError, Sender, Serde, VersionedReceiver,
+    VersionedSender, Versions, WaitError,
     discovery::{Peers, PeersEvent, PeersEvents},
     log::LogSender,
     stats::{NodeStats, SessionStats},

@@ -14,7 +14,8 @@ use crate::{PeerAt, SendError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberId(pub(super) u64);
 
-/// A member of a [`Group`](crate::Group) and its progress. Sequences are the group's.
+/// A member of a [`Group`](crate::Group), or a subscriber of a [`Publisher`](crate::Publisher), and
+/// its progress. Sequences are the group's or the publisher's.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct GroupMember {
@@ -36,7 +37,8 @@ pub struct GroupMember {
     pub full_since: Option<Instant>,
 }
 
-/// A member that a [`Group`](crate::Group) has dropped.
+/// A member that a [`Group`](crate::Group) has dropped, or a subscriber that a
+/// [`Publisher`](crate::Publisher) has lost.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct MemberLost {

@@ -51,6 +51,8 @@ mod sending;
 /// Anything earlier is sent to it alone, by a sender that [joins](Self::join_sender) afterwards, or on
 /// another channel.
 ///
+/// A [`Publisher`](crate::Publisher) is a group that peers join by themselves.
+///
 /// The group counts its messages: [`send`](Self::send) returns a number that is the same for all
 /// members, and the first is 1. A receiver's own count begins with the first message that it got.
 ///

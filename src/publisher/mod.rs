@@ -79,10 +79,11 @@ mod subscriptions;
 ///   dropped as a slow one is.
 /// - **One publisher for a name.** A publisher has the sending end of its name with every peer, so
 ///   another publisher of that name on this node is refused, and so is a
-///   [`Peer::sender`](crate::Peer::sender). A peer with which this node has such a sender already
-///   cannot subscribe; a warning in the log says so.
+///   [`Peer::sender`](crate::Peer::sender). A peer with which this node has such a sender already, or
+///   as many ends as a session may have, cannot subscribe; a warning in the log says so.
 /// - **The end.** Dropping the publisher ends all channels in order: each subscriber gets everything
-///   that was sent to it, then `None`. After [`abort`](Self::abort), or if a panic drops the
+///   that was sent to it, then `None`. A peer that subscribes for the first time afterwards gets that
+///   `None` at once, and may open another receiver for the next publisher of the name. After [`abort`](Self::abort), or if a panic drops the
 ///   publisher, each gets an error instead.
 ///
 /// A [`Group`](crate::Group) sends to peers that the program chooses, and waits for a quorum of their

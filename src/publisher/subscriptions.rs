@@ -125,28 +125,29 @@ impl Subscriptions {
     /// Looks at an end that may have been opened by its peer, or may be over.
     fn look_at(&mut self, number: usize) {
         let waker = self.gathering.waker(number);
-        match self.ends.get_mut(&number) {
-            None => {}
+        let handle = match self.ends.get_mut(&number) {
+            Some(Subscription::Awaited(handle)) => handle,
             Some(Subscription::Member { number, held, .. }) => {
-                if self.group.poll_over(*number, held, &waker).is_ready() {
+                let is_over = self.group.poll_over(*number, held, &waker).is_ready();
+                if is_over {
                     self.group.drop_those_over();
                 }
+                return;
             }
-            Some(Subscription::Awaited(handle)) => match handle.poll_opened_unwatched(&waker) {
-                Poll::Pending => {}
-                Poll::Ready(opened) => {
-                    let Some(Subscription::Awaited(handle)) = self.ends.remove(&number) else {
-                        unreachable!("it was there")
-                    };
-                    match opened {
-                        Ok(()) => self.join(number, handle),
-                        Err(error) => {
-                            tracing::debug!(%error, "a peer's subscription failed");
-                            self.reopen(handle);
-                        }
-                    }
-                }
-            },
+            None => return,
+        };
+        let Poll::Ready(opened) = handle.poll_opened_unwatched(&waker) else {
+            return;
+        };
+        let Some(Subscription::Awaited(handle)) = self.ends.remove(&number) else {
+            unreachable!("it was there")
+        };
+        match opened {
+            Ok(()) => self.join(number, handle),
+            Err(error) => {
+                tracing::debug!(%error, "a peer's subscription failed");
+                self.reopen(handle);
+            }
         }
     }
 
