@@ -215,6 +215,28 @@ fn a_slow_subscriber_is_dropped_and_may_come_back() {
 }
 
 #[test]
+fn a_task_is_not_held_up_by_a_subscriber_that_stops() {
+    for mut room in Newsroom::each() {
+        room.numbers = room.numbers.when_full(WhenFull::DropAfter(MOMENT));
+        let readers = [room.reader(), room.reader()];
+        let mut quick = readers[0].numbers();
+        let mut stopped = readers[1].with_window(8);
+        room.has_subscribers(2);
+        smol::block_on(async {
+            for number in 1..=100 {
+                room.numbers.send_async(&number).await.expect("sent");
+            }
+        });
+        takes(&mut quick, 1..=100);
+        takes(&mut stopped, 1..=8);
+        is_closed(&mut stopped, CloseReason::NoRoom);
+    }
+}
+
+/// How long a publisher waits for room.
+const MOMENT: Duration = Duration::from_millis(30);
+
+#[test]
 fn a_publisher_that_waits_sends_to_all_or_none() {
     for mut room in Newsroom::each() {
         let readers = [room.reader(), room.reader()];

@@ -36,9 +36,8 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     /// Sends a message in a task. Pending while the window of a member is full, or while a member
     /// has not opened its end.
     ///
-    /// If the future is dropped before it is ready, no member gets the message. It has no timer, so
-    /// it waits for as long as members take to open their ends. It drops a member that is [full for
-    /// too long](Group::when_full) only when it is polled for another reason.
+    /// If the future is dropped before it is ready, no member gets the message. It waits for as long
+    /// as members take to open their ends.
     ///
     /// # Errors
     ///

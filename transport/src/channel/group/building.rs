@@ -183,7 +183,11 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
 
     /// Tries in a task. Members without a place keep its waker while it is pending.
     pub(super) fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, GroupFailure<P>>> {
-        parking::poll(self.placed(), waker, || ())
+        let polled = parking::poll(self.placed(), waker, || ());
+        if polled.is_pending() {
+            self.group.wake_to_drop(waker);
+        }
+        polled
     }
 
     fn placed(&mut self) -> Placed<'_, 'g, P, M> {

@@ -213,12 +213,17 @@ impl<P: Clone> Member<P> {
 
     /// Returns the time at which a wait for the member has to look again in any case.
     pub(super) fn look_again_at(&self, when_full: WhenFull) -> Option<Instant> {
-        let drop_at = match (when_full, self.full_since) {
-            (WhenFull::DropAfter(patience), Some(since)) => since.checked_add(patience),
-            _ => None,
-        };
         let notice_at = self.handle.end().stall.notice_at();
-        [drop_at, notice_at].into_iter().flatten().min()
+        let times = [self.drop_at(when_full), notice_at];
+        times.into_iter().flatten().min()
+    }
+
+    /// Returns the time at which the member is dropped if it is full until then.
+    pub(super) fn drop_at(&self, when_full: WhenFull) -> Option<Instant> {
+        match when_full {
+            WhenFull::DropAfter(patience) => self.full_since?.checked_add(patience),
+            WhenFull::Wait => None,
+        }
     }
 
     /// Returns the member as what a call of the group waited for.

@@ -31,7 +31,7 @@ pub use self::{
 };
 use super::{Abort, ChannelError, SendHandle};
 use crate::{
-    node::{Warning, warn_of},
+    node::{SessionShared, Warning, warn_of},
     runtime::{Looks, Runtime},
 };
 use ibex_ring::parking::{Patience, Ticket};
@@ -58,6 +58,8 @@ pub struct SendGroup<P> {
     when_full: WhenFull,
     /// Peers become members as they please; see [`SendGroup::open_to_peers`].
     is_open_to_peers: bool,
+    /// The time at which a task is woken to drop a full member, by the engine of a session.
+    drop_alarm: Option<(Instant, Waker, Arc<SessionShared>)>,
 
     // The members.
     members: Vec<Member<P>>,
@@ -116,6 +118,7 @@ impl<P: Clone> SendGroup<P> {
             runtime: runtime.clone(),
             when_full: WhenFull::default(),
             is_open_to_peers: false,
+            drop_alarm: None,
             members: Vec::new(),
             next_number: 0,
             former: VecDeque::new(),
@@ -378,6 +381,25 @@ impl<P: Clone> SendGroup<P> {
     }
 
     // ---- Waiting ---------------------------------------------------------------------
+
+    /// Has a task woken when the first full member is to be dropped. An alarm that comes before that
+    /// stands for this one too: it wakes the task, which asks again.
+    fn wake_to_drop(&mut self, waker: &Waker) {
+        let full = self.members.iter().filter(|member| member.is_lacking);
+        let first = full.filter_map(|member| Some((member.drop_at(self.when_full)?, member)));
+        let Some((at, member)) = first.min_by_key(|(at, _)| *at) else {
+            return;
+        };
+        let is_set = self.drop_alarm.as_ref().is_some_and(|(set, by, session)| {
+            let comes = *set > Instant::now() && !session.is_over();
+            comes && *set <= at && by.will_wake(waker)
+        });
+        if !is_set {
+            let session = Arc::clone(member.handle.session());
+            session.wake_at(at, waker);
+            self.drop_alarm = Some((at, waker.clone(), session));
+        }
+    }
 
     /// Returns the widest kind of look that a member's session needs of a waiting call.
     fn looks(&self) -> Looks {
