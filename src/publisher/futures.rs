@@ -8,21 +8,21 @@ use std::{
 
 use ibex_codec::Codec;
 
-use super::{Publisher, Topic, subscriptions::Subscriptions};
+use super::{Publisher, Topic, sent_after_fork, subscriptions::Subscriptions};
 use crate::{SendError, group::GroupValue};
 
 /// A wait for a publisher's subscribers. Dropping it takes back what it left with them.
-struct TopicWait<'a, F> {
+struct TopicWait<'a, R, F> {
     topic: &'a Topic,
     poll: F,
+    /// Makes the outcome in a fork of the process.
+    after_fork: fn() -> R,
 }
 
 impl<T: ?Sized, C: Codec<T>> Publisher<T, C> {
     /// Sends a message in a task. Pending while the window of a subscriber is full.
     ///
-    /// If the future is dropped before it is ready, no subscriber gets the message. It has no timer:
-    /// it drops a subscriber that is [full for too long](Self::when_full) only when it is polled for
-    /// another reason.
+    /// If the future is dropped before it is ready, no subscriber gets the message.
     ///
     /// # Errors
     ///
@@ -40,6 +40,7 @@ impl<T: ?Sized, C: Codec<T>> Publisher<T, C> {
                     SendError::of_publisher(subscriptions.template.name(), failure)
                 })
             },
+            after_fork: sent_after_fork,
         }
     }
 }
@@ -56,23 +57,29 @@ impl<T: ?Sized, C> Publisher<T, C> {
                     debug_assert!(flushed.is_ok(), "it waits for as long as it takes");
                 })
             },
+            after_fork: || (),
         }
     }
 }
 
-impl<R, F> Future for TopicWait<'_, F>
+impl<R, F> Future for TopicWait<'_, R, F>
 where
     F: FnMut(&mut Subscriptions, &Waker) -> Poll<R> + Unpin,
 {
     type Output = R;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<R> {
-        let Self { topic, poll } = self.get_mut();
-        topic.with(|subscriptions| poll(subscriptions, context.waker()))
+        let Self {
+            topic,
+            poll,
+            after_fork,
+        } = self.get_mut();
+        let polled = topic.with(|subscriptions| poll(subscriptions, context.waker()));
+        polled.unwrap_or_else(|| Poll::Ready(after_fork()))
     }
 }
 
-impl<F> Drop for TopicWait<'_, F> {
+impl<R, F> Drop for TopicWait<'_, R, F> {
     fn drop(&mut self) {
         self.topic
             .with(|subscriptions| subscriptions.group.leave_waits());

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use ibex_base::fork;
+use ibex_base::fork::{self, UsedAfterFork};
 use ibex_codec::Codec;
 use ibex_ring::parking::{Attended, Patience};
 use ibex_transport::{
@@ -126,19 +126,27 @@ impl Topic {
         subscriptions.attend(|subscriptions| subscriptions.take_news(&self.waker));
     }
 
-    fn hold(&self) -> MutexGuard<'_, Subscriptions> {
-        self.subscriptions.hold()
+    /// Returns the subscriptions; `None` in a fork of the process, if a thread that does not exist
+    /// there holds them.
+    fn hold(&self) -> Option<MutexGuard<'_, Subscriptions>> {
+        match fork::is_child() {
+            false => Some(self.subscriptions.hold()),
+            true => self.subscriptions.try_hold(),
+        }
     }
 
-    /// Runs `act` on the subscriptions, and then takes in what came meanwhile.
+    /// Runs `act` on the subscriptions, and then takes in what came meanwhile. `None` as for
+    /// [`hold`](Self::hold).
     #[inline]
-    fn with<R>(&self, act: impl FnOnce(&mut Subscriptions) -> R) -> R {
-        let mut subscriptions = self.hold();
+    fn with<R>(&self, act: impl FnOnce(&mut Subscriptions) -> R) -> Option<R> {
+        let mut subscriptions = self.hold()?;
         let done = act(&mut subscriptions);
-        subscriptions.renew_lost();
-        let act = |subscriptions: &mut Subscriptions| subscriptions.take_news(&self.waker);
-        self.subscriptions.leave(subscriptions, act);
-        done
+        if !fork::is_child() {
+            subscriptions.renew_lost();
+            let act = |subscriptions: &mut Subscriptions| subscriptions.take_news(&self.waker);
+            self.subscriptions.leave(subscriptions, act);
+        }
+        Some(done)
     }
 }
 
@@ -210,7 +218,8 @@ impl<T: ?Sized, C> Publisher<T, C> {
     /// The time counts from the first send that finds no room at the subscriber.
     #[must_use]
     pub fn when_full(self, when_full: WhenFull) -> Self {
-        self.topic.hold().group.set_when_full(when_full);
+        self.topic
+            .with(|subscriptions| subscriptions.group.set_when_full(when_full));
         self
     }
 
@@ -220,22 +229,22 @@ impl<T: ?Sized, C> Publisher<T, C> {
         let list = |subscriptions: &mut Subscriptions| {
             subscriptions.group.members().map(GroupMember::of).collect()
         };
-        self.topic.with(list)
+        self.topic.with(list).unwrap_or_default()
     }
 
     /// Returns the earliest subscriber that left, or was dropped, and was not yet returned here, and
     /// why. Never waits. Only the last 64 are kept.
     pub fn next_lost(&mut self) -> Option<MemberLost> {
-        let (parted, reason) = self
-            .topic
-            .with(|subscriptions| subscriptions.group.next_lost())?;
+        let next = |subscriptions: &mut Subscriptions| subscriptions.group.next_lost();
+        let (parted, reason) = self.topic.with(next).flatten()?;
         Some(MemberLost::of(parted, reason))
     }
 
     /// Returns the last message's sequence; 0 before the first.
     #[must_use]
     pub fn sent(&self) -> u64 {
-        self.topic.hold().group.last_sequence()
+        let last = |subscriptions: &mut Subscriptions| subscriptions.group.last_sequence();
+        self.topic.with(last).unwrap_or_default()
     }
 
     /// Waits until every subscriber's engine holds everything that was sent to it. Subscribers that
@@ -257,14 +266,15 @@ impl<T: ?Sized, C> Publisher<T, C> {
 
     fn flush_with(&mut self, patience: Patience) -> Result<(), WaitError> {
         let flushed = |subscriptions: &mut Subscriptions| subscriptions.group.flush(patience);
-        self.topic.with(flushed).map_err(WaitError::of_flush)
+        let flushed = self.topic.with(flushed).unwrap_or(Ok(()));
+        flushed.map_err(WaitError::of_flush)
     }
 
     /// Delivers everything that was sent to every subscriber's engine, then ends all channels.
     /// Returns the subscribers that left or were dropped and were not yet returned by
     /// [`next_lost`](Self::next_lost).
     pub fn close(mut self) -> Vec<MemberLost> {
-        self.topic.hold().group.close();
+        self.topic.with(|subscriptions| subscriptions.group.close());
         self.flush();
         std::iter::from_fn(|| self.next_lost()).collect()
     }
@@ -272,7 +282,9 @@ impl<T: ?Sized, C> Publisher<T, C> {
     /// Breaks off, so that no subscriber's channel ends in order, as
     /// [`Sender::abort`](crate::Sender::abort) does.
     pub fn abort(self) {
-        self.topic.hold().group.break_off(CloseReason::Aborted);
+        let reason = CloseReason::Aborted;
+        self.topic
+            .with(|subscriptions| subscriptions.group.break_off(reason));
     }
 }
 
@@ -315,16 +327,21 @@ impl<T: ?Sized, C: Codec<T>> Publisher<T, C> {
 
     #[inline]
     fn send_with(&mut self, value: &T, patience: Patience) -> Result<u64, SendError> {
-        // A thread that does not exist in a fork of the process may hold the lock.
-        if let Err(error) = fork::check(|| "a publisher".to_owned()) {
-            return Err(SendError::of_fork(error));
-        }
-        self.topic.with(|subscriptions| {
+        let sent = self.topic.with(|subscriptions| {
             let message = &mut GroupValue::<T, C>::new(value);
             let sent = subscriptions.group.send(message, patience);
             sent.map_err(|failure| SendError::of_publisher(subscriptions.template.name(), failure))
-        })
+        });
+        sent.unwrap_or_else(sent_after_fork)
     }
+}
+
+/// The outcome of sending in a fork of the process.
+#[cold]
+fn sent_after_fork() -> Result<u64, SendError> {
+    Err(SendError::of_fork(UsedAfterFork::new(
+        "a publisher".to_owned(),
+    )))
 }
 
 impl<T: ?Sized, C> Drop for Publisher<T, C> {
@@ -334,7 +351,7 @@ impl<T: ?Sized, C> Drop for Publisher<T, C> {
             std::mem::forget(Arc::clone(&self.topic));
             return;
         }
-        let mut subscriptions = self.topic.hold();
+        let mut subscriptions = self.topic.subscriptions.hold();
         if thread::panicking() {
             subscriptions.group.break_off(CloseReason::Aborted);
         }
@@ -344,11 +361,13 @@ impl<T: ?Sized, C> Drop for Publisher<T, C> {
 
 impl<T: ?Sized, C> fmt::Debug for Publisher<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let subscriptions = self.topic.hold();
-        f.debug_struct("Publisher")
-            .field("channel", &subscriptions.template.name())
-            .field("subscribers", &subscriptions.group.numbers().len())
-            .field("sent", &subscriptions.group.last_sequence())
-            .finish_non_exhaustive()
+        let mut shown = f.debug_struct("Publisher");
+        if let Some(subscriptions) = self.topic.hold() {
+            shown
+                .field("channel", &subscriptions.template.name())
+                .field("subscribers", &subscriptions.group.numbers().len())
+                .field("sent", &subscriptions.group.last_sequence());
+        }
+        shown.finish_non_exhaustive()
     }
 }
