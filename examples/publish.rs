@@ -41,7 +41,7 @@ fn main() -> Result<(), Error> {
         // It returns at once if nobody subscribes.
         prices.send(&Price { number, cents })?;
         while let Some(lost) = prices.next_lost() {
-            println!("at price {number}: {lost}");
+            println!("{} has left at price {number}", lost.peer);
         }
         Ok::<_, Error>(())
     };
