@@ -240,6 +240,18 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     }
 }
 
+impl<Q: ?Sized, R: ?Sized, C> Caller<Q, R, C> {
+    /// Returns whether the peer has opened the service, unless a thread is sending a request.
+    pub(super) fn is_open_now(&self) -> Option<bool> {
+        self.line.outbox.is_open_now()
+    }
+
+    /// Lets another caller of the name be opened, although calls of this one have yet to end.
+    pub(super) fn free_names(&self) {
+        self.line.free_names();
+    }
+}
+
 #[cfg(feature = "tower")]
 impl<Q, R: ?Sized, C> Caller<Q, R, C> {
     pub(super) fn line(&self) -> LineRef {

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use ibex_transport::channel::ChannelError;
 
-use crate::{RecvError, SendError, SendErrorKind, Suspension, error::Interface};
+use crate::{OpenError, RecvError, SendError, SendErrorKind, Suspension, error::Interface};
 
 /// The progress of a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -110,7 +110,8 @@ impl fmt::Display for Refused {
 /// | kind | was it executed | what helps |
 /// |---|---|---|
 /// | [`Failed`](CallErrorKind::Failed) | yes | the handler's [code and text](CallError::failure) |
-/// | [`NotSent`](CallErrorKind::NotSent) | no | as the [error of sending](CallError::send_error) says |
+/// | [`NotSent`](CallErrorKind::NotSent) | no | as the [error of sending](CallError::send_error) or [of opening](CallError::open_error) says |
+/// | [`NoSession`](CallErrorKind::NoSession) | no | another [`PeersCaller`](crate::calls::PeersCaller), of peers that are kept |
 /// | [`Overloaded`](CallErrorKind::Overloaded) | no | a lower `max_in_flight` of the caller, or a higher one of the service |
 /// | [`HandedBack`](CallErrorKind::HandedBack) | no | a later call |
 /// | [`Draining`](CallErrorKind::Draining) | no | another node, or the one that takes its place |
@@ -134,6 +135,10 @@ pub enum CallErrorKind {
     Failed,
     /// The request did not go out.
     NotSent,
+    /// No peers are kept connected any more, for a call of a
+    /// [`PeersCaller`](crate::calls::PeersCaller): its [`Peers`](crate::discovery::Peers) were
+    /// dropped or the node was closed, or the process is a fork.
+    NoSession,
     /// The deadline passed. A handler that has the request is told.
     DeadlineExceeded,
     /// The session has no connection, and the call is one that [fails
@@ -165,6 +170,8 @@ struct FailedCall {
     service: String,
     peer: String,
     failure: CallFailure,
+    /// The call would have been tried again if its caller had retries left.
+    is_out_of_retries: bool,
 }
 
 /// The reason for which a call failed. Its text follows the names of service and peer, unless it
@@ -183,6 +190,21 @@ pub(super) enum CallFailure {
         }
     )]
     NotSent(SendError),
+    /// The caller could not be opened in the session that was chosen for the call.
+    #[error("the request was not sent, and so not executed: {_0}")]
+    CannotOpen(OpenError),
+    /// Until the deadline, no kept peer could be sent the call, as the text says.
+    #[error(
+        ": the call was not sent before its deadline, and so not executed: of these peers {_0}; \
+         see that they run and are reached, and call again later"
+    )]
+    NoPeer(String),
+    /// The peers are not kept any more.
+    #[error(
+        ": the call was not sent, and so not executed: the peers are not kept connected any more, \
+         because their `Peers` were dropped, the node was closed or this process is a fork"
+    )]
+    NoSession,
     /// No handler got the request, as the service said.
     #[error(" did not execute the call: {_0}")]
     Refused(Refused),
@@ -238,6 +260,7 @@ impl CallError {
             service,
             peer,
             failure,
+            is_out_of_retries: false,
         }))
     }
 
@@ -246,12 +269,15 @@ impl CallError {
     pub fn kind(&self) -> CallErrorKind {
         match &self.0.failure {
             CallFailure::Failed { .. } => CallErrorKind::Failed,
-            CallFailure::NotSent(_) => CallErrorKind::NotSent,
+            CallFailure::NotSent(_) | CallFailure::CannotOpen(_) => CallErrorKind::NotSent,
+            CallFailure::NoSession => CallErrorKind::NoSession,
             CallFailure::Refused(reason) => {
                 let meaning = reason.meaning();
                 meaning.map_or(CallErrorKind::Refused, |(kind, _)| kind)
             }
-            CallFailure::DeadlineExceeded { .. } => CallErrorKind::DeadlineExceeded,
+            CallFailure::DeadlineExceeded { .. } | CallFailure::NoPeer(_) => {
+                CallErrorKind::DeadlineExceeded
+            }
             CallFailure::Suspended(_) => CallErrorKind::Suspended,
             CallFailure::Unanswered => CallErrorKind::Unanswered,
             CallFailure::Lost(_) => CallErrorKind::Lost,
@@ -264,6 +290,9 @@ impl CallError {
     pub fn execution(&self) -> Execution {
         match &self.0.failure {
             CallFailure::NotSent(_)
+            | CallFailure::CannotOpen(_)
+            | CallFailure::NoPeer(_)
+            | CallFailure::NoSession
             | CallFailure::Refused(_)
             | CallFailure::Suspended(_)
             | CallFailure::DeadlineExceeded { is_sent: false, .. } => Execution::NotExecuted,
@@ -280,7 +309,9 @@ impl CallError {
         &self.0.service
     }
 
-    /// Returns the peer's address, with the names that are known of it.
+    /// Returns the peer's address, with the names that are known of it. For a call of a
+    /// [`PeersCaller`](crate::calls::PeersCaller) this is the peer of the attempt that the error is
+    /// of, or words for all of its peers if there was none.
     #[must_use]
     pub fn peer(&self) -> &str {
         &self.0.peer
@@ -321,6 +352,22 @@ impl CallError {
         }
     }
 
+    /// Returns the error of opening the caller in a session, if that kept the request of a
+    /// [`PeersCaller`](crate::calls::PeersCaller) from going out.
+    #[must_use]
+    pub fn open_error(&self) -> Option<&OpenError> {
+        match &self.0.failure {
+            CallFailure::CannotOpen(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Notes that only the retry budget kept the call from being tried again.
+    pub(super) fn out_of_retries(mut self) -> Self {
+        self.0.is_out_of_retries = true;
+        self
+    }
+
     /// Combines the error of a call's last attempt with that of earlier attempts. If a handler may
     /// have executed one of those, it does not matter that it certainly did not execute the last.
     pub(super) fn behind(self, before: Option<Self>) -> Self {
@@ -349,10 +396,17 @@ impl fmt::Display for CallError {
             service,
             peer,
             failure,
+            is_out_of_retries,
         } = &*self.0;
         match failure {
-            CallFailure::NotSent(_) | CallFailure::Lost(_) => failure.fmt(f),
-            _ => write!(f, "service \"{service}\" of {peer}{failure}"),
+            CallFailure::NotSent(_) | CallFailure::CannotOpen(_) | CallFailure::Lost(_) => {
+                failure.fmt(f)?;
+            }
+            _ => write!(f, "service \"{service}\" of {peer}{failure}")?,
+        }
+        match is_out_of_retries {
+            true => f.write_str(OUT_OF_RETRIES),
+            false => Ok(()),
         }
     }
 }
@@ -392,6 +446,11 @@ fn cut_off(suspended: Option<&Suspension>) -> String {
 /// Returns consequence and advice where [`Execution::Unknown`] is all that is certain.
 const MAY_BE_EXECUTED: &str = "a handler may have executed the call: call again only if it may be \
                                executed twice";
+
+/// What follows an error after which the call would have been tried again.
+const OUT_OF_RETRIES: &str = "; it is not tried again, because the retry budget is empty: of this \
+                              caller's last calls too many failed, and retries must not multiply \
+                              an overload";
 
 /// The longest text of a failure; what is longer is cut.
 pub(super) const MAX_FAILURE_BYTES: usize = 4096;

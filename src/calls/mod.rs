@@ -29,6 +29,7 @@ mod line_ref;
 mod opening;
 mod options;
 mod outbox;
+mod peers_caller;
 mod pending_call;
 mod replies;
 mod reply;
@@ -49,6 +50,7 @@ pub use self::{
     error::{CallError, CallErrorKind, Execution},
     handler::HandlerError,
     options::CallOptions,
+    peers_caller::PeersCaller,
     replies::Replies,
     reply::Reply,
     request::Request,

@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Options of a call, or of all calls of a [`Caller`](crate::calls::Caller); see
-/// [`Caller::with`](crate::calls::Caller::with).
+/// Options of a call, or of all calls of a [`Caller`](crate::calls::Caller) or a
+/// [`PeersCaller`](crate::calls::PeersCaller); see [`Caller::with`](crate::calls::Caller::with).
 ///
 /// ```
 /// use std::time::Duration;
@@ -83,8 +83,9 @@ impl CallOptions {
     }
 
     /// Declares that executing the call twice has the effect of once. The call is then sent again,
-    /// up to this many times, if the handler dropped it without an answer or handed it back.
-    /// Default: 0, so that no call is sent twice. A stream is never started again.
+    /// up to this many times, if the handler dropped it without an answer or handed it back. A
+    /// [`PeersCaller`](crate::calls::PeersCaller) sends it again also if the session or the service
+    /// ended. Default: 0, so that no call is sent twice. A stream is never started again.
     #[must_use]
     pub const fn idempotent(mut self, retries: u32) -> Self {
         self.retries = retries;
@@ -128,6 +129,17 @@ impl CallOptions {
     pub(super) fn deadline(&self) -> Option<Instant> {
         // A time that the clock cannot express never comes.
         Instant::now().checked_add(self.timeout?)
+    }
+
+    /// Returns the options of one of several attempts at a call.
+    pub(super) fn of_attempt(
+        mut self,
+        deadline: Option<Instant>,
+        fails_while_suspended: bool,
+    ) -> Self {
+        self.retries = 0;
+        self.timeout = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        self.fail_while_suspended(self.extras.fails_while_suspended() || fails_while_suspended)
     }
 
     pub(super) fn retries(&self) -> u32 {

@@ -123,6 +123,14 @@ impl Outbox {
         is_open
     }
 
+    /// Returns whether the peer has opened its end, unless a thread is sending.
+    pub(super) fn is_open_now(&self) -> Option<bool> {
+        let sending = self.sending.try_hold()?;
+        let is_open = sending.as_ref().is_some_and(SendHandle::is_open);
+        self.leave_sending(sending);
+        Some(is_open)
+    }
+
     /// Lets another end of the name be opened, although this one may still be in use.
     pub(super) fn free_name(&self) {
         if let Some(end) = self.end.get() {

@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Poll, Waker},
 };
 
@@ -16,6 +19,8 @@ use crate::{ConnectError, Peer};
 pub(crate) struct Board {
     runtime: Arc<Runtime>,
     shown: Mutex<Shown>,
+    /// Counts the changes of the peers that are shown. Written under their lock.
+    version: AtomicU64,
     waiters: WaitSlot,
 }
 
@@ -30,6 +35,18 @@ struct Shown {
     is_over: bool,
 }
 
+impl Shown {
+    /// Returns each peer once, in the order of their addresses.
+    fn distinct(&self) -> Vec<Peer> {
+        let mut known = HashSet::new();
+        let peers = self.peers.values();
+        peers
+            .filter(|peer| known.insert(peer.id()))
+            .cloned()
+            .collect()
+    }
+}
+
 /// Result of a look by a call that waits; `None` within if nothing more will come.
 pub(crate) type BoardPoll<T> = Option<Option<T>>;
 
@@ -38,6 +55,7 @@ impl Board {
         Self {
             runtime,
             shown: Mutex::default(),
+            version: AtomicU64::new(0),
             waiters: WaitSlot::new(),
         }
     }
@@ -67,6 +85,7 @@ impl Board {
             Some(peer) => drop(shown.peers.insert(address.to_owned(), peer.clone())),
             None => drop(shown.peers.remove(address)),
         }
+        self.count_change();
         drop(shown);
         self.runtime.wake_at(&self.waiters);
     }
@@ -82,8 +101,13 @@ impl Board {
         let mut shown = self.lock();
         shown.is_over = true;
         shown.peers.clear();
+        self.count_change();
         drop(shown);
         self.runtime.wake_at(&self.waiters);
+    }
+
+    fn count_change(&self) {
+        self.version.fetch_add(1, Ordering::Relaxed);
     }
 
     // ---- Reading by the program ------------------------------------------------------
@@ -92,12 +116,28 @@ impl Board {
         if fork::is_child() {
             return Vec::new();
         }
-        let mut known = HashSet::new();
+        self.lock().distinct()
+    }
+
+    /// Returns the number of the changes so far. The slot's barriers order the look of a waiter
+    /// after its registration.
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// Returns the connected peers, and the number of changes that led to them. `None` once the
+    /// keeping has ended.
+    pub(super) fn connected_at(&self) -> Option<(Vec<Peer>, u64)> {
         let shown = self.lock();
-        let peers = shown.peers.values();
-        peers
-            .filter(|peer| known.insert(peer.id()))
-            .cloned()
+        (!shown.is_over).then(|| (shown.distinct(), self.version()))
+    }
+
+    /// Returns the texts of the last failures, of the first `most` addresses.
+    pub(super) fn failures(&self, most: usize) -> Vec<String> {
+        let shown = self.lock();
+        let failures = shown.failures.iter().take(most);
+        failures
+            .map(|(address, failure)| format!("{address}: {failure}"))
             .collect()
     }
 
@@ -154,7 +194,11 @@ impl Board {
         self.waiters.leave(held);
     }
 
-    fn wait<T>(&self, patience: Patience, mut look: impl FnMut() -> BoardPoll<T>) -> BoardPoll<T> {
+    pub(super) fn wait<T>(
+        &self,
+        patience: Patience,
+        mut look: impl FnMut() -> BoardPoll<T>,
+    ) -> BoardPoll<T> {
         if fork::is_child() {
             return Some(None);
         }
@@ -167,7 +211,7 @@ impl Board {
         }
     }
 
-    fn poll<T>(
+    pub(super) fn poll<T>(
         &self,
         held: &mut Option<Ticket>,
         waker: &Waker,

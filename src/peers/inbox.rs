@@ -11,6 +11,7 @@ use std::{
 
 use ibex_ring::parking::{self, AtSlot, ReadySet, WaitSlot};
 
+use super::alarms::{AlarmKey, Alarms};
 use crate::discovery::DiscoveryError;
 
 /// News for the keeper. A thread that leaves news never waits for the keeper.
@@ -20,6 +21,8 @@ pub(super) struct Inbox {
     /// The waiting place of the thread that asks the discovery, which is to stop.
     discovery: WaitSlot,
     is_stopped: AtomicBool,
+    /// Times at which the keeper wakes tasks.
+    pub(super) alarms: Alarms,
 }
 
 pub(super) enum News {
@@ -31,6 +34,8 @@ pub(super) enum News {
     Dialed(String),
     /// The session with this address is over, or its peer drains.
     Changed(String),
+    /// An alarm was set that is sooner than those before.
+    Alarm,
     /// The node was closed.
     Closed,
 }
@@ -38,6 +43,13 @@ pub(super) enum News {
 impl Inbox {
     pub(super) fn tell(&self, news: News) {
         self.news.push(news);
+    }
+
+    /// Has the keeper's thread call `waker` at `at`, in place of the alarm `held`.
+    pub(super) fn wake_at(&self, held: &mut Option<AlarmKey>, at: Instant, waker: &Waker) {
+        if self.alarms.set(held, at, waker) {
+            self.tell(News::Alarm);
+        }
     }
 
     /// Returns a waker that leaves the news that `make` makes.

@@ -139,8 +139,9 @@ impl Keeper {
                 Some(News::Dialed(address)) => self.look_at_attempt(&address),
                 Some(News::Changed(address)) => self.look_at(&address),
                 Some(News::Closed) => break,
-                None => {}
+                Some(News::Alarm) | None => {}
             }
+            self.inbox.alarms.sound(Instant::now());
             if self.board.runtime().is_closed() {
                 break;
             }
@@ -155,6 +156,7 @@ impl Keeper {
         }
         self.board.runtime().leave_closed(&mut self.close);
         self.board.end();
+        self.inbox.alarms.end();
     }
 
     fn next_due(&self) -> Option<Instant> {
@@ -162,7 +164,7 @@ impl Keeper {
             AddressState::Due(at) => Some(at),
             _ => None,
         });
-        due.min()
+        due.chain(self.inbox.alarms.next()).min()
     }
 
     fn found(&mut self, addresses: Vec<String>) {

@@ -6,13 +6,17 @@
 //! decisions on a *board* (`board.rs`), where the program's calls look and wait.
 #![forbid(unsafe_code)]
 
+mod alarms;
 mod board;
+mod endpoint_wait;
+mod endpoints;
 mod event;
 mod futures;
 mod inbox;
 mod keeper;
 mod kept_peer;
 mod reaching;
+mod tried;
 
 use std::{
     fmt, mem,
@@ -30,8 +34,16 @@ use self::{
     inbox::{Inbox, News},
     keeper::Keeper,
 };
-pub(crate) use self::{kept_peer::KeptPeer, reaching::Reaching};
-use crate::{ConnectError, Node, Peer, ToAddress, address, discovery::Discovery};
+pub(crate) use self::{
+    endpoints::{ChosenEndpoint, Endpoints, NoEndpoint},
+    kept_peer::KeptPeer,
+    reaching::Reaching,
+    tried::Tried,
+};
+use crate::{
+    ConnectError, Node, Peer, ToAddress, address, channel_defaults::ChannelDefaults,
+    discovery::Discovery,
+};
 
 /// The peers that a node keeps connected: [`Node::keep_connected`].
 ///
@@ -40,6 +52,8 @@ use crate::{ConnectError, Node, Peer, ToAddress, address, discovery::Discovery};
 pub struct Peers {
     board: Arc<Board>,
     inbox: Arc<Inbox>,
+    /// The settings that channels with these peers begin with.
+    channel: ChannelDefaults,
 }
 
 impl Node {
@@ -103,12 +117,18 @@ impl Node {
         self.check_fork()?;
         let board = Arc::new(Board::new(self.runtime().clone()));
         let inbox = Arc::<Inbox>::default();
+        let reaching = self.reaching();
+        let channel = reaching.channel;
         // From here on, an error drops `peers`, which stops what has begun.
-        let peers = Peers { board, inbox };
+        let peers = Peers {
+            board,
+            inbox,
+            channel,
+        };
         let asking = peers.inbox.clone();
         let keeper = Keeper::new(
             self.id(),
-            self.reaching(),
+            reaching,
             peers.board.clone(),
             peers.inbox.clone(),
         );
@@ -124,6 +144,20 @@ impl Peers {
     /// Returns the sessions with the peer at `address`, one after the other.
     pub(crate) fn kept_peer(&self, address: impl ToAddress) -> KeptPeer {
         KeptPeer::new(self.board.clone(), address::text_of(&address))
+    }
+
+    /// Returns the sessions with all connected peers, in each of which `open` opens a handle.
+    pub(crate) fn endpoints<T>(
+        &self,
+        open: Box<dyn Fn(&Peer) -> T + Send + Sync>,
+        is_open: fn(&T) -> Option<bool>,
+    ) -> Endpoints<T> {
+        Endpoints::new(self.board.clone(), self.inbox.clone(), open, is_open)
+    }
+
+    /// Returns the settings that channels with these peers begin with.
+    pub(crate) fn channel_defaults(&self) -> ChannelDefaults {
+        self.channel
     }
 
     /// Returns the peers that are connected now, each once, in the order of their addresses.

@@ -1,0 +1,323 @@
+//! A caller of a service of all peers that a node keeps connected.
+//!
+//! It stands on a [`Caller`] in each session. `retry_budget.rs` limits the retries of all clones,
+//! `attempts.rs` decides for one call what follows an error, and [`Endpoints`] chooses the peer.
+#![forbid(unsafe_code)]
+
+mod attempts;
+mod opening;
+mod retry_budget;
+#[cfg(feature = "tower")]
+mod tower;
+
+use std::{fmt, sync::Arc};
+
+use ibex_codec::Codec;
+
+use self::{
+    attempts::{Attempts, NextStep},
+    retry_budget::RetryBudget,
+};
+use super::{CallError, CallOptions, Caller, Metadata, Reply, error::CallFailure};
+use crate::{
+    OpenError, TraceContext,
+    message::DefaultCodec,
+    peers::{ChosenEndpoint, Endpoints, NoEndpoint},
+};
+
+/// Calls a service of the peers that a node [keeps connected](crate::Node::keep_connected),
+/// whichever of them can serve the call. [`Peers::caller`](crate::discovery::Peers::caller) opens
+/// one, or [`Peers::channel`](crate::discovery::Peers::channel) with settings.
+///
+/// Clones share everything, and any number of threads and tasks may call at a time. A caller is
+/// opened in each session with these peers as it comes.
+///
+/// *Choice.* Of two connected peers, drawn at random, a call goes to the one with fewer calls under
+/// way from here. A peer whose session is suspended or that has not opened the service is chosen if
+/// there is no other one, and a peer that has just refused a call is avoided for a moment. While no
+/// peer is connected, calls wait for one until their deadline, and are woken when it connects.
+///
+/// *Retries.* Calls fail less often than those of a [`Caller`], and are executed no more often:
+///
+/// | outcome of an attempt | what follows, within the call's [`timeout`](CallOptions::timeout) |
+/// |---|---|
+/// | the peer drains, is gone or suspended, or its service has ended; [not executed](crate::calls::Execution::NotExecuted) | the call goes to another peer at once, or to the next session or service of this one |
+/// | the service is overloaded or handed the request back; not executed | the call goes to another peer at once; when all have refused it, after a pause that grows from 10 ms to 1 s, of which chance takes up to a half |
+/// | the peer has another message type or has not opened the service in time, or the caller cannot be opened there; not executed | the call goes to another peer at once, and fails if there is none. So peers of two versions may be mixed while they are updated |
+/// | [`Lost`](crate::calls::CallErrorKind::Lost), [`Unanswered`](crate::calls::CallErrorKind::Unanswered): a handler may have executed it | the call is sent again only if it is [`idempotent`](CallOptions::idempotent), as often as that says |
+/// | any other error | the call fails with it at once |
+///
+/// *Retry budget.* Retries do not multiply an overload: all clones together may make one retry for
+/// each five calls, and 100 more when nothing has failed for long. Beyond that a call fails with
+/// the error of its last attempt, whose text says so. Leaving a peer that drains or is gone for
+/// another costs nothing, so a restart of a peer with many calls under way fails none of those.
+///
+/// A call of several attempts fails with the error of the last one; if a handler may have executed
+/// an earlier one, with the error of that. [`CallError::peer`] names the peer.
+///
+/// Dropping the [`Peers`](crate::discovery::Peers) or closing the node ends it: calls fail with
+/// [`NoSession`](crate::calls::CallErrorKind::NoSession). Dropping the last clone closes its callers.
+///
+/// ```
+/// # #[cfg(feature = "rkyv")]
+/// # mod example {
+/// use std::{error::Error, time::Duration};
+/// use ibex::{Node, calls::CallOptions};
+///
+/// fn total(node: &Node, symbols: &[String]) -> Result<u64, Box<dyn Error>> {
+///     let peers = node.keep_connected(["10.0.0.1:7000", "10.0.0.2:7000"])?;
+///     let soon = CallOptions::new().timeout(Duration::from_secs(2)).idempotent(2);
+///     let quotes = peers.caller::<String, u64>("quotes")?.with(soon);
+///     let mut total = 0;
+///     for symbol in symbols {
+///         total += quotes.call(symbol)?.to_native();
+///     }
+///     Ok(total)
+/// }
+/// # }
+/// ```
+pub struct PeersCaller<Q: ?Sized, R: ?Sized, C = DefaultCodec> {
+    shared: Arc<Shared<Q, R, C>>,
+    options: CallOptions,
+    metadata: Option<Metadata>,
+    trace: Option<TraceContext>,
+}
+
+/// What clones share.
+struct Shared<Q: ?Sized, R: ?Sized, C> {
+    service: String,
+    endpoints: Endpoints<OpenedCaller<Q, R, C>>,
+    budget: RetryBudget,
+}
+
+/// The caller in one session.
+type OpenedCaller<Q, R, C> = Result<Caller<Q, R, C>, OpenError>;
+/// The endpoint of an attempt.
+type Chosen<Q, R, C> = ChosenEndpoint<OpenedCaller<Q, R, C>>;
+/// The outcome of a call.
+type Outcome<R, C> = Result<Reply<R, C>, CallError>;
+
+impl<Q, R, C> PeersCaller<Q, R, C>
+where
+    Q: ?Sized + 'static,
+    R: ?Sized + 'static,
+    C: Codec<Q> + Codec<R>,
+{
+    fn new(service: String, endpoints: Endpoints<OpenedCaller<Q, R, C>>) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                service,
+                endpoints,
+                budget: RetryBudget::new(),
+            }),
+            options: CallOptions::new(),
+            metadata: None,
+            trace: None,
+        }
+    }
+
+    /// Returns the same caller with other options. The [`timeout`](CallOptions::timeout) is that of
+    /// all attempts together, and of the wait for a peer.
+    #[must_use]
+    pub fn with(&self, options: CallOptions) -> Self {
+        Self {
+            options,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the same caller, whose calls carry this metadata and no other, as
+    /// [`Caller::with_metadata`] does.
+    #[must_use]
+    pub fn with_metadata(&self, metadata: Metadata) -> Self {
+        Self {
+            metadata: Some(metadata),
+            ..self.clone()
+        }
+    }
+
+    /// Returns the same caller, whose calls belong to this trace, as
+    /// [`Caller::with_trace_context`] does.
+    #[must_use]
+    pub fn with_trace_context(&self, context: TraceContext) -> Self {
+        Self {
+            trace: Some(context),
+            ..self.clone()
+        }
+    }
+
+    /// Calls one of the peers, and waits for the reply. Waits for a peer too, as long as none is
+    /// connected.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]. A deadline that passes while there is no peer is
+    /// [`DeadlineExceeded`](crate::calls::CallErrorKind::DeadlineExceeded), and its text says which
+    /// addresses are not reached. A panic of the request's serializer comes through, and sends
+    /// nothing.
+    pub fn call(&self, request: &Q) -> Result<Reply<R, C>, CallError> {
+        let shared = &*self.shared;
+        let mut attempts = Attempts::new(&self.options);
+        shared.budget.deposit();
+        loop {
+            let (tried, deadline) = (&mut attempts.tried, attempts.deadline);
+            let endpoint = match shared.endpoints.choose(tried, deadline) {
+                Ok(endpoint) => endpoint,
+                Err(none) => return Err(self.without_endpoint(none, attempts)),
+            };
+            let outcome = match self.attempt_at(&endpoint, &attempts) {
+                Ok(caller) => caller.call(request),
+                Err(error) => Err(error),
+            };
+            match outcome {
+                Ok(reply) => return Ok(answered(&endpoint, reply)),
+                Err(error) => self.failed(error, &endpoint, &mut attempts)?,
+            }
+        }
+    }
+
+    /// Calls one of the peers, for a task. Nothing is sent before the first poll.
+    ///
+    /// Dropping the future cancels the call, as with [`Caller::call_async`]. The deadline counts
+    /// from this call on.
+    ///
+    /// # Errors
+    ///
+    /// Errors are those of [`call`](Self::call), except that it waits without limit until a peer
+    /// has opened the service.
+    pub fn call_async<'a>(
+        &self,
+        request: &'a Q,
+    ) -> impl Future<Output = Result<Reply<R, C>, CallError>> + use<'a, Q, R, C> {
+        self.clone().run(Attempts::new(&self.options), request)
+    }
+
+    /// Makes attempts at a call until one has an answer or there is to be no other.
+    async fn run(self, mut attempts: Attempts, request: &Q) -> Outcome<R, C> {
+        let shared = &*self.shared;
+        shared.budget.deposit();
+        loop {
+            let (tried, deadline) = (&mut attempts.tried, attempts.deadline);
+            let endpoint = match shared.endpoints.choose_async(tried, deadline).await {
+                Ok(endpoint) => endpoint,
+                Err(none) => return Err(self.without_endpoint(none, attempts)),
+            };
+            let outcome = match self.attempt_at(&endpoint, &attempts) {
+                Ok(caller) => {
+                    let call = caller.call_async(request);
+                    shared.endpoints.unless_in_vain(&endpoint, call).await
+                }
+                Err(error) => Some(Err(error)),
+            };
+            match outcome {
+                Some(Ok(reply)) => return Ok(answered(&endpoint, reply)),
+                Some(Err(error)) => self.failed(error, &endpoint, &mut attempts)?,
+                // It goes to a peer that has opened the service.
+                None => {}
+            }
+        }
+    }
+
+    /// Returns the caller of the next attempt, with what the call carries.
+    fn attempt_at(
+        &self,
+        endpoint: &Chosen<Q, R, C>,
+        attempts: &Attempts,
+    ) -> Result<Caller<Q, R, C>, CallError> {
+        let caller = match &endpoint.handle {
+            Ok(caller) => caller,
+            Err(error) => {
+                let failure = CallFailure::CannotOpen(error.clone());
+                let peer = endpoint.peer.to_string();
+                return Err(CallError::new(self.shared.service.clone(), peer, failure));
+            }
+        };
+        let has_another = self.shared.endpoints.has_another(endpoint);
+        let mut caller = caller.with(attempts.options(has_another));
+        if let Some(metadata) = &self.metadata {
+            caller = caller.with_metadata(metadata.clone());
+        }
+        if let Some(trace) = self.trace {
+            caller = caller.with_trace_context(trace);
+        }
+        Ok(caller)
+    }
+
+    /// Takes the error of an attempt. Fails if there is to be no other one.
+    fn failed(
+        &self,
+        error: CallError,
+        endpoint: &Chosen<Q, R, C>,
+        attempts: &mut Attempts,
+    ) -> Result<(), CallError> {
+        match NextStep::after(&error) {
+            NextStep::Retry => endpoint.refused(),
+            NextStep::Leave | NextStep::Repeat => self.shared.renew_if_ended(&error, endpoint),
+            NextStep::Exclude if endpoint.handle.is_err() => self.shared.endpoints.renew(endpoint),
+            NextStep::Exclude | NextStep::Fail => {}
+        }
+        attempts.failed(error, &endpoint.peer, &self.shared.budget)
+    }
+
+    fn without_endpoint(&self, why: NoEndpoint, attempts: Attempts) -> CallError {
+        let failure = match why {
+            NoEndpoint::Ended => CallFailure::NoSession,
+            NoEndpoint::Late | NoEndpoint::Excluded => CallFailure::NoPeer(match attempts.last() {
+                Some(last) => format!("none took it; the last attempt: {last}"),
+                None => self.shared.endpoints.missing(),
+            }),
+        };
+        let (service, peers) = (self.shared.service.clone(), ALL_PEERS.to_owned());
+        let error = CallError::new(service, peers, failure);
+        attempts.without_endpoint(error, why == NoEndpoint::Excluded)
+    }
+
+    /// The service's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.service
+    }
+}
+
+impl<Q: ?Sized, R: ?Sized, C> Shared<Q, R, C> {
+    /// Has the caller of a session opened anew if the service has ended and the session has not.
+    fn renew_if_ended(&self, error: &CallError, endpoint: &Chosen<Q, R, C>) {
+        use super::CallErrorKind::{Lost, NotSent, ServiceEnded};
+        if !matches!(error.kind(), Lost | NotSent | ServiceEnded) {
+            return;
+        }
+        if let Ok(caller) = &endpoint.handle {
+            // Other calls may still hold the caller that has ended.
+            caller.free_names();
+        }
+        self.endpoints.renew(endpoint);
+    }
+}
+
+/// Notes the answer of an endpoint.
+fn answered<T, A>(endpoint: &ChosenEndpoint<T>, reply: A) -> A {
+    endpoint.answered();
+    reply
+}
+
+impl<Q: ?Sized, R: ?Sized, C> Clone for PeersCaller<Q, R, C> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: self.shared.clone(),
+            options: self.options,
+            metadata: self.metadata.clone(),
+            trace: self.trace,
+        }
+    }
+}
+
+impl<Q: ?Sized, R: ?Sized, C> fmt::Debug for PeersCaller<Q, R, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeersCaller")
+            .field("service", &self.shared.service)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What an error names in place of a peer.
+const ALL_PEERS: &str = "the peers that are kept connected";

@@ -1,0 +1,131 @@
+//! The wait for an endpoint, for a task.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use ibex_ring::parking::Ticket;
+
+use super::{
+    alarms::AlarmKey,
+    endpoints::{ChosenEndpoint, Endpoint, Endpoints, NoEndpoint, soonest},
+    tried::Tried,
+};
+
+/// A wait for an endpoint. Dropping the future changes nothing.
+pub(crate) struct EndpointWait<'a, T> {
+    endpoints: &'a Endpoints<T>,
+    tried: &'a mut Tried,
+    deadline: Option<Instant>,
+    /// The task's place among those that wait at the board.
+    held: Option<Ticket>,
+    alarm: Alarm<'a, T>,
+}
+
+/// An alarm of a task, which is taken back when it is dropped.
+struct Alarm<'a, T> {
+    endpoints: &'a Endpoints<T>,
+    held: Option<AlarmKey>,
+}
+
+impl<'a, T> EndpointWait<'a, T> {
+    pub(super) fn new(
+        endpoints: &'a Endpoints<T>,
+        tried: &'a mut Tried,
+        deadline: Option<Instant>,
+    ) -> Self {
+        Self {
+            endpoints,
+            tried,
+            deadline,
+            held: None,
+            alarm: Alarm::new(endpoints),
+        }
+    }
+}
+
+impl<T> Future for EndpointWait<'_, T> {
+    type Output = Result<ChosenEndpoint<T>, NoEndpoint>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let (endpoints, waker) = (this.endpoints, context.waker());
+        loop {
+            let (tried, held) = (&mut *this.tried, &mut this.held);
+            let polled = endpoints.board.poll(held, waker, || endpoints.look(tried));
+            let Poll::Ready(found) = polled else {
+                break;
+            };
+            if let Some(result) = endpoints.result(Some(found)) {
+                return Poll::Ready(result);
+            }
+        }
+        if this
+            .deadline
+            .is_some_and(|deadline| Instant::now() >= deadline)
+        {
+            return Poll::Ready(Err(NoEndpoint::Late));
+        }
+        if let Some(at) = soonest(this.deadline, this.tried.pause_until()) {
+            this.alarm.set(at, waker);
+        }
+        Poll::Pending
+    }
+}
+
+impl<T> Drop for EndpointWait<'_, T> {
+    fn drop(&mut self) {
+        self.endpoints.board.leave(&mut self.held);
+    }
+}
+
+impl<T> Endpoints<T> {
+    /// Waits for a call that was begun with `endpoint`, as long as its peer has opened its end or no
+    /// other peer has. `None` if another has; the call was not sent then.
+    pub(crate) async fn unless_in_vain<F: Future>(
+        &self,
+        endpoint: &Endpoint<T>,
+        call: F,
+    ) -> Option<F::Output> {
+        if self.is_known_open(endpoint) {
+            return Some(call.await);
+        }
+        let (mut call, mut alarm) = (pin!(call), Alarm::new(self));
+        poll_fn(|context| {
+            if let Poll::Ready(output) = call.as_mut().poll(context) {
+                return Poll::Ready(Some(output));
+            }
+            if self.is_in_vain_at(endpoint) {
+                return Poll::Ready(None);
+            }
+            if !self.is_known_open(endpoint) {
+                alarm.set(Instant::now() + LOOK_FOR_OPEN, context.waker());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+impl<'a, T> Alarm<'a, T> {
+    fn new(endpoints: &'a Endpoints<T>) -> Self {
+        let held = None;
+        Self { endpoints, held }
+    }
+
+    fn set(&mut self, at: Instant, waker: &Waker) {
+        self.endpoints.wake_at(&mut self.held, at, waker);
+    }
+}
+
+impl<T> Drop for Alarm<'_, T> {
+    fn drop(&mut self) {
+        self.endpoints.leave_alarm(&mut self.held);
+    }
+}
+
+/// The time after which a task that waits for a peer to open its end looks whether another one has.
+const LOOK_FOR_OPEN: Duration = Duration::from_millis(100);
