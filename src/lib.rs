@@ -133,7 +133,7 @@
 //! | `serde` | yes | `Serde` and `SerdeBorrowed`; statistics can be serialized |
 //! | `bytes` | no | messages of bytes become `bytes::Bytes` without a copy |
 //! | `tokio` | no | [`Driver::Tasks`], and tokio's traits on byte streams |
-//! | `tower` | no | a [`Caller`](calls::Caller) is a `tower::Service` |
+//! | `tower` | no | a [`Caller`](calls::Caller) and a [`PeersCaller`](calls::PeersCaller) are a `tower::Service` |
 //! | `tls-graviola` or `tls-ring` | no | `NodeBuilder::security`: who may connect, and encryption over TCP; `tls` alone leaves the provider of cryptography to the program |
 //! | `verbs` | no | the fabric over RDMA and `ibex::rdma`; libibverbs is looked for when the program runs |
 //!

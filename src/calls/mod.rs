@@ -1,6 +1,7 @@
 //! Calls: requests to a service of a peer, and their replies.
 //!
-//! A [`Caller`] asks and a [`Service`] answers. The page
+//! A [`Caller`] asks one peer, a [`PeersCaller`] whichever of several is there, and a [`Service`]
+//! answers. The page
 //! [`request_and_reply`](crate::guide::request_and_reply) of the guide leads to a first program.
 //!
 //! A service is a pair of channels: requests go over a channel of the service's name, and replies

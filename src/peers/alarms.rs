@@ -11,19 +11,19 @@ use ibex_base::sync::lock;
 
 /// The alarms of the tasks that wait for kept peers. The keeper's thread calls their wakers.
 #[derive(Default)]
-pub(super) struct Alarms(Mutex<SetAlarms>);
+pub(super) struct TaskAlarms(Mutex<SetAlarms>);
 
 #[derive(Default)]
 struct SetAlarms {
     wakers: BTreeMap<AlarmKey, Waker>,
-    number: u64,
+    serial: u64,
     is_over: bool,
 }
 
 /// An alarm that is set: its time, and a number of its own.
 pub(super) type AlarmKey = (Instant, u64);
 
-impl Alarms {
+impl TaskAlarms {
     /// Has `waker` called at `at`, and no longer at the time of the alarm `held`. Returns whether
     /// this alarm is the first, so that the keeper has to be told. After [`end`](Self::end) the
     /// waker is called at once.
@@ -34,8 +34,8 @@ impl Alarms {
             waker.wake_by_ref();
             return false;
         }
-        alarms.number += 1;
-        let key = (at, alarms.number);
+        alarms.serial += 1;
+        let key = (at, alarms.serial);
         // A waker may be a task's last owner, and is dropped outside of the lock.
         let _before = held
             .replace(key)
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn alarms_sound_once_in_time_unless_they_are_taken_back() {
-        let (alarms, now) = (Alarms::default(), Instant::now());
+        let (alarms, now) = (TaskAlarms::default(), Instant::now());
         let count = Arc::new(Count::default());
         let waker = Waker::from(count.clone());
         let sounded = || count.0.load(Ordering::Relaxed);

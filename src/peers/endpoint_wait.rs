@@ -11,7 +11,7 @@ use ibex_ring::parking::Ticket;
 
 use super::{
     alarms::AlarmKey,
-    endpoints::{ChosenEndpoint, Endpoint, Endpoints, NoEndpoint, soonest},
+    endpoints::{ChosenEndpoint, Endpoints, NoEndpoint, PeerEndpoint, soonest},
     tried::Tried,
 };
 
@@ -22,11 +22,11 @@ pub(crate) struct EndpointWait<'a, T> {
     deadline: Option<Instant>,
     /// The task's place among those that wait at the board.
     held: Option<Ticket>,
-    alarm: Alarm<'a, T>,
+    alarm: HeldAlarm<'a, T>,
 }
 
 /// An alarm of a task, which is taken back when it is dropped.
-struct Alarm<'a, T> {
+struct HeldAlarm<'a, T> {
     endpoints: &'a Endpoints<T>,
     held: Option<AlarmKey>,
 }
@@ -42,7 +42,7 @@ impl<'a, T> EndpointWait<'a, T> {
             tried,
             deadline,
             held: None,
-            alarm: Alarm::new(endpoints),
+            alarm: HeldAlarm::new(endpoints),
         }
     }
 }
@@ -87,13 +87,13 @@ impl<T> Endpoints<T> {
     /// other peer has. `None` if another has; the call was not sent then.
     pub(crate) async fn unless_in_vain<F: Future>(
         &self,
-        endpoint: &Endpoint<T>,
+        endpoint: &PeerEndpoint<T>,
         call: F,
     ) -> Option<F::Output> {
         if self.is_known_open(endpoint) {
             return Some(call.await);
         }
-        let (mut call, mut alarm) = (pin!(call), Alarm::new(self));
+        let (mut call, mut alarm) = (pin!(call), HeldAlarm::new(self));
         poll_fn(|context| {
             if let Poll::Ready(output) = call.as_mut().poll(context) {
                 return Poll::Ready(Some(output));
@@ -110,7 +110,7 @@ impl<T> Endpoints<T> {
     }
 }
 
-impl<'a, T> Alarm<'a, T> {
+impl<'a, T> HeldAlarm<'a, T> {
     fn new(endpoints: &'a Endpoints<T>) -> Self {
         let held = None;
         Self { endpoints, held }
@@ -121,7 +121,7 @@ impl<'a, T> Alarm<'a, T> {
     }
 }
 
-impl<T> Drop for Alarm<'_, T> {
+impl<T> Drop for HeldAlarm<'_, T> {
     fn drop(&mut self) {
         self.endpoints.leave_alarm(&mut self.held);
     }

@@ -40,13 +40,13 @@ pub(crate) struct Endpoints<T> {
 struct EndpointSet<T> {
     /// The board's count of changes, or [`STALE`].
     version: u64,
-    list: Vec<Arc<Endpoint<T>>>,
+    all: Vec<Arc<PeerEndpoint<T>>>,
 }
 
 /// A session with a peer, and what was opened in it.
-pub(crate) struct Endpoint<T> {
+pub(crate) struct PeerEndpoint<T> {
     pub(crate) peer: Peer,
-    pub(crate) handle: T,
+    pub(crate) opened: T,
     /// The peer has opened its end.
     is_open: AtomicBool,
     /// The calls under way from here.
@@ -58,7 +58,7 @@ pub(crate) struct Endpoint<T> {
 }
 
 /// An endpoint that a call uses. It counts as under way there until this is dropped.
-pub(crate) struct ChosenEndpoint<T>(Arc<Endpoint<T>>);
+pub(crate) struct ChosenEndpoint<T>(Arc<PeerEndpoint<T>>);
 
 /// The reason why there is no endpoint for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl<T> Endpoints<T> {
             is_open,
             set: Mutex::new(EndpointSet {
                 version: STALE,
-                list: Vec::new(),
+                all: Vec::new(),
             }),
             random: AtomicU64::new(RandomState::new().hash_one(0)),
         };
@@ -167,9 +167,9 @@ impl<T> Endpoints<T> {
             let is_over = self.board.connected_at().is_none();
             return Some((!is_over).then_some(EndpointLook::Stale));
         }
-        let usable = |endpoint: &&Arc<Endpoint<T>>| endpoint.is_usable();
-        let usable: Vec<_> = set.list.iter().filter(usable).collect();
-        let allowed = |endpoint: &&&Arc<Endpoint<T>>| !tried.excludes(&endpoint.peer);
+        let usable = |endpoint: &&Arc<PeerEndpoint<T>>| endpoint.is_usable();
+        let usable: Vec<_> = set.all.iter().filter(usable).collect();
+        let allowed = |endpoint: &&&Arc<PeerEndpoint<T>>| !tried.excludes(&endpoint.peer);
         let tier = usable.iter().filter(allowed).map(|one| self.tier(one));
         let Some(tier) = tier.min() else {
             return (!usable.is_empty()).then_some(Some(EndpointLook::Excluded));
@@ -195,7 +195,7 @@ impl<T> Endpoints<T> {
     /// Returns the one of two, drawn at random, that has fewer calls under way
     /// (Mitzenmacher, [The Power of Two Choices in Randomized Load
     /// Balancing](https://www.eecs.harvard.edu/~michaelm/postscripts/tpds2001.pdf)).
-    fn less_busy_of_two(&self, among: &[&Arc<Endpoint<T>>]) -> Option<Arc<Endpoint<T>>> {
+    fn less_busy_of_two(&self, among: &[&Arc<PeerEndpoint<T>>]) -> Option<Arc<PeerEndpoint<T>>> {
         let [one, ..] = among else {
             return None;
         };
@@ -212,7 +212,7 @@ impl<T> Endpoints<T> {
 
     /// The order of preference: the peer serves calls, it has not opened its end, its session is
     /// suspended.
-    fn tier(&self, endpoint: &Endpoint<T>) -> u8 {
+    fn tier(&self, endpoint: &PeerEndpoint<T>) -> u8 {
         match self.is_open(endpoint) {
             _ if endpoint.peer.session().is_suspended() => 2,
             Some(true) => 0,
@@ -221,43 +221,43 @@ impl<T> Endpoints<T> {
     }
 
     /// Returns whether the peer has opened its end; `None` if that cannot be said now.
-    fn is_open(&self, endpoint: &Endpoint<T>) -> Option<bool> {
+    fn is_open(&self, endpoint: &PeerEndpoint<T>) -> Option<bool> {
         if endpoint.is_open.load(Ordering::Relaxed) {
             return Some(true);
         }
-        let is_open = (self.is_open)(&endpoint.handle)?;
+        let is_open = (self.is_open)(&endpoint.opened)?;
         endpoint.is_open.fetch_or(is_open, Ordering::Relaxed);
         Some(is_open)
     }
 
     /// Returns whether there is another endpoint, so that a call need not wait for this one.
-    pub(crate) fn has_another(&self, than: &Endpoint<T>) -> bool {
+    pub(crate) fn has_another(&self, than: &PeerEndpoint<T>) -> bool {
         let set = lock(&self.set);
-        let mut others = set.list.iter();
+        let mut others = set.all.iter();
         others.any(|other| !other.is_of(&than.peer) && other.is_usable())
     }
 
     /// Returns whether the peer has not opened its end, and another one has.
-    pub(super) fn is_in_vain_at(&self, endpoint: &Endpoint<T>) -> bool {
+    pub(super) fn is_in_vain_at(&self, endpoint: &PeerEndpoint<T>) -> bool {
         self.is_open(endpoint) == Some(false) && {
-            let others = lock(&self.set).list.clone();
+            let others = lock(&self.set).all.clone();
             let mut others = others.iter().filter(|other| other.is_usable());
             others.any(|other| self.tier(other) == 0)
         }
     }
 
     /// Returns whether the peer is known to have opened its end.
-    pub(super) fn is_known_open(&self, endpoint: &Endpoint<T>) -> bool {
+    pub(super) fn is_known_open(&self, endpoint: &PeerEndpoint<T>) -> bool {
         self.is_open(endpoint) == Some(true)
     }
 
     /// Has the handle of this endpoint opened anew, because it has ended and the session has not.
-    pub(crate) fn renew(&self, endpoint: &Arc<Endpoint<T>>) {
+    pub(crate) fn renew(&self, endpoint: &Arc<PeerEndpoint<T>>) {
         let mut set = lock(&self.set);
-        let place = set.list.iter().position(|one| Arc::ptr_eq(one, endpoint));
+        let place = set.all.iter().position(|one| Arc::ptr_eq(one, endpoint));
         let ended = place.map(|place| {
             set.version = STALE;
-            set.list.swap_remove(place)
+            set.all.swap_remove(place)
         });
         // The handle is dropped outside of the lock.
         drop(set);
@@ -269,22 +269,22 @@ impl<T> Endpoints<T> {
         let mut dropped = Vec::new();
         let mut set = lock(&self.set);
         let Some((peers, version)) = self.board.connected_at() else {
-            dropped.append(&mut set.list);
+            dropped.append(&mut set.all);
             drop(set);
             return drop(dropped);
         };
         if set.version == version {
             return;
         }
-        dropped.append(&mut set.list);
-        let list = peers.into_iter().map(|peer| {
+        dropped.append(&mut set.all);
+        let all = peers.into_iter().map(|peer| {
             let known = dropped.iter().find(|endpoint| endpoint.is_of(&peer));
             known.cloned().unwrap_or_else(|| {
                 let handle = (self.open)(&peer);
-                Arc::new(Endpoint::new(peer, handle))
+                Arc::new(PeerEndpoint::new(peer, handle))
             })
         });
-        set.list = list.collect();
+        set.all = all.collect();
         set.version = version;
         drop(set);
         // Handles of sessions that are over are dropped outside of the lock.
@@ -325,11 +325,11 @@ impl<T> Endpoints<T> {
     }
 }
 
-impl<T> Endpoint<T> {
-    fn new(peer: Peer, handle: T) -> Self {
+impl<T> PeerEndpoint<T> {
+    fn new(peer: Peer, opened: T) -> Self {
         Self {
             peer,
-            handle,
+            opened,
             is_open: AtomicBool::new(false),
             under_way: AtomicUsize::new(0),
             refusals: AtomicU32::new(0),
@@ -358,7 +358,7 @@ impl<T> Endpoint<T> {
 }
 
 impl<T> ChosenEndpoint<T> {
-    fn new(endpoint: Arc<Endpoint<T>>) -> Self {
+    fn new(endpoint: Arc<PeerEndpoint<T>>) -> Self {
         endpoint.under_way.fetch_add(1, Ordering::Relaxed);
         Self(endpoint)
     }
@@ -383,9 +383,9 @@ impl<T> ChosenEndpoint<T> {
 }
 
 impl<T> Deref for ChosenEndpoint<T> {
-    type Target = Arc<Endpoint<T>>;
+    type Target = Arc<PeerEndpoint<T>>;
 
-    fn deref(&self) -> &Arc<Endpoint<T>> {
+    fn deref(&self) -> &Arc<PeerEndpoint<T>> {
         &self.0
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use ibex_ring::parking::{self, AtSlot, ReadySet, WaitSlot};
 
-use super::alarms::{AlarmKey, Alarms};
+use super::alarms::{AlarmKey, TaskAlarms};
 use crate::discovery::DiscoveryError;
 
 /// News for the keeper. A thread that leaves news never waits for the keeper.
@@ -22,7 +22,7 @@ pub(super) struct Inbox {
     discovery: WaitSlot,
     is_stopped: AtomicBool,
     /// Times at which the keeper wakes tasks.
-    pub(super) alarms: Alarms,
+    pub(super) alarms: TaskAlarms,
 }
 
 pub(super) enum News {

@@ -3,7 +3,9 @@
 //! A *keeper* is a thread that sleeps unless there is news. The keeper knows the addresses and the
 //! state of each (`keeper.rs`). Everything else only leaves it news (`inbox.rs`): the thread that asks
 //! the discovery, an attempt that has an outcome, a session that ends, the handle. The keeper puts its
-//! decisions on a *board* (`board.rs`), where the program's calls look and wait.
+//! decisions on a *board* (`board.rs`), where the program's calls look and wait. The keeper also calls
+//! the wakers of tasks that wait for a time (`alarms.rs`). `endpoints.rs` follows the board for those
+//! who open something in each session, and chooses a session for each use.
 #![forbid(unsafe_code)]
 
 mod alarms;

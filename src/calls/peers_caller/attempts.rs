@@ -103,6 +103,7 @@ impl Attempts {
         budget: &RetryBudget,
     ) -> Result<(), CallError> {
         let step = NextStep::after(&error);
+        let is_suspended = error.kind() == CallErrorKind::Suspended;
         let error = error.behind(self.before.take());
         let is_allowed = match step {
             NextStep::Fail => false,
@@ -123,7 +124,6 @@ impl Attempts {
         }
         self.repeats -= u32::from(step == NextStep::Repeat);
         let fails_while_suspended = self.options.extras().fails_while_suspended();
-        let is_suspended = error.kind() == CallErrorKind::Suspended;
         match step == NextStep::Exclude || (is_suspended && fails_while_suspended) {
             true => self.tried.exclude(peer),
             false => self.tried.add(peer),

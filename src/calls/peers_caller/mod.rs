@@ -77,14 +77,14 @@ use crate::{
 /// # }
 /// ```
 pub struct PeersCaller<Q: ?Sized, R: ?Sized, C = DefaultCodec> {
-    shared: Arc<Shared<Q, R, C>>,
+    shared: Arc<SharedCaller<Q, R, C>>,
     options: CallOptions,
     metadata: Option<Metadata>,
     trace: Option<TraceContext>,
 }
 
 /// What clones share.
-struct Shared<Q: ?Sized, R: ?Sized, C> {
+struct SharedCaller<Q: ?Sized, R: ?Sized, C> {
     service: String,
     endpoints: Endpoints<OpenedCaller<Q, R, C>>,
     budget: RetryBudget,
@@ -93,9 +93,9 @@ struct Shared<Q: ?Sized, R: ?Sized, C> {
 /// The caller in one session.
 type OpenedCaller<Q, R, C> = Result<Caller<Q, R, C>, OpenError>;
 /// The endpoint of an attempt.
-type Chosen<Q, R, C> = ChosenEndpoint<OpenedCaller<Q, R, C>>;
+type ChosenCaller<Q, R, C> = ChosenEndpoint<OpenedCaller<Q, R, C>>;
 /// The outcome of a call.
-type Outcome<R, C> = Result<Reply<R, C>, CallError>;
+type CallResult<R, C> = Result<Reply<R, C>, CallError>;
 
 impl<Q, R, C> PeersCaller<Q, R, C>
 where
@@ -105,7 +105,7 @@ where
 {
     fn new(service: String, endpoints: Endpoints<OpenedCaller<Q, R, C>>) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedCaller {
                 service,
                 endpoints,
                 budget: RetryBudget::new(),
@@ -193,7 +193,7 @@ where
     }
 
     /// Makes attempts at a call until one has an answer or there is to be no other.
-    async fn run(self, mut attempts: Attempts, request: &Q) -> Outcome<R, C> {
+    async fn run(self, mut attempts: Attempts, request: &Q) -> CallResult<R, C> {
         let shared = &*self.shared;
         shared.budget.deposit();
         loop {
@@ -221,10 +221,10 @@ where
     /// Returns the caller of the next attempt, with what the call carries.
     fn attempt_at(
         &self,
-        endpoint: &Chosen<Q, R, C>,
+        endpoint: &ChosenCaller<Q, R, C>,
         attempts: &Attempts,
     ) -> Result<Caller<Q, R, C>, CallError> {
-        let caller = match &endpoint.handle {
+        let caller = match &endpoint.opened {
             Ok(caller) => caller,
             Err(error) => {
                 let failure = CallFailure::CannotOpen(error.clone());
@@ -247,13 +247,13 @@ where
     fn failed(
         &self,
         error: CallError,
-        endpoint: &Chosen<Q, R, C>,
+        endpoint: &ChosenCaller<Q, R, C>,
         attempts: &mut Attempts,
     ) -> Result<(), CallError> {
         match NextStep::after(&error) {
             NextStep::Retry => endpoint.refused(),
             NextStep::Leave | NextStep::Repeat => self.shared.renew_if_ended(&error, endpoint),
-            NextStep::Exclude if endpoint.handle.is_err() => self.shared.endpoints.renew(endpoint),
+            NextStep::Exclude if endpoint.opened.is_err() => self.shared.endpoints.renew(endpoint),
             NextStep::Exclude | NextStep::Fail => {}
         }
         attempts.failed(error, &endpoint.peer, &self.shared.budget)
@@ -279,14 +279,14 @@ where
     }
 }
 
-impl<Q: ?Sized, R: ?Sized, C> Shared<Q, R, C> {
+impl<Q: ?Sized, R: ?Sized, C> SharedCaller<Q, R, C> {
     /// Has the caller of a session opened anew if the service has ended and the session has not.
-    fn renew_if_ended(&self, error: &CallError, endpoint: &Chosen<Q, R, C>) {
+    fn renew_if_ended(&self, error: &CallError, endpoint: &ChosenCaller<Q, R, C>) {
         use super::CallErrorKind::{Lost, NotSent, ServiceEnded};
         if !matches!(error.kind(), Lost | NotSent | ServiceEnded) {
             return;
         }
-        if let Ok(caller) = &endpoint.handle {
+        if let Ok(caller) = &endpoint.opened {
             // Other calls may still hold the caller that has ended.
             caller.free_names();
         }

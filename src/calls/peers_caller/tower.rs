@@ -8,7 +8,7 @@ use std::{
 use ibex_codec::Codec;
 use tower_service::Service;
 
-use super::{Outcome, PeersCaller, attempts::Attempts};
+use super::{CallResult, PeersCaller, attempts::Attempts};
 use crate::calls::{CallError, Reply};
 
 /// Always ready: the call itself waits for a peer, within its deadline, which counts from the call.
@@ -21,7 +21,7 @@ where
 {
     type Response = Reply<R, C>;
     type Error = CallError;
-    type Future = Pin<Box<dyn Future<Output = Outcome<R, C>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = CallResult<R, C>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), CallError>> {
         Poll::Ready(Ok(()))
