@@ -92,7 +92,7 @@ fn peers_whose_service_has_other_types_are_left_out() {
                 put.call(&1).unwrap_err(),
                 run(&node, put.call_async(&1)).unwrap_err(),
             ] {
-                let kind = error.send_error().map(|error| error.kind());
+                let kind = error.send_error().map(ibex::SendError::kind);
                 assert_eq!(kind, Some(SendErrorKind::Mismatch), "{error}");
             }
             drop((put, peers));

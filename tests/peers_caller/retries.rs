@@ -116,15 +116,15 @@ fn a_rolling_restart_fails_no_call() {
                     thread::sleep(Duration::from_millis(1));
                 }
             };
-            for place in 0..2 {
-                let old = replicas[place].take().expect("it runs");
+            for place in &mut replicas {
+                let old = place.take().expect("it runs");
                 wait_for_calls(&old);
                 let address = old.address;
                 let _ = old.node.drain(FOR_EVER);
                 executed += old.close(&node).len();
                 let next = Replica::answering(cell, address);
                 wait_for_calls(&next);
-                replicas[place] = Some(next);
+                *place = Some(next);
             }
             is_over.store(true, Ordering::Relaxed);
         });
