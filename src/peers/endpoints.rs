@@ -7,7 +7,7 @@ use std::{
     ops::Deref,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
     task::Waker,
     time::{Duration, Instant},
@@ -32,8 +32,6 @@ pub(crate) struct Endpoints<T> {
     open: Box<dyn Fn(&Peer) -> T + Send + Sync>,
     is_open: fn(&T) -> Option<bool>,
     set: Mutex<EndpointSet<T>>,
-    /// State of the numbers that [`random`](Self::random) returns.
-    random: AtomicU64,
 }
 
 /// The endpoints, as they followed from the board.
@@ -99,7 +97,6 @@ impl<T> Endpoints<T> {
                 version: STALE,
                 all: Vec::new(),
             }),
-            random: AtomicU64::new(RandomState::new().hash_one(0)),
         };
         // Peers that are connected learn now what is opened, and not with the first call.
         endpoints.refresh();
@@ -188,21 +185,22 @@ impl<T> Endpoints<T> {
         if best.iter().any(|endpoint| !endpoint.is_avoided(now)) {
             best.retain(|endpoint| !endpoint.is_avoided(now));
         }
-        let chosen = self.less_busy_of_two(&best)?;
+        let chosen = Self::less_busy_of_two(&best)?;
         Some(Some(EndpointLook::Chosen(ChosenEndpoint::new(chosen))))
     }
 
     /// Returns the one of two, drawn at random, that has fewer calls under way
     /// (Mitzenmacher, [The Power of Two Choices in Randomized Load
     /// Balancing](https://www.eecs.harvard.edu/~michaelm/postscripts/tpds2001.pdf)).
-    fn less_busy_of_two(&self, among: &[&Arc<PeerEndpoint<T>>]) -> Option<Arc<PeerEndpoint<T>>> {
+    fn less_busy_of_two(among: &[&Arc<PeerEndpoint<T>>]) -> Option<Arc<PeerEndpoint<T>>> {
         let [one, ..] = among else {
             return None;
         };
         if among.len() == 1 {
             return Some((*one).clone());
         }
-        let random = self.random();
+        // Each of these has another key, without a call of the system. It need not be hard to guess.
+        let random = RandomState::new().hash_one(0);
         let first = random as u32 as usize % among.len();
         let step = 1 + (random >> 32) as usize % (among.len() - 1);
         let [first, second] = [first, (first + step) % among.len()].map(|place| among[place]);
@@ -311,17 +309,6 @@ impl<T> Endpoints<T> {
                 failures.join("; ")
             ),
         }
-    }
-
-    /// Returns a random number, which need not be hard to guess: splitmix64 (Steele, Lea and
-    /// Flood, [Fast Splittable Pseudorandom Number
-    /// Generators](https://doi.org/10.1145/2660193.2660195)).
-    fn random(&self) -> u64 {
-        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-        let mut number = self.random.fetch_add(STEP, Ordering::Relaxed);
-        number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        number ^ (number >> 31)
     }
 }
 
