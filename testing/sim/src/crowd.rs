@@ -438,6 +438,7 @@ const AT_A_TIME: u64 = 4;
 const ALIGNMENT: usize = 8;
 /// Length of a message, more than half of the shortest receive buffer.
 const MESSAGE_BYTES: usize = 3000;
+const SENDERS: u64 = 10_000;
 const PLENTY: u64 = 64;
 
 // ---- Claims --------------------------------------------------------------------------
@@ -476,6 +477,18 @@ fn two_hundred_senders_share_256_buffers() {
         let [there, back] = crowd.frames_per_message();
         assert!(there < 1.1 && back < 0.6, "{there} and {back}");
     }
+}
+
+/// There is credit for four of ten at a time.
+#[test]
+fn ten_thousand_senders_share_4096_buffers() {
+    let reserved = SENDERS * reserved_buffers(false);
+    let mut crowd = Crowd::new(3, BUFFERS, entries(reserved + 4096, SENDERS));
+    (0..SENDERS).for_each(|_| crowd.join(Life::Busy(16)));
+    let shares = crowd.run(50_000).unwrap();
+    assert!(spread(&shares) <= 5.0, "some wait for long");
+    let [there, back] = crowd.frames_per_message();
+    assert!(there < 1.3 && back < 0.8, "{there} and {back}");
 }
 
 /// A slow program visits its senders in turn, so that each has nothing more to send at the next
