@@ -142,7 +142,9 @@ pub enum CallErrorKind {
     /// The deadline passed. A handler that has the request is told.
     DeadlineExceeded,
     /// The session has no connection, and the call is one that [fails
-    /// then](crate::calls::CallOptions::fail_while_suspended).
+    /// then](crate::calls::CallOptions::fail_while_suspended), or one of a
+    /// [`PeersCaller`](crate::calls::PeersCaller) whose retry budget was empty when another peer
+    /// could have been called.
     Suspended,
     /// The caller has more calls under way than the service takes from one peer.
     Overloaded,
@@ -193,9 +195,9 @@ pub(super) enum CallFailure {
     /// The caller could not be opened in the session that was chosen for the call.
     #[error("the request was not sent, and so not executed: {_0}")]
     CannotOpen(OpenError),
-    /// Until the deadline, no kept peer could be sent the call, as the text says.
+    /// Until the deadline, no kept peer took the call, as the text says.
     #[error(
-        ": the call was not sent before its deadline, and so not executed: of these peers {_0}; \
+        ": no peer took the call before its deadline, so it was not executed: of these peers {_0}; \
          see that they run and are reached, and call again later"
     )]
     NoPeer(String),
@@ -311,7 +313,8 @@ impl CallError {
 
     /// Returns the peer's address, with the names that are known of it. For a call of a
     /// [`PeersCaller`](crate::calls::PeersCaller) this is the peer of the attempt that the error is
-    /// of, or words for all of its peers if there was none.
+    /// of, or words for all of its peers if the error is of none: until the deadline no peer took the
+    /// call, or none is kept any more.
     #[must_use]
     pub fn peer(&self) -> &str {
         &self.0.peer

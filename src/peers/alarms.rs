@@ -2,12 +2,14 @@
 
 use std::{
     collections::BTreeMap,
+    mem,
     sync::{Mutex, MutexGuard},
     task::Waker,
     time::Instant,
 };
 
-use ibex_base::sync::lock;
+use ibex_base::{fork, sync::lock};
+use ibex_ring::parking::Wakers;
 
 /// The alarms of the tasks that wait for kept peers. The keeper's thread calls their wakers.
 #[derive(Default)]
@@ -25,60 +27,83 @@ pub(super) type AlarmKey = (Instant, u64);
 
 impl TaskAlarms {
     /// Has `waker` called at `at`, and no longer at the time of the alarm `held`. Returns whether
-    /// this alarm is the first, so that the keeper has to be told. After [`end`](Self::end) the
-    /// waker is called at once.
+    /// this is sooner than all alarms before, so that the keeper has to be told. After
+    /// [`end`](Self::end) the waker is not called any more.
     pub(super) fn set(&self, held: &mut Option<AlarmKey>, at: Instant, waker: &Waker) -> bool {
-        let mut alarms = self.lock();
-        if alarms.is_over {
-            drop(alarms);
-            waker.wake_by_ref();
+        if fork::is_child() {
             return false;
         }
+        // A waker is foreign code, and may be a task's last owner. It is cloned and dropped outside
+        // of the lock.
+        let mut waker = waker.clone();
+        let mut alarms = self.lock();
+        if alarms.is_over {
+            return false;
+        }
+        let same = held.filter(|(time, _)| *time == at);
+        if let Some(place) = same.and_then(|key| alarms.wakers.get_mut(&key)) {
+            mem::swap(place, &mut waker);
+            return false;
+        }
+        let first = alarms.first();
         alarms.serial += 1;
         let key = (at, alarms.serial);
-        // A waker may be a task's last owner, and is dropped outside of the lock.
-        let _before = held
-            .replace(key)
-            .and_then(|held| alarms.wakers.remove(&held));
-        alarms.wakers.insert(key, waker.clone());
-        let is_first = alarms.wakers.keys().next() == Some(&key);
+        let before = held.replace(key).and_then(|key| alarms.wakers.remove(&key));
+        alarms.wakers.insert(key, waker);
         drop(alarms);
-        is_first
+        drop(before);
+        first.is_none_or(|first| at < first)
     }
 
     /// Takes an alarm back.
     pub(super) fn leave(&self, held: &mut Option<AlarmKey>) {
-        if let Some(key) = held.take() {
+        if let Some(key) = held.take()
+            && !fork::is_child()
+        {
             let _waker = self.lock().wakers.remove(&key);
         }
     }
 
     /// Returns the time of the first alarm.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.lock().wakers.keys().next().map(|(at, _)| *at)
+        self.lock().first()
     }
 
     /// Calls the wakers whose time has come.
     pub(super) fn sound(&self, now: Instant) {
         let mut alarms = self.lock();
         let later = alarms.wakers.split_off(&(now, u64::MAX));
-        let due = std::mem::replace(&mut alarms.wakers, later);
+        let due = mem::replace(&mut alarms.wakers, later);
         drop(alarms);
-        due.into_values().for_each(Waker::wake);
+        call(due);
     }
 
     /// Calls all wakers, because no alarm sounds any more.
     pub(super) fn end(&self) {
         let mut alarms = self.lock();
         alarms.is_over = true;
-        let all = std::mem::take(&mut alarms.wakers);
+        let all = mem::take(&mut alarms.wakers);
         drop(alarms);
-        all.into_values().for_each(Waker::wake);
+        call(all);
     }
 
     fn lock(&self) -> MutexGuard<'_, SetAlarms> {
         lock(&self.0)
     }
+}
+
+impl SetAlarms {
+    /// Returns the time of the first alarm.
+    fn first(&self) -> Option<Instant> {
+        self.wakers.keys().next().map(|(at, _)| *at)
+    }
+}
+
+/// Calls wakers, also those behind one that panics.
+fn call(due: BTreeMap<AlarmKey, Waker>) {
+    let mut wakers = Wakers::new();
+    wakers.extend(due.into_values());
+    wakers.wake();
 }
 
 #[cfg(test)]
@@ -127,6 +152,34 @@ mod tests {
         alarms.end();
         assert_eq!((sounded(), alarms.next()), (2, None));
         assert!(!alarms.set(&mut first, at(9), &waker));
-        assert_eq!(sounded(), 3, "no alarm sounds later");
+        assert_eq!((sounded(), first), (2, None), "no alarm sounds later");
+    }
+    #[test]
+    fn the_keeper_is_told_of_no_alarm_that_is_set_again() {
+        let (alarms, now) = (TaskAlarms::default(), Instant::now());
+        let [before, after] = [(); 2].map(|()| Arc::new(Count::default()));
+        let mut held = None;
+        assert!(alarms.set(&mut held, now, &Waker::from(before.clone())));
+        assert!(!alarms.set(&mut held, now, &Waker::from(after.clone())));
+        alarms.sound(now);
+        let sounded = [before, after].map(|count| count.0.load(Ordering::Relaxed));
+        assert_eq!(sounded, [0, 1]);
+    }
+
+    #[test]
+    fn a_waker_that_panics_keeps_no_other_from_being_called() {
+        struct Panics;
+        impl Wake for Panics {
+            fn wake(self: Arc<Self>) {
+                panic!("planted: a waker panics");
+            }
+        }
+        let (alarms, now) = (TaskAlarms::default(), Instant::now());
+        let count = Arc::new(Count::default());
+        let [mut first, mut second] = [None; 2];
+        alarms.set(&mut first, now, &Waker::from(Arc::new(Panics)));
+        alarms.set(&mut second, now, &Waker::from(count.clone()));
+        alarms.sound(now);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
     }
 }

@@ -74,7 +74,7 @@ impl Board {
         }
         shown.events.push_back(event);
         drop(shown);
-        self.runtime.wake_at(&self.waiters);
+        self.wake();
     }
 
     /// Shows the peer at an address, or that there is none.
@@ -87,7 +87,7 @@ impl Board {
         }
         self.count_change();
         drop(shown);
-        self.runtime.wake_at(&self.waiters);
+        self.wake();
     }
 
     /// Shows why the last attempt did not reach an address.
@@ -103,6 +103,11 @@ impl Board {
         shown.peers.clear();
         self.count_change();
         drop(shown);
+        self.wake();
+    }
+
+    /// Has all that wait look again.
+    pub(super) fn wake(&self) {
         self.runtime.wake_at(&self.waiters);
     }
 
@@ -130,6 +135,11 @@ impl Board {
     pub(super) fn connected_at(&self) -> Option<(Vec<Peer>, u64)> {
         let shown = self.lock();
         (!shown.is_over).then(|| (shown.distinct(), self.version()))
+    }
+
+    /// Returns whether the keeping has ended.
+    pub(super) fn is_over(&self) -> bool {
+        fork::is_child() || self.lock().is_over
     }
 
     /// Returns the texts of the last failures, of the first `most` addresses.

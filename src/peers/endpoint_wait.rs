@@ -84,13 +84,15 @@ impl<T> Drop for EndpointWait<'_, T> {
 
 impl<T> Endpoints<T> {
     /// Waits for a call that was begun with `endpoint`, as long as its peer has opened its end or no
-    /// other peer has. `None` if another has; the call was not sent then.
+    /// other one that `tried` allows has. `None` if another has, or the keeping has ended; the call
+    /// was not sent then.
     pub(crate) async fn unless_in_vain<F: Future>(
         &self,
         endpoint: &PeerEndpoint<T>,
+        tried: &Tried,
         call: F,
     ) -> Option<F::Output> {
-        if self.is_known_open(endpoint) {
+        if self.is_open(endpoint) == Some(true) {
             return Some(call.await);
         }
         let (mut call, mut alarm) = (pin!(call), HeldAlarm::new(self));
@@ -98,11 +100,19 @@ impl<T> Endpoints<T> {
             if let Poll::Ready(output) = call.as_mut().poll(context) {
                 return Poll::Ready(Some(output));
             }
-            if self.is_in_vain_at(endpoint) {
-                return Poll::Ready(None);
+            if self.is_open(endpoint) == Some(true) {
+                return Poll::Pending;
             }
-            if !self.is_known_open(endpoint) {
-                alarm.set(Instant::now() + LOOK_FOR_OPEN, context.waker());
+            // Before the look at the board, whose end comes before that of the alarms.
+            alarm.set_within(LOOK_FOR_OPEN, context.waker());
+            let is_over = self.board.is_over();
+            match self.is_open(endpoint) {
+                Some(false) if is_over || self.is_served_elsewhere(tried) => {
+                    return Poll::Ready(None);
+                }
+                // A thread is sending there, and no alarm sounds any more.
+                None if is_over => context.waker().wake_by_ref(),
+                _ => {}
             }
             Poll::Pending
         })
@@ -118,6 +128,13 @@ impl<'a, T> HeldAlarm<'a, T> {
 
     fn set(&mut self, at: Instant, waker: &Waker) {
         self.endpoints.wake_at(&mut self.held, at, waker);
+    }
+
+    /// Sets an alarm that sounds after `pause`, unless one does before.
+    fn set_within(&mut self, pause: Duration, waker: &Waker) {
+        let (now, held) = (Instant::now(), self.held.map(|(at, _)| at));
+        let at = held.filter(|at| *at > now).unwrap_or(now + pause);
+        self.set(at, waker);
     }
 }
 

@@ -4,6 +4,7 @@
 use std::{
     collections::hash_map::RandomState,
     hash::BuildHasher,
+    mem,
     ops::Deref,
     sync::{
         Arc, Mutex,
@@ -31,14 +32,23 @@ pub(crate) struct Endpoints<T> {
     inbox: Arc<Inbox>,
     open: Box<dyn Fn(&Peer) -> T + Send + Sync>,
     is_open: fn(&T) -> Option<bool>,
+    /// Nothing is called while it is locked: handles have wakers called, which may make calls.
     set: Mutex<EndpointSet<T>>,
+    /// A thread opens handles.
+    is_refreshing: AtomicBool,
 }
 
 /// The endpoints, as they followed from the board.
 struct EndpointSet<T> {
     /// The board's count of changes, or [`STALE`].
     version: u64,
-    all: Vec<Arc<PeerEndpoint<T>>>,
+    all: Arc<Vec<Arc<PeerEndpoint<T>>>>,
+}
+
+/// The one refresh at a time. When it is over, others that wait look again.
+struct Refresh<'a> {
+    is_under_way: &'a AtomicBool,
+    board: &'a Board,
 }
 
 /// A session with a peer, and what was opened in it.
@@ -47,6 +57,8 @@ pub(crate) struct PeerEndpoint<T> {
     pub(crate) opened: T,
     /// The peer has opened its end.
     is_open: AtomicBool,
+    /// The handle has ended, and is to be opened anew. Written under the set's lock.
+    has_ended: AtomicBool,
     /// The calls under way from here.
     under_way: AtomicUsize,
     /// Refusals in a row.
@@ -95,8 +107,9 @@ impl<T> Endpoints<T> {
             is_open,
             set: Mutex::new(EndpointSet {
                 version: STALE,
-                all: Vec::new(),
+                all: Arc::default(),
             }),
+            is_refreshing: AtomicBool::new(false),
         };
         // Peers that are connected learn now what is opened, and not with the first call.
         endpoints.refresh();
@@ -151,42 +164,69 @@ impl<T> Endpoints<T> {
         }
     }
 
-    /// Looks for an endpoint. Takes short locks, and neither opens nor drops a handle.
+    /// Looks for an endpoint. Takes short locks, and opens no handle.
     pub(super) fn look(&self, tried: &mut Tried) -> BoardPoll<EndpointLook<T>> {
         if fork::is_child() {
             return Some(None);
         }
-        let set = lock(&self.set);
-        let is_stale = set.version != self.board.version();
+        let (all, is_stale) = self.snapshot();
         if is_stale {
-            drop(set);
             // A keeping that has ended stays stale.
-            let is_over = self.board.connected_at().is_none();
-            return Some((!is_over).then_some(EndpointLook::Stale));
-        }
-        let usable = |endpoint: &&Arc<PeerEndpoint<T>>| endpoint.is_usable();
-        let usable: Vec<_> = set.all.iter().filter(usable).collect();
-        let allowed = |endpoint: &&&Arc<PeerEndpoint<T>>| !tried.excludes(&endpoint.peer);
-        let tier = usable.iter().filter(allowed).map(|one| self.tier(one));
-        let Some(tier) = tier.min() else {
-            return (!usable.is_empty()).then_some(Some(EndpointLook::Excluded));
-        };
-        let mut best: Vec<_> = usable.iter().filter(allowed).copied().collect();
-        best.retain(|endpoint| self.tier(endpoint) == tier);
-        let now = Instant::now();
-        if !best.iter().any(|endpoint| !tried.has(&endpoint.peer)) {
-            match tried.pause(now) {
-                // The pause is over, and all may be tried again.
-                None => {}
-                Some(has_begun) => return has_begun.then_some(Some(EndpointLook::Paused)),
+            if self.board.is_over() {
+                return Some(None);
+            }
+            // While another thread opens handles, there are those that it found.
+            if !self.is_refreshing.load(Ordering::Relaxed) {
+                return Some(Some(EndpointLook::Stale));
             }
         }
+        let now = Instant::now();
+        tried.end_pause(now);
+        let mut best = self.best(&all, tried);
+        if best.is_empty() {
+            let are_excluded = !is_stale && all.iter().any(|endpoint| endpoint.is_usable());
+            return are_excluded.then_some(Some(EndpointLook::Excluded));
+        }
         best.retain(|endpoint| !tried.has(&endpoint.peer));
+        if best.is_empty() {
+            let has_begun = tried.begin_pause(now);
+            return has_begun.then_some(Some(EndpointLook::Paused));
+        }
         if best.iter().any(|endpoint| !endpoint.is_avoided(now)) {
             best.retain(|endpoint| !endpoint.is_avoided(now));
         }
         let chosen = Self::less_busy_of_two(&best)?;
         Some(Some(EndpointLook::Chosen(ChosenEndpoint::new(chosen))))
+    }
+
+    /// Returns the endpoints, and whether they do not follow the board any more.
+    fn snapshot(&self) -> (Arc<Vec<Arc<PeerEndpoint<T>>>>, bool) {
+        let set = lock(&self.set);
+        (set.all.clone(), set.version != self.board.version())
+    }
+
+    /// Returns those endpoints that `tried` allows and that are preferred.
+    fn best<'a>(
+        &self,
+        all: &'a [Arc<PeerEndpoint<T>>],
+        tried: &Tried,
+    ) -> Vec<&'a Arc<PeerEndpoint<T>>> {
+        let (mut best, mut best_tier) = (Vec::new(), u8::MAX);
+        for endpoint in all {
+            if !endpoint.is_usable() || tried.excludes(&endpoint.peer) {
+                continue;
+            }
+            // Asked once, since the answer may be another one the next time.
+            let tier = self.tier(endpoint);
+            if tier < best_tier {
+                best_tier = tier;
+                best.clear();
+            }
+            if tier == best_tier {
+                best.push(endpoint);
+            }
+        }
+        best
     }
 
     /// Returns the one of two, drawn at random, that has fewer calls under way
@@ -213,13 +253,13 @@ impl<T> Endpoints<T> {
     fn tier(&self, endpoint: &PeerEndpoint<T>) -> u8 {
         match self.is_open(endpoint) {
             _ if endpoint.peer.session().is_suspended() => 2,
-            Some(true) => 0,
+            Some(true) => SERVES,
             _ => 1,
         }
     }
 
     /// Returns whether the peer has opened its end; `None` if that cannot be said now.
-    fn is_open(&self, endpoint: &PeerEndpoint<T>) -> Option<bool> {
+    pub(super) fn is_open(&self, endpoint: &PeerEndpoint<T>) -> Option<bool> {
         if endpoint.is_open.load(Ordering::Relaxed) {
             return Some(true);
         }
@@ -228,65 +268,67 @@ impl<T> Endpoints<T> {
         Some(is_open)
     }
 
-    /// Returns whether there is another endpoint, so that a call need not wait for this one.
-    pub(crate) fn has_another(&self, than: &PeerEndpoint<T>) -> bool {
-        let set = lock(&self.set);
-        let mut others = set.all.iter();
-        others.any(|other| !other.is_of(&than.peer) && other.is_usable())
+    /// Returns whether there is another endpoint that `tried` allows and that has a connection, so
+    /// that a call need not wait for this one's.
+    pub(crate) fn has_another(&self, than: &PeerEndpoint<T>, tried: &Tried) -> bool {
+        !fork::is_child()
+            && self.snapshot().0.iter().any(|other| {
+                !other.is_of(&than.peer)
+                    && other.is_usable()
+                    && !tried.excludes(&other.peer)
+                    && !other.peer.session().is_suspended()
+            })
     }
 
-    /// Returns whether the peer has not opened its end, and another one has.
-    pub(super) fn is_in_vain_at(&self, endpoint: &PeerEndpoint<T>) -> bool {
-        self.is_open(endpoint) == Some(false) && {
-            let others = lock(&self.set).all.clone();
-            let mut others = others.iter().filter(|other| other.is_usable());
-            others.any(|other| self.tier(other) == 0)
-        }
-    }
-
-    /// Returns whether the peer is known to have opened its end.
-    pub(super) fn is_known_open(&self, endpoint: &PeerEndpoint<T>) -> bool {
-        self.is_open(endpoint) == Some(true)
+    /// Returns whether another endpoint that `tried` allows serves calls.
+    pub(super) fn is_served_elsewhere(&self, tried: &Tried) -> bool {
+        let (all, _) = self.snapshot();
+        let mut best = self.best(&all, tried).into_iter();
+        best.any(|endpoint| self.tier(endpoint) == SERVES)
     }
 
     /// Has the handle of this endpoint opened anew, because it has ended and the session has not.
-    pub(crate) fn renew(&self, endpoint: &Arc<PeerEndpoint<T>>) {
-        let mut set = lock(&self.set);
-        let place = set.all.iter().position(|one| Arc::ptr_eq(one, endpoint));
-        let ended = place.map(|place| {
-            set.version = STALE;
-            set.all.swap_remove(place)
-        });
-        // The handle is dropped outside of the lock.
-        drop(set);
-        drop(ended);
-    }
-
-    /// Brings the endpoints in line with the board.
-    fn refresh(&self) {
-        let mut dropped = Vec::new();
-        let mut set = lock(&self.set);
-        let Some((peers, version)) = self.board.connected_at() else {
-            dropped.append(&mut set.all);
-            drop(set);
-            return drop(dropped);
-        };
-        if set.version == version {
+    pub(crate) fn renew(&self, endpoint: &PeerEndpoint<T>) {
+        if fork::is_child() {
             return;
         }
-        dropped.append(&mut set.all);
+        let mut set = lock(&self.set);
+        if !endpoint.has_ended.swap(true, Ordering::Relaxed) {
+            set.version = STALE;
+        }
+    }
+
+    /// Brings the endpoints in line with the board, unless another thread does so.
+    fn refresh(&self) {
+        if fork::is_child() {
+            return;
+        }
+        let Some(_refresh) = Refresh::begin(self) else {
+            return;
+        };
+        let (before, is_stale) = self.snapshot();
+        let Some((peers, version)) = self.board.connected_at().filter(|_| is_stale) else {
+            return;
+        };
         let all = peers.into_iter().map(|peer| {
-            let known = dropped.iter().find(|endpoint| endpoint.is_of(&peer));
+            let mut before = before.iter();
+            let known = before.find(|endpoint| endpoint.is_of(&peer) && !endpoint.has_ended());
             known.cloned().unwrap_or_else(|| {
                 let handle = (self.open)(&peer);
                 Arc::new(PeerEndpoint::new(peer, handle))
             })
         });
-        set.all = all.collect();
-        set.version = version;
-        drop(set);
+        let mut all = Arc::new(all.collect::<Vec<_>>());
+        let mut set = lock(&self.set);
+        // Handles may have ended meanwhile.
+        set.version = match all.iter().any(|endpoint| endpoint.has_ended()) {
+            true => STALE,
+            false => version,
+        };
+        mem::swap(&mut set.all, &mut all);
         // Handles of sessions that are over are dropped outside of the lock.
-        drop(dropped);
+        drop(set);
+        drop((all, before));
     }
 
     /// Has `waker` called at `at`, in place of the alarm `held`.
@@ -312,12 +354,32 @@ impl<T> Endpoints<T> {
     }
 }
 
+impl<'a> Refresh<'a> {
+    fn begin<T>(of: &'a Endpoints<T>) -> Option<Self> {
+        let is_under_way = &of.is_refreshing;
+        (!is_under_way.swap(true, Ordering::Relaxed)).then_some(Self {
+            is_under_way,
+            board: &of.board,
+        })
+    }
+}
+
+impl Drop for Refresh<'_> {
+    fn drop(&mut self) {
+        // The slot's barriers order this before the question whether others wait, and their looks
+        // after their registration.
+        self.is_under_way.store(false, Ordering::Relaxed);
+        self.board.wake();
+    }
+}
+
 impl<T> PeerEndpoint<T> {
     fn new(peer: Peer, opened: T) -> Self {
         Self {
             peer,
             opened,
             is_open: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
             under_way: AtomicUsize::new(0),
             refusals: AtomicU32::new(0),
             avoided_until: Mutex::default(),
@@ -327,7 +389,12 @@ impl<T> PeerEndpoint<T> {
     /// Returns whether calls may be sent there. The keeper may not have seen yet that they may not.
     fn is_usable(&self) -> bool {
         let session = self.peer.session();
-        !session.is_over() && !session.peer_drains()
+        !session.is_over() && !session.peer_drains() && !self.has_ended()
+    }
+
+    /// Returns whether the handle has ended. Only a look under the set's lock is certain.
+    fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
     }
 
     fn is_of(&self, peer: &Peer) -> bool {
@@ -350,7 +417,7 @@ impl<T> ChosenEndpoint<T> {
         Self(endpoint)
     }
 
-    /// Notes that the peer took a call.
+    /// Notes that the peer executed a call.
     pub(crate) fn answered(&self) {
         if !self.0.is_open.load(Ordering::Relaxed) {
             self.0.is_open.store(true, Ordering::Relaxed);
@@ -361,11 +428,16 @@ impl<T> ChosenEndpoint<T> {
     }
 
     /// Notes that the peer refused a call. Calls go to others for a moment, which grows with each
-    /// refusal in a row: a peer that refuses at once would otherwise be the least busy one.
+    /// refusal in a row: a peer that refuses at once would otherwise be the least busy one. Calls
+    /// that were under way together and are refused count as one.
     pub(crate) fn refused(&self) {
+        let now = Instant::now();
+        if self.0.is_avoided(now) {
+            return;
+        }
         let refusals = self.0.refusals.fetch_add(1, Ordering::Relaxed);
         let pause = BACK_OFF.pause(refusals.saturating_add(1));
-        *lock(&self.0.avoided_until) = Instant::now().checked_add(pause);
+        *lock(&self.0.avoided_until) = now.checked_add(pause);
     }
 }
 
@@ -393,6 +465,8 @@ pub(super) fn soonest(one: Option<Instant>, other: Option<Instant>) -> Option<In
     one.into_iter().chain(other).min()
 }
 
+/// The first in the order of preference: the peer serves calls.
+const SERVES: u8 = 0;
 /// A version that no board has.
 const STALE: u64 = u64::MAX;
 /// The most addresses whose last failures an error names.

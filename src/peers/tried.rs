@@ -48,21 +48,41 @@ impl Tried {
         self.pause_until
     }
 
-    /// Begins the pause after a round, or ends it when its time has come. `None` if it is over; true
-    /// if it has begun now.
-    pub(super) fn pause(&mut self, now: Instant) -> Option<bool> {
-        match self.pause_until {
-            Some(until) if now < until => Some(false),
-            Some(_) => {
-                self.pause_until = None;
-                self.now.clear();
-                None
-            }
-            None => {
-                self.rounds += 1;
-                self.pause_until = Some(now + BACK_OFF.pause(self.rounds));
-                Some(true)
-            }
+    /// Ends a pause whose time has come, so that all may be tried again.
+    pub(super) fn end_pause(&mut self, now: Instant) {
+        if self.pause_until.is_some_and(|until| until <= now) {
+            self.pause_until = None;
+            self.now.clear();
         }
+    }
+
+    /// Begins the pause after a round. Returns false if it has begun before.
+    pub(super) fn begin_pause(&mut self, now: Instant) -> bool {
+        let begins = self.pause_until.is_none();
+        if begins {
+            self.rounds += 1;
+            self.pause_until = Some(now + BACK_OFF.pause(self.rounds));
+        }
+        begins
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_pause_ends_in_its_time_and_begins_once_in_a_round() {
+        let (mut tried, now) = (Tried::default(), Instant::now());
+        assert!(tried.begin_pause(now));
+        assert!(!tried.begin_pause(now));
+        tried.end_pause(now);
+        let until = tried.pause_until().expect("its time has not come");
+        tried.end_pause(until);
+        assert_eq!(tried.pause_until(), None, "none waits for the past");
+        assert!(tried.begin_pause(until + Duration::from_secs(1)));
+        assert!(!tried.is_first_round());
     }
 }

@@ -1,5 +1,6 @@
 //! Which peer a call goes to, and what it waits for.
 
+use futures_util::future::join;
 use ibex_harness::proxy::Proxy;
 
 use super::*;
@@ -220,6 +221,47 @@ fn a_suspended_peer_is_left_for_another() {
         until(&node, || !behind.is_suspended());
         while replicas[0].got().len() == before {
             put.call(&20).unwrap();
+        }
+        let _ = node.close(FOR_EVER);
+        for replica in replicas {
+            replica.close(&node);
+        }
+    }
+}
+
+/// While no peer has a connection, calls wait and empty no budget.
+#[test]
+fn calls_wait_while_all_peers_are_suspended() {
+    const CALLS: u64 = 300;
+    for driver in [Driver::Threads, Driver::Caller] {
+        let cell = (Fabric::Tcp, driver);
+        let replicas = [(); 2].map(|()| Replica::answering(cell, ANY));
+        let proxies = replicas
+            .each_ref()
+            .map(|one| Proxy::start(one.address).unwrap());
+        let addresses = proxies.each_ref().map(Proxy::address);
+        let node = builder(cell).build().unwrap();
+        let peers = node.keep_connected(addresses).unwrap();
+        let put = peers.caller::<u64, u64>("put").unwrap();
+        let behind = addresses.map(|one| peers.wait_for_timeout(one, FOR_EVER).unwrap());
+        while replicas.iter().any(|one| one.got().is_empty()) {
+            put.call(&0).unwrap();
+        }
+        proxies.iter().for_each(Proxy::cut_off);
+        until(&node, || behind.iter().all(ibex::Peer::is_suspended));
+        let numbers: Vec<u64> = (0..CALLS).collect();
+        let calls = join_all(numbers.iter().map(|one| put.call_async(one)));
+        let soon = put.with(CallOptions::new().timeout(MOMENT));
+        let late = async { soon.call_async(&0).await.unwrap_err() };
+        let mends = async {
+            let error = late.await;
+            assert_eq!(error.kind(), CallErrorKind::DeadlineExceeded, "{error}");
+            assert!(error.suspended().is_some(), "{error}");
+            proxies.iter().for_each(Proxy::mend);
+        };
+        let (answers, ()) = run(&node, join(calls, mends));
+        for (number, answer) in numbers.iter().zip(answers) {
+            assert_eq!(answer.unwrap().to_native(), *number);
         }
         let _ = node.close(FOR_EVER);
         for replica in replicas {

@@ -77,6 +77,27 @@ fn the_end_of_the_keeping_ends_calls_and_wakes_those_that_wait() {
     }
 }
 
+/// A task whose call waits for a peer to open the service learns of the end too.
+#[test]
+fn the_end_of_the_keeping_ends_calls_that_were_not_sent() {
+    for cell in CELLS {
+        let (without, silent) = listen(cell, ANY);
+        let node = builder(cell).build().unwrap();
+        let peers = node.keep_connected([silent]).unwrap();
+        let put = peers.caller::<u64, u64>("put").unwrap();
+        peers.wait_for_timeout(silent, FOR_EVER).unwrap();
+        let mut task = pin!(put.call_async(&1));
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut context = Context::from_waker(&waker);
+        assert!(task.as_mut().poll(&mut context).is_pending());
+        drop(peers);
+        let error = run(&node, task).unwrap_err();
+        assert_eq!(error.kind(), CallErrorKind::NoSession, "{error}");
+        let _ = node.close(FOR_EVER);
+        let _ = without.close(FOR_EVER);
+    }
+}
+
 #[test]
 fn peers_whose_service_has_other_types_are_left_out() {
     for cell in CELLS {

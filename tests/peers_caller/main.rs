@@ -23,7 +23,7 @@ use futures_util::future::join_all;
 use ibex::{
     Driver, Fabric, Node, Policy, Raw, SendErrorKind, ToAddress,
     calls::{CallErrorKind, CallOptions, Execution, Metadata, MetadataValue, PeersCaller, Request},
-    discovery::Peers,
+    discovery::{Peers, PeersEvent},
 };
 
 /// The conditions of a test: a fabric, and the driver of the calling node.
@@ -133,9 +133,14 @@ fn keep(node: &Node, replicas: &[&Replica]) -> (Peers, PeersCaller<u64, u64>) {
 
 /// Runs a task on this thread, and turns the node if callers drive it.
 fn run<F: Future>(node: &Node, task: F) -> F::Output {
-    let mut task = pin!(task);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut context = Context::from_waker(&waker);
+    run_with(node, &waker, task)
+}
+
+/// Runs a task as [`run`] does, with a waker that unparks this thread.
+fn run_with<F: Future>(node: &Node, waker: &Waker, task: F) -> F::Output {
+    let mut task = pin!(task);
+    let mut context = Context::from_waker(waker);
     loop {
         if let Poll::Ready(output) = task.as_mut().poll(&mut context) {
             return output;

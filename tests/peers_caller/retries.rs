@@ -172,3 +172,62 @@ fn retries_of_calls_that_all_peers_refuse_are_bounded() {
         assert!(requests <= calls + calls / 5 + 100, "{requests}");
     }
 }
+
+/// Counts how often it is woken.
+struct Woken {
+    thread: Thread,
+    times: AtomicU64,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.times.fetch_add(1, Ordering::Relaxed);
+        self.thread.unpark();
+    }
+}
+
+/// A pause that is over while no peer is left neither spins nor keeps a call from the next peer.
+#[test]
+fn calls_that_the_only_peer_refused_wait_for_its_successor() {
+    for cell in CELLS {
+        let refusing = Replica::start(cell, ANY, |node, request| {
+            request.refuse();
+            let _ = node.close(FOR_EVER);
+        });
+        let address = refusing.address;
+        let node = builder(cell).build().unwrap();
+        let (peers, put) = keep(&node, &[&refusing]);
+        let put = put.with(CallOptions::new().timeout(FOR_EVER).idempotent(100));
+        let mut events = peers.events();
+        let next = thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let woken = Arc::new(Woken {
+                    thread: thread::current(),
+                    times: AtomicU64::new(0),
+                });
+                let waker = Waker::from(woken.clone());
+                let answer = run_with(&node, &waker, put.call_async(&1)).unwrap();
+                (answer.to_native(), woken.times.load(Ordering::Relaxed))
+            });
+            let blocks = scope.spawn(|| put.call(&2).unwrap().to_native());
+            while !matches!(
+                events.next_timeout(FOR_EVER),
+                Some(PeersEvent::NotReached { .. })
+            ) {}
+            // This lasts longer than the pauses.
+            let soon = put.with(CallOptions::new().timeout(MOMENT));
+            let error = soon.call(&3).unwrap_err();
+            assert_eq!(error.kind(), CallErrorKind::DeadlineExceeded, "{error}");
+            let next = Replica::answering(cell, address);
+            let (answer, times) = waits.join().unwrap();
+            assert_eq!(answer, 1);
+            assert!(times < 200, "{times}");
+            assert_eq!(blocks.join().unwrap(), 2);
+            next
+        });
+        drop(peers);
+        let _ = node.close(FOR_EVER);
+        next.close(&node);
+        refusing.close(&node);
+    }
+}

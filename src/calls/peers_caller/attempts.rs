@@ -91,7 +91,7 @@ impl Attempts {
         self.options.of_attempt(self.deadline, has_another)
     }
 
-    /// Takes the error of an attempt with `peer`.
+    /// Takes the error of an attempt with `peer`, and what follows it.
     ///
     /// # Errors
     ///
@@ -99,10 +99,10 @@ impl Attempts {
     pub(super) fn failed(
         &mut self,
         error: CallError,
+        step: NextStep,
         peer: &Peer,
         budget: &RetryBudget,
     ) -> Result<(), CallError> {
-        let step = NextStep::after(&error);
         let is_suspended = error.kind() == CallErrorKind::Suspended;
         let error = error.behind(self.before.take());
         let is_allowed = match step {

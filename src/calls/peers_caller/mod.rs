@@ -18,9 +18,9 @@ use self::{
     attempts::{Attempts, NextStep},
     retry_budget::RetryBudget,
 };
-use super::{CallError, CallOptions, Caller, Metadata, Reply, error::CallFailure};
+use super::{CallError, CallOptions, Caller, Execution, Metadata, Reply, error::CallFailure};
 use crate::{
-    OpenError, TraceContext,
+    OpenError, SendError, TraceContext,
     message::DefaultCodec,
     peers::{ChosenEndpoint, Endpoints, NoEndpoint},
 };
@@ -30,7 +30,8 @@ use crate::{
 /// one, or [`Peers::channel`](crate::discovery::Peers::channel) with settings.
 ///
 /// Clones share everything, and any number of threads and tasks may call at a time. A caller is
-/// opened in each session with these peers as it comes.
+/// opened in each session with these peers: at once where they are connected, else with the next
+/// call.
 ///
 /// *Choice.* Of two connected peers, drawn at random, a call goes to the one with fewer calls under
 /// way from here. A peer whose session is suspended or that has not opened the service is chosen if
@@ -50,7 +51,7 @@ use crate::{
 /// *Retry budget.* Retries do not multiply an overload: all clones together may make one retry for
 /// each five calls, and 100 more when nothing has failed for long. Beyond that a call fails with
 /// the error of its last attempt, whose text says so. Leaving a peer that drains or is gone for
-/// another costs nothing, so a restart of a peer with many calls under way fails none of those.
+/// another costs nothing, so the drain of a peer with many calls under way fails none of those.
 ///
 /// A call of several attempts fails with the error of the last one; if a handler may have executed
 /// an earlier one, with the error of that. [`CallError::peer`] names the peer.
@@ -170,7 +171,10 @@ where
                 Err(error) => Err(error),
             };
             match outcome {
-                Ok(reply) => return Ok(answered(&endpoint, reply)),
+                Ok(reply) => {
+                    endpoint.answered();
+                    return Ok(reply);
+                }
                 Err(error) => self.failed(error, &endpoint, &mut attempts)?,
             }
         }
@@ -205,14 +209,21 @@ where
             let outcome = match self.attempt_at(&endpoint, &attempts) {
                 Ok(caller) => {
                     let call = caller.call_async(request);
-                    shared.endpoints.unless_in_vain(&endpoint, call).await
+                    let tried = &attempts.tried;
+                    shared
+                        .endpoints
+                        .unless_in_vain(&endpoint, tried, call)
+                        .await
                 }
                 Err(error) => Some(Err(error)),
             };
             match outcome {
-                Some(Ok(reply)) => return Ok(answered(&endpoint, reply)),
+                Some(Ok(reply)) => {
+                    endpoint.answered();
+                    return Ok(reply);
+                }
                 Some(Err(error)) => self.failed(error, &endpoint, &mut attempts)?,
-                // It goes to a peer that has opened the service.
+                // It goes to a peer that has opened the service, or ends with the keeping.
                 None => {}
             }
         }
@@ -232,7 +243,7 @@ where
                 return Err(CallError::new(self.shared.service.clone(), peer, failure));
             }
         };
-        let has_another = self.shared.endpoints.has_another(endpoint);
+        let has_another = self.shared.endpoints.has_another(endpoint, &attempts.tried);
         let mut caller = caller.with(attempts.options(has_another));
         if let Some(metadata) = &self.metadata {
             caller = caller.with_metadata(metadata.clone());
@@ -250,13 +261,15 @@ where
         endpoint: &ChosenCaller<Q, R, C>,
         attempts: &mut Attempts,
     ) -> Result<(), CallError> {
-        match NextStep::after(&error) {
-            NextStep::Retry => endpoint.refused(),
-            NextStep::Leave | NextStep::Repeat => self.shared.renew_if_ended(&error, endpoint),
-            NextStep::Exclude if endpoint.opened.is_err() => self.shared.endpoints.renew(endpoint),
-            NextStep::Exclude | NextStep::Fail => {}
+        let step = NextStep::after(&error);
+        if step == NextStep::Retry {
+            endpoint.refused();
         }
-        attempts.failed(error, &endpoint.peer, &self.shared.budget)
+        if error.execution() == Execution::Executed {
+            endpoint.answered();
+        }
+        self.shared.renew_if_ended(&error, endpoint);
+        attempts.failed(error, step, &endpoint.peer, &self.shared.budget)
     }
 
     fn without_endpoint(&self, why: NoEndpoint, attempts: Attempts) -> CallError {
@@ -280,10 +293,16 @@ where
 }
 
 impl<Q: ?Sized, R: ?Sized, C> SharedCaller<Q, R, C> {
-    /// Has the caller of a session opened anew if the service has ended and the session has not.
+    /// Has the caller of a session opened anew if it serves no other call: the service has ended or
+    /// has other types, and the session goes on, in which there may be another service.
     fn renew_if_ended(&self, error: &CallError, endpoint: &ChosenCaller<Q, R, C>) {
-        use super::CallErrorKind::{Lost, NotSent, ServiceEnded};
-        if !matches!(error.kind(), Lost | NotSent | ServiceEnded) {
+        use super::CallErrorKind::{Lost, ServiceEnded};
+        use crate::SendErrorKind::{Disconnected, Mismatch};
+        let send = error.send_error().map(SendError::kind);
+        let has_ended = matches!(error.kind(), Lost | ServiceEnded)
+            || matches!(send, Some(Disconnected | Mismatch))
+            || error.open_error().is_some();
+        if !has_ended {
             return;
         }
         if let Ok(caller) = &endpoint.opened {
@@ -292,12 +311,6 @@ impl<Q: ?Sized, R: ?Sized, C> SharedCaller<Q, R, C> {
         }
         self.endpoints.renew(endpoint);
     }
-}
-
-/// Notes the answer of an endpoint.
-fn answered<T, A>(endpoint: &ChosenEndpoint<T>, reply: A) -> A {
-    endpoint.answered();
-    reply
 }
 
 impl<Q: ?Sized, R: ?Sized, C> Clone for PeersCaller<Q, R, C> {
