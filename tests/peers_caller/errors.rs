@@ -98,6 +98,53 @@ fn the_end_of_the_keeping_ends_calls_that_were_not_sent() {
     }
 }
 
+/// In one session, a service of other types is followed by one of these.
+#[test]
+fn a_service_whose_types_are_mended_is_called() {
+    for cell in CELLS {
+        let (server, address) = listen(cell, ANY);
+        let other = server.channel("put").codec::<Raw>().service::<[u8], [u8]>();
+        let mut other = other.unwrap();
+        let is_mended = Arc::new(AtomicBool::new(false));
+        let ends = is_mended.clone();
+        // It opens its end while it is asked for requests.
+        let opens = thread::spawn(move || {
+            let mut next = pin!(other.next_async());
+            let mut context = Context::from_waker(Waker::noop());
+            while !ends.load(Ordering::Relaxed) {
+                assert!(next.as_mut().poll(&mut context).is_pending());
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let node = builder(cell).build().unwrap();
+        let peers = node.keep_connected([address]).unwrap();
+        let put = peers.caller::<u64, u64>("put").unwrap();
+        for _ in 0..3 {
+            let error = put.call(&1).unwrap_err();
+            let kind = error.send_error().map(ibex::SendError::kind);
+            assert_eq!(kind, Some(SendErrorKind::Mismatch), "{error}");
+        }
+        is_mended.store(true, Ordering::Relaxed);
+        opens.join().unwrap();
+        let mut service = server.service::<u64, u64>("put").unwrap();
+        let serving = thread::spawn(move || {
+            while let Ok(Some(request)) = service.next() {
+                answer(request);
+            }
+        });
+        // The caller that the last call opened may have met the old service.
+        while let Err(error) = put.call(&2) {
+            let kind = error.send_error().map(ibex::SendError::kind);
+            assert_eq!(kind, Some(SendErrorKind::Mismatch), "{error}");
+        }
+        let answer = run(&node, put.call_async(&3)).unwrap();
+        assert_eq!(answer.to_native(), 3);
+        let _ = node.close(FOR_EVER);
+        let _ = server.close(FOR_EVER);
+        serving.join().unwrap();
+    }
+}
+
 #[test]
 fn peers_whose_service_has_other_types_are_left_out() {
     for cell in CELLS {
