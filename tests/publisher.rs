@@ -187,6 +187,27 @@ fn a_peer_may_leave_and_come_back_while_the_publisher_is_silent() {
 
 const ROUNDS: usize = 300;
 
+/// Each of the closed ends is paired with an end of the publisher, which is over at once.
+#[test]
+fn a_peer_may_have_come_and_gone_many_times_before_there_is_a_publisher() {
+    for mut room in Newsroom::each() {
+        let reader = room.reader();
+        let later = || reader.peer.channel("later").codec::<Pod>().receiver();
+        for _ in 0..ROUNDS {
+            let receiver: Receiver<u64, Pod> = later().expect("a receiver");
+            drop(receiver);
+        }
+        let mut numbers: Receiver<u64, Pod> = later().expect("a receiver");
+        room.numbers.close();
+        let published = room.node.channel("later").codec::<Pod>().publisher();
+        room.numbers = published.expect("a publisher");
+        numbers.opened(LONG).expect("the publisher is there");
+        room.has_subscribers(1);
+        room.numbers.send(&7).expect("sent");
+        takes(&mut numbers, [7]);
+    }
+}
+
 #[test]
 fn a_slow_subscriber_is_dropped_and_may_come_back() {
     for mut room in Newsroom::each() {
@@ -366,6 +387,7 @@ fn a_publisher_that_gives_up_is_not_taken_for_one_that_ends() {
     for panics in [true, false] {
         for mut room in Newsroom::each() {
             let reader = room.reader();
+            let late_reader = room.reader();
             let mut numbers = reader.numbers();
             room.has_subscribers(1);
             room.numbers.send(&1).expect("sent");
@@ -385,6 +407,10 @@ fn a_publisher_that_gives_up_is_not_taken_for_one_that_ends() {
                 }
             }
             is_closed(&mut numbers, CloseReason::Aborted);
+            // So is one who comes afterwards.
+            let late = late_reader.peer.channel("numbers").codec::<Pod>();
+            let mut late: Receiver<u64, Pod> = late.receiver().expect("a receiver");
+            is_closed(&mut late, CloseReason::Aborted);
         }
     }
 }

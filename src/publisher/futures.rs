@@ -6,6 +6,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use ibex_base::fork;
 use ibex_codec::Codec;
 
 use super::{Publisher, Topic, sent_after_fork, subscriptions::Subscriptions};
@@ -74,6 +75,9 @@ where
             poll,
             after_fork,
         } = self.get_mut();
+        if fork::is_child() {
+            return Poll::Ready(after_fork());
+        }
         let polled = topic.with(|subscriptions| poll(subscriptions, context.waker()));
         polled.unwrap_or_else(|| Poll::Ready(after_fork()))
     }

@@ -81,6 +81,9 @@ mod subscriptions;
 ///   another publisher of that name on this node is refused, and so is a
 ///   [`Peer::sender`](crate::Peer::sender). A peer with which this node has such a sender already, or
 ///   as many ends as a session may have, cannot subscribe; a warning in the log says so.
+/// - **Keep it.** Make a publisher once, and not one for each message. Every peer that did not
+///   subscribe keeps the closed end of each publisher that was dropped, until it opens a receiver of
+///   the name. These count among the ends that a session may have.
 /// - **The end.** Dropping the publisher ends all channels in order: each subscriber gets everything
 ///   that was sent to it, then `None`. A peer that subscribes for the first time afterwards gets that
 ///   `None` at once, and may open another receiver for the next publisher of the name. After [`abort`](Self::abort), or if a panic drops the
@@ -282,9 +285,17 @@ impl<T: ?Sized, C> Publisher<T, C> {
     /// Breaks off, so that no subscriber's channel ends in order, as
     /// [`Sender::abort`](crate::Sender::abort) does.
     pub fn abort(self) {
-        let reason = CloseReason::Aborted;
-        self.topic
-            .with(|subscriptions| subscriptions.group.break_off(reason));
+        self.end(Some(CloseReason::Aborted));
+    }
+
+    /// Ends all channels: in order, unless they are broken off with a reason.
+    fn end(&self, broken_off: Option<CloseReason>) {
+        if fork::is_child() {
+            // The topic is leaked: a thread that does not exist here may hold its lock.
+            std::mem::forget(Arc::clone(&self.topic));
+            return;
+        }
+        self.topic.subscriptions.hold().close(broken_off);
     }
 }
 
@@ -327,6 +338,9 @@ impl<T: ?Sized, C: Codec<T>> Publisher<T, C> {
 
     #[inline]
     fn send_with(&mut self, value: &T, patience: Patience) -> Result<u64, SendError> {
+        if fork::is_child() {
+            return sent_after_fork();
+        }
         let sent = self.topic.with(|subscriptions| {
             let message = &mut GroupValue::<T, C>::new(value);
             let sent = subscriptions.group.send(message, patience);
@@ -346,28 +360,19 @@ fn sent_after_fork() -> Result<u64, SendError> {
 
 impl<T: ?Sized, C> Drop for Publisher<T, C> {
     fn drop(&mut self) {
-        if fork::is_child() {
-            // The topic is leaked: a thread that does not exist here may hold its lock.
-            std::mem::forget(Arc::clone(&self.topic));
-            return;
-        }
-        let mut subscriptions = self.topic.subscriptions.hold();
-        if thread::panicking() {
-            subscriptions.group.break_off(CloseReason::Aborted);
-        }
-        subscriptions.close();
+        self.end(thread::panicking().then_some(CloseReason::Aborted));
     }
 }
 
 impl<T: ?Sized, C> fmt::Debug for Publisher<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Publisher");
-        if let Some(subscriptions) = self.topic.hold() {
+        self.topic.with(|subscriptions| {
             shown
                 .field("channel", &subscriptions.template.name())
                 .field("subscribers", &subscriptions.group.numbers().len())
                 .field("sent", &subscriptions.group.last_sequence());
-        }
+        });
         shown.finish_non_exhaustive()
     }
 }

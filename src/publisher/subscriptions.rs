@@ -1,7 +1,7 @@
 //! The sending ends of one channel name with all peers of a node, and the peers that subscribe.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::HashMap,
     sync::Arc,
     task::{Poll, Waker},
 };
@@ -14,7 +14,7 @@ use ibex_transport::{
     runtime::{Gathering, Told},
 };
 
-use crate::{PeerAt, channel_builder::MessageVersions, template::ChannelTemplate};
+use crate::{CloseReason, PeerAt, channel_builder::MessageVersions, template::ChannelTemplate};
 
 /// The sending ends of a publisher with all peers of its node, present and future. A peer that has
 /// opened its receiving end is a member of the group.
@@ -28,8 +28,8 @@ pub(super) struct Subscriptions {
     /// The end with each peer, under the number by which it tells.
     ends: HashMap<usize, Subscription>,
     next_end: usize,
-    /// How many of `ends` are members.
-    members: usize,
+    /// The ends of the members, under their numbers in the group.
+    members: HashMap<u64, usize>,
     /// The publisher was dropped.
     is_closed: bool,
 
@@ -65,7 +65,7 @@ impl Subscriptions {
             group,
             ends: HashMap::new(),
             next_end: 0,
-            members: 0,
+            members: HashMap::new(),
             is_closed: false,
             held: None,
         }
@@ -76,8 +76,8 @@ impl Subscriptions {
         while !self.is_closed {
             while let Some(told) = self.gathering.told().pop() {
                 match told {
-                    Told::Session(session) => self.open(&session),
-                    Told::Member(number) => self.look_at(number),
+                    Told::Session(session) => self.open(session),
+                    Told::Member(number) => self.look_again_at(number),
                 }
             }
             self.renew_lost();
@@ -90,12 +90,20 @@ impl Subscriptions {
         }
     }
 
-    /// Ends all channels, in order unless the group breaks them off.
-    pub(super) fn close(&mut self) {
+    /// Ends all channels, also those that no peer has opened: in order, unless they are broken off
+    /// with a reason.
+    pub(super) fn close(&mut self, broken_off: Option<CloseReason>) {
         self.is_closed = true;
         self.gathering.told().waiters().leave(&mut self.held);
-        self.ends.clear();
-        let numbers: Vec<_> = self.group.numbers().collect();
+        if let Some(reason) = broken_off {
+            self.group.break_off(reason);
+        }
+        for (_, end) in self.ends.drain() {
+            if let (Subscription::Awaited(mut handle), Some(reason)) = (end, broken_off) {
+                handle.break_off(reason);
+            }
+        }
+        let numbers: Vec<_> = self.group.numbers().rev().collect();
         for number in numbers {
             drop(self.group.leave(number));
         }
@@ -103,92 +111,87 @@ impl Subscriptions {
 
     // ---- The ends --------------------------------------------------------------------
 
-    /// Opens the sending end with a peer.
-    fn open(&mut self, session: &Arc<SessionShared>) {
-        if session.is_over() {
-            return;
-        }
-        let channel = self.template.over(session);
-        let offer = MessageVersions::of_one(self.version.clone());
-        match channel.open_sender(Ok(offer)) {
-            Ok(handle) => {
-                let number = self.next_end;
-                self.next_end += 1;
-                self.ends.insert(number, Subscription::Awaited(handle));
-                self.look_at(number);
+    /// Opens the sending end with a peer; and another for as long as it is over at once, because a
+    /// peer may have opened and dropped any number of receiving ends before.
+    fn open(&mut self, session: Arc<SessionShared>) {
+        let mut next = Some(session);
+        while let Some(session) = next.take_if(|session| !session.is_over()) {
+            let channel = self.template.over(&session);
+            let offer = MessageVersions::of_one(self.version.clone());
+            match channel.open_sender(Ok(offer)) {
+                Ok(handle) => {
+                    let number = self.next_end;
+                    self.next_end += 1;
+                    self.ends.insert(number, Subscription::Awaited(handle));
+                    next = self.look_at(number);
+                }
+                Err(error) if error.is_end() => {}
+                Err(error) => tracing::warn!(%error, "this peer cannot subscribe"),
             }
-            Err(error) if error.is_end() => {}
-            Err(error) => tracing::warn!(%error, "this peer cannot subscribe"),
         }
     }
 
-    /// Looks at an end that may have been opened by its peer, or may be over.
-    fn look_at(&mut self, number: usize) {
+    fn look_again_at(&mut self, number: usize) {
+        if let Some(session) = self.look_at(number) {
+            self.open(session);
+        }
+    }
+
+    /// Looks at an end that may have been opened by its peer, or may be over. If it was over before
+    /// it became a member, returns the session, whose peer may subscribe again.
+    #[must_use]
+    fn look_at(&mut self, number: usize) -> Option<Arc<SessionShared>> {
         let waker = self.gathering.waker(number);
-        let handle = match self.ends.get_mut(&number) {
-            Some(Subscription::Awaited(handle)) => handle,
-            Some(Subscription::Member { number, held, .. }) => {
-                let is_over = self.group.poll_over(*number, held, &waker).is_ready();
-                if is_over {
-                    self.group.drop_those_over();
-                }
-                return;
+        let handle = match self.ends.get_mut(&number)? {
+            Subscription::Awaited(handle) => handle,
+            Subscription::Member { number, held, .. } => {
+                // The group tells of the loss: see `renew_lost`.
+                let _ = self.group.poll_drop_over(*number, held, &waker);
+                return None;
             }
-            None => return,
         };
         let Poll::Ready(opened) = handle.poll_opened_unwatched(&waker) else {
-            return;
+            return None;
         };
         let Some(Subscription::Awaited(handle)) = self.ends.remove(&number) else {
             unreachable!("it was there")
         };
+        let session = Arc::clone(handle.session());
         match opened {
-            Ok(()) => self.join(number, handle),
+            Ok(()) => {
+                self.join(number, session, handle, &waker);
+                None
+            }
             Err(error) => {
                 tracing::debug!(%error, "a peer's subscription failed");
-                self.reopen(handle);
+                Some(session)
             }
         }
     }
 
-    fn join(&mut self, end: usize, handle: SendHandle) {
-        let session = Arc::clone(handle.session());
+    fn join(&mut self, end: usize, session: Arc<SessionShared>, handle: SendHandle, waker: &Waker) {
         let peer = Arc::new(PeerAt::of(session.peer()));
         let Ok(number) = self.group.join(peer, handle) else {
             unreachable!("the end has no clone")
         };
+        let mut held = None;
+        let _ = self.group.poll_drop_over(number, &mut held, waker);
         let member = Subscription::Member {
             number,
             session,
-            held: None,
+            held,
         };
         self.ends.insert(end, member);
-        self.members += 1;
-        self.look_at(end);
-    }
-
-    /// Drops an end that is over, and opens another with its peer, which may subscribe again.
-    fn reopen(&mut self, handle: SendHandle) {
-        let session = Arc::clone(handle.session());
-        drop(handle);
-        self.open(&session);
+        self.members.insert(number, end);
     }
 
     /// Opens other ends with the peers of members that the group has dropped.
     pub(super) fn renew_lost(&mut self) {
-        if self.group.numbers().len() == self.members {
-            return;
-        }
-        let present: BTreeSet<_> = self.group.numbers().collect();
-        let is_lost = |_: &usize, end: &mut Subscription| match end {
-            Subscription::Awaited(_) => false,
-            Subscription::Member { number, .. } => !present.contains(number),
-        };
-        let lost: Vec<_> = self.ends.extract_if(is_lost).collect();
-        self.members = present.len();
-        for (_, end) in lost {
-            if let Subscription::Member { session, .. } = end {
-                self.open(&session);
+        while let Some(number) = self.group.next_lost_number() {
+            let end = self.members.remove(&number);
+            let end = end.and_then(|end| self.ends.remove(&end));
+            if let Some(Subscription::Member { session, .. }) = end {
+                self.open(session);
             }
         }
     }

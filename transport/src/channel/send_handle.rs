@@ -275,6 +275,7 @@ impl SendHandle {
         });
         self.end.close(CloseReason::SlotLeaked);
         self.end.waiters.wake_all();
+        self.end.waiters_for_end.wake_all();
     }
 
     // ---- Waiting ---------------------------------------------------------------------

@@ -290,24 +290,26 @@ impl SendHandle {
     }
 
     /// Polls as [`poll_opened`](Self::poll_opened) does, but never reports a peer that does not open
-    /// its end.
+    /// its end, and never runs a turn, so it may be called inside a waker.
     pub fn poll_opened_unwatched(&mut self, waker: &Waker) -> Poll<Result<(), ChannelError>> {
         self.leave_room();
         let Self { end, waits, .. } = self;
-        end.poll_open_unwatched(&mut waits.room.ticket, waker, || end.counts())
+        let ticket = &mut waits.room.ticket;
+        end.poll_open_unwatched(ticket, waker, || end.counts(), || ())
     }
 
     /// Waits until the channel is over, for a task. While it is pending, the waker is left under
     /// `held`.
     pub fn poll_over(&self, held: &mut Option<Ticket>, waker: &Waker) -> Poll<()> {
-        self.end.poll_over(held, waker)
+        let turn = || self.session().requests.poll();
+        self.end.poll_over(held, waker, turn)
     }
 
     /// Takes back the waker that [`poll_over`](Self::poll_over) left.
     pub fn leave_over(&self, held: &mut Option<Ticket>) {
         // In a fork of the process no thread will use the waker.
         if !fork::is_child() {
-            self.end.waiters.leave(held);
+            self.end.waiters_for_end.leave(held);
         }
     }
 

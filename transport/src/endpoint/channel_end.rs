@@ -42,6 +42,8 @@ pub struct ChannelEnd {
     open_watch: OpenWatch,
     /// Threads and tasks that wait: for the peer's open, for messages, for room or news.
     pub(crate) waiters: WaitSlot,
+    /// Those that wait for nothing but the end of the channel, so that no other event wakes them.
+    pub(crate) waiters_for_end: WaitSlot,
 }
 
 /// Shows a handle to users: its channel, and its peer.
@@ -79,6 +81,7 @@ impl ChannelEnd {
             has_waited_in_vain: AtomicBool::new(false),
             open_watch: OpenWatch::default(),
             waiters: WaitSlot::new(),
+            waiters_for_end: WaitSlot::new(),
         }
     }
 
@@ -101,6 +104,7 @@ impl ChannelEnd {
     pub(crate) fn end(&self, why: EndReason, wakers: &mut Wakers) {
         self.state.end(why);
         self.waiters.take(wakers);
+        self.waiters_for_end.take(wakers);
     }
 
     /// Returns a failure of a call at this end.
@@ -211,7 +215,8 @@ impl ChannelEnd {
         waker: &Waker,
         counts: impl Fn() -> Counts,
     ) -> Poll<Result<(), ChannelError>> {
-        let polled = self.poll_open_unwatched(held, waker, counts);
+        let turn = || self.session.requests.poll();
+        let polled = self.poll_open_unwatched(held, waker, counts, turn);
         if polled.is_pending() {
             self.watch_open();
         }
@@ -219,28 +224,35 @@ impl ChannelEnd {
     }
 
     /// Polls as [`poll_open`](Self::poll_open) does, but never reports a peer that does not open its
-    /// end.
+    /// end. `turn` runs a turn where callers turn the engine.
     pub(crate) fn poll_open_unwatched(
         &self,
         held: &mut Option<Ticket>,
         waker: &Waker,
         counts: impl Fn() -> Counts,
+        turn: impl FnOnce(),
     ) -> Poll<Result<(), ChannelError>> {
         if fork::is_child() {
             return Poll::Ready(Err(self.used_after_fork()));
         }
         let opened = AtSlot::new(&self.waiters, held, || self.look_open(&counts));
-        parking::poll(opened, waker, || self.session.requests.poll())
+        parking::poll(opened, waker, turn)
     }
 
     /// Waits until the channel is over, for a task. While it is pending, `waker` is left under
-    /// `held`.
-    pub(crate) fn poll_over(&self, held: &mut Option<Ticket>, waker: &Waker) -> Poll<()> {
+    /// `held`. `turn` runs a turn where callers turn the engine.
+    pub(crate) fn poll_over(
+        &self,
+        held: &mut Option<Ticket>,
+        waker: &Waker,
+        turn: impl FnOnce(),
+    ) -> Poll<()> {
         if fork::is_child() {
             return Poll::Ready(());
         }
-        let over = AtSlot::new(&self.waiters, held, || self.state.is_over().then_some(()));
-        parking::poll(over, waker, || self.session.requests.poll())
+        let look = || self.state.is_over().then_some(());
+        let over = AtSlot::new(&self.waiters_for_end, held, look);
+        parking::poll(over, waker, turn)
     }
 
     /// Returns whether the peer has opened its end, once that is decided.

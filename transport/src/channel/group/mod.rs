@@ -69,6 +69,8 @@ pub struct SendGroup<P> {
     former: VecDeque<Parted<P>>,
     /// Members that were lost and not reported to the program yet.
     lost: VecDeque<(Parted<P>, LossReason)>,
+    /// The numbers of members that were lost, for the owner of a group that is open to peers.
+    lost_numbers: Vec<u64>,
 
     // Messages.
     sequence: u64,
@@ -123,6 +125,7 @@ impl<P: Clone> SendGroup<P> {
             next_number: 0,
             former: VecDeque::new(),
             lost: VecDeque::new(),
+            lost_numbers: Vec::new(),
             sequence: 0,
             typical: 0,
         }
@@ -189,13 +192,25 @@ impl<P: Clone> SendGroup<P> {
 
     /// Gives a member's end back. Nothing more is sent there.
     pub fn leave(&mut self, number: u64) -> Option<SendHandle> {
-        let is_it = |member: &Member<P>| member.number == number;
-        let index = self.members.iter().position(is_it)?;
+        let index = self.index_of(number)?;
         Some(self.take_out(index).handle)
     }
 
+    fn index_of(&self, number: u64) -> Option<usize> {
+        // Members are in the order of joining, and so of their numbers.
+        let found = self
+            .members
+            .binary_search_by_key(&number, |member| member.number);
+        found.ok()
+    }
+
     fn take_out(&mut self, index: usize) -> Member<P> {
-        let mut member = self.members.remove(index);
+        let member = self.members.remove(index);
+        self.let_go(member)
+    }
+
+    /// Takes back what the group left at a member that is taken out, and remembers the member.
+    fn let_go(&mut self, mut member: Member<P>) -> Member<P> {
         member.handle.let_go();
         member.handle.leave();
         keep(&mut self.former, Parted::of(&member));
@@ -208,27 +223,44 @@ impl<P: Clone> SendGroup<P> {
     }
 
     /// Returns the numbers of the members, in the order of joining.
-    pub fn numbers(&self) -> impl ExactSizeIterator<Item = u64> {
+    pub fn numbers(&self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator {
         self.members.iter().map(|member| member.number)
     }
 
-    /// Waits until a member's channel is over, for a task: see [`SendHandle::poll_over`]. Pending if
-    /// there is no such member.
-    pub fn poll_over(&self, number: u64, held: &mut Option<Ticket>, waker: &Waker) -> Poll<()> {
-        // Members that joined last are asked about first.
-        let mut members = self.members.iter().rev();
-        match members.find(|member| member.number == number) {
-            Some(member) => member.handle.poll_over(held, waker),
-            None => Poll::Pending,
+    /// Drops a member if its channel is over, and says so. Else `waker` is called when it is, and is
+    /// left under `held`. Never runs a turn, so it may be called inside a waker.
+    pub fn poll_drop_over(
+        &mut self,
+        number: u64,
+        held: &mut Option<Ticket>,
+        waker: &Waker,
+    ) -> Poll<()> {
+        let Some(index) = self.index_of(number) else {
+            return Poll::Pending;
+        };
+        let member = &self.members[index];
+        let over = member.handle.end().poll_over(held, waker, || ());
+        if over.is_ready() {
+            let reason = member.end();
+            self.lose(index, reason);
         }
+        over
     }
 
     /// Drops the members whose channels are over.
-    pub fn drop_those_over(&mut self) {
-        while let Some(index) = self.members.iter().position(Member::is_over) {
-            let reason = self.members[index].end();
-            self.lose(index, reason);
+    fn drop_those_over(&mut self) {
+        let over: Vec<_> = self.members.extract_if(.., |it| it.is_over()).collect();
+        for member in over {
+            let reason = member.end();
+            let member = self.let_go(member);
+            self.report(member, reason);
         }
+    }
+
+    /// Returns the number of a member that was lost and not returned here yet. For the owner of a
+    /// group that is [open to peers](Self::open_to_peers).
+    pub fn next_lost_number(&mut self) -> Option<u64> {
+        self.lost_numbers.pop()
     }
 
     /// Returns the earliest lost member that was not reported yet, if there is one.
@@ -238,7 +270,12 @@ impl<P: Clone> SendGroup<P> {
 
     /// Drops a member that cannot be sent to any more.
     fn lose(&mut self, index: usize, reason: LossReason) {
-        let mut member = self.take_out(index);
+        let member = self.take_out(index);
+        self.report(member, reason);
+    }
+
+    /// Breaks off a member that was taken out, if its channel is not over, and tells of the loss.
+    fn report(&mut self, mut member: Member<P>, reason: LossReason) {
         if reason.is_of_group() {
             // The member's receiver must not take the end of the channel for the end of the
             // messages.
@@ -257,6 +294,9 @@ impl<P: Clone> SendGroup<P> {
                 %reason,
                 "a member of the group is dropped"
             );
+        }
+        if self.is_open_to_peers {
+            self.lost_numbers.push(member.number);
         }
         keep(&mut self.lost, (Parted::of(&member), reason));
     }
