@@ -13,7 +13,7 @@ use ibex_base::fork::{self, UsedAfterFork};
 use ibex_codec::Codec;
 use ibex_ring::parking::{Attended, Patience};
 use ibex_transport::{
-    channel::{SendGroup, WhenFull},
+    channel::{SendGroup, WaitingTask, WhenFull},
     node::TakenName,
     runtime::Gathering,
 };
@@ -103,6 +103,8 @@ pub struct Publisher<T: ?Sized, C = DefaultCodec> {
 /// call the publisher, so the waker takes them in.
 struct Topic {
     subscriptions: Attended<Subscriptions>,
+    /// The task that waits for the subscribers.
+    waiting: Arc<WaitingTask>,
     waker: Waker,
 }
 
@@ -119,6 +121,7 @@ impl Wake for TopicWaker {
 impl Topic {
     fn new(subscriptions: Subscriptions) -> Arc<Self> {
         Arc::new_cyclic(|topic: &Weak<Self>| Self {
+            waiting: Arc::clone(subscriptions.group.waiting()),
             subscriptions: Attended::new(subscriptions),
             waker: Waker::from(Arc::new(TopicWaker(topic.clone()))),
         })
@@ -127,6 +130,7 @@ impl Topic {
     fn attend(&self) {
         let subscriptions = &self.subscriptions;
         subscriptions.attend(|subscriptions| subscriptions.take_news(&self.waker));
+        self.waiting.wake_if_lost();
     }
 
     /// Returns the subscriptions; `None` in a fork of the process, if a thread that does not exist
@@ -148,6 +152,7 @@ impl Topic {
             subscriptions.renew_lost();
             let act = |subscriptions: &mut Subscriptions| subscriptions.take_news(&self.waker);
             self.subscriptions.leave(subscriptions, act);
+            self.waiting.wake_if_lost();
         }
         Some(done)
     }

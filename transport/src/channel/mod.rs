@@ -18,7 +18,7 @@ mod task;
 pub use crate::session::{ChannelError, ChannelFailure, FailureReason, Full};
 pub use group::{
     GroupFailure, GroupMessage, InTheWay, LossReason, MemberCounts, Parted, QuorumFailure,
-    SendGroup, Votes, WhenFull,
+    SendGroup, Votes, WaitingTask, WhenFull,
 };
 pub use message::RawMessage;
 pub use receive_handle::ReceiveHandle;

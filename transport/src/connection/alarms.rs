@@ -14,7 +14,7 @@ use super::core::Common;
 pub(crate) struct Alarms(Vec<(Instant, Waker)>);
 
 impl Alarms {
-    /// Calls `waker` at `at`, while the session lives. Returns whether `at` is sooner than every
+    /// Calls `waker` at `at`, or when the session ends before. Returns whether `at` is sooner than every
     /// other deadline of the session.
     pub(crate) fn wake_at(&mut self, at: Instant, waker: Waker, common: &mut Common) -> bool {
         let is_sooner = common.timers.next().is_none_or(|next| at < next);
@@ -30,5 +30,11 @@ impl Alarms {
         if let Some(next) = self.0.iter().map(|(at, _)| *at).min() {
             timers.set(Timer::Alarm, next);
         }
+    }
+
+    /// Calls all wakers, because the session ends. Who waits by an alarm may wait for others too, and
+    /// asks again.
+    pub(super) fn end(&mut self, wakers: &mut Wakers) {
+        wakers.extend(self.0.drain(..).map(|(_, waker)| waker));
     }
 }

@@ -245,6 +245,7 @@ impl Core {
             self.common.tell(What::Gone { cause }, context);
         }
         self.ends.end_all(cause, &mut context.wakers);
+        self.alarms.end(&mut context.wakers);
     }
 
     /// Logs the end of a session that a program has ended, while its node goes on.

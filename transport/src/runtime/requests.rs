@@ -57,12 +57,16 @@ impl SessionShared {
         }
     }
 
-    /// Has the thread that turns the engine at `at` call `waker`, unless the session ends before.
-    pub fn wake_at(&self, at: Instant, waker: &Waker) {
+    /// Has the thread that turns the engine call `waker` at `at`, or when the session ends before.
+    /// Returns false, and calls nothing, if the session is over.
+    pub fn wake_at(&self, at: Instant, waker: &Waker) -> bool {
+        let mut is_set = false;
         self.requests.watch_link(|link| {
             let core = &mut link.core;
-            core.alarms.wake_at(at, waker.clone(), &mut core.common)
+            is_set = !core.common.is_over();
+            is_set && core.alarms.wake_at(at, waker.clone(), &mut core.common)
         });
+        is_set
     }
 
     /// Allows another end with the name of `end` to be opened before `end` is dropped.

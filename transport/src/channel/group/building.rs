@@ -181,11 +181,15 @@ impl<'g, P: Clone, M: GroupMessage> Building<'g, P, M> {
         }
     }
 
-    /// Tries in a task. Members without a place keep its waker while it is pending.
+    /// Tries in a task. Members without a place wake it while it is pending.
     pub(super) fn poll(&mut self, waker: &Waker) -> Poll<Result<u64, GroupFailure<P>>> {
-        let polled = parking::poll(self.placed(), waker, || ());
+        if let Some(settled) = self.placed().look() {
+            return Poll::Ready(settled);
+        }
+        let waker = self.group.begin_wait(waker);
+        let polled = parking::poll_again(self.placed(), &waker, || ());
         if polled.is_pending() {
-            self.group.wake_to_drop(waker);
+            self.group.wake_to_drop();
         }
         polled
     }

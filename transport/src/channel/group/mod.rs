@@ -24,14 +24,16 @@ use ibex_protocol::format::control::CloseReason;
 use self::{
     building::Building,
     member::{Member, NoPlace},
+    waiting::AlarmWaker,
 };
 pub use self::{
     member::{InTheWay, LossReason, MemberCounts, Parted},
     quorum::{QuorumFailure, Votes},
+    waiting::WaitingTask,
 };
 use super::{Abort, ChannelError, SendHandle};
 use crate::{
-    node::{SessionShared, Warning, warn_of},
+    node::{Warning, warn_of},
     runtime::{Looks, Runtime},
 };
 use ibex_ring::parking::{Patience, Ticket};
@@ -39,6 +41,7 @@ use ibex_ring::parking::{Patience, Ticket};
 mod building;
 mod member;
 mod quorum;
+mod waiting;
 
 /// The fate of a member whose window is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,8 +61,8 @@ pub struct SendGroup<P> {
     when_full: WhenFull,
     /// Peers become members as they please; see [`SendGroup::open_to_peers`].
     is_open_to_peers: bool,
-    /// The time at which a task is woken to drop a full member, by the engine of a session.
-    drop_alarm: Option<(Instant, Waker, Arc<SessionShared>)>,
+    /// The task that waits for the group.
+    waiting: Arc<WaitingTask>,
 
     // The members.
     members: Vec<Member<P>>,
@@ -120,7 +123,7 @@ impl<P: Clone> SendGroup<P> {
             runtime: runtime.clone(),
             when_full: WhenFull::default(),
             is_open_to_peers: false,
-            drop_alarm: None,
+            waiting: Arc::default(),
             members: Vec::new(),
             next_number: 0,
             former: VecDeque::new(),
@@ -229,6 +232,9 @@ impl<P: Clone> SendGroup<P> {
 
     /// Drops a member if its channel is over, and says so. Else `waker` is called when it is, and is
     /// left under `held`. Never runs a turn, so it may be called inside a waker.
+    ///
+    /// A task that waits for the group is told of a loss by [`WaitingTask::wake_if_lost`], because the
+    /// member's own waker for it may have been taken back.
     pub fn poll_drop_over(
         &mut self,
         number: u64,
@@ -243,6 +249,7 @@ impl<P: Clone> SendGroup<P> {
         if over.is_ready() {
             let reason = member.end();
             self.lose(index, reason);
+            self.waiting.note_lost();
         }
         over
     }
@@ -352,6 +359,7 @@ impl<P: Clone> SendGroup<P> {
 
     /// Flushes from a task. Pending while a member's engine does not hold everything.
     pub fn poll_flush(&mut self, waker: &Waker) -> Poll<Result<(), InTheWay<P>>> {
+        let waker = &self.begin_wait(waker);
         let mut index = 0;
         let mut flushed = Poll::Ready(Ok(()));
         while let Some(member) = self.members.get_mut(index) {
@@ -422,22 +430,32 @@ impl<P: Clone> SendGroup<P> {
 
     // ---- Waiting ---------------------------------------------------------------------
 
-    /// Has a task woken when the first full member is to be dropped. An alarm that comes before that
-    /// stands for this one too: it wakes the task, which asks again.
-    fn wake_to_drop(&mut self, waker: &Waker) {
+    /// Returns the task that waits for the group.
+    #[must_use]
+    pub fn waiting(&self) -> &Arc<WaitingTask> {
+        &self.waiting
+    }
+
+    /// Begins a task's wait. Returns the waker to leave with members, which wakes the task.
+    fn begin_wait(&self, waker: &Waker) -> Waker {
+        self.waiting.set(waker);
+        Waker::from(self.waiting.clone())
+    }
+
+    /// Has the waiting task woken when the first full member is to be dropped. An alarm that comes
+    /// before that stands for this one too: it wakes the task, which asks again.
+    fn wake_to_drop(&self) {
         let full = self.members.iter().filter(|member| member.is_lacking);
         let first = full.filter_map(|member| Some((member.drop_at(self.when_full)?, member)));
         let Some((at, member)) = first.min_by_key(|(at, _)| *at) else {
             return;
         };
-        let is_set = self.drop_alarm.as_ref().is_some_and(|(set, by, session)| {
-            let comes = *set > Instant::now() && !session.is_over();
-            comes && *set <= at && by.will_wake(waker)
-        });
-        if !is_set {
-            let session = Arc::clone(member.handle.session());
-            session.wake_at(at, waker);
-            self.drop_alarm = Some((at, waker.clone(), session));
+        if self.waiting.wants_alarm(at) {
+            let alarm = Waker::from(Arc::new(AlarmWaker(self.waiting.clone())));
+            // A member whose session is over has woken the task.
+            if !member.handle.session().wake_at(at, &alarm) {
+                self.waiting.alarm_is_over();
+            }
         }
     }
 
@@ -455,6 +473,7 @@ impl<P: Clone> SendGroup<P> {
         if fork::is_child() {
             return;
         }
+        self.waiting.clear();
         for member in &mut self.members {
             member.handle.leave();
         }
