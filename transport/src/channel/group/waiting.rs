@@ -12,6 +12,8 @@ use std::{
 
 use ibex_base::sync::lock;
 
+use crate::clock;
+
 /// The task that waits for a group, and the alarm that is set for it.
 #[derive(Debug, Default)]
 pub struct WaitingTask(Mutex<State>);
@@ -68,10 +70,11 @@ impl WaitingTask {
         }
     }
 
-    /// Returns whether an alarm must be set for `at`, because none is set for that time or before.
+    /// Returns whether an alarm must be set for `at`, because none is to come by then. One that is
+    /// late is not relied on.
     pub(super) fn wants_alarm(&self, at: Instant) -> bool {
         let mut state = lock(&self.0);
-        let wants = state.alarm.is_none_or(|set| at < set);
+        let wants = state.alarm.is_none_or(|set| at < set || set <= clock::now());
         if wants {
             state.alarm = Some(at);
         }
