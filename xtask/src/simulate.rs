@@ -25,6 +25,8 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
 
 /// Runs the stage `simulation` of `cargo xtask torture`.
 pub(crate) fn long(watchdog: &Watchdog) -> Result<(), Failure> {
+    let crowd = "cargo test -p ibex-sim --release --lib ten_thousand -- --ignored";
+    Step::of_line(crowd).run(watchdog)?;
     of_steps("100000000", watchdog)
 }
 

@@ -213,7 +213,7 @@ pub(crate) const TORTURE: &[&[Stage]] = &[&[
     },
     Stage {
         name: "simulation",
-        about: "a hundred million steps of engines under faults break no rule",
+        about: "a hundred million steps of engines under faults break no rule, nor do ten thousand sessions",
         budget: seconds(900),
         quick: false,
         tools: &[],

@@ -74,7 +74,9 @@ impl WaitingTask {
     /// late is not relied on.
     pub(super) fn wants_alarm(&self, at: Instant) -> bool {
         let mut state = lock(&self.0);
-        let wants = state.alarm.is_none_or(|set| at < set || set <= clock::now());
+        let wants = state
+            .alarm
+            .is_none_or(|set| at < set || set <= clock::now());
         if wants {
             state.alarm = Some(at);
         }
