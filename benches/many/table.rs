@@ -107,7 +107,7 @@ impl Server {
     }
 }
 
-/// Prints the rows for these numbers of sessions, or for the usual ones.
+/// Prints the rows for these numbers of sessions.
 pub(crate) fn print(sessions: &[usize]) -> Result<(), Box<dyn Error>> {
     println!(
         "{:8} {:>8} {:>11} {:>12} {:>12} {:>12} {:>9} {:>15} {:>12} {:>12}",
