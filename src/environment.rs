@@ -9,7 +9,7 @@ use std::{env, time::Duration};
 
 use ibex_transport::node::has_more_rights_than_its_user;
 
-use crate::{Fabric, NodeBuilder, node_builder::is_compiled_in};
+use crate::{Fabric, NodeBuilder, node_builder::is_compiled_in, shared_memory::parse_share_with};
 
 /// The `IBEX_*` variables that a node used when it was made, and those that it could not use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,6 +105,19 @@ variables! {
         ": a single one is required; of several the first is preferred, and the fabrics that are \
          not named are forbidden",
         set_fabrics;
+    IBEX_SHARE_MEMORY_WITH = "nobody, anyone, group:GID, or users:UID,UID"
+        overrides NodeBuilder::share_memory_with,
+        |node, text| {
+            node.settings.share_memory_with = parse_share_with(text)?;
+            Some(vec![Fabric::Shm])
+        };
+    IBEX_SHARED_MEMORY_DIRECTORY = "the path of a directory"
+        overrides NodeBuilder::shared_memory_directory,
+        |node, text| {
+            let path = Some(text).filter(|path| !path.is_empty())?;
+            node.settings.shared_memory_directory = Some(path.into());
+            Some(vec![Fabric::Shm])
+        };
     IBEX_RDMA_DEVICE = "the name of a device, such as mlx5_0, or its GUID, such as \
                         guid:0002:c903:0000:0001" overrides RdmaSettings::device,
         rdma!(
@@ -302,6 +315,8 @@ mod tests {
     fn each_variable_sets_its_own_and_is_told() {
         let all = [
             ("IBEX_FABRICS", " tcp, shm"),
+            ("IBEX_SHARE_MEMORY_WITH", "users:1000, 1001"),
+            ("IBEX_SHARED_MEMORY_DIRECTORY", "/run/ibex"),
             ("IBEX_RDMA_DEVICE", "mlx5_1"),
             ("IBEX_RDMA_PORT", "2"),
             ("IBEX_RDMA_GID_INDEX", "0"),
@@ -318,6 +333,14 @@ mod tests {
         if cfg!(all(feature = "tcp", feature = "shm")) {
             assert_eq!(policies, ["Prefer", "Auto"]);
         }
+        assert_eq!(
+            settings.share_memory_with,
+            crate::shared_memory::ShareWith::Users(vec![1000, 1001])
+        );
+        assert_eq!(
+            settings.shared_memory_directory.as_deref(),
+            Some(std::path::Path::new("/run/ibex"))
+        );
         assert_eq!(settings.time.fail_over_after, Duration::from_millis(2500));
         #[cfg(feature = "verbs")]
         {
@@ -383,7 +406,11 @@ mod tests {
             ),
             ("IBEX_FABRICS", "shm,shm", VARIABLES[0].values),
             ("IBEX_FABRICS", "shm,ethernet", VARIABLES[0].values),
-            ("IBEX_RDMA_DEVICE", "", VARIABLES[1].values),
+            ("IBEX_SHARE_MEMORY_WITH", "group:", VARIABLES[1].values),
+            ("IBEX_SHARE_MEMORY_WITH", "users:1,", VARIABLES[1].values),
+            ("IBEX_SHARE_MEMORY_WITH", "1000", VARIABLES[1].values),
+            ("IBEX_SHARED_MEMORY_DIRECTORY", "", VARIABLES[2].values),
+            ("IBEX_RDMA_DEVICE", "", VARIABLES[3].values),
             ("IBEX_RDMA_PORT", "0", "1 to 255"),
             ("IBEX_RDMA_PORT", "256", "1 to 255"),
             ("IBEX_RDMA_PORT", "eth0", "1 to 255"),

@@ -213,6 +213,7 @@ mod security_stats;
 mod select;
 mod sender;
 mod setting;
+pub mod shared_memory;
 mod slow_message;
 pub mod stats;
 #[cfg(feature = "tokio")]

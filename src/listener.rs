@@ -245,7 +245,10 @@ pub(crate) fn admission(
             tls,
             rdma: verbs.and_then(prepared_pair),
         },
-        unix: unix.map(|unix| UnixWires::new(unix.control.into_fd(), unix.bells.into_fd())),
+        unix: unix.map(|unix| {
+            let (control, bells) = (unix.control.into_fd(), unix.bells.into_fd());
+            UnixWires::new(control, bells, unix.is_same_user)
+        }),
         max_channels: our_channels.min(info.limits.channels) as usize,
         payload_checksums,
         reconnect: Some(reconnect),

@@ -47,7 +47,7 @@ use crate::{
 /// | waiting | [`driver`](Self::driver), [`wait`](Self::wait), [`io_threads`](Self::io_threads), [`place_accepted`](Self::place_accepted), [`cores`](Self::cores) |
 /// | memory | [`memory_limit`](Self::memory_limit), [`session_credit_bytes`](Self::session_credit_bytes), [`node_credit_bytes`](Self::node_credit_bytes), [`max_channels`](Self::max_channels), [`max_peer_sessions`](Self::max_peer_sessions), [`max_node_sessions`](Self::max_node_sessions) |
 /// | time | [`connect_timeout`](Self::connect_timeout), [`handshake_timeout`](Self::handshake_timeout), [`notice_timeout`](Self::notice_timeout), [`session_timeout`](Self::session_timeout), [`peer_gone_after`](Self::peer_gone_after), [`linger`](Self::linger) |
-/// | fabrics | [`fabric`](Self::fabric), [`integrity`](Self::integrity), [`fail_over_after`](Self::fail_over_after) |
+/// | fabrics | [`fabric`](Self::fabric), [`share_memory_with`](Self::share_memory_with), [`shared_memory_directory`](Self::shared_memory_directory), [`integrity`](Self::integrity), [`fail_over_after`](Self::fail_over_after) |
 /// | RDMA | `rdma`, which takes the settings of `ibex::rdma` (feature `verbs`) |
 /// | defaults of this node's channels | [`window_messages`](Self::window_messages), [`window_bytes`](Self::window_bytes), [`max_message_bytes`](Self::max_message_bytes), [`max_unreleased_bytes`](Self::max_unreleased_bytes), [`open_timeout`](Self::open_timeout) |
 /// | tracing | [`trace_context`](Self::trace_context) |

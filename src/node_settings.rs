@@ -1,8 +1,8 @@
 //! A node's settings, each within its range.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{path::PathBuf, sync::Arc, thread, time::Duration};
 
-use ibex_bootstrap::{Integrity, Policy};
+use ibex_bootstrap::{Integrity, Policy, ShareWith};
 use ibex_protocol::format::trace_context::TraceContext;
 use ibex_ring::memory::process_memory_limit;
 use ibex_tls::Credentials;
@@ -31,6 +31,8 @@ pub(crate) struct NodeSettings {
     pub(crate) tcp: Policy,
     pub(crate) verbs: Policy,
     pub(crate) integrity: Integrity,
+    pub(crate) share_memory_with: ShareWith,
+    pub(crate) shared_memory_directory: Option<PathBuf>,
     pub(crate) credentials: Option<Arc<Credentials>>,
     #[cfg(feature = "verbs")]
     pub(crate) rdma: RdmaSettings,

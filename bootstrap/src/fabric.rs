@@ -104,6 +104,11 @@ pub struct FabricOffer {
     pub no_device: Option<String>,
     /// True, for shm, if the kernel or a sandbox denies the node what the fabric needs.
     pub is_denied: bool,
+    /// True, for shm, if the node shares memory with some processes of other users.
+    pub crosses_users: bool,
+    /// True, for shm, if the node has a directory for sockets, in which it meets nodes of other
+    /// network namespaces.
+    pub has_directory: bool,
 }
 
 impl FabricOffer {
@@ -115,6 +120,8 @@ impl FabricOffer {
             device: None,
             no_device: None,
             is_denied: false,
+            crosses_users: false,
+            has_directory: false,
         }
     }
 }

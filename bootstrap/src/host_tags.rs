@@ -117,6 +117,12 @@ impl HostTags {
         self.same_boot(other) && is_same(self.network, other.network)
     }
 
+    /// Returns whether both processes run as one user of one host.
+    #[must_use]
+    pub fn same_user(&self, other: &HostTags) -> bool {
+        self.same_boot(other) && is_same(self.user, other.user)
+    }
+
     /// Returns whether the number of one process means the same to the other.
     ///
     /// The connection has to stay within one network stack. Clones of a virtual machine have one

@@ -44,6 +44,7 @@ pub mod message;
 pub mod negotiate;
 mod places;
 mod resumption;
+mod share_with;
 mod unix_sockets;
 mod verbs;
 
@@ -61,11 +62,12 @@ pub use identity::{HostHint, Incarnation, NodeIdentity, Secret};
 pub use integrity::Integrity;
 pub use io::{
     Acceptor, DeviceThread, DialDesk, DialOutcome, DialRequest, Dialer, Dialing, ResumeRequest,
-    dial, resolve, resume, user_of_peer,
+    dial, resolve, resume, sweep, user_of_peer,
 };
 pub use local::{Limits, Local};
 pub use message::{ResumeRefusal, SecurityMode, Text, Version, VersionRange, parse_message};
 pub use places::{Place, Places, SessionLimit, SessionLimits};
 pub use resumption::{Resumable, ResumableSessions, ResumeTicket, ResumedConnection};
-pub use unix_sockets::{UnixClosing, UnixSocket, UnixSockets};
+pub use share_with::ShareWith;
+pub use unix_sockets::{UnixClosing, UnixSettings, UnixSocket, UnixSockets};
 pub use verbs::{PairRequest, VerbsDevices, VerbsPair};

@@ -13,7 +13,8 @@ use crate::io::DeviceThread;
 use crate::message::{Hello, HostTags, Offer, SecurityMode, Text, VersionRange};
 use crate::places::{Places, SessionLimits};
 use crate::resumption::ResumableSessions;
-use crate::unix_sockets::UnixClosing;
+use crate::share_with::ShareWith;
+use crate::unix_sockets::UnixSettings;
 use crate::verbs::VerbsDevices;
 
 /// This node as it presents itself to peers.
@@ -47,8 +48,8 @@ pub struct Local {
     /// The thread on which the node uses them, which clones share.
     pub device_thread: DeviceThread,
 
-    /// Closes Unix sockets that a peer has put something into. Default: [`UnixClosing::default`].
-    pub unix_closing: UnixClosing,
+    /// The way in which the node meets others to share memory. Default: [`UnixSettings::default`].
+    pub unix: UnixSettings,
     /// Wish for payload checksums. Default: [`Integrity::Auto`].
     pub integrity: Integrity,
 
@@ -100,7 +101,7 @@ impl Local {
             is_shm_denied: false,
             verbs_devices: None,
             device_thread: DeviceThread::default(),
-            unix_closing: UnixClosing::default(),
+            unix: UnixSettings::default(),
             integrity: Integrity::Auto,
             limits: Limits::default(),
             places: Places::new(SessionLimits::default()),
@@ -144,6 +145,8 @@ impl Local {
             FabricOffer::new(FabricKind::Verbs, self.verbs),
         ];
         fabrics[0].is_denied = self.is_shm_denied;
+        fabrics[0].crosses_users = *self.unix.share_with != ShareWith::Nobody;
+        fabrics[0].has_directory = self.unix.directory.is_some();
         fabrics.retain(|fabric| !self.absent.contains(&fabric.kind));
         Offer {
             identity: self.identity,

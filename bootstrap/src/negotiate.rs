@@ -28,8 +28,8 @@ pub fn version(a: VersionRange, b: VersionRange) -> Option<Version> {
 /// 1. A fabric that an end requires, if it can be had. Two different requirements, or one that
 ///    cannot be met, are an error.
 /// 2. A fabric that an end prefers and that can be had, the fastest first.
-/// 3. shm on the same host under the same user, where the connection stays within one network
-///    namespace; verbs with RDMA hardware at both ends; else tcp. A
+/// 3. shm on the same host under the same user, or where both ends share memory with others, if the
+///    connection stays within one network namespace or both ends have a directory; verbs with RDMA hardware at both ends; else tcp. A
 ///    software RDMA device is slower than the kernel's tcp, so it is taken only by rules 1 and 2.
 ///
 /// `ruled_out` are the fabrics that were tried already, with what happened.
@@ -73,7 +73,13 @@ pub fn fabric(
     // wishes.
     let chosen = |fabric, why| Ok(Chosen::new(fabric, &format!("{why}{unmet}")));
     match possible.first() {
-        Some(FabricKind::Shm) => chosen(FabricKind::Shm, "same host, same user"),
+        Some(FabricKind::Shm) if dialer.is_of_user(acceptor) => {
+            chosen(FabricKind::Shm, "same host, same user")
+        }
+        Some(FabricKind::Shm) => chosen(
+            FabricKind::Shm,
+            "same host, and both nodes share memory with other users",
+        ),
         Some(FabricKind::Verbs) => chosen(FabricKind::Verbs, "RDMA hardware on both nodes"),
         Some(FabricKind::Tcp) => Ok(Chosen::new(FabricKind::Tcp, &obstacles.join("; "))),
         None => Err(FabricConflict::Nothing {
@@ -320,28 +326,57 @@ impl Meeting<'_> {
         if !dialer.same_boot(acceptor) {
             return Some("the nodes run on different hosts".to_string());
         }
-        if let Some((end, _)) = self
-            .ends()
-            .into_iter()
-            .find(|(_, offer)| offer.host.network == UNKNOWN)
+        if !dialer.same_network(acceptor)
+            && let Some(apart) = self.namespaces_obstacle()
         {
-            return Some(format!("the connection {LEAVES} the {end}"));
-        }
-        if !dialer.same_network(acceptor) {
-            return Some("the nodes are in different network namespaces".to_string());
+            return Some(apart);
         }
         for (end, offer) in self.ends() {
             if offer.fabric(FabricKind::Shm)?.is_denied {
                 return Some(format!("the kernel or sandbox of the {end} {DENIED}"));
             }
-            if offer.host.user == UNKNOWN {
-                return Some(format!("the {end} {UNMAPPED}"));
-            }
         }
-        if dialer.user != acceptor.user {
-            return Some("the nodes run as different users".to_string());
+        self.users_obstacle()
+    }
+
+    /// Returns the obstacle to sharing memory that the network namespaces of the two nodes are, unless
+    /// they can meet in a directory.
+    fn namespaces_obstacle(&self) -> Option<String> {
+        let lacks_directory = |(_, offer): &(Party, &Offer)| {
+            let shm = offer.fabric(FabricKind::Shm);
+            shm.is_none_or(|shm| !shm.has_directory)
+        };
+        let (without, _) = self.ends().into_iter().find(lacks_directory)?;
+        let mut ends = self.ends().into_iter();
+        let why = match ends.find(|(_, offer)| offer.host.network == UNKNOWN) {
+            Some((end, _)) => format!("the connection {LEAVES} the {end}"),
+            None => "the nodes are in different network namespaces".to_string(),
+        };
+        Some(format!(
+            "{why}, and the {without} has no shared_memory_directory"
+        ))
+    }
+
+    /// Returns the obstacle to sharing memory that the users of the two nodes are, if they are one.
+    /// Whether each end allows the other's user, it finds out itself, by the kernel's word.
+    fn users_obstacle(&self) -> Option<String> {
+        if self.dialer.is_of_user(self.acceptor) {
+            return None;
         }
-        None
+        let mut ends = self.ends().into_iter();
+        let (keeps_apart, _) = ends.find(|(_, offer)| {
+            let shm = offer.fabric(FabricKind::Shm);
+            shm.is_none_or(|shm| !shm.crosses_users)
+        })?;
+        let mut ends = self.ends().into_iter();
+        let unmapped = ends.find(|(_, offer)| offer.host.user == UNKNOWN);
+        let why = match unmapped {
+            Some((end, _)) => format!("the {end} {UNMAPPED}"),
+            None => "the nodes run as different users".to_string(),
+        };
+        Some(format!(
+            "{why}, and the {keeps_apart} shares memory with no other (share_memory_with)"
+        ))
     }
 
     fn verbs_obstacle(&self) -> Option<String> {

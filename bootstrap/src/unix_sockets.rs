@@ -2,6 +2,10 @@
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::share_with::ShareWith;
 
 /// How a node closes its Unix sockets.
 ///
@@ -15,6 +19,18 @@ pub struct UnixClosing {
     /// Returns true if so many sockets wait to be closed that there should be no more. Then the
     /// ends choose another fabric than shared memory.
     pub is_held_up: fn() -> bool,
+}
+
+/// The way in which a node meets others at Unix sockets, to share memory.
+#[derive(Clone, Debug, Default)]
+pub struct UnixSettings {
+    /// The other users with whose processes the node shares memory. Default: [`ShareWith::Nobody`].
+    pub share_with: Arc<ShareWith>,
+    /// The directory in which it meets nodes of other network namespaces. Default: none, and then it
+    /// shares no memory with them.
+    pub directory: Option<Arc<Path>>,
+    /// Closes Unix sockets that a peer has put something into. Default: [`UnixClosing::default`].
+    pub closing: UnixClosing,
 }
 
 /// A Unix socket of this node's, closed by its [`UnixClosing`].
@@ -33,6 +49,8 @@ pub struct UnixSockets {
     pub control: UnixSocket,
     /// Wakes the peer; carries nothing else.
     pub bells: UnixSocket,
+    /// True if the peer's process runs as this process's user, by the kernel's word.
+    pub is_same_user: bool,
 }
 
 impl UnixClosing {

@@ -236,7 +236,7 @@ impl HandMade {
 fn strangers_at_the_unix_socket_are_kept_out_and_keep_nobody_out() {
     let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), node(2)).unwrap();
     let mut dialer = HandMade::connected_to(&acceptor);
-    let DialerEvent::ConnectUnix { name, token } = dialer.next_event(&mut acceptor) else {
+    let DialerEvent::ConnectUnix { name, token, .. } = dialer.next_event(&mut acceptor) else {
         panic!("not sent to the Unix socket");
     };
     let visit = |says: &[u8]| {
@@ -312,7 +312,7 @@ fn a_turn_takes_few_strangers_at_the_unix_socket() {
 fn descriptors_from_strangers_are_closed_off_the_handshake_thread() {
     static LEFT: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
     let mut local = node(2);
-    local.unix_closing = UnixClosing {
+    local.unix.closing = UnixClosing {
         close: |socket| LEFT.lock().unwrap().push(socket),
         is_held_up: || false,
     };

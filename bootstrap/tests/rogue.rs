@@ -93,7 +93,7 @@ fn a_listener_on_another_host_sends_a_dialer_to_no_socket_and_learns_nothing() {
     let dialed = dial(&address.to_string(), &node(1), LONG).unwrap();
     assert_eq!(dialed.fabric, FabricKind::Tcp);
     let why = "tcp: not shm: the connection has an address that is not of the network namespace of \
-               the connecting node; ";
+               the connecting node, and the connecting node has no shared_memory_directory; ";
     assert!(dialed.reason.starts_with(why), "{}", dialed.reason);
     let (heard, _stream) = rogue.join().unwrap();
     let contains = |part: &[u8]| heard.windows(part.len()).any(|window| window == part);

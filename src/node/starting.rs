@@ -8,7 +8,7 @@ use std::{
 
 use ibex_base::fork;
 use ibex_bootstrap::{
-    Acceptor, Dialer, Local, NodeIdentity, Places, SessionLimits, Text, UnixClosing,
+    Acceptor, Dialer, Local, NodeIdentity, Places, SessionLimits, Text, UnixClosing, UnixSettings,
 };
 use ibex_transport::{
     runtime::{Runtime, RuntimeConfig},
@@ -74,10 +74,20 @@ impl Node {
         {
             local.verbs_devices = Some(devices.clone());
         }
-        local.unix_closing = UnixClosing {
-            close: shared_memory::close_unix,
-            is_held_up: shared_memory::is_held_up,
+        local.unix = UnixSettings {
+            share_with: Arc::new(settings.share_memory_with.clone()),
+            directory: settings.shared_memory_directory.as_deref().map(Arc::from),
+            closing: UnixClosing {
+                close: shared_memory::close_unix,
+                is_held_up: shared_memory::is_held_up,
+            },
         };
+        if let Some(directory) = &settings.shared_memory_directory
+            && let Err(error) = ibex_bootstrap::sweep(directory)
+        {
+            let directory = directory.display();
+            tracing::warn!(%directory, %error, "the shared_memory_directory cannot be read");
+        }
         local.handshake_timeout = settings.time.handshake_timeout;
         local.limits.channels = settings.limits.max_channels;
         local.places = Places::new(SessionLimits {

@@ -1,10 +1,10 @@
 //! The rows of a node's settings.
 #![forbid(unsafe_code)]
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use ibex_base::Escaped;
-use ibex_bootstrap::{Integrity, Policy};
+use ibex_bootstrap::{Integrity, Policy, ShareWith};
 use ibex_transport::{node::Wait, runtime::Driver, session::MOST_ENGINES};
 
 use super::{Listen, NodeBuilder};
@@ -88,6 +88,34 @@ settings! {
     /// what every fabric covers in any case, and how the settings of two nodes combine.
     /// [`Peer::payload_checksums`](crate::Peer::payload_checksums) returns the outcome.
     pub fn integrity(integrity: Integrity);
+
+    /// Shares memory also with processes of other users of this host.
+    #[default("[`ShareWith::Nobody`]")]
+    ///
+    /// Both nodes have to allow the other's user, whom the kernel names to them; else their sessions
+    /// take TCP, and [`Peer::fabric_reason`](crate::Peer::fabric_reason) says so. It helps between
+    /// services with users of their own, and between containers of one Kubernetes pod.
+    ///
+    /// A process of another user can spoil its own messages, and cannot touch others. Each of its
+    /// messages is copied before anyone reads it, and a long one takes memory for the copy. It reads
+    /// the memory of its own channels and nothing else. [`shared_memory`](crate::shared_memory) says
+    /// how memory is shared.
+    pub fn share_memory_with(share_memory_with: ShareWith);
+
+    /// Shares memory also with nodes in other network namespaces, which it meets at Unix sockets in
+    /// this directory.
+    #[default("none")]
+    ///
+    /// Both nodes need a setting for the same directory, such as a volume that two containers mount;
+    /// the paths may differ. It has to be on a file system of the host itself, and the processes have
+    /// to be allowed to make files there. A socket is there while two nodes meet, and no memory is.
+    ///
+    /// If the nodes cannot meet there, their sessions take another fabric, and
+    /// [`Peer::fabric_reason`](crate::Peer::fabric_reason) says why.
+    pub fn shared_memory_directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.settings.shared_memory_directory = Some(directory.into());
+        self
+    }
 
     /// Sets the node's identity, 16 bytes that peers see.
     #[default("random")]

@@ -381,7 +381,7 @@ const SUITE: &str = "--test conformance -- --skip /fake/";
 const CONFORMANCE: &[&str] = &[
     "--test damage --test first_bytes --test memory_limit --test short_sessions",
     "--test descriptors --test dropped_connects --test io_threads --test io_threads_rdma --test io_threads_spanning",
-    "--test black_hole --test fan_in --test hostile_shm --test log_sender --test recorded_peers \
+    "--test black_hole --test fan_in --test hostile_shm --test log_sender --test one_host --test recorded_peers \
      --test regions --test resuming --test rolling_upgrade --test sandboxed --test select --test service_life --test tasks",
 ];
 

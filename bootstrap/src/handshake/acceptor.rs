@@ -49,13 +49,15 @@ pub struct AcceptorPart {
 /// An event that an acceptor's driver has to act on.
 #[derive(Debug)]
 pub enum AcceptorEvent {
-    /// Listen on a `SOCK_SEQPACKET` socket of this abstract name and report to
+    /// Listen on a `SOCK_SEQPACKET` socket of this name and report to
     /// [`handle_listening`](AcceptorHandshake::handle_listening); then show to
     /// [`handle_token`](AcceptorHandshake::handle_token) what connections of
-    /// this user present.
+    /// allowed users present.
     ListenUnix {
-        /// The name, without the leading zero byte.
+        /// The name.
         name: Vec<u8>,
+        /// True if it is in the node's directory, false if it is abstract.
+        in_directory: bool,
     },
     /// The dialer chose another fabric: close whatever `ListenUnix` opened.
     CloseUnix,
@@ -384,7 +386,9 @@ impl AcceptorPart {
         match choice.fabric {
             FabricKind::Shm => {
                 let name = ShmEndpoint::name(&self.entropy.token);
-                self.deferred.push_back(AcceptorEvent::ListenUnix { name });
+                let in_directory = self.ours.meets_in_directory(&terms.theirs);
+                self.deferred
+                    .push_back(AcceptorEvent::ListenUnix { name, in_directory });
                 self.state = State::AwaitListening(terms, choice);
             }
             FabricKind::Tcp => {

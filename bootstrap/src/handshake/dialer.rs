@@ -36,12 +36,14 @@ pub struct DialerPart {
 /// An event that a dialer's driver has to act on.
 #[derive(Debug)]
 pub enum DialerEvent {
-    /// Connect a `SOCK_SEQPACKET` socket to this abstract name, present the
+    /// Connect a `SOCK_SEQPACKET` socket to this name, present the
     /// token, wait for the answer, and report to
     /// [`handle_unix`](DialerHandshake::handle_unix).
     ConnectUnix {
-        /// The name, without the leading zero byte.
+        /// The name.
         name: Vec<u8>,
+        /// True if it is in the node's directory, false if it is abstract.
+        in_directory: bool,
         /// The token to present there.
         token: Secret,
     },
@@ -375,6 +377,7 @@ impl DialerPart {
             Endpoint::Shm(endpoint) => {
                 self.deferred.push_back(DialerEvent::ConnectUnix {
                     name: ShmEndpoint::name(&endpoint.token),
+                    in_directory: self.ours.meets_in_directory(&terms.theirs),
                     token: endpoint.token,
                 });
                 self.state = State::AwaitUnix(terms);

@@ -88,7 +88,7 @@ fn no_end_shares_memory_over_a_connection_that_leads_away() {
         assert_eq!(agreement.fabric, FabricKind::Tcp);
         let why = format!(
             "tcp: not shm: the connection has an address that is not of the network namespace of \
-             the {who}; "
+             the {who}, and the "
         );
         assert!(agreement.reason.starts_with(&why), "{}", agreement.reason);
     }

@@ -285,7 +285,7 @@ impl Meeting {
     pub(super) fn attend_dialer(&mut self) {
         while let Some(event) = self.dialer.poll_event() {
             match event {
-                DialerEvent::ConnectUnix { name, token } => {
+                DialerEvent::ConnectUnix { name, token, .. } => {
                     assert!(name.starts_with(b"ibex-"));
                     let outcome = match self.unix {
                         Unix::Joins => {

@@ -376,9 +376,8 @@ impl Acceptor {
         let host = HostHint::read(&stream)?;
         let machine = AcceptorHandshake::new(&self.local, host, entropy, now, deadline);
         let watch = self.epoll.watch(key);
-        let closing = self.local.unix_closing;
-        self.pending
-            .insert(key, Pending::new(machine, stream, address, closing, watch)?);
+        let pending = Pending::new(machine, stream, address, &self.local, watch)?;
+        self.pending.insert(key, pending);
         // The newcomer's Hello is usually here already.
         self.advance(key, now);
         Ok(())

@@ -40,34 +40,45 @@ impl HostHint {
 /// Returns this process's effective user; [`HostHint::NO_USER`] where its user namespace may not map
 /// that user.
 pub(super) fn user() -> u32 {
-    let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid");
-    let map = fs::read_to_string("/proc/self/uid_map");
-    let shown = rustix::process::geteuid().as_raw();
-    user_of(shown, overflow.as_deref().ok(), map.as_deref().ok())
+    mapped_user(rustix::process::geteuid().as_raw()).unwrap_or(HostHint::NO_USER)
 }
 
-/// Returns the user that the kernel shows as number `shown`.
+/// Returns the user that the kernel shows to this process as number `shown`; `None` where that may
+/// be a user that its user namespace does not map.
+pub(super) fn mapped_user(shown: u32) -> Option<u32> {
+    let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid");
+    let map = fs::read_to_string("/proc/self/uid_map");
+    mapped(shown, overflow.as_deref().ok(), map.as_deref().ok())
+}
+
+/// Returns the group that the kernel shows to this process as number `shown`; `None` where that may
+/// be a group that its user namespace does not map.
+pub(super) fn mapped_group(shown: u32) -> Option<u32> {
+    let overflow = fs::read_to_string("/proc/sys/kernel/overflowgid");
+    let map = fs::read_to_string("/proc/self/gid_map");
+    mapped(shown, overflow.as_deref().ok(), map.as_deref().ok())
+}
+
+/// Returns the user or group that the kernel shows as number `shown`.
 ///
 /// It shows each user that the process's user namespace does not map as the overflow uid, which may
 /// also be the number of a user, usually `nobody`. Only where the namespace maps every number is it
 /// sure to be that user. See
 /// [user_namespaces(7)](https://man7.org/linux/man-pages/man7/user_namespaces.7.html), "Unmapped
 /// user and group IDs".
-fn user_of(shown: u32, overflow: Option<&str>, map: Option<&str>) -> u32 {
+fn mapped(shown: u32, overflow: Option<&str>, map: Option<&str>) -> Option<u32> {
     let overflow = overflow.and_then(|text| text.trim().parse().ok());
     let maps_all = || {
         let fields = map.unwrap_or_default().split_whitespace();
         fields.eq(["0", "0", "4294967295"])
     };
-    match shown == overflow.unwrap_or(OVERFLOW_UID) && !maps_all() {
-        true => HostHint::NO_USER,
-        false => shown,
-    }
+    let is_overflow = shown == overflow.unwrap_or(OVERFLOW_ID);
+    (!is_overflow || maps_all()).then_some(shown)
 }
 
-/// The overflow uid of a kernel that does not tell another: `DEFAULT_OVERFLOWUID` of
+/// The overflow uid and gid of a kernel that does not tell another: `DEFAULT_OVERFLOWUID` of
 /// include/linux/highuid.h.
-const OVERFLOW_UID: u32 = 65534;
+const OVERFLOW_ID: u32 = 65534;
 
 /// Returns whether descriptors or memory have run out. Either may be there again in a moment.
 pub(super) fn is_shortage(error: &io::Error) -> bool {
@@ -155,19 +166,16 @@ mod tests {
     #[test]
     fn the_overflow_uid_is_a_user_only_where_every_user_is_mapped() {
         let (all, some) = ("         0          0 4294967295\n", "0 100000 65536\n");
-        assert_eq!(user_of(1000, Some("65534\n"), Some(some)), 1000);
-        assert_eq!(user_of(1000, None, None), 1000);
-        assert_eq!(user_of(65534, Some("65534\n"), Some(all)), 65534);
+        assert_eq!(mapped(1000, Some("65534\n"), Some(some)), Some(1000));
+        assert_eq!(mapped(1000, None, None), Some(1000));
+        assert_eq!(mapped(65534, Some("65534\n"), Some(all)), Some(65534));
         for map in [None, Some(""), Some(some), Some("0 0 1\n1 1 4294967294\n")] {
             for overflow in [None, Some("65534\n"), Some("no number")] {
-                assert_eq!(user_of(65534, overflow, map), HostHint::NO_USER, "{map:?}");
+                assert_eq!(mapped(65534, overflow, map), None, "{map:?}");
             }
         }
-        assert_eq!(
-            user_of(65533, Some("65533\n"), Some(some)),
-            HostHint::NO_USER
-        );
-        assert_eq!(user_of(65534, Some("65533\n"), Some(some)), 65534);
+        assert_eq!(mapped(65533, Some("65533\n"), Some(some)), None);
+        assert_eq!(mapped(65534, Some("65533\n"), Some(some)), Some(65534));
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod host;
 mod pending;
 mod reserve;
 mod resolver;
+mod socket_name;
 mod talk;
 mod tcp;
 mod unix;
@@ -31,6 +32,7 @@ pub use blocking::{dial, resume};
 pub use device_jobs::DeviceThread;
 pub use dial_desk::{DialDesk, DialRequest, Dialing, ResumeRequest};
 pub use dialer::{DialOutcome, Dialer};
+pub use socket_name::sweep;
 pub use unix::user_of_peer;
 
 /// Returns the time `duration` after `now`, at most a century, since the clock cannot express every

@@ -12,6 +12,7 @@ use super::device_jobs::{DeviceJob, DeviceOutcome};
 use super::epoll_set::EpollEntry;
 use super::handshake_connection::HandshakeConnection;
 use super::reserve::{self, Reserve};
+use super::socket_name::{SocketName, UnixListener};
 use super::tcp;
 use super::unix::{self, Datagram, SocketPurpose, UnixPair, UnixPeer};
 use crate::error::{HandshakeError, Problem};
@@ -21,9 +22,10 @@ use crate::handshake::{
     ResumedSession,
 };
 use crate::identity::Secret;
+use crate::local::Local;
 use crate::negotiate::Party;
 use crate::resumption::ResumedConnection;
-use crate::unix_sockets::{UnixClosing, UnixSocket};
+use crate::unix_sockets::UnixSettings;
 use crate::verbs::{PairRequest, VerbsPair};
 
 /// A handshake and the sockets that it runs on, each in the acceptor's epoll set under the same
@@ -36,8 +38,8 @@ pub(super) struct Pending {
     began: Instant,
 
     // Unix.
-    closing: UnixClosing,
-    listener: Option<UnixSocket>,
+    unix: UnixSettings,
+    listener: Option<UnixListener>,
     /// Connections that have presented nothing yet, oldest first.
     visitors: VecDeque<UnixPeer>,
     /// The connection with the token that will carry the bells, until the other connection comes.
@@ -72,7 +74,7 @@ impl Pending {
         machine: AcceptorHandshake,
         stream: TcpStream,
         address: SocketAddr,
-        closing: UnixClosing,
+        local: &Local,
         watch: EpollEntry<'_>,
     ) -> io::Result<Pending> {
         let own_address = tcp::own_address(&stream)?;
@@ -81,7 +83,7 @@ impl Pending {
             connection: HandshakeConnection::new(machine, stream),
             address,
             began: Instant::now(),
-            closing,
+            unix: local.unix.clone(),
             listener: None,
             visitors: VecDeque::new(),
             bells: None,
@@ -221,7 +223,7 @@ impl Pending {
         };
         self.reserve = Reserve::default();
         for _ in 0..VISITS_PER_TURN {
-            let visitor = match unix::accept(listener, self.closing) {
+            let visitor = match unix::accept(listener, &self.unix) {
                 Some(Ok(visitor)) => visitor,
                 Some(Err(why)) => {
                     tracing::debug!(%why, "a connection to the Unix socket was closed");
@@ -281,7 +283,7 @@ impl Pending {
     fn act(&mut self, watch: EpollEntry<'_>) -> HandshakeProgress {
         while let Some(event) = self.connection.machine.poll_event() {
             match event {
-                AcceptorEvent::ListenUnix { name } => {
+                AcceptorEvent::ListenUnix { name, in_directory } => {
                     // The socket that listens takes the place of one that stays free.
                     match Reserve::keep(reserve::OF_SESSION, reserve::FOR_CHANNELS) {
                         Ok(reserve) => self.reserve = reserve,
@@ -290,7 +292,10 @@ impl Pending {
                             continue;
                         }
                     }
-                    let outcome = self.listen_unix(&name, watch);
+                    let name = SocketName::of(&name, in_directory, &self.unix);
+                    let outcome = name
+                        .map_err(io::Error::other)
+                        .and_then(|name| self.listen_unix(name, watch));
                     self.connection.machine.handle_listening(
                         outcome.map_err(|error| format!("its Unix socket failed ({error})")),
                     );
@@ -331,8 +336,8 @@ impl Pending {
         HandshakeProgress::Waiting
     }
 
-    fn listen_unix(&mut self, name: &[u8], watch: EpollEntry<'_>) -> io::Result<()> {
-        let listener = unix::listen_at(name, self.closing)?;
+    fn listen_unix(&mut self, name: SocketName, watch: EpollEntry<'_>) -> io::Result<()> {
+        let listener = unix::listen_at(name, &self.unix)?;
         watch.add(&listener, EventFlags::IN)?;
         self.listener = Some(listener);
         Ok(())
@@ -380,5 +385,5 @@ pub(super) fn draw_entropy() -> io::Result<AcceptorEntropy> {
 /// of a dialer. The socket stays ready while there are more.
 const VISITS_PER_TURN: usize = 2;
 
-/// The most connections of this user at the Unix socket that have presented no token yet.
+/// The most connections of allowed users at the Unix socket that have presented no token yet.
 const MAX_VISITORS: usize = 4;

@@ -10,6 +10,7 @@ use super::device_jobs::DeviceJob;
 use super::epoll_set::EpollEntry;
 use super::handshake_connection::HandshakeConnection;
 use super::reserve::{self, Reserve};
+use super::socket_name::SocketName;
 use super::unix::{UnixPair, UnixPeer};
 use crate::error::HandshakeError;
 use crate::established::Sockets;
@@ -52,7 +53,11 @@ pub(super) enum AnyConnection {
 
 /// An event of either machine.
 pub(super) enum HandshakeEvent {
-    ConnectUnix { name: Vec<u8>, token: Secret },
+    ConnectUnix {
+        name: Vec<u8>,
+        in_directory: bool,
+        token: Secret,
+    },
     FindDevice,
     PreparePair,
     ConnectPair(Box<VerbsEndpoint>),
@@ -148,12 +153,18 @@ impl Talk {
     ) -> Option<HandshakeEvent> {
         while let Some(event) = self.connection.poll_event() {
             match event {
-                HandshakeEvent::ConnectUnix { name, token } => {
+                HandshakeEvent::ConnectUnix {
+                    name,
+                    in_directory,
+                    token,
+                } => {
                     if let Err(limit) = Reserve::keep(reserve::OF_SESSION, reserve::FOR_CHANNELS) {
                         self.connection.handle_shortage(limit);
                         continue;
                     }
-                    let connected = UnixPair::connect(&name, &token, local.unix_closing);
+                    let name = SocketName::of(&name, in_directory, &local.unix);
+                    let connected =
+                        name.and_then(|name| UnixPair::connect(&name, &token, &local.unix));
                     let watched = connected.and_then(|unix| {
                         let watched = watch.add(&unix.control, EventFlags::IN);
                         watched.map_err(|error| format!("its Unix socket failed ({error})"))?;
@@ -238,7 +249,15 @@ impl Talk {
 impl From<DialerEvent> for HandshakeEvent {
     fn from(event: DialerEvent) -> HandshakeEvent {
         match event {
-            DialerEvent::ConnectUnix { name, token } => HandshakeEvent::ConnectUnix { name, token },
+            DialerEvent::ConnectUnix {
+                name,
+                in_directory,
+                token,
+            } => HandshakeEvent::ConnectUnix {
+                name,
+                in_directory,
+                token,
+            },
             DialerEvent::FindDevice => HandshakeEvent::FindDevice,
             DialerEvent::PreparePair => HandshakeEvent::PreparePair,
             DialerEvent::ConnectPair(theirs) => HandshakeEvent::ConnectPair(theirs),

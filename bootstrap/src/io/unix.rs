@@ -4,8 +4,10 @@
 //! Rules:
 //!
 //! - The name is in the abstract namespace, so a kill leaves nothing behind, and a process in
-//!   another network namespace cannot reach it.
-//! - Each end asks the kernel, not the other end, which user and process it talks to.
+//!   another network namespace cannot reach it. Nodes of two network namespaces meet in a directory,
+//!   if both have one.
+//! - Each end asks the kernel, not the other end, which user and process it talks to, and goes on
+//!   with its own user and with those that [`ShareWith`] names.
 //! - The dialer connects twice: first the socket that wakes, then the one that passes descriptors.
 //!   On each it presents the token and the purpose as one datagram, and the acceptor answers
 //!   [`WELCOME`] on the latter.
@@ -22,18 +24,22 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::{Errno, IoSliceMut, retry_on_intr};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, accept_with, bind, connect, listen, recv, recvmsg, send, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, SocketFlags, SocketType,
+    accept_with, bind, connect, listen, recv, recvmsg, send, socket_with,
 };
 
 use super::host;
+use super::socket_name::{SocketName, UnixListener};
 use crate::identity::{HostHint, Secret};
 use crate::negotiate::UNMAPPED;
-use crate::unix_sockets::{UnixClosing, UnixSocket, UnixSockets};
+use crate::share_with::ShareWith;
+use crate::unix_sockets::{UnixSettings, UnixSocket, UnixSockets};
 
-/// An end of a connected Unix socket whose peer runs as the same user.
+/// An end of a connected Unix socket whose peer runs as a user with whom this node shares memory.
 pub(super) struct UnixPeer {
     socket: UnixSocket,
+    /// The peer runs as this process's user.
+    is_same_user: bool,
     /// The process at the other end; `None` if this pid namespace cannot see it.
     pid: Option<u32>,
 }
@@ -60,26 +66,27 @@ pub(super) enum Datagram {
     Closed,
 }
 
-/// A socket that listens under an abstract name.
-pub(super) fn listen_at(name: &[u8], closing: UnixClosing) -> io::Result<UnixSocket> {
-    if (closing.is_held_up)() {
+/// A socket that listens under a name.
+pub(super) fn listen_at(name: SocketName, unix: &UnixSettings) -> io::Result<UnixListener> {
+    if (unix.closing.is_held_up)() {
         return Err(io::Error::other(HELD_UP));
     }
-    let socket = closing.guard(seqpacket()?);
-    bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
-    listen(&socket, BACKLOG)?;
-    Ok(socket)
+    let socket = unix.closing.guard(seqpacket()?);
+    bind(&socket, &name.address)?;
+    let listener = name.given_to(socket, &unix.share_with)?;
+    listen(&listener, BACKLOG)?;
+    Ok(listener)
 }
 
-/// Returns the next connection, or the reason why it was closed unread: it is another user's, to
-/// whom names are visible too.
-pub(super) fn accept(
-    listener: impl AsFd,
-    closing: UnixClosing,
-) -> Option<Result<UnixPeer, String>> {
+/// Returns the next connection, or the reason why it was closed unread: it is of a user with whom
+/// this node shares no memory. Names are visible to all.
+pub(super) fn accept(listener: impl AsFd, unix: &UnixSettings) -> Option<Result<UnixPeer, String>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     match retry_on_intr(|| accept_with(&listener, flags)) {
-        Ok(socket) => Some(UnixPeer::of_this_user(closing.guard(socket))),
+        Ok(socket) => {
+            let socket = unix.closing.guard(socket);
+            Some(UnixPeer::allowed(socket, &unix.share_with))
+        }
         Err(Errno::CONNABORTED) => Some(Err("it was aborted".to_string())),
         Err(Errno::AGAIN) => None,
         Err(error) => {
@@ -113,15 +120,16 @@ impl UnixPair {
     /// Connects and presents the token. The error describes why this fabric cannot be used; it
     /// becomes part of the reason for the next choice.
     pub(super) fn connect(
-        name: &[u8],
+        name: &SocketName,
         token: &Secret,
-        closing: UnixClosing,
+        unix: &UnixSettings,
     ) -> Result<UnixPair, String> {
-        if (closing.is_held_up)() {
+        if (unix.closing.is_held_up)() {
             return Err(HELD_UP.to_string());
         }
-        let bells = UnixPeer::connect(name, token, SocketPurpose::Bells, closing)?;
-        let control = UnixPeer::connect(name, token, SocketPurpose::Control, closing)?;
+        let connect = |purpose| UnixPeer::connect(name, token, purpose, unix);
+        let bells = connect(SocketPurpose::Bells)?;
+        let control = connect(SocketPurpose::Control)?;
         Ok(UnixPair { control, bells })
     }
 
@@ -130,6 +138,7 @@ impl UnixPair {
         let sockets = UnixSockets {
             control: self.control.socket,
             bells: self.bells.socket,
+            is_same_user: self.control.is_same_user && self.bells.is_same_user,
         };
         (sockets, pid)
     }
@@ -137,25 +146,21 @@ impl UnixPair {
 
 impl UnixPeer {
     fn connect(
-        name: &[u8],
+        name: &SocketName,
         token: &Secret,
         purpose: SocketPurpose,
-        closing: UnixClosing,
+        unix: &UnixSettings,
     ) -> Result<UnixPeer, String> {
-        let address = SocketAddrUnix::new_abstract_name(name)
-            .map_err(|error| format!("the name of the Unix socket is unusable ({error})"))?;
         let socket = seqpacket()
             .map_err(|error| format!("this node cannot make a Unix socket ({error})"))?;
-        let socket = closing.guard(socket);
-        connect(&socket, &address).map_err(|error| match error {
+        let socket = unix.closing.guard(socket);
+        connect(&socket, &name.address).map_err(|error| match error {
             // The name does not exist here, though the peer listens: the peer is in another network
-            // namespace.
-            Errno::CONNREFUSED => {
-                "the peer's Unix socket is not in this network namespace".to_string()
-            }
+            // namespace, has another directory, or runs on a clone of this machine.
+            Errno::CONNREFUSED | Errno::NOENT => name.absence(),
             error => format!("the peer's Unix socket cannot be reached ({error})"),
         })?;
-        let peer = UnixPeer::of_this_user(socket)?;
+        let peer = UnixPeer::allowed(socket, &unix.share_with)?;
         let mut shown = [0; 33];
         shown[..32].copy_from_slice(token.expose());
         shown[32] = purpose.to_wire();
@@ -219,21 +224,39 @@ impl UnixPeer {
     }
 
     /// Checks the user and process at the other end.
-    fn of_this_user(socket: UnixSocket) -> Result<UnixPeer, String> {
-        let credentials = credentials(socket.as_fd())
-            .map_err(|error| format!("the user behind the Unix socket is unknown ({error})"))?;
+    fn allowed(socket: UnixSocket, share_with: &ShareWith) -> Result<UnixPeer, String> {
+        let unknown = |error| format!("the user behind the Unix socket is unknown ({error})");
+        let credentials = credentials(socket.as_fd()).map_err(unknown)?;
         let ours = host::user();
-        if ours == HostHint::NO_USER {
+        let is_same_user = ours != HostHint::NO_USER && credentials.uid == ours;
+        let is_allowed = is_same_user
+            || match share_with {
+                ShareWith::Nobody => false,
+                ShareWith::Users(users) => {
+                    host::mapped_user(credentials.uid).is_some_and(|user| users.contains(&user))
+                }
+                ShareWith::Group(group) => {
+                    host::mapped_group(*group) == Some(*group)
+                        && (credentials.gid == *group
+                            || groups(socket.as_fd()).map_err(unknown)?.contains(group))
+                }
+                ShareWith::Anyone => true,
+            };
+        if !is_allowed && ours == HostHint::NO_USER {
             return Err(format!("this node {UNMAPPED}"));
         }
-        if credentials.uid != ours {
+        if !is_allowed {
             return Err(format!(
                 "the Unix socket belongs to another user (uid {}, this node's is {ours})",
                 credentials.uid
             ));
         }
         let pid = u32::try_from(credentials.pid).ok().filter(|pid| *pid != 0);
-        Ok(UnixPeer { socket, pid })
+        Ok(UnixPeer {
+            socket,
+            is_same_user,
+            pid,
+        })
     }
 }
 
@@ -304,6 +327,40 @@ fn credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     Ok(credentials)
 }
 
+/// `SO_PEERGROUPS`: the supplementary groups of the peer as of its `connect` or `listen`, as this
+/// process's user namespace shows them.
+fn groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut groups: Vec<libc::gid_t> = vec![0; 32];
+    loop {
+        let mut length = size_of_val(&groups[..]) as libc::socklen_t;
+        // SAFETY: getsockopt(2) asks for
+        // 1. an open descriptor: `socket` is borrowed for the call;
+        // 2. a buffer that `length` bytes can be written to: that is the length of `groups`, which
+        //    is ours and borrowed mutably for the call; any bytes are valid numbers;
+        // 3. a length to read and write: `length`, likewise.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        let count = length as usize / size_of::<libc::gid_t>();
+        if result == 0 {
+            groups.truncate(count);
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        // The kernel says how many there are, if there is no room for all of them.
+        if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() {
+            return Err(error);
+        }
+        groups.resize(count, 0);
+    }
+}
+
 /// Flags of a send that neither waits nor raises a signal, whatever the state of the socket is.
 const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
@@ -321,14 +378,14 @@ const BACKLOG: i32 = 8;
 mod tests {
     use super::*;
 
-    fn name(test: &str) -> Vec<u8> {
-        format!("ibex-test-{test}-{}", std::process::id()).into_bytes()
+    fn name(test: &str) -> SocketName {
+        let name = format!("ibex-test-{test}-{}", std::process::id());
+        SocketName::of(name.as_bytes(), false, &unix()).unwrap()
     }
 
-    const CLOSING: UnixClosing = UnixClosing {
-        close: drop,
-        is_held_up: || false,
-    };
+    fn unix() -> UnixSettings {
+        UnixSettings::default()
+    }
 
     fn token() -> Secret {
         Secret::new([7; 32])
@@ -337,28 +394,28 @@ mod tests {
     #[test]
     fn a_name_that_nobody_has_is_taken_for_another_namespace() {
         let refused =
-            UnixPeer::connect(&name("nobody"), &token(), SocketPurpose::Control, CLOSING).err();
+            UnixPeer::connect(&name("nobody"), &token(), SocketPurpose::Control, &unix()).err();
         let why = "the peer's Unix socket is not in this network namespace";
         assert_eq!(refused.as_deref(), Some(why));
     }
 
     #[test]
     fn both_ends_know_the_process_at_the_other() {
-        let listener = listen_at(&name("pid"), CLOSING).unwrap();
+        let listener = listen_at(name("pid"), &unix()).unwrap();
         let dialer =
-            UnixPeer::connect(&name("pid"), &token(), SocketPurpose::Control, CLOSING).unwrap();
-        let acceptor = accept(&listener, CLOSING).unwrap().unwrap();
+            UnixPeer::connect(&name("pid"), &token(), SocketPurpose::Control, &unix()).unwrap();
+        let acceptor = accept(&listener, &unix()).unwrap().unwrap();
         assert_eq!(dialer.pid, Some(std::process::id()));
         assert_eq!(acceptor.pid, Some(std::process::id()));
     }
 
     #[test]
     fn a_token_is_one_datagram_and_its_answer_another() {
-        let listener = listen_at(&name("token"), CLOSING).unwrap();
-        assert!(accept(&listener, CLOSING).is_none());
+        let listener = listen_at(name("token"), &unix()).unwrap();
+        assert!(accept(&listener, &unix()).is_none());
         let dialer =
-            UnixPeer::connect(&name("token"), &token(), SocketPurpose::Control, CLOSING).unwrap();
-        let acceptor = accept(&listener, CLOSING).unwrap().unwrap();
+            UnixPeer::connect(&name("token"), &token(), SocketPurpose::Control, &unix()).unwrap();
+        let acceptor = accept(&listener, &unix()).unwrap().unwrap();
         let mut buffer = [0; 64];
         assert!(matches!(acceptor.receive(&mut buffer), Datagram::Bytes(33)));
         let (purpose, shown) = presented(&buffer[..33]).unwrap();
@@ -371,10 +428,10 @@ mod tests {
 
     #[test]
     fn a_socket_closed_on_the_token_is_a_refusal_by_a_process() {
-        let listener = listen_at(&name("closed"), CLOSING).unwrap();
+        let listener = listen_at(name("closed"), &unix()).unwrap();
         let dialer =
-            UnixPeer::connect(&name("closed"), &token(), SocketPurpose::Control, CLOSING).unwrap();
-        drop(accept(&listener, CLOSING));
+            UnixPeer::connect(&name("closed"), &token(), SocketPurpose::Control, &unix()).unwrap();
+        drop(accept(&listener, &unix()));
         let why = format!(
             "the peer's process {} closed its Unix socket before it accepted the token; see \
              whether it runs, and what its log says",
@@ -385,10 +442,10 @@ mod tests {
 
     #[test]
     fn a_wrong_answer_is_a_refusal() {
-        let listener = listen_at(&name("answer"), CLOSING).unwrap();
+        let listener = listen_at(name("answer"), &unix()).unwrap();
         let dialer =
-            UnixPeer::connect(&name("answer"), &token(), SocketPurpose::Control, CLOSING).unwrap();
-        let acceptor = accept(&listener, CLOSING).unwrap().unwrap();
+            UnixPeer::connect(&name("answer"), &token(), SocketPurpose::Control, &unix()).unwrap();
+        let acceptor = accept(&listener, &unix()).unwrap().unwrap();
         send(&acceptor.socket, b"no", SendFlags::NOSIGNAL).unwrap();
         let why = format!(
             "the peer's process {} answered the token with 2 bytes that are no welcome",

@@ -23,7 +23,7 @@ pub enum Endpoint {
     Verbs(VerbsEndpoint),
 }
 
-/// The abstract socket where an acceptor waits for one dialer.
+/// The socket where an acceptor waits for one dialer.
 ///
 /// The acceptor does not name the socket: its [name](ShmEndpoint::name) follows from the token. So
 /// no acceptor can send a dialer to a socket of another program.
@@ -110,7 +110,7 @@ impl Endpoint {
 }
 
 impl ShmEndpoint {
-    /// Returns the name of the `SOCK_SEQPACKET` socket in the abstract namespace, without the
+    /// Returns the name of the `SOCK_SEQPACKET` socket, in the abstract namespace without the
     /// leading zero byte: in hex, since names of sockets appear in listings that people read, the
     /// first half of a hash of the token.
     #[must_use]

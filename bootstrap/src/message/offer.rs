@@ -46,6 +46,17 @@ impl Offer {
         self.fabrics.iter().find(|offer| offer.kind == kind)
     }
 
+    /// Tells whether the sockets by which the two nodes share memory are in a directory. They are in
+    /// the network namespace of both, if that is one.
+    pub(crate) fn meets_in_directory(&self, other: &Offer) -> bool {
+        !self.host.same_network(&other.host)
+    }
+
+    /// Tells whether both nodes are known to run as one user.
+    pub(crate) fn is_of_user(&self, other: &Offer) -> bool {
+        self.host.same_user(&other.host)
+    }
+
     /// Tells whether both offers are of one run of one node.
     pub(crate) fn is_of_run(&self, other: &Offer) -> bool {
         (self.identity, self.incarnation) == (other.identity, other.incarnation)
@@ -168,10 +179,12 @@ fn parse_fabric(fields: &mut FieldReader<'_>) -> Result<Option<FabricOffer>, Mes
         }
         _ => None,
     };
-    let is_denied = kind == FabricKind::Shm && capabilities.first() == Some(&DENIED);
+    let has = |capability| kind == FabricKind::Shm && capabilities.contains(&capability);
     Ok(Some(FabricOffer {
         device,
-        is_denied,
+        is_denied: has(DENIED),
+        crosses_users: has(CROSSES_USERS),
+        has_directory: has(HAS_DIRECTORY),
         ..FabricOffer::new(kind, policy)
     }))
 }
@@ -191,16 +204,26 @@ fn write_fabric(fabric: &FabricOffer, fields: &mut FieldWriter<'_>) {
         fields.u8(u8::from(device.hardware));
         fields.string(device.name.as_bytes(), Offer::MAX_DEVICE_NAME_BYTES);
     }
-    if fabric.is_denied {
-        capabilities.push(DENIED);
-    }
+    // The first has to stay in front: older nodes look only there.
+    let own = [
+        (fabric.is_denied, DENIED),
+        (fabric.crosses_users, CROSSES_USERS),
+        (fabric.has_directory, HAS_DIRECTORY),
+    ];
+    capabilities.extend(own.iter().filter(|(has, _)| *has).map(|(_, byte)| byte));
     fields.u8(fabric.kind.to_wire());
     fields.u8(fabric.policy.to_wire());
     fields.string(&capabilities, MAX_CAPABILITY_BYTES);
 }
 
-/// The capability of a fabric that is denied to its node.
+/// The mark of a fabric that is denied to its node.
 const DENIED: u8 = 1;
+
+/// The capability of shared memory with processes of other users.
+const CROSSES_USERS: u8 = 2;
+
+/// The capability of meeting nodes of other network namespaces in a directory.
+const HAS_DIRECTORY: u8 = 3;
 
 /// Most bytes of a fabric's capabilities, as room for later versions within a bounded message: 16
 /// fabrics of 200 bytes stay below 4 KiB.

@@ -259,11 +259,15 @@ fn bytes_that_a_later_version_adds_to_a_message_are_ignored() {
 }
 
 #[test]
-fn a_fabric_that_is_denied_comes_back_as_it_was() {
-    let mut denied = offer();
+fn capabilities_of_shared_memory_come_back_as_they_were() {
+    let (mut denied, mut crossing) = (offer(), offer());
     denied.fabrics[0].is_denied = true;
-    let message = HandshakeMessage::Offer(denied);
-    assert_eq!(parse_message(&bytes_of(&message)), Ok(message));
+    crossing.fabrics[0].crosses_users = true;
+    crossing.fabrics[0].has_directory = true;
+    for offer in [denied, crossing] {
+        let message = HandshakeMessage::Offer(offer);
+        assert_eq!(parse_message(&bytes_of(&message)), Ok(message));
+    }
 }
 
 #[test]

@@ -1,13 +1,22 @@
 //! A message that was handed out: the place of its bytes, and the cell that records its release.
 
-use std::{alloc, mem, num::NonZero, ptr::NonNull, slice, sync::Mutex, thread};
+use std::{
+    alloc, mem,
+    num::NonZero,
+    ptr::NonNull,
+    slice,
+    sync::{
+        Mutex,
+        atomic::{AtomicU8, AtomicU64, Ordering},
+    },
+    thread,
+};
 
 use ibex_base::fork;
 use ibex_protocol::format::trace_context::TraceContext;
 use ibex_ring::{CellBlock, CellState};
 
-/// A received message's bytes, in the ring, the arrival block or, detached, in a buffer
-/// of its own.
+/// A received message's bytes, in the ring, in the arrival block or in a buffer of its own.
 ///
 /// Dropping it releases the space without acknowledging the message. It touches nothing
 /// of its channel but the release cell, so it may outlive channel, session and node.
@@ -20,16 +29,90 @@ pub struct RawMessage {
     /// Time of arrival, in nanoseconds since 1970; 0 if it is unknown.
     time: u64,
     units: u32,
-    /// Bits of [`DETACHED`], [`ACKNOWLEDGES`] and [`TRACED`]. Most messages have none.
+    /// Bits of [`OWNED`], [`DETACHED`], [`ACKNOWLEDGES`] and [`TRACED`]. Most messages have none.
     marks: u8,
 }
 
-/// The payload lies in a buffer that the message owns.
+/// The ring's space was given back. The message owns its payload then.
 const DETACHED: u8 = 1;
 /// Dropping the message acknowledges it.
 const ACKNOWLEDGES: u8 = 2;
 /// A trace context lies behind the payload.
 const TRACED: u8 = 4;
+/// The payload lies in a buffer that the message owns.
+const OWNED: u8 = 8;
+
+/// The payload of a message that is about to be handed out.
+#[derive(Debug)]
+pub(super) enum Payload {
+    /// It is read where it lies, at this address and of this length.
+    InPlace(NonNull<u8>, usize),
+    /// It was copied.
+    Copied(PayloadCopy),
+}
+
+/// A copy of a payload.
+#[derive(Debug)]
+pub(super) struct PayloadCopy {
+    bytes: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the buffer belongs to this value alone.
+unsafe impl Send for PayloadCopy {}
+
+impl Payload {
+    pub(super) fn length(&self) -> usize {
+        match self {
+            Self::InPlace(_, length) => *length,
+            Self::Copied(copy) => copy.length,
+        }
+    }
+}
+
+impl PayloadCopy {
+    /// Copies a payload that another process may write to meanwhile. `None` if the allocator has no
+    /// memory.
+    ///
+    /// # Safety
+    ///
+    /// `payload..payload + length` can be read during the call, and `payload` is aligned to 8 bytes.
+    pub(super) unsafe fn new(payload: NonNull<u8>, length: usize) -> Option<Self> {
+        let bytes = buffers::try_take(length)?;
+        let words = length / size_of::<u64>();
+        for index in 0..words {
+            // SAFETY:
+            // 1. In bounds of both: `index` is below the number of whole words in `length`, and
+            //    `try_take` gave room for `length` bytes.
+            // 2. Aligned: `payload` is, by the caller's promise, and buffers are to 64.
+            // 3. The source is read by atomic loads alone, because other processes may write there;
+            //    relaxed loads of a word are allowed in memory that is mapped read-only.
+            unsafe {
+                let from = payload.cast::<AtomicU64>().add(index);
+                let word = from.as_ref().load(Ordering::Relaxed);
+                bytes.cast::<u64>().add(index).write(word);
+            }
+        }
+        for index in words * size_of::<u64>()..length {
+            // SAFETY: as above, by single bytes.
+            unsafe {
+                let from = payload.cast::<AtomicU8>().add(index);
+                bytes
+                    .add(index)
+                    .write(from.as_ref().load(Ordering::Relaxed));
+            }
+        }
+        Some(Self { bytes, length })
+    }
+}
+
+impl Drop for PayloadCopy {
+    fn drop(&mut self) {
+        if !fork::is_child() {
+            buffers::give_back(self.bytes, self.length);
+        }
+    }
+}
 
 // SAFETY: the payload is immutable while the cell is held, so any thread may read it. The owner of
 // this value settles the cell, once.
@@ -58,6 +141,27 @@ impl RawMessage {
             time,
             units,
             marks: 0,
+        }
+    }
+
+    /// Returns a message with a payload of its own, for which the cell of `sequence` in `cells` is
+    /// held.
+    pub(super) fn of_copy(
+        copy: PayloadCopy,
+        cells: &'static CellBlock,
+        sequence: u64,
+        units: u32,
+        time: u64,
+    ) -> Self {
+        let copy = mem::ManuallyDrop::new(copy);
+        Self {
+            payload: copy.bytes,
+            length: copy.length,
+            cells,
+            sequence,
+            time,
+            units,
+            marks: OWNED,
         }
     }
 
@@ -96,7 +200,7 @@ impl RawMessage {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the bytes are valid and unchanged until the cell is settled (`new`), which
-        // happens when `self` is dropped. The message owns detached bytes.
+        // happens when `self` is dropped. Those that the message owns are so too.
         unsafe { slice::from_raw_parts(self.payload.as_ptr(), self.length) }
     }
 
@@ -113,7 +217,7 @@ impl RawMessage {
         NonZero::new(self.time)
     }
 
-    /// Returns whether the bytes were copied out of the ring.
+    /// Returns whether the ring's space was given back.
     #[must_use]
     pub fn is_detached(&self) -> bool {
         self.marks & DETACHED != 0
@@ -126,18 +230,21 @@ impl RawMessage {
         this.finish(CellState::Acknowledged);
     }
 
-    /// Copies the bytes into a pooled buffer and gives the ring's space back.
+    /// Copies the bytes into a pooled buffer, unless they lie in one, and gives the ring's space
+    /// back.
     pub fn detach(&mut self) {
         if self.is_detached() || fork::is_child() {
             return;
         }
-        let length = owned_length(self.marks, self.length);
-        let copy = buffers::take(length);
-        // SAFETY: `copy` has room for `length` bytes and no other owner; the source is valid
-        // (`new`), with the trace context behind it if there is one.
-        unsafe { copy.copy_from_nonoverlapping(self.payload, length) };
-        self.payload = copy;
-        self.marks |= DETACHED;
+        if self.marks & OWNED == 0 {
+            let length = owned_length(self.marks, self.length);
+            let copy = buffers::take(length);
+            // SAFETY: `copy` has room for `length` bytes and no other owner; the source is valid
+            // (`new`), with the trace context behind it if there is one.
+            unsafe { copy.copy_from_nonoverlapping(self.payload, length) };
+            self.payload = copy;
+        }
+        self.marks |= OWNED | DETACHED;
         self.cells
             .settle(self.sequence as u32, self.units, CellState::Detached);
     }
@@ -162,13 +269,13 @@ impl RawMessage {
     }
 }
 
-/// Frees the buffer of a detached message, and returns the state for the message's cell.
+/// Frees the buffer of a message that has one, and returns the state for the message's cell.
 ///
 /// The parts are passed by value: a reference would force the whole message into memory, even on
 /// the path of messages without marks.
 #[cold]
 fn finish_marked(marks: u8, payload: NonNull<u8>, length: usize, state: CellState) -> CellState {
-    if marks & DETACHED != 0 && !fork::is_child() {
+    if marks & OWNED != 0 && !fork::is_child() {
         buffers::give_back(payload, owned_length(marks, length));
     }
     match marks & ACKNOWLEDGES != 0 && !thread::panicking() {
@@ -192,7 +299,7 @@ impl Drop for RawMessage {
     }
 }
 
-/// Buffers of detached messages, 64-byte aligned, kept for the next ones.
+/// Buffers of messages that own their payloads, 64-byte aligned, kept for the next ones.
 mod buffers {
     use super::{Mutex, NonNull, alloc};
 
@@ -216,15 +323,19 @@ mod buffers {
     }
 
     pub(super) fn take(length: usize) -> NonNull<u8> {
+        try_take(length).unwrap_or_else(|| alloc::handle_alloc_error(layout(length)))
+    }
+
+    pub(super) fn try_take(length: usize) -> Option<NonNull<u8>> {
         if let Some(class) = lock().get_mut(class(length))
             && let Some(buffer) = class.pop()
         {
-            return buffer.0;
+            return Some(buffer.0);
         }
         let layout = layout(length);
         // SAFETY: the layout is not empty.
         let buffer = unsafe { alloc::alloc(layout) };
-        NonNull::new(buffer).unwrap_or_else(|| alloc::handle_alloc_error(layout))
+        NonNull::new(buffer)
     }
 
     pub(super) fn give_back(buffer: NonNull<u8>, length: usize) {

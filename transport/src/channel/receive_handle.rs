@@ -22,11 +22,13 @@ use ibex_protocol::format::{
 };
 use ibex_ring::{
     Arm, CellBlock,
+    memory::{MemoryError, MemoryUse},
     parking::{Patience, Ticket},
 };
+use rustix::io::Errno;
 
 use self::{frames::FoundRecord, memory_wait::MemoryWait, source::Source};
-use super::message::RawMessage;
+use super::message::{Payload, PayloadCopy, RawMessage};
 use crate::{
     endpoint::{
         channel_end::ChannelEnd,
@@ -76,8 +78,8 @@ pub struct ReceiveHandle {
     is_closed: bool,
 }
 
-/// Payload, length, memory and time of arrival of a large message.
-type FoundLarge = (NonNull<u8>, usize, LargeMemory, u64);
+/// Payload, memory and time of arrival of a large message.
+type FoundLarge = (Payload, LargeMemory, u64);
 
 impl ReceiveHandle {
     pub(crate) fn new(end: Arc<ReceiveEnd>) -> Self {
@@ -189,6 +191,17 @@ impl ReceiveHandle {
         size: usize,
         time: u64,
     ) -> RawMessage {
+        let (sequence, units) = self.hold(size);
+        // SAFETY: the bytes stay until the prefix passes this cell, which is held from here on. A
+        // sender of the same user does not write into a published record, messages of other users
+        // are copied (`payload`), and arrival memory belongs to this process.
+        unsafe { RawMessage::new(payload, length, self.cells, sequence, units, time) }
+    }
+
+    /// Holds the cell of the next message, whose record has this size. Returns the message's number
+    /// and the size in units of the cell.
+    #[inline(always)]
+    fn hold(&mut self, size: usize) -> (u64, u32) {
         self.handed_out += 1;
         self.handed_out_bytes += size as u64;
         let sequence = self.handed_out;
@@ -198,11 +211,48 @@ impl ReceiveHandle {
         if sequence >= self.advance_at || self.handed_out_bytes >= self.advance_at_bytes {
             self.advance();
         }
-        let units = ibex_ring::cells::size_units(size);
-        // SAFETY: the bytes stay until the prefix passes this cell, which is held from here on. A
-        // trusted sender does not write into a published record, and arrival memory belongs to this
-        // process.
-        unsafe { RawMessage::new(payload, length, self.cells, sequence, units, time) }
+        (sequence, ibex_ring::cells::size_units(size))
+    }
+
+    /// Hands out the message whose record is at the front, and moves past that record.
+    fn hand_over(
+        &mut self,
+        kind: RecordKind,
+        payload: Payload,
+        size: usize,
+        time: u64,
+    ) -> RawMessage {
+        self.source.pass(size);
+        let mut message = match payload {
+            Payload::InPlace(payload, length) => self.hand_out(payload, length, size, time),
+            Payload::Copied(copy) => {
+                let (sequence, units) = self.hold(size);
+                RawMessage::of_copy(copy, self.cells, sequence, units, time)
+            }
+        };
+        if kind.is_traced() {
+            message.take_trace_off();
+        }
+        message
+    }
+
+    /// Returns the payload that lies at this address, copied if a process of another user could
+    /// rewrite it.
+    ///
+    /// # Safety
+    ///
+    /// The bytes are those of a record, or of a large message in a segment.
+    unsafe fn payload(&self, at: NonNull<u8>, length: usize) -> Result<Payload, ChannelError> {
+        if !matches!(self.source, Source::CopiedRing(_)) {
+            return Ok(Payload::InPlace(at, length));
+        }
+        // SAFETY: such bytes are mapped as long as the end has their record, and aligned to more
+        // than 8 bytes.
+        let copy = unsafe { PayloadCopy::new(at, length) };
+        copy.map(Payload::Copied).ok_or_else(|| {
+            let error = MemoryError::new(MemoryUse::LargeMessage, length, "malloc", Errno::NOMEM);
+            self.end.failed(FailureReason::Memory(error))
+        })
     }
 
     #[cold]
@@ -278,12 +328,11 @@ impl ReceiveHandle {
             return self.poll_large(found, over);
         }
         self.check_trace(found.kind, found.length)?;
-        self.source.pass(found.size);
-        let mut message = self.hand_out(found.payload, found.length, found.size, found.time);
-        if found.kind.is_traced() {
-            message.take_trace_off();
-        }
-        Ok(Some(message))
+        // SAFETY: the source has found this record.
+        let payload = unsafe { self.payload(found.payload, found.length)? };
+        Ok(Some(
+            self.hand_over(found.kind, payload, found.size, found.time),
+        ))
     }
 
     /// Returns whether the next call has a message or the end to return.

@@ -30,8 +30,14 @@ pub enum Looks {
 /// The path of a session's data.
 #[derive(Debug)]
 pub(crate) enum SessionPath {
-    /// Rings that both processes map, and the bells by which their engines wake each other.
-    Mapped(Arc<Bells>),
+    /// Rings that both processes map.
+    Mapped {
+        /// The bells by which their engines wake each other.
+        bells: Arc<Bells>,
+        /// True if both processes run as one user. Only then a message is read where it lies,
+        /// because the other process could rewrite it at any time.
+        is_same_user: bool,
+    },
     /// Frames over the session's wire.
     Framed,
 }
@@ -39,7 +45,13 @@ pub(crate) enum SessionPath {
 impl SessionPath {
     /// Returns the path of a session with these sockets beside its connection, or without any.
     pub(crate) fn beside(unix: Option<&UnixWires>) -> Self {
-        unix.map_or(Self::Framed, |unix| Self::Mapped(unix.bells.clone()))
+        match unix {
+            Some(unix) => Self::Mapped {
+                bells: unix.bells.clone(),
+                is_same_user: unix.is_same_user,
+            },
+            None => Self::Framed,
+        }
     }
 }
 
@@ -47,7 +59,7 @@ impl SessionShared {
     /// Returns where the messages of the session travel, as far as its frames differ by that.
     pub(crate) fn data_path(&self) -> DataPath {
         match &self.path {
-            SessionPath::Mapped(_) => DataPath::Mapped,
+            SessionPath::Mapped { .. } => DataPath::Mapped,
             SessionPath::Framed => DataPath::Framed,
         }
     }
@@ -57,9 +69,19 @@ impl SessionShared {
     #[must_use]
     pub fn looks(&self) -> Looks {
         match &self.path {
-            SessionPath::Mapped(_) => Looks::Memory,
+            SessionPath::Mapped { .. } => Looks::Memory,
             SessionPath::Framed if self.frame_path.is_over_pair() => Looks::Queue,
             SessionPath::Framed => Looks::Socket,
+        }
+    }
+
+    /// Returns whether messages have to be copied before anyone reads them: they lie in memory that a
+    /// process of another user writes.
+    #[must_use]
+    pub fn copies_messages(&self) -> bool {
+        match &self.path {
+            SessionPath::Mapped { is_same_user, .. } => !is_same_user,
+            SessionPath::Framed => false,
         }
     }
 
@@ -69,7 +91,7 @@ impl SessionShared {
     #[cold]
     pub fn cut_off(&self) -> Option<Arc<Suspension>> {
         match &self.path {
-            SessionPath::Mapped(_) => None,
+            SessionPath::Mapped { .. } => None,
             SessionPath::Framed => self.no_answer(),
         }
     }
@@ -77,7 +99,7 @@ impl SessionShared {
     /// Wakes the peer's engine (shm).
     #[cold]
     pub(crate) fn ring_peer(&self) {
-        if let SessionPath::Mapped(bells) = &self.path
+        if let SessionPath::Mapped { bells, .. } = &self.path
             && bells.ring()
         {
             self.counters.bells.fetch_add(1, Ordering::Relaxed);
@@ -86,7 +108,7 @@ impl SessionShared {
 
     /// Closes the descriptors of a session that is over.
     pub(super) fn close_path(&self) {
-        if let SessionPath::Mapped(bells) = &self.path {
+        if let SessionPath::Mapped { bells, .. } = &self.path {
             bells.close();
         }
     }

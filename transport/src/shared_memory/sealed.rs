@@ -18,7 +18,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
+use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs};
 
 use ibex_ring::memory::{MemoryError, MemoryUse};
 
@@ -89,7 +89,16 @@ pub(crate) fn check_kind(fd: BorrowedFd<'_>) -> Result<(), SegmentRefused> {
             needed: SEALS.bits(),
         });
     }
-    Ok(())
+    // An access to a file of huge pages ends this process by SIGBUS where there are none left.
+    let file_system = fstatfs(fd).map_err(|errno| SegmentRefused::NotAMemoryFile {
+        source: errno.into(),
+    })?;
+    match file_system.f_type {
+        TMPFS_MAGIC => Ok(()),
+        _ => Err(SegmentRefused::NotAMemoryFile {
+            source: io::Error::other("it is of another file system than tmpfs"),
+        }),
+    }
 }
 
 /// The reason why a segment that the peer passed was not mapped.
@@ -173,6 +182,10 @@ pub enum SegmentRefused {
     Memory(#[from] MemoryError),
 }
 
+/// The kind of file system that memory files are on; see
+/// [statfs(2)](https://man7.org/linux/man-pages/man2/statfs.2.html).
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+
 /// Bytes of a huge page: a file may end within one, which is backed as a whole.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
@@ -233,6 +246,19 @@ mod tests {
         );
         let backed = check_with_holes(fd.as_fd(), BYTES as u64).unwrap();
         assert_eq!(backed, BYTES as u64 / 2);
+    }
+
+    #[test]
+    fn a_file_of_huge_pages_is_refused() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        // A kernel without huge pages makes no such file, so no peer passes one.
+        let Ok(fd) = memfd_create(c"huge", flags) else {
+            return;
+        };
+        ftruncate(&fd, HUGE_PAGE_BYTES).unwrap();
+        fcntl_add_seals(&fd, SEALS).unwrap();
+        let refused = check_with_holes(fd.as_fd(), HUGE_PAGE_BYTES).unwrap_err();
+        assert!(refused.to_string().contains("tmpfs"), "{refused}");
     }
 
     #[test]

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 
 use ibex_protocol::format::record::LargeAnnouncement;
 
-use super::{FoundLarge, FoundRecord, ReceiveHandle, Source, is_beyond_limit};
+use super::{FoundLarge, FoundRecord, ReceiveHandle, is_beyond_limit};
 use crate::session::{ChannelError, FailureReason};
 use crate::{
-    channel::message::RawMessage,
+    channel::message::{Payload, RawMessage},
     endpoint::receive_end::{HeldLarge, LargeArrival, LargeMemory, LargePlace},
     shared_memory::SegmentRefused,
 };
@@ -25,13 +25,14 @@ impl ReceiveHandle {
             self.end.advance(false);
         }
         let sequence = self.handed_out + 1;
-        let Some((payload, length, memory, time)) = self.find_large(&found, sequence)? else {
+        let Some((payload, memory, time)) = self.find_large(&found, sequence)? else {
             return if over {
                 Err(self.end.error())
             } else {
                 Ok(None)
             };
         };
+        let length = payload.length();
         self.check_trace(found.kind, length)?;
         self.end.large_messages.add(1);
         self.end.large_bytes.add(length as u64);
@@ -43,17 +44,12 @@ impl ReceiveHandle {
         // Handing this message out also gives back the released memory of earlier large messages.
         // Their sender waits for it; or the pool would get memory for the next from the kernel.
         self.advance_at_bytes = 0;
-        self.source.pass(found.size);
-        let mut message = self.hand_out(payload, length, found.size, time);
-        if found.kind.is_traced() {
-            message.take_trace_off();
-        }
-        Ok(Some(message))
+        Ok(Some(self.hand_over(found.kind, payload, found.size, time)))
     }
 
     /// Returns whether all of a message has arrived.
     pub(super) fn is_whole(&self, found: &FoundRecord, sequence: u64) -> bool {
-        let in_ring = matches!(self.source, Source::Ring(_));
+        let in_ring = self.source.ring().is_some();
         if !found.kind.is_large() || in_ring && !announces_new_segment(found) {
             return true;
         }
@@ -82,7 +78,7 @@ impl ReceiveHandle {
         found: &FoundRecord,
         sequence: u64,
     ) -> Result<Option<FoundLarge>, ChannelError> {
-        if matches!(self.source, Source::Ring(_)) {
+        if self.source.ring().is_some() {
             if found.length != LargeAnnouncement::MAX_BYTES {
                 return Err(self.refused("an announcement of a large message is malformed"));
             }
@@ -98,32 +94,29 @@ impl ReceiveHandle {
             return Ok(None);
         }
         self.map_segment()?;
-        // For a message in a segment, `map_segment` has claimed its memory. So a message that is
-        // taken out here can be handed out.
-        let Some(LargeArrival {
-            length,
-            time,
-            place,
-            ..
-        }) = self.end.large().pop_front()
-        else {
+        let in_segment = match self.end.large().front() {
+            Some(LargeArrival {
+                length,
+                place: LargePlace::Segment { slot, .. },
+                ..
+            }) => Some((*slot, *length as u64)),
+            _ => None,
+        };
+        if let Some((slot, length)) = in_segment {
+            let found = self.in_segment(slot, length)?;
+            self.end.large().pop_front();
+            return Ok(Some(found));
+        }
+        let Some(arrival) = self.end.large().pop_front() else {
             return Ok(None);
         };
-        match place {
-            LargePlace::Granted(lease) => Ok(Some((
-                lease.base(),
-                length,
-                LargeMemory::Granted(lease),
-                time,
-            ))),
-            LargePlace::Landed(block) => Ok(Some((
-                block.message(),
-                length,
-                LargeMemory::Landed(block),
-                time,
-            ))),
-            LargePlace::Segment { slot, .. } => self.in_segment(slot, length as u64).map(Some),
-        }
+        let (at, memory) = match arrival.place {
+            LargePlace::Granted(lease) => (lease.base(), LargeMemory::Granted(lease)),
+            LargePlace::Landed(block) => (block.message(), LargeMemory::Landed(block)),
+            LargePlace::Segment { .. } => unreachable!("it was looked at above"),
+        };
+        let payload = Payload::InPlace(at, arrival.length);
+        Ok(Some((payload, memory, arrival.time)))
     }
 
     fn is_first_of_large(&self, sequence: u64) -> bool {
@@ -197,12 +190,14 @@ impl ReceiveHandle {
         let segment = self.end.held().slots.of_message(slot, length);
         match segment {
             Ok(segment) => {
-                let (payload, capacity) = segment.memory();
+                let (at, capacity) = segment.memory();
                 self.memory_wait
                     .claim(capacity as u64, &self.end.session.node)
                     .map_err(|error| self.end.failed(FailureReason::Memory(error)))?;
+                // SAFETY: `of_message` has checked that the message lies in its segment.
+                let payload = unsafe { self.payload(at, length as usize)? };
                 let memory = LargeMemory::Segment(segment, self.memory_wait.take_claim());
-                Ok((payload, length as usize, memory, 0))
+                Ok((payload, memory, 0))
             }
             Err(refused) => Err(self.refused(&refused.to_string())),
         }

@@ -26,6 +26,8 @@ pub(super) enum Source {
     None,
     Frames(ArrivedFrames),
     Ring(Consumer<Mapped>),
+    /// The ring of a process of another user. Its messages are copied before anyone reads them.
+    CopiedRing(Consumer<Mapped>),
 }
 
 impl Source {
@@ -43,7 +45,7 @@ impl Source {
             // time before it waits.
             Self::Frames(frames) if frames.is_empty() => None,
             Self::Frames(_) => self.take_from_frame(),
-            Self::None => None,
+            Self::CopiedRing(_) | Self::None => None,
         }
     }
 
@@ -58,7 +60,7 @@ impl Source {
     /// Returns whether there is, or may be, a record of any kind.
     pub(super) fn may_have_record(&self) -> bool {
         match self {
-            Self::Ring(ring) => !ring.is_empty(),
+            Self::Ring(ring) | Self::CopiedRing(ring) => !ring.is_empty(),
             Self::Frames(frames) => !frames.is_empty(),
             Self::None => true,
         }
@@ -71,21 +73,25 @@ impl Source {
             Self::Frames(frames) => frames
                 .front()
                 .is_some_and(|(.., word)| RecordHeader::of_data(word).is_some()),
-            Self::None => false,
+            Self::CopiedRing(_) | Self::None => false,
         }
     }
 
     /// Returns the record at the front after checking it. The record stays there.
     pub(super) fn find(&self) -> Result<Option<FoundRecord>, MalformedHeader> {
         match self {
-            Self::Ring(ring) => Ok(ring.peek()?.map(|record| FoundRecord {
-                kind: record.kind,
-                // SAFETY: a ring's payload pointer is never null.
-                payload: unsafe { NonNull::new_unchecked(ring.payload_ptr(&record).cast_mut()) },
-                length: record.length,
-                size: record.size,
-                time: 0,
-            })),
+            Self::Ring(ring) | Self::CopiedRing(ring) => {
+                Ok(ring.peek()?.map(|record| FoundRecord {
+                    kind: record.kind,
+                    // SAFETY: a ring's payload pointer is never null.
+                    payload: unsafe {
+                        NonNull::new_unchecked(ring.payload_ptr(&record).cast_mut())
+                    },
+                    length: record.length,
+                    size: record.size,
+                    time: 0,
+                }))
+            }
             Self::Frames(frames) => Ok(frames.find()),
             Self::None => Ok(None),
         }
@@ -94,13 +100,22 @@ impl Source {
     /// Moves past the record that is about to be handed out.
     pub(super) fn pass(&mut self, size: usize) {
         match self {
-            Self::Ring(ring) => ring.advance_by(size, 1),
+            Self::Ring(ring) | Self::CopiedRing(ring) => ring.advance_by(size, 1),
             Self::Frames(frames) => frames.pass(size),
             Self::None => {}
         }
     }
 
-    /// Returns the source that continues in a new ring after the last record of this one.
+    /// Returns the ring, if the source is one.
+    pub(super) fn ring(&self) -> Option<&Consumer<Mapped>> {
+        match self {
+            Self::Ring(ring) | Self::CopiedRing(ring) => Some(ring),
+            Self::Frames(_) | Self::None => None,
+        }
+    }
+
+    /// Returns the source that continues in a new ring after the last record of this one. `copies`
+    /// says that messages are copied before anyone reads them.
     ///
     /// # Safety
     /// The memory is a double mapping of a ring with this capacity, and stays mapped for as long as
@@ -109,14 +124,19 @@ impl Source {
         &self,
         (base, capacity): (NonNull<u8>, usize),
         alignment: usize,
+        copies: bool,
     ) -> Self {
         // SAFETY: the caller promises what this requires.
         let mapped = unsafe { Mapped::new(base, capacity) };
         let layout = Layout::in_lines(alignment);
-        Self::Ring(match self {
-            Self::Ring(before) => Consumer::resume(mapped, layout, before.read()),
-            _ => Consumer::new(mapped, layout),
-        })
+        let ring = match self.ring() {
+            Some(before) => Consumer::resume(mapped, layout, before.read()),
+            None => Consumer::new(mapped, layout),
+        };
+        match copies {
+            true => Self::CopiedRing(ring),
+            false => Self::Ring(ring),
+        }
     }
 }
 
@@ -188,8 +208,9 @@ impl ReceiveHandle {
         alignment: usize,
     ) -> Result<Source, SegmentRefused> {
         let ring = RingSegment::accept(fd.as_fd(), capacity)?;
+        let copies = self.end.session.copies_messages();
         // SAFETY: this is a double mapping, which `held` keeps until the last guard is gone.
-        let source = unsafe { self.source.continued_in(ring.memory(), alignment) };
+        let source = unsafe { self.source.continued_in(ring.memory(), alignment, copies) };
         // The former ring is unmapped: no guard holds a message in it.
         self.end.held().ring = Some(ring);
         Ok(source)

@@ -9,7 +9,7 @@ use std::{
 use ibex_base::fork;
 use ibex_ring::parking::{Condition, Patience, TimedOut};
 
-use super::{CoarseTime, ReceiveHandle, Source};
+use super::{CoarseTime, ReceiveHandle};
 use crate::session::{ChannelError, FailureReason};
 use crate::{channel::message::RawMessage, endpoint::receive_end::WaitsForCell, session::Counts};
 
@@ -44,7 +44,7 @@ impl ReceiveHandle {
     /// Looks only at the next header for a moment, because the peer is often about to publish.
     #[inline]
     fn header_came(&mut self, patience: Patience) -> bool {
-        let Source::Ring(ring) = &self.source else {
+        let Some(ring) = self.source.ring() else {
             return false;
         };
         if !matches!(patience, Patience::Until(_)) || !self.end.session.spins() {

@@ -93,7 +93,7 @@ impl SharedMemory {
         max_channels: usize,
         epoll: &OwnedFd,
     ) -> io::Result<Self> {
-        let UnixWires { socket, bells } = wires;
+        let UnixWires { socket, bells, .. } = wires;
         let add = |fd: BorrowedFd<'_>, wire: EpollToken, flags| {
             epoll::add(epoll, fd, EventData::new_u64(wire.token(shared.id)), flags)
         };

@@ -165,7 +165,7 @@ fn one_look_at_a_unix_socket_takes_a_share() {
     let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     let ((unix, peer), (bells, _bells)) = (pair(), pair());
     let watched = unix.try_clone().unwrap();
-    let _session = admit(&node, stream, Some(UnixWires::new(unix, bells)));
+    let _session = admit(&node, stream, Some(UnixWires::new(unix, bells, true)));
     let peer = FdSocket::new(peer);
     let hello = ShmMessage::Hello { asymmetry: true };
     let greeted = peer.send(hello.encode().as_ref(), None);
