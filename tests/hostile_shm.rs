@@ -1,5 +1,6 @@
-//! A peer of the same user that speaks the protocol of shared memory, and passes descriptors that
-//! make calls sleep. It holds up no other session, nor the end of the node.
+//! A peer of the same user, or of another one that the node shares memory with, that speaks the
+//! protocol of shared memory and passes descriptors that make calls sleep. It holds up no other
+//! session, nor the end of the node.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -10,6 +11,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     process,
     sync::{
+        Arc,
         atomic::{AtomicU64, Ordering},
         mpsc::{RecvTimeoutError, Sender as Done, channel},
     },
@@ -17,13 +19,15 @@ use std::{
     time::Duration,
 };
 
-use ibex::{Driver, Fabric, Node, Peer, Policy, Raw};
+use ibex::{Driver, Fabric, Node, Peer, Policy, Raw, shared_memory::ShareWith};
 use ibex_bootstrap::{Established, Local, NodeIdentity, UnixSockets, dial};
 use rustix::{
     event::{EventfdFlags, eventfd},
     fs::{FallocateFlags, MemfdFlags, OFlags, SealFlags, fcntl_add_seals, memfd_create},
     io::Errno,
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg, sockopt},
+    process::{Uid, geteuid},
+    thread::set_thread_res_uid,
 };
 
 /// An attack by a peer that has finished its handshake.
@@ -220,15 +224,22 @@ fn unread_long_messages_take_one_descriptor_of_their_channel() {
 }
 
 fn each_attack(driver: Driver) {
-    for attack in ATTACKS {
-        watched(attack.name, move || run(attack, driver));
+    // Only root can become another user.
+    let users = [0, OTHER_USER];
+    let users = &users[..if geteuid().is_root() { 2 } else { 1 }];
+    for (attack, user) in ATTACKS
+        .iter()
+        .flat_map(|attack| users.iter().map(move |user| (attack, *user)))
+    {
+        watched(attack.name, move || run(attack, driver, user));
     }
 }
 
-fn run(attack: &Attack, driver: Driver) {
+fn run(attack: &Attack, driver: Driver, user: u32) {
     let build = |listens: bool| {
         let builder = Node::builder().driver(driver).session_timeout(SOON);
         let builder = builder.fabric(Fabric::Shm, Policy::Require);
+        let builder = builder.share_memory_with(ShareWith::Users(vec![OTHER_USER]));
         match listens {
             true => builder.listen("127.0.0.1:0").build().unwrap(),
             false => builder.build().unwrap(),
@@ -239,7 +250,7 @@ fn run(attack: &Attack, driver: Driver) {
     let (peer, here) = meet(&node, || other.connect(node.local_addr().unwrap()).unwrap());
     exchange(&peer, &here);
 
-    let (established, there) = meet(&node, || hostile(&node));
+    let (established, there) = meet(&node, || hostile(&node, user));
     let aftermath = (attack.act)(established.unix.as_ref().unwrap());
     // Channels open, and engines sleep and are woken.
     exchange(&peer, &here);
@@ -292,11 +303,19 @@ fn exchange(one: &Peer, other: &Peer) {
     }
 }
 
-/// Becomes a peer of `node`, by the handshake alone.
-fn hostile(node: &Node) -> Established {
+/// Becomes a peer of `node`, by the handshake alone, as `user` where that is not root. The kernel
+/// keeps the user of each thread, and this one ends.
+fn hostile(node: &Node, user: u32) -> Established {
     let address = node.local_addr().unwrap().to_string();
-    let local = Local::new(NodeIdentity([9; 16]), 9);
-    dial(&address, &local, LONG).unwrap()
+    let mut local = Local::new(NodeIdentity([9; 16]), 9);
+    local.unix.share_with = Arc::new(ShareWith::Anyone);
+    if user == OTHER_USER {
+        set_thread_res_uid(None, Some(Uid::from_raw(user)), None).unwrap();
+    }
+    let established = dial(&address, &local, LONG).unwrap();
+    let unix = established.unix.as_ref().unwrap();
+    assert_eq!(unix.is_same_user, user != OTHER_USER);
+    established
 }
 
 /// Passes a descriptor whose last close sleeps. The node closes last if callers turn the engine;
@@ -357,6 +376,8 @@ fn watched(name: &'static str, act: impl FnOnce()) {
     watch.join().unwrap();
 }
 
+/// A user that is not the one of this process.
+const OTHER_USER: u32 = 3001;
 /// The first message of an end: it uses membarrier.
 const HELLO: [u8; 2] = [1, 1];
 /// The first control segment.

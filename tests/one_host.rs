@@ -386,7 +386,7 @@ fn nodes_of_two_network_namespaces_meet_in_a_directory() {
         send_and_hear(&peer);
         let left = fs::read_dir(folder.sockets()).expect("it is ours").count();
         assert_eq!(left, 0, "the names of sockets are gone");
-        node.close(Duration::from_secs(60));
+        let _ = node.close(Duration::from_secs(60));
     }
     child.finish().expect("the child's checks hold");
 }

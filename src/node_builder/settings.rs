@@ -65,7 +65,8 @@ settings! {
 
     /// Requires, prefers or forbids a fabric.
     #[default("chosen by the place of the peer")]
-    /// That is shared memory on the same host for the same user, verbs with RDMA hardware at both
+    /// That is shared memory on the same host for the same user (see also
+    /// [`share_memory_with`](Self::share_memory_with)), verbs with RDMA hardware at both
     /// ends, and else TCP. A software RDMA device is slower than TCP, so it is used only where one
     /// of the two nodes requires or prefers verbs. `IBEX_FABRICS` overrides what is set here.
     ///

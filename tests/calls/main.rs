@@ -11,18 +11,21 @@ mod serving;
 mod streams;
 mod towers;
 mod traces;
+#[path = "../turning/mod.rs"]
+mod turning;
 mod unary;
 
 use std::{
     future::Future,
     pin::pin,
-    sync::Arc,
-    task::{Context, Poll, Wake, Waker},
-    thread::{self, Thread},
+    task::{Context, Poll},
+    thread,
     time::Duration,
 };
 
 use ibex::{Driver, Fabric, Node, Peer, Policy};
+
+use turning::{run, until, waker};
 
 /// The conditions of a test: a fabric, a driver, and the engines of each node.
 type Cell = (Fabric, Driver, usize);
@@ -74,43 +77,9 @@ const FOR_EVER: Duration = Duration::from_secs(600);
 /// A time-out that is meant to pass.
 const MOMENT: Duration = Duration::from_millis(30);
 
-/// Runs a task on this thread, and turns the node if callers drive it.
-fn run<F: Future>(node: &Node, task: F) -> F::Output {
-    let mut task = pin!(task);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut context = Context::from_waker(&waker);
-    loop {
-        if let Poll::Ready(output) = task.as_mut().poll(&mut context) {
-            return output;
-        }
-        // A node with a thread of its own has little to do here; others depend on it.
-        if !node.poll() {
-            thread::park_timeout(Duration::from_millis(1));
-        }
-    }
-}
-
 /// Polls a task once.
 fn poll_once<F: Future + Unpin>(task: &mut F) -> Poll<F::Output> {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    pin!(task).poll(&mut Context::from_waker(&waker))
-}
-
-/// Turns the node until the condition holds.
-fn until(node: &Node, mut is_so: impl FnMut() -> bool) {
-    while !is_so() {
-        if !node.poll() {
-            thread::sleep(Duration::from_micros(200));
-        }
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
+    pin!(task).poll(&mut Context::from_waker(&waker()))
 }
 
 #[ibex::message]

@@ -1,5 +1,7 @@
 //! Which peer a call goes to, and what it waits for.
 
+use std::{future::Future, pin::pin, task::Context};
+
 use futures_util::future::join;
 use ibex_harness::proxy::Proxy;
 
@@ -128,7 +130,7 @@ fn a_task_leaves_a_peer_that_does_not_open_the_service_for_one_that_does() {
         }
         let numbers: Vec<u64> = (0..10).collect();
         let mut calls = pin!(join_all(numbers.iter().map(|one| put.call_async(one))));
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let waker = waker();
         let mut context = Context::from_waker(&waker);
         assert!(calls.as_mut().poll(&mut context).is_pending());
         let serving = thread::spawn(move || {

@@ -1,5 +1,11 @@
 //! The errors of calls that are not tried again.
 
+use std::{
+    future::Future,
+    pin::pin,
+    task::{Context, Waker},
+};
+
 use super::*;
 
 #[test]
@@ -57,7 +63,7 @@ fn the_end_of_the_keeping_ends_calls_and_wakes_those_that_wait() {
             thread::spawn(move || put.call(&1).unwrap_err())
         };
         let mut task = pin!(put.call_async(&2));
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let waker = waker();
         let mut context = Context::from_waker(&waker);
         assert!(task.as_mut().poll(&mut context).is_pending());
         drop(peers);
@@ -87,7 +93,7 @@ fn the_end_of_the_keeping_ends_calls_that_were_not_sent() {
         let put = peers.caller::<u64, u64>("put").unwrap();
         peers.wait_for_timeout(silent, FOR_EVER).unwrap();
         let mut task = pin!(put.call_async(&1));
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let waker = waker();
         let mut context = Context::from_waker(&waker);
         assert!(task.as_mut().poll(&mut context).is_pending());
         drop(peers);

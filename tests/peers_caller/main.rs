@@ -4,18 +4,17 @@
 mod choice;
 mod errors;
 mod retries;
+#[path = "../turning/mod.rs"]
+mod turning;
 
 use std::{
     collections::BTreeMap,
-    future::Future,
     net::{SocketAddr, TcpListener},
-    pin::pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    task::{Context, Poll, Wake, Waker},
-    thread::{self, JoinHandle, Thread},
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -25,6 +24,8 @@ use ibex::{
     calls::{CallErrorKind, CallOptions, Execution, Metadata, MetadataValue, PeersCaller, Request},
     discovery::{Peers, PeersEvent},
 };
+
+use turning::{run, run_with, until, waker};
 
 /// The conditions of a test: a fabric, and the driver of the calling node.
 type Cell = (Fabric, Driver);
@@ -129,43 +130,6 @@ fn keep(node: &Node, replicas: &[&Replica]) -> (Peers, PeersCaller<u64, u64>) {
         peers.wait_for_timeout(address, FOR_EVER).unwrap();
     }
     (peers, put.with(CallOptions::new().timeout(FOR_EVER)))
-}
-
-/// Runs a task on this thread, and turns the node if callers drive it.
-fn run<F: Future>(node: &Node, task: F) -> F::Output {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    run_with(node, &waker, task)
-}
-
-/// Runs a task as [`run`] does, with a waker that unparks this thread.
-fn run_with<F: Future>(node: &Node, waker: &Waker, task: F) -> F::Output {
-    let mut task = pin!(task);
-    let mut context = Context::from_waker(waker);
-    loop {
-        if let Poll::Ready(output) = task.as_mut().poll(&mut context) {
-            return output;
-        }
-        if !node.poll() {
-            thread::park_timeout(Duration::from_millis(1));
-        }
-    }
-}
-
-/// Turns the node until the condition holds.
-fn until(node: &Node, mut is_so: impl FnMut() -> bool) {
-    while !is_so() {
-        if !node.poll() {
-            thread::sleep(Duration::from_micros(200));
-        }
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
 }
 
 /// Returns an address at which nobody listens.

@@ -1,5 +1,10 @@
 //! Which calls are tried again, and how often.
 
+use std::{
+    task::{Wake, Waker},
+    thread::Thread,
+};
+
 use super::*;
 
 #[test]

@@ -66,7 +66,8 @@ fn user(root: &Root, diagnosis: &mut Diagnosis) {
             "user",
             format!("The kernel shows this user as {overflow}, as it shows all users that it does not map."),
             "Memory is shared between processes of one user, and this process cannot tell whose it is.",
-            "map the user in the user namespace (/etc/subuid; docker run --userns=host)",
+            "map the user in the user namespace (/etc/subuid; docker run --userns=host), or set \
+             IBEX_SHARE_MEMORY_WITH=anyone for both nodes",
         );
     }
     diagnosis.fine(
@@ -93,7 +94,8 @@ fn namespaces(root: &Root, diagnosis: &mut Diagnosis) {
         format!("This process is in a container: its {} namespace is not the host's.", others.join(", ")),
         "Processes in different network namespaces do not find each other's shared memory, and take \
          tcp. A user of another user namespace is another user.",
-        "docker run --network=container:NAME for those that share memory (or --network=host), with one \
-         --user; containers of one Kubernetes pod share the network already",
+        "docker run --network=container:NAME for those that share memory, or for both a common volume \
+         and IBEX_SHARED_MEMORY_DIRECTORY; one --user, or IBEX_SHARE_MEMORY_WITH; containers of one \
+         Kubernetes pod share the network already",
     );
 }
