@@ -1,9 +1,11 @@
 //! Shared memory: which processes of one host exchange messages through it.
 //!
-//! Two nodes share memory if they run on one host and in one network namespace, and either as one
-//! user, or with a setting at both that allows the other's user
-//! ([`NodeBuilder::share_memory_with`](crate::NodeBuilder::share_memory_with)). The kernel tells each
-//! end as which user the other runs.
+//! Two nodes share memory if they run on one host, as one user and in one network namespace. With
+//! settings at both they do so as different users
+//! ([`NodeBuilder::share_memory_with`](crate::NodeBuilder::share_memory_with)), and in different
+//! network namespaces
+//! ([`NodeBuilder::shared_memory_directory`](crate::NodeBuilder::shared_memory_directory)). The kernel
+//! tells each end as which user the other runs.
 //!
 //! Each process maps the other's memory read-only, and checks what lies there before it is used.
 //! Messages between processes of one user are read where the sender wrote them, so a sender that

@@ -28,9 +28,10 @@ pub fn version(a: VersionRange, b: VersionRange) -> Option<Version> {
 /// 1. A fabric that an end requires, if it can be had. Two different requirements, or one that
 ///    cannot be met, are an error.
 /// 2. A fabric that an end prefers and that can be had, the fastest first.
-/// 3. shm on the same host under the same user, or where both ends share memory with others, if the
-///    connection stays within one network namespace or both ends have a directory; verbs with RDMA hardware at both ends; else tcp. A
-///    software RDMA device is slower than the kernel's tcp, so it is taken only by rules 1 and 2.
+/// 3. shm on the same host, under the same user or where both ends share memory with others, and
+///    within one network namespace or where both ends have a directory; verbs with RDMA hardware at
+///    both ends; else tcp. A software RDMA device is slower than the kernel's tcp, so it is taken
+///    only by rules 1 and 2.
 ///
 /// `ruled_out` are the fabrics that were tried already, with what happened.
 pub fn fabric(

@@ -2,6 +2,7 @@
 
 use std::{
     net::{SocketAddr, TcpListener},
+    path,
     sync::Arc,
     time::SystemTime,
 };
@@ -76,18 +77,16 @@ impl Node {
         }
         local.unix = UnixSettings {
             share_with: Arc::new(settings.share_memory_with.clone()),
-            directory: settings.shared_memory_directory.as_deref().map(Arc::from),
+            directory: settings.shared_memory_directory.as_ref().map(|directory| {
+                // A path without a working directory fails where it is used.
+                let absolute = path::absolute(directory);
+                absolute.unwrap_or_else(|_| directory.clone()).into()
+            }),
             closing: UnixClosing {
                 close: shared_memory::close_unix,
                 is_held_up: shared_memory::is_held_up,
             },
         };
-        if let Some(directory) = &settings.shared_memory_directory
-            && let Err(error) = ibex_bootstrap::sweep(directory)
-        {
-            let directory = directory.display();
-            tracing::warn!(%directory, %error, "the shared_memory_directory cannot be read");
-        }
         local.handshake_timeout = settings.time.handshake_timeout;
         local.limits.channels = settings.limits.max_channels;
         local.places = Places::new(SessionLimits {

@@ -98,8 +98,9 @@ settings! {
     /// services with users of their own, and between containers of one Kubernetes pod.
     ///
     /// A process of another user can spoil its own messages, and cannot touch others. Each of its
-    /// messages is copied before anyone reads it, and a long one takes memory for the copy. It reads
-    /// the memory of its own channels and nothing else. [`shared_memory`](crate::shared_memory) says
+    /// messages is copied before anyone reads it. The copies that the program holds take up to twice
+    /// the window of a channel, beside its long messages. It reads the memory of its own channels and
+    /// nothing else. [`shared_memory`](crate::shared_memory) says
     /// how memory is shared.
     pub fn share_memory_with(share_memory_with: ShareWith);
 
@@ -107,9 +108,12 @@ settings! {
     /// this directory.
     #[default("none")]
     ///
-    /// Both nodes need a setting for the same directory, such as a volume that two containers mount;
-    /// the paths may differ. It has to be on a file system of the host itself, and the processes have
-    /// to be allowed to make files there. A socket is there while two nodes meet, and no memory is.
+    /// Both nodes need a setting for the same directory, such as one below `/run` that two containers
+    /// mount; the paths may differ. It has to be on `tmpfs`, so that no node waits for a disk. If
+    /// others than its owner may write there, it has to be sticky (`chmod 1777`), so that nobody takes
+    /// the place of another's socket; its owner and root are trusted with that. A socket is there
+    /// while two nodes meet, and no memory is. The name of one stays if its process is killed
+    /// meanwhile.
     ///
     /// If the nodes cannot meet there, their sessions take another fabric, and
     /// [`Peer::fabric_reason`](crate::Peer::fabric_reason) says why.

@@ -1,27 +1,42 @@
 //! Names of Unix sockets: in the abstract namespace of a network namespace, or in a directory.
+//!
+//! Other users may write in a directory too. So:
+//!
+//! - Nobody but its owner and root may be able to put another socket in the place of one there.
+//! - A name there is opened first, and has to be that of a socket. Whatever is done with it, is done
+//!   by the descriptor. So a name that leads elsewhere has no effect.
+//! - The directory is on `tmpfs`, because an engine's turn must not wait for a disk.
 #![forbid(unsafe_code)]
 
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use ibex_base::fork;
-use rustix::fs::{FileType, Mode, OFlags, chmod, fstat, open};
+use rustix::fs::{FileType, Mode, OFlags, chmod, fstat, fstatfs, open};
 use rustix::io::Errno;
-use rustix::net::SocketAddrUnix;
+use rustix::net::{SocketAddrUnix, bind};
 
 use crate::share_with::ShareWith;
 use crate::unix_sockets::{UnixSettings, UnixSocket};
 
 /// The name of a Unix socket.
-pub(super) struct SocketName {
+pub(super) enum SocketName {
+    Abstract(SocketAddrUnix),
+    InDirectory {
+        /// The directory, by whose descriptor the socket's name is made. The name of a socket has
+        /// room for 107 bytes, and paths are longer.
+        directory: OwnedFd,
+        path: PathBuf,
+    },
+}
+
+/// The place of a socket to connect to.
+pub(super) struct SocketPlace {
     pub(super) address: SocketAddrUnix,
-    path: Option<PathBuf>,
-    /// The directory, by whose descriptor the address names it.
-    _directory: Option<OwnedFd>,
+    /// The socket's file, by whose descriptor the address names it.
+    _file: Option<OwnedFd>,
 }
 
 /// A socket that listens. Its name in a directory, if it has one, goes with it.
@@ -33,57 +48,81 @@ pub(super) struct UnixListener {
 impl SocketName {
     /// Returns the socket's name in the abstract namespace, or in the node's directory.
     pub(super) fn of(name: &[u8], in_directory: bool, unix: &UnixSettings) -> Result<Self, String> {
-        let unusable = |error: Errno| format!("the name of the Unix socket is unusable ({error})");
         if !in_directory {
             let address = SocketAddrUnix::new_abstract_name(name).map_err(unusable)?;
-            return Ok(Self {
-                address,
-                path: None,
-                _directory: None,
-            });
+            return Ok(Self::Abstract(address));
         }
         let Some(directory) = unix.directory.as_deref() else {
             return Err("this node has no shared_memory_directory".to_string());
         };
         let path = directory.join(String::from_utf8_lossy(name).as_ref());
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = open(directory, flags, Mode::empty()).map_err(|error| {
-            format!("this node's shared_memory_directory cannot be used ({error})")
+        let directory = open_directory(directory)
+            .map_err(|why| format!("this node's shared_memory_directory cannot be used: {why}"))?;
+        Ok(Self::InDirectory { directory, path })
+    }
+
+    /// Returns the place of the socket with this name, which another process has made.
+    pub(super) fn place(&self) -> Result<SocketPlace, String> {
+        let path = match self {
+            Self::Abstract(address) => {
+                return Ok(SocketPlace {
+                    address: address.clone(),
+                    _file: None,
+                });
+            }
+            Self::InDirectory { path, .. } => path,
+        };
+        let file = open_socket(path).map_err(|error| match error.raw_os_error() {
+            Some(errno) if errno == Errno::NOENT.raw_os_error() => self.absence(),
+            _ => format!("the peer's Unix socket cannot be reached ({error})"),
         })?;
-        // The name of a socket has room for 107 bytes, and paths are longer.
-        let by_descriptor = format!("/proc/self/fd/{}/", directory.as_raw_fd());
-        let name = [by_descriptor.as_bytes(), name].concat();
-        Ok(Self {
-            address: SocketAddrUnix::new(&name[..]).map_err(unusable)?,
-            path: Some(path),
-            _directory: Some(directory),
+        Ok(SocketPlace {
+            address: SocketAddrUnix::new(by_descriptor(&file)).map_err(unusable)?,
+            _file: Some(file),
         })
     }
 
     /// Returns the words for a name that no socket has.
     pub(super) fn absence(&self) -> String {
-        match self.path {
-            Some(_) => "the peer's Unix socket is not in this node's shared_memory_directory",
-            None => "the peer's Unix socket is not in this network namespace",
+        match self {
+            Self::InDirectory { .. } => {
+                "the peer's Unix socket is not in this node's shared_memory_directory"
+            }
+            Self::Abstract(_) => "the peer's Unix socket is not in this network namespace",
         }
         .to_string()
     }
 
-    /// Takes care of the name of `socket`, which was just bound to it: processes of other users may
-    /// connect if the node shares memory with some, and the name goes when the listener is dropped.
-    pub(super) fn given_to(
+    /// Gives the name to `socket`. Processes of other users may connect if the node shares memory
+    /// with some; the node decides by the kernel's word with whom it talks.
+    pub(super) fn give_to(
         self,
         socket: UnixSocket,
         share_with: &ShareWith,
     ) -> io::Result<UnixListener> {
+        let (directory, path) = match self {
+            Self::Abstract(address) => {
+                bind(&socket, &address)?;
+                return Ok(UnixListener { socket, path: None });
+            }
+            Self::InDirectory { directory, path } => (directory, path),
+        };
+        let name = path.file_name().unwrap_or_default();
+        bind(
+            &socket,
+            &SocketAddrUnix::new(by_descriptor(&directory).join(name))?,
+        )?;
         let listener = UnixListener {
             socket,
-            path: self.path,
+            path: Some(path),
         };
         if let Some(path) = &listener.path
             && *share_with != ShareWith::Nobody
         {
-            open_to_all(path)?;
+            chmod(
+                by_descriptor(&open_socket(path)?),
+                Mode::from_raw_mode(0o666),
+            )?;
         }
         Ok(listener)
     }
@@ -100,50 +139,130 @@ impl Drop for UnixListener {
         if let Some(path) = &self.path
             && !fork::is_child()
         {
-            // A name that stays is swept up later.
+            // If that fails, the directory has gone, or the name has.
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// Lets every user connect to the socket at `path`. The node decides by the kernel's word with whom
-/// it talks. What another process has put there meanwhile does not change.
-fn open_to_all(path: &Path) -> io::Result<()> {
+/// Opens a directory that is fit for names of sockets.
+fn open_directory(path: &Path) -> Result<OwnedFd, String> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let in_words = |errno: Errno| errno.to_string();
+    let directory = open(path, flags, Mode::empty()).map_err(in_words)?;
+    let mode = Mode::from_raw_mode(fstat(&directory).map_err(in_words)?.st_mode);
+    if mode.intersects(Mode::WGRP | Mode::WOTH) && !mode.contains(Mode::SVTX) {
+        return Err(
+            "others may write there, and replace what this node puts there; chmod +t it"
+                .to_string(),
+        );
+    }
+    if fstatfs(&directory).map_err(in_words)?.f_type != TMPFS_MAGIC {
+        return Err("it is not on tmpfs; use one below /run or /dev/shm".to_string());
+    }
+    Ok(directory)
+}
+
+/// Opens the name of a socket, without connecting to it.
+fn open_socket(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = open(path, flags, Mode::empty())?;
-    let stat = fstat(&file)?;
-    let is_ours = stat.st_uid == rustix::process::geteuid().as_raw();
-    if !is_ours || FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
-        return Err(io::Error::other("another file has taken its place"));
+    match FileType::from_raw_mode(fstat(&file)?.st_mode) {
+        FileType::Socket => Ok(file),
+        _ => Err(io::Error::other("it is no socket")),
     }
-    let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
-    Ok(chmod(by_descriptor, Mode::from_raw_mode(0o666))?)
 }
 
-/// Removes the names of sockets that processes of this user left in a directory when they were
-/// killed, at least an hour ago.
-///
-/// # Errors
-///
-/// The directory cannot be read.
-pub fn sweep(directory: &Path) -> io::Result<()> {
-    let us = rustix::process::geteuid().as_raw();
-    let is_left = |metadata: &fs::Metadata| {
-        let age = metadata.modified().ok().and_then(|at| at.elapsed().ok());
-        metadata.file_type().is_socket()
-            && metadata.uid() == us
-            && age.is_some_and(|age| age > LONGEST_HANDSHAKE)
-    };
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        let is_socket_of_ibex = entry.file_name().to_string_lossy().starts_with("ibex-");
-        if is_socket_of_ibex && entry.metadata().is_ok_and(|metadata| is_left(&metadata)) {
-            // Another process may remove it at this moment.
-            let _ = fs::remove_file(entry.path());
+/// Returns a path that leads to what a descriptor refers to.
+fn by_descriptor(fd: &OwnedFd) -> PathBuf {
+    format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
+}
+
+fn unusable(errno: Errno) -> String {
+    format!("the name of the Unix socket is unusable ({errno})")
+}
+
+/// The kind of file system that has no disk; see
+/// [statfs(2)](https://man7.org/linux/man-pages/man2/statfs.2.html).
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::net::UnixListener as StdListener;
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// A directory on tmpfs, with this mode.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(test: &str, mode: u32) -> Self {
+            let name = format!("ibex-test-{}-{test}-{mode:o}", std::process::id());
+            let path = Path::new("/dev/shm").join(name);
+            fs::create_dir(&path).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            Self(path)
+        }
+
+        fn settings(&self) -> UnixSettings {
+            UnixSettings {
+                directory: Some(Arc::from(self.0.as_path())),
+                ..UnixSettings::default()
+            }
         }
     }
-    Ok(())
-}
 
-/// A name older than this belongs to no handshake.
-const LONGEST_HANDSHAKE: Duration = Duration::from_secs(3600);
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_directory_in_which_others_replace_names_is_refused() {
+        for (mode, is_fit) in [
+            (0o700, true),
+            (0o755, true),
+            (0o1777, true),
+            (0o1770, true),
+            (0o777, false),
+            (0o770, false),
+        ] {
+            let directory = Directory::new("modes", mode);
+            let name = SocketName::of(b"ibex-0", true, &directory.settings());
+            assert_eq!(name.is_ok(), is_fit, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn a_directory_on_a_disk_or_without_a_place_is_refused() {
+        for (path, why) in [
+            ("/proc", "not on tmpfs"),
+            ("/dev/shm/ibex-nothing", "No such"),
+        ] {
+            let settings = UnixSettings {
+                directory: Some(Arc::from(Path::new(path))),
+                ..UnixSettings::default()
+            };
+            let refused = SocketName::of(b"ibex-0", true, &settings).err().unwrap();
+            assert!(refused.contains(why), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_leads_elsewhere_is_no_socket() {
+        let directory = Directory::new("link", 0o700);
+        let elsewhere = directory.0.join("elsewhere");
+        let _listener = StdListener::bind(&elsewhere).unwrap();
+        symlink(&elsewhere, directory.0.join("ibex-0")).unwrap();
+        let name = SocketName::of(b"ibex-0", true, &directory.settings()).unwrap();
+        let refused = name.place().err().unwrap();
+        assert!(refused.contains("it is no socket"), "{refused}");
+        let direct = SocketName::of(b"elsewhere", true, &directory.settings()).unwrap();
+        assert!(direct.place().is_ok());
+        let nothing = SocketName::of(b"ibex-1", true, &directory.settings()).unwrap();
+        assert_eq!(nothing.place().err().unwrap(), nothing.absence());
+    }
+}

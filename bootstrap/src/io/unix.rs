@@ -25,11 +25,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSliceMut, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, SocketFlags, SocketType,
-    accept_with, bind, connect, listen, recv, recvmsg, send, socket_with,
+    accept_with, connect, listen, recv, recvmsg, send, socket_with,
 };
 
 use super::host;
-use super::socket_name::{SocketName, UnixListener};
+use super::socket_name::{SocketName, SocketPlace, UnixListener};
 use crate::identity::{HostHint, Secret};
 use crate::negotiate::UNMAPPED;
 use crate::share_with::ShareWith;
@@ -72,8 +72,7 @@ pub(super) fn listen_at(name: SocketName, unix: &UnixSettings) -> io::Result<Uni
         return Err(io::Error::other(HELD_UP));
     }
     let socket = unix.closing.guard(seqpacket()?);
-    bind(&socket, &name.address)?;
-    let listener = name.given_to(socket, &unix.share_with)?;
+    let listener = name.give_to(socket, &unix.share_with)?;
     listen(&listener, BACKLOG)?;
     Ok(listener)
 }
@@ -127,7 +126,8 @@ impl UnixPair {
         if (unix.closing.is_held_up)() {
             return Err(HELD_UP.to_string());
         }
-        let connect = |purpose| UnixPeer::connect(name, token, purpose, unix);
+        let place = name.place()?;
+        let connect = |purpose| UnixPeer::connect((name, &place), token, purpose, unix);
         let bells = connect(SocketPurpose::Bells)?;
         let control = connect(SocketPurpose::Control)?;
         Ok(UnixPair { control, bells })
@@ -146,7 +146,7 @@ impl UnixPair {
 
 impl UnixPeer {
     fn connect(
-        name: &SocketName,
+        (name, place): (&SocketName, &SocketPlace),
         token: &Secret,
         purpose: SocketPurpose,
         unix: &UnixSettings,
@@ -154,10 +154,10 @@ impl UnixPeer {
         let socket = seqpacket()
             .map_err(|error| format!("this node cannot make a Unix socket ({error})"))?;
         let socket = unix.closing.guard(socket);
-        connect(&socket, &name.address).map_err(|error| match error {
+        connect(&socket, &place.address).map_err(|error| match error {
             // The name does not exist here, though the peer listens: the peer is in another network
-            // namespace, has another directory, or runs on a clone of this machine.
-            Errno::CONNREFUSED | Errno::NOENT => name.absence(),
+            // namespace.
+            Errno::CONNREFUSED => name.absence(),
             error => format!("the peer's Unix socket cannot be reached ({error})"),
         })?;
         let peer = UnixPeer::allowed(socket, &unix.share_with)?;
@@ -365,7 +365,7 @@ fn groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
 const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
 /// The reason for having no shared memory while [`UnixClosing::is_held_up`].
-const HELD_UP: &str = "what processes of this user passed to this node cannot be closed";
+const HELD_UP: &str = "what other processes passed to this node cannot be closed";
 
 /// The acceptor's answer to the right token.
 const WELCOME: [u8; 1] = *b"+";
@@ -387,14 +387,18 @@ mod tests {
         UnixSettings::default()
     }
 
+    fn connected(name: &SocketName) -> Result<UnixPeer, String> {
+        let place = name.place().unwrap();
+        UnixPeer::connect((name, &place), &token(), SocketPurpose::Control, &unix())
+    }
+
     fn token() -> Secret {
         Secret::new([7; 32])
     }
 
     #[test]
     fn a_name_that_nobody_has_is_taken_for_another_namespace() {
-        let refused =
-            UnixPeer::connect(&name("nobody"), &token(), SocketPurpose::Control, &unix()).err();
+        let refused = connected(&name("nobody")).err();
         let why = "the peer's Unix socket is not in this network namespace";
         assert_eq!(refused.as_deref(), Some(why));
     }
@@ -402,8 +406,7 @@ mod tests {
     #[test]
     fn both_ends_know_the_process_at_the_other() {
         let listener = listen_at(name("pid"), &unix()).unwrap();
-        let dialer =
-            UnixPeer::connect(&name("pid"), &token(), SocketPurpose::Control, &unix()).unwrap();
+        let dialer = connected(&name("pid")).unwrap();
         let acceptor = accept(&listener, &unix()).unwrap().unwrap();
         assert_eq!(dialer.pid, Some(std::process::id()));
         assert_eq!(acceptor.pid, Some(std::process::id()));
@@ -413,8 +416,7 @@ mod tests {
     fn a_token_is_one_datagram_and_its_answer_another() {
         let listener = listen_at(name("token"), &unix()).unwrap();
         assert!(accept(&listener, &unix()).is_none());
-        let dialer =
-            UnixPeer::connect(&name("token"), &token(), SocketPurpose::Control, &unix()).unwrap();
+        let dialer = connected(&name("token")).unwrap();
         let acceptor = accept(&listener, &unix()).unwrap().unwrap();
         let mut buffer = [0; 64];
         assert!(matches!(acceptor.receive(&mut buffer), Datagram::Bytes(33)));
@@ -429,8 +431,7 @@ mod tests {
     #[test]
     fn a_socket_closed_on_the_token_is_a_refusal_by_a_process() {
         let listener = listen_at(name("closed"), &unix()).unwrap();
-        let dialer =
-            UnixPeer::connect(&name("closed"), &token(), SocketPurpose::Control, &unix()).unwrap();
+        let dialer = connected(&name("closed")).unwrap();
         drop(accept(&listener, &unix()));
         let why = format!(
             "the peer's process {} closed its Unix socket before it accepted the token; see \
@@ -443,8 +444,7 @@ mod tests {
     #[test]
     fn a_wrong_answer_is_a_refusal() {
         let listener = listen_at(name("answer"), &unix()).unwrap();
-        let dialer =
-            UnixPeer::connect(&name("answer"), &token(), SocketPurpose::Control, &unix()).unwrap();
+        let dialer = connected(&name("answer")).unwrap();
         let acceptor = accept(&listener, &unix()).unwrap().unwrap();
         send(&acceptor.socket, b"no", SendFlags::NOSIGNAL).unwrap();
         let why = format!(

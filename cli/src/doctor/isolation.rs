@@ -94,8 +94,8 @@ fn namespaces(root: &Root, diagnosis: &mut Diagnosis) {
         format!("This process is in a container: its {} namespace is not the host's.", others.join(", ")),
         "Processes in different network namespaces do not find each other's shared memory, and take \
          tcp. A user of another user namespace is another user.",
-        "docker run --network=container:NAME for those that share memory, or for both a common volume \
-         and IBEX_SHARED_MEMORY_DIRECTORY; one --user, or IBEX_SHARE_MEMORY_WITH; containers of one \
+        "docker run --network=container:NAME for those that share memory, or for both a common directory \
+         of /run and IBEX_SHARED_MEMORY_DIRECTORY; one --user, or IBEX_SHARE_MEMORY_WITH; containers of one \
          Kubernetes pod share the network already",
     );
 }

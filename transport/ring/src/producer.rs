@@ -258,7 +258,11 @@ impl<M: RingMemory> Producer<M> {
     #[inline]
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.released.messages == self.sequence
+        let end = Released {
+            messages: self.sequence,
+            position: self.position,
+        };
+        self.released == end
     }
 
     /// Returns the ring.

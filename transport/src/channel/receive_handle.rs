@@ -5,6 +5,7 @@
 //! have settled meanwhile.
 
 mod frames;
+mod handing_over;
 mod large;
 mod memory_wait;
 mod source;
@@ -22,13 +23,11 @@ use ibex_protocol::format::{
 };
 use ibex_ring::{
     Arm, CellBlock,
-    memory::{MemoryError, MemoryUse},
     parking::{Patience, Ticket},
 };
-use rustix::io::Errno;
 
 use self::{frames::FoundRecord, memory_wait::MemoryWait, source::Source};
-use super::message::{Payload, PayloadCopy, RawMessage};
+use super::message::{Payload, RawMessage};
 use crate::{
     endpoint::{
         channel_end::ChannelEnd,
@@ -212,47 +211,6 @@ impl ReceiveHandle {
             self.advance();
         }
         (sequence, ibex_ring::cells::size_units(size))
-    }
-
-    /// Hands out the message whose record is at the front, and moves past that record.
-    fn hand_over(
-        &mut self,
-        kind: RecordKind,
-        payload: Payload,
-        size: usize,
-        time: u64,
-    ) -> RawMessage {
-        self.source.pass(size);
-        let mut message = match payload {
-            Payload::InPlace(payload, length) => self.hand_out(payload, length, size, time),
-            Payload::Copied(copy) => {
-                let (sequence, units) = self.hold(size);
-                RawMessage::of_copy(copy, self.cells, sequence, units, time)
-            }
-        };
-        if kind.is_traced() {
-            message.take_trace_off();
-        }
-        message
-    }
-
-    /// Returns the payload that lies at this address, copied if a process of another user could
-    /// rewrite it.
-    ///
-    /// # Safety
-    ///
-    /// The bytes are those of a record, or of a large message in a segment.
-    unsafe fn payload(&self, at: NonNull<u8>, length: usize) -> Result<Payload, ChannelError> {
-        if !matches!(self.source, Source::CopiedRing(_)) {
-            return Ok(Payload::InPlace(at, length));
-        }
-        // SAFETY: such bytes are mapped as long as the end has their record, and aligned to more
-        // than 8 bytes.
-        let copy = unsafe { PayloadCopy::new(at, length) };
-        copy.map(Payload::Copied).ok_or_else(|| {
-            let error = MemoryError::new(MemoryUse::LargeMessage, length, "malloc", Errno::NOMEM);
-            self.end.failed(FailureReason::Memory(error))
-        })
     }
 
     #[cold]

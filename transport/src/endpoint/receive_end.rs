@@ -277,14 +277,21 @@ impl ReceiveEnd {
         }
         held.slots = MessageSlots::default();
         if let Some(ring) = &held.ring {
-            // If the kernel refuses, the mapping stays and holds no records, only zeros.
+            // If the kernel refuses, the mapping stays and holds no records, only zeros. Where the
+            // sender is of another user and says this beside the truth, a message that is being
+            // copied becomes zeros.
             if let Err(error) = ring.vacate() {
                 tracing::debug!(%error, "a ring that rests keeps its memory");
             }
         }
         drop(held);
-        // SAFETY: the ring is empty, and no message comes during this call.
-        unsafe { self.rest() };
+        // The cells keep their memory where the sender is not trusted: it may have left a record in
+        // the ring, which the handle takes out at this moment.
+        if !self.session.copies_messages() {
+            // SAFETY: the ring is empty, and no message comes during this call, since a sender of
+            // this process's user has retired its producer before it said so.
+            unsafe { self.rest() };
+        }
         Ok(())
     }
 

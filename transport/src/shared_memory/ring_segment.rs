@@ -68,7 +68,8 @@ impl RingSegment {
     /// [`MemoryError`] if the kernel refuses; then nothing has changed.
     pub fn vacate(&self) -> Result<(), MemoryError> {
         // SAFETY: the receiver never writes. It reads header words, which another process may
-        // change at any time anyway, and payloads, none of which is held.
+        // change at any time anyway, and payloads, none of which is held. Those that it copies may
+        // change meanwhile.
         unsafe { self.memory.vacate() }
     }
 

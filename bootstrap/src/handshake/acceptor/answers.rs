@@ -130,7 +130,7 @@ impl Handshake<AcceptorPart> {
         awaits && self.part.entropy.token.matches(bytes)
     }
 
-    /// Handles what a connection of this user presents at the Unix socket. Returns true for the
+    /// Handles what a connection of an allowed user presents at the Unix socket. Returns true for the
     /// first one with the right token: keep it, and answer it. Otherwise, close that connection and
     /// go on listening.
     #[must_use]

@@ -1,7 +1,7 @@
 //! Large messages of a receiver's handle: where they lie, the segments that they come in, and the
 //! charge of a segment against the node's limit.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ibex_protocol::format::record::LargeAnnouncement;
 
@@ -82,10 +82,7 @@ impl ReceiveHandle {
             if found.length != LargeAnnouncement::MAX_BYTES {
                 return Err(self.refused("an announcement of a large message is malformed"));
             }
-            // SAFETY: a record's payload of this length is readable. Its bytes are copied once, and
-            // the copy is checked.
-            let bytes = unsafe { found.payload.cast::<[u8; 16]>().read_unaligned() };
-            let (length, slot, is_new) = LargeAnnouncement::parse_in_segment(bytes);
+            let (length, slot, is_new) = announced_in_ring(found);
             if !is_new {
                 return self.in_segment(slot, length).map(Some);
             }
@@ -207,10 +204,24 @@ impl ReceiveHandle {
 /// Returns whether a large message in shared memory lies in a new segment, which comes over the
 /// Unix socket and is not mapped yet. For a malformed announcement this is false.
 fn announces_new_segment(found: &FoundRecord) -> bool {
-    // SAFETY: a record's payload of this length is readable, and its bytes are copied once.
-    found.length == LargeAnnouncement::MAX_BYTES
-        && LargeAnnouncement::parse_in_segment(unsafe {
-            found.payload.cast::<[u8; 16]>().read_unaligned()
-        })
-        .2
+    found.length == LargeAnnouncement::MAX_BYTES && announced_in_ring(found).2
+}
+
+/// Reads the announcement of a large message in a ring: the message's length, the slot of its
+/// segment, and whether that is a new one.
+///
+/// # Panics
+///
+/// If the record is of another length.
+fn announced_in_ring(found: &FoundRecord) -> (u64, u32, bool) {
+    assert_eq!(found.length, LargeAnnouncement::MAX_BYTES);
+    let words = found.payload.cast::<[AtomicU64; 2]>();
+    // SAFETY: a record's payload of this length can be read, and is aligned to 8 bytes. Another
+    // process may write there, so it is read by atomic loads, once.
+    let [first, second] = unsafe { words.as_ref() };
+    let words = [first, second].map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
+    let mut bytes = [0; LargeAnnouncement::MAX_BYTES];
+    bytes[..8].copy_from_slice(&words[0]);
+    bytes[8..].copy_from_slice(&words[1]);
+    LargeAnnouncement::parse_in_segment(bytes)
 }

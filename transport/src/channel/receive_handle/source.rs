@@ -66,6 +66,11 @@ impl Source {
         }
     }
 
+    /// Returns whether there is a record of any kind in a ring whose messages are copied.
+    pub(super) fn may_have_copy(&self) -> bool {
+        matches!(self, Self::CopiedRing(ring) if !ring.is_empty())
+    }
+
     /// Returns whether [`take_data`](Self::take_data) would give a record.
     pub(super) fn has_data(&self) -> bool {
         match self {

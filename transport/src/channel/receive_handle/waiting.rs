@@ -219,7 +219,7 @@ impl Condition for NextMessage<'_> {
 
     #[inline]
     fn glance(&mut self) -> bool {
-        self.handle.has_plain()
+        self.handle.has_plain() || self.handle.source.may_have_copy()
     }
 
     fn keep_nothing_back(&mut self) {
