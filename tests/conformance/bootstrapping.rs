@@ -595,7 +595,7 @@ impl Half for HandMadeAcceptor {
         }
         while let Some(event) = self.machine.poll_event() {
             match event {
-                AcceptorEvent::ListenUnix { name } => {
+                AcceptorEvent::ListenUnix { name, .. } => {
                     let socket = unix_socket();
                     let address = SocketAddrUnix::new_abstract_name(&name).expect("a name");
                     bind(&socket, &address).expect("nobody has the name");
@@ -643,7 +643,7 @@ impl Half for HandMadeDialer {
     fn act(&mut self, _: &TcpStream) -> Option<()> {
         while let Some(event) = self.machine.poll_event() {
             match event {
-                DialerEvent::ConnectUnix { name, token } => {
+                DialerEvent::ConnectUnix { name, token, .. } => {
                     let address = SocketAddrUnix::new_abstract_name(&name).expect("a name");
                     let show = |part: u8| {
                         let socket = unix_socket();

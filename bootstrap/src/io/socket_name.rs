@@ -32,8 +32,8 @@ pub(super) enum SocketName {
     },
 }
 
-/// The place of a socket to connect to.
-pub(super) struct SocketPlace {
+/// A socket to connect to.
+pub(super) struct FoundSocket {
     pub(super) address: SocketAddrUnix,
     /// The socket's file, by whose descriptor the address names it.
     _file: Option<OwnedFd>,
@@ -61,11 +61,11 @@ impl SocketName {
         Ok(Self::InDirectory { directory, path })
     }
 
-    /// Returns the place of the socket with this name, which another process has made.
-    pub(super) fn place(&self) -> Result<SocketPlace, String> {
+    /// Finds the socket with this name, which another process has made.
+    pub(super) fn find(&self) -> Result<FoundSocket, String> {
         let path = match self {
             Self::Abstract(address) => {
-                return Ok(SocketPlace {
+                return Ok(FoundSocket {
                     address: address.clone(),
                     _file: None,
                 });
@@ -76,7 +76,7 @@ impl SocketName {
             Some(errno) if errno == Errno::NOENT.raw_os_error() => self.absence(),
             _ => format!("the peer's Unix socket cannot be reached ({error})"),
         })?;
-        Ok(SocketPlace {
+        Ok(FoundSocket {
             address: SocketAddrUnix::new(by_descriptor(&file)).map_err(unusable)?,
             _file: Some(file),
         })
@@ -258,11 +258,11 @@ mod tests {
         let _listener = StdListener::bind(&elsewhere).unwrap();
         symlink(&elsewhere, directory.0.join("ibex-0")).unwrap();
         let name = SocketName::of(b"ibex-0", true, &directory.settings()).unwrap();
-        let refused = name.place().err().unwrap();
+        let refused = name.find().err().unwrap();
         assert!(refused.contains("it is no socket"), "{refused}");
         let direct = SocketName::of(b"elsewhere", true, &directory.settings()).unwrap();
-        assert!(direct.place().is_ok());
+        assert!(direct.find().is_ok());
         let nothing = SocketName::of(b"ibex-1", true, &directory.settings()).unwrap();
-        assert_eq!(nothing.place().err().unwrap(), nothing.absence());
+        assert_eq!(nothing.find().err().unwrap(), nothing.absence());
     }
 }

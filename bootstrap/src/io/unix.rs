@@ -29,7 +29,7 @@ use rustix::net::{
 };
 
 use super::host;
-use super::socket_name::{SocketName, SocketPlace, UnixListener};
+use super::socket_name::{FoundSocket, SocketName, UnixListener};
 use crate::identity::{HostHint, Secret};
 use crate::negotiate::UNMAPPED;
 use crate::share_with::ShareWith;
@@ -126,8 +126,8 @@ impl UnixPair {
         if (unix.closing.is_held_up)() {
             return Err(HELD_UP.to_string());
         }
-        let place = name.place()?;
-        let connect = |purpose| UnixPeer::connect((name, &place), token, purpose, unix);
+        let found = name.find()?;
+        let connect = |purpose| UnixPeer::connect((name, &found), token, purpose, unix);
         let bells = connect(SocketPurpose::Bells)?;
         let control = connect(SocketPurpose::Control)?;
         Ok(UnixPair { control, bells })
@@ -146,7 +146,7 @@ impl UnixPair {
 
 impl UnixPeer {
     fn connect(
-        (name, place): (&SocketName, &SocketPlace),
+        (name, found): (&SocketName, &FoundSocket),
         token: &Secret,
         purpose: SocketPurpose,
         unix: &UnixSettings,
@@ -154,7 +154,7 @@ impl UnixPeer {
         let socket = seqpacket()
             .map_err(|error| format!("this node cannot make a Unix socket ({error})"))?;
         let socket = unix.closing.guard(socket);
-        connect(&socket, &place.address).map_err(|error| match error {
+        connect(&socket, &found.address).map_err(|error| match error {
             // The name does not exist here, though the peer listens: the peer is in another network
             // namespace.
             Errno::CONNREFUSED => name.absence(),
@@ -388,8 +388,8 @@ mod tests {
     }
 
     fn connected(name: &SocketName) -> Result<UnixPeer, String> {
-        let place = name.place().unwrap();
-        UnixPeer::connect((name, &place), &token(), SocketPurpose::Control, &unix())
+        let found = name.find().unwrap();
+        UnixPeer::connect((name, &found), &token(), SocketPurpose::Control, &unix())
     }
 
     fn token() -> Secret {
