@@ -124,7 +124,7 @@ fn send_and_hear(peer: &Peer) {
     for number in 1..=MESSAGES {
         there.send(&bytes_of(number)).expect("room");
         let message = back.recv().expect("the echo");
-        assert!(&message[..] == bytes_of(number), "message {number}");
+        assert_eq!(message[..], bytes_of(number), "message {number}");
         message.ack();
     }
     there.close().expect("the other end is there");
@@ -141,7 +141,7 @@ fn echo(peer: &Peer) {
     let mut number = 0;
     while let Ok(message) = there.recv() {
         number += 1;
-        assert!(&message[..] == bytes_of(number), "message {number}");
+        assert_eq!(message[..], bytes_of(number), "message {number}");
         back.send(&message).expect("room");
     }
     assert_eq!(number, MESSAGES);
