@@ -3,6 +3,7 @@
 use std::{env, fmt};
 
 use ibex::{Driver, Fabric};
+use rustix::process::{Uid, geteuid};
 
 use super::{secured::Secured, stage::Stage};
 
@@ -234,6 +235,14 @@ impl Cell {
         self.fabric == Fabric::Verbs && !self.is_of_one_process()
     }
 
+    /// Returns whether the two sides run as different users. Only root can become another one. It
+    /// can read no keys then, so these are cells with a shared secret.
+    pub(crate) fn is_of_two_users(&self) -> bool {
+        self.fabric == Fabric::Shm
+            && self.secured == Some(Secured::SharedSecret)
+            && (geteuid().is_root() || geteuid() == Uid::from_raw(OTHER_USER))
+    }
+
     /// Returns whether both sides are played in one process.
     pub(crate) fn is_of_one_process(&self) -> bool {
         #[cfg(feature = "fake-device")]
@@ -242,6 +251,9 @@ impl Cell {
         return false;
     }
 }
+
+/// The user of the dialer in a cell of two users.
+pub(crate) const OTHER_USER: u32 = 3001;
 
 impl Side {
     pub(crate) const BOTH: [Self; 2] = [Side::Dialer, Side::Listener];

@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use ibex::NodeBuilder;
-use ibex::{Driver, Fabric, Node, Peer, Policy, Raw, Receiver, Security, Sender};
-use ibex_harness::verbs_port::VerbsPort;
+use ibex::{
+    Driver, Fabric, Node, Peer, Policy, Raw, Receiver, Security, Sender, shared_memory::ShareWith,
+};
+use ibex_harness::{process::stay_with_parent, verbs_port::VerbsPort};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    process::{Pid, Signal, getpid, kill_process},
+    process::{Pid, Signal, Uid, getpid, kill_process},
+    thread::set_thread_res_uid,
 };
 
 #[cfg(feature = "fake-device")]
@@ -16,7 +19,7 @@ use super::fake::Fake;
 use super::{
     device, kernel,
     line::Line,
-    scenario::{self, Cell, Side},
+    scenario::{self, Cell, OTHER_USER, Side},
 };
 
 /// A side's settings, its line to the other side, and the ways to meet it.
@@ -47,6 +50,12 @@ impl Stage {
             .and_then(Pid::from_raw)
             .expect("a process id");
         assert_ne!(us, other, "both sides are played by one process");
+        if cell.is_of_two_users() && side == Side::Dialer {
+            // Threads that are made from here on have this one's user, too.
+            set_thread_res_uid(None, Some(Uid::from_raw(OTHER_USER)), None).expect("root may");
+            // The kernel has forgotten it with the user.
+            stay_with_parent().expect("the supervisor is there");
+        }
         Self {
             side,
             cell,
@@ -128,6 +137,10 @@ impl Stage {
             .handshake_timeout(LONG)
             .open_timeout(LONG)
             .linger(LONG);
+        let builder = match self.cell.is_of_two_users() {
+            true => builder.share_memory_with(ShareWith::Anyone),
+            false => builder,
+        };
         let builder = match self.security() {
             Some(security) => builder.security(security),
             None => builder,
@@ -240,7 +253,8 @@ impl Stage {
             return;
         }
         let other = self.other.as_raw_nonzero().get() as u32;
-        if self.keeps_connections {
+        // One user cannot look at the descriptors of another's process.
+        if self.keeps_connections && !self.cell.is_of_two_users() {
             kernel::assert_connected_to(peer.address(), other);
         }
         if self.cell.fabric == Fabric::Shm {
