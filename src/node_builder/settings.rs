@@ -97,11 +97,10 @@ settings! {
     /// take TCP, and [`Peer::fabric_reason`](crate::Peer::fabric_reason) says so. It helps between
     /// services with users of their own, and between containers of one Kubernetes pod.
     ///
-    /// A process of another user can spoil its own messages, and cannot touch others. Each of its
-    /// messages is copied before anyone reads it. The copies that the program holds take up to twice
-    /// the window of a channel, beside its long messages. It reads the memory of its own channels and
-    /// nothing else. [`shared_memory`](crate::shared_memory) says
-    /// how memory is shared.
+    /// A process of another user can spoil its own messages and no others, and reads nothing but its
+    /// own channels. Its messages are copied before anyone reads them; what the program holds of the
+    /// copies takes up to twice a channel's window, beside long messages.
+    /// [`shared_memory`](crate::shared_memory) says how memory is shared.
     pub fn share_memory_with(share_memory_with: ShareWith);
 
     /// Shares memory also with nodes in other network namespaces, which it meets at Unix sockets in
@@ -112,11 +111,9 @@ settings! {
     /// mount; the paths may differ. It has to be on `tmpfs`, so that no node waits for a disk. If
     /// others than its owner may write there, it has to be sticky (`chmod 1777`), so that nobody takes
     /// the place of another's socket; its owner and root are trusted with that. A socket is there
-    /// while two nodes meet, and no memory is. The name of one stays if its process is killed
-    /// meanwhile.
+    /// while two nodes meet; its name stays if its process is killed meanwhile.
     ///
-    /// If the nodes cannot meet there, their sessions take another fabric, and
-    /// [`Peer::fabric_reason`](crate::Peer::fabric_reason) says why.
+    /// If nodes cannot meet there, [`Peer::fabric_reason`](crate::Peer::fabric_reason) says why.
     pub fn shared_memory_directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.settings.shared_memory_directory = Some(directory.into());
         self
