@@ -94,8 +94,7 @@ settings! {
     #[default("[`ShareWith::Nobody`]")]
     ///
     /// Both nodes have to allow the other's user, whom the kernel names to them; else their sessions
-    /// take TCP, and [`Peer::fabric_reason`](crate::Peer::fabric_reason) says so. It helps between
-    /// services with users of their own, and between containers of one Kubernetes pod.
+    /// take TCP, and [`Peer::fabric_reason`](crate::Peer::fabric_reason) says so.
     ///
     /// A process of another user can spoil its own messages and no others, and reads nothing but its
     /// own channels. Its messages are copied before anyone reads them; what the program holds of the
