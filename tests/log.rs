@@ -262,8 +262,11 @@ impl LogSource<[u8], Raw> for Nothing {
         1
     }
 
-    fn resume(&mut self, _: &Peer) -> Result<(Sender<[u8], Raw>, u64)> {
-        Err("there is no session".into())
+    fn resume(
+        &mut self,
+        _: Peer,
+    ) -> impl Future<Output = Result<(Sender<[u8], Raw>, u64)>> + Send + 'static {
+        async { Err("there is no session".into()) }
     }
 
     fn send_next(&mut self, _: u64, _: LogTurn<'_, [u8], Raw>) -> Result<LogSent> {

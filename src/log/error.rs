@@ -4,8 +4,9 @@ use std::{error::Error, fmt};
 
 use crate::{CloseReason, EndCause, SendError};
 
-/// The error of a call of a [`LogSender`](crate::log::LogSender): the log was not sent to its end,
-/// or is not acknowledged up to a position.
+/// The error of a call of a [`LogSender`](crate::log::LogSender) or a
+/// [`LogGroup`](crate::log::LogGroup): the log was not sent to its end, or is not acknowledged up to a
+/// position.
 ///
 /// Messages that were sent stay sent, and the next call goes on behind them. The text says how far
 /// it came, what stands in the way and what to do; [`kind`](Self::kind) is for programs that
@@ -19,6 +20,7 @@ use crate::{CloseReason, EndCause, SendError};
 /// | [`Timeout`](LogErrorKind::Timeout) | a later call, which goes on from where this one came to |
 /// | [`Send`](LogErrorKind::Send) | as the [error of sending](LogError::send_error) says |
 /// | [`Beyond`](LogErrorKind::Beyond) | a log that reaches the position |
+/// | [`NoQuorum`](LogErrorKind::NoQuorum) | more members, or a smaller quorum |
 pub struct LogError(Box<LogFailure>);
 
 /// The kinds of a [`LogError`].
@@ -31,7 +33,8 @@ pub enum LogErrorKind {
     Source,
     /// The far end's answer is a position that the log does not reach.
     Ahead,
-    /// There is no session now. The program has to give the log sender the next one.
+    /// There is no session now. The program has to give the log sender, or members of the group, the
+    /// next one.
     NoSession,
     /// The caller's time was up.
     Timeout,
@@ -39,9 +42,11 @@ pub enum LogErrorKind {
     Send,
     /// The log does not reach the position that was to be waited for.
     Beyond,
+    /// The group has fewer members than the quorum needs.
+    NoQuorum,
 }
 
-/// The failure of a log sender's call.
+/// The failure of a call.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LogFailure {
     /// The program's source failed.
@@ -91,6 +96,49 @@ pub(super) enum LogFailure {
         /// The log's end.
         end: u64,
     },
+    /// A group has fewer members than the quorum needs.
+    #[error(
+        "{quorum} members are to acknowledge position {position}, and there are {members}{lost}; \
+         have more join, or wait for fewer"
+    )]
+    NoQuorum {
+        /// The members that were to acknowledge the position.
+        quorum: usize,
+        /// The position that was asked for.
+        position: u64,
+        /// The number of members.
+        members: usize,
+        /// The loss of the last one that was lost, if any was.
+        lost: String,
+    },
+    /// The quorum depends on members that the program has to give their sessions.
+    #[error(
+        "{quorum} members are to acknowledge position {position}, and too few of them have a \
+         session: {members}"
+    )]
+    NoSessions {
+        /// The members that were to acknowledge the position.
+        quorum: usize,
+        /// The position that was asked for.
+        position: u64,
+        /// Descriptions of the members.
+        members: String,
+    },
+    /// The caller's time was up before the quorum was reached.
+    #[error(
+        "{quorum} members have acknowledged up to position {acked} of {position} within the \
+         time-out: {members}; a later call goes on from there"
+    )]
+    NotAcked {
+        /// The members that were to acknowledge the position.
+        quorum: usize,
+        /// The position that was asked for.
+        position: u64,
+        /// So many members have acknowledged up to here.
+        acked: u64,
+        /// Descriptions of the members.
+        members: String,
+    },
 }
 
 impl LogError {
@@ -100,8 +148,9 @@ impl LogError {
         match &*self.0 {
             LogFailure::Source(_) => LogErrorKind::Source,
             LogFailure::Ahead { .. } => LogErrorKind::Ahead,
-            LogFailure::NoSession { .. } => LogErrorKind::NoSession,
-            LogFailure::Timeout { .. } => LogErrorKind::Timeout,
+            LogFailure::NoSession { .. } | LogFailure::NoSessions { .. } => LogErrorKind::NoSession,
+            LogFailure::Timeout { .. } | LogFailure::NotAcked { .. } => LogErrorKind::Timeout,
+            LogFailure::NoQuorum { .. } => LogErrorKind::NoQuorum,
             LogFailure::Send(_) => LogErrorKind::Send,
             LogFailure::Beyond { .. } => LogErrorKind::Beyond,
         }
@@ -114,14 +163,20 @@ impl LogError {
         self.kind() == LogErrorKind::Timeout
     }
 
-    /// Returns the position that the error is about: up to which the log was sent when the time was
-    /// up, that the far end answered, or that was to be waited for.
+    /// Returns the position that the error is about: up to which the log was sent, or acknowledged by
+    /// a quorum, when the time was up; that the far end answered; or that was to be waited for.
     #[must_use]
     pub fn position(&self) -> Option<u64> {
-        self.place().map(|(position, _)| position)
+        match &*self.0 {
+            LogFailure::NotAcked { acked, .. } => Some(*acked),
+            LogFailure::NoQuorum { position, .. } | LogFailure::NoSessions { position, .. } => {
+                Some(*position)
+            }
+            _ => self.place().map(|(position, _)| position),
+        }
     }
 
-    /// Returns the log's end, where the error has a [`position`](Self::position).
+    /// Returns the log's end, where the error of a log sender has a [`position`](Self::position).
     #[must_use]
     pub fn end(&self) -> Option<u64> {
         self.place().map(|(_, end)| end)

@@ -28,32 +28,26 @@ pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
     /// The position behind the last message.
     fn end(&self) -> u64;
 
-    /// Opens the channel in a new session, and returns the position up to which the far end has the
-    /// log: 0 if it has nothing.
+    /// Asks the far end of a new session up to which position it has the log, and opens the channel:
+    /// the future's output. The position is 0 if the far end has nothing.
     ///
-    /// An implementation asks the far end, by a call or by a message on another channel. The answer
-    /// decides which messages come again. Ask first and open the channel last, because a channel
-    /// that is opened and dropped is an orderly end to the far end. The method may wait. It is
-    /// called again if the session ends meanwhile, and by the next call if it fails or that call is
-    /// cancelled.
+    /// An implementation asks by a call or by a message on another channel. The answer decides
+    /// which messages come again. Ask first and open the channel last, because a channel that is
+    /// opened and dropped is an orderly end to the far end.
+    ///
+    /// The future may wait for as long as the far end takes; it does not borrow the log, which can
+    /// be sent to others meanwhile. Blocking calls poll it on their thread, so it must not block, and
+    /// must not need an executor of its own, as timers of tokio do. A call whose time is up or that is
+    /// cancelled leaves the future to the next call. It is dropped, and the method called again, if
+    /// the session ends meanwhile or the future fails or panics.
     ///
     /// # Errors
     ///
     /// Any, if there is no answer.
-    fn resume(&mut self, peer: &Peer) -> SourceResult<(Sender<T, C>, u64)>;
-
-    /// Does the same for the asynchronous calls. The provided method calls
-    /// [`resume`](Self::resume); a program that waits for the far end there writes its own.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`resume`](Self::resume).
-    fn resume_async(
+    fn resume(
         &mut self,
-        peer: &Peer,
-    ) -> impl Future<Output = SourceResult<(Sender<T, C>, u64)>> {
-        async { self.resume(peer) }
-    }
+        peer: Peer,
+    ) -> impl Future<Output = SourceResult<(Sender<T, C>, u64)>> + Send + 'static;
 
     /// Sends the message behind `position` by `turn`, which also takes the position behind that
     /// message. It is called for positions below [`end`](Self::end), and again for a message that

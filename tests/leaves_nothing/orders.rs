@@ -191,8 +191,11 @@ impl LogSource<[u8], Raw> for OneMessage {
         1
     }
 
-    fn resume(&mut self, peer: &Peer) -> SourceResult<(Sender<[u8], Raw>, u64)> {
-        Ok((peer.channel(NAME).codec::<Raw>().sender()?, 0))
+    fn resume(
+        &mut self,
+        peer: Peer,
+    ) -> impl Future<Output = SourceResult<(Sender<[u8], Raw>, u64)>> + Send + 'static {
+        async move { Ok((peer.channel(NAME).codec::<Raw>().sender()?, 0)) }
     }
 
     fn send_next(&mut self, at: u64, turn: LogTurn<'_, [u8], Raw>) -> SourceResult<LogSent> {

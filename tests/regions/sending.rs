@@ -80,9 +80,14 @@ impl LogSource<[u8], Raw> for Pages {
         self.0.len() as u64
     }
 
-    fn resume(&mut self, peer: &Peer) -> Sourced<(Sender<[u8], Raw>, u64)> {
-        let pages = peer.channel("pages").codec::<Raw>();
-        Ok((pages.window_messages(2).sender()?, 0))
+    fn resume(
+        &mut self,
+        peer: Peer,
+    ) -> impl Future<Output = Sourced<(Sender<[u8], Raw>, u64)>> + Send + 'static {
+        async move {
+            let pages = peer.channel("pages").codec::<Raw>();
+            Ok((pages.window_messages(2).sender()?, 0))
+        }
     }
 
     fn send_next(&mut self, position: u64, turn: LogTurn<'_, [u8], Raw>) -> Sourced<LogSent> {

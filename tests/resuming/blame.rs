@@ -40,20 +40,21 @@ const WAITS: &str = "it dialed before, and has to dial again";
 
 struct Endless(Option<Sender<u64>>);
 
+type Sourced<R> = Result<R, Box<dyn Error + Send + Sync>>;
+
 impl LogSource<u64> for Endless {
     fn end(&self) -> u64 {
         1_000_000
     }
 
-    fn resume(&mut self, _: &Peer) -> Result<(Sender<u64>, u64), Box<dyn Error + Send + Sync>> {
-        Ok((self.0.take().unwrap(), 0))
+    fn resume(
+        &mut self,
+        _: Peer,
+    ) -> impl Future<Output = Sourced<(Sender<u64>, u64)>> + Send + 'static {
+        future::ready(Ok((self.0.take().unwrap(), 0)))
     }
 
-    fn send_next(
-        &mut self,
-        at: u64,
-        turn: LogTurn<'_, u64>,
-    ) -> Result<LogSent, Box<dyn Error + Send + Sync>> {
+    fn send_next(&mut self, at: u64, turn: LogTurn<'_, u64>) -> Sourced<LogSent> {
         Ok(turn.send(&at, at + 1))
     }
 }

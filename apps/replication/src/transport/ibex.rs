@@ -8,6 +8,7 @@
 //! primary waits.
 
 use std::{
+    future,
     net::{IpAddr, SocketAddr},
     rc::Rc,
     thread,
@@ -229,12 +230,16 @@ impl LogSource<[u8], Raw> for Joining<'_> {
         self.log.tip().end
     }
 
-    fn resume(&mut self, peer: &Peer) -> Sourced<(Sender<[u8], Raw>, u64)> {
+    fn resume(
+        &mut self,
+        peer: Peer,
+    ) -> impl Future<Output = Sourced<(Sender<[u8], Raw>, u64)>> + Send + 'static {
         let log = peer.channel("log").codec::<Raw>();
         let log = log
             .window_messages(WINDOW_MESSAGES)
             .window_bytes(WINDOW_BYTES);
-        Ok((log.sender()?, self.has))
+        let sender = log.sender().map_err(Into::into);
+        future::ready(sender.map(|sender| (sender, self.has)))
     }
 
     fn send_next(&mut self, position: u64, turn: LogTurn<'_, [u8], Raw>) -> Sourced<LogSent> {

@@ -1,0 +1,188 @@
+//! Members of a group of log senders, and the descriptions of them that it returns.
+#![forbid(unsafe_code)]
+
+use std::{
+    fmt,
+    task::Waker,
+    time::{Duration, Instant},
+};
+
+use ibex_codec::Codec;
+
+use crate::{
+    MemberId, Peer, SendErrorKind,
+    log::{LogError, LogErrorKind, LogSender, LogSource, steps::Advance},
+};
+
+/// A member of a [`LogGroup`](crate::log::LogGroup) and its progress. Positions are the log's.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LogMember {
+    /// The member's name in the group.
+    pub id: MemberId,
+    /// The address that is kept connected, or that of the peer in the last session.
+    pub address: String,
+    /// The peer in the present session; `None` if there is no session.
+    pub peer: Option<Peer>,
+    /// Everything up to here was sent to the member, or it has answered that it has it.
+    pub position: u64,
+    /// The member has the log up to here, as far as this end has heard. This goes back if the
+    /// member returns with less.
+    pub acked: u64,
+    /// The state of its session.
+    pub state: LogMemberState,
+}
+
+/// The state of the session with a [`LogMember`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LogMemberState {
+    /// The member is sent the log.
+    Sending,
+    /// The member was asked up to which position it has the log, and has not answered yet.
+    Asked,
+    /// There is no session that the member was asked in.
+    NoSession {
+        /// The reason, and what to do.
+        why: String,
+    },
+}
+
+/// A member that a [`LogGroup`](crate::log::LogGroup) has lost.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct LogMemberLost {
+    /// The member's name in the group.
+    pub id: MemberId,
+    /// The member's address, as in [`LogMember::address`].
+    pub address: String,
+    /// Everything up to here was sent to the member.
+    pub position: u64,
+    /// The member had the log up to here, as far as this end has heard.
+    pub acked: u64,
+    /// The reason.
+    pub reason: LogError,
+}
+
+impl fmt::Display for LogMember {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            address,
+            position,
+            acked,
+            ..
+        } = self;
+        write!(f, "{address} has acknowledged up to {acked}, ")?;
+        match &self.state {
+            LogMemberState::Sending => write!(f, "and was sent up to {position}"),
+            LogMemberState::Asked => {
+                f.write_str("and has not answered yet up to which position it has the log")
+            }
+            LogMemberState::NoSession { why } => write!(f, "and has no session: {why}"),
+        }
+    }
+}
+
+impl fmt::Display for LogMemberLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            address,
+            position,
+            acked,
+            reason,
+            ..
+        } = self;
+        write!(
+            f,
+            "{address} is no member any more; it has acknowledged up to {acked}, and was sent up to \
+             {position}: {reason}"
+        )
+    }
+}
+
+/// A member with its log sender.
+pub(super) struct Member<T: ?Sized, C> {
+    pub(super) id: MemberId,
+    address: String,
+    pub(super) sender: LogSender<T, C>,
+}
+
+impl<T: ?Sized, C: Codec<T>> Member<T, C> {
+    pub(super) fn new(id: MemberId, sender: LogSender<T, C>) -> Self {
+        let address = sender.far_end();
+        let address = address.unwrap_or_else(|| "a far end without a session".to_owned());
+        Self {
+            id,
+            address,
+            sender,
+        }
+    }
+
+    pub(super) fn go_on_with(&mut self, peer: Peer) {
+        self.sender.go_on_with(peer);
+        self.address = self.sender.far_end().unwrap_or_default();
+    }
+
+    /// Sends a few messages, as far as there is room, and asks for the acknowledgement of
+    /// `position`. `waker` is called when more may be done. Returns whether there is more to do now.
+    pub(super) fn turn<L: LogSource<T, C>>(
+        &mut self,
+        log: &mut L,
+        position: u64,
+        waker: &Waker,
+    ) -> Result<bool, LogError> {
+        self.sender.leave_session_over(log.end());
+        let advanced = self.sender.poll_some(log, waker).and_then(|advance| {
+            let is_over = self.sender.poll_acked(log, position, waker)?;
+            Ok(matches!(advance, Advance::More) || is_over)
+        });
+        match advanced {
+            Err(error) if self.may_go_on_after(&error, waker) => Ok(false),
+            advanced => advanced,
+        }
+    }
+
+    /// Returns whether the member stays one: the program may give it its next session, or there may
+    /// be memory soon.
+    fn may_go_on_after(&self, error: &LogError, waker: &Waker) -> bool {
+        if error.kind() == LogErrorKind::NoSession {
+            return self.sender.runtime().is_none();
+        }
+        let lacks_memory = error
+            .send_error()
+            .is_some_and(|error| error.kind() == SendErrorKind::Memory);
+        lacks_memory && {
+            self.sender.wake_at(Instant::now() + MEMORY_AGAIN, waker);
+            true
+        }
+    }
+
+    /// Returns whether the member may acknowledge `position` without the program's help.
+    pub(super) fn may_have(&self, position: u64) -> bool {
+        self.sender.acked() >= position || self.sender.runtime().is_some()
+    }
+
+    pub(super) fn describe(&self) -> LogMember {
+        LogMember {
+            id: self.id,
+            address: self.address.clone(),
+            peer: self.sender.peer().cloned(),
+            position: self.sender.position(),
+            acked: self.sender.acked(),
+            state: self.sender.state(),
+        }
+    }
+
+    pub(super) fn lost(self, reason: LogError) -> LogMemberLost {
+        LogMemberLost {
+            id: self.id,
+            position: self.sender.position(),
+            acked: self.sender.acked(),
+            address: self.address,
+            reason,
+        }
+    }
+}
+
+/// The time after which a member for whose message there was no memory is tried again.
+const MEMORY_AGAIN: Duration = Duration::from_millis(10);

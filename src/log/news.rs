@@ -1,0 +1,68 @@
+//! The place where a thread or a task waits for a far end's answer, or for any member of a group.
+#![forbid(unsafe_code)]
+
+use std::{
+    sync::Arc,
+    task::{Poll, Waker},
+    time::Instant,
+};
+
+use ibex_ring::parking::{ReadySet, Ticket};
+use ibex_transport::runtime::Runtime;
+
+/// News from everything that has its waker. An item only says that there is some.
+pub(super) struct News {
+    set: Arc<ReadySet<()>>,
+    waker: Waker,
+    /// The place of a task that waits.
+    held: Option<Ticket>,
+}
+
+impl News {
+    pub(super) fn new() -> Self {
+        let set = Arc::<ReadySet<()>>::default();
+        Self {
+            waker: set.waker(|| ()),
+            set,
+            held: None,
+        }
+    }
+
+    /// Returns the waker to leave wherever news may come from.
+    pub(super) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// Forgets the news so far, because the caller is about to look everywhere.
+    pub(super) fn forget(&self) {
+        while self.set.pop().is_some() {}
+    }
+
+    /// Waits until there is news, or `is_done` returns true. Returns false if the time is up.
+    pub(super) fn wait(
+        &self,
+        runtime: &Runtime,
+        deadline: Option<Instant>,
+        mut is_done: impl FnMut() -> bool,
+    ) -> bool {
+        let look = || (self.set.has_items() || is_done()).then_some(());
+        runtime.wait_at(self.set.waiters(), deadline, look).is_ok()
+    }
+
+    /// Waits as [`wait`](Self::wait) does, for a task.
+    pub(super) fn poll(
+        &mut self,
+        runtime: &Runtime,
+        waker: &Waker,
+        mut is_done: impl FnMut() -> bool,
+    ) -> Poll<()> {
+        let set = &self.set;
+        let look = || (set.has_items() || is_done()).then_some(());
+        runtime.poll_at(set.waiters(), &mut self.held, waker, look)
+    }
+
+    /// Takes back the waker of a task that does not wait any more.
+    pub(super) fn leave(&mut self) {
+        self.set.waiters().leave(&mut self.held);
+    }
+}
