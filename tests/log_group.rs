@@ -299,7 +299,10 @@ impl<A: FnMut(usize) -> SourceResult<u64>> LogSource<u64, Pod> for ByPeer<A> {
     ) -> impl Future<Output = SourceResult<(Sender<u64, Pod>, u64)>> + Send + 'static {
         let place = self.peers.iter().position(|one| one.id() == peer.id());
         let answer = (self.answer)(place.expect("it is listed"));
-        async move { Ok((numbers(&peer)?, answer?)) }
+        async move {
+            let position = answer?;
+            Ok((numbers(&peer)?, position))
+        }
     }
 
     fn send_next(&mut self, position: u64, turn: LogTurn<'_, u64, Pod>) -> SourceResult<LogSent> {

@@ -8,7 +8,7 @@ use std::{
 
 use ibex_codec::Codec;
 
-use super::{LogError, LogSender, LogSource, steps::Advance};
+use super::{LogError, LogSender, LogSource, steps::SendTurn};
 
 impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// Sends in a task all of `log` that the far end lacks, as [`send`](Self::send) does.
@@ -64,9 +64,9 @@ impl<T: ?Sized, C: Codec<T>, L: LogSource<T, C>> Future for LogSendAsync<'_, T, 
         let Self { sender, log } = self.get_mut();
         loop {
             match sender.poll_some(*log, context.waker())? {
-                Advance::More => {}
-                Advance::AtEnd => return Poll::Ready(Ok(sender.position())),
-                Advance::Pending => return Poll::Pending,
+                SendTurn::More => {}
+                SendTurn::AtEnd => return Poll::Ready(Ok(sender.position())),
+                SendTurn::Pending => return Poll::Pending,
             }
         }
     }

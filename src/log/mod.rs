@@ -31,7 +31,7 @@ use self::{
     progress::LogProgress,
     sessions::SessionSource,
     source::{Waiting, left},
-    steps::{Question, SendStep},
+    steps::{PositionQuestion, SendStep},
 };
 use crate::{Peer, Selectable, Sender, ToAddress, discovery::Peers, message::DefaultCodec};
 
@@ -126,7 +126,7 @@ use crate::{Peer, Selectable, Sender, ToAddress, discovery::Peers, message::Defa
 pub struct LogSender<T: ?Sized, C = DefaultCodec> {
     sessions: SessionSource,
     /// The question in the session that lasts, until the far end has answered.
-    question: Option<Question<T, C>>,
+    question: Option<PositionQuestion<T, C>>,
     /// The channel, once the far end has answered in the session that lasts.
     channel: Option<Sender<T, C>>,
     progress: LogProgress,

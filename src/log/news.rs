@@ -10,15 +10,15 @@ use std::{
 use ibex_ring::parking::{ReadySet, Ticket};
 use ibex_transport::runtime::Runtime;
 
-/// News from everything that has its waker. An item only says that there is some.
-pub(super) struct News {
+/// LogNews from everything that has its waker. An item only says that there is some.
+pub(super) struct LogNews {
     set: Arc<ReadySet<()>>,
     waker: Waker,
     /// The place of a task that waits.
     held: Option<Ticket>,
 }
 
-impl News {
+impl LogNews {
     pub(super) fn new() -> Self {
         let set = Arc::<ReadySet<()>>::default();
         Self {

@@ -14,20 +14,20 @@ use ibex_transport::runtime::Runtime;
 use super::{
     LogError, LogMemberState, LogSender, LogSent, LogSource, LogTurn,
     error::{Ended, LogFailure},
-    news::News,
+    news::LogNews,
     source::{SourceResult, Waiting},
 };
 use crate::{Peer, SendError, Sender, WaitError, WaitErrorKind};
 
 /// The question up to which position the far end of a session has the log.
-pub(super) struct Question<T: ?Sized, C> {
+pub(super) struct PositionQuestion<T: ?Sized, C> {
     peer: Peer,
     /// Never locked: the lock lets threads share a log sender whose answer is pending.
-    answer: Mutex<Pin<Box<dyn Future<Output = Answer<T, C>> + Send>>>,
+    answer: Mutex<Pin<Box<dyn Future<Output = PositionAnswer<T, C>> + Send>>>,
 }
 
 /// The channel of a session, and the position from which the far end lacks the log.
-type Answer<T, C> = SourceResult<(Sender<T, C>, u64)>;
+type PositionAnswer<T, C> = SourceResult<(Sender<T, C>, u64)>;
 
 /// Result of an attempt to send the next message.
 pub(super) enum SendStep {
@@ -40,7 +40,7 @@ pub(super) enum SendStep {
 }
 
 /// Result of sending a few messages.
-pub(super) enum Advance {
+pub(super) enum SendTurn {
     /// There is more to send, and perhaps room for it.
     More,
     AtEnd,
@@ -62,7 +62,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
                 None => {
                     let peer = ready!(self.sessions.poll_next(waker))?;
                     let answer = Mutex::new(Box::pin(log.resume(peer.clone())) as Pin<Box<_>>);
-                    Question { peer, answer }
+                    PositionQuestion { peer, answer }
                 }
             };
             let answer = question.answer.get_mut();
@@ -89,7 +89,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         if self.channel.is_some() {
             return Ok(true);
         }
-        let news = News::new();
+        let news = LogNews::new();
         loop {
             news.forget();
             if let Poll::Ready(resumed) = self.poll_resume(log, news.waker()) {
@@ -110,18 +110,18 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         &mut self,
         log: &mut L,
         waker: &Waker,
-    ) -> Result<Advance, LogError> {
+    ) -> Result<SendTurn, LogError> {
         for _ in 0..MESSAGES_PER_TURN {
             if self.poll_resume(log, waker)?.is_pending() {
-                return Ok(Advance::Pending);
+                return Ok(SendTurn::Pending);
             }
             match self.step(log, Waiting::Task(waker))? {
                 SendStep::Sent | SendStep::Restarted => {}
-                SendStep::AtEnd => return Ok(Advance::AtEnd),
-                SendStep::NotYet(_) => return Ok(Advance::Pending),
+                SendStep::AtEnd => return Ok(SendTurn::AtEnd),
+                SendStep::NotYet(_) => return Ok(SendTurn::Pending),
             }
         }
-        Ok(Advance::More)
+        Ok(SendTurn::More)
     }
 
     /// Has `waker` called when the far end has acknowledged `position`, if it was sent that far.
@@ -202,7 +202,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// Returns the obstacle to sending while there is no channel.
     pub(super) fn missing(&self) -> String {
         match &self.question {
-            Some(Question { peer, .. }) => {
+            Some(PositionQuestion { peer, .. }) => {
                 format!("{peer} has not answered yet up to which position it has the log")
             }
             None => self.sessions.missing(),

@@ -89,7 +89,10 @@ impl<A: FnMut() -> SourceResult<u64>> LogSource<u64, Pod> for Answered<A> {
         peer: Peer,
     ) -> impl Future<Output = SourceResult<(Sender<u64, Pod>, u64)>> + Send + 'static {
         let position = (self.answer)();
-        async move { Ok((numbers(&peer)?, position?)) }
+        async move {
+            let position = position?;
+            Ok((numbers(&peer)?, position))
+        }
     }
 
     fn send_next(&mut self, position: u64, turn: LogTurn<'_, u64, Pod>) -> SourceResult<LogSent> {

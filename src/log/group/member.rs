@@ -11,7 +11,7 @@ use ibex_codec::Codec;
 
 use crate::{
     MemberId, Peer, SendErrorKind,
-    log::{LogError, LogErrorKind, LogSender, LogSource, steps::Advance},
+    log::{LogError, LogErrorKind, LogSender, LogSource, steps::SendTurn},
 };
 
 /// A member of a [`LogGroup`](crate::log::LogGroup) and its progress. Positions are the log's.
@@ -101,13 +101,13 @@ impl fmt::Display for LogMemberLost {
 }
 
 /// A member with its log sender.
-pub(super) struct Member<T: ?Sized, C> {
+pub(super) struct MemberSender<T: ?Sized, C> {
     pub(super) id: MemberId,
     address: String,
     pub(super) sender: LogSender<T, C>,
 }
 
-impl<T: ?Sized, C: Codec<T>> Member<T, C> {
+impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
     pub(super) fn new(id: MemberId, sender: LogSender<T, C>) -> Self {
         let address = sender.far_end();
         let address = address.unwrap_or_else(|| "a far end without a session".to_owned());
@@ -134,7 +134,7 @@ impl<T: ?Sized, C: Codec<T>> Member<T, C> {
         self.sender.leave_session_over(log.end());
         let advanced = self.sender.poll_some(log, waker).and_then(|advance| {
             let is_over = self.sender.poll_acked(log, position, waker)?;
-            Ok(matches!(advance, Advance::More) || is_over)
+            Ok(matches!(advance, SendTurn::More) || is_over)
         });
         match advanced {
             Err(error) if self.may_go_on_after(&error, waker) => Ok(false),

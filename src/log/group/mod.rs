@@ -12,9 +12,9 @@ use std::{
 
 use ibex_codec::Codec;
 
-use self::member::Member;
+use self::member::MemberSender;
 pub use self::member::{LogMember, LogMemberLost, LogMemberState};
-use super::{LogError, LogSender, LogSource, news::News};
+use super::{LogError, LogSender, LogSource, news::LogNews};
 use crate::{MemberId, Peer, ToAddress, discovery::Peers, message::DefaultCodec};
 
 /// Sends a log that the program keeps to several far ends, and waits for a quorum of their
@@ -123,11 +123,11 @@ use crate::{MemberId, Peer, ToAddress, discovery::Peers, message::DefaultCodec};
 /// The sessions of all members belong to one node: under
 /// [`Driver::Caller`](crate::Driver::Caller), calls turn the engine of that one.
 pub struct LogGroup<T: ?Sized, C = DefaultCodec> {
-    members: Vec<Member<T, C>>,
+    members: Vec<MemberSender<T, C>>,
     /// The number of members that have joined so far.
     joined: u64,
     lost: VecDeque<LogMemberLost>,
-    news: News,
+    news: LogNews,
 }
 
 impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
@@ -138,7 +138,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
             members: Vec::new(),
             joined: 0,
             lost: VecDeque::new(),
-            news: News::new(),
+            news: LogNews::new(),
         }
     }
 
@@ -164,7 +164,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     pub fn join_sender(&mut self, sender: LogSender<T, C>) -> MemberId {
         self.joined += 1;
         let id = MemberId(self.joined);
-        self.members.push(Member::new(id, sender));
+        self.members.push(MemberSender::new(id, sender));
         id
     }
 
@@ -187,7 +187,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     /// Returns the present members and how far each is, in the order of joining.
     #[must_use]
     pub fn members(&self) -> Vec<LogMember> {
-        self.members.iter().map(Member::describe).collect()
+        self.members.iter().map(MemberSender::describe).collect()
     }
 
     /// Returns the earliest member that was lost and not yet returned here, and why. Never waits.

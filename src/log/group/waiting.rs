@@ -11,7 +11,7 @@ use std::{
 use ibex_codec::Codec;
 use ibex_transport::runtime::Runtime;
 
-use super::{LogGroup, Member};
+use super::{LogGroup, MemberSender};
 use crate::log::{LogError, LogSource, error::LogFailure};
 
 /// Result of a round.
@@ -99,8 +99,8 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         if has(&self.members, position, quorum) {
             return Some(Ok(()));
         }
-        let may_have = |member: &&Member<T, C>| member.may_have(position);
-        let able = self.members.iter().filter(may_have).count();
+        let may_have = |member: &MemberSender<T, C>| usize::from(member.may_have(position));
+        let able: usize = self.members.iter().map(may_have).sum();
         (able < quorum).then(|| Err(self.no_quorum(position, quorum)))
     }
 
@@ -146,16 +146,19 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
 }
 
 /// Returns whether at least `quorum` members have the log up to `position`.
-fn has<T: ?Sized, C: Codec<T>>(members: &[Member<T, C>], position: u64, quorum: usize) -> bool {
-    let have = members
-        .iter()
-        .filter(|member| member.sender.acked() >= position);
-    have.take(quorum).count() == quorum
+fn has<T: ?Sized, C: Codec<T>>(
+    members: &[MemberSender<T, C>],
+    position: u64,
+    quorum: usize,
+) -> bool {
+    let have = |member: &&MemberSender<T, C>| member.sender.acked() >= position;
+    let last = quorum.checked_sub(1);
+    last.is_none_or(|last| members.iter().filter(have).nth(last).is_some())
 }
 
 /// Returns the runtime whose turns bring the members' news; `None` if the program has to give all of
 /// them their sessions.
-fn runtime<T: ?Sized, C: Codec<T>>(members: &[Member<T, C>]) -> Option<&Runtime> {
+fn runtime<T: ?Sized, C: Codec<T>>(members: &[MemberSender<T, C>]) -> Option<&Runtime> {
     members.iter().find_map(|member| member.sender.runtime())
 }
 
