@@ -15,9 +15,10 @@ use std::{
 };
 
 use ibex::{
-    Driver, Fabric, Node, Peer, Pod, Receiver, Sender,
+    Driver, Fabric, Node, Peer, Pod, Receiver,
     log::{
-        LogErrorKind, LogGroup, LogMember, LogMemberState, LogSender, LogSent, LogSource, LogTurn,
+        LogAnswer, LogErrorKind, LogGroup, LogMember, LogMemberState, LogSender, LogSent,
+        LogSource, LogTurn,
     },
 };
 use numbers::{Disk, Numbers, SourceResult, answered, await_next, free_address, numbers};
@@ -293,16 +294,13 @@ impl<A: FnMut(usize) -> SourceResult<u64>> LogSource<u64, Pod> for ByPeer<A> {
         self.numbers.end
     }
 
-    fn resume(
-        &mut self,
-        peer: Peer,
-    ) -> impl Future<Output = SourceResult<(Sender<u64, Pod>, u64)>> + Send + 'static {
+    fn resume(&mut self, peer: Peer) -> LogAnswer<u64, Pod> {
         let place = self.peers.iter().position(|one| one.id() == peer.id());
         let answer = (self.answer)(place.expect("it is listed"));
-        async move {
+        Box::pin(async move {
             let position = answer?;
             Ok((numbers(&peer)?, position))
-        }
+        })
     }
 
     fn send_next(&mut self, position: u64, turn: LogTurn<'_, u64, Pod>) -> SourceResult<LogSent> {

@@ -18,8 +18,8 @@ use std::{
 };
 
 use ibex::{
-    Driver, Fabric, Message, Node, Peer, Pod, Receiver, Sender,
-    log::{LogError, LogErrorKind, LogSender, LogSent, LogSource, LogTurn},
+    Driver, Fabric, Message, Node, Peer, Pod, Receiver,
+    log::{LogAnswer, LogError, LogErrorKind, LogSender, LogSent, LogSource, LogTurn},
 };
 use ibex_harness::process::{Process, again};
 use numbers::{Disk, Numbers, SourceResult, answered, await_next, free_address, numbers};
@@ -484,11 +484,8 @@ fn a_message_that_the_log_has_no_more_is_the_callers_error() {
             9
         }
 
-        fn resume(
-            &mut self,
-            peer: Peer,
-        ) -> impl Future<Output = SourceResult<(Sender<u64, Pod>, u64)>> + Send + 'static {
-            async move { Ok((numbers(&peer)?, 3)) }
+        fn resume(&mut self, peer: Peer) -> LogAnswer<u64, Pod> {
+            Box::pin(async move { Ok((numbers(&peer)?, 3)) })
         }
 
         fn send_next(&mut self, position: u64, _: LogTurn<'_, u64, Pod>) -> SourceResult<LogSent> {

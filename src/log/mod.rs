@@ -25,7 +25,7 @@ use ibex_codec::Codec;
 pub use self::{
     error::{LogError, LogErrorKind},
     group::{LogGroup, LogMember, LogMemberLost, LogMemberState},
-    source::{LogSent, LogSource, LogTurn},
+    source::{LogAnswer, LogSent, LogSource, LogTurn},
 };
 use self::{
     progress::LogProgress,
@@ -72,7 +72,7 @@ use crate::{Peer, Selectable, Sender, ToAddress, discovery::Peers, message::Defa
 /// # #[cfg(feature = "rkyv")]
 /// # mod example {
 /// use std::error::Error;
-/// use ibex::{Node, Peer, Sender, log::{LogError, LogSender, LogSent, LogSource, LogTurn}};
+/// use ibex::{Node, Peer, log::{LogAnswer, LogError, LogSender, LogSent, LogSource, LogTurn}};
 ///
 /// type Result<R, E = Box<dyn Error + Send + Sync>> = std::result::Result<R, E>;
 ///
@@ -86,15 +86,12 @@ use crate::{Peer, Selectable, Sender, ToAddress, discovery::Peers, message::Defa
 ///         self.entries.len() as u64
 ///     }
 ///
-///     fn resume(
-///         &mut self,
-///         peer: Peer,
-///     ) -> impl Future<Output = Result<(Sender<Entry>, u64)>> + Send + 'static {
-///         async move {
+///     fn resume(&mut self, peer: Peer) -> LogAnswer<Entry> {
+///         Box::pin(async move {
 ///             let asked = peer.caller::<(), u64>("wal position")?;
 ///             let position = asked.call_async(&()).await?.to_native();
 ///             Ok((peer.sender("wal")?, position))
-///         }
+///         })
 ///     }
 ///
 ///     fn send_next(&mut self, at: u64, turn: LogTurn<'_, Entry>) -> Result<LogSent> {

@@ -4,6 +4,7 @@ use std::{
     error::Error,
     fmt,
     future::Future,
+    pin::Pin,
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
@@ -16,7 +17,13 @@ use crate::{Peer, RegionSlice, SendError, Sender, message::DefaultCodec};
 /// [`LogErrorKind::Source`](crate::log::LogErrorKind::Source).
 pub(crate) type SourceResult<R> = Result<R, Box<dyn Error + Send + Sync>>;
 
-/// A log that the program keeps, for a [`LogSender`](crate::log::LogSender).
+/// The channel of a session, and the position up to which its far end has the log, once that has
+/// answered. [`LogSource::resume`] returns it.
+pub type LogAnswer<T, C = DefaultCodec> =
+    Pin<Box<dyn Future<Output = SourceResult<(Sender<T, C>, u64)>> + Send>>;
+
+/// A log that the program keeps, for a [`LogSender`](crate::log::LogSender) or a
+/// [`LogGroup`](crate::log::LogGroup).
 ///
 /// Positions count from the beginning of the log, which is 0. A log that counts messages is at
 /// position *n* behind its *n*-th message. A log may also count bytes, or records of which a
@@ -44,10 +51,7 @@ pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
     /// # Errors
     ///
     /// Any, if there is no answer.
-    fn resume(
-        &mut self,
-        peer: Peer,
-    ) -> impl Future<Output = SourceResult<(Sender<T, C>, u64)>> + Send + 'static;
+    fn resume(&mut self, peer: Peer) -> LogAnswer<T, C>;
 
     /// Sends the message behind `position` by `turn`, which also takes the position behind that
     /// message. It is called for positions below [`end`](Self::end), and again for a message that

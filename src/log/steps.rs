@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    pin::Pin,
     sync::{Mutex, PoisonError},
     task::{Context, Poll, Waker, ready},
     time::Instant,
@@ -12,7 +11,7 @@ use ibex_codec::Codec;
 use ibex_transport::runtime::Runtime;
 
 use super::{
-    LogError, LogMemberState, LogSender, LogSent, LogSource, LogTurn,
+    LogAnswer, LogError, LogMemberState, LogSender, LogSent, LogSource, LogTurn,
     error::{Ended, LogFailure},
     news::LogNews,
     source::{SourceResult, Waiting},
@@ -23,11 +22,8 @@ use crate::{Peer, SendError, Sender, WaitError, WaitErrorKind};
 pub(super) struct PositionQuestion<T: ?Sized, C> {
     peer: Peer,
     /// Never locked: the lock lets threads share a log sender whose answer is pending.
-    answer: Mutex<Pin<Box<dyn Future<Output = PositionAnswer<T, C>> + Send>>>,
+    answer: Mutex<LogAnswer<T, C>>,
 }
-
-/// The channel of a session, and the position from which the far end lacks the log.
-type PositionAnswer<T, C> = SourceResult<(Sender<T, C>, u64)>;
 
 /// Result of an attempt to send the next message.
 pub(super) enum SendStep {
@@ -61,7 +57,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
                 Some(question) => question,
                 None => {
                     let peer = ready!(self.sessions.poll_next(waker))?;
-                    let answer = Mutex::new(Box::pin(log.resume(peer.clone())) as Pin<Box<_>>);
+                    let answer = Mutex::new(log.resume(peer.clone()));
                     PositionQuestion { peer, answer }
                 }
             };

@@ -8,7 +8,7 @@ use std::{
 
 use ibex::{
     Message, Peer, Pod, Receiver, Sender,
-    log::{LogSent, LogSource, LogTurn},
+    log::{LogAnswer, LogSent, LogSource, LogTurn},
 };
 
 pub(crate) type SourceResult<R> = Result<R, Box<dyn Error + Send + Sync>>;
@@ -28,15 +28,12 @@ impl LogSource<u64, Pod> for Numbers {
         self.end
     }
 
-    fn resume(
-        &mut self,
-        peer: Peer,
-    ) -> impl Future<Output = SourceResult<(Sender<u64, Pod>, u64)>> + Send + 'static {
-        async move {
+    fn resume(&mut self, peer: Peer) -> LogAnswer<u64, Pod> {
+        Box::pin(async move {
             let mut positions = peer.channel("position").codec::<Pod>().receiver::<u64>()?;
             let position = positions.recv_async().await?;
             Ok((numbers(&peer)?, *position))
-        }
+        })
     }
 
     fn send_next(&mut self, position: u64, turn: LogTurn<'_, u64, Pod>) -> SourceResult<LogSent> {
@@ -84,15 +81,12 @@ impl<A: FnMut() -> SourceResult<u64>> LogSource<u64, Pod> for Answered<A> {
         self.numbers.end
     }
 
-    fn resume(
-        &mut self,
-        peer: Peer,
-    ) -> impl Future<Output = SourceResult<(Sender<u64, Pod>, u64)>> + Send + 'static {
+    fn resume(&mut self, peer: Peer) -> LogAnswer<u64, Pod> {
         let position = (self.answer)();
-        async move {
+        Box::pin(async move {
             let position = position?;
             Ok((numbers(&peer)?, position))
-        }
+        })
     }
 
     fn send_next(&mut self, position: u64, turn: LogTurn<'_, u64, Pod>) -> SourceResult<LogSent> {

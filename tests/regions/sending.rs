@@ -7,8 +7,8 @@ use std::{
 };
 
 use ibex::{
-    Peer, Raw, Region, SendErrorKind, Sender,
-    log::{LogGroup, LogSender, LogSent, LogSource, LogTurn},
+    Peer, Raw, Region, SendErrorKind,
+    log::{LogAnswer, LogGroup, LogSender, LogSent, LogSource, LogTurn},
 };
 
 use super::{LENGTH, LONG, MOMENT, Over, Pair, bytes};
@@ -80,14 +80,11 @@ impl LogSource<[u8], Raw> for Pages {
         self.0.len() as u64
     }
 
-    fn resume(
-        &mut self,
-        peer: Peer,
-    ) -> impl Future<Output = Sourced<(Sender<[u8], Raw>, u64)>> + Send + 'static {
-        async move {
+    fn resume(&mut self, peer: Peer) -> LogAnswer<[u8], Raw> {
+        Box::pin(async move {
             let pages = peer.channel("pages").codec::<Raw>();
             Ok((pages.window_messages(2).sender()?, 0))
-        }
+        })
     }
 
     fn send_next(&mut self, position: u64, turn: LogTurn<'_, [u8], Raw>) -> Sourced<LogSent> {
@@ -149,16 +146,13 @@ impl LogSource<[u8], Raw> for Copies {
         self.pages.end()
     }
 
-    fn resume(
-        &mut self,
-        peer: Peer,
-    ) -> impl Future<Output = Sourced<(Sender<[u8], Raw>, u64)>> + Send + 'static {
+    fn resume(&mut self, peer: Peer) -> LogAnswer<[u8], Raw> {
         let name = format!("copy {}", self.resumed);
         self.resumed += 1;
-        async move {
+        Box::pin(async move {
             let pages = peer.channel(&name).codec::<Raw>();
             Ok((pages.window_messages(2).sender()?, 0))
-        }
+        })
     }
 
     fn send_next(&mut self, position: u64, turn: LogTurn<'_, [u8], Raw>) -> Sourced<LogSent> {

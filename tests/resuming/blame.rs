@@ -3,6 +3,7 @@
 
 use std::{
     error::Error,
+    future,
     io::{self, Read},
     thread,
     time::Duration,
@@ -12,7 +13,7 @@ use ibex::{
     EndCause, Event, Fabric, Node, Peer, SendErrorKind, Sender, Suspension,
     calls::{CallErrorKind, CallOptions, Execution},
     io::{Listener, Stream},
-    log::{LogSender, LogSent, LogSource, LogTurn},
+    log::{LogAnswer, LogSender, LogSent, LogSource, LogTurn},
 };
 
 use super::{LONG, builder, join, pair, pair_over, wait_until};
@@ -47,11 +48,8 @@ impl LogSource<u64> for Endless {
         1_000_000
     }
 
-    fn resume(
-        &mut self,
-        _: Peer,
-    ) -> impl Future<Output = Sourced<(Sender<u64>, u64)>> + Send + 'static {
-        future::ready(Ok((self.0.take().unwrap(), 0)))
+    fn resume(&mut self, _: Peer) -> LogAnswer<u64> {
+        Box::pin(future::ready(Ok((self.0.take().unwrap(), 0))))
     }
 
     fn send_next(&mut self, at: u64, turn: LogTurn<'_, u64>) -> Sourced<LogSent> {

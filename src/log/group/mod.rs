@@ -29,7 +29,7 @@ use crate::{MemberId, Peer, ToAddress, discovery::Peers, message::DefaultCodec};
 /// # #[cfg(feature = "rkyv")]
 /// # mod example {
 /// use std::error::Error;
-/// use ibex::{Node, Peer, Sender, log::{LogError, LogGroup, LogSent, LogSource, LogTurn}};
+/// use ibex::{Node, Peer, log::{LogAnswer, LogError, LogGroup, LogSent, LogSource, LogTurn}};
 ///
 /// type Result<R, E = Box<dyn Error + Send + Sync>> = std::result::Result<R, E>;
 ///
@@ -43,15 +43,12 @@ use crate::{MemberId, Peer, ToAddress, discovery::Peers, message::DefaultCodec};
 ///         self.entries.len() as u64
 ///     }
 ///
-///     fn resume(
-///         &mut self,
-///         peer: Peer,
-///     ) -> impl Future<Output = Result<(Sender<Entry>, u64)>> + Send + 'static {
-///         async move {
+///     fn resume(&mut self, peer: Peer) -> LogAnswer<Entry> {
+///         Box::pin(async move {
 ///             let asked = peer.caller::<(), u64>("wal position")?;
 ///             let position = asked.call_async(&()).await?.to_native();
 ///             Ok((peer.sender("wal")?, position))
-///         }
+///         })
 ///     }
 ///
 ///     fn send_next(&mut self, at: u64, turn: LogTurn<'_, Entry>) -> Result<LogSent> {
