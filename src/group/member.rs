@@ -9,8 +9,8 @@ use ibex_transport::{
 
 use crate::{PeerAt, SendError};
 
-/// The name of a member of a [`Group`](crate::Group) or a [`LogGroup`](crate::log::LogGroup). No other
-/// member of that group ever gets the same name.
+/// The name of a member of a [`Group`](crate::Group) or a [`LogGroup`](crate::log::LogGroup). No
+/// other member of that group ever gets the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberId(pub(crate) u64);
 

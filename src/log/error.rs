@@ -5,8 +5,8 @@ use std::{error::Error, fmt};
 use crate::{CloseReason, EndCause, SendError};
 
 /// The error of a call of a [`LogSender`](crate::log::LogSender) or a
-/// [`LogGroup`](crate::log::LogGroup): the log was not sent to its end, or is not acknowledged up to a
-/// position.
+/// [`LogGroup`](crate::log::LogGroup): the log was not sent to its end, or is not acknowledged up
+/// to a position.
 ///
 /// Messages that were sent stay sent, and the next call goes on behind them. The text says how far
 /// it came, what stands in the way and what to do; [`kind`](Self::kind) is for programs that
@@ -33,8 +33,8 @@ pub enum LogErrorKind {
     Source,
     /// The far end's answer is a position that the log does not reach.
     Ahead,
-    /// There is no session now. The program has to give the log sender, or members of the group, the
-    /// next one.
+    /// There is no session now. The program has to give the log sender, or members of the group,
+    /// the next one.
     NoSession,
     /// The caller's time was up.
     Timeout,
@@ -163,8 +163,8 @@ impl LogError {
         self.kind() == LogErrorKind::Timeout
     }
 
-    /// Returns the position that the error is about: up to which the log was sent, or acknowledged by
-    /// a quorum, when the time was up; that the far end answered; or that was to be waited for.
+    /// Returns the position that the error is about: up to which the log was sent, or acknowledged
+    /// by a quorum, when the time was up; that the far end answered; or that was to be waited for.
     #[must_use]
     pub fn position(&self) -> Option<u64> {
         match &*self.0 {

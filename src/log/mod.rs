@@ -165,7 +165,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// kept address is no longer followed.
     pub fn go_on_with(&mut self, peer: Peer) {
         self.question = None;
-        self.channel = None;
+        self.leave_channel();
         self.sessions = SessionSource::Given(Ok(peer));
     }
 
@@ -195,8 +195,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     }
 
     /// Sends the next message of `log` if there is a session, the far end has answered in it, and
-    /// there is room now. Returns whether it did; it does not if the far end lacks nothing. It never
-    /// waits.
+    /// there is room now. Returns whether it did; it does not if the far end lacks nothing. It
+    /// never waits.
     ///
     /// # Errors
     ///

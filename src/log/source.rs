@@ -35,18 +35,18 @@ pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
     /// The position behind the last message.
     fn end(&self) -> u64;
 
-    /// Asks the far end of a new session up to which position it has the log, and opens the channel:
-    /// the future's output. The position is 0 if the far end has nothing.
+    /// Asks the far end of a new session up to which position it has the log, and opens the
+    /// channel: the future's output. The position is 0 if the far end has nothing.
     ///
     /// An implementation asks by a call or by a message on another channel. The answer decides
     /// which messages come again. Ask first and open the channel last, because a channel that is
     /// opened and dropped is an orderly end to the far end.
     ///
     /// The future may wait for as long as the far end takes; it does not borrow the log, which can
-    /// be sent to others meanwhile. Blocking calls poll it on their thread, so it must not block, and
-    /// must not need an executor of its own, as timers of tokio do. A call whose time is up or that is
-    /// cancelled leaves the future to the next call. It is dropped, and the method called again, if
-    /// the session ends meanwhile or the future fails or panics.
+    /// be sent to others meanwhile. Blocking calls poll it on their thread, so it must not block,
+    /// and must not need an executor of its own, as timers of tokio do. A call whose time is up or
+    /// that is cancelled leaves the future to the next call. It is dropped, and the method called
+    /// again, if the session ends meanwhile or the future fails or panics.
     ///
     /// # Errors
     ///

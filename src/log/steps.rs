@@ -141,8 +141,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         }
     }
 
-    /// Leaves a session that is over, although the far end has acknowledged the whole log in it: the
-    /// far end may return with less.
+    /// Leaves a session that is over, although the far end has acknowledged the whole log in it:
+    /// the far end may return with less.
     pub(super) fn leave_session_over(&mut self, end: u64) {
         let has_all = self.channel.is_some() && self.position() >= end && self.acked() >= end;
         if has_all && self.peer().is_some_and(Peer::is_gone) {
@@ -159,8 +159,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         }
     }
 
-    /// Returns the runtime whose turns bring what the sender waits for; `None` if the program has to
-    /// give it a session.
+    /// Returns the runtime whose turns bring what the sender waits for; `None` if the program has
+    /// to give it a session.
     pub(super) fn runtime(&self) -> Option<&Runtime> {
         self.sessions.runtime()
     }

@@ -105,6 +105,8 @@ pub(super) struct MemberSender<T: ?Sized, C> {
     pub(super) id: MemberId,
     address: String,
     pub(super) sender: LogSender<T, C>,
+    /// The time of the last alarm for a message for which there was no memory.
+    memory_at: Option<Instant>,
 }
 
 impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
@@ -115,6 +117,7 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
             id,
             address,
             sender,
+            memory_at: None,
         }
     }
 
@@ -124,7 +127,8 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
     }
 
     /// Sends a few messages, as far as there is room, and asks for the acknowledgement of
-    /// `position`. `waker` is called when more may be done. Returns whether there is more to do now.
+    /// `position`. `waker` is called when more may be done. Returns whether there is more to do
+    /// now.
     pub(super) fn turn<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
@@ -144,17 +148,21 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
 
     /// Returns whether the member stays one: the program may give it its next session, or there may
     /// be memory soon.
-    fn may_go_on_after(&self, error: &LogError, waker: &Waker) -> bool {
+    fn may_go_on_after(&mut self, error: &LogError, waker: &Waker) -> bool {
         if error.kind() == LogErrorKind::NoSession {
             return self.sender.runtime().is_none();
         }
         let lacks_memory = error
             .send_error()
             .is_some_and(|error| error.kind() == SendErrorKind::Memory);
-        lacks_memory && {
-            self.sender.wake_at(Instant::now() + MEMORY_AGAIN, waker);
-            true
+        let now = Instant::now();
+        // One alarm at a time. One that is late is not relied on.
+        if lacks_memory && self.memory_at.is_none_or(|set| set <= now) {
+            let at = now + MEMORY_AGAIN;
+            self.memory_at = Some(at);
+            self.sender.wake_at(at, waker);
         }
+        lacks_memory
     }
 
     /// Returns whether the member may acknowledge `position` without the program's help.

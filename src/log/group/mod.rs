@@ -22,8 +22,8 @@ use crate::{MemberId, Peer, ToAddress, discovery::Peers, message::DefaultCodec};
 ///
 /// Each member has a [`LogSender`] of its own: a position, a session after the other, and the
 /// channel in the present one. So a member that was away is sent what it lacks, from the position
-/// that it answers, while the others go on. A member that is slow, absent, or does not answer delays
-/// no other one.
+/// that it answers, while the others go on. A member that is slow, absent, or does not answer
+/// delays no other one.
 ///
 /// ```
 /// # #[cfg(feature = "rkyv")]
@@ -94,22 +94,22 @@ use crate::{MemberId, Peer, ToAddress, discovery::Peers, message::DefaultCodec};
 /// While there is nothing to append, a wait for all members, with a time-out or in a task that is
 /// dropped when there is, lets those that are behind catch up.
 ///
-/// In one round of a call each member is sent a few messages, as far as its channel has room. A call
-/// that can do no more sleeps until the first member acknowledges, has room, has answered or has its
-/// next session. Nothing is polled.
+/// In one round of a call each member is sent a few messages, as far as its channel has room. A
+/// call that can do no more sleeps until the first member acknowledges, has room, has answered or
+/// has its next session. Nothing is polled.
 ///
 /// # Quorums
 ///
 /// A member counts with what it has acknowledged, or has answered that it has. This stays while the
-/// member is away, and [goes back](LogMember::acked) if it returns with less. Only members count: who
-/// has left or is lost counts no more.
+/// member is away, and [goes back](LogMember::acked) if it returns with less. Only members count:
+/// who has left or is lost counts no more.
 ///
 /// # Lost members
 ///
-/// The end of a member's session is no loss, since another one may follow. A member is lost when its
-/// log sender fails for another [reason](LogMemberLost::reason): the program's source failed for it,
-/// it answered a position that the log does not reach, its type differs, or its address is not kept
-/// connected any more. The call that notices takes it out, and goes on with the others.
+/// The end of a member's session is no loss, since another one may follow. A member is lost when
+/// its log sender fails for another [reason](LogMemberLost::reason): the program's source failed
+/// for it, it answered a position that the log does not reach, its type differs, or its address is
+/// not kept connected any more. The call that notices takes it out, and goes on with the others.
 /// [`next_lost`](Self::next_lost) tells of each one. It may join again.
 ///
 /// # The end
@@ -142,8 +142,8 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     // ---- Members ---------------------------------------------------------------------
 
     /// Takes in the peer at `address`, which is one of those that a node [keeps
-    /// connected](crate::Node::keep_connected), written as the discovery writes it. The group goes on
-    /// in each of its sessions. The peer need not be connected yet.
+    /// connected](crate::Node::keep_connected), written as the discovery writes it. The group goes
+    /// on in each of its sessions. The peer need not be connected yet.
     pub fn join_at(&mut self, peers: &Peers, address: impl ToAddress) -> MemberId {
         self.join_sender(LogSender::at(peers, address))
     }
@@ -213,8 +213,8 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         positions.get(last).copied().unwrap_or(0)
     }
 
-    /// Returns the position up to which a member has the log, as far as this end has heard. `None` if
-    /// it is no longer a member.
+    /// Returns the position up to which a member has the log, as far as this end has heard. `None`
+    /// if it is no longer a member.
     #[must_use]
     pub fn acked_of(&self, member: MemberId) -> Option<u64> {
         let member = self.members.iter().find(|one| one.id == member)?;
@@ -229,18 +229,19 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         self.round(log, 0)
     }
 
-    /// Sends each member what it lacks, and returns once at least `quorum` members have acknowledged
-    /// the log up to `position`, whichever they are. A slow or absent member delays nothing.
+    /// Sends each member what it lacks, and returns once at least `quorum` members have
+    /// acknowledged the log up to `position`, whichever they are. A slow or absent member delays
+    /// nothing.
     ///
     /// It waits for whichever comes first: that a member acknowledges, has room, has answered, or
     /// has its next session. With a quorum of 0 it sends what there is room for, and returns.
     ///
     /// # Errors
     ///
-    /// [`NoQuorum`](super::LogErrorKind::NoQuorum) as soon as fewer members are left than the quorum
-    /// needs; [`NoSession`](super::LogErrorKind::NoSession) as soon as it depends on members that
-    /// the program has to give their next sessions; [`Beyond`](super::LogErrorKind::Beyond) if the
-    /// log ends before `position`. The failure of one member is no error here.
+    /// [`NoQuorum`](super::LogErrorKind::NoQuorum) as soon as fewer members are left than the
+    /// quorum needs; [`NoSession`](super::LogErrorKind::NoSession) as soon as it depends on members
+    /// that the program has to give their next sessions; [`Beyond`](super::LogErrorKind::Beyond) if
+    /// the log ends before `position`. The failure of one member is no error here.
     pub fn wait_acked<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
@@ -269,8 +270,8 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
 
     /// Does the same in a task.
     ///
-    /// Dropping the future leaves the messages that were sent and the questions that were asked, and
-    /// the next call goes on with them.
+    /// Dropping the future leaves the messages that were sent and the questions that were asked,
+    /// and the next call goes on with them.
     ///
     /// # Errors
     ///

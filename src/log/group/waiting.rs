@@ -156,8 +156,8 @@ fn has<T: ?Sized, C: Codec<T>>(
     last.is_none_or(|last| members.iter().filter(have).nth(last).is_some())
 }
 
-/// Returns the runtime whose turns bring the members' news; `None` if the program has to give all of
-/// them their sessions.
+/// Returns the runtime whose turns bring the members' news; `None` if the program has to give all
+/// of them their sessions.
 fn runtime<T: ?Sized, C: Codec<T>>(members: &[MemberSender<T, C>]) -> Option<&Runtime> {
     members.iter().find_map(|member| member.sender.runtime())
 }
