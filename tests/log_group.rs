@@ -15,7 +15,7 @@ use std::{
 };
 
 use ibex::{
-    Driver, Fabric, Node, Peer, Pod, Receiver,
+    Driver, Fabric, Node, Peer, Pod, Raw, Receiver, SendError, SendErrorKind,
     log::{
         LogAnswer, LogErrorKind, LogGroup, LogMember, LogMemberState, LogSender, LogSent,
         LogSource, LogTurn,
@@ -232,9 +232,14 @@ fn what_a_member_has_lost_is_acknowledged_no_more() {
         let star = Star::over(&over, driver, 2);
         let mut group = LogGroup::new();
         let id = group.join(star.here[0].clone());
-        let mut answers = [2, 1].into_iter();
+        let mut answers = [0, 1].into_iter();
         let mut log = answered(2, || Ok(answers.next().expect("two questions")));
-        group.wait_acked(&mut log, 2, 1).expect("it has all");
+        let channel = star.there[0].channel("numbers").codec::<Pod>();
+        let mut receiver = channel.receiver().expect("a receiver");
+        thread::scope(|scope| {
+            scope.spawn(|| (0..2).for_each(|_| await_next(&mut receiver).ack()));
+            group.wait_acked(&mut log, 2, 1).expect("it has all");
+        });
         assert_eq!(group.acked_of(id), Some(2));
         assert!(group.go_on_with(id, star.here[1].clone()));
         assert_eq!(group.acked_of(id), Some(2), "it was not asked again");
@@ -242,6 +247,11 @@ fn what_a_member_has_lost_is_acknowledged_no_more() {
         let late = late.expect_err("it does not receive");
         assert_eq!(late.kind(), LogErrorKind::Timeout, "{late}");
         assert_eq!(late.position(), Some(1), "it has less now: {late}");
+        assert_eq!(in_state(&group, 0), LogMemberState::NotOpened);
+        assert!(
+            late.to_string().contains("has not opened its end"),
+            "{late}"
+        );
         assert_eq!(group.acked_of(id), Some(1));
     }
 }
@@ -259,7 +269,7 @@ fn a_member_that_has_all_is_asked_again_in_its_next_session() {
         while !star.here[0].is_gone() {
             star.node.poll();
         }
-        group.try_send(&mut log);
+        group.try_send(&mut log).expect("nothing is too long");
         let state = in_state(&group, 0);
         assert!(
             matches!(state, LogMemberState::NoSession { .. }),
@@ -364,6 +374,97 @@ fn members_whose_source_fails_or_that_are_ahead_are_lost_and_the_others_go_on() 
     }
 }
 
+/// What was cut off is with the far ends, so they get no orderly end.
+#[test]
+fn a_log_that_was_cut_loses_the_members_that_were_sent_more() {
+    for (over, driver) in cells() {
+        let star = Star::over(&over, driver, 1);
+        let mut group = star.group();
+        let mut log = answered(2, || Ok(0));
+        let channel = star.there[0].channel("numbers").codec::<Pod>();
+        let mut receiver = channel.receiver().expect("a receiver");
+        thread::scope(|scope| {
+            let far = scope.spawn(|| {
+                (0..2).for_each(|_| await_next(&mut receiver).ack());
+                receiver.next().map(|next| next.is_some())
+            });
+            group.wait_acked(&mut log, 2, 1).expect("it has all");
+            log.numbers.end = 1;
+            group.try_send(&mut log).expect("nothing is too long");
+            let lost = group.next_lost().expect("it has more");
+            assert_eq!(lost.reason.kind(), LogErrorKind::Ahead, "{lost}");
+            assert_eq!(
+                (lost.reason.position(), lost.reason.end()),
+                (Some(2), Some(1))
+            );
+            assert!(lost.to_string().contains("a log only grows"), "{lost}");
+            let _ = star.node.close(Duration::MAX);
+            let ended = far.join().expect("no panic");
+            ended.expect_err("the log may not be complete");
+        });
+    }
+}
+
+/// A log of bytes whose second message may be too long.
+struct Bytes {
+    second: usize,
+}
+
+impl LogSource<[u8], Raw> for Bytes {
+    fn end(&self) -> u64 {
+        3
+    }
+
+    fn resume(&mut self, peer: Peer) -> LogAnswer<[u8], Raw> {
+        let channel = peer.channel("bytes").codec::<Raw>();
+        Box::pin(async move { Ok((channel.max_message_bytes(64).sender()?, 0)) })
+    }
+
+    fn send_next(&mut self, position: u64, turn: LogTurn<'_, [u8], Raw>) -> SourceResult<LogSent> {
+        let length = if position == 1 { self.second } else { 1 };
+        Ok(turn.send(&vec![0; length], position + 1))
+    }
+}
+
+#[test]
+fn a_message_that_cannot_be_sent_loses_no_member() {
+    for (over, driver) in cells() {
+        let star = Star::over(&over, driver, 2);
+        let mut group = LogGroup::new();
+        for peer in &star.here {
+            group.join(peer.clone());
+        }
+        let mut log = Bytes { second: 65 };
+        thread::scope(|scope| {
+            for peer in &star.there {
+                let channel = peer.channel("bytes").codec::<Raw>().max_message_bytes(64);
+                let mut receiver = channel.receiver::<[u8]>().expect("a receiver");
+                scope.spawn(move || {
+                    while let Some(bytes) = receiver.next().expect("an orderly end") {
+                        bytes.ack();
+                    }
+                });
+            }
+            group
+                .wait_acked(&mut log, 1, 2)
+                .expect("the first is short");
+            for _ in 0..2 {
+                let long = group.wait_acked(&mut log, 3, 2);
+                let long = long.expect_err("the second is too long");
+                let kind = long.send_error().map(SendError::kind);
+                assert_eq!(kind, Some(SendErrorKind::TooLong), "{long}");
+            }
+            let long = group.try_send(&mut log).expect_err("it is too long");
+            assert_eq!(long.kind(), LogErrorKind::Send, "{long}");
+            assert!(group.next_lost().is_none());
+            log.second = 64;
+            group.wait_acked(&mut log, 3, 2).expect("it is short now");
+            drop(group);
+            let _ = star.node.close(Duration::MAX);
+        });
+    }
+}
+
 #[test]
 fn members_at_addresses_that_are_not_kept_any_more_are_lost() -> Outcome {
     for (over, driver) in cells() {
@@ -399,7 +500,7 @@ fn a_quorum_that_cannot_be_reached_is_an_error_at_once() {
     let mut group = LogGroup::<u64, Pod>::new();
     let mut log = Numbers { end: 1 };
     group.wait_acked(&mut log, 1, 0).expect("nobody is needed");
-    assert!(!group.try_send(&mut log));
+    assert!(!group.try_send(&mut log).expect("nobody is sent anything"));
     let none = group.wait_acked(&mut log, 1, 1).expect_err("no member");
     assert_eq!(none.kind(), LogErrorKind::NoQuorum, "{none}");
     let id = group.join_sender(LogSender::new());

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt};
 
-use crate::{CloseReason, EndCause, SendError};
+use crate::{CloseReason, EndCause, SendError, SendErrorKind};
 
 /// The error of a call of a [`LogSender`](crate::log::LogSender) or a
 /// [`LogGroup`](crate::log::LogGroup): the log was not sent to its end, or is not acknowledged up
@@ -31,7 +31,7 @@ pub enum LogErrorKind {
     /// or not the message that comes next. The next call asks it again. A failure that came with
     /// the end of the session is not reported, because the far end is asked in the next session.
     Source,
-    /// The far end's answer is a position that the log does not reach.
+    /// The far end's answer, or what was sent to it, is a position that the log does not reach.
     Ahead,
     /// There is no session now. The program has to give the log sender, or members of the group,
     /// the next one.
@@ -62,6 +62,19 @@ pub(super) enum LogFailure {
         /// The far end.
         peer: String,
         /// The position of its answer.
+        position: u64,
+        /// The log's end.
+        end: u64,
+    },
+    /// The log ends before what was sent.
+    #[error(
+        "{peer} was sent the log up to position {position}, and now it ends at {end}: a log only \
+         grows; after a cut, have the source answer a position that both have"
+    )]
+    Shortened {
+        /// The far end.
+        peer: String,
+        /// The log was sent up to here.
         position: u64,
         /// The log's end.
         end: u64,
@@ -147,7 +160,7 @@ impl LogError {
     pub fn kind(&self) -> LogErrorKind {
         match &*self.0 {
             LogFailure::Source(_) => LogErrorKind::Source,
-            LogFailure::Ahead { .. } => LogErrorKind::Ahead,
+            LogFailure::Ahead { .. } | LogFailure::Shortened { .. } => LogErrorKind::Ahead,
             LogFailure::NoSession { .. } | LogFailure::NoSessions { .. } => LogErrorKind::NoSession,
             LogFailure::Timeout { .. } | LogFailure::NotAcked { .. } => LogErrorKind::Timeout,
             LogFailure::NoQuorum { .. } => LogErrorKind::NoQuorum,
@@ -182,11 +195,11 @@ impl LogError {
         self.place().map(|(_, end)| end)
     }
 
-    /// Returns the far end whose answer is ahead of the log.
+    /// Returns the far end that is ahead of the log.
     #[must_use]
     pub fn peer(&self) -> Option<&str> {
         match &*self.0 {
-            LogFailure::Ahead { peer, .. } => Some(peer),
+            LogFailure::Ahead { peer, .. } | LogFailure::Shortened { peer, .. } => Some(peer),
             _ => None,
         }
     }
@@ -209,10 +222,18 @@ impl LogError {
         }
     }
 
+    /// Returns whether the message that comes next cannot be sent to any far end.
+    pub(super) fn is_of_message(&self) -> bool {
+        use SendErrorKind::{Encode, Nested, TooLong};
+        let kind = self.send_error().map(SendError::kind);
+        matches!(kind, Some(TooLong | Encode | Nested))
+    }
+
     /// Returns a position and the log's end.
     fn place(&self) -> Option<(u64, u64)> {
         match &*self.0 {
             LogFailure::Ahead { position, end, .. }
+            | LogFailure::Shortened { position, end, .. }
             | LogFailure::Timeout { position, end, .. }
             | LogFailure::Beyond { position, end } => Some((*position, *end)),
             _ => None,

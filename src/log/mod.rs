@@ -30,7 +30,7 @@ pub use self::{
 use self::{
     progress::LogProgress,
     sessions::SessionSource,
-    source::{Waiting, left},
+    source::{Waiting, is_past, left},
     steps::{PositionQuestion, SendStep},
 };
 use crate::{Peer, Selectable, Sender, ToAddress, discovery::Peers, message::DefaultCodec};
@@ -225,6 +225,11 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
                 return Err(self.timed_out(log, self.missing()));
             }
             match self.step(log, Waiting::Until(deadline))? {
+                SendStep::Sent | SendStep::Restarted
+                    if is_past(deadline) && self.position() < log.end() =>
+                {
+                    return Err(self.timed_out(log, "there was more to send".to_owned()));
+                }
                 SendStep::Sent | SendStep::Restarted => {}
                 SendStep::AtEnd => return Ok(self.position()),
                 SendStep::NotYet(late) => {

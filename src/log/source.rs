@@ -29,6 +29,13 @@ pub type LogAnswer<T, C = DefaultCodec> =
 /// position *n* behind its *n*-th message. A log may also count bytes, or records of which a
 /// message holds several.
 ///
+/// A log only grows. A far end's position means that its log equals this one up to there, and what
+/// was sent is not compared again. A program that cuts its log or writes a part of it anew therefore
+/// also begins anew: it drops the log senders, or has the members [leave](crate::log::LogGroup::leave)
+/// their group, aborts their channels, and makes or joins new ones. The source then answers
+/// positions up to which both logs are equal. A log that ends before what was sent is the error
+/// [`Ahead`](crate::log::LogErrorKind::Ahead). A log that was cut and has grown again is not noticed.
+///
 /// The methods run in the call that sends, on its thread or in its task. A panic comes through that
 /// call, and the next call goes on from what was sent.
 pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
@@ -83,6 +90,11 @@ pub(super) enum Waiting<'a> {
 /// Returns the time that is left until a deadline.
 pub(super) fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
+}
+
+/// Checks whether a deadline has passed.
+pub(super) fn is_past(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| deadline <= Instant::now())
 }
 
 /// Proof that a message of a log was sent, or that the log sender knows why not. A [`LogTurn`]

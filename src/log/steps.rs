@@ -14,7 +14,7 @@ use super::{
     LogAnswer, LogError, LogMemberState, LogSender, LogSent, LogSource, LogTurn,
     error::{Ended, LogFailure},
     news::LogNews,
-    source::{SourceResult, Waiting},
+    source::{SourceResult, Waiting, is_past},
 };
 use crate::{Peer, SendError, Sender, WaitError, WaitErrorKind};
 
@@ -92,8 +92,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
                 return resumed.map(|()| true);
             }
             let has_news = match self.runtime() {
-                Some(runtime) => news.wait(runtime, deadline, || false),
-                None => false,
+                Some(runtime) if !is_past(deadline) => news.wait(runtime, deadline, || false),
+                _ => false,
             };
             if !has_news {
                 return Ok(false);
@@ -187,7 +187,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// Returns the state of the session.
     pub(super) fn state(&self) -> LogMemberState {
         match (&self.channel, &self.question) {
-            (Some(_), _) => LogMemberState::Sending,
+            (Some(channel), _) if channel.handle.is_open() => LogMemberState::Sending,
+            (Some(_), _) => LogMemberState::NotOpened,
             (None, Some(_)) => LogMemberState::Asked,
             (None, None) => LogMemberState::NoSession {
                 why: self.sessions.missing(),
@@ -241,8 +242,11 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         log: &mut L,
         waiting: Waiting<'_>,
     ) -> Result<SendStep, LogError> {
-        let position = self.position();
-        let Some(sender) = self.channel.as_mut().filter(|_| position < log.end()) else {
+        let (position, end) = (self.position(), log.end());
+        if position > end {
+            return Err(self.shortened(position, end));
+        }
+        let Some(sender) = self.channel.as_mut().filter(|_| position < end) else {
             return Ok(SendStep::AtEnd);
         };
         if self.progress.is_full() {
@@ -263,6 +267,20 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             Poll::Ready(Err(error)) => self.failed(error).map(|()| SendStep::Restarted),
             Poll::Pending => Ok(SendStep::NotYet(None)),
         }
+    }
+
+    /// Returns the error of a log that ends before what was sent. What was cut off is in the
+    /// channel, so it is aborted, and the next call asks the far end for its position again.
+    #[cold]
+    fn shortened(&mut self, position: u64, end: u64) -> LogError {
+        self.abort_channel();
+        let peer = self.far_end().unwrap_or_default();
+        let shortened = LogFailure::Shortened {
+            peer,
+            position,
+            end,
+        };
+        shortened.into()
     }
 
     /// Returns the error, unless another session may follow, which is asked for then.
@@ -289,6 +307,13 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         let channel = self.channel.take()?;
         self.progress.settle(channel.counts(), channel.counts());
         Some(channel)
+    }
+
+    /// Ends the channel without an orderly end, which would mean that the log ends here.
+    pub(super) fn abort_channel(&mut self) {
+        if let Some(channel) = self.leave_channel() {
+            channel.abort();
+        }
     }
 
     /// Returns the message of the channel to wait for until `position` is acknowledged; `None` if
@@ -318,9 +343,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             // The far end does not have the messages that it dropped, and says where the log goes
             // on. The end of this channel is not the end of the log.
             Err(error) if error.kind() == WaitErrorKind::Unacknowledged => {
-                if let Some(channel) = self.leave_channel() {
-                    channel.abort();
-                }
+                self.abort_channel();
                 Ok(())
             }
             Err(error) => match error.into_send_error() {

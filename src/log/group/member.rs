@@ -39,6 +39,10 @@ pub struct LogMember {
 pub enum LogMemberState {
     /// The member is sent the log.
     Sending,
+    /// The member's far end has answered, and has not opened its end of the channel yet. The group
+    /// waits for it as it waits for room: until then, or the end of the session, however long that
+    /// is. After `open_timeout` [an event](crate::Event::NotOpened) tells of the missing end.
+    NotOpened,
     /// The member was asked up to which position it has the log, and has not answered yet.
     Asked,
     /// There is no session that the member was asked in.
@@ -75,6 +79,7 @@ impl fmt::Display for LogMember {
         write!(f, "{address} has acknowledged up to {acked}, ")?;
         match &self.state {
             LogMemberState::Sending => write!(f, "and was sent up to {position}"),
+            LogMemberState::NotOpened => f.write_str("and has not opened its end of the channel"),
             LogMemberState::Asked => {
                 f.write_str("and has not answered yet up to which position it has the log")
             }
@@ -136,14 +141,26 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
         waker: &Waker,
     ) -> Result<bool, LogError> {
         self.sender.leave_session_over(log.end());
-        let advanced = self.sender.poll_some(log, waker).and_then(|advance| {
-            let is_over = self.sender.poll_acked(log, position, waker)?;
-            Ok(matches!(advance, SendTurn::More) || is_over)
-        });
+        let advanced = self.advance(log, position, waker);
         match advanced {
             Err(error) if self.may_go_on_after(&error, waker) => Ok(false),
             advanced => advanced,
         }
+    }
+
+    fn advance<L: LogSource<T, C>>(
+        &mut self,
+        log: &mut L,
+        position: u64,
+        waker: &Waker,
+    ) -> Result<bool, LogError> {
+        let has_more = match self.sender.poll_some(log, waker) {
+            // `position` lies before the message that cannot be sent.
+            Err(error) if error.is_of_message() && position <= self.sender.position() => false,
+            advanced => matches!(advanced?, SendTurn::More),
+        };
+        let is_over = self.sender.poll_acked(log, position, waker)?;
+        Ok(has_more || is_over)
     }
 
     /// Returns whether the member stays one: the program may give it its next session, or there may
@@ -181,7 +198,9 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
         }
     }
 
-    pub(super) fn lost(self, reason: LogError) -> LogMemberLost {
+    /// Takes the member apart. Its far end may lack a part of the log, and gets no orderly end.
+    pub(super) fn lost(mut self, reason: LogError) -> LogMemberLost {
+        self.sender.abort_channel();
         LogMemberLost {
             id: self.id,
             position: self.sender.position(),

@@ -108,9 +108,14 @@ use crate::{MemberId, Peer, ToAddress, discovery::Peers, message::DefaultCodec};
 ///
 /// The end of a member's session is no loss, since another one may follow. A member is lost when
 /// its log sender fails for another [reason](LogMemberLost::reason): the program's source failed
-/// for it, it answered a position that the log does not reach, its type differs, or its address is
-/// not kept connected any more. The call that notices takes it out, and goes on with the others.
-/// [`next_lost`](Self::next_lost) tells of each one. It may join again.
+/// for it (it has no longer what the member lacks, say), it answered a position that the log does
+/// not reach, its type differs, or its address is not kept connected any more. The call that notices
+/// takes it out, aborts its channel, and goes on with the others. [`next_lost`](Self::next_lost)
+/// tells of each one. It may join again.
+///
+/// A message that cannot be sent to any member, because it is too long or cannot be encoded, loses
+/// none. The calls that need it fail with [`Send`](super::LogErrorKind::Send), and its source may
+/// send another in its place.
 ///
 /// # The end
 ///
@@ -225,8 +230,13 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
 
     /// Sends each member the next few messages that it lacks, if it has a session and room for them
     /// now. Never waits. Returns whether some member may be sent more at once.
-    pub fn try_send<L: LogSource<T, C>>(&mut self, log: &mut L) -> bool {
-        self.round(log, 0)
+    ///
+    /// # Errors
+    ///
+    /// [`Send`](super::LogErrorKind::Send) if a member's next message cannot be sent at all. The
+    /// other members had their turn. The failure of one member is no error here.
+    pub fn try_send<L: LogSource<T, C>>(&mut self, log: &mut L) -> Result<bool, LogError> {
+        self.round(log, u64::MAX)
     }
 
     /// Sends each member what it lacks, and returns once at least `quorum` members have
@@ -241,7 +251,8 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     /// [`NoQuorum`](super::LogErrorKind::NoQuorum) as soon as fewer members are left than the
     /// quorum needs; [`NoSession`](super::LogErrorKind::NoSession) as soon as it depends on members
     /// that the program has to give their next sessions; [`Beyond`](super::LogErrorKind::Beyond) if
-    /// the log ends before `position`. The failure of one member is no error here.
+    /// the log ends before `position`; [`Send`](super::LogErrorKind::Send) if a message before
+    /// `position` cannot be sent at all. The failure of one member is no error here.
     pub fn wait_acked<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,

@@ -12,7 +12,7 @@ use ibex_codec::Codec;
 use ibex_transport::runtime::Runtime;
 
 use super::{LogGroup, MemberSender};
-use crate::log::{LogError, LogSource, error::LogFailure};
+use crate::log::{LogError, LogSource, error::LogFailure, source::is_past};
 
 /// Result of a round.
 enum Round {
@@ -34,13 +34,24 @@ pub(super) struct LogQuorumAsync<'a, T: ?Sized, C: Codec<T>, L> {
 impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     /// Gives each member its turn, and asks for the acknowledgement of `position`. Returns whether
     /// there is more to do now.
-    pub(super) fn round<L: LogSource<T, C>>(&mut self, log: &mut L, position: u64) -> bool {
+    ///
+    /// A message that cannot be sent at all is an error once each member had its turn, since no
+    /// member is at fault.
+    pub(super) fn round<L: LogSource<T, C>>(
+        &mut self,
+        log: &mut L,
+        position: u64,
+    ) -> Result<bool, LogError> {
         self.news.forget();
-        let (mut has_more, mut index) = (false, 0);
+        let (mut has_more, mut index) = (Ok(false), 0);
         while let Some(member) = self.members.get_mut(index) {
             match member.turn(log, position, self.news.waker()) {
                 Ok(more) => {
-                    has_more |= more;
+                    has_more = has_more.map(|others| others || more);
+                    index += 1;
+                }
+                Err(error) if error.is_of_message() => {
+                    has_more = Err(error);
                     index += 1;
                 }
                 Err(reason) => {
@@ -60,9 +71,11 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         deadline: Option<Instant>,
     ) -> Result<(), LogError> {
         loop {
-            let in_time = match self.try_acked(log, position, quorum) {
+            let round = self.try_acked(log, position, quorum);
+            let in_time = match round {
                 Round::Done(answer) => return answer,
-                Round::More => deadline.is_none_or(|deadline| Instant::now() < deadline),
+                _ if is_past(deadline) => false,
+                Round::More => true,
                 Round::Wait => {
                     let (news, members) = (&self.news, &self.members);
                     let has_quorum = || has(members, position, quorum);
@@ -87,10 +100,11 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
             return Round::Done(Err(LogFailure::Beyond { position, end }.into()));
         }
         let has_more = self.round(log, position);
-        match self.answer(position, quorum) {
-            Some(answer) => Round::Done(answer),
-            None if has_more => Round::More,
-            None => Round::Wait,
+        match (self.answer(position, quorum), has_more) {
+            (Some(answer), _) => Round::Done(answer),
+            (None, Err(error)) => Round::Done(Err(error)),
+            (None, Ok(true)) => Round::More,
+            (None, Ok(false)) => Round::Wait,
         }
     }
 
