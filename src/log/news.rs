@@ -2,15 +2,16 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    sync::Arc,
-    task::{Poll, Waker},
+    collections::VecDeque,
+    sync::{Arc, Weak},
+    task::{Poll, Wake, Waker},
     time::Instant,
 };
 
-use ibex_ring::parking::{ReadySet, Ticket};
-use ibex_transport::runtime::Runtime;
+use ibex_ring::parking::{AtSlot, ReadySet, Ticket, Wakers};
+use ibex_transport::runtime::{Looks, Runtime};
 
-/// LogNews from everything that has its waker. An item only says that there is some.
+/// News from everything that has its waker. There is at most one item, which says that there is some.
 pub(super) struct LogNews {
     set: Arc<ReadySet<()>>,
     waker: Waker,
@@ -22,7 +23,7 @@ impl LogNews {
     pub(super) fn new() -> Self {
         let set = Arc::<ReadySet<()>>::default();
         Self {
-            waker: set.waker(|| ()),
+            waker: Waker::from(Arc::new(NewsWaker(Arc::downgrade(&set)))),
             set,
             held: None,
         }
@@ -46,7 +47,10 @@ impl LogNews {
         mut is_done: impl FnMut() -> bool,
     ) -> bool {
         let look = || (self.set.has_items() || is_done()).then_some(());
-        runtime.wait_at(self.set.waiters(), deadline, look).is_ok()
+        let mut held = None;
+        let condition = AtSlot::new(self.set.waiters(), &mut held, look);
+        // The members' sessions may be those of several engines.
+        runtime.wait(deadline, Looks::Socket, condition).is_ok()
     }
 
     /// Waits as [`wait`](Self::wait) does, for a task.
@@ -64,5 +68,20 @@ impl LogNews {
     /// Takes back the waker of a task that does not wait any more.
     pub(super) fn leave(&mut self) {
         self.set.waiters().leave(&mut self.held);
+    }
+}
+
+/// Leaves an item unless there is one, so that a source that wakes often adds none.
+struct NewsWaker(Weak<ReadySet<()>>);
+
+impl Wake for NewsWaker {
+    fn wake(self: Arc<Self>) {
+        let Some(set) = self.0.upgrade() else {
+            return;
+        };
+        let mut wakers = Wakers::new();
+        let leave_one = |items: &mut VecDeque<()>| items.resize(1, ());
+        set.change(leave_one, &mut wakers);
+        wakers.wake();
     }
 }
