@@ -9,13 +9,15 @@ mod over;
 use std::{
     error::Error,
     net::SocketAddr,
+    panic::{self, AssertUnwindSafe},
+    pin::pin,
     sync::{Arc, Barrier, mpsc},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ibex::{
-    Driver, Fabric, Node, Peer, Pod, Raw, Receiver, SendError, SendErrorKind,
+    Driver, Fabric, Node, NodeBuilder, Peer, Pod, Raw, Receiver, SendError, SendErrorKind,
     log::{
         LogAnswer, LogErrorKind, LogGroup, LogMember, LogMemberState, LogSender, LogSent,
         LogSource, LogTurn,
@@ -37,11 +39,17 @@ type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
 /// Takes what comes until the far end has the numbers up to `until`, or the channel ends.
 fn follow(peer: &Peer, disk: &Disk, until: u64) {
+    follow_after(peer, disk, until, || ());
+}
+
+/// Does the same, and calls `before` when it has told its position.
+fn follow_after(peer: &Peer, disk: &Disk, until: u64, before: impl FnOnce()) {
     let channel = peer.channel("numbers").codec::<Pod>();
     let mut numbers: Receiver<u64, Pod> = channel.receiver().expect("a receiver");
     let positions = peer.channel("position").codec::<Pod>().sender::<u64>();
     let mut positions = positions.expect("a sender");
     positions.send(&disk.position()).expect("it is sent");
+    before();
     while disk.position() < until
         && let Ok(Some(number)) = numbers.next()
     {
@@ -56,9 +64,15 @@ fn follow(peer: &Peer, disk: &Disk, until: u64) {
 
 /// Runs a far end that listens at `address`, for one session.
 fn replica(over: &Over, address: SocketAddr, disk: &Disk, until: u64) {
+    replica_after(over, address, disk, until, || ());
+}
+
+/// Does the same, and calls `before` when it has told its position.
+fn replica_after(over: &Over, address: SocketAddr, disk: &Disk, until: u64, before: impl FnOnce()) {
     let node = over.builder(Driver::Threads).listen(address).build();
     let node = node.expect("a node");
-    follow(&node.accept().expect("the group connects"), disk, until);
+    let peer = node.accept().expect("the group connects");
+    follow_after(&peer, disk, until, before);
     let _ = node.close(Duration::MAX);
 }
 
@@ -79,7 +93,12 @@ struct Star {
 
 impl Star {
     fn over(over: &Over, driver: Driver, count: usize) -> Star {
-        let (node, address) = over.listener(driver);
+        Star::around(over, over.builder(driver), count)
+    }
+
+    fn around(over: &Over, builder: NodeBuilder, count: usize) -> Star {
+        let node = builder.listen("127.0.0.1:0").build().expect("a node");
+        let address = node.local_addr().expect("it listens");
         let mut star = Star {
             node,
             fars: Vec::new(),
@@ -206,14 +225,26 @@ fn a_member_that_restarts_with_less_is_sent_the_rest_again() -> Outcome {
         let ids = addresses.map(|address| group.join_at(&peers, address));
         let mut log = Numbers { end: 1_000 };
         thread::scope(|scope| -> Outcome {
+            let (told, goes_on) = mpsc::channel();
             scope.spawn(|| replica(&over, addresses[0], &disks[0], END));
-            scope.spawn(|| {
-                replica(&over, addresses[1], &disks[1], 1_000);
-                disks[1].cut(400);
-                replica(&over, addresses[1], &disks[1], END);
+            let (over, disk) = (&over, &disks[1]);
+            scope.spawn(move || {
+                replica(over, addresses[1], disk, 1_000);
+                disk.cut(400);
+                replica_after(over, addresses[1], disk, END, || {
+                    goes_on.recv().expect("it is told");
+                });
             });
             group.wait_acked(&mut log, 1_000, 2)?;
             assert_eq!(group.acked_of(ids[1]), Some(1_000));
+            let began = Instant::now();
+            while group.acked_of(ids[1]) != Some(400) {
+                assert!(began.elapsed() < WATCHDOG, "{:?}", group.members());
+                group.wait_acked_timeout(&mut log, 1_000, 1, SOON)?;
+                node.poll();
+            }
+            assert_eq!((group.acked(1), group.acked(2)), (1_000, 400));
+            told.send(()).expect("it waits");
             log.end = END;
             group.wait_acked(&mut log, END, 2)?;
             drop(group);
@@ -242,6 +273,7 @@ fn what_a_member_has_lost_is_acknowledged_no_more() {
         });
         assert_eq!(group.acked_of(id), Some(2));
         assert!(group.go_on_with(id, star.here[1].clone()));
+        assert_eq!(in_state(&group, 0), LogMemberState::NotAsked);
         assert_eq!(group.acked_of(id), Some(2), "it was not asked again");
         let late = group.wait_acked_timeout(&mut log, 2, 1, SOON);
         let late = late.expect_err("it does not receive");
@@ -288,6 +320,76 @@ fn a_member_that_has_all_is_asked_again_in_its_next_session() {
             group.wait_acked(&mut log, 3, 1).expect("it goes on");
         });
     }
+}
+
+/// A message whose acknowledgement nobody waits for is missing when the session ends.
+#[test]
+fn the_end_of_a_session_is_noticed_whatever_is_acknowledged() {
+    for (over, driver) in cells() {
+        let star = Star::over(&over, driver, 1);
+        let mut group = star.group();
+        let mut log = answered(2, || Ok(0));
+        let channel = star.there[0].channel("numbers").codec::<Pod>();
+        let mut receiver: Receiver<u64, Pod> = channel.receiver().expect("a receiver");
+        let began = Instant::now();
+        while !group.try_send(&mut log).expect("nothing is too long") {
+            assert!(began.elapsed() < WATCHDOG, "{:?}", group.members());
+            star.node.poll();
+        }
+        assert_eq!(group.members()[0].position, 2, "a turn has room for both");
+        assert!(!group.try_send(&mut log).expect("there is nothing more"));
+        thread::scope(|scope| {
+            scope.spawn(|| await_next(&mut receiver).ack());
+            group.wait_acked(&mut log, 1, 1).expect("it has the first");
+        });
+        let _ = star.fars[0].close(Duration::ZERO);
+        while !star.here[0].is_gone() {
+            star.node.poll();
+        }
+        group.wait_acked(&mut log, 1, 1).expect("it had the first");
+        let state = in_state(&group, 0);
+        assert!(
+            matches!(state, LogMemberState::NoSession { .. }),
+            "{state:?}"
+        );
+        assert_eq!(group.acked(1), 1);
+    }
+}
+
+#[test]
+fn members_of_a_node_with_several_engines_catch_up() -> Outcome {
+    for over in Over::each() {
+        let star = Star::around(&over, over.builder(Driver::Threads).io_threads(2), 4);
+        let disks: [Disk; 4] = Default::default();
+        thread::scope(|scope| {
+            for (peer, disk) in star.there.iter().zip(&disks) {
+                scope.spawn(move || follow(peer, disk, END));
+            }
+            let mut group = star.group();
+            let mut log = Numbers { end: 0 };
+            for end in (100..=END).step_by(100) {
+                log.end = end;
+                group.wait_acked(&mut log, end, 4)?;
+            }
+            drop(group);
+            let _ = star.node.close(Duration::MAX);
+            Outcome::Ok(())
+        })?;
+        disks.iter().for_each(|disk| disk.assert_has_each_once(END));
+    }
+    Ok(())
+}
+
+#[test]
+fn members_of_two_nodes_are_refused() {
+    let over = Over::new(Fabric::Tcp);
+    let stars = [(); 2].map(|()| Star::over(&over, Driver::Caller, 1));
+    let mut group = stars[0].group();
+    let join = AssertUnwindSafe(|| group.join(stars[1].here[0].clone()));
+    let refused = panic::catch_unwind(join).expect_err("it is another node's");
+    let text = refused.downcast_ref::<&str>().expect("a text");
+    assert!(text.contains("another node"), "{text}");
+    assert_eq!(group.members().len(), 1);
 }
 
 // ---- Members that are lost -------------------------------------------------------------
@@ -355,7 +457,11 @@ fn members_whose_source_fails_or_that_are_ahead_are_lost_and_the_others_go_on() 
         let few = few.expect_err("one is left");
         assert_eq!(few.kind(), LogErrorKind::NoQuorum, "{few}");
         assert_eq!(few.position(), Some(3), "{few}");
-        assert!(few.to_string().contains("there are 1; lost last"), "{few}");
+        let text = few.to_string();
+        assert!(
+            text.contains("there are 1: ") && text.contains("; lost last: "),
+            "{text}"
+        );
         let mut lost: Vec<_> = std::iter::from_fn(|| group.next_lost()).collect();
         lost.sort_by_key(|lost| lost.id);
         let kinds: Vec<_> = lost
@@ -468,21 +574,31 @@ fn a_message_that_cannot_be_sent_loses_no_member() {
 #[test]
 fn members_at_addresses_that_are_not_kept_any_more_are_lost() -> Outcome {
     for (over, driver) in cells() {
-        let node = over.builder(driver).build()?;
         let address = free_address();
-        for ends in [true, false] {
+        for (ends, by_task) in [(true, false), (true, true), (false, false), (false, true)] {
+            let node = over.builder(driver).build()?;
             let peers = node.keep_connected([address])?;
             let mut group = LogGroup::new();
             group.join_at(&peers, address);
             let mut log = answered(1, || Ok(0));
-            let few = thread::scope(|scope| {
-                let waiting = scope.spawn(|| group.wait_acked(&mut log, 1, 1));
-                match ends {
-                    true => drop(peers),
-                    false => drop(node.close(Duration::MAX)),
+            let end = || match ends {
+                true => drop(peers),
+                false => drop(node.close(Duration::MAX)),
+            };
+            let few = match by_task {
+                true => {
+                    let mut waiting = pin!(group.wait_acked_async(&mut log, 1, 1));
+                    let first = smol::block_on(smol::future::poll_once(&mut waiting));
+                    assert!(first.is_none(), "nobody listens there");
+                    end();
+                    smol::block_on(waiting)
                 }
-                waiting.join().expect("no panic")
-            });
+                false => thread::scope(|scope| {
+                    let waiting = scope.spawn(|| group.wait_acked(&mut log, 1, 1));
+                    end();
+                    waiting.join().expect("no panic")
+                }),
+            };
             let few = few.expect_err("nobody is left");
             assert_eq!(few.kind(), LogErrorKind::NoQuorum, "{few}");
             let lost = group.next_lost().expect("one is lost");
@@ -674,7 +790,7 @@ fn a_dropped_future_leaves_what_was_sent() {
             });
         }
         let mut log = Numbers { end: END };
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         while group.acked(2) < END {
             assert!(began.elapsed() < WATCHDOG, "{group:?}");
             let waiting = may_move_to_another_thread(group.wait_acked_async(&mut log, END, 2));

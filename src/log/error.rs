@@ -14,7 +14,7 @@ use crate::{CloseReason, EndCause, SendError, SendErrorKind};
 ///
 /// | kind | what helps |
 /// |---|---|
-/// | [`Source`](LogErrorKind::Source) | a later call, which asks the program's source again |
+/// | [`Source`](LogErrorKind::Source) | a later call, which asks the program's source again; in a group, to join again |
 /// | [`Ahead`](LogErrorKind::Ahead) | a source that answers a position which both ends have |
 /// | [`NoSession`](LogErrorKind::NoSession) | another session for the log sender |
 /// | [`Timeout`](LogErrorKind::Timeout) | a later call, which goes on from where this one came to |
@@ -28,8 +28,9 @@ pub struct LogError(Box<LogFailure>);
 #[non_exhaustive]
 pub enum LogErrorKind {
     /// The program's [`LogSource`](crate::log::LogSource) failed: it has no answer of the far end,
-    /// or not the message that comes next. The next call asks it again. A failure that came with
-    /// the end of the session is not reported, because the far end is asked in the next session.
+    /// or not the message that comes next. The next call of a log sender asks it again; a group
+    /// loses the member, and asks for it again once it has joined again. A failure that came with the
+    /// end of the session is not reported, because the far end is asked in the next session.
     Source,
     /// The far end's answer, or what was sent to it, is a position that the log does not reach.
     Ahead,
@@ -50,7 +51,10 @@ pub enum LogErrorKind {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LogFailure {
     /// The program's source failed.
-    #[error("the log's source failed: {0}; the next call asks it again")]
+    #[error(
+        "the log's source failed: {0}; the next call asks it again, in a group once the member has \
+         joined again"
+    )]
     Source(Box<dyn Error + Send + Sync>),
     /// The far end's answer is a position that the log does not reach.
     #[error(
@@ -119,8 +123,8 @@ pub(super) enum LogFailure {
         quorum: usize,
         /// The position that was asked for.
         position: u64,
-        /// The number of members.
-        members: usize,
+        /// The number of members, and descriptions of them.
+        members: String,
         /// The loss of the last one that was lost, if any was.
         lost: String,
     },

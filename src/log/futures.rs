@@ -62,12 +62,17 @@ impl<T: ?Sized, C: Codec<T>, L: LogSource<T, C>> Future for LogSendAsync<'_, T, 
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { sender, log } = self.get_mut();
-        loop {
-            match sender.poll_some(*log, context.waker())? {
-                SendTurn::More => {}
-                SendTurn::AtEnd => return Poll::Ready(Ok(sender.position())),
-                SendTurn::Pending => return Poll::Pending,
+        match sender
+            .poll_some(*log, MESSAGES_PER_POLL, context.waker())?
+            .1
+        {
+            SendTurn::More => {
+                // Other tasks of this thread have their turn too.
+                context.waker().wake_by_ref();
+                Poll::Pending
             }
+            SendTurn::AtEnd => Poll::Ready(Ok(sender.position())),
+            SendTurn::Pending => Poll::Pending,
         }
     }
 }
@@ -77,3 +82,6 @@ impl<T: ?Sized, C: Codec<T>, L> Drop for LogSendAsync<'_, T, C, L> {
         self.sender.drop_wakers();
     }
 }
+
+/// The messages that a task sends before other tasks of its thread have their turn.
+const MESSAGES_PER_POLL: usize = 64;

@@ -132,7 +132,8 @@ pub struct LogSender<T: ?Sized, C = DefaultCodec> {
 impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// Makes a log sender for the peer at `address`, which is one of those that a node [keeps
     /// connected](crate::Node::keep_connected), written as the discovery writes it. Its calls wait
-    /// until the peer is connected, and again after the end of a session.
+    /// until the peer is connected, and again after the end of a session. An address that is not one
+    /// of those is waited for without end.
     ///
     /// Its calls fail with [`NoSession`](LogErrorKind::NoSession) once `peers` are dropped or the
     /// node is closed.

@@ -2,6 +2,7 @@
 
 use std::task::{Poll, Waker};
 
+use ibex_base::fork;
 use ibex_transport::runtime::Runtime;
 
 use super::{LogError, error::LogFailure};
@@ -87,9 +88,14 @@ impl SessionSource {
 
 /// Returns the next session of a kept peer, unless the keeping has ended.
 fn not_over(next: Option<Peer>) -> Result<Peer, LogError> {
-    let why = "its address is not kept connected any more: the node was closed, or its `Peers` \
-               were dropped";
-    next.ok_or_else(|| no_session(why.to_owned()))
+    next.ok_or_else(|| match fork::check(|| "a log sender".to_owned()) {
+        Ok(()) => no_session(
+            "its address is not kept connected any more: the node was closed, or its `Peers` were \
+             dropped"
+                .to_owned(),
+        ),
+        Err(forked) => no_session(forked.to_string()),
+    })
 }
 
 fn no_session(why: String) -> LogError {

@@ -51,9 +51,13 @@ pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
     ///
     /// The future may wait for as long as the far end takes; it does not borrow the log, which can
     /// be sent to others meanwhile. Blocking calls poll it on their thread, so it must not block,
-    /// and must not need an executor of its own, as timers of tokio do. A call whose time is up or
-    /// that is cancelled leaves the future to the next call. It is dropped, and the method called
-    /// again, if the session ends meanwhile or the future fails or panics.
+    /// and must not need an executor of its own, as timers of tokio do. A call whose time is up or that
+    /// is cancelled leaves the future to the next call.
+    ///
+    /// The future is dropped, and the method called again, if the session ends meanwhile or the
+    /// future panics. It must wake its task when the session ends: calls and channels of the session
+    /// do, and a future that waits for something else has to wait for one of them as well. If it
+    /// fails, the next call of a log sender calls the method again, and a group loses the member.
     ///
     /// # Errors
     ///
@@ -66,7 +70,8 @@ pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
     ///
     /// # Errors
     ///
-    /// Any, if the log does not have it: because it was cut off, say.
+    /// Any, if the log does not have it any more, because what lies before a snapshot was dropped,
+    /// say. A group loses the member that lacks it, and no other one.
     fn send_next(&mut self, position: u64, turn: LogTurn<'_, T, C>) -> SourceResult<LogSent>;
 }
 

@@ -101,23 +101,26 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         }
     }
 
-    /// Polls to send a few messages: as many as a far end may be sent before the next one's turn.
+    /// Polls to send up to `most` messages. Returns how many were sent, and why no more.
     pub(super) fn poll_some<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
+        most: usize,
         waker: &Waker,
-    ) -> Result<SendTurn, LogError> {
-        for _ in 0..MESSAGES_PER_TURN {
+    ) -> Result<(usize, SendTurn), LogError> {
+        let mut sent = 0;
+        for _ in 0..most {
             if self.poll_resume(log, waker)?.is_pending() {
-                return Ok(SendTurn::Pending);
+                return Ok((sent, SendTurn::Pending));
             }
             match self.step(log, Waiting::Task(waker))? {
-                SendStep::Sent | SendStep::Restarted => {}
-                SendStep::AtEnd => return Ok(SendTurn::AtEnd),
-                SendStep::NotYet(_) => return Ok(SendTurn::Pending),
+                SendStep::Sent => sent += 1,
+                SendStep::Restarted => {}
+                SendStep::AtEnd => return Ok((sent, SendTurn::AtEnd)),
+                SendStep::NotYet(_) => return Ok((sent, SendTurn::Pending)),
             }
         }
-        Ok(SendTurn::More)
+        Ok((sent, SendTurn::More))
     }
 
     /// Has `waker` called when the far end has acknowledged `position`, if it was sent that far.
@@ -141,11 +144,11 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         }
     }
 
-    /// Leaves a session that is over, although the far end has acknowledged the whole log in it:
-    /// the far end may return with less.
+    /// Leaves a session that is over although the whole log was sent in it, and nothing else would
+    /// notice: the far end may return with less.
     pub(super) fn leave_session_over(&mut self, end: u64) {
-        let has_all = self.channel.is_some() && self.position() >= end && self.acked() >= end;
-        if has_all && self.peer().is_some_and(Peer::is_gone) {
+        let was_sent_all = self.channel.is_some() && self.position() >= end;
+        if was_sent_all && self.peer().is_some_and(Peer::is_gone) {
             self.leave_channel();
             self.sessions.end("its last session has ended");
         }
@@ -190,6 +193,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             (Some(channel), _) if channel.handle.is_open() => LogMemberState::Sending,
             (Some(_), _) => LogMemberState::NotOpened,
             (None, Some(_)) => LogMemberState::Asked,
+            (None, None) if self.peer().is_some() => LogMemberState::NotAsked,
             (None, None) => LogMemberState::NoSession {
                 why: self.sessions.missing(),
             },
@@ -362,7 +366,3 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         late.into()
     }
 }
-
-/// The messages that a far end is sent before another one's turn, so that one which lacks many does
-/// not take all the time.
-const MESSAGES_PER_TURN: usize = 4;

@@ -43,6 +43,8 @@ pub enum LogMemberState {
     /// waits for it as it waits for room: until then, or the end of the session, however long that
     /// is. After `open_timeout` [an event](crate::Event::NotOpened) tells of the missing end.
     NotOpened,
+    /// There is a session that the member was not asked in yet. The next call asks it.
+    NotAsked,
     /// The member was asked up to which position it has the log, and has not answered yet.
     Asked,
     /// There is no session that the member was asked in.
@@ -80,6 +82,9 @@ impl fmt::Display for LogMember {
         match &self.state {
             LogMemberState::Sending => write!(f, "and was sent up to {position}"),
             LogMemberState::NotOpened => f.write_str("and has not opened its end of the channel"),
+            LogMemberState::NotAsked => {
+                f.write_str("and the next call asks it up to which position it has the log")
+            }
             LogMemberState::Asked => {
                 f.write_str("and has not answered yet up to which position it has the log")
             }
@@ -103,6 +108,15 @@ impl fmt::Display for LogMemberLost {
              {position}: {reason}"
         )
     }
+}
+
+/// What a member's turn, or a round of all members, has brought.
+#[derive(Clone, Copy, Default)]
+pub(super) struct MemberTurn {
+    /// A message was sent.
+    pub(super) has_sent: bool,
+    /// There is more to do now.
+    pub(super) has_more: bool,
 }
 
 /// A member with its log sender.
@@ -132,18 +146,17 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
     }
 
     /// Sends a few messages, as far as there is room, and asks for the acknowledgement of
-    /// `position`. `waker` is called when more may be done. Returns whether there is more to do
-    /// now.
+    /// `position`. `waker` is called when more may be done.
     pub(super) fn turn<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
         position: u64,
         waker: &Waker,
-    ) -> Result<bool, LogError> {
+    ) -> Result<MemberTurn, LogError> {
         self.sender.leave_session_over(log.end());
         let advanced = self.advance(log, position, waker);
         match advanced {
-            Err(error) if self.may_go_on_after(&error, waker) => Ok(false),
+            Err(error) if self.may_go_on_after(&error, waker) => Ok(MemberTurn::default()),
             advanced => advanced,
         }
     }
@@ -153,14 +166,19 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
         log: &mut L,
         position: u64,
         waker: &Waker,
-    ) -> Result<bool, LogError> {
-        let has_more = match self.sender.poll_some(log, waker) {
+    ) -> Result<MemberTurn, LogError> {
+        let (sent, turn) = match self.sender.poll_some(log, MESSAGES_PER_TURN, waker) {
             // `position` lies before the message that cannot be sent.
-            Err(error) if error.is_of_message() && position <= self.sender.position() => false,
-            advanced => matches!(advanced?, SendTurn::More),
+            Err(error) if error.is_of_message() && position <= self.sender.position() => {
+                (0, SendTurn::Pending)
+            }
+            advanced => advanced?,
         };
-        let is_over = self.sender.poll_acked(log, position, waker)?;
-        Ok(has_more || is_over)
+        let is_acked = self.sender.poll_acked(log, position, waker)?;
+        Ok(MemberTurn {
+            has_sent: sent > 0,
+            has_more: matches!(turn, SendTurn::More) || is_acked,
+        })
     }
 
     /// Returns whether the member stays one: the program may give it its next session, or there may
@@ -211,5 +229,8 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
     }
 }
 
+/// The messages that a member is sent before another one's turn, so that one which lacks many does
+/// not take all the time.
+const MESSAGES_PER_TURN: usize = 4;
 /// The time after which a member for whose message there was no memory is tried again.
 const MEMORY_AGAIN: Duration = Duration::from_millis(10);

@@ -6,11 +6,12 @@ mod waiting;
 
 use std::{
     collections::VecDeque,
-    fmt,
+    fmt, ptr,
     time::{Duration, Instant},
 };
 
 use ibex_codec::Codec;
+use ibex_transport::runtime::Runtime;
 
 use self::member::MemberSender;
 pub use self::member::{LogMember, LogMemberLost, LogMemberState};
@@ -96,7 +97,11 @@ use crate::{MemberId, Peer, ToAddress, discovery::Peers, message::DefaultCodec};
 ///
 /// In one round of a call each member is sent a few messages, as far as its channel has room. A
 /// call that can do no more sleeps until the first member acknowledges, has room, has answered or
-/// has its next session. Nothing is polled.
+/// has its next session. Nothing is polled. A member that is behind therefore gains on the others
+/// only in calls that wait.
+///
+/// A blocking call holds the group. Where the program accepts the members' sessions itself, let it
+/// wait with a time-out or in a task, so that it can hand on a session meanwhile.
 ///
 /// # Quorums
 ///
@@ -148,13 +153,27 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
 
     /// Takes in the peer at `address`, which is one of those that a node [keeps
     /// connected](crate::Node::keep_connected), written as the discovery writes it. The group goes
-    /// on in each of its sessions. The peer need not be connected yet.
+    /// on in each of its sessions. The peer need not be connected yet. An address that is not one of
+    /// those is waited for without end.
+    ///
+    /// # Panics
+    ///
+    /// If another member's session is one of another node.
+    #[track_caller]
     pub fn join_at(&mut self, peers: &Peers, address: impl ToAddress) -> MemberId {
         self.join_sender(LogSender::at(peers, address))
     }
 
     /// Takes in a peer that has connected to this node. The program gives the member its later
     /// sessions by [`go_on_with`](Self::go_on_with).
+    ///
+    /// Each call makes another member. A far end that returns and joins a second time counts twice
+    /// in a quorum, unless its first member [leaves](Self::leave).
+    ///
+    /// # Panics
+    ///
+    /// If another member's session is one of another node.
+    #[track_caller]
     pub fn join(&mut self, peer: Peer) -> MemberId {
         let mut sender = LogSender::new();
         sender.go_on_with(peer);
@@ -163,7 +182,15 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
 
     /// Takes in a log sender that may have been used already, and goes on behind what it has sent.
     /// [`leave`](Self::leave) returns one.
+    ///
+    /// # Panics
+    ///
+    /// If another member's session is one of another node.
+    #[track_caller]
     pub fn join_sender(&mut self, sender: LogSender<T, C>) -> MemberId {
+        if let Some(runtime) = sender.runtime() {
+            check_node(self.members.iter(), runtime);
+        }
         self.joined += 1;
         let id = MemberId(self.joined);
         self.members.push(MemberSender::new(id, sender));
@@ -173,8 +200,15 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     /// Goes on with a member in this session, beginning with the next call. The session before is
     /// dropped, and a kept address is no longer followed. Returns false if it is not a member any
     /// more.
+    ///
+    /// # Panics
+    ///
+    /// If another member's session is one of another node.
     #[must_use = "a member that was lost has to join again"]
+    #[track_caller]
     pub fn go_on_with(&mut self, member: MemberId, peer: Peer) -> bool {
+        let others = self.members.iter().filter(|one| one.id != member);
+        check_node(others, peer.session().runtime());
         let member = self.members.iter_mut().find(|one| one.id == member);
         member.map(|member| member.go_on_with(peer)).is_some()
     }
@@ -229,14 +263,14 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     // ---- Sending ---------------------------------------------------------------------
 
     /// Sends each member the next few messages that it lacks, if it has a session and room for them
-    /// now. Never waits. Returns whether some member may be sent more at once.
+    /// now. Never waits. Returns whether it sent any.
     ///
     /// # Errors
     ///
     /// [`Send`](super::LogErrorKind::Send) if a member's next message cannot be sent at all. The
     /// other members had their turn. The failure of one member is no error here.
     pub fn try_send<L: LogSource<T, C>>(&mut self, log: &mut L) -> Result<bool, LogError> {
-        self.round(log, u64::MAX)
+        self.round(log, u64::MAX).map(|turn| turn.has_sent)
     }
 
     /// Sends each member what it lacks, and returns once at least `quorum` members have
@@ -244,7 +278,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     /// nothing.
     ///
     /// It waits for whichever comes first: that a member acknowledges, has room, has answered, or
-    /// has its next session. With a quorum of 0 it sends what there is room for, and returns.
+    /// has its next session. With a quorum of 0 each member has one turn of a few messages.
     ///
     /// # Errors
     ///
@@ -314,6 +348,20 @@ impl<T: ?Sized, C> fmt::Debug for LogGroup<T, C> {
             .field("members", &self.members.len())
             .finish_non_exhaustive()
     }
+}
+
+/// Checks that the members' sessions are those of one node, whose engines a call turns.
+#[track_caller]
+fn check_node<'a, T: ?Sized + 'a, C: Codec<T> + 'a>(
+    members: impl Iterator<Item = &'a MemberSender<T, C>>,
+    runtime: &Runtime,
+) {
+    let mut others = members.filter_map(|member| member.sender.runtime());
+    assert!(
+        others.next().is_none_or(|other| ptr::eq(other, runtime)),
+        "a peer of another node than the other members' cannot be one of their group: join one that \
+         their node accepted or connected to"
+    );
 }
 
 /// The lost members that are kept for [`LogGroup::next_lost`].

@@ -11,7 +11,7 @@ use std::{
 use ibex_codec::Codec;
 use ibex_transport::runtime::Runtime;
 
-use super::{LogGroup, MemberSender};
+use super::{LogGroup, MemberSender, member::MemberTurn};
 use crate::log::{LogError, LogSource, error::LogFailure, source::is_past};
 
 /// Result of a round.
@@ -32,8 +32,7 @@ pub(super) struct LogQuorumAsync<'a, T: ?Sized, C: Codec<T>, L> {
 }
 
 impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
-    /// Gives each member its turn, and asks for the acknowledgement of `position`. Returns whether
-    /// there is more to do now.
+    /// Gives each member its turn, and asks for the acknowledgement of `position`.
     ///
     /// A message that cannot be sent at all is an error once each member had its turn, since no
     /// member is at fault.
@@ -41,17 +40,20 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         &mut self,
         log: &mut L,
         position: u64,
-    ) -> Result<bool, LogError> {
+    ) -> Result<MemberTurn, LogError> {
         self.news.forget();
-        let (mut has_more, mut index) = (Ok(false), 0);
+        let (mut round, mut index) = (Ok(MemberTurn::default()), 0);
         while let Some(member) = self.members.get_mut(index) {
             match member.turn(log, position, self.news.waker()) {
-                Ok(more) => {
-                    has_more = has_more.map(|others| others || more);
+                Ok(turn) => {
+                    round = round.map(|others| MemberTurn {
+                        has_sent: others.has_sent || turn.has_sent,
+                        has_more: others.has_more || turn.has_more,
+                    });
                     index += 1;
                 }
                 Err(error) if error.is_of_message() => {
-                    has_more = Err(error);
+                    round = Err(error);
                     index += 1;
                 }
                 Err(reason) => {
@@ -60,7 +62,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
                 }
             }
         }
-        has_more
+        round
     }
 
     pub(super) fn wait_acked_by<L: LogSource<T, C>>(
@@ -99,12 +101,12 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         if position > end {
             return Round::Done(Err(LogFailure::Beyond { position, end }.into()));
         }
-        let has_more = self.round(log, position);
-        match (self.answer(position, quorum), has_more) {
+        let round = self.round(log, position);
+        match (self.answer(position, quorum), round) {
             (Some(answer), _) => Round::Done(answer),
             (None, Err(error)) => Round::Done(Err(error)),
-            (None, Ok(true)) => Round::More,
-            (None, Ok(false)) => Round::Wait,
+            (None, Ok(turn)) if turn.has_more => Round::More,
+            (None, Ok(_)) => Round::Wait,
         }
     }
 
@@ -126,7 +128,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
             return LogFailure::NoQuorum {
                 quorum,
                 position,
-                members,
+                members: format!("{members}{}", self.present()),
                 lost: lost.map_or_else(String::new, |lost| format!("; lost last: {lost}")),
             }
             .into();
@@ -148,6 +150,14 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
             members: self.describe(),
         }
         .into()
+    }
+
+    /// Describes the members behind their number.
+    fn present(&self) -> String {
+        match self.members.is_empty() {
+            true => String::new(),
+            false => format!(": {}", self.describe()),
+        }
     }
 
     fn describe(&self) -> String {
@@ -187,24 +197,21 @@ impl<T: ?Sized, C: Codec<T>, L: LogSource<T, C>> Future for LogQuorumAsync<'_, T
             quorum,
         } = self.get_mut();
         let (position, quorum) = (*position, *quorum);
-        loop {
-            match group.try_acked(*log, position, quorum) {
-                Round::Done(answer) => return Poll::Ready(answer),
-                Round::More => {
-                    // Other tasks of this thread have their turn too.
-                    context.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                Round::Wait => {
-                    let (news, members) = (&mut group.news, &group.members);
-                    let has_quorum = || has(members, position, quorum);
-                    let Some(runtime) = runtime(members) else {
-                        return Poll::Ready(Err(group.not_acked(position, quorum)));
-                    };
-                    ready!(news.poll(runtime, context.waker(), has_quorum));
-                }
+        match group.try_acked(*log, position, quorum) {
+            Round::Done(answer) => return Poll::Ready(answer),
+            Round::More => {}
+            Round::Wait => {
+                let (news, members) = (&mut group.news, &group.members);
+                let has_quorum = || has(members, position, quorum);
+                let Some(runtime) = runtime(members) else {
+                    return Poll::Ready(Err(group.not_acked(position, quorum)));
+                };
+                ready!(news.poll(runtime, context.waker(), has_quorum));
             }
         }
+        // Other tasks of this thread have their turn before the next round.
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 
