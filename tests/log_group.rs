@@ -8,10 +8,12 @@ mod over;
 
 use std::{
     error::Error,
+    future::poll_fn,
     net::SocketAddr,
     panic::{self, AssertUnwindSafe},
     pin::pin,
     sync::{Arc, Barrier, mpsc},
+    task::Poll,
     thread,
     time::{Duration, Instant},
 };
@@ -732,6 +734,42 @@ fn members_that_are_away_are_waited_for_until_the_deadline() -> Outcome {
         assert!(smol::block_on(smol::future::poll_once(waiting)).is_none());
     }
     Ok(())
+}
+
+/// A log whose question never ends, and is never at rest.
+struct Restless;
+
+impl LogSource<u64, Pod> for Restless {
+    fn end(&self) -> u64 {
+        1
+    }
+
+    fn resume(&mut self, _: Peer) -> LogAnswer<u64, Pod> {
+        Box::pin(poll_fn(|context| {
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }))
+    }
+
+    fn send_next(&mut self, position: u64, turn: LogTurn<'_, u64, Pod>) -> SourceResult<LogSent> {
+        Ok(turn.send(&(position + 1), position + 1))
+    }
+}
+
+#[test]
+fn a_question_that_wakes_itself_does_not_outlast_the_deadline() {
+    for (over, driver) in cells() {
+        let star = Star::over(&over, driver, 1);
+        let mut group = star.group();
+        let late = group.wait_acked_timeout(&mut Restless, 1, 1, SOON);
+        let late = late.expect_err("nobody answers");
+        assert_eq!(late.kind(), LogErrorKind::Timeout, "{late}");
+        let id = group.members()[0].id;
+        let mut alone = group.leave(id).expect("a member");
+        let late = alone.send_timeout(&mut Restless, SOON);
+        let late = late.expect_err("nobody answers");
+        assert_eq!(late.kind(), LogErrorKind::Timeout, "{late}");
+    }
 }
 
 // ---- Joining and leaving -------------------------------------------------------------------

@@ -652,3 +652,26 @@ fn a_dropped_future_leaves_what_was_sent() {
         sender.wait_acked_async(&mut log, 1000).await.expect("all");
     });
 }
+
+#[test]
+fn a_task_that_has_room_for_much_lets_others_have_their_turn() {
+    for over in Over::each() {
+        let (node, address) = over.listener(Driver::Threads);
+        let far = over.builder(Driver::Threads).build().expect("a node");
+        let there = far.connect(address).expect("it listens");
+        let mut sender = LogSender::new();
+        sender.go_on_with(node.accept().expect("it connects"));
+        let channel = there.channel("numbers").codec::<Pod>();
+        let mut receiver = channel.receiver().expect("a receiver");
+        let mut log = answered(1, || Ok(0));
+        thread::scope(|scope| {
+            scope.spawn(|| await_next(&mut receiver).ack());
+            sender.wait_acked(&mut log, 1).expect("it is open");
+        });
+        log.numbers.end = 201;
+        let first = smol::block_on(smol::future::poll_once(sender.send_async(&mut log)));
+        assert!(first.is_none() && sender.position() > 1, "{sender:?}");
+        let sent = smol::block_on(sender.send_async(&mut log));
+        assert_eq!(sent.expect("the window has room"), 201);
+    }
+}

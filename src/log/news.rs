@@ -85,3 +85,19 @@ impl Wake for NewsWaker {
         wakers.wake();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_are_told_once_until_they_are_forgotten() {
+        let news = LogNews::new();
+        (0..3).for_each(|_| news.waker().wake_by_ref());
+        assert!(news.set.pop().is_some());
+        assert!(!news.set.has_items());
+        news.waker().wake_by_ref();
+        news.forget();
+        assert!(!news.set.has_items());
+    }
+}
