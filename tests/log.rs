@@ -14,8 +14,8 @@ use std::{
 };
 
 use ibex::{
-    Fabric, Node, Peer, Policy, Raw, Sender,
-    log::{LogSender, LogSent, LogSource, LogTurn},
+    Fabric, Node, Peer, Policy, Raw,
+    log::{LogAnswer, LogSender, LogSent, LogSource, LogTurn},
 };
 use ibex_harness::proxy::Proxy;
 use log_lines::{Log, WATCHDOG};
@@ -262,8 +262,8 @@ impl LogSource<[u8], Raw> for Nothing {
         1
     }
 
-    fn resume(&mut self, _: &Peer) -> Result<(Sender<[u8], Raw>, u64)> {
-        Err("there is no session".into())
+    fn resume(&mut self, _: Peer) -> LogAnswer<[u8], Raw> {
+        Box::pin(async { Err("there is no session".into()) })
     }
 
     fn send_next(&mut self, _: u64, _: LogTurn<'_, [u8], Raw>) -> Result<LogSent> {

@@ -1,6 +1,8 @@
 //! Logs sent to a far end that ends and comes back in mid-stream.
 #![forbid(unsafe_code)]
 
+#[path = "common/numbers.rs"]
+mod numbers;
 #[path = "common/over.rs"]
 mod over;
 
@@ -9,18 +11,18 @@ use std::{
     error::Error,
     fs::{self, File},
     io::{self, Write},
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     process::{self, ExitStatus, Stdio},
-    sync::{Arc, Mutex},
     thread,
     time::Duration,
 };
 
 use ibex::{
-    Driver, Fabric, Message, Node, Peer, Pod, Receiver, Sender,
-    log::{LogError, LogErrorKind, LogSender, LogSent, LogSource, LogTurn},
+    Driver, Fabric, Message, Node, Peer, Pod, Receiver,
+    log::{LogAnswer, LogError, LogErrorKind, LogSender, LogSent, LogSource, LogTurn},
 };
 use ibex_harness::process::{Process, again};
+use numbers::{Disk, Numbers, SourceResult, answered, await_next, free_address, numbers};
 use over::Over;
 
 /// The last message; each message is the number of its place.
@@ -29,62 +31,8 @@ const END: u64 = 10_000;
 const LIVES: [u64; 5] = [1, 2_500, 2_501, 7_000, END];
 /// The fabrics that need no device.
 const FABRICS: [Fabric; 2] = [Fabric::Shm, Fabric::Tcp];
-const LOOPBACK: &str = "127.0.0.1:0";
 
 // ---- The log and the far end -----------------------------------------------------------
-
-type SourceResult<R> = Result<R, Box<dyn Error + Send + Sync>>;
-
-/// A log of the numbers from 1 on, whose far end sends its position.
-struct Numbers {
-    end: u64,
-}
-
-fn numbers(peer: &Peer) -> SourceResult<Sender<u64, Pod>> {
-    let channel = peer.channel("numbers").codec::<Pod>();
-    Ok(channel.window_messages(256).sender()?)
-}
-
-impl LogSource<u64, Pod> for Numbers {
-    fn end(&self) -> u64 {
-        self.end
-    }
-
-    fn resume(&mut self, peer: &Peer) -> SourceResult<(Sender<u64, Pod>, u64)> {
-        let mut positions = peer.channel("position").codec::<Pod>().receiver::<u64>()?;
-        let position = positions.next()?.ok_or("it says nothing")?;
-        Ok((numbers(peer)?, *position))
-    }
-
-    async fn resume_async(&mut self, peer: &Peer) -> SourceResult<(Sender<u64, Pod>, u64)> {
-        let mut positions = peer.channel("position").codec::<Pod>().receiver::<u64>()?;
-        let position = positions.recv_async().await?;
-        Ok((numbers(peer)?, *position))
-    }
-
-    fn send_next(&mut self, position: u64, turn: LogTurn<'_, u64, Pod>) -> SourceResult<LogSent> {
-        Ok(turn.send(&(position + 1), position + 1))
-    }
-}
-
-/// The numbers that the far end has applied, in order; they outlive it.
-#[derive(Clone, Default)]
-struct Disk(Arc<Mutex<Vec<u64>>>);
-
-impl Disk {
-    fn position(&self) -> u64 {
-        self.0.lock().expect("no panic").len() as u64
-    }
-
-    fn apply(&self, number: u64) {
-        self.0.lock().expect("no panic").push(number);
-    }
-
-    fn assert_has_each_once(&self) {
-        let numbers = self.0.lock().expect("no panic");
-        assert!(numbers.iter().copied().eq(1..=END), "{numbers:?}");
-    }
-}
 
 /// Runs a far end whose lives end at these counts of messages.
 fn far_end(over: &Over, address: SocketAddr, disk: &Disk, lives: &[u64]) {
@@ -150,7 +98,7 @@ fn a_far_end_that_connects_again_has_each_message_once() -> Outcome {
             }
             Outcome::Ok(())
         })?;
-        disk.assert_has_each_once();
+        disk.assert_has_each_once(END);
     }
     Ok(())
 }
@@ -189,7 +137,7 @@ fn tasks_send_a_log_to_a_far_end_that_connects_again() -> Outcome {
             let _ = node.close_async(Duration::MAX).await;
             Outcome::Ok(())
         })?;
-        disk.assert_has_each_once();
+        disk.assert_has_each_once(END);
     }
     Ok(())
 }
@@ -211,12 +159,6 @@ fn listening_far_end(over: &Over, address: SocketAddr, disk: &Disk) {
     }
 }
 
-/// Returns an address at which no process listens.
-fn free_address() -> SocketAddr {
-    let socket = TcpListener::bind(LOOPBACK).expect("a port");
-    socket.local_addr().expect("it is bound")
-}
-
 #[test]
 fn a_far_end_that_is_kept_connected_has_each_message_once() -> Outcome {
     for (over, driver) in cells() {
@@ -233,7 +175,7 @@ fn a_far_end_that_is_kept_connected_has_each_message_once() -> Outcome {
             }
             sender.wait_acked(&mut log, END)
         })?;
-        disk.assert_has_each_once();
+        disk.assert_has_each_once(END);
     }
     Ok(())
 }
@@ -260,7 +202,7 @@ fn tasks_send_a_log_to_a_far_end_that_is_kept_connected() -> Outcome {
             Outcome::Ok(())
         })?;
         far.join().expect("no panic");
-        disk.assert_has_each_once();
+        disk.assert_has_each_once(END);
     }
     Ok(())
 }
@@ -445,37 +387,6 @@ impl Pair {
     }
 }
 
-/// A log whose far end sends no position.
-struct Answered<A> {
-    numbers: Numbers,
-    answer: A,
-}
-
-impl<A: FnMut() -> SourceResult<u64>> LogSource<u64, Pod> for Answered<A> {
-    fn end(&self) -> u64 {
-        self.numbers.end
-    }
-
-    fn resume(&mut self, peer: &Peer) -> SourceResult<(Sender<u64, Pod>, u64)> {
-        let position = (self.answer)()?;
-        Ok((numbers(peer)?, position))
-    }
-
-    fn send_next(&mut self, position: u64, turn: LogTurn<'_, u64, Pod>) -> SourceResult<LogSent> {
-        self.numbers.send_next(position, turn)
-    }
-}
-
-fn answered<A: FnMut() -> SourceResult<u64>>(end: u64, answer: A) -> Answered<A> {
-    let numbers = Numbers { end };
-    Answered { numbers, answer }
-}
-
-/// Receives the next message, while another thread drives the log sender.
-fn await_next(receiver: &mut Receiver<u64, Pod>) -> Message<u64, Pod> {
-    receiver.next().expect("a message").expect("no end")
-}
-
 #[test]
 fn an_answer_of_zero_brings_all_again() {
     for (over, driver) in cells() {
@@ -573,8 +484,8 @@ fn a_message_that_the_log_has_no_more_is_the_callers_error() {
             9
         }
 
-        fn resume(&mut self, peer: &Peer) -> SourceResult<(Sender<u64, Pod>, u64)> {
-            Ok((numbers(peer)?, 3))
+        fn resume(&mut self, peer: Peer) -> LogAnswer<u64, Pod> {
+            Box::pin(async move { Ok((numbers(&peer)?, 3)) })
         }
 
         fn send_next(&mut self, position: u64, _: LogTurn<'_, u64, Pod>) -> SourceResult<LogSent> {
@@ -740,4 +651,27 @@ fn a_dropped_future_leaves_what_was_sent() {
         }
         sender.wait_acked_async(&mut log, 1000).await.expect("all");
     });
+}
+
+#[test]
+fn a_task_that_has_room_for_much_lets_others_have_their_turn() {
+    for over in Over::each() {
+        let (node, address) = over.listener(Driver::Threads);
+        let far = over.builder(Driver::Threads).build().expect("a node");
+        let there = far.connect(address).expect("it listens");
+        let mut sender = LogSender::new();
+        sender.go_on_with(node.accept().expect("it connects"));
+        let channel = there.channel("numbers").codec::<Pod>();
+        let mut receiver = channel.receiver().expect("a receiver");
+        let mut log = answered(1, || Ok(0));
+        thread::scope(|scope| {
+            scope.spawn(|| await_next(&mut receiver).ack());
+            sender.wait_acked(&mut log, 1).expect("it is open");
+        });
+        log.numbers.end = 201;
+        let first = smol::block_on(smol::future::poll_once(sender.send_async(&mut log)));
+        assert!(first.is_none() && sender.position() > 1, "{sender:?}");
+        let sent = smol::block_on(sender.send_async(&mut log));
+        assert_eq!(sent.expect("the window has room"), 201);
+    }
 }

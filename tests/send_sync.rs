@@ -10,7 +10,7 @@ use ibex::{
     Publisher, Raw, Receiver, RecvError, Select, SendError, Sender, Serde, VersionedReceiver,
     VersionedSender, Versions, WaitError,
     discovery::{Peers, PeersEvent, PeersEvents},
-    log::LogSender,
+    log::{LogGroup, LogSender},
     stats::{NodeStats, SessionStats},
 };
 
@@ -62,6 +62,7 @@ fn handles_move_between_threads() {
     is_send::<Sender<[u8], Raw>>();
     is_send::<Sender<u64, Pod>>();
     is_send::<LogSender<u64, Pod>>();
+    is_send::<LogGroup<u64, Pod>>();
     is_clone::<Sender<Entry>>();
     is_send::<Receiver<Entry>>();
     is_send::<Receiver<[u8], Raw>>();

@@ -9,10 +9,10 @@ use ibex_transport::{
 
 use crate::{PeerAt, SendError};
 
-/// The name of a member of a [`Group`](crate::Group). No other member of that group ever gets the
-/// same name.
+/// The name of a member of a [`Group`](crate::Group) or a [`LogGroup`](crate::log::LogGroup). No
+/// other member of that group ever gets the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MemberId(pub(super) u64);
+pub struct MemberId(pub(crate) u64);
 
 /// A member of a [`Group`](crate::Group), or a subscriber of a [`Publisher`](crate::Publisher), and
 /// its progress. Sequences are the group's or the publisher's.

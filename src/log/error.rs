@@ -2,10 +2,11 @@
 
 use std::{error::Error, fmt};
 
-use crate::{CloseReason, EndCause, SendError};
+use crate::{CloseReason, EndCause, SendError, SendErrorKind};
 
-/// The error of a call of a [`LogSender`](crate::log::LogSender): the log was not sent to its end,
-/// or is not acknowledged up to a position.
+/// The error of a call of a [`LogSender`](crate::log::LogSender) or a
+/// [`LogGroup`](crate::log::LogGroup): the log was not sent to its end, or is not acknowledged up
+/// to a position.
 ///
 /// Messages that were sent stay sent, and the next call goes on behind them. The text says how far
 /// it came, what stands in the way and what to do; [`kind`](Self::kind) is for programs that
@@ -13,12 +14,13 @@ use crate::{CloseReason, EndCause, SendError};
 ///
 /// | kind | what helps |
 /// |---|---|
-/// | [`Source`](LogErrorKind::Source) | a later call, which asks the program's source again |
+/// | [`Source`](LogErrorKind::Source) | a later call, which asks the program's source again; in a group, to join again |
 /// | [`Ahead`](LogErrorKind::Ahead) | a source that answers a position which both ends have |
 /// | [`NoSession`](LogErrorKind::NoSession) | another session for the log sender |
 /// | [`Timeout`](LogErrorKind::Timeout) | a later call, which goes on from where this one came to |
 /// | [`Send`](LogErrorKind::Send) | as the [error of sending](LogError::send_error) says |
 /// | [`Beyond`](LogErrorKind::Beyond) | a log that reaches the position |
+/// | [`NoQuorum`](LogErrorKind::NoQuorum) | more members, or a smaller quorum |
 pub struct LogError(Box<LogFailure>);
 
 /// The kinds of a [`LogError`].
@@ -26,12 +28,14 @@ pub struct LogError(Box<LogFailure>);
 #[non_exhaustive]
 pub enum LogErrorKind {
     /// The program's [`LogSource`](crate::log::LogSource) failed: it has no answer of the far end,
-    /// or not the message that comes next. The next call asks it again. A failure that came with
-    /// the end of the session is not reported, because the far end is asked in the next session.
+    /// or not the message that comes next. The next call of a log sender asks it again; a group
+    /// loses the member, and asks for it again once it has joined again. A failure that came with the
+    /// end of the session is not reported, because the far end is asked in the next session.
     Source,
-    /// The far end's answer is a position that the log does not reach.
+    /// The far end's answer, or what was sent to it, is a position that the log does not reach.
     Ahead,
-    /// There is no session now. The program has to give the log sender the next one.
+    /// There is no session now. The program has to give the log sender, or members of the group,
+    /// the next one.
     NoSession,
     /// The caller's time was up.
     Timeout,
@@ -39,13 +43,18 @@ pub enum LogErrorKind {
     Send,
     /// The log does not reach the position that was to be waited for.
     Beyond,
+    /// The group has fewer members than the quorum needs.
+    NoQuorum,
 }
 
-/// The failure of a log sender's call.
+/// The failure of a call.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LogFailure {
     /// The program's source failed.
-    #[error("the log's source failed: {0}; the next call asks it again")]
+    #[error(
+        "the log's source failed: {0}; the next call asks it again, in a group once the member has \
+         joined again"
+    )]
     Source(Box<dyn Error + Send + Sync>),
     /// The far end's answer is a position that the log does not reach.
     #[error(
@@ -57,6 +66,19 @@ pub(super) enum LogFailure {
         /// The far end.
         peer: String,
         /// The position of its answer.
+        position: u64,
+        /// The log's end.
+        end: u64,
+    },
+    /// The log ends before what was sent.
+    #[error(
+        "{peer} was sent the log up to position {position}, and now it ends at {end}: a log only \
+         grows; after a cut, have the source answer a position that both have"
+    )]
+    Shortened {
+        /// The far end.
+        peer: String,
+        /// The log was sent up to here.
         position: u64,
         /// The log's end.
         end: u64,
@@ -91,6 +113,49 @@ pub(super) enum LogFailure {
         /// The log's end.
         end: u64,
     },
+    /// A group has fewer members than the quorum needs.
+    #[error(
+        "{quorum} members are to acknowledge position {position}, and there are {members}{lost}; \
+         have more join, or wait for fewer"
+    )]
+    NoQuorum {
+        /// The members that were to acknowledge the position.
+        quorum: usize,
+        /// The position that was asked for.
+        position: u64,
+        /// The number of members, and descriptions of them.
+        members: String,
+        /// The loss of the last one that was lost, if any was.
+        lost: String,
+    },
+    /// The quorum depends on members that the program has to give their sessions.
+    #[error(
+        "{quorum} members are to acknowledge position {position}, and too few of them have a \
+         session: {members}"
+    )]
+    NoSessions {
+        /// The members that were to acknowledge the position.
+        quorum: usize,
+        /// The position that was asked for.
+        position: u64,
+        /// Descriptions of the members.
+        members: String,
+    },
+    /// The caller's time was up before the quorum was reached.
+    #[error(
+        "{quorum} members have acknowledged up to position {acked} of {position} within the \
+         time-out: {members}; a later call goes on from there"
+    )]
+    NotAcked {
+        /// The members that were to acknowledge the position.
+        quorum: usize,
+        /// The position that was asked for.
+        position: u64,
+        /// So many members have acknowledged up to here.
+        acked: u64,
+        /// Descriptions of the members.
+        members: String,
+    },
 }
 
 impl LogError {
@@ -99,9 +164,10 @@ impl LogError {
     pub fn kind(&self) -> LogErrorKind {
         match &*self.0 {
             LogFailure::Source(_) => LogErrorKind::Source,
-            LogFailure::Ahead { .. } => LogErrorKind::Ahead,
-            LogFailure::NoSession { .. } => LogErrorKind::NoSession,
-            LogFailure::Timeout { .. } => LogErrorKind::Timeout,
+            LogFailure::Ahead { .. } | LogFailure::Shortened { .. } => LogErrorKind::Ahead,
+            LogFailure::NoSession { .. } | LogFailure::NoSessions { .. } => LogErrorKind::NoSession,
+            LogFailure::Timeout { .. } | LogFailure::NotAcked { .. } => LogErrorKind::Timeout,
+            LogFailure::NoQuorum { .. } => LogErrorKind::NoQuorum,
             LogFailure::Send(_) => LogErrorKind::Send,
             LogFailure::Beyond { .. } => LogErrorKind::Beyond,
         }
@@ -114,24 +180,30 @@ impl LogError {
         self.kind() == LogErrorKind::Timeout
     }
 
-    /// Returns the position that the error is about: up to which the log was sent when the time was
-    /// up, that the far end answered, or that was to be waited for.
+    /// Returns the position that the error is about: up to which the log was sent, or acknowledged
+    /// by a quorum, when the time was up; that the far end answered; or that was to be waited for.
     #[must_use]
     pub fn position(&self) -> Option<u64> {
-        self.place().map(|(position, _)| position)
+        match &*self.0 {
+            LogFailure::NotAcked { acked, .. } => Some(*acked),
+            LogFailure::NoQuorum { position, .. } | LogFailure::NoSessions { position, .. } => {
+                Some(*position)
+            }
+            _ => self.place().map(|(position, _)| position),
+        }
     }
 
-    /// Returns the log's end, where the error has a [`position`](Self::position).
+    /// Returns the log's end, where the error of a log sender has a [`position`](Self::position).
     #[must_use]
     pub fn end(&self) -> Option<u64> {
         self.place().map(|(_, end)| end)
     }
 
-    /// Returns the far end whose answer is ahead of the log.
+    /// Returns the far end that is ahead of the log.
     #[must_use]
     pub fn peer(&self) -> Option<&str> {
         match &*self.0 {
-            LogFailure::Ahead { peer, .. } => Some(peer),
+            LogFailure::Ahead { peer, .. } | LogFailure::Shortened { peer, .. } => Some(peer),
             _ => None,
         }
     }
@@ -154,10 +226,18 @@ impl LogError {
         }
     }
 
+    /// Returns whether the message that comes next cannot be sent to any far end.
+    pub(super) fn is_of_message(&self) -> bool {
+        use SendErrorKind::{Encode, Nested, TooLong};
+        let kind = self.send_error().map(SendError::kind);
+        matches!(kind, Some(TooLong | Encode | Nested))
+    }
+
     /// Returns a position and the log's end.
     fn place(&self) -> Option<(u64, u64)> {
         match &*self.0 {
             LogFailure::Ahead { position, end, .. }
+            | LogFailure::Shortened { position, end, .. }
             | LogFailure::Timeout { position, end, .. }
             | LogFailure::Beyond { position, end } => Some((*position, *end)),
             _ => None,

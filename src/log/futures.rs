@@ -8,11 +8,10 @@ use std::{
 
 use ibex_codec::Codec;
 
-use super::{LogError, LogSender, LogSource, SendStep, source::Waiting};
+use super::{LogError, LogSender, LogSource, steps::SendTurn};
 
 impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// Sends in a task all of `log` that the far end lacks, as [`send`](Self::send) does.
-    /// [`LogSource::resume_async`] asks the far end.
     ///
     /// Dropping the future leaves the messages that were sent, and the next call goes on behind
     /// them.
@@ -20,18 +19,11 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// # Errors
     ///
     /// The errors of [`send`](Self::send).
-    pub async fn send_async<L: LogSource<T, C>>(&mut self, log: &mut L) -> Result<u64, LogError> {
-        loop {
-            while self.channel.is_none() {
-                let peer = self.sessions.next_async().await?;
-                let answer = log.resume_async(&peer).await;
-                self.take_answer(log, &peer, answer)?;
-            }
-            let rest = RemainingLog { sender: self, log };
-            if let SendStep::AtEnd = rest.await? {
-                return Ok(self.position());
-            }
-        }
+    pub fn send_async<'a, L: LogSource<T, C>>(
+        &'a mut self,
+        log: &'a mut L,
+    ) -> impl Future<Output = Result<u64, LogError>> {
+        LogSendAsync { sender: self, log }
     }
 
     /// Sends as [`send_async`](Self::send_async) does, and waits until the far end has
@@ -59,31 +51,37 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     }
 }
 
-/// Sends what is left of a log in one session.
-struct RemainingLog<'a, T: ?Sized, C: Codec<T>, L> {
+/// A log on its way to a far end; see [`LogSender::send_async`].
+struct LogSendAsync<'a, T: ?Sized, C: Codec<T>, L> {
     sender: &'a mut LogSender<T, C>,
     log: &'a mut L,
 }
 
-impl<T: ?Sized, C: Codec<T>, L: LogSource<T, C>> Future for RemainingLog<'_, T, C, L> {
-    type Output = Result<SendStep, LogError>;
+impl<T: ?Sized, C: Codec<T>, L: LogSource<T, C>> Future for LogSendAsync<'_, T, C, L> {
+    type Output = Result<u64, LogError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        loop {
-            match this.sender.step(this.log, Waiting::Task(context.waker())) {
-                Ok(SendStep::Sent) => {}
-                Ok(SendStep::NotYet(_)) => return Poll::Pending,
-                done => return Poll::Ready(done),
+        let Self { sender, log } = self.get_mut();
+        match sender
+            .poll_some(*log, MESSAGES_PER_POLL, context.waker())?
+            .1
+        {
+            SendTurn::More => {
+                // Other tasks of this thread have their turn too.
+                context.waker().wake_by_ref();
+                Poll::Pending
             }
+            SendTurn::AtEnd => Poll::Ready(Ok(sender.position())),
+            SendTurn::Pending => Poll::Pending,
         }
     }
 }
 
-impl<T: ?Sized, C: Codec<T>, L> Drop for RemainingLog<'_, T, C, L> {
+impl<T: ?Sized, C: Codec<T>, L> Drop for LogSendAsync<'_, T, C, L> {
     fn drop(&mut self) {
-        if let Some(channel) = &mut self.sender.channel {
-            channel.drop_wakers();
-        }
+        self.sender.drop_wakers();
     }
 }
+
+/// The messages that a task sends before other tasks of its thread have their turn.
+const MESSAGES_PER_POLL: usize = 64;

@@ -1,37 +1,39 @@
 //! Senders that go on after the restart of their peer.
 //!
 //! A [`LogSender`] sends a log that the program keeps. When the peer's next process has said how
-//! far its log goes, the sender reads the rest from the program's [`LogSource`] and sends it.
+//! far its log goes, the sender reads the rest from the program's [`LogSource`] and sends it. A
+//! [`LogGroup`] does so for several peers, and waits for a quorum of them.
 #![forbid(unsafe_code)]
 
 mod error;
 mod futures;
+mod group;
+mod news;
 mod progress;
 mod sessions;
 mod source;
+mod steps;
 
 use std::{
     fmt,
-    task::Poll,
+    task::{Poll, Waker},
     time::{Duration, Instant},
 };
 
 use ibex_codec::Codec;
 
-use self::{
-    error::{Ended, LogFailure},
-    progress::LogProgress,
-    sessions::SessionSource,
-    source::{SourceResult, Waiting, left},
-};
 pub use self::{
     error::{LogError, LogErrorKind},
-    source::{LogSent, LogSource, LogTurn},
+    group::{LogGroup, LogMember, LogMemberLost, LogMemberState},
+    source::{LogAnswer, LogSent, LogSource, LogTurn},
 };
-use crate::{
-    Peer, Selectable, SendError, Sender, ToAddress, WaitError, WaitErrorKind, discovery::Peers,
-    message::DefaultCodec,
+use self::{
+    progress::LogProgress,
+    sessions::SessionSource,
+    source::{Waiting, is_past, left},
+    steps::{PositionQuestion, SendStep},
 };
+use crate::{Peer, Selectable, Sender, ToAddress, discovery::Peers, message::DefaultCodec};
 
 /// Sends a log that the program keeps, and goes on after a restart of the far end.
 ///
@@ -70,7 +72,7 @@ use crate::{
 /// # #[cfg(feature = "rkyv")]
 /// # mod example {
 /// use std::error::Error;
-/// use ibex::{Node, Peer, Sender, log::{LogError, LogSender, LogSent, LogSource, LogTurn}};
+/// use ibex::{Node, Peer, log::{LogAnswer, LogError, LogSender, LogSent, LogSource, LogTurn}};
 ///
 /// type Result<R, E = Box<dyn Error + Send + Sync>> = std::result::Result<R, E>;
 ///
@@ -84,9 +86,12 @@ use crate::{
 ///         self.entries.len() as u64
 ///     }
 ///
-///     fn resume(&mut self, peer: &Peer) -> Result<(Sender<Entry>, u64)> {
-///         let position = peer.caller::<(), u64>("wal position")?.call(&())?;
-///         Ok((peer.sender("wal")?, position.to_native()))
+///     fn resume(&mut self, peer: Peer) -> LogAnswer<Entry> {
+///         Box::pin(async move {
+///             let asked = peer.caller::<(), u64>("wal position")?;
+///             let position = asked.call_async(&()).await?.to_native();
+///             Ok((peer.sender("wal")?, position))
+///         })
 ///     }
 ///
 ///     fn send_next(&mut self, at: u64, turn: LogTurn<'_, Entry>) -> Result<LogSent> {
@@ -117,25 +122,18 @@ use crate::{
 /// far end as well: [`restarting`](crate::guide::restarting).
 pub struct LogSender<T: ?Sized, C = DefaultCodec> {
     sessions: SessionSource,
+    /// The question in the session that lasts, until the far end has answered.
+    question: Option<PositionQuestion<T, C>>,
     /// The channel, once the far end has answered in the session that lasts.
     channel: Option<Sender<T, C>>,
     progress: LogProgress,
 }
 
-/// Result of an attempt to send the next message.
-enum SendStep {
-    Sent,
-    AtEnd,
-    /// There is no room, or the time is up. A call with a time-out has the reason.
-    NotYet(Option<SendError>),
-    /// Another session may follow.
-    Restarted,
-}
-
 impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// Makes a log sender for the peer at `address`, which is one of those that a node [keeps
     /// connected](crate::Node::keep_connected), written as the discovery writes it. Its calls wait
-    /// until the peer is connected, and again after the end of a session.
+    /// until the peer is connected, and again after the end of a session. An address that is not one
+    /// of those is waited for without end.
     ///
     /// Its calls fail with [`NoSession`](LogErrorKind::NoSession) once `peers` are dropped or the
     /// node is closed.
@@ -158,6 +156,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     fn from(sessions: SessionSource) -> Self {
         Self {
             sessions,
+            question: None,
             channel: None,
             progress: LogProgress::default(),
         }
@@ -166,7 +165,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// Goes on in this session, beginning with the next call. The session before is dropped, and a
     /// kept address is no longer followed.
     pub fn go_on_with(&mut self, peer: Peer) {
-        self.channel = None;
+        self.question = None;
+        self.leave_channel();
         self.sessions = SessionSource::Given(Ok(peer));
     }
 
@@ -182,8 +182,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         self.send_by(log, None)
     }
 
-    /// Sends as [`send`](Self::send) does, for up to `timeout`. A source that waits for the far
-    /// end's answer has a time-out of its own.
+    /// Sends as [`send`](Self::send) does, for up to `timeout`.
     ///
     /// # Errors
     ///
@@ -196,17 +195,18 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         self.send_by(log, Instant::now().checked_add(timeout))
     }
 
-    /// Sends the next message of `log` if there is a session, and room for it now. Returns whether
-    /// it did; it does not if the far end lacks nothing. It waits only if the source does, for the
-    /// answer in a new session.
+    /// Sends the next message of `log` if there is a session, the far end has answered in it, and
+    /// there is room now. Returns whether it did; it does not if the far end lacks nothing. It
+    /// never waits.
     ///
     /// # Errors
     ///
     /// The errors of [`send`](Self::send).
     pub fn try_send<L: LogSource<T, C>>(&mut self, log: &mut L) -> Result<bool, LogError> {
         loop {
-            if !self.resume(log, SessionSource::try_next)? {
-                return Ok(false);
+            match self.poll_resume(log, Waker::noop()) {
+                Poll::Ready(resumed) => resumed?,
+                Poll::Pending => return Ok(false),
             }
             match self.step(log, Waiting::No)? {
                 SendStep::Sent => return Ok(true),
@@ -222,10 +222,15 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         deadline: Option<Instant>,
     ) -> Result<u64, LogError> {
         loop {
-            if !self.resume(log, |sessions| sessions.next_until(deadline))? {
-                return Err(self.timed_out(log, self.sessions.missing()));
+            if !self.resume(log, deadline)? {
+                return Err(self.timed_out(log, self.missing()));
             }
             match self.step(log, Waiting::Until(deadline))? {
+                SendStep::Sent | SendStep::Restarted
+                    if is_past(deadline) && self.position() < log.end() =>
+                {
+                    return Err(self.timed_out(log, "there was more to send".to_owned()));
+                }
                 SendStep::Sent | SendStep::Restarted => {}
                 SendStep::AtEnd => return Ok(self.position()),
                 SendStep::NotYet(late) => {
@@ -319,158 +324,6 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     #[must_use]
     pub fn into_channel(self) -> Option<Sender<T, C>> {
         self.channel
-    }
-
-    // ---- Steps that blocking calls and tasks share -----------------------------------
-
-    /// Sees that there is a channel; false if `next` finds no session in time.
-    fn resume<L: LogSource<T, C>>(
-        &mut self,
-        log: &mut L,
-        next: impl Fn(&mut SessionSource) -> Result<Option<Peer>, LogError>,
-    ) -> Result<bool, LogError> {
-        while self.channel.is_none() {
-            let Some(peer) = next(&mut self.sessions)? else {
-                return Ok(false);
-            };
-            let answer = log.resume(&peer);
-            self.take_answer(log, &peer, answer)?;
-        }
-        Ok(true)
-    }
-
-    fn take_answer<L: LogSource<T, C>>(
-        &mut self,
-        log: &mut L,
-        peer: &Peer,
-        answer: SourceResult<(Sender<T, C>, u64)>,
-    ) -> Result<(), LogError> {
-        let (channel, position) = match answer {
-            Ok(answer) => answer,
-            Err(error) if peer.is_gone() => {
-                self.sessions.end(error);
-                return Ok(());
-            }
-            Err(error) => return Err(LogFailure::Source(error).into()),
-        };
-        let end = log.end();
-        if position > end {
-            channel.abort();
-            let peer = peer.to_string();
-            let ahead = LogFailure::Ahead {
-                peer,
-                position,
-                end,
-            };
-            return Err(ahead.into());
-        }
-        self.progress.resume(position);
-        self.channel = Some(channel);
-        Ok(())
-    }
-
-    /// Sends the next message, if there is one.
-    fn step<L: LogSource<T, C>>(
-        &mut self,
-        log: &mut L,
-        waiting: Waiting<'_>,
-    ) -> Result<SendStep, LogError> {
-        let position = self.position();
-        let Some(sender) = self.channel.as_mut().filter(|_| position < log.end()) else {
-            return Ok(SendStep::AtEnd);
-        };
-        if self.progress.is_full() {
-            self.progress.settle(sender.counts(), sender.counts());
-        }
-        let turn = LogTurn {
-            sender,
-            waiting,
-            position,
-        };
-        let LogSent { message, end } = log.send_next(position, turn).map_err(LogFailure::Source)?;
-        match message {
-            Poll::Ready(Ok(message)) => {
-                self.progress.sent(message, end);
-                Ok(SendStep::Sent)
-            }
-            Poll::Ready(Err(late)) if late.is_transient() => Ok(SendStep::NotYet(Some(late))),
-            Poll::Ready(Err(error)) => self.failed(error).map(|()| SendStep::Restarted),
-            Poll::Pending => Ok(SendStep::NotYet(None)),
-        }
-    }
-
-    /// Returns the error, unless another session may follow, which is asked for then.
-    fn failed(&mut self, error: SendError) -> Result<(), LogError> {
-        if !error.spares_channel() {
-            self.leave_channel();
-        }
-        if let Some(cause) = error.cause() {
-            match Ended::of(cause) {
-                Ended::Channel => return Ok(()),
-                Ended::Session => {
-                    let peer = error.peer().unwrap_or_default();
-                    self.sessions.end(format_args!("{peer}: {cause}"));
-                    return Ok(());
-                }
-                Ended::ForGood => {}
-            }
-        }
-        Err(error.into())
-    }
-
-    /// Takes the channel away. The channel's last counts are final: no later ones will be known.
-    fn leave_channel(&mut self) -> Option<Sender<T, C>> {
-        let channel = self.channel.take()?;
-        self.progress.settle(channel.counts(), channel.counts());
-        Some(channel)
-    }
-
-    /// Returns the message of the channel to wait for until `position` is acknowledged; `None` if
-    /// it is.
-    fn unacked(&self, position: u64) -> Result<Option<u64>, LogError> {
-        let end = self.position();
-        if position > end {
-            return Err(LogFailure::Beyond { position, end }.into());
-        }
-        if position <= self.acked() {
-            return Ok(None);
-        }
-        // A message that the far end dropped may be forgotten here. The last message is then
-        // dropped too, so the wait is for that one.
-        let last = || self.channel.as_ref().map(|channel| channel.counts().sent);
-        Ok(self.progress.message_at(position).or_else(last))
-    }
-
-    /// Returns an error unless the wait for an acknowledgement is over or begins anew.
-    fn waited<L: LogSource<T, C>>(
-        &mut self,
-        log: &mut L,
-        waited: Result<(), WaitError>,
-    ) -> Result<(), LogError> {
-        match waited {
-            Ok(()) => Ok(()),
-            // The far end does not have the messages that it dropped, and says where the log goes
-            // on. The end of this channel is not the end of the log.
-            Err(error) if error.kind() == WaitErrorKind::Unacknowledged => {
-                if let Some(channel) = self.leave_channel() {
-                    channel.abort();
-                }
-                Ok(())
-            }
-            Err(error) => match error.into_send_error() {
-                Ok(error) => self.failed(error),
-                Err(late) => Err(self.timed_out(log, late.to_string())),
-            },
-        }
-    }
-
-    fn timed_out<L: LogSource<T, C>>(&self, log: &mut L, why: String) -> LogError {
-        let late = LogFailure::Timeout {
-            position: self.position(),
-            end: log.end(),
-            why,
-        };
-        late.into()
     }
 }
 

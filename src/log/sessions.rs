@@ -1,6 +1,9 @@
 //! The sessions of a log sender, one after the other.
 
-use std::time::Instant;
+use std::task::{Poll, Waker};
+
+use ibex_base::fork;
+use ibex_transport::runtime::Runtime;
 
 use super::{LogError, error::LogFailure};
 use crate::{Peer, peers::KeptPeer};
@@ -14,37 +17,50 @@ pub(super) enum SessionSource {
 }
 
 impl SessionSource {
-    /// Returns the session to go on in, if there is one now.
-    pub(super) fn try_next(&mut self) -> Result<Option<Peer>, LogError> {
+    /// Polls for the session to go on in.
+    pub(super) fn poll_next(&mut self, waker: &Waker) -> Poll<Result<Peer, LogError>> {
         match self {
-            Self::Given(peer) => peer.clone().map(Some).map_err(no_session),
-            Self::Kept(kept) => kept.try_next().map(not_over).transpose(),
+            Self::Given(peer) => Poll::Ready(peer.clone().map_err(no_session)),
+            Self::Kept(kept) => kept.poll_next(waker).map(not_over),
         }
     }
 
-    /// Waits for the session to go on in; `None` if there is none until the deadline.
-    pub(super) fn next_until(
-        &mut self,
-        deadline: Option<Instant>,
-    ) -> Result<Option<Peer>, LogError> {
-        match self {
-            Self::Given(peer) => peer.clone().map(Some).map_err(no_session),
-            Self::Kept(kept) => kept.next_until(deadline).map(not_over).transpose(),
+    /// Takes back the waker that a poll left.
+    pub(super) fn leave(&mut self) {
+        if let Self::Kept(kept) = self {
+            kept.leave();
         }
     }
 
-    /// Returns the session to go on in, for a task.
-    pub(super) async fn next_async(&mut self) -> Result<Peer, LogError> {
+    /// Returns the runtime whose turns bring the session; `None` if the program gives it.
+    pub(super) fn runtime(&self) -> Option<&Runtime> {
         match self {
-            Self::Given(peer) => peer.clone().map_err(no_session),
-            Self::Kept(kept) => not_over(kept.next_async().await),
+            Self::Given(peer) => Some(peer.as_ref().ok()?.session().runtime()),
+            Self::Kept(kept) => Some(kept.runtime()),
+        }
+    }
+
+    /// Returns the session that was handed out last, if it may last.
+    pub(super) fn present(&self) -> Option<&Peer> {
+        match self {
+            Self::Given(peer) => peer.as_ref().ok(),
+            Self::Kept(kept) => kept.present(),
+        }
+    }
+
+    /// Returns the address that is kept connected, if the sessions come from there.
+    pub(super) fn address(&self) -> Option<&str> {
+        match self {
+            Self::Given(_) => None,
+            Self::Kept(kept) => Some(kept.address()),
         }
     }
 
     /// The words of a call that got no session in time.
     pub(super) fn missing(&self) -> String {
         match self {
-            Self::Given(_) => "it has no session".to_owned(),
+            Self::Given(Ok(_)) => "it has no session".to_owned(),
+            Self::Given(Err(why)) => why.clone(),
             Self::Kept(kept) => {
                 let address = kept.address();
                 let missing = format!("none of the peers that are kept is connected as {address}");
@@ -72,9 +88,14 @@ impl SessionSource {
 
 /// Returns the next session of a kept peer, unless the keeping has ended.
 fn not_over(next: Option<Peer>) -> Result<Peer, LogError> {
-    let why = "its address is not kept connected any more: the node was closed, or its `Peers` \
-               were dropped";
-    next.ok_or_else(|| no_session(why.to_owned()))
+    next.ok_or_else(|| match fork::check(|| "a log sender".to_owned()) {
+        Ok(()) => no_session(
+            "its address is not kept connected any more: the node was closed, or its `Peers` were \
+             dropped"
+                .to_owned(),
+        ),
+        Err(forked) => no_session(forked.to_string()),
+    })
 }
 
 fn no_session(why: String) -> LogError {

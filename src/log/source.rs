@@ -4,6 +4,7 @@ use std::{
     error::Error,
     fmt,
     future::Future,
+    pin::Pin,
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
@@ -16,11 +17,24 @@ use crate::{Peer, RegionSlice, SendError, Sender, message::DefaultCodec};
 /// [`LogErrorKind::Source`](crate::log::LogErrorKind::Source).
 pub(crate) type SourceResult<R> = Result<R, Box<dyn Error + Send + Sync>>;
 
-/// A log that the program keeps, for a [`LogSender`](crate::log::LogSender).
+/// The channel of a session, and the position up to which its far end has the log, once that has
+/// answered. [`LogSource::resume`] returns it.
+pub type LogAnswer<T, C = DefaultCodec> =
+    Pin<Box<dyn Future<Output = SourceResult<(Sender<T, C>, u64)>> + Send>>;
+
+/// A log that the program keeps, for a [`LogSender`](crate::log::LogSender) or a
+/// [`LogGroup`](crate::log::LogGroup).
 ///
 /// Positions count from the beginning of the log, which is 0. A log that counts messages is at
 /// position *n* behind its *n*-th message. A log may also count bytes, or records of which a
 /// message holds several.
+///
+/// A log only grows. A far end's position means that its log equals this one up to there, and what
+/// was sent is not compared again. A program that cuts its log or writes a part of it anew therefore
+/// also begins anew: it drops the log senders, or has the members [leave](crate::log::LogGroup::leave)
+/// their group, aborts their channels, and makes or joins new ones. The source then answers
+/// positions up to which both logs are equal. A log that ends before what was sent is the error
+/// [`Ahead`](crate::log::LogErrorKind::Ahead). A log that was cut and has grown again is not noticed.
 ///
 /// The methods run in the call that sends, on its thread or in its task. A panic comes through that
 /// call, and the next call goes on from what was sent.
@@ -28,32 +42,27 @@ pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
     /// The position behind the last message.
     fn end(&self) -> u64;
 
-    /// Opens the channel in a new session, and returns the position up to which the far end has the
-    /// log: 0 if it has nothing.
+    /// Asks the far end of a new session up to which position it has the log, and opens the
+    /// channel: the future's output. The position is 0 if the far end has nothing.
     ///
-    /// An implementation asks the far end, by a call or by a message on another channel. The answer
-    /// decides which messages come again. Ask first and open the channel last, because a channel
-    /// that is opened and dropped is an orderly end to the far end. The method may wait. It is
-    /// called again if the session ends meanwhile, and by the next call if it fails or that call is
-    /// cancelled.
+    /// An implementation asks by a call or by a message on another channel. The answer decides
+    /// which messages come again. Ask first and open the channel last, because a channel that is
+    /// opened and dropped is an orderly end to the far end.
+    ///
+    /// The future may wait for as long as the far end takes; it does not borrow the log, which can
+    /// be sent to others meanwhile. Blocking calls poll it on their thread, so it must not block,
+    /// and must not need an executor of its own, as timers of tokio do. A call whose time is up or that
+    /// is cancelled leaves the future to the next call.
+    ///
+    /// The future is dropped, and the method called again, if the session ends meanwhile or the
+    /// future panics. It must wake its task when the session ends: calls and channels of the session
+    /// do, and a future that waits for something else has to wait for one of them as well. If it
+    /// fails, the next call of a log sender calls the method again, and a group loses the member.
     ///
     /// # Errors
     ///
     /// Any, if there is no answer.
-    fn resume(&mut self, peer: &Peer) -> SourceResult<(Sender<T, C>, u64)>;
-
-    /// Does the same for the asynchronous calls. The provided method calls
-    /// [`resume`](Self::resume); a program that waits for the far end there writes its own.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`resume`](Self::resume).
-    fn resume_async(
-        &mut self,
-        peer: &Peer,
-    ) -> impl Future<Output = SourceResult<(Sender<T, C>, u64)>> {
-        async { self.resume(peer) }
-    }
+    fn resume(&mut self, peer: Peer) -> LogAnswer<T, C>;
 
     /// Sends the message behind `position` by `turn`, which also takes the position behind that
     /// message. It is called for positions below [`end`](Self::end), and again for a message that
@@ -61,7 +70,8 @@ pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
     ///
     /// # Errors
     ///
-    /// Any, if the log does not have it: because it was cut off, say.
+    /// Any, if the log does not have it any more, because what lies before a snapshot was dropped,
+    /// say. A group loses the member that lacks it, and no other one.
     fn send_next(&mut self, position: u64, turn: LogTurn<'_, T, C>) -> SourceResult<LogSent>;
 }
 
@@ -85,6 +95,11 @@ pub(super) enum Waiting<'a> {
 /// Returns the time that is left until a deadline.
 pub(super) fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
+}
+
+/// Checks whether a deadline has passed.
+pub(super) fn is_past(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| deadline <= Instant::now())
 }
 
 /// Proof that a message of a log was sent, or that the log sender knows why not. A [`LogTurn`]

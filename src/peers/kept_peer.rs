@@ -1,15 +1,15 @@
 //! The sessions with one kept peer.
 
 use std::{
-    borrow::BorrowMut,
     future::Future,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
     time::Instant,
 };
 
 use ibex_ring::parking::{Patience, Ticket};
+use ibex_transport::runtime::Runtime;
 
 use super::board::{Board, BoardPoll};
 use crate::Peer;
@@ -37,30 +37,45 @@ impl KeptPeer {
         }
     }
 
-    /// Returns the session to go on in, if there is one now. `Some(None)` says that the keeping has
-    /// ended.
-    pub(crate) fn try_next(&mut self) -> BoardPoll<Peer> {
-        self.next_within(Patience::None)
-    }
-
     /// Waits for the session to go on in, until the deadline if there is one.
     pub(crate) fn next_until(&mut self, deadline: Option<Instant>) -> BoardPoll<Peer> {
-        self.next_within(Patience::Until(deadline))
+        let ended = self.last.as_ref().filter(|_| self.is_over);
+        let patience = Patience::Until(deadline);
+        let next = self.board.next_peer(&self.address, ended, patience)?;
+        Some(self.hand_out(next))
     }
 
-    /// Waits for the session to go on in, for a task.
-    pub(crate) fn next_async(&mut self) -> KeptPeerAsync<&mut Self> {
-        KeptPeerAsync(self)
+    /// Polls for the session to go on in. `None` says that the keeping has ended.
+    pub(crate) fn poll_next(&mut self, waker: &Waker) -> Poll<Option<Peer>> {
+        let ended = self.last.as_ref().filter(|_| self.is_over);
+        let (address, held) = (&self.address, &mut self.held);
+        let next = ready!(self.board.poll_peer(address, ended, held, waker));
+        Poll::Ready(self.hand_out(next))
+    }
+
+    /// Takes back the waker that a poll left.
+    pub(crate) fn leave(&mut self) {
+        self.board.leave(&mut self.held);
     }
 
     /// Turns this into a wait for the next session, for a task.
-    pub(super) fn into_next(self) -> KeptPeerAsync<Self> {
+    pub(super) fn into_next(self) -> KeptPeerAsync {
         KeptPeerAsync(self)
     }
 
     /// Notes that the session that was handed out last is over.
     pub(crate) fn end(&mut self) {
         self.is_over = true;
+    }
+
+    /// Returns the session that was handed out last, unless it is known to be over.
+    pub(crate) fn present(&self) -> Option<&Peer> {
+        self.last.as_ref().filter(|_| !self.is_over)
+    }
+
+    /// Returns the runtime of the node that keeps connected.
+    pub(crate) fn runtime(&self) -> &Runtime {
+        self.board.runtime()
     }
 
     pub(crate) fn address(&self) -> &str {
@@ -72,12 +87,6 @@ impl KeptPeer {
         self.board.failure(&self.address)
     }
 
-    fn next_within(&mut self, patience: Patience) -> BoardPoll<Peer> {
-        let ended = self.last.as_ref().filter(|_| self.is_over);
-        let next = self.board.next_peer(&self.address, ended, patience)?;
-        Some(self.hand_out(next))
-    }
-
     fn hand_out(&mut self, next: Option<Peer>) -> Option<Peer> {
         if next.is_some() {
             self.last.clone_from(&next);
@@ -87,25 +96,20 @@ impl KeptPeer {
     }
 }
 
-/// A wait for a kept peer's next session. `None` says that the keeping has ended. Dropping the
-/// future changes nothing.
-pub(crate) struct KeptPeerAsync<K: BorrowMut<KeptPeer>>(K);
-
-impl<K: BorrowMut<KeptPeer> + Unpin> Future for KeptPeerAsync<K> {
-    type Output = Option<Peer>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Peer>> {
-        let kept = self.get_mut().0.borrow_mut();
-        let ended = kept.last.as_ref().filter(|_| kept.is_over);
-        let (address, held) = (&kept.address, &mut kept.held);
-        let next = kept.board.poll_peer(address, ended, held, context.waker());
-        Poll::Ready(kept.hand_out(ready!(next)))
+impl Drop for KeptPeer {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 
-impl<K: BorrowMut<KeptPeer>> Drop for KeptPeerAsync<K> {
-    fn drop(&mut self) {
-        let kept = self.0.borrow_mut();
-        kept.board.leave(&mut kept.held);
+/// A wait for a kept peer's next session. `None` says that the keeping has ended. Dropping the
+/// future changes nothing.
+pub(crate) struct KeptPeerAsync(KeptPeer);
+
+impl Future for KeptPeerAsync {
+    type Output = Option<Peer>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Peer>> {
+        self.get_mut().0.poll_next(context.waker())
     }
 }

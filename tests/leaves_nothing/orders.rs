@@ -12,8 +12,8 @@ use std::{
 };
 
 use ibex::{
-    Node, Peer, Raw, Sender,
-    log::{LogSender, LogSent, LogSource, LogTurn},
+    Node, Peer, Raw,
+    log::{LogAnswer, LogSender, LogSent, LogSource, LogTurn},
 };
 
 use crate::{
@@ -191,8 +191,8 @@ impl LogSource<[u8], Raw> for OneMessage {
         1
     }
 
-    fn resume(&mut self, peer: &Peer) -> SourceResult<(Sender<[u8], Raw>, u64)> {
-        Ok((peer.channel(NAME).codec::<Raw>().sender()?, 0))
+    fn resume(&mut self, peer: Peer) -> LogAnswer<[u8], Raw> {
+        Box::pin(async move { Ok((peer.channel(NAME).codec::<Raw>().sender()?, 0)) })
     }
 
     fn send_next(&mut self, at: u64, turn: LogTurn<'_, [u8], Raw>) -> SourceResult<LogSent> {

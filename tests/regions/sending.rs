@@ -7,8 +7,8 @@ use std::{
 };
 
 use ibex::{
-    Peer, Raw, Region, SendErrorKind, Sender,
-    log::{LogSender, LogSent, LogSource, LogTurn},
+    Peer, Raw, Region, SendErrorKind,
+    log::{LogAnswer, LogGroup, LogSender, LogSent, LogSource, LogTurn},
 };
 
 use super::{LENGTH, LONG, MOMENT, Over, Pair, bytes};
@@ -80,9 +80,11 @@ impl LogSource<[u8], Raw> for Pages {
         self.0.len() as u64
     }
 
-    fn resume(&mut self, peer: &Peer) -> Sourced<(Sender<[u8], Raw>, u64)> {
-        let pages = peer.channel("pages").codec::<Raw>();
-        Ok((pages.window_messages(2).sender()?, 0))
+    fn resume(&mut self, peer: Peer) -> LogAnswer<[u8], Raw> {
+        Box::pin(async move {
+            let pages = peer.channel("pages").codec::<Raw>();
+            Ok((pages.window_messages(2).sender()?, 0))
+        })
     }
 
     fn send_next(&mut self, position: u64, turn: LogTurn<'_, [u8], Raw>) -> Sourced<LogSent> {
@@ -130,5 +132,67 @@ fn a_log_of_regions_is_sent_whole() {
         }
         assert!(arrived == bytes());
         assert_eq!(sender.send(&mut log).expect("all is sent"), LENGTH as u64);
+    }
+}
+
+/// The same log for several members, each of which gets the channel of its turn.
+struct Copies {
+    pages: Pages,
+    resumed: usize,
+}
+
+impl LogSource<[u8], Raw> for Copies {
+    fn end(&self) -> u64 {
+        self.pages.end()
+    }
+
+    fn resume(&mut self, peer: Peer) -> LogAnswer<[u8], Raw> {
+        let name = format!("copy {}", self.resumed);
+        self.resumed += 1;
+        Box::pin(async move {
+            let pages = peer.channel(&name).codec::<Raw>();
+            Ok((pages.window_messages(2).sender()?, 0))
+        })
+    }
+
+    fn send_next(&mut self, position: u64, turn: LogTurn<'_, [u8], Raw>) -> Sourced<LogSent> {
+        self.pages.send_next(position, turn)
+    }
+}
+
+#[test]
+fn a_log_of_regions_is_sent_whole_to_each_member() {
+    for over in Over::each() {
+        let pair = Pair::meet(&over, 1);
+        let [peer, other] = &pair.peers;
+        let mut log = Copies {
+            pages: Pages(match pair.is_in_place() {
+                true => pair.region("copied log"),
+                false => Region::from(bytes()),
+            }),
+            resumed: 0,
+        };
+        let mut group = LogGroup::new();
+        let mut copies: Vec<_> = (0..2)
+            .map(|number| {
+                group.join(peer.clone());
+                let copy = other.channel(&format!("copy {number}")).codec::<Raw>();
+                (copy.receiver().expect("a receiver"), Vec::new())
+            })
+            .collect();
+        let end = LENGTH as u64;
+        loop {
+            let acked = group.wait_acked_timeout(&mut log, end, 2, MOMENT);
+            for (pages, arrived) in &mut copies {
+                if let Ok(message) = pages.try_recv() {
+                    arrived.extend_from_slice(&message);
+                    message.ack();
+                }
+            }
+            if acked.is_ok() {
+                break;
+            }
+        }
+        assert!(copies.iter().all(|(_, arrived)| *arrived == bytes()));
     }
 }

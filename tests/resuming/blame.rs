@@ -3,6 +3,7 @@
 
 use std::{
     error::Error,
+    future,
     io::{self, Read},
     thread,
     time::Duration,
@@ -12,7 +13,7 @@ use ibex::{
     EndCause, Event, Fabric, Node, Peer, SendErrorKind, Sender, Suspension,
     calls::{CallErrorKind, CallOptions, Execution},
     io::{Listener, Stream},
-    log::{LogSender, LogSent, LogSource, LogTurn},
+    log::{LogAnswer, LogSender, LogSent, LogSource, LogTurn},
 };
 
 use super::{LONG, builder, join, pair, pair_over, wait_until};
@@ -40,20 +41,18 @@ const WAITS: &str = "it dialed before, and has to dial again";
 
 struct Endless(Option<Sender<u64>>);
 
+type Sourced<R> = Result<R, Box<dyn Error + Send + Sync>>;
+
 impl LogSource<u64> for Endless {
     fn end(&self) -> u64 {
         1_000_000
     }
 
-    fn resume(&mut self, _: &Peer) -> Result<(Sender<u64>, u64), Box<dyn Error + Send + Sync>> {
-        Ok((self.0.take().unwrap(), 0))
+    fn resume(&mut self, _: Peer) -> LogAnswer<u64> {
+        Box::pin(future::ready(Ok((self.0.take().unwrap(), 0))))
     }
 
-    fn send_next(
-        &mut self,
-        at: u64,
-        turn: LogTurn<'_, u64>,
-    ) -> Result<LogSent, Box<dyn Error + Send + Sync>> {
+    fn send_next(&mut self, at: u64, turn: LogTurn<'_, u64>) -> Sourced<LogSent> {
         Ok(turn.send(&at, at + 1))
     }
 }

@@ -296,7 +296,7 @@ impl Runtime {
     }
 
     /// Waits until `condition` holds, through events of any engine. Each engine is led meanwhile.
-    pub(crate) fn wait<C: Condition>(
+    pub fn wait<C: Condition>(
         &self,
         deadline: Option<Instant>,
         looks: Looks,

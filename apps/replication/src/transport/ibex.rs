@@ -8,6 +8,7 @@
 //! primary waits.
 
 use std::{
+    future,
     net::{IpAddr, SocketAddr},
     rc::Rc,
     thread,
@@ -16,8 +17,8 @@ use std::{
 
 use ::ibex::{
     Driver, Fabric, FanIn, FanInEvent, Message, Node, NodeBuilder, Peer, Policy, Raw, Receiver,
-    RecvError, RecvErrorKind, Select, Selectable, SendErrorKind, Sender, Wait,
-    log::{LogSender, LogSent, LogSource, LogTurn},
+    RecvError, RecvErrorKind, Select, Selectable, SendErrorKind, Wait,
+    log::{LogAnswer, LogSender, LogSent, LogSource, LogTurn},
 };
 use ibex_harness::{Error, run_keys::RunKeys};
 use serde::{Deserialize, Serialize};
@@ -229,12 +230,13 @@ impl LogSource<[u8], Raw> for Joining<'_> {
         self.log.tip().end
     }
 
-    fn resume(&mut self, peer: &Peer) -> Sourced<(Sender<[u8], Raw>, u64)> {
+    fn resume(&mut self, peer: Peer) -> LogAnswer<[u8], Raw> {
         let log = peer.channel("log").codec::<Raw>();
         let log = log
             .window_messages(WINDOW_MESSAGES)
             .window_bytes(WINDOW_BYTES);
-        Ok((log.sender()?, self.has))
+        let sender = log.sender().map_err(Into::into);
+        Box::pin(future::ready(sender.map(|sender| (sender, self.has))))
     }
 
     fn send_next(&mut self, position: u64, turn: LogTurn<'_, [u8], Raw>) -> Sourced<LogSent> {

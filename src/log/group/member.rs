@@ -1,0 +1,236 @@
+//! Members of a group of log senders, and the descriptions of them that it returns.
+#![forbid(unsafe_code)]
+
+use std::{
+    fmt,
+    task::Waker,
+    time::{Duration, Instant},
+};
+
+use ibex_codec::Codec;
+
+use crate::{
+    MemberId, Peer, SendErrorKind,
+    log::{LogError, LogErrorKind, LogSender, LogSource, steps::SendTurn},
+};
+
+/// A member of a [`LogGroup`](crate::log::LogGroup) and its progress. Positions are the log's.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LogMember {
+    /// The member's name in the group.
+    pub id: MemberId,
+    /// The address that is kept connected, or that of the peer in the last session.
+    pub address: String,
+    /// The peer in the present session; `None` if there is no session.
+    pub peer: Option<Peer>,
+    /// Everything up to here was sent to the member, or it has answered that it has it.
+    pub position: u64,
+    /// The member has the log up to here, as far as this end has heard. This goes back if the
+    /// member returns with less.
+    pub acked: u64,
+    /// The state of its session.
+    pub state: LogMemberState,
+}
+
+/// The state of the session with a [`LogMember`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LogMemberState {
+    /// The member is sent the log.
+    Sending,
+    /// The member's far end has answered, and has not opened its end of the channel yet. The group
+    /// waits for it as it waits for room: until then, or the end of the session, however long that
+    /// is. After `open_timeout` [an event](crate::Event::NotOpened) tells of the missing end.
+    NotOpened,
+    /// There is a session that the member was not asked in yet. The next call asks it.
+    NotAsked,
+    /// The member was asked up to which position it has the log, and has not answered yet.
+    Asked,
+    /// There is no session that the member was asked in.
+    NoSession {
+        /// The reason, and what to do.
+        why: String,
+    },
+}
+
+/// A member that a [`LogGroup`](crate::log::LogGroup) has lost.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct LogMemberLost {
+    /// The member's name in the group.
+    pub id: MemberId,
+    /// The member's address, as in [`LogMember::address`].
+    pub address: String,
+    /// Everything up to here was sent to the member.
+    pub position: u64,
+    /// The member had the log up to here, as far as this end has heard.
+    pub acked: u64,
+    /// The reason.
+    pub reason: LogError,
+}
+
+impl fmt::Display for LogMember {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            address,
+            position,
+            acked,
+            ..
+        } = self;
+        write!(f, "{address} has acknowledged up to {acked}, ")?;
+        match &self.state {
+            LogMemberState::Sending => write!(f, "and was sent up to {position}"),
+            LogMemberState::NotOpened => f.write_str("and has not opened its end of the channel"),
+            LogMemberState::NotAsked => {
+                f.write_str("and the next call asks it up to which position it has the log")
+            }
+            LogMemberState::Asked => {
+                f.write_str("and has not answered yet up to which position it has the log")
+            }
+            LogMemberState::NoSession { why } => write!(f, "and has no session: {why}"),
+        }
+    }
+}
+
+impl fmt::Display for LogMemberLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            address,
+            position,
+            acked,
+            reason,
+            ..
+        } = self;
+        write!(
+            f,
+            "{address} is no member any more; it has acknowledged up to {acked}, and was sent up to \
+             {position}: {reason}"
+        )
+    }
+}
+
+/// What a member's turn, or a round of all members, has brought.
+#[derive(Clone, Copy, Default)]
+pub(super) struct MemberTurn {
+    /// A message was sent.
+    pub(super) has_sent: bool,
+    /// There is more to do now.
+    pub(super) has_more: bool,
+}
+
+/// A member with its log sender.
+pub(super) struct MemberSender<T: ?Sized, C> {
+    pub(super) id: MemberId,
+    address: String,
+    pub(super) sender: LogSender<T, C>,
+    /// The time of the last alarm for a message for which there was no memory.
+    memory_at: Option<Instant>,
+}
+
+impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
+    pub(super) fn new(id: MemberId, sender: LogSender<T, C>) -> Self {
+        let address = sender.far_end();
+        let address = address.unwrap_or_else(|| "a far end without a session".to_owned());
+        Self {
+            id,
+            address,
+            sender,
+            memory_at: None,
+        }
+    }
+
+    pub(super) fn go_on_with(&mut self, peer: Peer) {
+        self.sender.go_on_with(peer);
+        self.address = self.sender.far_end().unwrap_or_default();
+    }
+
+    /// Sends a few messages, as far as there is room, and asks for the acknowledgement of
+    /// `position`. `waker` is called when more may be done.
+    pub(super) fn turn<L: LogSource<T, C>>(
+        &mut self,
+        log: &mut L,
+        position: u64,
+        waker: &Waker,
+    ) -> Result<MemberTurn, LogError> {
+        self.sender.leave_session_over(log.end());
+        let advanced = self.advance(log, position, waker);
+        match advanced {
+            Err(error) if self.may_go_on_after(&error, waker) => Ok(MemberTurn::default()),
+            advanced => advanced,
+        }
+    }
+
+    fn advance<L: LogSource<T, C>>(
+        &mut self,
+        log: &mut L,
+        position: u64,
+        waker: &Waker,
+    ) -> Result<MemberTurn, LogError> {
+        let (sent, turn) = match self.sender.poll_some(log, MESSAGES_PER_TURN, waker) {
+            // `position` lies before the message that cannot be sent.
+            Err(error) if error.is_of_message() && position <= self.sender.position() => {
+                (0, SendTurn::Pending)
+            }
+            advanced => advanced?,
+        };
+        let is_acked = self.sender.poll_acked(log, position, waker)?;
+        Ok(MemberTurn {
+            has_sent: sent > 0,
+            has_more: matches!(turn, SendTurn::More) || is_acked,
+        })
+    }
+
+    /// Returns whether the member stays one: the program may give it its next session, or there may
+    /// be memory soon.
+    fn may_go_on_after(&mut self, error: &LogError, waker: &Waker) -> bool {
+        if error.kind() == LogErrorKind::NoSession {
+            return self.sender.runtime().is_none();
+        }
+        let lacks_memory = error
+            .send_error()
+            .is_some_and(|error| error.kind() == SendErrorKind::Memory);
+        let now = Instant::now();
+        // One alarm at a time. One that is late is not relied on.
+        if lacks_memory && self.memory_at.is_none_or(|set| set <= now) {
+            let at = now + MEMORY_AGAIN;
+            self.memory_at = Some(at);
+            self.sender.wake_at(at, waker);
+        }
+        lacks_memory
+    }
+
+    /// Returns whether the member may acknowledge `position` without the program's help.
+    pub(super) fn may_have(&self, position: u64) -> bool {
+        self.sender.acked() >= position || self.sender.runtime().is_some()
+    }
+
+    pub(super) fn describe(&self) -> LogMember {
+        LogMember {
+            id: self.id,
+            address: self.address.clone(),
+            peer: self.sender.peer().cloned(),
+            position: self.sender.position(),
+            acked: self.sender.acked(),
+            state: self.sender.state(),
+        }
+    }
+
+    /// Takes the member apart. Its far end may lack a part of the log, and gets no orderly end.
+    pub(super) fn lost(mut self, reason: LogError) -> LogMemberLost {
+        self.sender.abort_channel();
+        LogMemberLost {
+            id: self.id,
+            position: self.sender.position(),
+            acked: self.sender.acked(),
+            address: self.address,
+            reason,
+        }
+    }
+}
+
+/// The messages that a member is sent before another one's turn, so that one which lacks many does
+/// not take all the time.
+const MESSAGES_PER_TURN: usize = 4;
+/// The time after which a member for whose message there was no memory is tried again.
+const MEMORY_AGAIN: Duration = Duration::from_millis(10);
