@@ -573,6 +573,103 @@ fn a_message_that_cannot_be_sent_loses_no_member() {
     }
 }
 
+/// A log whose source has no answer at first, because a call or channel of its own fails.
+struct Late(Numbers, u32);
+
+impl LogSource<u64, Pod> for Late {
+    fn end(&self) -> u64 {
+        self.0.end
+    }
+
+    fn resume(&mut self, peer: Peer) -> LogAnswer<u64, Pod> {
+        self.1 += 1;
+        let fails = self.1 == 1;
+        Box::pin(async move {
+            if fails {
+                let _one = peer.sender::<u64>("taken")?;
+                peer.sender::<u64>("taken")?;
+            }
+            Ok((numbers(&peer)?, 0))
+        })
+    }
+
+    fn send_next(&mut self, position: u64, turn: LogTurn<'_, u64, Pod>) -> SourceResult<LogSent> {
+        self.0.send_next(position, turn)
+    }
+}
+
+#[test]
+fn a_member_that_could_not_answer_is_asked_again() {
+    for (over, driver) in cells() {
+        let star = Star::over(&over, driver, 1);
+        let mut group = star.group();
+        let mut log = Late(Numbers { end: 3 }, 0);
+        let channel = star.there[0].channel("numbers").codec::<Pod>();
+        let mut receiver = channel.receiver::<u64>().expect("a receiver");
+        group.try_send(&mut log).expect("no member is at fault");
+        match in_state(&group, 0) {
+            LogMemberState::Unanswered { why } => assert!(why.contains("taken"), "{why}"),
+            state => panic!("{state:?}"),
+        }
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                for number in 1..=3 {
+                    let message = await_next(&mut receiver);
+                    assert_eq!(*message, number);
+                    message.ack();
+                }
+                // The group is dropped, in order.
+                assert!(receiver.next().expect("an orderly end").is_none());
+            });
+            group.wait_acked(&mut log, 3, 1).expect("it is asked again");
+            assert!(group.next_lost().is_none());
+            drop(group);
+            drop(star.node.close(Duration::MAX));
+        });
+        assert_eq!(log.1, 2);
+    }
+}
+
+#[test]
+fn a_member_that_takes_shorter_messages_delays_no_other_one() {
+    for (over, driver) in cells() {
+        let star = Star::over(&over, driver, 2);
+        let mut group = LogGroup::new();
+        let ids: Vec<_> = star
+            .here
+            .iter()
+            .map(|peer| group.join(peer.clone()))
+            .collect();
+        let mut log = Bytes { second: 40 };
+        thread::scope(|scope| {
+            for (peer, most) in star.there.iter().zip([64, 16]) {
+                let channel = peer.channel("bytes").codec::<Raw>().max_message_bytes(most);
+                let mut receiver = channel.receiver::<[u8]>().expect("a receiver");
+                scope.spawn(move || {
+                    while let Ok(Some(bytes)) = receiver.next() {
+                        bytes.ack();
+                    }
+                });
+            }
+            group.wait_acked(&mut log, 3, 1).expect("one takes all");
+            let lost = loop {
+                match group.next_lost() {
+                    Some(lost) => break lost,
+                    None => drop(group.wait_acked(&mut log, 3, 2)),
+                }
+            };
+            assert_eq!(
+                (lost.id, lost.reason.kind()),
+                (ids[1], LogErrorKind::Send),
+                "{lost}"
+            );
+            assert_eq!(group.acked_of(ids[0]), Some(3));
+            drop(group);
+            drop(star.node.close(Duration::MAX));
+        });
+    }
+}
+
 #[test]
 fn members_at_addresses_that_are_not_kept_any_more_are_lost() -> Outcome {
     for (over, driver) in cells() {

@@ -398,6 +398,11 @@ impl SendError {
         ))))
     }
 
+    /// Returns the reason of the channel's failure, where the error has it.
+    pub(crate) fn reason(&self) -> Option<&FailureReason> {
+        self.fault()?.reason()
+    }
+
     fn fault(&self) -> Option<&ChannelFault> {
         match &self.0 {
             SendFailure::Channel(fault) => Some(fault),

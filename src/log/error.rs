@@ -2,7 +2,10 @@
 
 use std::{error::Error, fmt};
 
-use crate::{CloseReason, EndCause, SendError, SendErrorKind};
+use crate::{
+    CloseReason, EndCause, OpenError, RecvError, SendError, SendErrorKind, WaitError,
+    calls::CallError,
+};
 
 /// The error of a call of a [`LogSender`](crate::log::LogSender) or a
 /// [`LogGroup`](crate::log::LogGroup): the log was not sent to its end, or is not acknowledged up
@@ -28,9 +31,10 @@ pub struct LogError(Box<LogFailure>);
 #[non_exhaustive]
 pub enum LogErrorKind {
     /// The program's [`LogSource`](crate::log::LogSource) failed: it has no answer of the far end,
-    /// or not the message that comes next. The next call of a log sender asks it again; a group
-    /// loses the member, and asks for it again once it has joined again. A failure that came with the
-    /// end of the session is not reported, because the far end is asked in the next session.
+    /// or not the message that comes next. The next call of a log sender asks it again. A group
+    /// asks again by itself where a call or a channel failed; it loses a member for which the source
+    /// has another error. A failure that came with the end of the session is not reported, because
+    /// the far end is asked in the next session.
     Source,
     /// The far end's answer, or what was sent to it, is a position that the log does not reach.
     Ahead,
@@ -231,6 +235,20 @@ impl LogError {
         use SendErrorKind::{Encode, Nested, TooLong};
         let kind = self.send_error().map(SendError::kind);
         matches!(kind, Some(TooLong | Encode | Nested))
+    }
+
+    /// Returns the text of a source's error that is one of ibex's own: a call or a channel failed, so
+    /// there is no answer of the far end. Any other error is the program's word.
+    pub(super) fn unanswered(&self) -> Option<String> {
+        let LogFailure::Source(error) = &*self.0 else {
+            return None;
+        };
+        let is_of_ibex = error.is::<CallError>()
+            || error.is::<OpenError>()
+            || error.is::<RecvError>()
+            || error.is::<SendError>()
+            || error.is::<WaitError>();
+        is_of_ibex.then(|| error.to_string())
     }
 
     /// Returns a position and the log's end.

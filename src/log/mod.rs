@@ -162,11 +162,11 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         }
     }
 
-    /// Goes on in this session, beginning with the next call. The session before is dropped, and a
-    /// kept address is no longer followed.
+    /// Goes on in this session, beginning with the next call. The channel in the session before is
+    /// aborted, since the log goes on elsewhere, and a kept address is no longer followed.
     pub fn go_on_with(&mut self, peer: Peer) {
         self.question = None;
-        self.leave_channel();
+        self.abort_channel();
         self.sessions = SessionSource::Given(Ok(peer));
     }
 

@@ -147,11 +147,20 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// Leaves a session that is over although the whole log was sent in it, and nothing else would
     /// notice: the far end may return with less.
     pub(super) fn leave_session_over(&mut self, end: u64) {
-        let was_sent_all = self.channel.is_some() && self.position() >= end;
-        if was_sent_all && self.peer().is_some_and(Peer::is_gone) {
+        // The channel is asked first, since the session's answer takes the lock of its engine.
+        let is_closed = self.channel.as_ref().is_some_and(Sender::is_closed);
+        if is_closed && self.position() >= end && self.peer().is_some_and(Peer::is_gone) {
             self.leave_channel();
             self.sessions.end("its last session has ended");
         }
+    }
+
+    /// Returns whether a message was refused because the far end takes shorter ones than this end
+    /// sends.
+    pub(super) fn is_narrow_for(&self, error: &LogError) -> bool {
+        let refused = error.send_error().and_then(SendError::reason);
+        let channel = self.channel.as_ref().zip(refused);
+        channel.is_some_and(|(channel, refused)| channel.handle.is_narrow_for(refused))
     }
 
     /// Takes back the wakers that polls left.
@@ -177,6 +186,11 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     pub(super) fn far_end(&self) -> Option<String> {
         let address = self.sessions.address().map(str::to_owned);
         address.or_else(|| self.peer().map(|peer| peer.at().to_string()))
+    }
+
+    /// Returns whether the far end has not answered in the present session.
+    pub(super) fn is_unanswered(&self) -> bool {
+        self.channel.is_none()
     }
 
     /// Has `waker` called at `at`, or at once if there is no session.
@@ -273,8 +287,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         }
     }
 
-    /// Returns the error of a log that ends before what was sent. What was cut off is in the
-    /// channel, so it is aborted, and the next call asks the far end for its position again.
+    /// Returns the error of a log that ends before what was sent. The channel is aborted, since what
+    /// follows there is another log, and the next call asks the far end for its position again.
     #[cold]
     fn shortened(&mut self, position: u64, end: u64) -> LogError {
         self.abort_channel();

@@ -73,7 +73,7 @@ impl SocketName {
             Self::InDirectory { path, .. } => path,
         };
         let file = open_socket(path).map_err(|error| match error.raw_os_error() {
-            Some(errno) if errno == Errno::NOENT.raw_os_error() => self.absence(),
+            Some(errno) if errno == Errno::NOENT.raw_os_error() => ABSENT.to_string(),
             _ => format!("the peer's Unix socket cannot be reached ({error})"),
         })?;
         Ok(FoundSocket {
@@ -82,12 +82,13 @@ impl SocketName {
         })
     }
 
-    /// Returns the words for a name that no socket has.
-    pub(super) fn absence(&self) -> String {
+    /// Returns the words for a name at which nobody listens.
+    pub(super) fn silence(&self) -> String {
         match self {
             Self::InDirectory { .. } => {
-                "the peer's Unix socket is not in this node's shared_memory_directory"
+                "nobody listens at the peer's Unix socket in this node's shared_memory_directory"
             }
+            // The peer listens, and the name does not exist here.
             Self::Abstract(_) => "the peer's Unix socket is not in this network namespace",
         }
         .to_string()
@@ -182,6 +183,10 @@ fn unusable(errno: Errno) -> String {
     format!("the name of the Unix socket is unusable ({errno})")
 }
 
+/// The words for a name that is not in the directory: the peer's is another one, or runs on a clone of
+/// this machine.
+const ABSENT: &str = "the peer's Unix socket is not in this node's shared_memory_directory";
+
 /// The kind of file system that has no disk; see
 /// [statfs(2)](https://man7.org/linux/man-pages/man2/statfs.2.html).
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
@@ -263,6 +268,6 @@ mod tests {
         let direct = SocketName::of(b"elsewhere", true, &directory.settings()).unwrap();
         assert!(direct.find().is_ok());
         let nothing = SocketName::of(b"ibex-1", true, &directory.settings()).unwrap();
-        assert_eq!(nothing.find().err().unwrap(), nothing.absence());
+        assert_eq!(nothing.find().err().unwrap(), ABSENT);
     }
 }

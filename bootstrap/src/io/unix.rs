@@ -5,7 +5,7 @@
 //!
 //! - The name is in the abstract namespace, so a kill leaves nothing behind, and a process in
 //!   another network namespace cannot reach it. Nodes of two network namespaces meet in a directory,
-//!   if both have one.
+//!   if both have one, where a kill may leave a name.
 //! - Each end asks the kernel, not the other end, which user and process it talks to, and goes on
 //!   with its own user and with those that [`ShareWith`] names.
 //! - The dialer connects twice: first the socket that wakes, then the one that passes descriptors.
@@ -155,9 +155,7 @@ impl UnixPeer {
             .map_err(|error| format!("this node cannot make a Unix socket ({error})"))?;
         let socket = unix.closing.guard(socket);
         connect(&socket, &found.address).map_err(|error| match error {
-            // The name does not exist here, though the peer listens: the peer is in another network
-            // namespace.
-            Errno::CONNREFUSED => name.absence(),
+            Errno::CONNREFUSED => name.silence(),
             error => format!("the peer's Unix socket cannot be reached ({error})"),
         })?;
         let peer = UnixPeer::allowed(socket, &unix.share_with)?;

@@ -10,7 +10,7 @@ use std::{
 use ibex_codec::Codec;
 
 use crate::{
-    MemberId, Peer, SendErrorKind,
+    MemberId, Peer, PeerId, SendErrorKind,
     log::{LogError, LogErrorKind, LogSender, LogSource, steps::SendTurn},
 };
 
@@ -47,6 +47,12 @@ pub enum LogMemberState {
     NotAsked,
     /// The member was asked up to which position it has the log, and has not answered yet.
     Asked,
+    /// The member did not answer up to which position it has the log. It is asked again a second
+    /// later, or in its next session.
+    Unanswered {
+        /// The reason.
+        why: String,
+    },
     /// There is no session that the member was asked in.
     NoSession {
         /// The reason, and what to do.
@@ -88,6 +94,12 @@ impl fmt::Display for LogMember {
             LogMemberState::Asked => {
                 f.write_str("and has not answered yet up to which position it has the log")
             }
+            LogMemberState::Unanswered { why } => {
+                write!(
+                    f,
+                    "and did not answer up to which position it has the log: {why}"
+                )
+            }
             LogMemberState::NoSession { why } => write!(f, "and has no session: {why}"),
         }
     }
@@ -124,8 +136,17 @@ pub(super) struct MemberSender<T: ?Sized, C> {
     pub(super) id: MemberId,
     address: String,
     pub(super) sender: LogSender<T, C>,
-    /// The time of the last alarm for a message for which there was no memory.
-    memory_at: Option<Instant>,
+    /// What is tried again after a pause.
+    again: Option<Again>,
+}
+
+/// An attempt that is made again after a pause, of which an alarm tells.
+struct Again {
+    at: Instant,
+    /// The session of the failed attempt. Another one makes the pause void.
+    session: Option<PeerId>,
+    /// The reason why the far end did not answer; `None` if there was no memory for a message.
+    unanswered: Option<String>,
 }
 
 impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
@@ -136,7 +157,7 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
             id,
             address,
             sender,
-            memory_at: None,
+            again: None,
         }
     }
 
@@ -154,6 +175,9 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
         waker: &Waker,
     ) -> Result<MemberTurn, LogError> {
         self.sender.leave_session_over(log.end());
+        if self.rests() {
+            return Ok(MemberTurn::default());
+        }
         let advanced = self.advance(log, position, waker);
         match advanced {
             Err(error) if self.may_go_on_after(&error, waker) => Ok(MemberTurn::default()),
@@ -181,8 +205,21 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
         })
     }
 
-    /// Returns whether the member stays one: the program may give it its next session, or there may
-    /// be memory soon.
+    /// Returns whether the far end failed to answer in this session, and is not asked again yet.
+    fn rests(&mut self) -> bool {
+        let peer = self.sender.peer();
+        let is_in = |again: &mut Again| {
+            again.session == peer.map(Peer::id)
+                && again.at > Instant::now()
+                && (again.unanswered.is_none() || !peer.is_none_or(Peer::is_gone))
+        };
+        self.again = self.again.take_if(is_in);
+        let again = self.again.as_ref();
+        again.is_some_and(|again| again.unanswered.is_some())
+    }
+
+    /// Returns whether the member stays one: the program may give it its next session, the far end
+    /// may answer when it is asked again, or there may be memory soon.
     fn may_go_on_after(&mut self, error: &LogError, waker: &Waker) -> bool {
         if error.kind() == LogErrorKind::NoSession {
             return self.sender.runtime().is_none();
@@ -190,14 +227,23 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
         let lacks_memory = error
             .send_error()
             .is_some_and(|error| error.kind() == SendErrorKind::Memory);
-        let now = Instant::now();
-        // One alarm at a time. One that is late is not relied on.
-        if lacks_memory && self.memory_at.is_none_or(|set| set <= now) {
-            let at = now + MEMORY_AGAIN;
-            self.memory_at = Some(at);
+        let unanswered = error.unanswered().filter(|_| self.sender.is_unanswered());
+        let pause = match (lacks_memory, &unanswered) {
+            (true, _) => MEMORY_AGAIN,
+            (false, Some(_)) => ANSWER_AGAIN,
+            (false, None) => return false,
+        };
+        // One alarm at a time. `rests` has forgotten one that is due, or of another session.
+        if self.again.is_none() {
+            let at = Instant::now() + pause;
             self.sender.wake_at(at, waker);
+            self.again = Some(Again {
+                at,
+                session: self.sender.peer().map(Peer::id),
+                unanswered,
+            });
         }
-        lacks_memory
+        true
     }
 
     /// Returns whether the member may acknowledge `position` without the program's help.
@@ -212,7 +258,18 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
             peer: self.sender.peer().cloned(),
             position: self.sender.position(),
             acked: self.sender.acked(),
-            state: self.sender.state(),
+            state: self.state(),
+        }
+    }
+
+    fn state(&self) -> LogMemberState {
+        let unanswered = self
+            .again
+            .as_ref()
+            .and_then(|again| again.unanswered.clone());
+        match (unanswered, self.sender.state()) {
+            (Some(why), LogMemberState::NotAsked) => LogMemberState::Unanswered { why },
+            (_, state) => state,
         }
     }
 
@@ -232,5 +289,7 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
 /// The messages that a member is sent before another one's turn, so that one which lacks many does
 /// not take all the time.
 const MESSAGES_PER_TURN: usize = 4;
+/// The time after which a member is asked again that did not answer.
+const ANSWER_AGAIN: Duration = Duration::from_secs(1);
 /// The time after which a member for whose message there was no memory is tried again.
 const MEMORY_AGAIN: Duration = Duration::from_millis(10);

@@ -114,9 +114,13 @@ use crate::{MemberId, Peer, ToAddress, discovery::Peers, message::DefaultCodec};
 /// The end of a member's session is no loss, since another one may follow. A member is lost when
 /// its log sender fails for another [reason](LogMemberLost::reason): the program's source failed
 /// for it (it has no longer what the member lacks, say), it answered a position that the log does
-/// not reach, its type differs, or its address is not kept connected any more. The call that notices
+/// not reach or was sent more than the log has after a cut, its type differs, it takes shorter
+/// messages than this end sends, or its address is not kept connected any more. The call that notices
 /// takes it out, aborts its channel, and goes on with the others. [`next_lost`](Self::next_lost)
-/// tells of each one. It may join again.
+/// tells of each one. The program may have it join again.
+///
+/// A member whose answer does not come, because a call or a channel of the source fails, is none of
+/// these. It is asked again a second later, or in its next session.
 ///
 /// A message that cannot be sent to any member, because it is too long or cannot be encoded, loses
 /// none. The calls that need it fail with [`Send`](super::LogErrorKind::Send), and its source may
@@ -134,6 +138,8 @@ pub struct LogGroup<T: ?Sized, C = DefaultCodec> {
     /// The number of members that have joined so far.
     joined: u64,
     lost: VecDeque<LogMemberLost>,
+    /// The last loss in words, also after the program was told of it.
+    last_loss: Option<String>,
     news: LogNews,
 }
 
@@ -145,6 +151,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
             members: Vec::new(),
             joined: 0,
             lost: VecDeque::new(),
+            last_loss: None,
             news: LogNews::new(),
         }
     }
@@ -236,6 +243,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         if self.lost.len() == MOST_LOST {
             self.lost.pop_front();
         }
+        self.last_loss = Some(lost.to_string());
         self.lost.push_back(lost);
     }
 
@@ -276,6 +284,8 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     /// Sends each member what it lacks, and returns once at least `quorum` members have
     /// acknowledged the log up to `position`, whichever they are. A slow or absent member delays
     /// nothing.
+    ///
+    /// A member whose far end has not opened its end is waited for, however long that is.
     ///
     /// It waits for whichever comes first: that a member acknowledges, has room, has answered, or
     /// has its next session. With a quorum of 0 each member has one turn of a few messages.
@@ -356,6 +366,11 @@ fn check_node<'a, T: ?Sized + 'a, C: Codec<T> + 'a>(
     members: impl Iterator<Item = &'a MemberSender<T, C>>,
     runtime: &Runtime,
 ) {
+    let is_there = |member: &&MemberSender<T, C>| {
+        let peer = member.sender.peer();
+        peer.is_none_or(|peer| !peer.is_gone())
+    };
+    let members = members.filter(is_there);
     let mut others = members.filter_map(|member| member.sender.runtime());
     assert!(
         others.next().is_none_or(|other| ptr::eq(other, runtime)),

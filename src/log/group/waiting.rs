@@ -52,7 +52,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
                     });
                     index += 1;
                 }
-                Err(error) if error.is_of_message() => {
+                Err(error) if error.is_of_message() && !member.sender.is_narrow_for(&error) => {
                     round = Err(error);
                     index += 1;
                 }
@@ -124,7 +124,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     fn no_quorum(&self, position: u64, quorum: usize) -> LogError {
         let members = self.members.len();
         if members < quorum {
-            let lost = self.lost.back();
+            let lost = self.last_loss.as_ref();
             return LogFailure::NoQuorum {
                 quorum,
                 position,

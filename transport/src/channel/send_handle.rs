@@ -30,7 +30,7 @@ use crate::{
         channel_end::ChannelEnd, send_end::SendEnd, send_producer::SendProducer, state::EndReason,
     },
     node::{Measured, SessionShared, Stopwatch},
-    session::{ChannelError, Counts, EndCause},
+    session::{ChannelError, Counts, EndCause, FailureReason},
 };
 
 /// Why an encoder stopped.
@@ -282,6 +282,19 @@ impl SendHandle {
 
     pub(super) fn end(&self) -> &SendEnd {
         &self.end
+    }
+
+    /// Returns whether a message was refused because the peer takes shorter messages than this end
+    /// sends.
+    #[must_use]
+    pub fn is_narrow_for(&self, refused: &FailureReason) -> bool {
+        let most_here = self.end.spec.max_message_bytes;
+        match refused {
+            FailureReason::TooLong { length, limit, .. } => {
+                *limit < most_here && length.is_none_or(|length| length <= most_here)
+            }
+            _ => false,
+        }
     }
 
     /// Fingerprint of the message type that both ends settled on, once they have.

@@ -237,13 +237,9 @@ impl<P: Clone> Member<P> {
     /// Returns whether a message was refused because the member's peer takes shorter messages than
     /// this end sends.
     pub(super) fn is_narrow(&self, error: &ChannelError) -> bool {
-        let most_here = self.handle.end().spec.max_message_bytes;
-        match error.reason() {
-            Some(FailureReason::TooLong { length, limit, .. }) => {
-                *limit < most_here && length.is_none_or(|length| length <= most_here)
-            }
-            _ => false,
-        }
+        error
+            .reason()
+            .is_some_and(|reason| self.handle.is_narrow_for(reason))
     }
 
     // ---- The member's end ------------------------------------------------------------
