@@ -11,7 +11,7 @@
 
 use std::fmt;
 
-use crate::fabric::{FabricKind, Policy, VerbsDevice};
+use crate::fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
 use crate::host_tags::UNKNOWN;
 use crate::integrity::Integrity;
 use crate::message::{GidKind, Offer, Version, VersionRange};
@@ -277,19 +277,12 @@ impl Meeting<'_> {
 
     /// Returns the end that has this wish, the dialer first.
     fn wishes(&self, fabric: FabricKind, policy: Policy) -> Option<Party> {
-        self.ends()
-            .into_iter()
-            .find(|(_, offer)| offer.fabric(fabric).is_some_and(|f| f.policy == policy))
-            .map(|(end, _)| end)
+        self.end_where(|offer| offer.fabric(fabric).is_some_and(|f| f.policy == policy))
     }
 
     /// Returns the words for the end that does not have or want `fabric`, if there is one.
     fn unwanted(&self, fabric: FabricKind) -> Option<String> {
-        if let Some((end, _)) = self
-            .ends()
-            .into_iter()
-            .find(|(_, offer)| offer.fabric(fabric).is_none())
-        {
+        if let Some(end) = self.end_where(|offer| offer.fabric(fabric).is_none()) {
             return Some(format!(
                 "{fabric} is not compiled into the {end} (feature `{fabric}`)"
             ));
@@ -297,8 +290,7 @@ impl Meeting<'_> {
         if let Some(end) = self.wishes(fabric, Policy::Forbid) {
             return Some(format!("the {end}'s policy forbids {fabric}"));
         }
-        let mut ends = self.ends().into_iter();
-        let (end, _) = ends.find(|(_, offer)| offer.requires_encryption)?;
+        let end = self.end_where(|offer| offer.requires_encryption)?;
         (fabric == FabricKind::Verbs)
             .then(|| format!("the {end} requires encryption, and {fabric} has none"))
     }
@@ -320,8 +312,7 @@ impl Meeting<'_> {
 
     fn shm_obstacle(&self) -> Option<String> {
         let (dialer, acceptor) = (&self.dialer.host, &self.acceptor.host);
-        let mut ends = self.ends().into_iter();
-        if let Some((end, _)) = ends.find(|(_, offer)| offer.host.boot == UNKNOWN) {
+        if let Some(end) = self.end_where(|offer| offer.host.boot == UNKNOWN) {
             return Some(format!("the {end} {UNKNOWN_HOST}"));
         }
         if !dialer.same_boot(acceptor) {
@@ -343,14 +334,9 @@ impl Meeting<'_> {
     /// Returns the obstacle to sharing memory that the network namespaces of the two nodes are, unless
     /// they can meet in a directory.
     fn namespaces_obstacle(&self) -> Option<String> {
-        let lacks_directory = |(_, offer): &(Party, &Offer)| {
-            let shm = offer.fabric(FabricKind::Shm);
-            shm.is_none_or(|shm| !shm.has_directory)
-        };
-        let (without, _) = self.ends().into_iter().find(lacks_directory)?;
-        let mut ends = self.ends().into_iter();
-        let why = match ends.find(|(_, offer)| offer.host.network == UNKNOWN) {
-            Some((end, _)) => format!("the connection {LEAVES} the {end}"),
+        let without = self.shm_end_where(|shm| !shm.has_directory)?;
+        let why = match self.end_where(|offer| offer.host.network == UNKNOWN) {
+            Some(end) => format!("the connection {LEAVES} the {end}"),
             None => "the nodes are in different network namespaces".to_string(),
         };
         Some(format!(
@@ -364,15 +350,9 @@ impl Meeting<'_> {
         if self.dialer.is_of_user(self.acceptor) {
             return None;
         }
-        let mut ends = self.ends().into_iter();
-        let (keeps_apart, _) = ends.find(|(_, offer)| {
-            let shm = offer.fabric(FabricKind::Shm);
-            shm.is_none_or(|shm| !shm.crosses_users)
-        })?;
-        let mut ends = self.ends().into_iter();
-        let unmapped = ends.find(|(_, offer)| offer.host.user == UNKNOWN);
-        let why = match unmapped {
-            Some((end, _)) => format!("the {end} {UNMAPPED}"),
+        let keeps_apart = self.shm_end_where(|shm| !shm.crosses_users)?;
+        let why = match self.end_where(|offer| offer.host.user == UNKNOWN) {
+            Some(end) => format!("the {end} {UNMAPPED}"),
             None => "the nodes run as different users".to_string(),
         };
         Some(format!(
@@ -408,6 +388,17 @@ impl Meeting<'_> {
             }
         }
         None
+    }
+
+    /// Returns the end whose offer is so, the dialer first.
+    fn end_where(&self, is_so: impl Fn(&Offer) -> bool) -> Option<Party> {
+        let mut ends = self.ends().into_iter();
+        ends.find(|(_, offer)| is_so(offer)).map(|(end, _)| end)
+    }
+
+    /// Returns the end that has no shared memory, or whose shared memory is so.
+    fn shm_end_where(&self, is_so: impl Fn(&FabricOffer) -> bool) -> Option<Party> {
+        self.end_where(|offer| offer.fabric(FabricKind::Shm).is_none_or(&is_so))
     }
 
     fn ends(&self) -> [(Party, &Offer); 2] {

@@ -57,7 +57,8 @@ pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
     /// The future is dropped, and the method called again, if the session ends meanwhile or the
     /// future panics. It must wake its task when the session ends: calls and channels of the session
     /// do, and a future that waits for something else has to wait for one of them as well. If it
-    /// fails, the next call of a log sender calls the method again, and a group loses the member.
+    /// fails, the next call of a log sender calls the method again. A group does so after a second
+    /// where the error is one of this crate's, and loses the member for any other.
     ///
     /// # Errors
     ///

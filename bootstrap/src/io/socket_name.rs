@@ -13,8 +13,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use ibex_base::fork;
-use rustix::fs::{FileType, Mode, OFlags, chmod, fstat, fstatfs, open};
+use ibex_base::{fork, is_on_tmpfs};
+use rustix::fs::{FileType, Mode, OFlags, chmod, fstat, open};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, bind};
 
@@ -158,7 +158,7 @@ fn open_directory(path: &Path) -> Result<OwnedFd, String> {
                 .to_string(),
         );
     }
-    if fstatfs(&directory).map_err(in_words)?.f_type != TMPFS_MAGIC {
+    if !is_on_tmpfs(&directory).map_err(in_words)? {
         return Err("it is not on tmpfs; use one below /run or /dev/shm".to_string());
     }
     Ok(directory)
@@ -186,10 +186,6 @@ fn unusable(errno: Errno) -> String {
 /// The words for a name that is not in the directory: the peer's is another one, or runs on a clone of
 /// this machine.
 const ABSENT: &str = "the peer's Unix socket is not in this node's shared_memory_directory";
-
-/// The kind of file system that has no disk; see
-/// [statfs(2)](https://man7.org/linux/man-pages/man2/statfs.2.html).
-const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 #[cfg(test)]
 mod tests {

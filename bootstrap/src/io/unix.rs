@@ -234,7 +234,7 @@ impl UnixPeer {
                     host::mapped_user(credentials.uid).is_some_and(|user| users.contains(&user))
                 }
                 ShareWith::Group(group) => {
-                    host::mapped_group(*group) == Some(*group)
+                    host::mapped_group(*group).is_some()
                         && (credentials.gid == *group
                             || groups(socket.as_fd()).map_err(unknown)?.contains(group))
                 }

@@ -3,7 +3,6 @@
 mod one_host;
 
 use super::*;
-use crate::fabric::FabricOffer;
 use crate::identity::NodeIdentity;
 use crate::local::{Limits, Local};
 use crate::message::{HostTags, Text};

@@ -204,9 +204,8 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         id
     }
 
-    /// Goes on with a member in this session, beginning with the next call. The session before is
-    /// dropped, and a kept address is no longer followed. Returns false if it is not a member any
-    /// more.
+    /// Goes on with a member in this session, as [`LogSender::go_on_with`] does. Returns false if it
+    /// is not a member any more.
     ///
     /// # Panics
     ///

@@ -20,8 +20,10 @@ mod quantity;
 pub mod random;
 pub mod sync;
 pub mod threads;
+mod tmpfs;
 
 pub use back_off::BackOff;
 pub use escaped::Escaped;
 pub use foreign::call_foreign;
 pub use quantity::{Counted, Rounded};
+pub use tmpfs::is_on_tmpfs;

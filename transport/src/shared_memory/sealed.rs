@@ -18,8 +18,9 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs};
+use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
 
+use ibex_base::is_on_tmpfs;
 use ibex_ring::memory::{MemoryError, MemoryUse};
 
 /// The seals of a segment, on which a peer may rely once it has checked them; see
@@ -90,13 +91,13 @@ pub(crate) fn check_kind(fd: BorrowedFd<'_>) -> Result<(), SegmentRefused> {
         });
     }
     // An access to a file of huge pages ends this process by SIGBUS where there are none left.
-    let file_system = fstatfs(fd).map_err(|errno| SegmentRefused::NotAMemoryFile {
-        source: errno.into(),
-    })?;
-    match file_system.f_type {
-        TMPFS_MAGIC => Ok(()),
-        _ => Err(SegmentRefused::NotAMemoryFile {
+    match is_on_tmpfs(fd) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(SegmentRefused::NotAMemoryFile {
             source: io::Error::other("it is of another file system than tmpfs"),
+        }),
+        Err(errno) => Err(SegmentRefused::NotAMemoryFile {
+            source: errno.into(),
         }),
     }
 }
@@ -181,10 +182,6 @@ pub enum SegmentRefused {
     #[error(transparent)]
     Memory(#[from] MemoryError),
 }
-
-/// The kind of file system that memory files are on; see
-/// [statfs(2)](https://man7.org/linux/man-pages/man2/statfs.2.html).
-const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 /// Bytes of a huge page: a file may end within one, which is backed as a whole.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
