@@ -280,22 +280,19 @@ mod tests {
     }
 
     #[test]
-    fn every_variable_overrides_a_setting() {
-        let settings = settings(&[("IBEX_RDMA_PORT", "2".to_owned())]);
-        let variables = settings.iter().filter(|setting| setting.variable.is_some());
-        assert_eq!(
-            variables.count(),
-            if cfg!(feature = "verbs") { 8 } else { 2 }
-        );
-        for setting in settings {
-            if setting
-                .variable
-                .is_some_and(|variable| variable.name == "IBEX_RDMA_PORT")
-            {
-                assert_eq!(
-                    (setting.value.as_str(), setting.source),
-                    ("2", Source::Environment)
-                );
+    fn a_variable_overrides_its_settings_and_no_others() {
+        let known = settings(&[]);
+        let variables = known.iter().filter_map(|setting| setting.variable);
+        assert!(variables.clone().any(|known| known.name == "IBEX_FABRICS"));
+        for Variable { name, .. } in variables {
+            for setting in settings(&[(name, "as set".to_owned())]) {
+                let source = match setting.variable {
+                    Some(variable) if variable.name == name => Source::Environment,
+                    _ => Source::Default,
+                };
+                assert_eq!(setting.source, source, "{name}: {setting:?}");
+                let is_set = setting.value == "as set";
+                assert_eq!(is_set, source == Source::Environment, "{setting:?}");
             }
         }
     }
