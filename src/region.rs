@@ -4,7 +4,7 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ibex_codec::Raw;
@@ -19,17 +19,17 @@ impl Sender<[u8], Raw> {
     /// | over | a [long](crate::guide::memory#large-payloads) message |
     /// |---|---|
     /// | TCP | is written, or encrypted, from the slice |
-    /// | RDMA, from a [mapped file](crate::Region::map) | is sent from the slice by the device, with which all of the file is registered once |
+    /// | RDMA, from [pages of its own](crate::Region::zeroed) or a [mapped file](crate::Region::map) | is sent from the slice by the device, with which all of the region is registered once |
     /// | RDMA, from a `Vec<u8>` | is copied once, as `send` copies it: registered pages are no longer a forked child's, and pages of the heap hold other objects as well |
     /// | shared memory | is copied once, as `send` copies it |
     ///
     /// Other messages are copied, since a short copy takes less time than to announce a message.
     /// Messages are also copied on a channel that [carries trace
-    /// contexts](crate::ChannelBuilder::trace_context). So are those from a file that the device's
-    /// driver refuses to register: beyond the limit on locked memory, or on a kernel before Linux
-    /// 6.2, which registers no memory that cannot be written. The refusal is a warning in the log.
-    /// The node does not try to register that region again until it opens the device again. A file
-    /// stays registered until its region and all slices are dropped, or the node is closed.
+    /// contexts](crate::ChannelBuilder::trace_context). So are those from a region that the device's
+    /// driver refuses to register: beyond the limit on locked memory, or a file on a kernel before
+    /// Linux 6.2, which registers no memory that cannot be written. The refusal is a warning in the
+    /// log. The node does not try to register that region again until it opens the device again. A
+    /// region stays registered until it and all slices are dropped, or the node is closed.
     /// Registering it is not within a time-out, and happens on the calling thread, also in a task.
     ///
     /// Until a message has left the slice, the node holds a clone of it. So no code can change the
@@ -85,6 +85,20 @@ impl Sender<[u8], Raw> {
         timeout: Duration,
     ) -> Result<u64, SendError> {
         self.send_region_with(slice, Patience::at_most(timeout))
+    }
+
+    /// Sends a slice as [`send_region`](Self::send_region) does, waiting until `deadline`, which several
+    /// calls may share.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`send_timeout`](Self::send_timeout).
+    pub fn send_region_deadline(
+        &mut self,
+        slice: &RegionSlice,
+        deadline: Instant,
+    ) -> Result<u64, SendError> {
+        self.send_region_with(slice, Patience::Until(Some(deadline)))
     }
 
     fn send_region_with(

@@ -1,4 +1,4 @@
-//! Regions that are mapped files, over RDMA: a device sends from them, once they are registered.
+//! Regions of mapped memory, over RDMA: a device sends from them, once they are registered.
 //! The device is made of memory.
 
 use ibex::{
@@ -65,6 +65,24 @@ fn a_mapped_file_is_registered_once_and_sent_from() {
         assert_eq!(pair.fake.registered_bytes(), before + LENGTH as u64);
     }
     assert!(region.wait_free(LONG));
+    drop(region);
+    assert_eq!(pair.fake.registered_bytes(), before);
+}
+
+#[test]
+fn pages_of_its_own_are_registered_once_and_sent_from() {
+    let mut pair = Pair::meet();
+    let before = pair.fake.registered_bytes();
+    let mut region = Region::zeroed(LENGTH).unwrap();
+    for byte in [1, 2, 3] {
+        let bytes = region.get_mut().expect("no message needs it");
+        bytes.fill(byte);
+        pair.carry(&region.slice(1..));
+        // The copy of a message would be registered as well.
+        let registered = pair.fake.registered_bytes() - before;
+        assert_eq!(registered, LENGTH.next_multiple_of(4096) as u64);
+        assert!(region.wait_free(LONG));
+    }
     drop(region);
     assert_eq!(pair.fake.registered_bytes(), before);
 }

@@ -7,7 +7,7 @@ use ibex_protocol::transfer::{
     rendezvous::RemoteMemory,
 };
 use ibex_ring::memory::{
-    LargeLease, LargePool, MemoryError, RegionSlice, RingArena, RingLease, mapped_file,
+    LargeLease, LargePool, MemoryError, RegionSlice, RingArena, RingLease, mapped_bytes,
 };
 
 use super::{SessionShared, Warning, warn_of};
@@ -40,19 +40,19 @@ impl SessionShared {
     }
 
     /// Returns a message in the program's own memory, if the session can send it from there: over a
-    /// connection always, over RDMA from a mapped file that can be registered. All of the file is,
-    /// once for each port. That takes long, so it runs on a handle's thread.
+    /// connection always, over RDMA from mapped memory that can be registered. All of it is, once for
+    /// each port. That takes long, so it runs on a handle's thread.
     pub(crate) fn in_place(&self, slice: &RegionSlice) -> Option<MessageBytes> {
         let Some(rdma_port) = self.frame_path.rdma_port() else {
             return Some(MessageBytes::Slice(slice.clone(), None));
         };
-        let (file, _) = mapped_file(slice)?;
-        let registered = rdma_port.register_file(file).unwrap_or_else(|error| {
+        let (mapped, _) = mapped_bytes(slice)?;
+        let registered = rdma_port.register_mapped(mapped).unwrap_or_else(|error| {
             let peer = self.peer_in_log();
             warn_of!(
-                self.node.warnings, Warning::FileNotRegistered, error,
+                self.node.warnings, Warning::RegionNotRegistered, error,
                 %peer, %error,
-                "messages from a mapped file are copied: the device cannot register it"
+                "messages from a region are copied: the device cannot register it"
             );
             None
         })?;

@@ -41,7 +41,7 @@ pub(crate) enum Warning {
     /// The epoll set refuses a session's socket.
     NoEpoll,
     /// A device refuses to register a mapped file.
-    FileNotRegistered,
+    RegionNotRegistered,
 }
 
 impl Warnings {

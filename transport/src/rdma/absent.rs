@@ -56,8 +56,8 @@ never_called! { RdmaPort:
     fn register_grant(&self, &mut LargeLease, usize) -> Result<(), MemoryError>;
     fn granted_memory(&self, &LargeLease, usize) -> Option<RemoteMemory>;
     fn registered_ring(&self, &RingLease) -> Option<Arc<RegisteredRing>>;
-    fn register_file(&self, &MappedBytes) -> Result<Option<Arc<RegisteredMessage>>, MemoryError>;
-    fn file_to_send(&self, &MappedBytes, Option<Arc<RegisteredMessage>>) -> Option<Arc<RegisteredMessage>>;
+    fn register_mapped(&self, &MappedBytes) -> Result<Option<Arc<RegisteredMessage>>, MemoryError>;
+    fn mapped_to_send(&self, &MappedBytes, Option<Arc<RegisteredMessage>>) -> Option<Arc<RegisteredMessage>>;
     fn message_target(&self, &LargeLease, usize) -> Option<Arc<RegisteredMessage>>;
     fn registered_message(&self, &LargeLease) -> Option<Arc<RegisteredMessage>>;
     fn ring_to_send(&self, &RingLease, Option<Arc<RegisteredRing>>) -> Result<Arc<RegisteredRing>, MemoryError>;

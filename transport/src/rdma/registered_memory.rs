@@ -105,9 +105,9 @@ pub type RegisteredMessage = LargeRegion<Sent>;
 /// Memory that peers of an RDMA port may write large messages to.
 pub(crate) type GrantedMemory = LargeRegion<Granted>;
 
-/// Attached to a mapped file that an RDMA port could not register, so that not each message tries.
+/// Attached to mapped memory that an RDMA port could not register, so that not each message tries.
 #[derive(Debug)]
-struct RefusedFile {
+struct Refused {
     rdma_port: u64,
 }
 
@@ -193,27 +193,27 @@ impl<U: Send + Sync + 'static> LargeRegion<U> {
 }
 
 impl RegisteredMessage {
-    /// Registers a mapped file, unless it is registered already; `None` if that was refused before.
-    /// This takes long and is done outside the turn, without the lock of the file, which turns take.
-    pub(super) fn of_file(
+    /// Registers mapped memory, unless it is registered already; `None` if that was refused before.
+    /// This takes long and is done outside the turn, without the lock of its attachments, which turns take.
+    pub(super) fn of_mapped(
         rdma_port: u64,
         domain: &ProtectionDomain,
-        file: &MappedBytes,
+        mapped: &MappedBytes,
         access: RegionAccess,
     ) -> Result<Option<Arc<Self>>, VerbsError> {
-        let bytes = file.memory().bytes();
-        let attachments = file.attachments();
+        let bytes = mapped.memory().bytes();
+        let attachments = mapped.attachments();
         let kept = attachments.find(|kept: &Self| kept.is_of(rdma_port, bytes));
-        let is_refused = |refused: &RefusedFile| refused.rdma_port == rdma_port;
+        let is_refused = |refused: &Refused| refused.rdma_port == rdma_port;
         if kept.is_some() || attachments.find(is_refused).is_some() {
             return Ok(kept);
         }
         drop(attachments);
-        file.memory().keep_from_children();
-        let registered = Self::register(rdma_port, domain, file.memory(), bytes, access);
-        let mut attachments = file.attachments();
+        mapped.memory().keep_from_children();
+        let registered = Self::register(rdma_port, domain, mapped.memory(), bytes, access);
+        let mut attachments = mapped.attachments();
         let registered = registered.inspect_err(|_| {
-            attachments.attach(RefusedFile { rdma_port });
+            attachments.attach(Refused { rdma_port });
         })?;
         attachments
             .detach(|stale: &Self| stale.rdma_port == rdma_port || !stale.region.is_registered());

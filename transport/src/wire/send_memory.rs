@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::{mem, ptr::NonNull, sync::Arc};
 
 use ibex_protocol::transfer::rendezvous::Chunk;
-use ibex_ring::memory::{LargeLease, LargePool, MemoryError, RegionSlice, RingLease, mapped_file};
+use ibex_ring::memory::{LargeLease, LargePool, MemoryError, RegionSlice, RingLease, mapped_bytes};
 
 #[cfg(any(test, feature = "verbs"))]
 use ibex_verbs::ScatterEntry;
@@ -74,7 +74,7 @@ impl MessageBytes {
     fn offset(&self) -> usize {
         match self {
             Self::Lease(_) => 0,
-            Self::Slice(slice, _) => mapped_file(slice).map_or(0, |(_, start)| start),
+            Self::Slice(slice, _) => mapped_bytes(slice).map_or(0, |(_, start)| start),
         }
     }
 }
@@ -137,13 +137,14 @@ impl MessageMemory {
         }
     }
 
-    /// Registers the message with `rdma_port`, unless it is registered already. A slice whose file is
-    /// not registered is copied instead, since the file may be much longer.
+    /// Registers the message with `rdma_port`, unless it is registered already. A slice whose region
+    /// is not registered is copied instead, since the region may be much longer.
     pub(super) fn register(&mut self, rdma_port: &RdmaPort) -> Result<(), MemoryError> {
         let before = self.registered.take();
         if let MessageBytes::Slice(slice, _) = &self.bytes {
-            let file = mapped_file(slice);
-            self.registered = file.and_then(|(file, _)| rdma_port.file_to_send(file, before));
+            let mapped = mapped_bytes(slice);
+            self.registered =
+                mapped.and_then(|(mapped, _)| rdma_port.mapped_to_send(mapped, before));
             if self.registered.is_some() {
                 return Ok(());
             }

@@ -26,8 +26,9 @@ use crate::parking::{self, AtSlot, Ticket, WaitSlot};
 
 /// Bytes that the program owns, and from which messages are sent without a copy.
 ///
-/// Nobody can change the bytes. [`into_vec`](Self::into_vec) gives them back once no
-/// [slice](RegionSlice) of them is left, neither the program's nor that of a message on its way.
+/// Nobody can change the bytes while a [slice](RegionSlice) of them is left, be it the program's or that
+/// of a message on its way. Then [`get_mut`](Self::get_mut) lets the program change them, for the
+/// next message, and [`into_vec`](Self::into_vec) gives a `Vec` back.
 /// Dropping the region leaves its slices as they are; the last of them frees the memory.
 ///
 /// ```
@@ -64,22 +65,40 @@ pub struct RegionSlice {
 
 enum RegionBytes {
     Heap(Vec<u8>),
-    File(MappedBytes),
+    Mapped(MappedBytes),
 }
 
-/// The first bytes of a mapped file, which a fabric may know.
+/// The first bytes of mapped memory, which a fabric may know.
 #[derive(Debug)]
 pub struct MappedBytes {
     attachments: Mutex<Attachments>,
     memory: Arc<Mapping>,
     length: usize,
+    /// False if the bytes are those of a file.
+    is_own: bool,
 }
 
 impl MappedBytes {
-    /// The memory itself, which nobody writes to.
+    fn new(memory: Mapping, length: usize, is_own: bool) -> Self {
+        Self {
+            attachments: Mutex::default(),
+            memory: Arc::new(memory),
+            length,
+            is_own,
+        }
+    }
+
+    /// The memory itself, which nobody writes to while there is a slice of it.
     #[must_use]
     pub fn memory(&self) -> &Arc<Mapping> {
         &self.memory
+    }
+
+    /// Returns whether the pages are this process's own, mapped for writing too, and not those of a
+    /// file.
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        self.is_own
     }
 
     /// Locks what fabrics have attached to the memory. It goes when the memory does.
@@ -109,12 +128,15 @@ impl Deref for RegionBytes {
         match self {
             Self::Heap(bytes) => bytes,
             // SAFETY:
-            // 1. Valid: the memory has at least `length` bytes, all of them of the file, and lives
-            //    as long as `self`. The caller of `Region::map` vouches for children of a fork.
-            // 2. Unchanged: this process maps them for reading alone, devices get no right to write
-            //    them, and the caller of `Region::map` vouches for the file.
-            Self::File(file) => unsafe {
-                slice::from_raw_parts(file.memory.base().as_ptr(), file.length)
+            // 1. Valid: the memory has at least `length` bytes, which are zeros of the kernel's or all
+            //    of the file, and lives as long as `self`. A child of a fork does not touch memory
+            //    of the process's own (`fork`, rule 3), and the caller of `Region::map` vouches for
+            //    a file.
+            // 2. Unchanged: devices get no right to write the bytes. Those of our own are written
+            //    through `get_mut` alone, which borrows them exclusively. Those of a file are mapped
+            //    for reading alone, and the caller of `Region::map` vouches for the file.
+            Self::Mapped(mapped) => unsafe {
+                slice::from_raw_parts(mapped.memory.base().as_ptr(), mapped.length)
             },
         }
     }
@@ -126,6 +148,55 @@ impl Region {
             bytes: Arc::new(bytes),
             waiters: Arc::default(),
         }
+    }
+
+    /// Allocates `bytes` of memory, all zero, in pages of its own: for a payload that is made here
+    /// and that a device may send from where it lies, which it does not from a `Vec`.
+    ///
+    /// The program writes the payload by [`get_mut`](Self::get_mut), sends slices, waits until the
+    /// region is [free](Self::wait_free), and writes the next one. The memory begins at a huge page, if
+    /// it is as long as one, and the kernel is asked for huge pages (transparent ones, see
+    /// [madvise(2)](https://man7.org/linux/man-pages/man2/madvise.2.html)), so that a device needs
+    /// fewer entries in its tables. Pages of hugetlbfs come from [`map`](Self::map) on a file there.
+    /// A page is taken from the system when it is first written. The memory does not count against
+    /// the node's `memory_limit`.
+    ///
+    /// A child of a fork does not have the memory: reading it there is SIGSEGV.
+    ///
+    /// ```
+    /// # use ibex_ring::memory as ibex;
+    /// use std::io::{self, Read};
+    /// use ibex::Region;
+    ///
+    /// /// Reads the next block, once no message needs the one before.
+    /// async fn read_next(mut from: impl Read, into: &mut Region) -> io::Result<()> {
+    ///     into.wait_free_async().await;
+    ///     let block = into.get_mut().expect("no slice was made since");
+    ///     from.read_exact(block)
+    /// }
+    ///
+    /// let mut region = Region::zeroed(4 << 20)?;
+    /// region.get_mut().expect("nobody else has it")[..4].copy_from_slice(b"ibex");
+    /// assert_eq!(&region[..5], b"ibex\0");
+    /// # Ok::<_, io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The error of the kernel: there is not as much memory, or not as much address space.
+    pub fn zeroed(bytes: usize) -> io::Result<Self> {
+        if bytes == 0 {
+            // The kernel maps no range without bytes.
+            return Ok(Self::from(Vec::new()));
+        }
+        if bytes > MOST_BYTES {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        let memory = Mapping::anonymous_huge(MemoryUse::LargeMessage, bytes);
+        let memory = memory.map_err(|error| error.source)?;
+        Ok(Self::new(RegionBytes::Mapped(MappedBytes::new(
+            memory, bytes, true,
+        ))))
     }
 
     /// Maps a file, to send from the kernel's own copy of it. Reads all of the file, and so blocks
@@ -162,11 +233,24 @@ impl Region {
         let (what, access) = (MemoryUse::LargeMessage, Access::ReadOnly);
         let memory = Mapping::of_file_for_children(what, file.as_fd(), length, access);
         let memory = memory.map_err(|error| error.source)?;
-        Ok(Self::new(RegionBytes::File(MappedBytes {
-            attachments: Mutex::default(),
-            memory: Arc::new(memory),
-            length,
-        })))
+        Ok(Self::new(RegionBytes::Mapped(MappedBytes::new(
+            memory, length, false,
+        ))))
+    }
+
+    /// Returns the bytes to be changed; `None` while a slice of them exists, the program's or a
+    /// message's, or if they are those of a mapped file.
+    #[must_use]
+    pub fn get_mut(&mut self) -> Option<&mut [u8]> {
+        match Arc::get_mut(&mut self.bytes)? {
+            RegionBytes::Heap(bytes) => Some(bytes),
+            // SAFETY: valid as for reading, mapped for writing, and exclusively borrowed: nobody
+            // else has the region's bytes. A device reads them only for a message, which has a slice.
+            RegionBytes::Mapped(mapped) if mapped.is_own => Some(unsafe {
+                slice::from_raw_parts_mut(mapped.memory.base().as_ptr(), mapped.length)
+            }),
+            RegionBytes::Mapped(_) => None,
+        }
     }
 
     /// Returns a slice of the region: `..` is all of it. No bytes are copied.
@@ -237,17 +321,17 @@ impl Region {
         }
     }
 
-    /// Returns the bytes that the region was made from.
+    /// Returns the `Vec` that the region was made from.
     ///
     /// # Errors
     ///
-    /// The region itself, while a slice of it exists, or if it is a mapped file.
+    /// The region itself, while a slice of it exists, or if it was not made from a `Vec`.
     pub fn into_vec(self) -> Result<Vec<u8>, Self> {
         let Self { bytes, waiters } = self;
         match Arc::try_unwrap(bytes) {
             Ok(RegionBytes::Heap(bytes)) => Ok(bytes),
-            Ok(file) => Err(Self {
-                bytes: Arc::new(file),
+            Ok(mapped) => Err(Self {
+                bytes: Arc::new(mapped),
                 waiters,
             }),
             Err(bytes) => Err(Self { bytes, waiters }),
@@ -330,15 +414,18 @@ fn bounds(range: impl RangeBounds<usize>, length: usize) -> (usize, usize) {
     (start, end)
 }
 
-/// Returns the mapped file that `slice` is a part of, if it is one, and where the slice begins in
+/// Returns the mapped memory that `slice` is a part of, if it is some, and where the slice begins in
 /// it.
 #[must_use]
-pub fn mapped_file(slice: &RegionSlice) -> Option<(&MappedBytes, usize)> {
+pub fn mapped_bytes(slice: &RegionSlice) -> Option<(&MappedBytes, usize)> {
     match &*slice.bytes {
         RegionBytes::Heap(_) => None,
-        RegionBytes::File(file) => Some((file, slice.start)),
+        RegionBytes::Mapped(mapped) => Some((mapped, slice.start)),
     }
 }
+
+/// The most bytes of an allocation, with room to round up to huge pages.
+const MOST_BYTES: usize = isize::MAX as usize / 2;
 
 impl AsRef<[u8]> for Region {
     fn as_ref(&self) -> &[u8] {

@@ -78,45 +78,52 @@ impl RdmaPort {
         RegisteredRing::of(self.number, lease.attachments())
     }
 
-    /// Registers a mapped file to send from, once; `None` if that was refused before.
+    /// Registers mapped memory to send from, once; `None` if that was refused before.
     ///
-    /// It has no windows: to the kernel the right to bind some is one to write
+    /// A file has no windows: to the kernel the right to bind some is one to write
     /// (`ib_access_writable`), and the file is mapped for reading alone.
-    pub(crate) fn register_file(
+    pub(crate) fn register_mapped(
         &self,
-        file: &MappedBytes,
+        mapped: &MappedBytes,
     ) -> Result<Option<Arc<RegisteredMessage>>, MemoryError> {
-        let bytes = file.memory().bytes();
-        let (number, access) = (self.number, RegionAccess::SEND);
+        let (number, bytes) = (self.number, mapped.memory().bytes());
+        let access = match mapped.is_own() {
+            true => self.sent_access(),
+            false => RegionAccess::SEND,
+        };
         self.opened()
-            .and_then(|opened| RegisteredMessage::of_file(number, &opened.domain, file, access))
+            .and_then(|opened| RegisteredMessage::of_mapped(number, &opened.domain, mapped, access))
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
     }
 
-    /// Returns the registration from which this RDMA port's queue pairs send slices of a file:
-    /// `before`, if it belongs to this RDMA port, otherwise that of
-    /// [`register_file`](Self::register_file), if there is one.
-    pub(crate) fn file_to_send(
+    /// Returns the registration from which this RDMA port's queue pairs send slices of mapped
+    /// memory: `before`, if it belongs to this RDMA port, otherwise that of
+    /// [`register_mapped`](Self::register_mapped), if there is one.
+    pub(crate) fn mapped_to_send(
         &self,
-        file: &MappedBytes,
+        mapped: &MappedBytes,
         before: Option<Arc<RegisteredMessage>>,
     ) -> Option<Arc<RegisteredMessage>> {
-        let bytes = file.memory().bytes();
+        let bytes = mapped.memory().bytes();
         let is_of = |kept: &RegisteredMessage| kept.is_of(self.number, bytes);
         let before = before.filter(|before| is_of(before));
-        before.or_else(|| file.attachments().find(is_of))
+        before.or_else(|| mapped.attachments().find(is_of))
     }
 
-    /// Returns the rights to memory of messages.
+    /// Returns the rights to memory that messages are sent from.
+    fn sent_access(&self) -> RegionAccess {
+        match self.windows {
+            0 => RegionAccess::SEND,
+            _ => RegionAccess::SEND.and(RegionAccess::WINDOWS),
+        }
+    }
+
+    /// Returns the rights to memory of messages, sent and read.
     fn message_access(&self) -> RegionAccess {
-        let mut access = RegionAccess::SEND;
-        if self.windows > 0 {
-            access = access.and(RegionAccess::WINDOWS);
+        match self.reads_large {
+            false => self.sent_access(),
+            true => self.sent_access().and(RegionAccess::RECEIVE),
         }
-        if self.reads_large {
-            access = access.and(RegionAccess::RECEIVE);
-        }
-        access
     }
 
     /// Makes a window through which a peer may read a message; `None` if the device has no more.

@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::*;
+use crate::memory::huge_pages::HUGE_PAGE_BYTES;
 
 const LONG: Duration = Duration::from_secs(120);
 
@@ -124,8 +125,36 @@ fn a_mapped_file_is_read_in_place() {
     drop(file);
     assert_eq!(&region[..], content);
     assert_eq!(&region.slice(4096..4100)[..], &content[4096..4100]);
-    let region = region.into_vec().expect_err("it is no vector");
+    let mut region = region.into_vec().expect_err("it is no vector");
     assert!(region.is_free());
+    assert!(region.get_mut().is_none(), "the file is read-only");
+}
+
+#[test]
+fn the_bytes_may_be_changed_while_there_is_no_slice() {
+    let zeroed = Region::zeroed(3 * HUGE_PAGE_BYTES + 11).unwrap();
+    assert_eq!(zeroed.len(), 3 * HUGE_PAGE_BYTES + 11);
+    assert!(zeroed.as_ptr().addr().is_multiple_of(HUGE_PAGE_BYTES));
+    assert!(zeroed.iter().all(|&byte| byte == 0));
+    let heap = Region::from(vec![0; 100]);
+    for mut region in [zeroed, heap, Region::zeroed(1).unwrap()] {
+        for byte in [5, 6] {
+            let last = region.get_mut().unwrap().last_mut().unwrap();
+            *last = byte;
+            let slice = region.slice(region.len() - 1..);
+            assert!(region.get_mut().is_none(), "there is a slice");
+            assert_eq!(slice[..], [byte]);
+        }
+    }
+}
+
+#[test]
+fn bytes_that_cannot_be_had_are_an_error() {
+    assert!(Region::zeroed(0).unwrap().is_empty());
+    for bytes in [usize::MAX, isize::MAX as usize, 1 << 50] {
+        let refused = Region::zeroed(bytes).expect_err("too long");
+        assert_eq!(refused.kind(), io::ErrorKind::OutOfMemory, "{bytes}");
+    }
 }
 
 #[test]

@@ -118,6 +118,33 @@ fn a_slice_of_a_mapped_file_is_sent_in_chunks() {
 }
 
 #[test]
+fn a_slice_of_pages_of_its_own_is_read_where_it_lies() {
+    let stage = Stage::with(reading());
+    let (mut sender, mut receiver) = stage.channel("own", WINDOW);
+    let mut region = Region::zeroed(1_000_000).unwrap();
+    for seed in [1, 2] {
+        stage.fake.forget_posted();
+        let message = payload(seed, 300_000);
+        region.get_mut().unwrap()[5000..305_000].copy_from_slice(&message);
+        let slice = region.slice(5000..305_000);
+        sender.send_region(&slice, Patience::None).unwrap();
+        stage.settle();
+        let [(_, offer)] = offers(&stage)[..] else {
+            panic!("one message, one window");
+        };
+        let place = slice.as_ptr().addr() as u64;
+        assert_eq!((offer.address, offer.bytes), (place, 300_000));
+        assert_eq!(offer.access, access_flags::REMOTE_READ);
+        assert_eq!(open_offers(&stage), 0, "the message is taken");
+        assert_eq!(take(&mut receiver).unwrap()[0].bytes(), message);
+        drop(slice);
+        assert!(region.is_free(), "the engine needs the slice no more");
+    }
+    assert_eq!(stage.stats()[0].bytes_copied, 0);
+    check_goes_on(&stage);
+}
+
+#[test]
 fn messages_of_many_channels_are_read_in_both_directions_a_few_pieces_at_a_time() {
     let stage = Stage::with(reading());
     let mut channels: Vec<_> = ["a", "b", "c", "d"]
