@@ -220,6 +220,7 @@ pub mod stats;
 mod tasks;
 mod template;
 mod versions;
+mod wake_ups;
 
 pub use address::ToAddress;
 pub use channel_builder::ChannelBuilder;

@@ -8,7 +8,6 @@
 mod error;
 mod futures;
 mod group;
-mod news;
 mod progress;
 mod sessions;
 mod source;

@@ -13,10 +13,9 @@ use ibex_transport::runtime::Runtime;
 use super::{
     LogAnswer, LogError, LogMemberState, LogSender, LogSent, LogSource, LogTurn,
     error::{Ended, LogFailure},
-    news::LogNews,
     source::{SourceResult, Waiting, is_past},
 };
-use crate::{Peer, SendError, Sender, WaitError, WaitErrorKind};
+use crate::{Peer, SendError, Sender, WaitError, WaitErrorKind, wake_ups::WakeUps};
 
 /// The question up to which position the far end of a session has the log.
 pub(super) struct PositionQuestion<T: ?Sized, C> {
@@ -85,7 +84,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         if self.channel.is_some() {
             return Ok(true);
         }
-        let news = LogNews::new();
+        let news = WakeUps::new();
         loop {
             news.forget();
             if let Poll::Ready(resumed) = self.poll_resume(log, news.waker()) {

@@ -15,8 +15,10 @@ use ibex_transport::runtime::Runtime;
 
 use self::member::MemberSender;
 pub use self::member::{LogMember, LogMemberLost, LogMemberState};
-use super::{LogError, LogSender, LogSource, news::LogNews};
-use crate::{MemberId, Peer, ToAddress, discovery::Peers, message::DefaultCodec};
+use super::{LogError, LogSender, LogSource};
+use crate::{
+    MemberId, Peer, ToAddress, discovery::Peers, message::DefaultCodec, wake_ups::WakeUps,
+};
 
 /// Sends a log that the program keeps to several far ends, and waits for a quorum of their
 /// acknowledgements.
@@ -140,7 +142,7 @@ pub struct LogGroup<T: ?Sized, C = DefaultCodec> {
     lost: VecDeque<LogMemberLost>,
     /// The last loss in words, also after the program was told of it.
     last_loss: Option<String>,
-    news: LogNews,
+    news: WakeUps,
 }
 
 impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
@@ -152,7 +154,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
             joined: 0,
             lost: VecDeque::new(),
             last_loss: None,
-            news: LogNews::new(),
+            news: WakeUps::new(),
         }
     }
 

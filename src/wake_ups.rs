@@ -1,4 +1,5 @@
-//! The place where a thread or a task waits for a far end's answer, or for any member of a group.
+//! The place where a thread or a task waits for wake-ups from anywhere: a future, a far end's answer,
+//! any member of a group.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -11,36 +12,37 @@ use std::{
 use ibex_ring::parking::{AtSlot, ReadySet, Ticket, Wakers};
 use ibex_transport::runtime::{Looks, Runtime};
 
-/// News from everything that has its waker. There is at most one item, which says that there is some.
-pub(super) struct LogNews {
+/// Wake-ups by everything that has the waker. There is at most one item, which says that there was
+/// one.
+pub(crate) struct WakeUps {
     set: Arc<ReadySet<()>>,
     waker: Waker,
     /// The place of a task that waits.
     held: Option<Ticket>,
 }
 
-impl LogNews {
-    pub(super) fn new() -> Self {
+impl WakeUps {
+    pub(crate) fn new() -> Self {
         let set = Arc::<ReadySet<()>>::default();
         Self {
-            waker: Waker::from(Arc::new(NewsWaker(Arc::downgrade(&set)))),
+            waker: Waker::from(Arc::new(SharedWakeUps(Arc::downgrade(&set)))),
             set,
             held: None,
         }
     }
 
-    /// Returns the waker to leave wherever news may come from.
-    pub(super) fn waker(&self) -> &Waker {
+    /// Returns the waker to leave wherever wake-ups may come from.
+    pub(crate) fn waker(&self) -> &Waker {
         &self.waker
     }
 
-    /// Forgets the news so far, because the caller is about to look everywhere.
-    pub(super) fn forget(&self) {
+    /// Forgets the wake-ups so far, because the caller is about to look everywhere.
+    pub(crate) fn forget(&self) {
         while self.set.pop().is_some() {}
     }
 
-    /// Waits until there is news, or `is_done` returns true. Returns false if the time is up.
-    pub(super) fn wait(
+    /// Waits until there is a wake-up, or `is_done` returns true. Returns false if the time is up.
+    pub(crate) fn wait(
         &self,
         runtime: &Runtime,
         deadline: Option<Instant>,
@@ -49,12 +51,12 @@ impl LogNews {
         let look = || (self.set.has_items() || is_done()).then_some(());
         let mut held = None;
         let condition = AtSlot::new(self.set.waiters(), &mut held, look);
-        // The members' sessions may be those of several engines.
+        // What wakes may be sessions of several engines.
         runtime.wait(deadline, Looks::Socket, condition).is_ok()
     }
 
     /// Waits as [`wait`](Self::wait) does, for a task.
-    pub(super) fn poll(
+    pub(crate) fn poll(
         &mut self,
         runtime: &Runtime,
         waker: &Waker,
@@ -66,15 +68,15 @@ impl LogNews {
     }
 
     /// Takes back the waker of a task that does not wait any more.
-    pub(super) fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         self.set.waiters().leave(&mut self.held);
     }
 }
 
 /// Leaves an item unless there is one, so that a source that wakes often adds none.
-struct NewsWaker(Weak<ReadySet<()>>);
+struct SharedWakeUps(Weak<ReadySet<()>>);
 
-impl Wake for NewsWaker {
+impl Wake for SharedWakeUps {
     fn wake(self: Arc<Self>) {
         let Some(set) = self.0.upgrade() else {
             return;
@@ -91,13 +93,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn news_are_told_once_until_they_are_forgotten() {
-        let news = LogNews::new();
-        (0..3).for_each(|_| news.waker().wake_by_ref());
-        assert!(news.set.pop().is_some());
-        assert!(!news.set.has_items());
-        news.waker().wake_by_ref();
-        news.forget();
-        assert!(!news.set.has_items());
+    fn wake_ups_count_once_until_they_are_forgotten() {
+        let wake_ups = WakeUps::new();
+        (0..3).for_each(|_| wake_ups.waker().wake_by_ref());
+        assert!(wake_ups.set.pop().is_some());
+        assert!(!wake_ups.set.has_items());
+        wake_ups.waker().wake_by_ref();
+        wake_ups.forget();
+        assert!(!wake_ups.set.has_items());
     }
 }
