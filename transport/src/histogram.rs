@@ -60,13 +60,23 @@ impl Recorder {
     /// not.
     #[must_use]
     pub fn snapshot(&self) -> Histogram {
-        let counts = self.counts.iter();
-        let mut counts: Vec<_> = counts.map(|count| count.load(Ordering::Relaxed)).collect();
+        self.read_by(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// Takes out what was recorded so far. Durations that other threads record meanwhile are in it,
+    /// or stay.
+    #[must_use]
+    pub fn take(&self) -> Histogram {
+        self.read_by(|count| count.swap(0, Ordering::Relaxed))
+    }
+
+    fn read_by(&self, read: impl Fn(&AtomicU64) -> u64) -> Histogram {
+        let mut counts: Vec<_> = self.counts.iter().map(&read).collect();
         let used = counts.iter().rposition(|&count| count > 0);
         counts.truncate(used.map_or(0, |last| last + 1));
         Histogram {
             counts,
-            sum: Duration::from_nanos(self.sum.load(Ordering::Relaxed)),
+            sum: Duration::from_nanos(read(&self.sum)),
         }
     }
 }
@@ -215,6 +225,15 @@ mod tests {
         assert_eq!((empty.count(), empty.sum()), (0, Duration::ZERO));
         assert_eq!(empty.quantile(0.5), None);
         assert_eq!(empty.buckets().count(), 0);
+    }
+
+    #[test]
+    fn what_is_taken_out_does_not_stay() {
+        let recorder = Recorder::default();
+        recorder.record(Duration::from_micros(3));
+        let all = recorder.snapshot();
+        assert_eq!(recorder.take(), all);
+        assert_eq!(recorder.take(), Recorder::default().snapshot());
     }
 
     proptest! {
