@@ -19,6 +19,8 @@ pub(super) struct TaskAlarms(Mutex<SetAlarms>);
 struct SetAlarms {
     wakers: BTreeMap<AlarmKey, Waker>,
     serial: u64,
+    /// The keeper looks at the alarms then, also if that alarm was taken back.
+    next_look: Option<Instant>,
     is_over: bool,
 }
 
@@ -27,7 +29,7 @@ pub(super) type AlarmKey = (Instant, u64);
 
 impl TaskAlarms {
     /// Has `waker` called at `at`, and no longer at the time of the alarm `held`. Returns whether
-    /// this is sooner than all alarms before, so that the keeper has to be told. After
+    /// this is sooner than the keeper's next look, so that it has to be told. After
     /// [`end`](Self::end) the waker is not called any more.
     pub(super) fn set(&self, held: &mut Option<AlarmKey>, at: Instant, waker: &Waker) -> bool {
         if fork::is_child() {
@@ -45,14 +47,17 @@ impl TaskAlarms {
             mem::swap(place, &mut waker);
             return false;
         }
-        let first = alarms.first();
         alarms.serial += 1;
         let key = (at, alarms.serial);
         let before = held.replace(key).and_then(|key| alarms.wakers.remove(&key));
         alarms.wakers.insert(key, waker);
+        let is_sooner = alarms.next_look.is_none_or(|look| at < look);
+        if is_sooner {
+            alarms.next_look = Some(at);
+        }
         drop(alarms);
         drop(before);
-        first.is_none_or(|first| at < first)
+        is_sooner
     }
 
     /// Takes an alarm back.
@@ -64,9 +69,11 @@ impl TaskAlarms {
         }
     }
 
-    /// Returns the time of the first alarm.
+    /// Returns the time of the first alarm, at which the keeper looks next.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.lock().first()
+        let mut alarms = self.lock();
+        alarms.next_look = alarms.wakers.keys().next().map(|(at, _)| *at);
+        alarms.next_look
     }
 
     /// Calls the wakers whose time has come.
@@ -89,13 +96,6 @@ impl TaskAlarms {
 
     fn lock(&self) -> MutexGuard<'_, SetAlarms> {
         lock(&self.0)
-    }
-}
-
-impl SetAlarms {
-    /// Returns the time of the first alarm.
-    fn first(&self) -> Option<Instant> {
-        self.wakers.keys().next().map(|(at, _)| *at)
     }
 }
 
@@ -154,6 +154,25 @@ mod tests {
         assert!(!alarms.set(&mut first, at(9), &waker));
         assert_eq!((sounded(), first), (2, None), "no alarm sounds later");
     }
+
+    #[test]
+    fn the_keeper_is_told_of_no_alarm_behind_its_next_look() {
+        let (alarms, now) = (TaskAlarms::default(), Instant::now());
+        let later = now + Duration::from_secs(1);
+        let mut held = None;
+        assert!(alarms.set(&mut held, now, Waker::noop()));
+        // Calls that are answered before their time set alarms and take them back.
+        for _ in 0..3 {
+            alarms.leave(&mut held);
+            assert!(!alarms.set(&mut held, later, Waker::noop()));
+        }
+        alarms.sound(now);
+        assert_eq!(alarms.next(), Some(later));
+        alarms.leave(&mut held);
+        assert_eq!(alarms.next(), None);
+        assert!(alarms.set(&mut held, later, Waker::noop()));
+    }
+
     #[test]
     fn the_keeper_is_told_of_no_alarm_that_is_set_again() {
         let (alarms, now) = (TaskAlarms::default(), Instant::now());
