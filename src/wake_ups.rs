@@ -4,8 +4,10 @@
 
 use std::{
     collections::VecDeque,
+    future::Future,
+    pin::pin,
     sync::{Arc, Weak},
-    task::{Poll, Wake, Waker},
+    task::{Context, Poll, Wake, Waker},
     time::Instant,
 };
 
@@ -65,6 +67,20 @@ impl WakeUps {
         let set = &self.set;
         let look = || (set.has_items() || is_done()).then_some(());
         runtime.poll_at(set.waiters(), &mut self.held, waker, look)
+    }
+
+    /// Runs a future on the calling thread, which turns the runtime's engines while it waits, if
+    /// threads do so.
+    pub(crate) fn block_on<F: Future>(runtime: &Runtime, future: F) -> F::Output {
+        let (mut future, wake_ups) = (pin!(future), Self::new());
+        let mut context = Context::from_waker(&wake_ups.waker);
+        loop {
+            wake_ups.forget();
+            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+                return output;
+            }
+            wake_ups.wait(runtime, None, || false);
+        }
     }
 
     /// Takes back the waker of a task that does not wait any more.

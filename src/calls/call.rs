@@ -5,12 +5,14 @@ use std::{
     fmt,
     future::Future,
     marker::PhantomData,
+    mem,
     pin::Pin,
     task::{Context, Poll, ready},
     time::Instant,
 };
 
 use ibex_codec::Codec;
+use ibex_ring::parking::Patience;
 
 use super::{
     error::CallError,
@@ -34,6 +36,9 @@ pub struct CallAsync<V, Q: ?Sized, R: ?Sized, C> {
     options: CallOptions,
     deadline: Option<Instant>,
     retries: u32,
+    /// How long a poll waits in its thread once the request is sent: not at all, unless the thread
+    /// runs this future alone.
+    patience: Patience,
     /// From the first poll to the reply.
     claim: Option<PendingCall<LineRef>>,
     /// The attempts before this one failed so.
@@ -59,10 +64,18 @@ impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
             options: *options,
             deadline,
             retries: options.retries(),
+            patience: Patience::None,
             claim,
             before: None,
             _types: PhantomData,
         }
+    }
+
+    /// Has the first poll after the request was sent wait in its thread, for so long. A thread that
+    /// waits itself has the reply sooner than one that is woken.
+    pub(super) fn waiting(mut self, patience: Patience) -> Self {
+        self.patience = patience;
+        self
     }
 }
 
@@ -76,7 +89,14 @@ impl<V: Borrow<Q>, Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> CallAsync<V, Q,
             let request = self.request.borrow();
             ready!(claim.poll_send::<Q, C>(context.waker(), request, &self.line))?;
         }
-        let answer = ready!(claim.poll_answer::<R, C>(context.waker()));
+        let waited = match mem::replace(&mut self.patience, Patience::None) {
+            Patience::Until(at) => claim.answer_by::<R, C>(at.into_iter().chain(deadline).min()),
+            Patience::None => None,
+        };
+        let answer = match waited {
+            Some(answer) => answer,
+            None => ready!(claim.poll_answer::<R, C>(context.waker())),
+        };
         Poll::Ready(answer.map(|reply| reply.expect(ONE_REPLY)))
     }
 }

@@ -175,7 +175,11 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
         &self,
         request: &'a Q,
     ) -> impl Future<Output = Result<Reply<R, C>, CallError>> + use<'a, Q, R, C> {
-        CallAsync::<&Q, Q, R, C>::new(self.line.clone(), &self.options, None, request)
+        self.future_of(request)
+    }
+
+    pub(super) fn future_of<'a>(&self, request: &'a Q) -> CallAsync<&'a Q, Q, R, C> {
+        CallAsync::new(self.line.clone(), &self.options, None, request)
     }
 
     /// Calls for a stream of replies; waits until the request is sent.

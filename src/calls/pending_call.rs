@@ -122,12 +122,21 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
 
     /// Waits for the next reply. `None` is the end of a stream.
     pub(super) fn answer<R: ?Sized, C: Codec<R>>(&mut self) -> NextReply<R, C> {
+        let answer = self.answer_by(self.deadline);
+        answer.unwrap_or_else(|| Err(self.late()))
+    }
+
+    /// Waits as [`answer`](Self::answer) does, up to this time, which is not after the deadline.
+    pub(super) fn answer_by<R: ?Sized, C: Codec<R>>(
+        &mut self,
+        at: Option<Instant>,
+    ) -> Option<NextReply<R, C>> {
         let Some(id) = self.id else {
             unreachable!("a call that was sent has a name")
         };
-        match self.line.wait_for_answer(self.key, id, self.deadline) {
-            Ok(look) => self.looked(look).unwrap_or_else(|| Err(self.late())),
-            Err(TimedOut) => Err(self.late()),
+        match self.line.wait_for_answer(self.key, id, at) {
+            Ok(look) => self.looked(look),
+            Err(TimedOut) => None,
         }
     }
 

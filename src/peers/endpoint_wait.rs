@@ -14,6 +14,7 @@ use super::{
     endpoints::{ChosenEndpoint, Endpoints, NoEndpoint, PeerEndpoint, soonest},
     tried::Tried,
 };
+use crate::wake_ups::WakeUps;
 
 /// A wait for an endpoint. Dropping the future changes nothing.
 pub(crate) struct EndpointWait<'a, T> {
@@ -83,6 +84,32 @@ impl<T> Drop for EndpointWait<'_, T> {
 }
 
 impl<T> Endpoints<T> {
+    /// Runs a future on the calling thread.
+    pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
+        WakeUps::block_on(self.board.runtime(), future)
+    }
+
+    /// Polls a call until it is ready or the time `at` has come; `None` if that came first. Once the
+    /// keeping has ended, the time may not come.
+    pub(crate) async fn until<F: Future>(
+        &self,
+        at: Instant,
+        mut call: Pin<&mut F>,
+    ) -> Option<F::Output> {
+        let mut alarm = HeldAlarm::new(self);
+        poll_fn(|context| {
+            if let Poll::Ready(output) = call.as_mut().poll(context) {
+                return Poll::Ready(Some(output));
+            }
+            if Instant::now() >= at {
+                return Poll::Ready(None);
+            }
+            alarm.set(at, context.waker());
+            Poll::Pending
+        })
+        .await
+    }
+
     /// Waits for a call that was begun with `endpoint`, as long as its peer has opened its end or no
     /// other one that `tried` allows has. `None` if another has, or the keeping has ended; the call
     /// was not sent then.

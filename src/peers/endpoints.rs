@@ -147,6 +147,27 @@ impl<T> Endpoints<T> {
         EndpointWait::new(self, tried, deadline)
     }
 
+    /// Chooses a second endpoint for a call that is under way at `first`: another peer, which serves
+    /// calls, is not avoided, and was not tried. Never waits.
+    pub(crate) fn choose_second(
+        &self,
+        first: &PeerEndpoint<T>,
+        tried: &Tried,
+    ) -> Option<ChosenEndpoint<T>> {
+        if fork::is_child() {
+            return None;
+        }
+        let ((all, _), now) = (self.snapshot(), Instant::now());
+        let mut best = self.best(&all, tried);
+        best.retain(|other| {
+            other.peer.id() != first.peer.id()
+                && !tried.has(&other.peer)
+                && !other.is_avoided(now)
+                && self.tier(other) == SERVES
+        });
+        Self::less_busy_of_two(&best).map(ChosenEndpoint::new)
+    }
+
     /// Returns what a look has found. `None` says that another look is needed.
     pub(super) fn result(
         &self,

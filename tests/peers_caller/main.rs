@@ -1,8 +1,9 @@
-//! Callers of a service wherever it is: choice among kept peers, retries and their budget.
+//! Callers of a service wherever it is: choice among kept peers, retries and their budget, hedges.
 #![forbid(unsafe_code)]
 
 mod choice;
 mod errors;
+mod hedging;
 mod retries;
 #[path = "../turning/mod.rs"]
 mod turning;

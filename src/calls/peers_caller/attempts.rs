@@ -2,10 +2,12 @@
 
 use std::time::Instant;
 
+use ibex_ring::parking::Patience;
+
 use super::retry_budget::RetryBudget;
 use crate::{
     OpenErrorKind, Peer, SendErrorKind,
-    calls::{CallError, CallErrorKind, CallOptions},
+    calls::{CallError, CallErrorKind, CallOptions, Execution},
     peers::Tried,
 };
 
@@ -13,6 +15,8 @@ use crate::{
 pub(super) struct Attempts {
     pub(super) deadline: Option<Instant>,
     pub(super) tried: Tried,
+    /// A thread runs the call's future and nothing else.
+    is_blocking: bool,
     options: CallOptions,
     /// The times that the call may yet be sent again after an outcome that is not known.
     repeats: u32,
@@ -20,9 +24,16 @@ pub(super) struct Attempts {
     before: Option<CallError>,
 }
 
+/// An attempt that has failed.
+pub(super) struct FailedAttempt {
+    pub(super) error: CallError,
+    step: NextStep,
+    peer: Peer,
+}
+
 /// What becomes of a call after an attempt at it has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NextStep {
+enum NextStep {
     /// No other attempt mends it.
     Fail,
     /// This session cannot serve it, another may.
@@ -37,7 +48,7 @@ pub(super) enum NextStep {
 
 impl NextStep {
     /// Returns what follows an error.
-    pub(super) fn after(error: &CallError) -> Self {
+    fn after(error: &CallError) -> Self {
         match error.kind() {
             CallErrorKind::HandedBack | CallErrorKind::Overloaded | CallErrorKind::Refused => {
                 Self::Retry
@@ -73,12 +84,38 @@ impl NextStep {
     }
 }
 
+impl FailedAttempt {
+    pub(super) fn new(error: CallError, peer: &Peer) -> Self {
+        Self {
+            step: NextStep::after(&error),
+            error,
+            peer: peer.clone(),
+        }
+    }
+
+    /// Returns whether the peer refused the request and may take it later.
+    pub(super) fn is_refusal(&self) -> bool {
+        self.step == NextStep::Retry
+    }
+
+    /// Returns whether a handler has answered, by an error.
+    pub(super) fn is_answer(&self) -> bool {
+        self.error.execution() == Execution::Executed
+    }
+
+    /// Returns whether the call waited until its deadline.
+    pub(super) fn is_late(&self) -> bool {
+        self.error.kind() == CallErrorKind::DeadlineExceeded
+    }
+}
+
 impl Attempts {
     /// Begins a call. Its deadline counts from now on.
     pub(super) fn new(options: &CallOptions) -> Self {
         Self {
             deadline: options.deadline(),
             tried: Tried::default(),
+            is_blocking: false,
             options: *options,
             repeats: options.retries(),
             before: None,
@@ -91,27 +128,46 @@ impl Attempts {
         self.options.of_attempt(self.deadline, has_another)
     }
 
-    /// Takes the error of an attempt with `peer`, and what follows it.
+    /// Begins a call whose future a thread runs, and nothing else.
+    pub(super) fn blocking(self) -> Self {
+        Self {
+            is_blocking: true,
+            ..self
+        }
+    }
+
+    /// Returns how long an attempt may wait in the thread that polls it, if nothing else is due until
+    /// this time.
+    pub(super) fn patience(&self, until: Option<Instant>) -> Patience {
+        match self.is_blocking {
+            true => Patience::Until(until),
+            false => Patience::None,
+        }
+    }
+
+    /// Returns whether the call may be sent again although it may be executed.
+    pub(super) fn may_repeat(&self) -> bool {
+        self.repeats > 0
+    }
+
+    /// Takes an attempt that has failed, and decides whether another follows.
     ///
     /// # Errors
     ///
     /// The error of the call, if there is to be no other attempt.
     pub(super) fn failed(
         &mut self,
-        error: CallError,
-        step: NextStep,
-        peer: &Peer,
+        failed: FailedAttempt,
         budget: &RetryBudget,
     ) -> Result<(), CallError> {
-        let is_suspended = error.kind() == CallErrorKind::Suspended;
-        let error = error.behind(self.before.take());
+        let step = failed.step;
         let is_allowed = match step {
             NextStep::Fail => false,
-            NextStep::Repeat => self.repeats > 0,
+            NextStep::Repeat => self.may_repeat(),
             NextStep::Exclude | NextStep::Leave | NextStep::Retry => true,
         };
         if !is_allowed {
-            return Err(error);
+            return Err(failed.error.behind(self.before.take()));
         }
         // A peer that has left gets no other call, and a call leaves each peer once in a round. So
         // the first such moves multiply no load.
@@ -120,16 +176,25 @@ impl Attempts {
             _ => false,
         };
         if !is_free && !budget.withdraw() {
+            let error = failed.error.behind(self.before.take());
             return Err(error.out_of_retries());
         }
-        self.repeats -= u32::from(step == NextStep::Repeat);
+        self.another_is_made(failed);
+        Ok(())
+    }
+
+    /// Takes an attempt that has failed, after or beside which another one is made.
+    pub(super) fn another_is_made(&mut self, failed: FailedAttempt) {
+        let FailedAttempt { error, step, peer } = failed;
+        let repeats = u32::from(step == NextStep::Repeat);
+        self.repeats = self.repeats.saturating_sub(repeats);
+        let is_suspended = error.kind() == CallErrorKind::Suspended;
         let fails_while_suspended = self.options.extras().fails_while_suspended();
         match step == NextStep::Exclude || (is_suspended && fails_while_suspended) {
-            true => self.tried.exclude(peer),
-            false => self.tried.add(peer),
+            true => self.tried.exclude(&peer),
+            false => self.tried.add(&peer),
         }
-        self.before = Some(error);
-        Ok(())
+        self.before = Some(error.behind(self.before.take()));
     }
 
     /// Returns the text of the error of the last attempt.

@@ -1,11 +1,14 @@
 //! A caller of a service of all peers that a node keeps connected.
 //!
 //! It stands on a [`Caller`] in each session. `retry_budget.rs` limits the retries of all clones,
-//! `attempts.rs` decides for one call what follows an error, and [`Endpoints`] chooses the peer.
+//! `attempts.rs` decides for one call what follows an error, `hedging.rs` makes a second attempt
+//! beside a slow one, and [`Endpoints`] chooses the peer.
 #![forbid(unsafe_code)]
 
 mod attempts;
+mod hedging;
 mod opening;
+mod recent_times;
 mod retry_budget;
 #[cfg(feature = "tower")]
 mod tower;
@@ -13,12 +16,15 @@ mod tower;
 use std::{fmt, sync::Arc};
 
 use ibex_codec::Codec;
+use ibex_ring::parking::Patience;
 
 use self::{
-    attempts::{Attempts, NextStep},
+    attempts::{Attempts, FailedAttempt},
+    hedging::HedgeCounts,
+    recent_times::RecentTimes,
     retry_budget::RetryBudget,
 };
-use super::{CallError, CallOptions, Caller, Execution, Metadata, Reply, error::CallFailure};
+use super::{CallError, CallOptions, Caller, Metadata, Reply, error::CallFailure};
 use crate::{
     OpenError, SendError, TraceContext,
     message::DefaultCodec,
@@ -56,6 +62,9 @@ use crate::{
 /// A call of several attempts fails with the error of the last one; if a handler may have executed
 /// an earlier one, with the error of that. [`CallError::peer`] names the peer.
 ///
+/// *Hedging.* Off unless [`hedge_after_percentile`](Self::hedge_after_percentile) asks for it: an
+/// idempotent call that is slower than most is sent to a second peer too.
+///
 /// Dropping the [`Peers`](crate::discovery::Peers) or closing the node ends it: calls fail with
 /// [`NoSession`](crate::calls::CallErrorKind::NoSession). Dropping the last clone closes its callers.
 ///
@@ -82,6 +91,8 @@ pub struct PeersCaller<Q: ?Sized, R: ?Sized, C = DefaultCodec> {
     options: CallOptions,
     metadata: Option<Metadata>,
     trace: Option<TraceContext>,
+    /// The times after which calls are hedged, if they are.
+    hedging: Option<Arc<RecentTimes>>,
 }
 
 /// What clones share.
@@ -89,6 +100,7 @@ struct SharedCaller<Q: ?Sized, R: ?Sized, C> {
     service: String,
     endpoints: Endpoints<OpenedCaller<Q, R, C>>,
     budget: RetryBudget,
+    hedges: HedgeCounts,
 }
 
 /// The caller in one session.
@@ -97,6 +109,9 @@ type OpenedCaller<Q, R, C> = Result<Caller<Q, R, C>, OpenError>;
 type ChosenCaller<Q, R, C> = ChosenEndpoint<OpenedCaller<Q, R, C>>;
 /// The outcome of a call.
 type CallResult<R, C> = Result<Reply<R, C>, CallError>;
+/// The outcome of an attempt. An error of `None`: it was not sent, and another peer has opened the
+/// service.
+type Attempted<T> = Result<T, Option<FailedAttempt>>;
 
 impl<Q, R, C> PeersCaller<Q, R, C>
 where
@@ -110,10 +125,12 @@ where
                 service,
                 endpoints,
                 budget: RetryBudget::new(),
+                hedges: HedgeCounts::default(),
             }),
             options: CallOptions::new(),
             metadata: None,
             trace: None,
+            hedging: None,
         }
     }
 
@@ -159,6 +176,11 @@ where
     pub fn call(&self, request: &Q) -> Result<Reply<R, C>, CallError> {
         let shared = &*self.shared;
         let mut attempts = Attempts::new(&self.options);
+        if self.hedging(&attempts).is_some() {
+            // The thread may have to wait for two peers at a time, as a task can.
+            let call = self.clone().run(attempts.blocking(), request);
+            return shared.endpoints.block_on(call);
+        }
         shared.budget.deposit();
         loop {
             let (tried, deadline) = (&mut attempts.tried, attempts.deadline);
@@ -166,16 +188,11 @@ where
                 Ok(endpoint) => endpoint,
                 Err(none) => return Err(self.without_endpoint(none, attempts)),
             };
-            let outcome = match self.attempt_at(&endpoint, &attempts) {
-                Ok(caller) => caller.call(request),
-                Err(error) => Err(error),
-            };
-            match outcome {
-                Ok(reply) => {
-                    endpoint.answered();
-                    return Ok(reply);
-                }
-                Err(error) => self.failed(error, &endpoint, &mut attempts)?,
+            let caller = self.caller_at(&endpoint, &attempts);
+            let outcome = caller.and_then(|caller| caller.call(request));
+            match self.ended(outcome, &endpoint) {
+                Ok(reply) => return Ok(reply),
+                Err(failed) => attempts.failed(failed, &shared.budget)?,
             }
         }
     }
@@ -206,31 +223,49 @@ where
                 Ok(endpoint) => endpoint,
                 Err(none) => return Err(self.without_endpoint(none, attempts)),
             };
-            let outcome = match self.attempt_at(&endpoint, &attempts) {
-                Ok(caller) => {
-                    let call = caller.call_async(request);
-                    let tried = &attempts.tried;
-                    shared
-                        .endpoints
-                        .unless_in_vain(&endpoint, tried, call)
-                        .await
+            let attempted = match self.hedging(&attempts) {
+                // Calls that are not hedged do not keep the room.
+                Some(times) => {
+                    let call = self.attempt_hedged(&endpoint, &mut attempts, request, times);
+                    Box::pin(call).await
                 }
-                Err(error) => Some(Err(error)),
+                None => {
+                    let patience = attempts.patience(None);
+                    self.attempt(&endpoint, &attempts, request, patience).await
+                }
             };
-            match outcome {
-                Some(Ok(reply)) => {
-                    endpoint.answered();
-                    return Ok(reply);
-                }
-                Some(Err(error)) => self.failed(error, &endpoint, &mut attempts)?,
+            match attempted {
+                Ok(reply) => return Ok(reply),
+                Err(Some(failed)) => attempts.failed(failed, &shared.budget)?,
                 // It goes to a peer that has opened the service, or ends with the keeping.
-                None => {}
+                Err(None) => {}
             }
         }
     }
 
+    /// Makes one attempt. Once it is sent, a poll waits in its thread for so long.
+    async fn attempt(
+        &self,
+        endpoint: &ChosenCaller<Q, R, C>,
+        attempts: &Attempts,
+        request: &Q,
+        patience: Patience,
+    ) -> Attempted<Reply<R, C>> {
+        let shared = &*self.shared;
+        let outcome = match self.caller_at(endpoint, attempts) {
+            Ok(caller) => {
+                let call = caller.future_of(request).waiting(patience);
+                let (endpoints, tried) = (&shared.endpoints, &attempts.tried);
+                endpoints.unless_in_vain(endpoint, tried, call).await
+            }
+            Err(error) => Some(Err(error)),
+        };
+        let outcome = outcome.ok_or(None)?;
+        self.ended(outcome, endpoint).map_err(Some)
+    }
+
     /// Returns the caller of the next attempt, with what the call carries.
-    fn attempt_at(
+    fn caller_at(
         &self,
         endpoint: &ChosenCaller<Q, R, C>,
         attempts: &Attempts,
@@ -254,22 +289,27 @@ where
         Ok(caller)
     }
 
-    /// Takes the error of an attempt. Fails if there is to be no other one.
-    fn failed(
+    /// Notes at the endpoint how an attempt has ended.
+    fn ended(
         &self,
-        error: CallError,
+        outcome: CallResult<R, C>,
         endpoint: &ChosenCaller<Q, R, C>,
-        attempts: &mut Attempts,
-    ) -> Result<(), CallError> {
-        let step = NextStep::after(&error);
-        if step == NextStep::Retry {
+    ) -> Result<Reply<R, C>, FailedAttempt> {
+        let failed = match outcome {
+            Ok(reply) => {
+                endpoint.answered();
+                return Ok(reply);
+            }
+            Err(error) => FailedAttempt::new(error, &endpoint.peer),
+        };
+        if failed.is_refusal() {
             endpoint.refused();
         }
-        if error.execution() == Execution::Executed {
+        if failed.is_answer() {
             endpoint.answered();
         }
-        self.shared.renew_if_ended(&error, endpoint);
-        attempts.failed(error, step, &endpoint.peer, &self.shared.budget)
+        self.shared.renew_if_ended(&failed.error, endpoint);
+        Err(failed)
     }
 
     fn without_endpoint(&self, why: NoEndpoint, attempts: Attempts) -> CallError {
@@ -320,6 +360,7 @@ impl<Q: ?Sized, R: ?Sized, C> Clone for PeersCaller<Q, R, C> {
             options: self.options,
             metadata: self.metadata.clone(),
             trace: self.trace,
+            hedging: self.hedging.clone(),
         }
     }
 }

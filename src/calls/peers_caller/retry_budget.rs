@@ -1,8 +1,9 @@
-//! The limit on retries, so that they do not multiply an overload.
+//! The limit on retries and hedges, so that they do not multiply an overload.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A token bucket: each call puts a fifth of a retry in, and each retry takes a whole one out.
+/// A token bucket: each call puts a fifth of a retry in, and each retry or hedge takes a whole
+/// one out.
 ///
 /// The share is the default of Finagle's
 /// [`RetryBudget`](https://twitter.github.io/finagle/docs/com/twitter/finagle/service/RetryBudget$.html)
