@@ -1,6 +1,8 @@
 //! Members that come late, come back, join and leave, and are sent what they lack.
 
 use std::{
+    error::Error,
+    net::SocketAddr,
     panic::{self, AssertUnwindSafe},
     sync::mpsc,
     thread,
@@ -8,7 +10,8 @@ use std::{
 };
 
 use ibex::{
-    Driver, Fabric, Pod, Receiver,
+    Driver, Fabric, MemberId, Node, Pod, Receiver,
+    discovery::Peers,
     log::{LogErrorKind, LogGroup, LogMemberState},
 };
 
@@ -19,6 +22,21 @@ use crate::{
     replica, replica_after,
 };
 
+/// A node that keeps its peers connected, and a group of them.
+type Kept<const COUNT: usize> = (Node, Peers, LogGroup<u64, Pod>, [MemberId; COUNT]);
+
+fn kept<const COUNT: usize>(
+    over: &Over,
+    driver: Driver,
+    addresses: [SocketAddr; COUNT],
+) -> Result<Kept<COUNT>, Box<dyn Error + Send + Sync>> {
+    let node = over.builder(driver).build()?;
+    let peers = node.keep_connected(addresses)?;
+    let mut group = LogGroup::new();
+    let ids = addresses.map(|address| group.join_at(&peers, address));
+    Ok((node, peers, group, ids))
+}
+
 #[test]
 fn two_of_three_are_enough_and_the_third_catches_up_while_writes_go_on() -> Outcome {
     for (over, driver) in cells() {
@@ -26,10 +44,7 @@ fn two_of_three_are_enough_and_the_third_catches_up_while_writes_go_on() -> Outc
         // The third one has a part of the log from before.
         (1..=10).for_each(|number| disks[2].apply(number));
         let addresses = [(); 3].map(|()| free_address());
-        let node = over.builder(driver).build()?;
-        let peers = node.keep_connected(addresses.map(|address| address.to_string()))?;
-        let mut group = LogGroup::new();
-        let ids = addresses.map(|address| group.join_at(&peers, address));
+        let (node, _peers, mut group, ids) = kept(&over, driver, addresses)?;
         let mut log = Numbers { end: 0 };
         thread::scope(|scope| -> Outcome {
             let start = |index: usize| {
@@ -74,10 +89,7 @@ fn tasks_wait_for_two_of_three_and_the_third_catches_up() -> Outcome {
         };
         let mut threads = vec![start(0), start(1)];
         runtime.block_on(async {
-            let node = over.builder(Driver::Tasks).build()?;
-            let peers = node.keep_connected(addresses.map(|address| address.to_string()))?;
-            let mut group = LogGroup::new();
-            let ids = addresses.map(|address| group.join_at(&peers, address));
+            let (node, _peers, mut group, ids) = kept(&over, Driver::Tasks, addresses)?;
             let mut log = Numbers { end: 0 };
             for end in (100..=END).step_by(100) {
                 log.end = end;
@@ -105,10 +117,7 @@ fn a_member_that_restarts_with_less_is_sent_the_rest_again() -> Outcome {
     for (over, driver) in cells() {
         let disks: [Disk; 2] = Default::default();
         let addresses = [(); 2].map(|()| free_address());
-        let node = over.builder(driver).build()?;
-        let peers = node.keep_connected(addresses.map(|address| address.to_string()))?;
-        let mut group = LogGroup::new();
-        let ids = addresses.map(|address| group.join_at(&peers, address));
+        let (node, _peers, mut group, ids) = kept(&over, driver, addresses)?;
         let mut log = Numbers { end: 1_000 };
         thread::scope(|scope| -> Outcome {
             let (told, goes_on) = mpsc::channel();
