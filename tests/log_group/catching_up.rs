@@ -124,14 +124,16 @@ fn a_member_that_restarts_with_less_is_sent_the_rest_again() -> Outcome {
             scope.spawn(|| replica(&over, addresses[0], &disks[0], END));
             let (over, disk) = (&over, &disks[1]);
             scope.spawn(move || {
+                let is_told = || goes_on.recv().expect("it is told");
                 replica(over, addresses[1], disk, 1_000);
+                // The other one may come later than this one ends.
+                is_told();
                 disk.cut(400);
-                replica_after(over, addresses[1], disk, END, || {
-                    goes_on.recv().expect("it is told");
-                });
+                replica_after(over, addresses[1], disk, END, is_told);
             });
             group.wait_acked(&mut log, 1_000, 2)?;
             assert_eq!(group.acked_of(ids[1]), Some(1_000));
+            told.send(()).expect("it waits");
             let began = Instant::now();
             while group.acked_of(ids[1]) != Some(400) {
                 assert!(began.elapsed() < WATCHDOG, "{:?}", group.members());
