@@ -420,6 +420,7 @@ const EXAMPLES: &[&str] = &[
     "restart",
     "stream",
     "group",
+    "log_group",
     "publish",
     "secure",
 ];
