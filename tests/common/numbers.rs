@@ -2,7 +2,8 @@
 
 use std::{
     error::Error,
-    net::{SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    process,
     sync::{Arc, Mutex},
 };
 
@@ -104,8 +105,11 @@ pub(crate) fn await_next(receiver: &mut Receiver<u64, Pod>) -> Message<u64, Pod>
     receiver.next().expect("a message").expect("no end")
 }
 
-/// Returns an address at which no process listens.
+/// Returns an address at which nobody listens. It stays free while its far end is away: no other
+/// process has this address of the loopback interface, and connections come from 127.0.0.1.
 pub(crate) fn free_address() -> SocketAddr {
-    let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let [_, a, b, c] = process::id().to_be_bytes();
+    let host = Ipv4Addr::new(127, 128 | a, b, c);
+    let socket = TcpListener::bind((host, 0)).expect("a port");
     socket.local_addr().expect("it is bound")
 }
