@@ -59,7 +59,9 @@ impl SessionSource {
     /// The words of a call that got no session in time.
     pub(super) fn missing(&self) -> String {
         match self {
-            Self::Given(Ok(_)) => "it has no session".to_owned(),
+            Self::Given(Ok(_)) => {
+                "its last session has ended; give it the next by `go_on_with`".to_owned()
+            }
             Self::Given(Err(why)) => why.clone(),
             Self::Kept(kept) => {
                 let address = kept.address();

@@ -181,6 +181,12 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         self.sessions.present()
     }
 
+    /// Returns the peer in the present session, unless the session has ended and nothing has
+    /// noticed it yet. Takes the lock of its engine.
+    pub(super) fn lasting_peer(&self) -> Option<&Peer> {
+        self.peer().filter(|peer| !peer.is_gone())
+    }
+
     /// Returns the address of the far end, if it is known.
     pub(super) fn far_end(&self) -> Option<String> {
         let address = self.sessions.address().map(str::to_owned);
@@ -206,7 +212,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             (Some(channel), _) if channel.handle.is_open() => LogMemberState::Sending,
             (Some(_), _) => LogMemberState::NotOpened,
             (None, Some(_)) => LogMemberState::Asked,
-            (None, None) if self.peer().is_some() => LogMemberState::NotAsked,
+            (None, None) if self.lasting_peer().is_some() => LogMemberState::NotAsked,
             (None, None) => LogMemberState::NoSession {
                 why: self.sessions.missing(),
             },

@@ -255,7 +255,7 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
         LogMember {
             id: self.id,
             address: self.address.clone(),
-            peer: self.sender.peer().cloned(),
+            peer: self.sender.lasting_peer().cloned(),
             position: self.sender.position(),
             acked: self.sender.acked(),
             state: self.state(),
