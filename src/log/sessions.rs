@@ -63,6 +63,10 @@ impl SessionSource {
                 "its last session has ended; give it the next by `go_on_with`".to_owned()
             }
             Self::Given(Err(why)) => why.clone(),
+            Self::Kept(kept) if kept.present().is_some() => {
+                let address = kept.address();
+                format!("its session with {address} has ended; the next call looks for another")
+            }
             Self::Kept(kept) => {
                 let address = kept.address();
                 let missing = format!("none of the peers that are kept is connected as {address}");

@@ -63,6 +63,8 @@ pub(crate) struct PeerEndpoint<T> {
     under_way: AtomicUsize,
     /// Refusals in a row.
     refusals: AtomicU32,
+    /// Calls in a row that a second peer answered sooner.
+    beaten: AtomicU32,
     /// Others are preferred until then.
     avoided_until: Mutex<Option<Instant>>,
 }
@@ -148,13 +150,14 @@ impl<T> Endpoints<T> {
     }
 
     /// Chooses a second endpoint for a call that is under way at `first`: another peer, which serves
-    /// calls, is not avoided, and was not tried. Never waits.
+    /// calls, is not avoided, and was not tried. There is none while `first` serves no calls yet.
+    /// Never waits.
     pub(crate) fn choose_second(
         &self,
         first: &PeerEndpoint<T>,
         tried: &Tried,
     ) -> Option<ChosenEndpoint<T>> {
-        if fork::is_child() {
+        if fork::is_child() || self.tier(first) != SERVES {
             return None;
         }
         let ((all, _), now) = (self.snapshot(), Instant::now());
@@ -403,6 +406,7 @@ impl<T> PeerEndpoint<T> {
             has_ended: AtomicBool::new(false),
             under_way: AtomicUsize::new(0),
             refusals: AtomicU32::new(0),
+            beaten: AtomicU32::new(0),
             avoided_until: Mutex::default(),
         }
     }
@@ -443,8 +447,20 @@ impl<T> ChosenEndpoint<T> {
         if !self.0.is_open.load(Ordering::Relaxed) {
             self.0.is_open.store(true, Ordering::Relaxed);
         }
-        if self.0.refusals.load(Ordering::Relaxed) > 0 {
-            self.0.refusals.store(0, Ordering::Relaxed);
+        for in_a_row in [&self.0.refusals, &self.0.beaten] {
+            if in_a_row.load(Ordering::Relaxed) > 0 {
+                in_a_row.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Notes that a second peer answered a call sooner. Among peers that answer this happens to a few
+    /// of 100 calls. A peer that answers none in between hangs, and counts as one that refuses: it
+    /// would otherwise be the least busy one, since such calls are cancelled.
+    pub(crate) fn beaten(&self) {
+        let before = self.0.beaten.fetch_add(1, Ordering::Relaxed);
+        if before.saturating_add(1) >= BEATEN_IN_A_ROW {
+            self.refused();
         }
     }
 
@@ -486,6 +502,8 @@ pub(super) fn soonest(one: Option<Instant>, other: Option<Instant>) -> Option<In
     one.into_iter().chain(other).min()
 }
 
+/// The calls in a row that a second peer answers sooner after which a peer counts as one that hangs.
+const BEATEN_IN_A_ROW: u32 = 3;
 /// The first in the order of preference: the peer serves calls.
 const SERVES: u8 = 0;
 /// A version that no board has.

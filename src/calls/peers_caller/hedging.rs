@@ -52,11 +52,12 @@ where
     /// - Only calls are hedged that are [`idempotent`](crate::calls::CallOptions::idempotent),
     ///   because both handlers may execute them. A hedge counts as one of the times that such a call
     ///   may be sent again.
-    /// - Times are those of the last 1000 to 2000 answered calls that may be hedged, of this caller
-    ///   and its clones. Until 100 of them were answered, none is hedged, so call this once and
-    ///   clone what it returns. The least time is 100 µs.
+    /// - Times are those of the last 1000 to 2000 calls that may be hedged, of this caller and its
+    ///   clones, and that were answered or waited until their deadline. Until there were 100 of
+    ///   them, none is hedged, so call this once and clone what it returns. The least time is 100 µs.
     /// - A hedge goes to another peer, which is connected, has opened the service, does not drain
-    ///   and has not just refused a call. If there is none, there is no hedge, and likewise if the
+    ///   and has not just refused a call. A peer that hangs counts as one that refuses: one of whose
+    ///   calls three in a row were answered by the other peer. If there is none, there is no hedge, and likewise if the
     ///   retry budget is empty: hedges take from it what retries take.
     /// - An error of the first handler that answers, such as
     ///   [`Failed`](crate::calls::CallErrorKind::Failed), is an answer. If one of the two calls fails
@@ -129,8 +130,11 @@ where
         let began = Instant::now();
         let Raced { failed, last } = self.race(first, attempts, request, (began, times)).await;
         // Other failures are quick, and say nothing of how long answers take.
-        if is_answer(&last) || matches!(&last, Err(Some(failed)) if failed.is_late()) {
+        if is_answer(&last) {
             times.record(began.elapsed());
+        } else if matches!(&last, Err(Some(failed)) if failed.is_late()) {
+            // The answer would have taken longer than the rest of the time for the call.
+            times.record(began.elapsed().max(times.limit().unwrap_or_default()));
         }
         if let Some(failed) = failed {
             attempts.another_is_made(failed);
@@ -148,8 +152,9 @@ where
         (began, times): (Instant, &RecentTimes),
     ) -> Raced<Reply<R, C>> {
         let (endpoints, hedges) = (&self.shared.endpoints, &self.shared.hedges);
-        let has_another = endpoints.has_another(first, &attempts.tried);
-        let limit = times.limit().filter(|_| has_another);
+        // A thread waits in another way from then on, so the time counts if there may be a hedge.
+        let is_second = |_: &_| endpoints.choose_second(first, &attempts.tried).is_some();
+        let limit = times.limit().filter(is_second);
         let hedge_at = limit.and_then(|limit| began.checked_add(limit));
         let patience = attempts.patience(hedge_at);
         let mut call = pin!(self.attempt(first, attempts, request, patience));
@@ -181,6 +186,9 @@ where
         };
         if is_of_hedge && is_answer(&raced.last) {
             hedges.won.fetch_add(1, Ordering::Relaxed);
+            if raced.failed.is_none() {
+                first.beaten();
+            }
         }
         raced
     }

@@ -165,7 +165,8 @@ where
     }
 
     /// Calls one of the peers, and waits for the reply. Waits for a peer too, as long as none is
-    /// connected.
+    /// connected, and, if the call may be [hedged](Self::hedge_after_percentile), until a peer has
+    /// opened the service.
     ///
     /// # Errors
     ///

@@ -252,22 +252,23 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
     }
 
     pub(super) fn describe(&self) -> LogMember {
+        let peer = self.sender.lasting_peer().cloned();
         LogMember {
             id: self.id,
             address: self.address.clone(),
-            peer: self.sender.lasting_peer().cloned(),
             position: self.sender.position(),
             acked: self.sender.acked(),
-            state: self.state(),
+            state: self.state(peer.as_ref()),
+            peer,
         }
     }
 
-    fn state(&self) -> LogMemberState {
+    fn state(&self, lasting: Option<&Peer>) -> LogMemberState {
         let unanswered = self
             .again
             .as_ref()
             .and_then(|again| again.unanswered.clone());
-        match (unanswered, self.sender.state()) {
+        match (unanswered, self.sender.state(lasting)) {
             (Some(why), LogMemberState::NotAsked) => LogMemberState::Unanswered { why },
             (_, state) => state,
         }

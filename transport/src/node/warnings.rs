@@ -40,7 +40,7 @@ pub(crate) enum Warning {
     OneIdentity,
     /// The epoll set refuses a session's socket.
     NoEpoll,
-    /// A device refuses to register a mapped file.
+    /// A device refuses to register a region.
     RegionNotRegistered,
 }
 

@@ -65,11 +65,21 @@ impl Mapping {
     /// # Errors
     /// The errors of [`anonymous`](Self::anonymous).
     pub fn anonymous_huge(what: MemoryUse, bytes: usize) -> Result<Self, MemoryError> {
+        let mapping = Self::inherited_huge(what, bytes)?;
+        mapping.keep_from_children();
+        Ok(mapping)
+    }
+
+    /// Like [`anonymous_huge`](Self::anonymous_huge), but a child process has a copy: for memory that
+    /// may exist without a node.
+    ///
+    /// # Errors
+    /// The errors of [`anonymous`](Self::anonymous).
+    pub fn inherited_huge(what: MemoryUse, bytes: usize) -> Result<Self, MemoryError> {
         let mapping = match bytes >= HUGE_PAGE_BYTES {
             true => Self::inherited(what, bytes + HUGE_PAGE_BYTES)?.aligned_part(bytes),
             false => Self::inherited(what, bytes)?,
         };
-        mapping.keep_from_children();
         mapping.prefer_huge_pages(true);
         Ok(mapping)
     }

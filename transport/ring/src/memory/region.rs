@@ -129,9 +129,9 @@ impl Deref for RegionBytes {
             Self::Heap(bytes) => bytes,
             // SAFETY:
             // 1. Valid: the memory has at least `length` bytes, which are zeros of the kernel's or all
-            //    of the file, and lives as long as `self`. A child of a fork does not touch memory
-            //    of the process's own (`fork`, rule 3), and the caller of `Region::map` vouches for
-            //    a file.
+            //    of the file, and lives as long as `self`. A child of a fork has it too, unless a
+            //    node has registered it: then the caller of `fork` vouches for the child (`Node`), and
+            //    the caller of `Region::map` for a file.
             // 2. Unchanged: devices get no right to write the bytes. Those of our own are written
             //    through `get_mut` alone, which borrows them exclusively. Those of a file are mapped
             //    for reading alone, and the caller of `Region::map` vouches for the file.
@@ -158,10 +158,11 @@ impl Region {
     /// it is as long as one, and the kernel is asked for huge pages (transparent ones, see
     /// [madvise(2)](https://man7.org/linux/man-pages/man2/madvise.2.html)), so that a device needs
     /// fewer entries in its tables. Pages of hugetlbfs come from [`map`](Self::map) on a file there.
-    /// A page is taken from the system when it is first written. The memory does not count against
-    /// the node's `memory_limit`.
+    /// A page is taken from the system when it is first written; all of them are when a device
+    /// registers the region. The memory does not count against the node's `memory_limit`.
     ///
-    /// A child of a fork does not have the memory: reading it there is SIGSEGV.
+    /// A child of a fork has a copy of the memory, unless a send over RDMA was tried before: then
+    /// the memory is not there, as that of a [message](crate::Node#fork) is not.
     ///
     /// ```
     /// # use ibex_ring::memory as ibex;
@@ -192,7 +193,7 @@ impl Region {
         if bytes > MOST_BYTES {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        let memory = Mapping::anonymous_huge(MemoryUse::LargeMessage, bytes);
+        let memory = Mapping::inherited_huge(MemoryUse::LargeMessage, bytes);
         let memory = memory.map_err(|error| error.source)?;
         Ok(Self::new(RegionBytes::Mapped(MappedBytes::new(
             memory, bytes, true,
@@ -239,9 +240,12 @@ impl Region {
     }
 
     /// Returns the bytes to be changed; `None` while a slice of them exists, the program's or a
-    /// message's, or if they are those of a mapped file.
+    /// message's, if they are those of a mapped file, and in a fork of a process that has a node.
     #[must_use]
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
+        if fork::is_child() {
+            return None;
+        }
         match Arc::get_mut(&mut self.bytes)? {
             RegionBytes::Heap(bytes) => Some(bytes),
             // SAFETY: valid as for reading, mapped for writing, and exclusively borrowed: nobody
