@@ -1,17 +1,17 @@
 //! Effects of a bad link on sessions over RDMA: it delays, loses, duplicates, reorders and corrupts
 //! packets, and is cut.
 //!
-//! The link is that of `cargo xtask vm --pair`: this node is at one end, and a process at the other
-//! end, in a network namespace of its own, has the other node. Elsewhere the tests pass without
-//! doing anything, unless `IBEX_TEST_GUEST` claims that this is the guest. All traffic between the
-//! two uses the link, including the handshake's connection.
+//! The link is that of `cargo xtask vm --pair` or `--two`: this node is at one end, and a process at
+//! the other end, in a network namespace or a guest of its own, has the other node. Elsewhere the
+//! tests pass without doing anything, unless `IBEX_TEST_GUEST` claims that this is the guest. All
+//! traffic between the two uses the link, including the handshake's connection.
 #![cfg(feature = "verbs")]
 #![forbid(unsafe_code)]
 
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use std::{env, fs, thread};
+use std::{env, thread};
 
 use ibex::rdma::{RdmaSettings, Tuning};
 use ibex::{
@@ -122,12 +122,11 @@ impl Link {
     /// Starts both nodes; their sessions move to tcp after `fail_over_after`, if they may.
     fn with(timeout_ms: u64, verbs: Policy, fail_over_after: Duration) -> Option<Self> {
         static GUEST: Mutex<()> = Mutex::new(());
-        let settings = fs::read_to_string("/run/vm/settings").unwrap_or_default();
-        if !settings.lines().any(|line| line == "topology=pair") {
+        let Ok(there) = env::var(THERE) else {
             assert_eq!(env::var_os("IBEX_TEST_GUEST"), None);
             println!("this is not the guest with a link");
             return None;
-        }
+        };
         let guest = GUEST.lock().unwrap_or_else(PoisonError::into_inner);
         for end in ENDS {
             // The disturbance is set before there is traffic, since installing it drops packets at
@@ -137,15 +136,13 @@ impl Link {
                 &format!("tc qdisc replace dev {end} root netem limit 100000"),
             );
         }
-        let there = env::var("VM_PEER").unwrap_or_default();
         let program = env::current_exe().expect("this program");
         let command = format!(
-            "exec {there} {} the_other_end --exact --ignored --nocapture",
+            "exec {there} env {TIMEOUT}={timeout_ms} {} the_other_end --exact --ignored --nocapture",
             program.display()
         );
         let mut other = ours("sh");
         other.args(["-c", &command]).stdout(Stdio::piped());
-        other.env(TIMEOUT, timeout_ms.to_string());
         let mut other = Process::start("the other end", &mut other).expect("a shell");
         let address = other.hear("address| ").expect("it lives");
         Some(Self {
@@ -223,11 +220,13 @@ fn take(mut answers: Receiver<[u8], Raw>, count: u64) {
 }
 
 const ENDS: [&str; 2] = ["v0", "v1"];
+/// The variable with the words that begin a command at the other end of the link.
+const THERE: &str = "VM_PEER";
 
 /// Runs a command at that end of the link.
 fn at(end: &str, command: &str) {
     let there = match end {
-        "v1" => env::var("VM_PEER").unwrap_or_default(),
+        "v1" => env::var(THERE).unwrap_or_default(),
         _ => String::new(),
     };
     let command = format!("{there} {command}");
@@ -247,10 +246,14 @@ fn disturb(how: &str) {
 fn counted(counters: &[&str]) -> u64 {
     // The kernel's values are up to 12 ms old.
     thread::sleep(Duration::from_millis(30));
+    let there = env::var(THERE).unwrap_or_default();
+    // Network namespaces of one guest share its devices' counters.
     let of = |device: &str, counter: &str| {
         let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/{counter}");
-        let count = fs::read_to_string(&path).expect(&path);
-        count.trim().parse::<u64>().expect("a number")
+        let command = format!("cat {path} 2>/dev/null || {there} cat {path}");
+        let said = Command::new("sh").args(["-c", &command]).output();
+        let said = String::from_utf8(said.expect("a shell").stdout).expect("a text");
+        said.trim().parse::<u64>().expect(&command)
     };
     let counters = counters.iter();
     counters

@@ -251,6 +251,14 @@ pub(crate) const TORTURE: &[&[Stage]] = &[&[
         tools: verbs::TOOLS,
         work: Work::Function(verbs::whole),
     },
+    Stage {
+        name: "two",
+        about: "between two guests, a link disturbs packets and is cut, and nothing is lost",
+        budget: seconds(600),
+        quick: false,
+        tools: verbs::TOOLS,
+        work: Work::Function(verbs::two),
+    },
 ]];
 
 /// Runs Clippy, a check that can deny warnings without building every dependency again.

@@ -47,6 +47,21 @@ pub(crate) fn whole(watchdog: &Watchdog) -> Result<(), Failure> {
     play(Extent::Whole, watchdog)
 }
 
+/// Runs the stage `two` of `cargo xtask torture`: the tests of the link, between two guests.
+pub(crate) fn two(watchdog: &Watchdog) -> Result<(), Failure> {
+    let links = tested::test_program("rdma_links", watchdog)? + " --nocapture";
+    starved("two", &["--two", "--time-out", SECONDS_IN_A_GUEST])?
+        .args([links])
+        .run(watchdog)
+}
+
+/// Returns the step that runs commands in the guests of this topology, which let messages find no
+/// receive on purpose.
+fn starved(topology: &str, options: &[&str]) -> Result<Step, Failure> {
+    let step = in_the_guest(options)?.args(["--", ON_DEVICE, "--starved"]);
+    Ok(step.env("IBEX_TEST_GUEST", topology))
+}
+
 fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
     let mut proofs = Vec::new();
@@ -144,15 +159,9 @@ fn faults(label: &str, watchdog: &Watchdog) -> Result<Vec<Step>, Failure> {
     let groups =
         program("verbs_datagrams")? + " --exact attach_mcast_brings_a_group_from_another_device";
     let fire = program("replication")? + " --exact under_fire_over_verbs under_fire_over_tcp";
-    let starved = |topology, options: &[&str], programs: &[String]| {
-        let step = in_the_guest(options)?
-            .args(["--label", label, "--", ON_DEVICE, "--starved"])
-            .env("IBEX_TEST_GUEST", topology);
-        Ok::<_, Failure>(step.args(programs))
-    };
     Ok(vec![
-        starved("one", &[], &[faults, errors])?,
-        starved("pair", &["--pair"], &[groups, links, fire])?,
+        starved("one", &["--label", label])?.args([faults, errors]),
+        starved("pair", &["--pair", "--label", label])?.args([groups, links, fire]),
         soak::on_verbs(label)?,
     ])
 }

@@ -29,8 +29,8 @@ pub(crate) struct Machine {
     // The machine.
     pub(crate) cpus: u32,
     pub(crate) memory_mib: u32,
-    /// This machine's end of a link to another machine, and the address on it.
-    pub(crate) link: Option<Link>,
+    /// This machine's ends of links to another machine.
+    pub(crate) links: Vec<Link>,
 
     // The software.
     pub(crate) kernel_image: PathBuf,
@@ -45,11 +45,11 @@ pub(crate) struct Machine {
     pub(crate) label: String,
 }
 
-/// An end of a link between machines.
+/// An end of a link between machines, and the address on it.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     pub(crate) socket: Arc<OwnedFd>,
-    pub(crate) mac: &'static str,
+    pub(crate) mac: String,
 }
 
 /// The end of a boot.
@@ -201,14 +201,14 @@ impl Machine {
                 "local,path={here},mount_tag={tag},security_model=none,readonly=on,multidevs=remap"
             ));
         }
-        if let Some(Link { socket, mac }) = &self.link {
+        for Link { socket, mac } in &self.links {
             let fd = socket.as_raw_fd();
             command
                 .arg("-netdev")
-                .arg(format!("socket,id=link,fd={fd}"));
+                .arg(format!("socket,id=link{fd},fd={fd}"));
             command
                 .arg("-device")
-                .arg(format!("virtio-net-pci,netdev=link,mac={mac}"));
+                .arg(format!("virtio-net-pci,netdev=link{fd},mac={mac}"));
         }
         command.args(["-device", "virtio-serial-pci"]);
         command.stdin(Stdio::null()).stdout(Stdio::null());

@@ -47,7 +47,7 @@ pub(crate) fn run(options: &VmOptions) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// Runs the command in a guest, or in two. Returns its exit status.
+/// Runs the command in a guest, which may have another one to talk to. Returns its exit status.
 fn boot(options: &VmOptions) -> Result<u8, Failure> {
     if env::consts::ARCH != "x86_64" {
         return Err(Failure::new(
@@ -59,7 +59,7 @@ fn boot(options: &VmOptions) -> Result<u8, Failure> {
     let (cpus, memory_mib) = (options.cpus, options.memory_mib);
     eprintln!("vm: {}, {cpus} CPU, {memory_mib} MiB", guest.describe());
     if options.topology != Topology::Two {
-        return repeat(&machine(&guest, options, None)?);
+        return repeat(&machine(&guest, options, &options.command, (1, Vec::new()))?);
     }
     let machines = linked(&guest, options)?;
     thread::scope(|scope| {
@@ -154,31 +154,43 @@ fn repeat(machine: &Machine) -> Result<u8, Failure> {
     }
 }
 
-/// Returns two machines with a link between them.
+/// Returns two machines with two links between them: one to be tested on, and one for the commands
+/// that the first has the second run.
 fn linked(guest: &Guest, options: &VmOptions) -> Result<[Machine; 2], Failure> {
     let failed = |error| Failure::new(format!("cannot link two guests: {error}"));
-    let (one, other) = UnixStream::pair().map_err(failed)?;
-    let link = |socket: UnixStream, mac| {
-        // Both guests inherit both ends; each is given one of them.
-        fcntl_setfd(&socket, FdFlags::empty()).map_err(|error| failed(error.into()))?;
-        let socket = Arc::new(OwnedFd::from(socket));
-        Ok(Link { socket, mac })
-    };
+    let mut links = [Vec::new(), Vec::new()];
+    for link in 0..2 {
+        let (one, other) = UnixStream::pair().map_err(failed)?;
+        for (end, socket) in [one, other].into_iter().enumerate() {
+            // Both guests inherit both ends; each is given one of them.
+            fcntl_setfd(&socket, FdFlags::empty()).map_err(|error| failed(error.into()))?;
+            let socket = Arc::new(OwnedFd::from(socket));
+            let mac = format!("52:54:00:00:0{link}:0{}", end + 1);
+            links[end].push(Link { socket, mac });
+        }
+    }
+    let [one, other] = links;
+    let serve = [there(), "--serve".to_owned()];
     Ok([
-        machine(guest, options, Some((1, link(one, "52:54:00:00:00:01")?)))?,
-        machine(guest, options, Some((2, link(other, "52:54:00:00:00:02")?)))?,
+        machine(guest, options, &options.command, (1, one))?,
+        machine(guest, options, &serve, (2, other))?,
     ])
+}
+
+/// Returns the program that has the other guest run commands.
+fn there() -> String {
+    workspace::root().join("vm/there").to_string_lossy().into()
 }
 
 fn machine(
     guest: &Guest,
     options: &VmOptions,
-    linked: Option<(u32, Link)>,
+    command: &[String],
+    (number, links): (u32, Vec<Link>),
 ) -> Result<Machine, Failure> {
-    let (number, link) = linked.map_or((1, None), |(number, link)| (number, Some(link)));
-    let label = match &link {
-        None => options.label.clone(),
-        Some(_) => format!("{}{number}| ", options.label),
+    let label = match number {
+        1 => options.label.clone(),
+        _ => format!("{}the other guest: ", options.label),
     };
     let shares = shares(guest)?;
     let script = workspace::root().join("vm/guest");
@@ -189,17 +201,15 @@ fn machine(
         "CARGO_TARGET_DIR".to_string(),
         workspace::target().to_string_lossy().into(),
     );
-    let job = job::script(
-        &options.command,
-        workspace::root(),
-        variables.chain([target]),
-    );
+    let peer = (options.topology == Topology::Two).then(|| ("VM_PEER".to_owned(), there()));
+    let variables = variables.chain([target]).chain(peer);
+    let job = job::script(command, workspace::root(), variables);
     // The root is mounted separately.
     let settings = job::settings(options.topology, number, guest.has_our_root(), &shares[1..]);
     Ok(Machine {
         cpus: options.cpus,
         memory_mib: options.memory_mib,
-        link,
+        links,
         kernel_image: guest.kernel_image()?,
         initrd: guest.initrd()?,
         shares,
