@@ -108,6 +108,8 @@ fn hear(peer: &Peer) -> String {
 struct Link {
     node: Node,
     address: String,
+    /// The fabric of new sessions.
+    fabric: Fabric,
     other: Process,
     /// It is given back after the other end was killed.
     _guest: MutexGuard<'static, ()>,
@@ -153,13 +155,17 @@ impl Link {
                 .build()
                 .expect("a node"),
             address,
+            fabric: match verbs {
+                Policy::Forbid => Fabric::Tcp,
+                _ => Fabric::Verbs,
+            },
             other,
         })
     }
 
     fn meet(&self) -> Met {
         let peer = self.node.connect(&self.address).expect("a session");
-        assert_eq!(peer.fabric(), Fabric::Verbs);
+        assert_eq!(peer.fabric(), self.fabric);
         let sender = peer.channel("said").codec::<Raw>().sender();
         let answers = peer.channel("answered").codec::<Raw>().receiver();
         Met {
@@ -328,10 +334,21 @@ fn a_cut_shorter_than_the_devices_patience_loses_nothing() {
     assert!(counted(&["completer_retry_err"]) > again);
 }
 
-/// Cuts the link in mid-stream for longer than devices bear, and mends it when a session is
-/// suspended. Returns the cause of the suspension, and any change of fabric reported by the time
-/// the session continues.
-fn goes_on_behind_a_cut(mut link: Link) -> (String, Option<(Fabric, Fabric, String)>) {
+/// Cuts the link as [`goes_on_behind_a_cut`] does, and checks that it is the device that gives up.
+fn goes_on_behind_a_longer_cut(link: Link) -> (String, Option<(Fabric, Fabric, String)>) {
+    let exceeded = counted(&["retry_exceeded_err"]);
+    let (cause, took, changed) = goes_on_behind_a_cut(link);
+    assert!(cause.contains("retries exceeded"), "{cause}");
+    assert!(counted(&["retry_exceeded_err"]) > exceeded);
+    // The device makes seven tries, of at least 67 ms each.
+    assert!(took > Duration::from_millis(400), "{took:?}");
+    (cause, changed)
+}
+
+/// Cuts the link in mid-stream, and mends it when the session is suspended. Returns the cause of the
+/// suspension, the time until then, and any change of fabric reported by the time the session
+/// continues.
+fn goes_on_behind_a_cut(mut link: Link) -> (String, Duration, Option<(Fabric, Fabric, String)>) {
     let mut events = link.node.events();
     let Met {
         peer,
@@ -342,7 +359,6 @@ fn goes_on_behind_a_cut(mut link: Link) -> (String, Option<(Fabric, Fabric, Stri
     for number in 1..=300 {
         sender.send(&message(number)).expect("sent");
     }
-    let exceeded = counted(&["retry_exceeded_err"]);
     let cut = Instant::now();
     disturb("loss 100%");
     let sending = thread::spawn(move || {
@@ -357,10 +373,6 @@ fn goes_on_behind_a_cut(mut link: Link) -> (String, Option<(Fabric, Fabric, Stri
     });
     let took = cut.elapsed();
     println!("after {took:?}: {cause}");
-    assert!(cause.contains("retries exceeded"), "{cause}");
-    assert!(counted(&["retry_exceeded_err"]) > exceeded);
-    // The device makes seven tries, of at least 67 ms each.
-    assert!(took > Duration::from_millis(400), "{took:?}");
     assert!(peer.is_suspended());
     disturb("");
     told(&mut events, |event| match event {
@@ -379,11 +391,11 @@ fn goes_on_behind_a_cut(mut link: Link) -> (String, Option<(Fabric, Fabric, Stri
             changed = Some((from, to, reason));
         }
     }
-    let now = changed.as_ref().map_or(Fabric::Verbs, |(_, to, _)| *to);
+    let now = changed.as_ref().map_or(link.fabric, |(_, to, _)| *to);
     assert_eq!(peer.fabric(), now);
-    // The device works again.
+    // New sessions find the link as it was.
     link.carry(100);
-    (cause, changed)
+    (cause, took, changed)
 }
 
 #[test]
@@ -391,7 +403,7 @@ fn after_a_longer_cut_the_session_gets_another_queue_pair_and_nothing_is_lost() 
     let Some(link) = Link::new(60) else {
         return;
     };
-    let (_, changed) = goes_on_behind_a_cut(link);
+    let (_, changed) = goes_on_behind_a_longer_cut(link);
     assert_eq!(changed, None);
 }
 
@@ -400,7 +412,7 @@ fn where_verbs_is_required_it_gets_one_however_long_that_takes() {
     let Some(link) = Link::with(60, Policy::Require, Duration::ZERO) else {
         return;
     };
-    let (_, changed) = goes_on_behind_a_cut(link);
+    let (_, changed) = goes_on_behind_a_longer_cut(link);
     assert_eq!(changed, None);
 }
 
@@ -409,14 +421,24 @@ fn where_it_may_not_wait_for_one_it_goes_on_over_tcp_and_nothing_is_lost() {
     let Some(link) = Link::with(60, Policy::Prefer, Duration::ZERO) else {
         return;
     };
-    let (cause, changed) = goes_on_behind_a_cut(link);
+    let (cause, changed) = goes_on_behind_a_longer_cut(link);
     let (from, to, reason) = changed.expect("another fabric");
     assert_eq!((from, to), (Fabric::Verbs, Fabric::Tcp));
     assert!(reason.starts_with(&cause), "{reason}");
 }
 
-/// Returns the next event of a kind.
-fn told<T>(events: &mut Events, mut of_kind: impl FnMut(Event) -> Option<T>) -> T {
+/// No device tells of this cut: the engine notices that the peer does not answer.
+#[test]
+fn over_tcp_a_cut_suspends_the_session_and_nothing_is_lost() {
+    let Some(link) = Link::with(60, Policy::Forbid, PATIENCE) else {
+        return;
+    };
+    let (cause, _, changed) = goes_on_behind_a_cut(link);
+    assert!(cause.contains("has not answered"), "{cause}");
+    assert_eq!(changed, None);
+}
+
+/// Returns the next event of a kind.(events: &mut Events, mut of_kind: impl FnMut(Event) -> Option<T>) -> T {
     let until = Instant::now() + PATIENCE;
     while let Some(event) = events.next_timeout(until.saturating_duration_since(Instant::now())) {
         println!("{event}");
