@@ -45,7 +45,8 @@ fn a_deadline_is_that_of_all_attempts() {
             run(&node, soon.call_async(&1)).unwrap_err(),
         ] {
             assert_eq!(error.kind(), CallErrorKind::DeadlineExceeded, "{error}");
-            assert_eq!(error.execution(), Execution::NotExecuted);
+            // The deadline may pass while an attempt is under way.
+            assert_ne!(error.execution(), Execution::Executed, "{error}");
         }
         let _ = node.close(FOR_EVER);
         refusing.close(&node);
