@@ -162,7 +162,7 @@ impl Region {
     /// registers the region. The memory does not count against the node's `memory_limit`.
     ///
     /// A child of a fork has a copy of the memory, unless a send over RDMA was tried before: then
-    /// the memory is not there, as that of a [message](crate::Node#fork) is not.
+    /// the memory is not there, as that of a message is not (the section on forks of `Node`).
     ///
     /// ```
     /// # use ibex_ring::memory as ibex;
