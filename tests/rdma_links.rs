@@ -438,7 +438,8 @@ fn over_tcp_a_cut_suspends_the_session_and_nothing_is_lost() {
     assert_eq!(changed, None);
 }
 
-/// Returns the next event of a kind.(events: &mut Events, mut of_kind: impl FnMut(Event) -> Option<T>) -> T {
+/// Returns the next event of a kind.
+fn told<T>(events: &mut Events, mut of_kind: impl FnMut(Event) -> Option<T>) -> T {
     let until = Instant::now() + PATIENCE;
     while let Some(event) = events.next_timeout(until.saturating_duration_since(Instant::now())) {
         println!("{event}");

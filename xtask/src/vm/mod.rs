@@ -59,7 +59,12 @@ fn boot(options: &VmOptions) -> Result<u8, Failure> {
     let (cpus, memory_mib) = (options.cpus, options.memory_mib);
     eprintln!("vm: {}, {cpus} CPU, {memory_mib} MiB", guest.describe());
     if options.topology != Topology::Two {
-        return repeat(&machine(&guest, options, &options.command, (1, Vec::new()))?);
+        return repeat(&machine(
+            &guest,
+            options,
+            &options.command,
+            (1, Vec::new()),
+        )?);
     }
     let machines = linked(&guest, options)?;
     thread::scope(|scope| {
