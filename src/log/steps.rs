@@ -208,18 +208,14 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
 
     /// Returns the state of the session, given [`lasting_peer`](Self::lasting_peer).
     pub(super) fn state(&self, lasting: Option<&Peer>) -> LogMemberState {
-        let has_ended = self.peer().is_some() && lasting.is_none();
         match (&self.channel, &self.question) {
-            _ if has_ended => LogMemberState::NoSession {
+            _ if lasting.is_none() => LogMemberState::NoSession {
                 why: self.sessions.missing(),
             },
             (Some(channel), _) if channel.handle.is_open() => LogMemberState::Sending,
             (Some(_), _) => LogMemberState::NotOpened,
             (None, Some(_)) => LogMemberState::Asked,
-            (None, None) if lasting.is_some() => LogMemberState::NotAsked,
-            (None, None) => LogMemberState::NoSession {
-                why: self.sessions.missing(),
-            },
+            (None, None) => LogMemberState::NotAsked,
         }
     }
 

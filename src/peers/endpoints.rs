@@ -157,18 +157,36 @@ impl<T> Endpoints<T> {
         first: &PeerEndpoint<T>,
         tried: &Tried,
     ) -> Option<ChosenEndpoint<T>> {
+        let may_be_second = self.second_to(first, tried)?;
+        let (all, _) = self.snapshot();
+        let seconds: Vec<_> = all.iter().filter(|other| may_be_second(other)).collect();
+        Self::less_busy_of_two(&seconds).map(ChosenEndpoint::new)
+    }
+
+    /// Returns whether [`choose_second`](Self::choose_second) has a choice.
+    pub(crate) fn has_second(&self, first: &PeerEndpoint<T>, tried: &Tried) -> bool {
+        let may_be_second = self.second_to(first, tried);
+        may_be_second.is_some_and(|may| self.snapshot().0.iter().any(|other| may(other)))
+    }
+
+    /// Returns the condition of a second endpoint, if there may be one.
+    fn second_to<'a>(
+        &'a self,
+        first: &'a PeerEndpoint<T>,
+        tried: &'a Tried,
+    ) -> Option<impl Fn(&PeerEndpoint<T>) -> bool + use<'a, T>> {
         if fork::is_child() || self.tier(first) != SERVES {
             return None;
         }
-        let ((all, _), now) = (self.snapshot(), Instant::now());
-        let mut best = self.best(&all, tried);
-        best.retain(|other| {
+        let now = Instant::now();
+        Some(move |other: &PeerEndpoint<T>| {
             other.peer.id() != first.peer.id()
+                && other.is_usable()
+                && !tried.excludes(&other.peer)
                 && !tried.has(&other.peer)
                 && !other.is_avoided(now)
                 && self.tier(other) == SERVES
-        });
-        Self::less_busy_of_two(&best).map(ChosenEndpoint::new)
+        })
     }
 
     /// Returns what a look has found. `None` says that another look is needed.

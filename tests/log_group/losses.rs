@@ -10,6 +10,7 @@ use ibex::{
 use crate::{
     ByPeer, Outcome, Star, cells, in_state,
     numbers::{Numbers, SourceResult, answered, await_next, free_address, numbers},
+    take_to_the_end,
 };
 
 #[test]
@@ -31,16 +32,9 @@ fn members_whose_source_fails_or_that_are_ahead_are_lost_and_the_others_go_on() 
             },
         };
         let channel = star.there[0].channel("numbers").codec::<Pod>();
-        let mut receiver = channel.receiver().expect("a receiver");
+        let receiver = channel.receiver().expect("a receiver");
         let few = thread::scope(|scope| {
-            scope.spawn(move || {
-                for number in 1..=3 {
-                    let message = await_next(&mut receiver);
-                    assert_eq!(*message, number);
-                    message.ack();
-                }
-                assert!(receiver.next().expect("an orderly end").is_none());
-            });
+            scope.spawn(move || take_to_the_end(receiver, 3));
             group.wait_acked(&mut log, 3, 1).expect("one is enough");
             let few = group.wait_acked(&mut log, 3, 2);
             drop(group.leave(ids[0]).expect("a member"));
@@ -195,22 +189,14 @@ fn a_member_that_could_not_answer_is_asked_again() {
         let mut group = star.group();
         let mut log = Late(Numbers { end: 3 }, 0);
         let channel = star.there[0].channel("numbers").codec::<Pod>();
-        let mut receiver = channel.receiver::<u64>().expect("a receiver");
+        let receiver = channel.receiver::<u64>().expect("a receiver");
         group.try_send(&mut log).expect("no member is at fault");
         match in_state(&group, 0) {
             LogMemberState::Unanswered { why } => assert!(why.contains("taken"), "{why}"),
             state => panic!("{state:?}"),
         }
         thread::scope(|scope| {
-            scope.spawn(move || {
-                for number in 1..=3 {
-                    let message = await_next(&mut receiver);
-                    assert_eq!(*message, number);
-                    message.ack();
-                }
-                // The group is dropped, in order.
-                assert!(receiver.next().expect("an orderly end").is_none());
-            });
+            scope.spawn(move || take_to_the_end(receiver, 3));
             group.wait_acked(&mut log, 3, 1).expect("it is asked again");
             assert!(group.next_lost().is_none());
             drop(group);

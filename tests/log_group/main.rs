@@ -15,7 +15,7 @@ use ibex::{
     Driver, Node, NodeBuilder, Peer, Pod, Receiver,
     log::{LogAnswer, LogGroup, LogMember, LogMemberState, LogSent, LogSource, LogTurn},
 };
-use numbers::{Disk, Numbers, SourceResult, numbers};
+use numbers::{Disk, Numbers, SourceResult, await_next, numbers};
 use over::Over;
 
 /// The last message; each message is the number of its place.
@@ -50,6 +50,16 @@ fn follow_after(peer: &Peer, disk: &Disk, until: u64, before: impl FnOnce()) {
         // The group sees that everything is acknowledged, and ends the channel.
         assert!(numbers.next().expect("an orderly end").is_none());
     }
+}
+
+/// Takes and acknowledges the numbers up to `end`, behind which the group ends the channel.
+fn take_to_the_end(mut numbers: Receiver<u64, Pod>, end: u64) {
+    for expected in 1..=end {
+        let number = await_next(&mut numbers);
+        assert_eq!(*number, expected);
+        number.ack();
+    }
+    assert!(numbers.next().expect("an orderly end").is_none());
 }
 
 /// Runs a far end that listens at `address`, for one session.

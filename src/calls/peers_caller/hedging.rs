@@ -153,8 +153,8 @@ where
     ) -> Raced<Reply<R, C>> {
         let (endpoints, hedges) = (&self.shared.endpoints, &self.shared.hedges);
         // A thread waits in another way from then on, so the time counts if there may be a hedge.
-        let is_second = |_: &_| endpoints.choose_second(first, &attempts.tried).is_some();
-        let limit = times.limit().filter(is_second);
+        let limit = times.limit();
+        let limit = limit.filter(|_| endpoints.has_second(first, &attempts.tried));
         let hedge_at = limit.and_then(|limit| began.checked_add(limit));
         let patience = attempts.patience(hedge_at);
         let mut call = pin!(self.attempt(first, attempts, request, patience));
