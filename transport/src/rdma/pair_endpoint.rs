@@ -5,7 +5,10 @@ use ibex_protocol::framing::LEAST_BUFFER_BYTES;
 
 use ibex_verbs::{ReadLimits, RemoteEndpoint, VerbsError};
 
-use super::port_error::PortError;
+use super::{
+    port_error::PortError,
+    prepared_rail::{MOST_RAILS, RailEndpoint},
+};
 
 /// The queue pair of one end, and the limits on what may be sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +30,8 @@ pub struct PairEndpoint {
     /// The reads of large messages that the end makes at a time, and those of the peer that it
     /// serves; 0 if it makes or serves none.
     pub reads: ReadLimits,
+    /// The rails that the end has prepared, the first ones of the list.
+    pub rails: [Option<RailEndpoint>; MOST_RAILS],
 }
 
 impl PairEndpoint {

@@ -34,6 +34,14 @@ pub enum PortError {
         /// The value of the quantity.
         given: u32,
     },
+    /// The device cannot read large messages through windows, or is not to.
+    #[error(
+        "RDMA device {device} carries no rail: it reads no large messages through windows of type 2"
+    )]
+    NoReads {
+        /// The device.
+        device: String,
+    },
     /// Another node already uses the RDMA port.
     #[error(
         "RDMA device {device}: its completion queue belongs to another node of this process; open the \

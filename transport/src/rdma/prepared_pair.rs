@@ -3,7 +3,7 @@
 //! It takes receives from the start, so a peer may send as soon as both ends are connected.
 //! Dropping it before it is admitted destroys it and frees its place in the RDMA port.
 
-use std::sync::Arc;
+use std::{array, mem, sync::Arc};
 
 use ibex_protocol::{framing::Carriage, signal_cadence::INTERVAL};
 use ibex_ring::memory::{Mapping, MemoryUse};
@@ -19,6 +19,7 @@ use super::{
     pair_endpoint::PairEndpoint,
     pending_pairs::ListedPair,
     port_settings::PortSettings,
+    prepared_rail::{MOST_RAILS, PreparedRail, RailEndpoint},
     rdma_port::{RdmaPort, SEND_ENTRIES, SessionPermit},
 };
 
@@ -29,6 +30,9 @@ pub struct PreparedPair {
     pub(crate) pair: QueuePair,
     /// The windows through which the peer may read large messages.
     pub(crate) windows: OfferWindows,
+    /// The rails that were prepared, and once the pair is connected those that are connected, by
+    /// number.
+    pub(crate) rails: Vec<Option<PreparedRail>>,
     pub(crate) own: Option<ArrivalBuffers>,
     pub(crate) heads: MemoryRegion<DeviceMapping>,
     pub(crate) permit: SessionPermit,
@@ -42,6 +46,8 @@ pub struct PreparedPair {
     dialed: bool,
     /// The peer may be granted memory to write to.
     pub(super) grants_memory: bool,
+    /// The peer is told of rails, whether or not they can be connected.
+    has_rails: bool,
 }
 
 /// Memory of each session for the heads of frames that are not inline: enough for a full send queue
@@ -95,6 +101,7 @@ impl PreparedPair {
         Ok(Self {
             pair,
             windows: OfferWindows::default(),
+            rails: Vec::new(),
             own,
             heads,
             permit,
@@ -104,6 +111,7 @@ impl PreparedPair {
             theirs: None,
             dialed,
             grants_memory: false,
+            has_rails: false,
         })
     }
 
@@ -121,14 +129,16 @@ impl PreparedPair {
             // A write with immediate data has two pieces: the head of the block and the message.
             immediate: self.permit.rdma_port.has_immediate() && pieces(&self.pair, settings) > 1,
             reads: self.own_reads(),
+            rails: array::from_fn(|at| Some(self.rails.get(at)?.as_ref()?.endpoint())),
         }
     }
 
     /// Returns the reads that this end makes and serves, as far as it knows: a peer that is granted
-    /// memory writes its messages.
+    /// memory writes its messages, unless they are to go over rails.
     fn own_reads(&self) -> ReadLimits {
         let limits = self.pair.read_limits();
-        let reads = self.permit.rdma_port.reads_large() && !self.grants_memory;
+        let is_read = !self.grants_memory || self.has_rails;
+        let reads = self.permit.rdma_port.reads_large() && is_read;
         ReadLimits {
             depth: if reads { limits.depth } else { 0 },
             resources: match self.permit.rdma_port.windows() {
@@ -154,7 +164,47 @@ impl PreparedPair {
         if self.reads().resources > 0 {
             self.windows = OfferWindows::make(&self.permit.rdma_port);
         }
+        self.connect_rails(theirs);
         Ok(())
+    }
+
+    /// Adds a rail, before the pair is connected. Those beyond [`MOST_RAILS`] are dropped.
+    pub fn add_rail(&mut self, rail: PreparedRail) {
+        if self.rails.len() < MOST_RAILS {
+            self.rails.push(Some(rail));
+            self.has_rails = true;
+        }
+    }
+
+    /// Connects the rails to those of the peer, as far as there are any. A rail that cannot be
+    /// connected keeps its number, and is not used.
+    fn connect_rails(&mut self, theirs: &PairEndpoint) {
+        let mut prepared = mem::take(&mut self.rails);
+        let ours: Vec<_> = prepared
+            .iter()
+            .flatten()
+            .map(PreparedRail::endpoint)
+            .collect();
+        let theirs: Vec<_> = theirs.rails.iter().flatten().copied().collect();
+        let pairs = match self.dialed {
+            true => RailEndpoint::pair(&ours, &theirs),
+            false => RailEndpoint::pair(&theirs, &ours),
+        };
+        for (dialer, acceptor) in pairs {
+            let (our, their) = match self.dialed {
+                true => (dialer, acceptor),
+                false => (acceptor, dialer),
+            };
+            let mut rail = prepared[our].take();
+            if let Some(connecting) = &mut rail
+                && let Err(error) = connecting.connect(&theirs[their])
+            {
+                let device = connecting.rdma_port().device();
+                tracing::debug!(device, %error, "a rail cannot be connected");
+                rail = None;
+            }
+            self.rails.push(rail);
+        }
     }
 
     /// Returns the pair's RDMA port.

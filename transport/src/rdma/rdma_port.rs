@@ -39,6 +39,7 @@ use super::{
     port_queues::PortQueues,
     port_settings::PortSettings,
     prepared_pair::PreparedPair,
+    prepared_rail::{PreparedRail, ProbeMemory},
 };
 
 /// An engine's objects on one device port.
@@ -74,6 +75,8 @@ pub struct RdmaPort {
     reads_large: bool,
     /// Windows of a session, through which its peer may read large messages.
     windows: usize,
+    /// The memory by which rails are tested, once there is one.
+    probe: Mutex<Option<Arc<ProbeMemory>>>,
     /// Queue pairs that wait for their last completion.
     draining_pairs: AtomicU32,
     /// True if a destroyed queue pair may have kept some of the shared receives.
@@ -103,7 +106,7 @@ struct Opened {
 pub(crate) const SEND_ENTRIES: u32 = 3;
 /// Most reads of a session that are under way at a time, and most of the peer's: one that moves, and
 /// those behind it, so that the wire never waits for this end.
-const READS: u8 = 3;
+pub(crate) const READS: u8 = 3;
 /// Most sends that are posted with one doorbell.
 pub(crate) const SEND_BATCH: usize = 32;
 
@@ -270,6 +273,46 @@ impl RdmaPort {
         let mut prepared = PreparedPair::new(permit, &domain, pair, ticket, first, local, dialed)?;
         prepared.grants_memory = grants_memory;
         Ok(prepared)
+    }
+
+    /// Makes the queue pair of a rail, which is not connected. Needs no engine.
+    ///
+    /// # Errors
+    /// As those of [`prepare`](Self::prepare), and if the device cannot read large messages through
+    /// windows.
+    pub fn prepare_rail(self: &Arc<Self>, dialed: bool) -> Result<PreparedRail, VerbsError> {
+        if !self.reads_large || self.windows == 0 {
+            let device = self.device().to_owned();
+            return Err(PortError::NoReads { device }.into());
+        }
+        let permit = SessionPermit::take(self, dialed)?;
+        let Opened {
+            builder,
+            domain,
+            device,
+        } = self.opened()?;
+        let local = local_port(&device, self.port, &self.gid, self.partition_key)?;
+        let probe = self.probe_memory(&domain)?;
+        let connection = self.settings.connection;
+        let pair = builder
+            .remote_access(RegionAccess::SEND.and(RegionAccess::REMOTE_READ))
+            .pkey_index(local.partition.index)
+            .build(
+                self.port,
+                connection.read_depth(READS).read_resources(READS),
+            )?;
+        Ok(PreparedRail::new(permit, probe, pair, local))
+    }
+
+    /// Returns the memory by which the RDMA port's rails are tested.
+    fn probe_memory(&self, domain: &ProtectionDomain) -> Result<Arc<ProbeMemory>, VerbsError> {
+        let mut probe = lock(&self.probe);
+        if let Some(probe) = &*probe {
+            return Ok(probe.clone());
+        }
+        Ok(probe
+            .insert(Arc::new(ProbeMemory::register(domain)?))
+            .clone())
     }
 
     /// Returns the device's name.

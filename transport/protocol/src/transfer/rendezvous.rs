@@ -43,6 +43,10 @@ pub const WRITE_BYTES: usize = 256 << 10;
 /// these.
 pub const WRITES_UNDER_WAY: u32 = 3;
 
+/// Most rails of a session: further ways beside its wire, over which pieces of offered messages are
+/// read.
+pub const MOST_RAILS: usize = 3;
+
 /// A chunk to send: `bytes` from `offset` of large message `sequence`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {

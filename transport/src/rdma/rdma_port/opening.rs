@@ -176,6 +176,7 @@ impl PortOpening {
             has_immediate: self.has_immediate,
             reads_large: self.reads_large,
             windows: self.windows,
+            probe: Mutex::new(None),
             draining_pairs: AtomicU32::new(0),
             has_undrained: AtomicBool::new(false),
             pending_pairs: Arc::default(),
