@@ -126,6 +126,15 @@ pub(crate) fn seeds() -> Vec<Seed> {
             },
         ),
         (
+            "offer_rail",
+            Control::OfferRail {
+                channel: 1,
+                sequence: 2,
+                rail: 1,
+                key: 3,
+            },
+        ),
+        (
             "taken",
             Control::Taken {
                 channel: 1,

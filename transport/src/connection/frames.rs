@@ -14,7 +14,7 @@ use super::{
     senders::{Rings, locate},
 };
 #[cfg(any(test, feature = "verbs"))]
-use crate::rdma::RegisteredMessage;
+use crate::rdma::{RdmaPort, RegisteredMessage};
 use crate::{
     session::SessionCounters,
     wire::{
@@ -134,6 +134,17 @@ impl Frames for CoreInTurn<'_, '_> {
     fn target(&self, end: u32, sequence: u64) -> Option<&Arc<RegisteredMessage>> {
         let receiver = self.core.ends.receivers.ends.get(end)?;
         receiver.target_of(sequence)
+    }
+
+    #[cfg(any(test, feature = "verbs"))]
+    fn target_at(
+        &self,
+        end: u32,
+        sequence: u64,
+        rdma_port: &RdmaPort,
+    ) -> Option<Arc<RegisteredMessage>> {
+        let receiver = self.core.ends.receivers.ends.get(end)?;
+        receiver.target_at(sequence, rdma_port)
     }
 
     fn block(&self, index: u16) -> Option<&Arc<GrantedBlock>> {

@@ -5,6 +5,8 @@ use std::{mem, ptr::NonNull, sync::Arc};
 use ibex_ring::{memory::LargeLease, parking::Wakers};
 
 use super::receivers::ReceiveLink;
+#[cfg(any(test, feature = "verbs"))]
+use crate::rdma::RdmaPort;
 use crate::{
     endpoint::receive_end::{LargeArrival, ReceiveEnd},
     rdma::RegisteredMessage,
@@ -117,6 +119,18 @@ impl ReceiveLink {
     pub(super) fn target_of(&self, sequence: u64) -> Option<&Arc<RegisteredMessage>> {
         let mut large = self.large.iter();
         large.find(|one| one.sequence == sequence)?.target.as_ref()
+    }
+
+    /// Returns that memory as it is registered with the port of a rail.
+    #[cfg(any(test, feature = "verbs"))]
+    pub(super) fn target_at(
+        &self,
+        sequence: u64,
+        rdma_port: &RdmaPort,
+    ) -> Option<Arc<RegisteredMessage>> {
+        let mut large = self.large.iter();
+        let large = large.find(|one| one.sequence == sequence && one.target.is_some())?;
+        rdma_port.message_target(large.memory.as_ref()?, large.length as usize)
     }
 
     /// Returns whether more data of a granted message is to arrive.

@@ -3,6 +3,7 @@
 
 use std::{mem, sync::Arc};
 
+use ibex_protocol::id_map::IdMap;
 use ibex_verbs::{AsyncEvent, PortEvent};
 use rustix::event::epoll;
 
@@ -14,7 +15,7 @@ use crate::{
     connection::Context,
     rdma::{PortNews, SharedReceives},
     session::EndCause,
-    wire::WireNews,
+    wire::{RailNews, WireNews},
 };
 
 impl PortPoller {
@@ -85,7 +86,8 @@ impl PortPoller {
                 let session = self.sessions.get(number).copied();
                 let link = session.and_then(|session| connections.all.get_mut(session));
                 let (Some(session), Some(link)) = (session, link) else {
-                    return false;
+                    let news = RailNews::Said(event);
+                    return self.tell_rail(number, news, connections, context).is_some();
                 };
                 let heard = link.hear(WireNews::Said(event), &mut connections.tools, context);
                 let is_used = heard.unwrap_or(false);
@@ -171,6 +173,12 @@ impl PortPoller {
                 connections.heat(session);
             }
         }
+        for (number, &session) in self.rails.iter() {
+            if let Some(link) = connections.all.get_mut(session) {
+                link.wire.fail_rail(&self.rdma_port, number, why);
+                connections.heat(session);
+            }
+        }
     }
 
     fn lose_by(
@@ -204,5 +212,11 @@ impl PortPoller {
                 connections.heat(session);
             }
         }
+        let why = cause.to_string();
+        let rails: Vec<u32> = self.rails.iter().map(|(number, _)| number).collect();
+        for number in rails {
+            self.tell_rail(number, RailNews::Lost(&why), connections, context);
+        }
+        self.rails = IdMap::new();
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     connection::Context,
     rdma::{PortQueues, RdmaPort, SharedReceives},
     session::EndCause,
-    wire::{Stray, WireNews},
+    wire::{RailNews, Stray, WireNews},
 };
 
 /// An RDMA port and the sessions that use it.
@@ -25,6 +25,8 @@ pub(super) struct PortPoller {
     pub(super) queues: PortQueues,
     /// Sessions by the numbers of their queue pairs.
     pub(super) sessions: IdMap<u64>,
+    /// Sessions by the numbers of their rails' queue pairs.
+    pub(super) rails: IdMap<u64>,
     /// Completions for queue pairs that have no session yet, by their tickets. Each ticket has no
     /// more than [may wait](Self::may_wait).
     early: Vec<(u64, WorkCompletion)>,
@@ -52,6 +54,7 @@ impl PortPoller {
             rdma_port,
             queues,
             sessions: IdMap::new(),
+            rails: IdMap::new(),
             early: Vec::new(),
             found: [WorkCompletion::EMPTY; COMPLETIONS_PER_POLL],
             count: 0,
@@ -102,10 +105,19 @@ impl PortPoller {
         self.count > 0 || self.failed.is_some() || is_awaited
     }
 
-    /// Takes a completion of a queue pair without a session. If the queue pair will have a session,
+    /// Takes a completion of a rail, or of a queue pair without a session. If the queue pair will have a session,
     /// the completion waits for it. If it had one, the buffer may be used again.
     #[inline(never)]
-    fn take_sessionless(&mut self, completion: &WorkCompletion) {
+    fn take_sessionless(
+        &mut self,
+        completion: &WorkCompletion,
+        connections: &mut Connections,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let news = RailNews::Completed(completion);
+        if let Some(follows) = self.tell_rail(completion.queue_pair(), news, connections, context) {
+            return follows;
+        }
         match self
             .rdma_port
             .pending_pairs()
@@ -116,6 +128,36 @@ impl PortPoller {
             }
             _ => self.take_stray(completion),
         }
+        false
+    }
+
+    /// Hands news to the rail with queue pair `number`; `None` if that is no rail. Returns whether its
+    /// session may have something to do because of them.
+    pub(super) fn tell_rail(
+        &mut self,
+        number: u32,
+        news: RailNews<'_>,
+        connections: &mut Connections,
+        context: &mut Context<'_>,
+    ) -> Option<bool> {
+        let session = *self.rails.get(number)?;
+        let Connections {
+            all,
+            tools,
+            hot,
+            watch,
+            credit,
+            ..
+        } = connections;
+        let link = all.get_mut(session)?;
+        let news = WireNews::OfRail(&self.rdma_port, number, news);
+        let follows = link.hear(news, tools, context).unwrap_or(false);
+        heat_link(link, hot);
+        if follows {
+            watch.take_in(link);
+            credit.take_report(link);
+        }
+        Some(follows)
     }
 
     /// Takes a completion of a queue pair that is gone, so that its buffer may be used again.
@@ -241,8 +283,7 @@ impl PortPoller {
         let link = session.and_then(|session| connections.all.get_mut(session));
         let Some(link) = link else {
             let completion = *completion;
-            self.take_sessionless(&completion);
-            return false;
+            return self.take_sessionless(&completion, connections, context);
         };
         let shared = self.queues.shared.as_mut();
         let news = WireNews::Completed(completion, shared);
@@ -268,7 +309,9 @@ impl PortPoller {
         context: &mut Context<'_>,
     ) {
         for index in 0..count {
-            if let Some(&session) = self.sessions.get(self.found[index].queue_pair())
+            let number = self.found[index].queue_pair();
+            let session = self.sessions.get(number).or_else(|| self.rails.get(number));
+            if let Some(&session) = session
                 && let Some(link) = connections.all.get_mut(session)
                 && link.has_output()
             {

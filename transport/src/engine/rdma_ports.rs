@@ -96,16 +96,31 @@ impl RdmaPorts {
         let Some((rdma_port, number)) = connection.and_then(|link| link.wire.pair_at()) else {
             return Ok(());
         };
-        match self.poller_of(rdma_port) {
-            Some(poller) => poller.join(session, (number, ticket), connections, context),
-            None => Ok(()),
+        let rails = connections
+            .all
+            .get(session)
+            .map(|link| link.wire.rails_at());
+        match self.poller_of(&rdma_port.clone()) {
+            Some(poller) => poller.join(session, (number, ticket), connections, context)?,
+            None => return Ok(()),
         }
+        for (rdma_port, number) in rails.into_iter().flatten() {
+            // A rail of which no engine takes the port is never tested, and so not used.
+            if let Err(error) = self.attach(&rdma_port, connections) {
+                let device = rdma_port.device();
+                tracing::debug!(device, %error, "a rail's port is not polled");
+            } else if let Some(poller) = self.poller_of(&rdma_port) {
+                poller.rails.insert(number, session);
+            }
+        }
+        Ok(())
     }
 
     /// Removes a session that is over, and whose queue pair is gone, from its RDMA port.
     pub(super) fn leave(&mut self, session: u64, connections: &mut Connections) {
         for poller in &mut self.pollers {
             poller.sessions.retain(|lives| *lives != session);
+            poller.rails.retain(|lives| *lives != session);
         }
         connections.credit.leave_ports(session);
         self.close_lost(connections);
@@ -113,8 +128,9 @@ impl RdmaPorts {
 
     /// Closes lost RDMA ports that have no session any more, even if handles of them remain.
     fn close_lost(&mut self, connections: &mut Connections) {
-        let is_over =
-            |poller: &PortPoller| poller.rdma_port.is_lost() && poller.sessions.is_empty();
+        let is_over = |poller: &PortPoller| {
+            poller.rdma_port.is_lost() && poller.sessions.is_empty() && poller.rails.is_empty()
+        };
         if !self.pollers.iter().any(is_over) {
             return;
         }

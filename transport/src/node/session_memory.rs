@@ -35,8 +35,26 @@ impl SessionShared {
         if let Some(rdma_port) = self.frame_path.rdma_port() {
             let registered = rdma_port.register_message(&mut lease, bytes);
             self.unless_lost(&rdma_port, registered)?;
+            self.register_with_rails(&mut lease, bytes);
         }
         Ok(lease)
+    }
+
+    /// Registers memory of a large message with the ports of the session's rails too. A rail that
+    /// refuses is not asked again: its messages go without it.
+    fn register_with_rails(&self, lease: &mut LargeLease, bytes: usize) {
+        for rail in self.frame_path.rails(bytes) {
+            let registered = rail.register_message(lease, bytes);
+            self.unless_refused(&rail, registered);
+        }
+    }
+
+    fn unless_refused(&self, rail: &Arc<RdmaPort>, registered: Result<(), MemoryError>) {
+        if let Err(error) = registered {
+            let (peer, device) = (self.peer_in_log(), rail.device());
+            tracing::info!(%peer, device, %error, "messages are not read over a rail");
+            self.frame_path.forget_rail(rail);
+        }
     }
 
     /// Returns a message in the program's own memory, if the session can send it from there: over a
@@ -56,6 +74,9 @@ impl SessionShared {
             );
             None
         })?;
+        for rail in self.frame_path.rails(slice.len()) {
+            self.unless_refused(&rail, rail.register_mapped(mapped).map(drop));
+        }
         Some(MessageBytes::Slice(slice.clone(), Some(registered)))
     }
 
@@ -77,7 +98,8 @@ impl SessionShared {
     /// has room. The memory is charged, and registered if the peer may be granted it, or the message
     /// `is_offered` and is to be read. This costs no system call.
     pub(crate) fn kept_for_arrival(&self, bytes: usize, is_offered: bool) -> Option<LargeLease> {
-        let rdma_port = self.frame_path.granting_port();
+        // What is offered is read, even if the peer is granted memory.
+        let rdma_port = self.frame_path.granting_port().filter(|_| !is_offered);
         let pool = match &rdma_port {
             Some(_) => &self.node.granted_pool,
             None => self.large_pool(),
@@ -87,6 +109,9 @@ impl SessionShared {
             rdma_port.granted_memory(&lease, bytes)?;
         } else if is_offered {
             self.message_target(&lease, bytes)?;
+            for rail in self.frame_path.rails(bytes) {
+                rail.message_target(&lease, bytes)?;
+            }
         }
         lease.charge_to(self.node.memory.claim(bytes as u64)?);
         Some(lease)
@@ -101,7 +126,7 @@ impl SessionShared {
         bytes: usize,
         is_offered: bool,
     ) -> Result<LargeLease, MemoryError> {
-        let granting = self.frame_path.granting_port();
+        let granting = self.frame_path.granting_port().filter(|_| !is_offered);
         let reading = self.frame_path.live_port().filter(|_| is_offered);
         if let Some(rdma_port) = granting.as_ref().or(reading.as_ref())
             && let Some(claim) = self.node.memory.half().claim(bytes as u64)
@@ -113,6 +138,9 @@ impl SessionShared {
             let mut lease = pool.take(bytes)?;
             match register(rdma_port, &mut lease, bytes) {
                 Ok(()) => {
+                    if is_offered {
+                        self.register_with_rails(&mut lease, bytes);
+                    }
                     lease.charge_to(claim);
                     return Ok(lease);
                 }

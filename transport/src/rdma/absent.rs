@@ -70,6 +70,7 @@ never_called! { PreparedPair:
     fn grants_memory(&self) -> bool;
     fn ticket(&self) -> u64;
     fn dialed(&self) -> bool;
+    fn rail_ports(&self) -> Vec<Arc<RdmaPort>>;
 }
 
 never_called! { LandingPlace:

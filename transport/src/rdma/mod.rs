@@ -37,7 +37,9 @@ pub use port_settings::PortSettings;
 pub use prepared_pair::PreparedPair;
 pub(crate) use prepared_rail::ProbeMemory;
 pub use prepared_rail::{MOST_RAILS, PreparedRail, RailEndpoint};
-pub(crate) use rdma_port::{DrainGuard, PortNews, READS, SEND_BATCH, SEND_ENTRIES, SessionPermit};
+pub(crate) use rdma_port::{
+    DrainGuard, PortNews, RAIL_REQUESTS, SEND_BATCH, SEND_ENTRIES, SessionPermit,
+};
 pub use rdma_port::{PortOpening, RdmaPort};
 pub use registered_memory::{RegisteredMessage, RegisteredRing};
 pub(crate) use send_slots::SendSlots;

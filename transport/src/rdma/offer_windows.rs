@@ -28,6 +28,8 @@ struct OfferWindow {
     window: MemoryWindow,
     /// The sending end and the sequence of the message that it was bound for last.
     message: (u32, u64),
+    /// On a rail, the last request of the session's queue pair when the peer was to read no more.
+    revoked_at: Option<u64>,
 }
 
 impl OfferWindow {
@@ -49,6 +51,7 @@ impl OfferWindows {
         let unused = |window| OfferWindow {
             window,
             message: (0, 0),
+            revoked_at: None,
         };
         Self(made.map(unused).collect())
     }
@@ -77,7 +80,7 @@ impl OfferWindows {
         let place = bound
             .inspect_err(|error| tracing::debug!(%error, "a large message goes in chunks"))
             .ok()?;
-        one.message = message;
+        (one.message, one.revoked_at) = (message, None);
         let memory = RemoteMemory::new(place.address, place.rkey, bytes);
         Some(memory.expect("a message has bytes, and memory an address"))
     }
@@ -97,20 +100,57 @@ impl OfferWindows {
         pair.invalidate_window(&mut one.window, id).map(|()| true)
     }
 
+    /// Takes from the peer the right to read a message over a rail, whose queue pair is `live` or has
+    /// failed. `at` is the last request of the session's queue pair. There is room in the rail's send
+    /// queue. Returns whether a request was posted.
+    pub(crate) fn revoke_at(
+        &mut self,
+        live: Option<(&mut QueuePair, WorkId)>,
+        message: (u32, u64),
+        at: u64,
+    ) -> Result<bool, WindowError> {
+        let is_its = |one: &&mut OfferWindow| {
+            one.message == message && one.lets_in() && one.revoked_at.is_none()
+        };
+        let Some(one) = self.0.iter_mut().find(is_its) else {
+            return Ok(false);
+        };
+        one.revoked_at = Some(at);
+        match live {
+            Some((pair, id)) => pair.invalidate_window(&mut one.window, id).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Returns the earliest moment at which the peer was to read a message no more, of those messages
+    /// that it might still read.
+    pub(crate) fn earliest_revoked(&self) -> Option<u64> {
+        let open = self
+            .0
+            .iter()
+            .filter(|one| one.window.state() != WindowState::Free);
+        open.filter_map(|one| one.revoked_at).min()
+    }
+
     /// Returns a message that the peer may read and that `is_out` no more.
     pub(crate) fn stale(&self, is_out: impl Fn(u32, u64) -> bool) -> Option<(u32, u64)> {
-        let open = self.0.iter().filter(|one| one.lets_in());
+        let is_open = |one: &&OfferWindow| one.lets_in() && one.revoked_at.is_none();
+        let open = self.0.iter().filter(is_open);
         let mut messages = open.map(|one| one.message);
         messages.find(|&(end, sequence)| !is_out(end, sequence))
     }
 
-    /// Notes the completion of a request that binds or invalidates a window, if it is one.
-    pub(crate) fn note(&mut self, completion: &WorkCompletion) {
+    /// Notes the completion of a request that binds or invalidates a window, if it is one. Returns the
+    /// message that the peer may read from now on, if there is one, and its key.
+    pub(crate) fn note(&mut self, completion: &WorkCompletion) -> Option<((u32, u64), u32)> {
         // A failure ends the queue pair, and all windows with it.
-        let _ = self
-            .0
-            .iter_mut()
-            .any(|one| one.window.take(completion) != Ok(false));
+        let mut windows = self.0.iter_mut();
+        let one = windows.find_map(|one| match one.window.take(completion) {
+            Ok(false) => None,
+            Ok(true) | Err(_) => Some(one),
+        })?;
+        let is_offered = one.window.state() == WindowState::Bound && one.revoked_at.is_none();
+        is_offered.then(|| (one.message, one.window.key().to_raw()))
     }
 
     /// Destroys all windows.

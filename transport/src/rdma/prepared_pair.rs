@@ -253,6 +253,24 @@ impl PreparedPair {
         self.own_reads().with_peer(theirs)
     }
 
+    /// Returns how many pieces of the peer's messages may be read and not handed on. Over rails pieces
+    /// overtake each other, and each lane has its own limit.
+    pub(crate) fn most_reads(&self) -> u32 {
+        let depth = u32::from(self.reads().depth);
+        let rails = self.rails.iter().flatten().map(PreparedRail::read_depth);
+        match rails.sum() {
+            0 => depth,
+            rails if depth > 0 => 2 * (depth + rails),
+            _ => 0,
+        }
+    }
+
+    /// Returns the device ports of the rails.
+    pub(crate) fn rail_ports(&self) -> Vec<Arc<RdmaPort>> {
+        let rails = self.rails.iter().flatten();
+        rails.map(|rail| rail.rdma_port().clone()).collect()
+    }
+
     /// Returns the number of buffers that the peer lets this end fill; `None` before the queue pair
     /// is connected.
     pub(crate) fn peer_credit(&self) -> Option<u32> {

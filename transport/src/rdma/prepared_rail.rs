@@ -123,6 +123,13 @@ impl PreparedRail {
         &self.permit.rdma_port
     }
 
+    /// Returns the number of reads that this end makes at a time.
+    pub(crate) fn read_depth(&self) -> u32 {
+        let theirs = self.theirs.map(|theirs| theirs.reads);
+        let limits = theirs.map(|theirs| self.pair.read_limits().with_peer(theirs));
+        limits.map_or(0, |limits| limits.depth.into())
+    }
+
     /// Returns the eight bytes of the peer's that this end may read, once the rail is connected.
     pub(crate) fn their_probe(&self) -> Option<RemoteAddress> {
         self.theirs.map(|theirs| theirs.probe)

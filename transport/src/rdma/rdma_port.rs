@@ -97,6 +97,8 @@ pub struct RdmaPort {
 struct Opened {
     // Fields in drop order.
     builder: QueuePairBuilder,
+    /// For rails, which post no receives.
+    rail_builder: QueuePairBuilder,
     domain: ProtectionDomain,
     device: Device,
 }
@@ -107,6 +109,9 @@ pub(crate) const SEND_ENTRIES: u32 = 3;
 /// Most reads of a session that are under way at a time, and most of the peer's: one that moves, and
 /// those behind it, so that the wire never waits for this end.
 pub(crate) const READS: u8 = 3;
+/// Most requests of a rail that are under way: its test, its reads, and requests to bind and to
+/// invalidate each of its windows.
+pub(crate) const RAIL_REQUESTS: u32 = 16;
 /// Most sends that are posted with one doorbell.
 pub(crate) const SEND_BATCH: usize = 32;
 
@@ -138,11 +143,12 @@ impl RdmaPort {
         let opened = opened.unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Opened {
             builder,
+            rail_builder,
             domain,
             device,
         }) = opened
         {
-            drop((builder, queues));
+            drop((builder, rail_builder, queues));
             domain.end_registrations();
             drop((domain, device));
         }
@@ -251,6 +257,7 @@ impl RdmaPort {
             builder,
             domain,
             device,
+            ..
         } = self.opened()?;
         let local = local_port(&device, self.port, &self.gid, self.partition_key)?;
         let mut access = RegionAccess::SEND;
@@ -281,20 +288,24 @@ impl RdmaPort {
     /// As those of [`prepare`](Self::prepare), and if the device cannot read large messages through
     /// windows.
     pub fn prepare_rail(self: &Arc<Self>, dialed: bool) -> Result<PreparedRail, VerbsError> {
-        if !self.reads_large || self.windows == 0 {
+        let has_requests = self.settings.send_requests >= RAIL_REQUESTS;
+        if !self.reads_large || self.windows == 0 || !has_requests {
             let device = self.device().to_owned();
             return Err(PortError::NoReads { device }.into());
         }
-        let permit = SessionPermit::take(self, dialed)?;
+        let mut permit = SessionPermit::take(self, dialed)?;
+        // No receive of the port's can be lost with it.
+        permit.was_drained();
         let Opened {
-            builder,
+            rail_builder,
             domain,
             device,
+            ..
         } = self.opened()?;
         let local = local_port(&device, self.port, &self.gid, self.partition_key)?;
         let probe = self.probe_memory(&domain)?;
         let connection = self.settings.connection;
-        let pair = builder
+        let pair = rail_builder
             .remote_access(RegionAccess::SEND.and(RegionAccess::REMOTE_READ))
             .pkey_index(local.partition.index)
             .build(

@@ -51,7 +51,7 @@ counters! {
     frames_sent frames_received bytes_sent bytes_received bytes_sealed control_bytes_sent
     control_bytes_received bytes_copied writes reads empty_reads credit_stalls queue_stalls
     inline_sends rdma_writes rdma_bytes landings_sent landed rendezvous_sent rendezvous_received
-    work_requests signaled doorbells completions checksum_errors checksum_errors_at_peer suspensions
+    rail_reads work_requests signaled doorbells completions checksum_errors checksum_errors_at_peer suspensions
     resumes replayed
 }
 

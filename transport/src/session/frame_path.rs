@@ -16,7 +16,10 @@ use std::{
 };
 
 use ibex_base::sync::{AtomicBool, AtomicUsize, Mutex, lock};
-use ibex_protocol::{framing::Carriage, transfer::eager_write::lands};
+use ibex_protocol::{
+    framing::Carriage,
+    transfer::{eager_write::lands, rendezvous::WRITE_BYTES},
+};
 
 use crate::{
     rdma::{PreparedPair, RdmaPort},
@@ -39,6 +42,8 @@ struct Carried {
     fabric: Fabric,
     /// The RDMA port of the current or last queue pair.
     rdma_port: Option<Arc<RdmaPort>>,
+    /// The RDMA ports of the queue pair's rails, with which long messages are registered too.
+    rails: Vec<Arc<RdmaPort>>,
     /// The peer may be granted memory that is registered with that RDMA port.
     grants_memory: bool,
 }
@@ -53,6 +58,7 @@ impl FramePath {
             carried: Mutex::new(Carried {
                 fabric,
                 rdma_port: pair.map(|pair| pair.rdma_port().clone()),
+                rails: pair.map_or_else(Vec::new, PreparedPair::rail_ports),
                 grants_memory: pair.is_some_and(PreparedPair::grants_memory),
             }),
         }
@@ -84,6 +90,7 @@ impl FramePath {
         *self.carried() = Carried {
             fabric: Fabric::Verbs,
             rdma_port: Some(pair.rdma_port().clone()),
+            rails: pair.rail_ports(),
             grants_memory: pair.grants_memory(),
         };
         self.is_over_pair.store(true, Ordering::Relaxed);
@@ -129,6 +136,21 @@ impl FramePath {
         self.rdma_port().filter(|_| self.is_over_pair())
     }
 
+    /// Returns the RDMA ports of the queue pair's rails for messages of `bytes`, which are none if such
+    /// messages are one piece.
+    pub(crate) fn rails(&self, bytes: usize) -> Vec<Arc<RdmaPort>> {
+        match bytes > WRITE_BYTES && self.is_over_pair() {
+            true => self.carried().rails.clone(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Registers nothing with the port of a rail any more, because it refuses.
+    pub(crate) fn forget_rail(&self, refuses: &Arc<RdmaPort>) {
+        let is_other = |rail: &Arc<RdmaPort>| !Arc::ptr_eq(rail, refuses);
+        self.carried().rails.retain(is_other);
+    }
+
     /// Returns the RDMA port of the current or last queue pair.
     pub(crate) fn last_port(&self) -> Option<Arc<RdmaPort>> {
         self.carried().rdma_port.clone()
@@ -137,12 +159,8 @@ impl FramePath {
     /// Leaks the contents, for a fork of the process.
     pub(crate) fn forget(&mut self) {
         let carried = self.carried.get_mut();
-        mem::forget(
-            carried
-                .unwrap_or_else(PoisonError::into_inner)
-                .rdma_port
-                .take(),
-        );
+        let carried = carried.unwrap_or_else(PoisonError::into_inner);
+        mem::forget((carried.rdma_port.take(), mem::take(&mut carried.rails)));
     }
 
     /// Returns the RDMA port of the queue pair, if the peer is granted memory of this node.

@@ -63,6 +63,9 @@ pub struct SessionStats {
     /// Large messages that the peer wrote into memory of this node, or that this node read from the
     /// peer's memory. The program reads them in place (verbs).
     pub rendezvous_received: u64,
+    /// Pieces of the peer's large messages that this node read over other device ports than that of
+    /// the session's queue pair (verbs).
+    pub rail_reads: u64,
     /// Requests posted to the send queue (verbs).
     pub work_requests: u64,
     /// Requests that asked for a completion (verbs).
@@ -130,7 +133,7 @@ numbers! {
     frames_sent frames_received bytes_sent bytes_sealed bytes_received control_bytes_sent
     control_bytes_received bytes_copied writes reads empty_reads credit_stalls queue_stalls
     inline_sends eager_sends rdma_writes rdma_bytes landings_sent landed rendezvous_sent
-    rendezvous_received work_requests signaled doorbells completions bells checksum_errors
+    rendezvous_received rail_reads work_requests signaled doorbells completions bells checksum_errors
     checksum_errors_at_peer suspensions resumes replayed;
     polls empty_polls device_events ignored_events stray_completions
 }

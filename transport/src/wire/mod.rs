@@ -40,7 +40,7 @@ pub(crate) use arrival::{Arrived, FrameMemory, FrameRefusal};
 pub(crate) use epoll_token::EpollToken;
 pub(crate) use granted_block::GrantedBlock;
 #[cfg(any(test, feature = "verbs"))]
-pub(crate) use news::{NewsOutcome, Stray, WireNews};
+pub(crate) use news::{NewsOutcome, RailNews, Stray, WireNews};
 pub use parts::WireParts;
 pub(crate) use parts::WireStart;
 pub(crate) use reactor::{Reactor, Reports};
@@ -51,7 +51,7 @@ pub(crate) use tools::Tools;
 pub(crate) use turn_share::PASSED_PER_TURN;
 
 #[cfg(any(test, feature = "verbs"))]
-use crate::rdma::RegisteredMessage;
+use crate::rdma::{RdmaPort, RegisteredMessage};
 use crate::session::{EndCause, SessionCounters};
 
 /// Moves the frames of one session between its core and the peer.
@@ -268,6 +268,16 @@ pub(crate) trait Frames {
     /// Returns the registered memory that a large message is read into.
     #[cfg(any(test, feature = "verbs"))]
     fn target(&self, end: u32, sequence: u64) -> Option<&Arc<RegisteredMessage>>;
+
+    /// Returns the memory that a large message is read into, as it is registered with the port of a
+    /// rail.
+    #[cfg(any(test, feature = "verbs"))]
+    fn target_at(
+        &self,
+        end: u32,
+        sequence: u64,
+        rdma_port: &RdmaPort,
+    ) -> Option<Arc<RegisteredMessage>>;
 
     /// Returns the block of this index that the peer was granted ahead.
     fn block(&self, index: u16) -> Option<&Arc<GrantedBlock>>;

@@ -1,9 +1,14 @@
 //! News of a wire that does not come over its socket.
 
+use std::sync::Arc;
+
 use ibex_verbs::{AsyncEvent, WorkCompletion};
 
 use super::FrameRefusal;
-use crate::{rdma::SharedReceives, session::EndCause};
+use crate::{
+    rdma::{RdmaPort, SharedReceives},
+    session::EndCause,
+};
 
 /// News of the device that carries a wire's frames.
 #[derive(Debug)]
@@ -15,6 +20,19 @@ pub(crate) enum WireNews<'a> {
     Said(&'a AsyncEvent),
     /// The completion queue was found empty after everything in it was taken.
     Empty,
+    /// News of the rail whose queue pair has this number on this port.
+    OfRail(&'a Arc<RdmaPort>, u32, RailNews<'a>),
+}
+
+/// News of a rail.
+#[derive(Debug)]
+pub(crate) enum RailNews<'a> {
+    /// A request has completed.
+    Completed(&'a WorkCompletion),
+    /// The device reported an event about the queue pair.
+    Said(&'a AsyncEvent),
+    /// The device has failed, and no request will complete any more.
+    Lost(&'a str),
 }
 
 impl WireNews<'_> {

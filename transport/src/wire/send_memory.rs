@@ -170,6 +170,24 @@ impl MessageMemory {
         Some((self.registered.as_deref()?, start..start + self.length))
     }
 
+    /// Returns the registration of the message with the port of a rail, and where the message lies in
+    /// it.
+    #[cfg(any(test, feature = "verbs"))]
+    pub(super) fn registered_at(
+        &self,
+        rdma_port: &RdmaPort,
+    ) -> Option<(Arc<RegisteredMessage>, Range<usize>)> {
+        let registered = match &self.bytes {
+            MessageBytes::Lease(lease) => rdma_port.message_target(lease, self.length)?,
+            MessageBytes::Slice(slice, _) => {
+                let (mapped, _) = mapped_bytes(slice)?;
+                rdma_port.mapped_to_send(mapped, None)?
+            }
+        };
+        let start = self.bytes.offset();
+        Some((registered, start..start + self.length))
+    }
+
     /// Returns a chunk of the message as a piece for a device; `None` if it is not registered.
     #[inline]
     #[cfg(any(test, feature = "verbs"))]

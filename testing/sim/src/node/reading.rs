@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ibex_protocol::{
     session::Arrival,
-    transfer::rendezvous::{LargeRead, OfferStep, RemoteMemory},
+    transfer::rendezvous::{Lane, LargeRead, OfferStep, RemoteMemory},
 };
 
 use super::{
@@ -55,8 +55,13 @@ impl Node {
             self.put([ANSWER, address, sequence, offset], part);
             return Ok(true);
         }
-        if let Some(read) = self.session.poll_read() {
+        if let Some(read) = self.session.poll_read(&[Lane::Rail(0), Lane::Wire]) {
             let (address, chunk) = (read.memory.address(), read.chunk);
+            let is_right = match read.lane {
+                Lane::Wire => read.key == 0,
+                Lane::Rail(rail) => (rail, read.key) == (0, address as u32),
+            };
+            ensure!(is_right, "{read:?} has the key of another lane");
             self.put([READ, address, chunk.bytes as u64, chunk.offset], &[]);
             self.reading.under_way.push_back(read);
             return Ok(true);
@@ -77,6 +82,11 @@ impl Node {
                     self.reading.offers.insert(address, (end, sequence));
                 }
                 self.session.offer(end, sequence, memory);
+                // Some offers hold for a rail too; its reads go with the others.
+                if memory.is_some() && sequence % 3 == 0 {
+                    let key = address as u32;
+                    self.session.offer_rail(end, sequence, 0, key);
+                }
             }
             OfferStep::Revoke { end, sequence, .. } => {
                 let offers = &mut self.reading.offers;

@@ -92,6 +92,18 @@ pub enum Control {
         /// The memory; `None` if the message waits for a grant, as others do.
         memory: Option<RemoteMemory>,
     },
+    /// The offered memory of a message may be read over a rail too.
+    OfferRail {
+        /// The sending end.
+        channel: u32,
+        /// The message's sequence.
+        sequence: u64,
+        /// The number of the rail, less than
+        /// [`MOST_RAILS`](crate::transfer::rendezvous::MOST_RAILS).
+        rail: u8,
+        /// The key to the memory on that rail.
+        key: u32,
+    },
     /// The receiver has read an offered message.
     Taken {
         /// The sending end.
@@ -218,6 +230,7 @@ const ENDED: u8 = 18;
 const OFFER: u8 = 19;
 const NO_OFFER: u8 = 20;
 const TAKEN: u8 = 21;
+const OFFER_RAIL: u8 = 22;
 
 impl Control {
     /// Appends the message to `out`.
@@ -281,6 +294,18 @@ impl Control {
                 if let Some(memory) = memory {
                     writer.memory(memory);
                 }
+            }
+            Control::OfferRail {
+                channel,
+                sequence,
+                rail,
+                key,
+            } => {
+                let mut writer = writer.begin(OFFER_RAIL);
+                writer.u32(*channel);
+                writer.u64s([*sequence]);
+                writer.byte(*rail);
+                writer.u32(*key);
             }
             Control::Taken { channel, sequence } => {
                 let mut writer = writer.begin(TAKEN);
@@ -386,6 +411,12 @@ impl Control {
                 channel: reader.end()?,
                 sequence: reader.u64()?,
                 memory: None,
+            },
+            OFFER_RAIL => Control::OfferRail {
+                channel: reader.end()?,
+                sequence: reader.u64()?,
+                rail: reader.rail()?,
+                key: reader.u32()?,
             },
             TAKEN => Control::Taken {
                 channel: reader.end()?,

@@ -7,7 +7,7 @@ use super::Landings;
 use super::{Arrival, EndChannel, LocalEnd, PeerMisbehaved, Session, SessionEvent};
 use crate::{
     format::control::{CloseReason, Control, Role},
-    transfer::rendezvous::{Chunk, LargeRead, RemoteMemory, Way},
+    transfer::rendezvous::{Chunk, Lane, LargeRead, RemoteMemory, Way},
 };
 
 impl Session {
@@ -100,6 +100,36 @@ impl Session {
         }
     }
 
+    /// Says that the peer may read large message `sequence` of sending end `end` over a rail too, with
+    /// this key, as long as its offer holds. Returns false if it is offered no more.
+    pub fn offer_rail(&mut self, end: u32, sequence: u64, rail: u8, key: u32) -> bool {
+        let channel = self.ends.sender_mut(end);
+        let is_offered = channel.is_some_and(|channel| channel.large.is_offered(sequence));
+        if is_offered {
+            self.outgoing.say(Control::OfferRail {
+                channel: end,
+                sequence,
+                rail,
+                key,
+            });
+        }
+        is_offered
+    }
+
+    /// Takes in that an offer holds for a rail too. A message may have been read before that came.
+    pub(super) fn handle_offered_rail(
+        &mut self,
+        channel: u32,
+        sequence: u64,
+        rail: u8,
+        key: u32,
+    ) -> Result<(), PeerMisbehaved> {
+        if let Some((_, receiver)) = self.ends.addressee(channel)? {
+            receiver.large.offer_rail(sequence, rail, key);
+        }
+        Ok(())
+    }
+
     /// Takes in the peer's offer of a large message, or that there is none.
     pub(super) fn handle_offer(
         &mut self,
@@ -137,17 +167,18 @@ impl Session {
         Ok(())
     }
 
-    /// The next piece of the peer's messages to read, if another one may be under way. Tell the
+    /// The next piece of the peer's messages to read, if another one may be under way and one of these
+    /// lanes leads to it; the first that does is taken. Tell the
     /// session [when it is here](Self::handle_read), in the order in which pieces were polled. Drain
     /// it whenever frames are asked for.
     ///
     /// While the goodbye waits for nothing but reads, no other begins, as a peer that goes on sending
     /// would hold it back. Behind the goodbye they go on: the peer's own waits for its messages to be
     /// read.
-    pub fn poll_read(&mut self) -> Option<LargeRead> {
+    pub fn poll_read(&mut self, lanes: &[Lane]) -> Option<LargeRead> {
         match self.outgoing.goodbye_is_due() && self.ends.all_is_sent() {
             true => None,
-            false => self.ends.next_read(),
+            false => self.ends.next_read(lanes),
         }
     }
 

@@ -292,6 +292,12 @@ impl Session {
                 sequence,
                 memory,
             } => self.handle_offer(channel, sequence, memory),
+            Control::OfferRail {
+                channel,
+                sequence,
+                rail,
+                key,
+            } => self.handle_offered_rail(channel, sequence, rail, key),
             Control::Taken { channel, sequence } => self.ends.handle_taken(channel, sequence),
             Control::GrantLanding {
                 channel,

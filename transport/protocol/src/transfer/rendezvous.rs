@@ -16,7 +16,8 @@
 //! To a receiver that does not trust it, the sender offers its own memory, right behind the
 //! announcement: the receiver's device reads the message there, in pieces, and a control message
 //! behind the last says that it is taken. A receiver that cannot read grants chunks, which declines
-//! the offer. While wires carry offers, each message that is [long enough](is_offered) gets an
+//! the offer. An offer holds for the session's wire; behind it, messages may say that it holds for
+//! rails too. While wires carry offers, each message that is [long enough](is_offered) gets an
 //! offer, or word that there is none, and its receiver grants nothing before that.
 #![forbid(unsafe_code)]
 
@@ -27,8 +28,9 @@ mod tests;
 use std::collections::VecDeque;
 
 use crate::format::control::Control;
+pub(crate) use offers::NextRead;
 use offers::OfferState;
-pub use offers::{LargeRead, OfferStep, is_offered};
+pub use offers::{Lane, LargeRead, OfferStep, is_offered};
 
 /// The number of large messages of one channel that may be announced, or about to be, and not yet
 /// sent whole.
@@ -159,6 +161,8 @@ struct Transfer {
     allowed: u64,
     done: u64,
     offer: OfferState,
+    /// The keys to the offered memory on rails, by rail. Receiving side.
+    rails: [Option<u32>; MOST_RAILS],
     /// The offset up to which reads are posted. Receiving side.
     asked: u64,
     /// The host has heard of the message. Receiving side.
@@ -205,6 +209,7 @@ impl Transfers {
             allowed: 0,
             done: 0,
             offer: OfferState::at_first(carries_offers, length),
+            rails: [None; MOST_RAILS],
             asked: 0,
             is_told: false,
         });
@@ -342,6 +347,7 @@ impl Transfers {
         for transfer in &mut self.under_way {
             (transfer.done, transfer.asked) = (0, 0);
             transfer.offer = OfferState::at_first(carries_offers, transfer.length);
+            transfer.rails = [None; MOST_RAILS];
             if !writes && transfer.granted.is_some() {
                 transfer.granted = Some(Way::Chunks);
             }

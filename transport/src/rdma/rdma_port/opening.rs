@@ -20,7 +20,7 @@ use ibex_verbs::{
     reads_by_window,
 };
 
-use super::{Opened, RdmaPort, SEND_BATCH, Standing, new_number, port_of, refused};
+use super::{Opened, RAIL_REQUESTS, RdmaPort, SEND_BATCH, Standing, new_number, port_of, refused};
 use crate::rdma::{
     arrival_buffers::ArrivalBuffers,
     port_counters::RdmaPortCounters,
@@ -142,6 +142,9 @@ impl PortOpening {
             .inline_bytes(settings.inline_bytes)
             .receives(settings.own_buffers(), 1)
             .batch(SEND_BATCH);
+        let rail_builder = QueuePairBuilder::new(&self.domain, wait.queue())
+            .send_requests(RAIL_REQUESTS)
+            .receives(1, 1);
         let mut shared = None;
         if settings.shared_receives {
             let receives = self.shared_receives()?;
@@ -189,6 +192,7 @@ impl PortOpening {
             max_queue_pairs: limits.max_queue_pairs,
             opened: Mutex::new(Some(Opened {
                 builder,
+                rail_builder,
                 domain: self.domain,
                 device: self.device,
             })),

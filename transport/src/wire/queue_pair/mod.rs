@@ -23,12 +23,14 @@
 //! 6. A message that the peer reads is the peer's to read from when its window is bound until the
 //!    request that invalidates the window is done, or the queue pair is destroyed. Its memory is kept
 //!    as long. Memory that this
-//!    end reads into is the device's until the read is done, or the queue pair is destroyed.
+//!    end reads into is the device's until the read is done, or the queue pair is destroyed. The same
+//!    holds for each rail, and memory is free when it is free of all of them.
 //! 7. A queue pair is never just destroyed: it is moved to ERR, and the frames that arrived until
 //!    then are handed on before the link ends and before the queue pair is destroyed.
 
 mod beside;
 mod pulling;
+mod rails;
 mod receive;
 mod send;
 
@@ -95,12 +97,14 @@ impl QueuePairWire {
     pub(super) fn new(prepared: PreparedPair, layer: Layer, leftover: &[u8]) -> Self {
         let frame_bytes = prepared.carriage().frame_bytes();
         let max_entries = prepared.endpoint().max_send_entries.into();
+        let depth = prepared.reads().depth.into();
         let PreparedPair {
             pair,
             own,
             heads,
             permit,
             windows,
+            rails,
             ..
         } = prepared;
         Self {
@@ -117,7 +121,7 @@ impl QueuePairWire {
                 frame_bytes,
             ),
             state: PairState::Live(pair),
-            pulling: Pulling::new(windows),
+            pulling: Pulling::new(windows, rails, depth),
             own,
             permit,
             beside: Beside::new(layer, leftover),
@@ -138,7 +142,7 @@ impl QueuePairWire {
             writes: true,
             immediate: prepared.immediate(),
             offers: prepared.reads().resources > 0,
-            reads: prepared.reads().depth.into(),
+            reads: prepared.most_reads(),
         })
     }
 
@@ -166,6 +170,16 @@ impl QueuePairWire {
     /// stay until it is destroyed, which ends the peer's right to read whatever becomes of them.
     fn has_open_windows(&self) -> bool {
         matches!(self.state, PairState::Leaving(_)) && !self.pulling.windows.are_free()
+    }
+
+    /// Returns the last request whose bytes are not needed any more, by the wire or by a rail.
+    #[inline]
+    fn freed(&self) -> u64 {
+        let done = self.sending.slots.done();
+        match self.pulling.rails.earliest_revoked() {
+            Some(at) => done.min(at.saturating_sub(1)),
+            None => done,
+        }
     }
 
     /// Returns whether the queue pair lives and the device has not reported its death.
@@ -288,6 +302,29 @@ impl AnyWire {
         }
     }
 
+    /// Returns the device ports of the wire's rails, and the numbers of their queue pairs there.
+    pub(crate) fn rails_at(&self) -> Vec<(Arc<RdmaPort>, u32)> {
+        match self {
+            AnyWire::QueuePair(pair) => {
+                let rails = pair.pulling.rails.iter();
+                rails
+                    .map(|(_, rail)| (rail.rdma_port().clone(), rail.number()))
+                    .collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Uses the rail with this queue pair no more, because of its port.
+    pub(crate) fn fail_rail(&mut self, rdma_port: &Arc<RdmaPort>, number: u32, why: &str) {
+        if let AnyWire::QueuePair(pair) = self
+            && let Some(rail) = pair.pulling.rails.find(rdma_port, number)
+            && let Some(rail) = pair.pulling.rails.get_mut(rail)
+        {
+            rail.fail(why);
+        }
+    }
+
     /// Notes a fault of the queue pair's port, or that it has none any more.
     pub(crate) fn doubt_port(&mut self, doubt: Option<Arc<str>>) {
         if let AnyWire::QueuePair(pair) = self {
@@ -364,6 +401,12 @@ impl Wire for QueuePairWire {
             }
             WireNews::Said(event) => self.event(event),
             WireNews::Empty => self.completions_are_empty(),
+            WireNews::OfRail(rdma_port, number, news) => {
+                match self.pulling.rails.find(rdma_port, number) {
+                    Some(rail) => self.rail_said(rail, news, frames),
+                    None => NewsOutcome::Stray,
+                }
+            }
         }
     }
 
@@ -371,7 +414,16 @@ impl Wire for QueuePairWire {
         match self.state {
             // Flushed requests need no memory any more.
             PairState::Gone => None,
-            _ => self.sending.slots.in_flight(),
+            _ => {
+                let slots = &self.sending.slots;
+                let on_rails = || {
+                    self.pulling
+                        .rails
+                        .earliest_revoked()
+                        .map(|_| slots.posted())
+                };
+                slots.in_flight().or_else(on_rails)
+            }
         }
     }
 
@@ -379,7 +431,7 @@ impl Wire for QueuePairWire {
         match self.in_flight() {
             // Of requests that were flushed, some may have been to invalidate windows.
             _ if self.has_open_windows() => 0,
-            Some(_) => self.sending.slots.done(),
+            Some(_) => self.freed(),
             None => u64::MAX,
         }
     }
@@ -427,6 +479,9 @@ impl Wire for QueuePairWire {
                 let deadline = teardown.deadline();
                 self.drain_guard = Some(self.permit.rdma_port.leaves());
                 self.state = PairState::Leaving(Box::new(teardown));
+                for rail in self.pulling.rails.iter_mut() {
+                    rail.leave();
+                }
                 Some(deadline)
             }
             state => {
@@ -442,6 +497,9 @@ impl Wire for QueuePairWire {
         };
         match teardown.verdict(now) {
             Verdict::Draining => Shut::Draining,
+            Verdict::Drained if now < teardown.deadline() && !self.pulling.rails.are_idle() => {
+                Shut::Draining
+            }
             Verdict::Drained => {
                 self.permit.was_drained();
                 Shut::Done { gave_up: None }

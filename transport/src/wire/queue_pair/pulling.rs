@@ -3,56 +3,125 @@
 //!
 //! Requests to bind and to invalidate windows, and reads, take places of the send queue as frames do,
 //! and are done in the order of the queue. An offer is a frame behind the request that binds its
-//! window.
+//! window. Offers and reads of messages of several pieces go over the session's [rails](super::rails)
+//! too. Pieces are handed on in their order, whatever brings them.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use ibex_protocol::{
     session::Arrival,
-    transfer::rendezvous::{LargeRead, OfferStep},
+    transfer::rendezvous::{Lane, LargeRead, MOST_RAILS, OfferStep, WRITE_BYTES},
 };
 use ibex_verbs::{ReadRequest, RemoteAddress};
 
-use super::{PairState, QueuePairWire, device_refused};
+use super::{
+    PairState, QueuePairWire, device_refused,
+    rails::{PieceState, Rails},
+};
 use crate::{
-    rdma::{OfferWindows, RegisteredMessage},
+    rdma::{OfferWindows, PreparedRail, RegisteredMessage},
     session::{EndCause, SessionCounters},
-    wire::Frames,
+    wire::{Frames, NewsOutcome, RailNews},
 };
 
 /// The offers of a queue pair, and its reads.
 pub(super) struct Pulling {
     // Fields in drop order: windows go before the memory that reads keep.
     pub(super) windows: OfferWindows,
+    pub(super) rails: Rails,
+    /// The reads that are not handed on, in their order.
     reads: VecDeque<Reading>,
+    /// Most reads over the wire.
+    depth: u32,
 }
 
-/// A read that is not done.
+/// A read that is not handed on.
 struct Reading {
-    /// The request's number.
-    number: u64,
+    /// The number of the request on its lane; `None` if it is to be posted again, on the wire.
+    number: Option<u64>,
     read: LargeRead,
     /// Keeps the memory that the device writes to.
     _target: Arc<RegisteredMessage>,
 }
 
 impl Pulling {
-    pub(super) fn new(windows: OfferWindows) -> Self {
+    /// `depth` is the number of reads over the wire that may be under way.
+    pub(super) fn new(windows: OfferWindows, rails: Vec<Option<PreparedRail>>, depth: u32) -> Self {
         Self {
             windows,
+            rails: Rails::new(rails),
             reads: VecDeque::new(),
+            depth,
         }
     }
 
-    /// Takes out the oldest read, if its request is one of those up to `done`.
+    /// Takes out the oldest read, if it is done. On the wire requests up to `done` are.
     #[inline]
     fn next_done(&mut self, done: u64) -> Option<Reading> {
-        let is_done = self.reads.front()?.number <= done;
+        let Reading { number, read, .. } = self.reads.front()?;
+        let number = (*number)?;
+        let is_done = match read.lane {
+            Lane::Wire => number <= done,
+            Lane::Rail(rail) => self
+                .rails
+                .get(rail)
+                .is_some_and(|rail| matches!(rail.state_of(number), PieceState::Done)),
+        };
         is_done.then(|| self.reads.pop_front())?
+    }
+
+    /// Marks pieces that were lost with their rail as to be read again.
+    fn note_lost(&mut self) {
+        for reading in &mut self.reads {
+            if let (Lane::Rail(rail), Some(number)) = (reading.read.lane, reading.number)
+                && let Some(rail) = self.rails.get(rail)
+                && let PieceState::Lost = rail.state_of(number)
+            {
+                (reading.read.lane, reading.number) = (Lane::Wire, None);
+            }
+        }
+    }
+
+    /// Counts the reads that are under way over a rail.
+    fn count_reads_of(&mut self, rail: u8) {
+        let Some(one) = self.rails.get_mut(rail) else {
+            return;
+        };
+        let is_under_way = |reading: &&Reading| {
+            let number = reading
+                .number
+                .filter(|_| reading.read.lane == Lane::Rail(rail));
+            number.is_some_and(|number| matches!(one.state_of(number), PieceState::UnderWay))
+        };
+        one.reads = self.reads.iter().filter(is_under_way).count() as u32;
+    }
+
+    /// Returns the lanes over which another piece may be read, the least busy first. On the wire
+    /// requests up to `done` are done.
+    fn lanes(&self, done: u64) -> ([Lane; 1 + MOST_RAILS], usize) {
+        let (mut lanes, mut count) = ([(0, Lane::Wire); 1 + MOST_RAILS], 0);
+        let mut add = |reads, lane| {
+            lanes[count] = (reads, lane);
+            count += 1;
+        };
+        let is_on_wire = |reading: &&Reading| {
+            let is_done = reading.number.is_some_and(|number| number <= done);
+            reading.read.lane == Lane::Wire && !is_done
+        };
+        let on_wire = self.reads.iter().filter(is_on_wire).count() as u32;
+        if on_wire < self.depth {
+            add(on_wire, Lane::Wire);
+        }
+        for (at, rail) in self.rails.iter().filter(|(_, rail)| rail.may_read()) {
+            add(rail.reads, Lane::Rail(at));
+        }
+        lanes[..count].sort_by_key(|(reads, _)| *reads);
+        (lanes.map(|(_, lane)| lane), count)
     }
 
     /// Frees windows and targets, because the queue pair is destroyed.
     pub(super) fn clear(&mut self) {
+        self.rails.clear();
         self.windows.clear();
         self.reads.clear();
     }
@@ -73,6 +142,13 @@ impl QueuePairWire {
     /// did any of that.
     pub(super) fn pull<F: Frames>(&mut self, frames: &mut F) -> Result<bool, EndCause> {
         let mut progress = false;
+        if !self.pulling.rails.are_none() && self.is_live() {
+            self.pulling
+                .rails
+                .iter_mut()
+                .for_each(|rail| rail.begin(frames.counters()));
+            progress |= self.read_again(frames)?;
+        }
         while self.has_room()
             && let Some(step) = frames.session().ends.poll_offer()
         {
@@ -92,13 +168,33 @@ impl QueuePairWire {
                 }
             }
         }
-        while self.has_room()
-            && let Some(read) = frames.session().poll_read()
-        {
+        while frames.session().ends.has_reads() && self.has_room() {
+            let (lanes, count) = self.pulling.lanes(self.sending.slots.done());
+            let Some(read) = frames.session().poll_read(&lanes[..count]) else {
+                break;
+            };
             progress = true;
             self.read(read, frames)?;
         }
         Ok(progress)
+    }
+
+    /// Reads pieces over the wire that were lost with their rail. Returns whether there were any.
+    fn read_again<F: Frames>(&mut self, frames: &mut F) -> Result<bool, EndCause> {
+        let mut any = false;
+        while self.has_room()
+            && let Some(at) = self
+                .pulling
+                .reads
+                .iter()
+                .position(|one| one.number.is_none())
+        {
+            any = true;
+            let read = self.pulling.reads[at].read;
+            let posted = self.read_over_wire(read, frames)?;
+            self.pulling.reads[at] = posted;
+        }
+        Ok(any)
     }
 
     /// Binds a window to a message and tells the peer, or tells it that there is none.
@@ -116,6 +212,15 @@ impl QueuePairWire {
             }
         }
         frames.session().offer(end, sequence, memory);
+        if memory.is_some_and(|memory| memory.bytes() > WRITE_BYTES as u64)
+            && let Some(message) = frames.message(end, sequence)
+        {
+            for rail in self.pulling.rails.iter_mut() {
+                if let Some((registered, range)) = message.registered_at(rail.rdma_port()) {
+                    rail.bind((end, sequence), (&registered, range), frames.counters());
+                }
+            }
+        }
     }
 
     fn revoke_offer(
@@ -130,6 +235,10 @@ impl QueuePairWire {
                 slots.post(slots.staged());
                 count_request(counters);
             }
+            let at = slots.posted();
+            for rail in self.pulling.rails.iter_mut() {
+                rail.revoke(message, at, counters);
+            }
         }
         Ok(())
     }
@@ -141,7 +250,7 @@ impl QueuePairWire {
         is_out: impl Fn(u32, u64) -> bool,
         counters: &SessionCounters,
     ) -> Result<bool, EndCause> {
-        while let Some(message) = self.pulling.windows.stale(&is_out) {
+        while let Some(message) = self.stale(&is_out) {
             if !self.has_room() {
                 return Ok(false);
             }
@@ -150,33 +259,99 @@ impl QueuePairWire {
         Ok(!self.has_open_windows())
     }
 
-    fn read<F: Frames>(&mut self, read: LargeRead, frames: &F) -> Result<(), EndCause> {
-        let PairState::Live(queue_pair) = &mut self.state else {
-            return Ok(());
+    /// Returns a message that the peer may read, on the wire or on a rail, and that `is_out` no more.
+    fn stale(&self, is_out: impl Fn(u32, u64) -> bool) -> Option<(u32, u64)> {
+        let of_rails = || {
+            let mut rails = self.pulling.rails.iter();
+            rails.find_map(|(_, rail)| rail.windows.stale(&is_out))
         };
-        let LargeRead { end, chunk, memory } = read;
-        let target = frames.target(end, chunk.sequence);
+        self.pulling.windows.stale(&is_out).or_else(of_rails)
+    }
+
+    fn read<F: Frames>(&mut self, mut read: LargeRead, frames: &F) -> Result<(), EndCause> {
+        if let Lane::Rail(number) = read.lane
+            && let Some(rail) = self.pulling.rails.get_mut(number)
+            && let Some(target) = frames.target_at(read.end, read.chunk.sequence, rail.rdma_port())
+        {
+            let (range, from) = place_of(&read);
+            let number = rail.read(&target, range, from, frames.counters());
+            frames.counters().rail_reads.add(1);
+            self.pulling.reads.push_back(Reading {
+                number: Some(number),
+                read,
+                _target: target,
+            });
+            // A rail may refuse the read.
+            self.pulling.note_lost();
+            return Ok(());
+        }
+        (read.lane, read.key) = (Lane::Wire, read.memory.key());
+        let reading = self.read_over_wire(read, frames)?;
+        self.pulling.reads.push_back(reading);
+        Ok(())
+    }
+
+    /// Posts a read over the wire, which is live and has room.
+    fn read_over_wire<F: Frames>(
+        &mut self,
+        mut read: LargeRead,
+        frames: &F,
+    ) -> Result<Reading, EndCause> {
+        (read.lane, read.key) = (Lane::Wire, read.memory.key());
+        let target = frames.target(read.end, read.chunk.sequence);
         // The session reads for ends that are open, into memory that was registered for it.
         let target = target.expect("a read has a target").clone();
-        let start = chunk.offset as usize;
-        let targets = [target.target(start..start + chunk.bytes)];
-        let remote = RemoteAddress {
-            address: memory.at(chunk.offset),
-            rkey: memory.key(),
-        };
-        let id = self.sending.slots.post(self.sending.slots.staged());
-        let mut batch = queue_pair.send_batch();
-        let request = ReadRequest::new(id, &targets, remote).signaled();
-        // Room was checked before, and a connection without reads carries no offers.
-        batch.push_read(&request).expect("a read fits");
-        batch.post().map_err(|refused| device_refused(&refused))?;
-        count_request(frames.counters());
-        self.pulling.reads.push_back(Reading {
-            number: self.sending.slots.posted(),
+        if let PairState::Live(queue_pair) = &mut self.state {
+            let (range, from) = place_of(&read);
+            let targets = [target.target(range)];
+            let id = self.sending.slots.post(self.sending.slots.staged());
+            let mut batch = queue_pair.send_batch();
+            let request = ReadRequest::new(id, &targets, from).signaled();
+            // Room was checked before, and a connection without reads carries no offers.
+            batch.push_read(&request).expect("a read fits");
+            batch.post().map_err(|refused| device_refused(&refused))?;
+            count_request(frames.counters());
+        }
+        Ok(Reading {
+            number: Some(self.sending.slots.posted()),
             read,
             _target: target,
-        });
-        Ok(())
+        })
+    }
+
+    /// Takes in news of a rail.
+    pub(super) fn rail_said<F: Frames>(
+        &mut self,
+        rail: u8,
+        news: RailNews<'_>,
+        frames: &mut F,
+    ) -> NewsOutcome {
+        let Some(one) = self.pulling.rails.get_mut(rail) else {
+            return NewsOutcome::Stray;
+        };
+        let mut time = 0;
+        match news {
+            RailNews::Completed(completion) => {
+                frames.counters().completions.add(1);
+                time = one.time_of(completion);
+                if let Some(((end, sequence), key)) = one.complete(completion) {
+                    frames.session().offer_rail(end, sequence, rail, key);
+                }
+            }
+            RailNews::Said(event) => one.event(event),
+            RailNews::Lost(why) => one.destroy(why),
+        }
+        self.pulling.count_reads_of(rail);
+        self.pulling.note_lost();
+        if !self.is_live() || self.sending.has_failed {
+            return NewsOutcome::Something;
+        }
+        self.reads_are_done(time, frames);
+        frames.gone(self.freed());
+        match self.pull(frames) {
+            Ok(_) => NewsOutcome::Something,
+            Err(cause) => NewsOutcome::Broke(Box::new(cause)),
+        }
     }
 
     /// Hands on what the reads that are done have brought, at `time`. No request has failed.
@@ -205,8 +380,18 @@ impl QueuePairWire {
     }
 }
 
+/// Returns the part of its target that a piece is read to, and where it is read from.
+fn place_of(read: &LargeRead) -> (Range<usize>, RemoteAddress) {
+    let start = read.chunk.offset as usize;
+    let from = RemoteAddress {
+        address: read.memory.at(read.chunk.offset),
+        rkey: read.key,
+    };
+    (start..start + read.chunk.bytes, from)
+}
+
 /// Counts a request that was posted alone.
-fn count_request(counters: &SessionCounters) {
+pub(super) fn count_request(counters: &SessionCounters) {
     counters.work_requests.add(1);
     counters.signaled.add(1);
     counters.doorbells.add(1);

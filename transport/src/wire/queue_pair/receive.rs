@@ -79,7 +79,7 @@ impl QueuePairWire {
                 None => false,
             },
             false => {
-                self.pulling.windows.note(completion);
+                let _ = self.pulling.windows.note(completion);
                 self.sent(completion, outcome.is_ok())
             }
         };
@@ -113,7 +113,7 @@ impl QueuePairWire {
             frames.session().ends.writes_are_done(writes);
         }
         self.reads_are_done(time, frames);
-        frames.gone(self.sending.slots.done());
+        frames.gone(self.freed());
     }
 
     /// Posts receives again into the queue pair's own queue, if it has one.

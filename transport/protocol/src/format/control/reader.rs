@@ -11,7 +11,7 @@ use crate::{
         counters::Counters,
         message_version::{MAX_OLDER_VERSIONS, MessageVersion},
     },
-    transfer::rendezvous::RemoteMemory,
+    transfer::rendezvous::{MOST_RAILS, RemoteMemory},
 };
 
 /// The bytes of a control message that were not read yet. Their contents are checked as they are
@@ -54,6 +54,15 @@ impl<'a> ControlReader<'a> {
             0 => Ok(false),
             1 => Ok(true),
             _ => Err(MalformedControl { what }),
+        }
+    }
+
+    pub(super) fn rail(&mut self) -> Result<u8, MalformedControl> {
+        match self.byte()? {
+            rail if usize::from(rail) < MOST_RAILS => Ok(rail),
+            _ => Err(MalformedControl {
+                what: "no session has that many rails",
+            }),
         }
     }
 

@@ -112,6 +112,12 @@ fn every_message_survives_the_wire_and_no_prefix_does() {
             sequence: 77,
             memory: None,
         },
+        Control::OfferRail {
+            channel: 4,
+            sequence: 77,
+            rail: 2,
+            key: 0x0102_0304,
+        },
         Control::Taken {
             channel: 4,
             sequence: 77,

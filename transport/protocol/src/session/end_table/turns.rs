@@ -13,7 +13,7 @@ use crate::{
     session::WireTerms,
     transfer::{
         eager_write::Landings,
-        rendezvous::{LargeRead, OfferStep, WRITES_UNDER_WAY},
+        rendezvous::{Lane, LargeRead, NextRead, OfferStep, WRITES_UNDER_WAY},
     },
 };
 
@@ -165,6 +165,13 @@ impl EndTable {
         !self.turns.offering.is_empty()
     }
 
+    /// Returns whether another piece of the peer's messages may be read.
+    #[inline]
+    #[must_use]
+    pub fn has_reads(&self) -> bool {
+        self.turns.may_read() && !self.turns.reading.is_empty()
+    }
+
     /// The next step for an offer. Whoever polls it must be able to do it. Drain it whenever frames
     /// are asked for, before each.
     pub fn poll_offer(&mut self) -> Option<OfferStep> {
@@ -196,26 +203,36 @@ impl EndTable {
             })
     }
 
-    /// The next piece of the peer's messages to read, if another one may be under way. A message is
+    /// The next piece of the peer's messages to read, if another one may be under way and one of
+    /// the lanes leads to it; the first such lane is taken. A message is
     /// read to its end before one of another channel: each that has begun holds memory.
-    pub(crate) fn next_read(&mut self) -> Option<LargeRead> {
+    pub(crate) fn next_read(&mut self, lanes: &[Lane]) -> Option<LargeRead> {
         while self.turns.may_read() {
-            let end = self.turns.reading.pop_front()?;
-            let piece = self.entries.get_mut(end).and_then(|entry| match entry {
-                LocalEnd {
+            let end = *self.turns.reading.front()?;
+            let next = match self.entries.get_mut(end) {
+                Some(LocalEnd {
                     closed_here: false,
                     state: EndChannel::Receiver(Some(channel)),
                     ..
-                } => channel.large.next_read(),
-                _ => None,
-            });
-            if let Some((chunk, memory)) = piece {
-                match chunk.offset + chunk.bytes as u64 == memory.bytes() {
-                    true => self.turns.reading.push_back(end),
-                    false => self.turns.reading.push_front(end),
+                }) => channel.large.next_read(lanes),
+                _ => NextRead::Nothing,
+            };
+            match next {
+                NextRead::NoLane => return None,
+                NextRead::Nothing => drop(self.turns.reading.pop_front()),
+                NextRead::Piece(chunk, memory, lane, key) => {
+                    if chunk.offset + chunk.bytes as u64 == memory.bytes() {
+                        self.turns.reading.rotate_left(1);
+                    }
+                    self.turns.reads_under_way += 1;
+                    return Some(LargeRead {
+                        end,
+                        chunk,
+                        memory,
+                        lane,
+                        key,
+                    });
                 }
-                self.turns.reads_under_way += 1;
-                return Some(LargeRead { end, chunk, memory });
             }
         }
         None

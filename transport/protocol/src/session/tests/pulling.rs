@@ -157,9 +157,13 @@ fn a_message_is_read_in_pieces_and_said_to_be_taken_behind_the_last() {
     deliver(&mut session, &offer(2, Some(memory(LENGTH)))).unwrap();
     assert_eq!(told_of(&mut session), [(1, true), (2, true)]);
     assert!(session.read_large(1, 2, LENGTH));
-    assert_eq!(session.poll_read(), None, "the first one is first");
+    assert_eq!(
+        session.poll_read(&[Lane::Wire]),
+        None,
+        "the first one is first"
+    );
     assert!(session.read_large(1, 1, LENGTH) && session.is_due());
-    let poll = |session: &mut Session| session.poll_read().map(|read| read.chunk);
+    let poll = |session: &mut Session| session.poll_read(&[Lane::Wire]).map(|read| read.chunk);
     let pieces = [
         chunk_of(1, 0, WRITE_BYTES),
         chunk_of(1, WRITE_BYTES as u64, WRITE_BYTES),
@@ -199,10 +203,10 @@ fn a_message_is_read_when_the_one_before_it_came_in_chunks() {
     deliver(&mut session, &offer(2, Some(memory(LENGTH)))).unwrap();
     session.grant(1, 1, 100);
     assert!(session.read_large(1, 2, LENGTH));
-    assert_eq!(session.poll_read(), None);
+    assert_eq!(session.poll_read(&[Lane::Wire]), None);
     deliver(&mut session, &chunk(1, 100)).unwrap();
     session.handle_large_complete(1);
-    let read = session.poll_read().map(|read| read.chunk);
+    let read = session.poll_read(&[Lane::Wire]).map(|read| read.chunk);
     assert_eq!(read, Some(chunk_of(2, 0, WRITE_BYTES)));
 }
 
@@ -339,13 +343,13 @@ fn a_receiver_says_that_it_is_closed_when_nothing_is_read_any_more() {
     let mut session = announced();
     deliver(&mut session, &offer(1, Some(memory(LENGTH)))).unwrap();
     session.read_large(1, 1, LENGTH);
-    let pieces = [0, 1].map(|_| session.poll_read().unwrap().chunk);
+    let pieces = [0, 1].map(|_| session.poll_read(&[Lane::Wire]).unwrap().chunk);
     drain(&mut session);
     session.close_receiver(1, &counters(0), CloseReason::Dropped);
     session.outgoing.say_goodbye(None);
     assert_eq!(drain(&mut session).1, []);
     assert_eq!(session.handle_read(1, pieces[0]), Arrival::Unwanted);
-    assert_eq!(session.poll_read(), None, "nobody wants more");
+    assert_eq!(session.poll_read(&[Lane::Wire]), None, "nobody wants more");
     assert_eq!(drain(&mut session).1, []);
     assert_eq!(session.handle_read(1, pieces[1]), Arrival::Unwanted);
     let (_, said) = drain(&mut session);
@@ -362,7 +366,7 @@ fn a_receiver_of_which_two_messages_are_read_says_that_it_is_closed() {
         deliver(&mut session, &offer(sequence, Some(memory(LENGTH)))).unwrap();
         session.read_large(1, sequence, LENGTH);
     }
-    let poll = |session: &mut Session| session.poll_read().unwrap().chunk;
+    let poll = |session: &mut Session| session.poll_read(&[Lane::Wire]).unwrap().chunk;
     let [first, second] = [0, 1].map(|_| poll(&mut session));
     session.handle_read(1, first);
     let last = poll(&mut session);
@@ -389,7 +393,7 @@ fn a_message_is_read_to_its_end_before_one_of_another_channel() {
         assert!(session.read_large(end, 1, LENGTH));
     }
     let mut order = Vec::new();
-    while let Some(read) = session.poll_read() {
+    while let Some(read) = session.poll_read(&[Lane::Wire]) {
         order.push(read.end);
         session.handle_read(read.end, read.chunk);
         if read.chunk.offset + read.chunk.bytes as u64 == LENGTH {
@@ -404,15 +408,18 @@ fn a_goodbye_that_waits_for_reads_alone_waits_for_no_more_of_them() {
     let mut session = announced();
     deliver(&mut session, &offer(1, Some(memory(LENGTH)))).unwrap();
     session.read_large(1, 1, LENGTH);
-    let read = session.poll_read().unwrap().chunk;
+    let read = session.poll_read(&[Lane::Wire]).unwrap().chunk;
     session.outgoing.say_goodbye(None);
-    assert_eq!(session.poll_read(), None);
+    assert_eq!(session.poll_read(&[Lane::Wire]), None);
     assert_eq!(drain(&mut session).1, [], "a read is under way");
     session.handle_read(1, read);
-    assert_eq!(session.poll_read(), None);
+    assert_eq!(session.poll_read(&[Lane::Wire]), None);
     let (_, said) = drain(&mut session);
     assert!(matches!(said[..], [Control::Goodbye { .. }]), "{said:?}");
-    assert!(session.poll_read().is_some(), "the peer waits for that");
+    assert!(
+        session.poll_read(&[Lane::Wire]).is_some(),
+        "the peer waits for that"
+    );
 }
 
 #[test]
@@ -423,10 +430,10 @@ fn reads_go_on_while_the_goodbye_waits_for_what_is_sent() {
     let end = session.open(Role::Sender, "out", spec()).unwrap();
     session.outgoing.say_goodbye(None);
     // The other end may close too, and wait for its messages to be read.
-    assert!(session.poll_read().is_some());
+    assert!(session.poll_read(&[Lane::Wire]).is_some());
     session.ends.close_sender(end, 0, CloseReason::Dropped);
     drain(&mut session);
-    assert_eq!(session.poll_read(), None);
+    assert_eq!(session.poll_read(&[Lane::Wire]), None);
 }
 
 #[test]
@@ -470,7 +477,7 @@ fn over_new_wires_without_offers_messages_are_granted() {
     let mut session = announced();
     deliver(&mut session, &offer(1, Some(memory(LENGTH)))).unwrap();
     session.read_large(1, 1, LENGTH);
-    session.poll_read().unwrap();
+    session.poll_read(&[Lane::Wire]).unwrap();
     drain(&mut session);
     session.suspend();
     session.ends.withdraw_memory();

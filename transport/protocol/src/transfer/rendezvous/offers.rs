@@ -1,7 +1,7 @@
 //! Offers of the sender's memory, and the receiver's reads there.
 #![forbid(unsafe_code)]
 
-use super::{Chunk, RemoteMemory, Transfer, Transfers, WRITE_BYTES, Way};
+use super::{Chunk, MOST_RAILS, RemoteMemory, Transfer, Transfers, WRITE_BYTES, Way};
 use crate::transfer::eager_write::lands;
 
 /// Returns whether a message of this length is offered, where wires carry offers. A shorter one is
@@ -57,6 +57,15 @@ pub enum OfferStep {
     },
 }
 
+/// What a piece of a large message is read over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// The session's wire.
+    Wire,
+    /// The rail of this number.
+    Rail(u8),
+}
+
 /// A piece of a large message to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LargeRead {
@@ -64,8 +73,23 @@ pub struct LargeRead {
     pub end: u32,
     /// The place of the piece in its message.
     pub chunk: Chunk,
-    /// The peer's memory of the whole message.
+    /// The peer's memory of the whole message, with its key on the session's wire.
     pub memory: RemoteMemory,
+    /// What the piece is to be read over.
+    pub lane: Lane,
+    /// The key to the memory there.
+    pub key: u32,
+}
+
+/// The next piece of an end's messages to read. Receiving side.
+#[derive(Debug)]
+pub(crate) enum NextRead {
+    /// This piece, over this lane, with the key there. It is under way now.
+    Piece(Chunk, RemoteMemory, Lane, u32),
+    /// There is one, and no lane for it at present.
+    NoLane,
+    /// There is none.
+    Nothing,
 }
 
 /// An offer, or word that there is none, as it came. Receiving side.
@@ -89,6 +113,7 @@ impl Transfers {
     pub(crate) fn offers_are_over(&mut self) {
         for transfer in &mut self.under_way {
             transfer.offer = OfferState::No;
+            transfer.rails = [None; MOST_RAILS];
         }
     }
 
@@ -118,6 +143,23 @@ impl Transfers {
             is_new: !std::mem::replace(&mut transfer.is_told, true),
             granted: transfer.granted.map(|way| (way, transfer.allowed)),
         })
+    }
+
+    /// Returns whether a message is offered, and neither declined nor taken. Sending side.
+    pub(crate) fn is_offered(&self, sequence: u64) -> bool {
+        self.under_way.iter().any(|transfer| {
+            transfer.sequence == sequence && matches!(transfer.offer, OfferState::Made(_))
+        })
+    }
+
+    /// Notes the key to an offered message on a rail. Receiving side.
+    pub(crate) fn offer_rail(&mut self, sequence: u64, rail: u8, key: u32) {
+        if let Some(transfer) = self.get_mut(sequence)
+            && matches!(transfer.offer, OfferState::Made(_))
+            && let Some(place) = transfer.rails.get_mut(usize::from(rail))
+        {
+            *place = Some(key);
+        }
     }
 
     /// Returns whether the receiver may read a message.
@@ -182,26 +224,35 @@ impl Transfers {
         })
     }
 
-    /// The next piece to read, now under way. Receiving side.
-    pub(crate) fn next_read(&mut self) -> Option<(Chunk, RemoteMemory)> {
+    /// The next piece to read, over the first of the lanes that leads to it. Receiving side.
+    pub(crate) fn next_read(&mut self, lanes: &[Lane]) -> NextRead {
         for transfer in &mut self.under_way {
             let (Some(Way::Read), OfferState::Made(memory)) = (transfer.granted, transfer.offer)
             else {
                 // Messages are complete in their order.
-                return None;
+                return NextRead::Nothing;
             };
             let bytes = (transfer.length - transfer.asked).min(WRITE_BYTES as u64);
-            if bytes > 0 {
-                let chunk = Chunk {
-                    sequence: transfer.sequence,
-                    offset: transfer.asked,
-                    bytes: bytes as usize,
-                };
-                transfer.asked += bytes;
-                return Some((chunk, memory));
+            if bytes == 0 {
+                continue;
             }
+            let keys = transfer.rails;
+            let key_of = |lane: Lane| match lane {
+                Lane::Wire => Some((lane, memory.key())),
+                Lane::Rail(rail) => Some((lane, (*keys.get(usize::from(rail))?)?)),
+            };
+            let Some((lane, key)) = lanes.iter().copied().find_map(key_of) else {
+                return NextRead::NoLane;
+            };
+            let chunk = Chunk {
+                sequence: transfer.sequence,
+                offset: transfer.asked,
+                bytes: bytes as usize,
+            };
+            transfer.asked += bytes;
+            return NextRead::Piece(chunk, memory, lane, key);
         }
-        None
+        NextRead::Nothing
     }
 
     /// The oldest piece that was being read is here. Returns whether its message is whole. Receiving

@@ -15,6 +15,7 @@ mod masks;
 mod parting;
 mod partitions;
 mod pulling;
+mod rails;
 mod reactions;
 mod removal;
 mod rendezvous;
@@ -169,6 +170,17 @@ impl Stage {
     ) -> Self {
         let rdma_ports = [open_port(&fake, settings), open_port(&fake, settings)];
         let pairs = pairs([&rdma_ports[0], &rdma_ports[1]]).unwrap();
+        Self::over(driver, fake, rdma_ports, pairs, change)
+    }
+
+    /// Makes a stage over prepared pairs.
+    fn over(
+        driver: Driver,
+        fake: FakeProvider,
+        rdma_ports: [Arc<RdmaPort>; 2],
+        pairs: [PreparedPair; 2],
+        change: impl Fn(usize, &mut Admission),
+    ) -> Self {
         let queue_pairs = [0, 1].map(|end| pairs[end].endpoint().pair.queue_pair);
         let mut parts = rdma_ports.into_iter().zip(pairs).zip(connection());
         let nodes = [0, 1].map(|end| {
