@@ -113,6 +113,15 @@ fn another(session: &mut Session) -> u32 {
     end
 }
 
+fn offered_rail(sequence: u64, rail: u8, key: u32) -> Vec<u8> {
+    control(&Control::OfferRail {
+        channel: PEER,
+        sequence,
+        rail,
+        key,
+    })
+}
+
 fn told_of(session: &mut Session) -> Vec<(u64, bool)> {
     let (events, _) = drain(session);
     let told = events.into_iter().filter_map(|event| match event {
@@ -501,4 +510,58 @@ fn over_new_wires_without_offers_messages_are_granted() {
         bytes: 100,
     };
     assert!(said.contains(&granted), "{said:?}");
+}
+
+#[test]
+fn an_offer_holds_for_a_rail_as_long_as_it_holds() {
+    let mut session = offering();
+    assert!(session.offer_rail(1, 1, 2, 9));
+    let (_, said) = drain(&mut session);
+    let rail = Control::OfferRail {
+        channel: 1,
+        sequence: 1,
+        rail: 2,
+        key: 9,
+    };
+    assert_eq!(said, [rail]);
+    deliver(&mut session, &taken(1)).unwrap();
+    assert!(!session.offer_rail(1, 1, 1, 9), "it was taken");
+    assert!(!session.offer_rail(1, 3, 1, 9), "it was not announced");
+    assert_eq!(drain(&mut session).1, []);
+}
+
+#[test]
+fn a_piece_is_read_over_the_first_lane_that_leads_to_it() {
+    let mut session = announced();
+    deliver(&mut session, &offer(1, Some(memory(LENGTH)))).unwrap();
+    deliver(&mut session, &offer(2, None)).unwrap();
+    drain(&mut session);
+    assert!(session.read_large(1, 1, LENGTH));
+    let lanes = [Lane::Rail(0), Lane::Rail(2), Lane::Wire];
+    assert_eq!(session.poll_read(&lanes[..2]), None, "no rail leads there");
+    let first = session.poll_read(&lanes).unwrap();
+    assert_eq!(
+        (first.lane, first.key, first.chunk.offset),
+        (Lane::Wire, 7, 0)
+    );
+    deliver(&mut session, &offered_rail(1, 2, 9)).unwrap();
+    let second = session.poll_read(&lanes).unwrap();
+    assert_eq!((second.lane, second.key), (Lane::Rail(2), 9));
+    assert_eq!(second.chunk.offset, WRITE_BYTES as u64);
+    assert_eq!(second.memory, memory(LENGTH), "its address is the same");
+}
+
+#[test]
+fn the_key_on_a_rail_may_come_late() {
+    let mut session = announced();
+    deliver(&mut session, &offer(1, None)).unwrap();
+    deliver(&mut session, &offer(2, None)).unwrap();
+    for sequence in 1..=3 {
+        deliver(&mut session, &offered_rail(sequence, 0, 9)).unwrap();
+    }
+    assert_eq!(session.poll_read(&[Lane::Rail(0)]), None);
+    assert!(
+        deliver(&mut session, &offered_rail(1, 3, 9)).is_err(),
+        "no session has that many rails"
+    );
 }
