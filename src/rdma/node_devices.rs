@@ -450,7 +450,7 @@ mod tests {
                 end: Party::Dialer,
                 resumes: None,
             })?;
-            Ok::<_, String>(pair.endpoint().partition_key)
+            Ok::<_, String>(pair.endpoint().address.partition_key)
         };
         let settings = RdmaSettings::new();
         assert_eq!(prepared(settings.clone()), Ok(0xffff));

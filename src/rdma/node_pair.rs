@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use ibex_base::sync::lock;
 use ibex_bootstrap::{
     VerbsPair,
-    message::{GidKind, VerbsEndpoint},
+    message::{GidKind, QueuePairAddress, VerbsEndpoint},
 };
-use ibex_transport::rdma::{PairEndpoint, PreparedPair};
+use ibex_transport::rdma::{MOST_RAILS, PairEndpoint, PreparedPair};
 use ibex_verbs::{
     FirstSequence, Gid, GidType, Mtu, PartitionKey, ReadLimits, RemoteEndpoint, VerbsError,
 };
@@ -82,7 +82,20 @@ impl Drop for ComingPair {
 }
 
 fn to_wire(ours: &PairEndpoint) -> Result<VerbsEndpoint, String> {
-    let pair = &ours.pair;
+    Ok(VerbsEndpoint {
+        address: address_to_wire(&ours.pair)?,
+        max_inline_bytes: ours.max_inline_bytes,
+        max_send_sge: ours.max_send_entries,
+        max_receive_sge: ours.max_receive_entries,
+        immediate: ours.immediate,
+        read_depth: ours.reads.depth,
+        read_resources: ours.reads.resources,
+        receive_buffer_bytes: ours.buffer_bytes,
+        credit: ours.credit,
+    })
+}
+
+fn address_to_wire(pair: &RemoteEndpoint) -> Result<QueuePairAddress, String> {
     let gid_type = match pair.gid_type {
         // Older kernels number InfiniBand's like RoCE v1's; only InfiniBand has LIDs.
         _ if pair.lid != 0 => GidKind::Infiniband,
@@ -91,41 +104,20 @@ fn to_wire(ours: &PairEndpoint) -> Result<VerbsEndpoint, String> {
         GidType::RoceV2 => GidKind::RoceV2,
         unknown @ GidType::Unknown(_) => return Err(format!("its port has an {unknown}")),
     };
-    Ok(VerbsEndpoint {
+    Ok(QueuePairAddress {
         queue_pair: pair.queue_pair,
         packet_sequence: pair.first_sequence.get(),
         lid: pair.lid,
         gid: pair.gid.0,
         gid_type,
         mtu_bytes: pair.mtu.bytes() as u16,
-        max_inline_bytes: ours.max_inline_bytes,
-        max_send_sge: ours.max_send_entries,
-        max_receive_sge: ours.max_receive_entries,
-        immediate: ours.immediate,
-        read_depth: ours.reads.depth,
-        read_resources: ours.reads.resources,
         partition_key: pair.partition_key.map_or(0, PartitionKey::get),
-        receive_buffer_bytes: ours.buffer_bytes,
-        credit: ours.credit,
     })
 }
 
 fn from_wire(theirs: &VerbsEndpoint) -> Result<PairEndpoint, String> {
-    let mtu = Mtu::from_bytes(theirs.mtu_bytes.into());
     Ok(PairEndpoint {
-        pair: RemoteEndpoint {
-            queue_pair: theirs.queue_pair,
-            first_sequence: FirstSequence::from_random(theirs.packet_sequence),
-            lid: theirs.lid,
-            gid: Gid(theirs.gid),
-            gid_type: match theirs.gid_type {
-                GidKind::Infiniband => GidType::InfiniBand,
-                GidKind::RoceV1 => GidType::RoceV1,
-                GidKind::RoceV2 => GidType::RoceV2,
-            },
-            partition_key: PartitionKey::new(theirs.partition_key),
-            mtu: mtu.ok_or_else(|| format!("the peer's MTU is {}", theirs.mtu_bytes))?,
-        },
+        pair: address_from_wire(&theirs.address)?,
         buffer_bytes: theirs.receive_buffer_bytes,
         credit: theirs.credit,
         max_inline_bytes: theirs.max_inline_bytes,
@@ -136,6 +128,24 @@ fn from_wire(theirs: &VerbsEndpoint) -> Result<PairEndpoint, String> {
             depth: theirs.read_depth,
             resources: theirs.read_resources,
         },
+        rails: [None; MOST_RAILS],
+    })
+}
+
+fn address_from_wire(theirs: &QueuePairAddress) -> Result<RemoteEndpoint, String> {
+    let mtu = Mtu::from_bytes(theirs.mtu_bytes.into());
+    Ok(RemoteEndpoint {
+        queue_pair: theirs.queue_pair,
+        first_sequence: FirstSequence::from_random(theirs.packet_sequence),
+        lid: theirs.lid,
+        gid: Gid(theirs.gid),
+        gid_type: match theirs.gid_type {
+            GidKind::Infiniband => GidType::InfiniBand,
+            GidKind::RoceV1 => GidType::RoceV1,
+            GidKind::RoceV2 => GidType::RoceV2,
+        },
+        partition_key: PartitionKey::new(theirs.partition_key),
+        mtu: mtu.ok_or_else(|| format!("the peer's MTU is {}", theirs.mtu_bytes))?,
     })
 }
 
@@ -168,6 +178,7 @@ mod tests {
                 depth: 3,
                 resources: 7,
             },
+            rails: [None; MOST_RAILS],
         }
     }
 
@@ -187,7 +198,7 @@ mod tests {
     #[test]
     fn a_port_with_a_lid_is_on_infiniband_whatever_the_kernel_calls_its_gids() {
         let wire = to_wire(&endpoint(GidType::RoceV1, 9)).expect("InfiniBand");
-        assert_eq!(wire.gid_type, GidKind::Infiniband);
+        assert_eq!(wire.address.gid_type, GidKind::Infiniband);
         assert!(to_wire(&endpoint(GidType::Unknown(9), 0)).is_err());
     }
 }

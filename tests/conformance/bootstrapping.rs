@@ -25,7 +25,7 @@ use ibex_bootstrap::{
         AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake,
         HandshakeStep,
     },
-    message::{GidKind, MAGIC, VerbsEndpoint},
+    message::{GidKind, MAGIC, QueuePairAddress, VerbsEndpoint},
 };
 use rustix::{
     event::{PollFd, PollFlags, poll},
@@ -733,20 +733,22 @@ fn hand_made_device() -> VerbsDevice {
 /// it.
 fn hand_made_pair() -> VerbsEndpoint {
     VerbsEndpoint {
-        queue_pair: 0x00ab_cdef,
-        packet_sequence: 1,
-        lid: 0,
-        // Only a cell of verbs asks for the GID.
-        gid: device::gid(),
-        gid_type: GidKind::RoceV2,
-        mtu_bytes: 1024,
+        address: QueuePairAddress {
+            queue_pair: 0x00ab_cdef,
+            packet_sequence: 1,
+            lid: 0,
+            // Only a cell of verbs asks for the GID.
+            gid: device::gid(),
+            gid_type: GidKind::RoceV2,
+            mtu_bytes: 1024,
+            partition_key: 0,
+        },
         max_inline_bytes: 0,
         max_send_sge: 1,
         max_receive_sge: 1,
         immediate: false,
         read_depth: 0,
         read_resources: 0,
-        partition_key: 0,
         receive_buffer_bytes: 4096,
         credit: 0,
     }

@@ -298,7 +298,7 @@ impl Part for AcceptorPart {
             (
                 State::AwaitPair(terms, choice, gid_type),
                 HandshakeMessage::Endpoint(Endpoint::Verbs(theirs)),
-            ) => match negotiate::gid_types(theirs.gid_type, gid_type) {
+            ) => match negotiate::gid_types(theirs.address.gid_type, gid_type) {
                 Ok(()) => {
                     let condition = ReadyCondition::Verbs(Box::new(theirs));
                     self.state = State::AwaitReady {
@@ -309,7 +309,7 @@ impl Part for AcceptorPart {
                 }
                 // The dialer knew the type of the acceptor's GID before it sent its own.
                 Err(_) => {
-                    let (field, value) = ("gid type", theirs.gid_type.to_wire().into());
+                    let (field, value) = ("gid type", theirs.address.gid_type.to_wire().into());
                     let problem = MessageError::UnknownValue { field, value };
                     conversation.fail(HandshakeError::Malformed { step, problem });
                 }

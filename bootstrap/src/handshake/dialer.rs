@@ -155,7 +155,7 @@ impl Handshake<DialerPart> {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
             (State::AwaitPrepared(terms, theirs), Ok(ours)) => {
-                match negotiate::gid_types(ours.gid_type, theirs.gid_type) {
+                match negotiate::gid_types(ours.address.gid_type, theirs.address.gid_type) {
                     Ok(()) => {
                         part.deferred.push_back(DialerEvent::ConnectPair(theirs));
                         part.state = State::AwaitConnected(terms, Box::new(ours));

@@ -145,7 +145,7 @@ fn an_end_that_gets_no_queue_pair_is_named_in_the_errors() {
     }
     let mut reunion = over_verbs();
     let mut other = endpoint(0x22);
-    other.gid_type = GidKind::RoceV1;
+    other.address.gid_type = GidKind::RoceV1;
     reunion.pairs[1].prepares = Ok(other);
     assert!(why_not(reunion).contains("speaks RoCE v2"));
 }

@@ -172,7 +172,7 @@ impl Part for ResumerPart {
                 self.hear(conversation, gid_type, &resumed.proof);
             }
             (State::AwaitPair(ours), HandshakeMessage::Endpoint(Endpoint::Verbs(theirs))) => {
-                match negotiate::gid_types(ours, theirs.gid_type) {
+                match negotiate::gid_types(ours, theirs.address.gid_type) {
                     Ok(()) => {
                         let theirs = Box::new(theirs);
                         self.deferred.push_back(ResumerEvent::ConnectPair(theirs));
@@ -227,7 +227,7 @@ impl ResumerPart {
             fabric: self.ticket.fabric,
             proof,
         }));
-        self.state = State::AwaitResumed(pair.as_ref().map(|pair| pair.gid_type));
+        self.state = State::AwaitResumed(pair.as_ref().map(|pair| pair.address.gid_type));
         match pair {
             Some(pair) => conversation.send(&HandshakeMessage::Endpoint(Endpoint::Verbs(pair))),
             None => conversation.be_quiet(),

@@ -13,8 +13,8 @@ use crate::error::HandshakeError;
 use crate::fabric::{Policy, VerbsDevice};
 use crate::local::Local;
 use crate::message::{
-    ALONE, CHECKSUM_BYTES, Endpoint, GidKind, HandshakeMessage, MessageError, MessageKind, Ready,
-    VerbsEndpoint, checksum,
+    ALONE, CHECKSUM_BYTES, Endpoint, GidKind, HandshakeMessage, MessageError, MessageKind,
+    QueuePairAddress, Ready, VerbsEndpoint, checksum,
 };
 use crate::negotiate::FabricConflict;
 use crate::verbs::{PairRequest, VerbsDevices, VerbsPair};
@@ -82,19 +82,21 @@ fn devices(identity: u8, hardware: bool) -> FakeDevices {
 /// A queue pair of node `identity`.
 pub(super) fn endpoint(identity: u8) -> VerbsEndpoint {
     VerbsEndpoint {
-        queue_pair: 0x100 + u32::from(identity),
-        packet_sequence: 0x200 + u32::from(identity),
-        lid: 0,
-        gid: [identity; 16],
-        gid_type: GidKind::RoceV2,
-        mtu_bytes: 1024,
+        address: QueuePairAddress {
+            queue_pair: 0x100 + u32::from(identity),
+            packet_sequence: 0x200 + u32::from(identity),
+            lid: 0,
+            gid: [identity; 16],
+            gid_type: GidKind::RoceV2,
+            mtu_bytes: 1024,
+            partition_key: 0xffff,
+        },
         max_inline_bytes: 220,
         max_send_sge: 30,
         max_receive_sge: 30,
         immediate: true,
         read_depth: 0,
         read_resources: 0,
-        partition_key: 0xffff,
         receive_buffer_bytes: 4096,
         credit: 64,
     }
@@ -294,7 +296,7 @@ fn a_node_that_cannot_prepare_or_connect_is_named_and_tcp_goes_on() {
 #[test]
 fn other_kinds_of_gid_are_found_before_anything_is_connected() {
     let mut older = devices(1, true);
-    older.endpoint.gid_type = GidKind::RoceV1;
+    older.endpoint.address.gid_type = GidKind::RoceV1;
     // A call of `connect` would fail with other words.
     older.connects = Err("not to be called".to_string());
     let reason = falls_back(meeting(&with(1, older), &with(2, devices(2, true))));
@@ -409,7 +411,7 @@ fn an_endpoint_that_cannot_be_ends_the_handshake() {
     );
     // An honest dialer would have noticed this type before it sent the endpoint.
     let mut other = devices(1, true).endpoint;
-    other.gid_type = GidKind::RoceV1;
+    other.address.gid_type = GidKind::RoceV1;
     let endpoint = HandshakeMessage::Endpoint(Endpoint::Verbs(other));
     let (field, value) = ("gid type", 1);
     let problem = MessageError::UnknownValue { field, value };
@@ -487,7 +489,7 @@ proptest! {
                 prop_assert_eq!(agreement.fabric, FabricKind::Verbs);
                 let theirs = connected_to(&mut meeting, ACCEPTOR).expect("connected");
                 prop_assert!(VerbsEndpoint::CREDIT.contains(&theirs.credit));
-                prop_assert_eq!(theirs.gid_type, GidKind::RoceV2);
+                prop_assert_eq!(theirs.address.gid_type, GidKind::RoceV2);
             }
             Err(error) => {
                 let broke = matches!(error, HandshakeError::Malformed { .. });

@@ -37,18 +37,8 @@ pub struct ShmEndpoint {
 /// A queue pair as its peer needs to know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerbsEndpoint {
-    /// Queue pair number, 24 bits.
-    pub queue_pair: u32,
-    /// First packet sequence number, 24 bits.
-    pub packet_sequence: u32,
-    /// Local identifier of the port; 0 on RoCE.
-    pub lid: u16,
-    /// Global identifier of the port.
-    pub gid: [u8; 16],
-    /// The kind of that identifier, which decides how packets are routed.
-    pub gid_type: GidKind,
-    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
-    pub mtu_bytes: u16,
+    /// The address to connect to.
+    pub address: QueuePairAddress,
     /// Longest inline send.
     pub max_inline_bytes: u32,
     /// Most scatter-gather entries of one send.
@@ -66,6 +56,23 @@ pub struct VerbsEndpoint {
     pub read_depth: u8,
     /// The peer's reads that the node serves at a time, in the same way.
     pub read_resources: u8,
+}
+
+/// What a peer connects its queue pair to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePairAddress {
+    /// Queue pair number, 24 bits.
+    pub queue_pair: u32,
+    /// First packet sequence number, 24 bits.
+    pub packet_sequence: u32,
+    /// Local identifier of the port; 0 on RoCE.
+    pub lid: u16,
+    /// Global identifier of the port.
+    pub gid: [u8; 16],
+    /// The kind of that identifier, which decides how packets are routed.
+    pub gid_type: GidKind,
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
+    pub mtu_bytes: u16,
     /// The key of its partition, with the bit of full members; 0 where it is not known.
     pub partition_key: u16,
 }
@@ -147,12 +154,7 @@ impl VerbsEndpoint {
 
     fn parse(mut fields: FieldReader<'_>) -> Result<VerbsEndpoint, MessageError> {
         let mut endpoint = VerbsEndpoint {
-            queue_pair: bounded("queue pair number", fields.u32("queue pair number")?)?,
-            packet_sequence: bounded("packet sequence", fields.u32("packet sequence")?)?,
-            lid: fields.u16("lid")?,
-            gid: fields.array("gid")?,
-            gid_type: GidKind::from_wire(fields.u8("gid type")?)?,
-            mtu_bytes: fields.u16("mtu")?,
+            address: QueuePairAddress::parse(&mut fields)?,
             max_inline_bytes: fields.u32("inline limit")?,
             max_send_sge: fields.u16("send sge limit")?,
             max_receive_sge: fields.u16("receive sge limit")?,
@@ -161,21 +163,17 @@ impl VerbsEndpoint {
             immediate: false,
             read_depth: 0,
             read_resources: 0,
-            partition_key: 0,
         };
         endpoint.take_abilities(fields.u8("abilities")?);
-        endpoint.partition_key = fields.u16("partition key")?;
+        endpoint.address.partition_key = fields.u16("partition key")?;
         endpoint.check()?;
         Ok(endpoint)
     }
 
     /// Refuses values that no queue pair can have, or that this end would rely on in its own sums.
     fn check(&self) -> Result<(), MessageError> {
-        let is_mtu = matches!(self.mtu_bytes, 256 | 512 | 1024 | 2048 | 4096);
+        self.address.check()?;
         let fields = [
-            // 0 and 1 are for management: IB_QPT_SMI and IB_QPT_GSI, include/rdma/ib_verbs.h.
-            ("queue pair number", self.queue_pair, self.queue_pair > 1),
-            ("mtu", self.mtu_bytes.into(), is_mtu),
             (
                 "inline limit",
                 self.max_inline_bytes,
@@ -198,10 +196,7 @@ impl VerbsEndpoint {
             ),
             ("credit", self.credit, Self::CREDIT.contains(&self.credit)),
         ];
-        match fields.into_iter().find(|(_, _, is_possible)| !is_possible) {
-            Some((field, value, _)) => Err(MessageError::UnknownValue { field, value }),
-            None => Ok(()),
-        }
+        all_possible(fields)
     }
 
     fn abilities(&self) -> u8 {
@@ -219,19 +214,49 @@ impl VerbsEndpoint {
     }
 
     fn write(&self, fields: &mut FieldWriter<'_>) {
-        fields.u32(self.queue_pair);
-        fields.u32(self.packet_sequence);
-        fields.u16(self.lid);
-        fields.bytes(&self.gid);
-        fields.u8(self.gid_type.to_wire());
-        fields.u16(self.mtu_bytes);
+        self.address.write(fields);
         fields.u32(self.max_inline_bytes);
         fields.u16(self.max_send_sge);
         fields.u16(self.max_receive_sge);
         fields.u32(self.receive_buffer_bytes);
         fields.u32(self.credit);
         fields.u8(self.abilities());
-        fields.u16(self.partition_key);
+        fields.u16(self.address.partition_key);
+    }
+}
+
+impl QueuePairAddress {
+    /// Reads the address but for the partition's key, which stands further behind.
+    fn parse(fields: &mut FieldReader<'_>) -> Result<Self, MessageError> {
+        Ok(Self {
+            queue_pair: bounded("queue pair number", fields.u32("queue pair number")?)?,
+            packet_sequence: bounded("packet sequence", fields.u32("packet sequence")?)?,
+            lid: fields.u16("lid")?,
+            gid: fields.array("gid")?,
+            gid_type: GidKind::from_wire(fields.u8("gid type")?)?,
+            mtu_bytes: fields.u16("mtu")?,
+            partition_key: 0,
+        })
+    }
+
+    /// Refuses values that no queue pair can have.
+    fn check(&self) -> Result<(), MessageError> {
+        let is_mtu = matches!(self.mtu_bytes, 256 | 512 | 1024 | 2048 | 4096);
+        all_possible([
+            // 0 and 1 are for management: IB_QPT_SMI and IB_QPT_GSI, include/rdma/ib_verbs.h.
+            ("queue pair number", self.queue_pair, self.queue_pair > 1),
+            ("mtu", self.mtu_bytes.into(), is_mtu),
+        ])
+    }
+
+    /// Writes what [`parse`](Self::parse) reads.
+    fn write(&self, fields: &mut FieldWriter<'_>) {
+        fields.u32(self.queue_pair);
+        fields.u32(self.packet_sequence);
+        fields.u16(self.lid);
+        fields.bytes(&self.gid);
+        fields.u8(self.gid_type.to_wire());
+        fields.u16(self.mtu_bytes);
     }
 }
 
@@ -277,6 +302,16 @@ const READ_RESOURCES_BIT: u8 = 4;
 const MOST_READS: u8 = 7;
 
 const NAME_LABEL: &[u8] = b"ibex unix socket 1";
+
+/// Refuses the first of these fields whose value is not possible.
+fn all_possible<const N: usize>(
+    fields: [(&'static str, u32, bool); N],
+) -> Result<(), MessageError> {
+    match fields.into_iter().find(|(_, _, is_possible)| !is_possible) {
+        Some((field, value, _)) => Err(MessageError::UnknownValue { field, value }),
+        None => Ok(()),
+    }
+}
 
 /// Numbers of queue pairs and packets have 24 bits in every packet header.
 fn bounded(field: &'static str, value: u32) -> Result<u32, MessageError> {

@@ -13,19 +13,21 @@ use crate::places::SessionLimit;
 /// Returns a message of each kind, with every optional part present.
 fn one_of_each() -> Vec<HandshakeMessage> {
     let verbs = VerbsEndpoint {
-        queue_pair: 0xff_ffff,
-        packet_sequence: 0x12_3456,
-        lid: 7,
-        gid: [0xfe; 16],
-        gid_type: GidKind::RoceV2,
-        mtu_bytes: 4096,
+        address: QueuePairAddress {
+            queue_pair: 0xff_ffff,
+            packet_sequence: 0x12_3456,
+            lid: 7,
+            gid: [0xfe; 16],
+            gid_type: GidKind::RoceV2,
+            mtu_bytes: 4096,
+            partition_key: 0x8001,
+        },
         max_inline_bytes: 220,
         max_send_sge: 30,
         max_receive_sge: 30,
         immediate: true,
         read_depth: 3,
         read_resources: 5,
-        partition_key: 0x8001,
         receive_buffer_bytes: 4096,
         credit: 64,
     };
@@ -368,7 +370,7 @@ fn values_that_cannot_be_are_refused() {
         HandshakeMessage::Endpoint(Endpoint::Verbs(endpoint)) => endpoint,
         other => panic!("not the verbs endpoint: {other:?}"),
     };
-    endpoint.mtu_bytes = 1500;
+    endpoint.address.mtu_bytes = 1500;
     let odd_mtu = bytes_of(&HandshakeMessage::Endpoint(Endpoint::Verbs(
         endpoint.clone(),
     )));
@@ -379,19 +381,19 @@ fn values_that_cannot_be_are_refused() {
             value: 1500
         })
     );
-    endpoint.mtu_bytes = 1024;
+    endpoint.address.mtu_bytes = 1024;
     // Tests each bound, and one beyond it.
     type Set = fn(&mut VerbsEndpoint, u32);
     let bounds: [(&str, Set, [u32; 2], &[u32]); 6] = [
         (
             "queue pair number",
-            |endpoint, value| endpoint.queue_pair = value,
+            |endpoint, value| endpoint.address.queue_pair = value,
             [2, 0xff_ffff],
             &[0, 1, 1 << 24],
         ),
         (
             "packet sequence",
-            |endpoint, value| endpoint.packet_sequence = value,
+            |endpoint, value| endpoint.address.packet_sequence = value,
             [0, 0xff_ffff],
             &[1 << 24],
         ),

@@ -16,7 +16,7 @@ use ibex_bootstrap::handshake::{
     AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake, ResumerEvent,
     ResumerHandshake,
 };
-use ibex_bootstrap::message::{ALONE, CHECKSUM_BYTES, GidKind, MAGIC, VerbsEndpoint, checksum};
+use ibex_bootstrap::message::{ALONE, CHECKSUM_BYTES, GidKind, MAGIC, QueuePairAddress, VerbsEndpoint, checksum};
 use ibex_bootstrap::{
     FabricKind, HostHint, Local, NodeIdentity, PairRequest, Resumable, ResumableSessions,
     ResumeTicket, Secret, VerbsDevice, VerbsDevices, VerbsPair, parse_message,
@@ -322,19 +322,21 @@ fn device() -> VerbsDevice {
 /// Returns a queue pair of that device.
 fn endpoint() -> VerbsEndpoint {
     VerbsEndpoint {
-        queue_pair: 17,
-        packet_sequence: 0x12_3456,
-        lid: 0,
-        gid: [1; 16],
-        gid_type: GidKind::RoceV2,
-        mtu_bytes: 1024,
+        address: QueuePairAddress {
+            queue_pair: 17,
+            packet_sequence: 0x12_3456,
+            lid: 0,
+            gid: [1; 16],
+            gid_type: GidKind::RoceV2,
+            mtu_bytes: 1024,
+            partition_key: 0xffff,
+        },
         max_inline_bytes: 220,
         max_send_sge: 30,
         max_receive_sge: 30,
         immediate: true,
         read_depth: 3,
         read_resources: 3,
-        partition_key: 0xffff,
         receive_buffer_bytes: 4096,
         credit: 64,
     }

@@ -14,7 +14,7 @@ use std::{fmt, time::Instant};
 use ibex_bootstrap::{
     HandshakeError, Secret, VerbsDevice,
     handshake::HandshakeStep,
-    message::{ALONE, GidKind, HandshakeMessage, Resumed, VerbsEndpoint},
+    message::{ALONE, GidKind, HandshakeMessage, QueuePairAddress, Resumed, VerbsEndpoint},
 };
 
 use ibex_harness::draw::Draw;
@@ -320,12 +320,15 @@ impl fmt::Debug for End {
 /// Draws a queue pair with numbers that tell it from others.
 fn queue_pair(random: &mut Draw) -> VerbsEndpoint {
     VerbsEndpoint {
-        queue_pair: random.below(1 << 24) as u32,
-        packet_sequence: random.below(1 << 24) as u32,
-        lid: 0,
-        gid: party::drawn(random),
-        gid_type: GidKind::RoceV2,
-        mtu_bytes: 1024,
+        address: QueuePairAddress {
+            queue_pair: random.below(1 << 24) as u32,
+            packet_sequence: random.below(1 << 24) as u32,
+            lid: 0,
+            gid: party::drawn(random),
+            gid_type: GidKind::RoceV2,
+            mtu_bytes: 1024,
+            partition_key: 0xffff,
+        },
         max_inline_bytes: 220,
         max_send_sge: 30,
         max_receive_sge: 30,
@@ -334,6 +337,5 @@ fn queue_pair(random: &mut Draw) -> VerbsEndpoint {
         immediate: true,
         read_depth: 3,
         read_resources: 3,
-        partition_key: 0xffff,
     }
 }

@@ -64,7 +64,7 @@ impl Handshake<AcceptorPart> {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
             (State::AwaitPrepared(terms, choice), Ok(ours)) => {
-                part.state = State::AwaitPair(terms, choice, ours.gid_type);
+                part.state = State::AwaitPair(terms, choice, ours.address.gid_type);
                 conversation.send(&HandshakeMessage::Endpoint(Endpoint::Verbs(ours)));
             }
             (State::AwaitPrepared(terms, choice), Err(why)) => {
@@ -72,7 +72,7 @@ impl Handshake<AcceptorPart> {
                 part.decline(conversation, terms, choice.fabric, &why);
             }
             (State::AwaitResumePrepared(answer, theirs), Ok(ours)) => {
-                match negotiate::gid_types(theirs.gid_type, ours.gid_type) {
+                match negotiate::gid_types(theirs.address.gid_type, ours.address.gid_type) {
                     Ok(()) => {
                         part.deferred.push_back(AcceptorEvent::ConnectPair(theirs));
                         part.state = State::AwaitResumeConnected(answer, Box::new(ours));
