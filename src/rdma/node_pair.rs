@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex};
 use ibex_base::sync::lock;
 use ibex_bootstrap::{
     VerbsPair,
-    message::{GidKind, QueuePairAddress, VerbsEndpoint},
+    message::{GidKind, QueuePairAddress, VerbsEndpoint, VerbsRail},
 };
-use ibex_transport::rdma::{MOST_RAILS, PairEndpoint, PreparedPair};
+use ibex_transport::rdma::{MOST_RAILS, PairEndpoint, PreparedPair, RailEndpoint};
 use ibex_verbs::{
-    FirstSequence, Gid, GidType, Mtu, PartitionKey, ReadLimits, RemoteEndpoint, VerbsError,
+    FirstSequence, Gid, GidType, Mtu, PartitionKey, ReadLimits, RemoteAddress, RemoteEndpoint,
+    VerbsError,
 };
 
 /// A queue pair, and its endpoint as messages name it.
@@ -92,6 +93,22 @@ fn to_wire(ours: &PairEndpoint) -> Result<VerbsEndpoint, String> {
         read_resources: ours.reads.resources,
         receive_buffer_bytes: ours.buffer_bytes,
         credit: ours.credit,
+        rails: ours
+            .rails
+            .iter()
+            .flatten()
+            .map(rail_to_wire)
+            .collect::<Result<_, _>>()?,
+    })
+}
+
+fn rail_to_wire(ours: &RailEndpoint) -> Result<VerbsRail, String> {
+    Ok(VerbsRail {
+        address: address_to_wire(&ours.pair)?,
+        read_depth: ours.reads.depth,
+        read_resources: ours.reads.resources,
+        probe_address: ours.probe.address,
+        probe_key: ours.probe.rkey,
     })
 }
 
@@ -115,7 +132,13 @@ fn address_to_wire(pair: &RemoteEndpoint) -> Result<QueuePairAddress, String> {
     })
 }
 
+const _: () = assert!(VerbsEndpoint::MAX_RAILS == MOST_RAILS);
+
 fn from_wire(theirs: &VerbsEndpoint) -> Result<PairEndpoint, String> {
+    let mut rails = [None; MOST_RAILS];
+    for (rail, theirs) in rails.iter_mut().zip(&theirs.rails) {
+        *rail = Some(rail_from_wire(theirs)?);
+    }
     Ok(PairEndpoint {
         pair: address_from_wire(&theirs.address)?,
         buffer_bytes: theirs.receive_buffer_bytes,
@@ -128,7 +151,21 @@ fn from_wire(theirs: &VerbsEndpoint) -> Result<PairEndpoint, String> {
             depth: theirs.read_depth,
             resources: theirs.read_resources,
         },
-        rails: [None; MOST_RAILS],
+        rails,
+    })
+}
+
+fn rail_from_wire(theirs: &VerbsRail) -> Result<RailEndpoint, String> {
+    Ok(RailEndpoint {
+        pair: address_from_wire(&theirs.address)?,
+        reads: ReadLimits {
+            depth: theirs.read_depth,
+            resources: theirs.read_resources,
+        },
+        probe: RemoteAddress {
+            address: theirs.probe_address,
+            rkey: theirs.probe_key,
+        },
     })
 }
 
@@ -182,6 +219,24 @@ mod tests {
         }
     }
 
+    fn rail(queue_pair: u32) -> RailEndpoint {
+        RailEndpoint {
+            pair: RemoteEndpoint {
+                queue_pair,
+                gid: Gid([queue_pair as u8; 16]),
+                ..endpoint(GidType::RoceV2, 0).pair
+            },
+            reads: ReadLimits {
+                depth: 2,
+                resources: 3,
+            },
+            probe: RemoteAddress {
+                address: u64::MAX,
+                rkey: 0x8765_4321,
+            },
+        }
+    }
+
     #[test]
     fn an_endpoint_comes_back_from_the_wire_as_it_was() {
         for (gid_type, lid) in [
@@ -189,7 +244,8 @@ mod tests {
             (GidType::RoceV2, 0),
             (GidType::InfiniBand, 9),
         ] {
-            let ours = endpoint(gid_type, lid);
+            let mut ours = endpoint(gid_type, lid);
+            ours.rails[..2].copy_from_slice(&[Some(rail(2)), Some(rail(3))]);
             let wire = to_wire(&ours).expect("a known type");
             assert_eq!(from_wire(&wire), Ok(ours));
         }

@@ -749,6 +749,7 @@ fn hand_made_pair() -> VerbsEndpoint {
         immediate: false,
         read_depth: 0,
         read_resources: 0,
+        rails: Vec::new(),
         receive_buffer_bytes: 4096,
         credit: 0,
     }

@@ -97,6 +97,7 @@ pub(super) fn endpoint(identity: u8) -> VerbsEndpoint {
         immediate: true,
         read_depth: 0,
         read_resources: 0,
+        rails: Vec::new(),
         receive_buffer_bytes: 4096,
         credit: 64,
     }

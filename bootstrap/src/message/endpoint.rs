@@ -56,6 +56,24 @@ pub struct VerbsEndpoint {
     pub read_depth: u8,
     /// The peer's reads that the node serves at a time, in the same way.
     pub read_resources: u8,
+    /// Its queue pairs on other ports, at most [`MAX_RAILS`](Self::MAX_RAILS). A node that is older
+    /// than these has none.
+    pub rails: Vec<VerbsRail>,
+}
+
+/// A further queue pair of a session, on another port, over which large messages are read as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerbsRail {
+    /// The address to connect to.
+    pub address: QueuePairAddress,
+    /// Reads that the node makes over it at a time, at most 7.
+    pub read_depth: u8,
+    /// The peer's reads that the node serves over it at a time, at most 7.
+    pub read_resources: u8,
+    /// The address of eight bytes that the peer may read, to test the queue pair.
+    pub probe_address: u64,
+    /// The key that permits it to read them.
+    pub probe_key: u32,
 }
 
 /// What a peer connects its queue pair to.
@@ -151,6 +169,8 @@ impl VerbsEndpoint {
     pub const RECEIVE_BUFFER_BYTES: RangeInclusive<u32> = 256..=1 << 20;
     /// The range of the first credit; 0 where credit is lent as sessions need it.
     pub const CREDIT: RangeInclusive<u32> = 0..=1 << 20;
+    /// Most rails of a session.
+    pub const MAX_RAILS: usize = 3;
 
     fn parse(mut fields: FieldReader<'_>) -> Result<VerbsEndpoint, MessageError> {
         let mut endpoint = VerbsEndpoint {
@@ -163,10 +183,17 @@ impl VerbsEndpoint {
             immediate: false,
             read_depth: 0,
             read_resources: 0,
+            rails: Vec::new(),
         };
-        endpoint.take_abilities(fields.u8("abilities")?);
+        let abilities = fields.u8("abilities")?;
+        endpoint.immediate = abilities & IMMEDIATE != 0;
+        (endpoint.read_depth, endpoint.read_resources) = reads(abilities);
         endpoint.address.partition_key = fields.u16("partition key")?;
         endpoint.check()?;
+        // A node without rails ends here.
+        if fields.has_more() {
+            endpoint.rails = VerbsRail::parse_all(&mut fields)?;
+        }
         Ok(endpoint)
     }
 
@@ -199,20 +226,6 @@ impl VerbsEndpoint {
         all_possible(fields)
     }
 
-    fn abilities(&self) -> u8 {
-        let reads = |reads: u8, bit: u8| reads.min(MOST_READS) << bit;
-        u8::from(self.immediate)
-            | reads(self.read_depth, READ_DEPTH_BIT)
-            | reads(self.read_resources, READ_RESOURCES_BIT)
-    }
-
-    fn take_abilities(&mut self, abilities: u8) {
-        let reads = |bit: u8| abilities >> bit & MOST_READS;
-        self.immediate = abilities & IMMEDIATE != 0;
-        self.read_depth = reads(READ_DEPTH_BIT);
-        self.read_resources = reads(READ_RESOURCES_BIT);
-    }
-
     fn write(&self, fields: &mut FieldWriter<'_>) {
         self.address.write(fields);
         fields.u32(self.max_inline_bytes);
@@ -220,8 +233,51 @@ impl VerbsEndpoint {
         fields.u16(self.max_receive_sge);
         fields.u32(self.receive_buffer_bytes);
         fields.u32(self.credit);
-        fields.u8(self.abilities());
+        fields.u8(u8::from(self.immediate) | read_bits(self.read_depth, self.read_resources));
         fields.u16(self.address.partition_key);
+        if !self.rails.is_empty() {
+            VerbsRail::write_all(&self.rails, fields);
+        }
+    }
+}
+
+impl VerbsRail {
+    fn parse_all(fields: &mut FieldReader<'_>) -> Result<Vec<Self>, MessageError> {
+        let count = usize::from(fields.u8("rail count")?);
+        if count > VerbsEndpoint::MAX_RAILS {
+            return Err(MessageError::TooLong {
+                field: "rail count",
+                length: count,
+                max: VerbsEndpoint::MAX_RAILS,
+            });
+        }
+        (0..count).map(|_| Self::parse(fields)).collect()
+    }
+
+    fn parse(fields: &mut FieldReader<'_>) -> Result<Self, MessageError> {
+        let mut address = QueuePairAddress::parse(fields)?;
+        let (read_depth, read_resources) = reads(fields.u8("abilities")?);
+        address.partition_key = fields.u16("partition key")?;
+        address.check()?;
+        Ok(Self {
+            address,
+            read_depth,
+            read_resources,
+            probe_address: fields.u64("probe address")?,
+            probe_key: fields.u32("probe key")?,
+        })
+    }
+
+    fn write_all(rails: &[Self], fields: &mut FieldWriter<'_>) {
+        debug_assert!(rails.len() <= VerbsEndpoint::MAX_RAILS);
+        fields.u8(rails.len() as u8);
+        for rail in rails {
+            rail.address.write(fields);
+            fields.u8(read_bits(rail.read_depth, rail.read_resources));
+            fields.u16(rail.address.partition_key);
+            fields.u64(rail.probe_address);
+            fields.u32(rail.probe_key);
+        }
     }
 }
 
@@ -302,6 +358,18 @@ const READ_RESOURCES_BIT: u8 = 4;
 const MOST_READS: u8 = 7;
 
 const NAME_LABEL: &[u8] = b"ibex unix socket 1";
+
+/// Returns the reads that a node makes and serves, of its abilities.
+fn reads(abilities: u8) -> (u8, u8) {
+    let reads = |bit: u8| abilities >> bit & MOST_READS;
+    (reads(READ_DEPTH_BIT), reads(READ_RESOURCES_BIT))
+}
+
+/// Returns the bits of the abilities for these reads.
+fn read_bits(depth: u8, resources: u8) -> u8 {
+    let bits = |reads: u8, bit: u8| reads.min(MOST_READS) << bit;
+    bits(depth, READ_DEPTH_BIT) | bits(resources, READ_RESOURCES_BIT)
+}
 
 /// Refuses the first of these fields whose value is not possible.
 fn all_possible<const N: usize>(

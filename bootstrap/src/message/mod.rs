@@ -39,7 +39,7 @@ pub use crate::host_tags::HostTags;
 pub use binding::Binding;
 pub use checksum::{ALONE, CHECKSUM_BYTES, checksum};
 pub use choice::{FabricChoice, Unavailable};
-pub use endpoint::{Endpoint, GidKind, QueuePairAddress, ShmEndpoint, VerbsEndpoint};
+pub use endpoint::{Endpoint, GidKind, QueuePairAddress, ShmEndpoint, VerbsEndpoint, VerbsRail};
 pub use hello::{Hello, SecurityMode, Version, VersionRange};
 pub use offer::Offer;
 pub use ready::{Ready, SessionSecrets};

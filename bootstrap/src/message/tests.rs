@@ -28,6 +28,7 @@ fn one_of_each() -> Vec<HandshakeMessage> {
         immediate: true,
         read_depth: 3,
         read_resources: 5,
+        rails: Vec::new(),
         receive_buffer_bytes: 4096,
         credit: 64,
     };
@@ -254,6 +255,7 @@ fn bytes_that_a_later_version_adds_to_a_message_are_ignored() {
     for message in one_of_each() {
         let mut bytes = bytes_of(&message);
         // The first bytes behind an Offer are known: it may require encryption, and have a name.
+        // So is the first one behind an Endpoint: it is the number of rails.
         bytes.extend([0, 0, 0]);
         bytes.extend([0xee; 40]);
         assert_eq!(parse_message(&bytes), Ok(message));
@@ -297,6 +299,118 @@ fn a_name_comes_back_bounded_and_escaped() {
         max: 64,
     };
     assert_eq!(named(&[b'x'; 65]), Err(too_long));
+}
+
+fn verbs_endpoint() -> VerbsEndpoint {
+    match one_of_each().remove(5) {
+        HandshakeMessage::Endpoint(Endpoint::Verbs(endpoint)) => endpoint,
+        other => panic!("not the verbs endpoint: {other:?}"),
+    }
+}
+
+/// Returns an endpoint with that many rails.
+fn with_rails(count: u8) -> VerbsEndpoint {
+    let mut endpoint = verbs_endpoint();
+    let rail = |number| VerbsRail {
+        address: QueuePairAddress {
+            queue_pair: 0x100 + u32::from(number),
+            gid: [number; 16],
+            ..endpoint.address
+        },
+        read_depth: 3,
+        read_resources: 7,
+        probe_address: 0x7f00_0000_1000,
+        probe_key: 0x8765_4321,
+    };
+    endpoint.rails = (0..count).map(rail).collect();
+    endpoint
+}
+
+fn parsed(endpoint: VerbsEndpoint) -> Result<HandshakeMessage, MessageError> {
+    parse_message(&bytes_of(&HandshakeMessage::Endpoint(Endpoint::Verbs(
+        endpoint,
+    ))))
+}
+
+#[test]
+fn rails_come_back_as_they_were_and_stand_behind_the_other_fields() {
+    for count in 0..=3 {
+        let message = HandshakeMessage::Endpoint(Endpoint::Verbs(with_rails(count)));
+        let bytes = bytes_of(&message);
+        assert_eq!(parse_message(&bytes), Ok(message.clone()));
+        let without = bytes_of(&HandshakeMessage::Endpoint(Endpoint::Verbs(with_rails(0))));
+        assert!(bytes.starts_with(&without), "older nodes read the same");
+        // A later version's fields follow the rails.
+        let grown = [&*bytes, &[0; 1], &[0xee; 40]].concat();
+        assert_eq!(parse_message(&grown), Ok(message.clone()));
+        for length in without.len() + 1..bytes.len() {
+            let cut = parse_message(&bytes[..length]);
+            assert!(
+                matches!(cut, Err(MessageError::Truncated { .. })),
+                "{count} rails cut to {length}: {cut:?}"
+            );
+        }
+    }
+    let bytes = bytes_of(&HandshakeMessage::Endpoint(Endpoint::Verbs(with_rails(1))));
+    let rail: String = bytes[bytes.len() - 45..]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    assert_eq!(
+        rail,
+        concat!(
+            "01",       // one rail
+            "00010000", // queue pair
+            "56341200", // packet sequence
+            "0700",     // lid
+            "00000000000000000000000000000000",
+            "02",               // RoCE v2
+            "0010",             // mtu
+            "76",               // 3 reads made, 7 served
+            "0180",             // partition key
+            "00100000007f0000", // the probe's address
+            "21436587",         // and its key
+        )
+    );
+}
+
+#[test]
+fn rails_that_cannot_be_are_refused() {
+    let mut four = bytes_of(&HandshakeMessage::Endpoint(Endpoint::Verbs(with_rails(0))));
+    four.push(4);
+    four.extend([0; 4 * 44]);
+    let too_many = MessageError::TooLong {
+        field: "rail count",
+        length: 4,
+        max: 3,
+    };
+    assert_eq!(parse_message(&four), Err(too_many));
+    type Set = fn(&mut QueuePairAddress, u32);
+    let impossible: [(&str, Set, &[u32]); 3] = [
+        (
+            "queue pair number",
+            |address, value| address.queue_pair = value,
+            &[0, 1, 1 << 24],
+        ),
+        (
+            "packet sequence",
+            |address, value| address.packet_sequence = value,
+            &[1 << 24],
+        ),
+        (
+            "mtu",
+            |address, value| address.mtu_bytes = value as u16,
+            &[0, 1500],
+        ),
+    ];
+    for (field, set, values) in impossible {
+        for &value in values {
+            let mut endpoint = with_rails(3);
+            set(&mut endpoint.rails[2].address, value);
+            let refused = MessageError::UnknownValue { field, value };
+            assert_eq!(parsed(endpoint), Err(refused));
+        }
+    }
 }
 
 #[test]
@@ -366,10 +480,7 @@ fn each_bound_holds_and_one_beyond_fails() {
 
 #[test]
 fn values_that_cannot_be_are_refused() {
-    let mut endpoint = match one_of_each().remove(5) {
-        HandshakeMessage::Endpoint(Endpoint::Verbs(endpoint)) => endpoint,
-        other => panic!("not the verbs endpoint: {other:?}"),
-    };
+    let mut endpoint = verbs_endpoint();
     endpoint.address.mtu_bytes = 1500;
     let odd_mtu = bytes_of(&HandshakeMessage::Endpoint(Endpoint::Verbs(
         endpoint.clone(),

@@ -70,6 +70,7 @@ impl VerbsPair for FakePair {
             immediate: false,
             read_depth: 0,
             read_resources: 0,
+            rails: Vec::new(),
             receive_buffer_bytes: 4096,
             credit: 64,
         }

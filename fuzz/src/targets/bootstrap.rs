@@ -16,7 +16,7 @@ use ibex_bootstrap::handshake::{
     AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake, ResumerEvent,
     ResumerHandshake,
 };
-use ibex_bootstrap::message::{ALONE, CHECKSUM_BYTES, GidKind, MAGIC, QueuePairAddress, VerbsEndpoint, checksum};
+use ibex_bootstrap::message::{ALONE, CHECKSUM_BYTES, GidKind, MAGIC, QueuePairAddress, VerbsEndpoint, VerbsRail, checksum};
 use ibex_bootstrap::{
     FabricKind, HostHint, Local, NodeIdentity, PairRequest, Resumable, ResumableSessions,
     ResumeTicket, Secret, VerbsDevice, VerbsDevices, VerbsPair, parse_message,
@@ -319,24 +319,37 @@ fn device() -> VerbsDevice {
     }
 }
 
-/// Returns a queue pair of that device.
+/// Returns a queue pair of that device, and a rail beside it.
 fn endpoint() -> VerbsEndpoint {
-    VerbsEndpoint {
+    let address = QueuePairAddress {
+        queue_pair: 17,
+        packet_sequence: 0x12_3456,
+        lid: 0,
+        gid: [1; 16],
+        gid_type: GidKind::RoceV2,
+        mtu_bytes: 1024,
+        partition_key: 0xffff,
+    };
+    let rail = VerbsRail {
         address: QueuePairAddress {
-            queue_pair: 17,
-            packet_sequence: 0x12_3456,
-            lid: 0,
-            gid: [1; 16],
-            gid_type: GidKind::RoceV2,
-            mtu_bytes: 1024,
-            partition_key: 0xffff,
+            queue_pair: 18,
+            gid: [2; 16],
+            ..address
         },
+        read_depth: 3,
+        read_resources: 3,
+        probe_address: 0x7f00_0000_0000,
+        probe_key: 0x1234,
+    };
+    VerbsEndpoint {
+        address,
         max_inline_bytes: 220,
         max_send_sge: 30,
         max_receive_sge: 30,
         immediate: true,
         read_depth: 3,
         read_resources: 3,
+        rails: vec![rail],
         receive_buffer_bytes: 4096,
         credit: 64,
     }

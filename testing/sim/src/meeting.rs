@@ -14,7 +14,9 @@ use std::{fmt, time::Instant};
 use ibex_bootstrap::{
     HandshakeError, Secret, VerbsDevice,
     handshake::HandshakeStep,
-    message::{ALONE, GidKind, HandshakeMessage, QueuePairAddress, Resumed, VerbsEndpoint},
+    message::{
+        ALONE, GidKind, HandshakeMessage, QueuePairAddress, Resumed, VerbsEndpoint, VerbsRail,
+    },
 };
 
 use ibex_harness::draw::Draw;
@@ -319,16 +321,27 @@ impl fmt::Debug for End {
 
 /// Draws a queue pair with numbers that tell it from others.
 fn queue_pair(random: &mut Draw) -> VerbsEndpoint {
-    VerbsEndpoint {
+    let address = QueuePairAddress {
+        queue_pair: random.below(1 << 24) as u32,
+        packet_sequence: random.below(1 << 24) as u32,
+        lid: 0,
+        gid: party::drawn(random),
+        gid_type: GidKind::RoceV2,
+        mtu_bytes: 1024,
+        partition_key: 0xffff,
+    };
+    let rail = VerbsRail {
         address: QueuePairAddress {
-            queue_pair: random.below(1 << 24) as u32,
-            packet_sequence: random.below(1 << 24) as u32,
-            lid: 0,
-            gid: party::drawn(random),
-            gid_type: GidKind::RoceV2,
-            mtu_bytes: 1024,
-            partition_key: 0xffff,
+            packet_sequence: 0,
+            ..address
         },
+        read_depth: 3,
+        read_resources: 3,
+        probe_address: 4096,
+        probe_key: 7,
+    };
+    VerbsEndpoint {
+        address,
         max_inline_bytes: 220,
         max_send_sge: 30,
         max_receive_sge: 30,
@@ -337,5 +350,6 @@ fn queue_pair(random: &mut Draw) -> VerbsEndpoint {
         immediate: true,
         read_depth: 3,
         read_resources: 3,
+        rails: vec![rail],
     }
 }
