@@ -137,6 +137,11 @@ variables! {
             |text| partition_key(text).filter(|key| key & 0x7fff != 0),
             |rdma, key: u16| rdma.partition_key = ibex_verbs::PartitionKey::new(key)
         );
+    IBEX_RDMA_MAX_RAILS = "0 to 3" overrides RdmaSettings::max_rails,
+        rdma!(
+            |text| text.parse().ok().filter(|rails| *rails <= 3),
+            |rdma, rails: u8| rdma.max_rails = Some(rails)
+        );
     IBEX_RDMA_MTU = "256, 512, 1024, 2048 or 4096"
         overrides Tuning::path_mtu "; each session also respects what both ports carry",
         rdma!(
@@ -321,6 +326,7 @@ mod tests {
             ("IBEX_RDMA_PORT", "2"),
             ("IBEX_RDMA_GID_INDEX", "0"),
             ("IBEX_RDMA_PARTITION_KEY", "0x8001"),
+            ("IBEX_RDMA_MAX_RAILS", "2"),
             ("IBEX_RDMA_MTU", "1024"),
             ("IBEX_RDMA_COMPLETIONS", "extended"),
             ("IBEX_RDMA_FAIL_OVER_AFTER", "2500"),
@@ -351,6 +357,7 @@ mod tests {
             assert_eq!(rdma.device.as_deref(), Some("mlx5_1"));
             assert_eq!((rdma.port, rdma.gid_index), (Some(2), Some(0)));
             assert_eq!(rdma.partition_key, PartitionKey::new(0x8001));
+            assert_eq!(rdma.max_rails, Some(2));
             let polling = CompletionPolling::Extended;
             let tuning = Tuning::new().path_mtu(1024).completion_polling(polling);
             let expected = RdmaSettings::new().tuning(tuning);

@@ -21,7 +21,7 @@ use ibex_base::sync::lock;
 use ibex_bootstrap::{PairRequest, VerbsDevice, VerbsDevices, VerbsPair, negotiate::Party};
 use ibex_ring::memory::HugePages;
 use ibex_transport::{
-    rdma::{PortOpening, RdmaPort},
+    rdma::{PortOpening, PreparedPair, PreparedRail, RdmaPort},
     runtime::Runtime,
 };
 use ibex_verbs::{
@@ -55,10 +55,19 @@ pub(crate) struct NodeDevices {
 struct State {
     provider: Option<Arc<dyn Provider>>,
     sysfs: Sysfs,
-    /// The inventory, with the moment when it was taken.
-    inventory: Option<(Instant, Inventory)>,
+    inventory: Option<Listed>,
     /// The open RDMA ports, each with the choice that led to it.
     rdma_ports: Vec<(Choice, Arc<RdmaPort>)>,
+}
+
+/// The machine's devices, at one moment.
+#[derive(Debug)]
+struct Listed {
+    taken: Instant,
+    inventory: Inventory,
+    /// The places that could not be opened for rails. They are not tried again for each session,
+    /// since opening a device may take a second.
+    refused: Vec<Choice>,
 }
 
 /// The devices for sessions that are to be on one engine.
@@ -127,10 +136,17 @@ impl NodeDevices {
         };
         let is_settled = routed.is_some() || self.settings.device.is_some();
         if is_settled || active_ports == 1 {
-            let rdma_port = self.rdma_port(choice, 0)?;
+            let rdma_port = self.own_port(choice, 0)?;
             self.entrust(&rdma_port);
         }
         Ok(())
+    }
+
+    /// Returns the RDMA port of an engine for this choice, and lists the devices again if it cannot
+    /// be opened: the device may have gone since they were listed.
+    fn own_port(&self, choice: Choice, engine: usize) -> Result<Arc<RdmaPort>, VerbsError> {
+        let rdma_port = self.rdma_port(choice, engine);
+        rdma_port.inspect_err(|_| self.state().inventory = None)
     }
 
     /// Returns the RDMA port of an engine for this choice, opened if there is none.
@@ -147,9 +163,7 @@ impl NodeDevices {
             (state.provider()?, state.near_cores(&choice.device))
         };
         let report = ForkReport::now(&provider);
-        let opened = self.open(&provider, &choice, engine, near);
-        // The device may have gone since the inventory was taken.
-        let rdma_port = opened.inspect_err(|_| self.state().inventory = None)?;
+        let rdma_port = self.open(&provider, &choice, engine, near)?;
         tracing::info!(device = %choice, engine, pages = %HugePages::of_system(), "RDMA device opened");
         report.log(&choice.device);
         self.state().rdma_ports.push((choice, rdma_port.clone()));
@@ -219,17 +233,49 @@ impl NodeDevices {
         let is_trusted = self.settings.trusts(request.peer.ip());
         let (engine, coming) = self.engine(request, wanted);
         let choice = self.choice(&mut self.state(), request.local);
-        let rdma_port = choice.and_then(|choice| self.rdma_port(choice, engine));
-        let rdma_port = rdma_port.map_err(text)?;
+        let choice = choice.map_err(text)?;
+        let rdma_port = self.own_port(choice.clone(), engine).map_err(text)?;
         self.entrust(&rdma_port);
-        let pair = rdma_port
-            .prepare_for(request.end == Party::Dialer, is_trusted)
-            .map_err(|error| {
-                // The port may be down or an address gone.
-                self.state().forget_inventory();
-                text(error)
-            })?;
+        let dialed = request.end == Party::Dialer;
+        let mut pair = rdma_port.prepare_for(dialed, is_trusted).map_err(|error| {
+            // The port may be down or an address gone.
+            self.state().forget_inventory();
+            text(error)
+        })?;
+        self.add_rails(&mut pair, &choice, engine, dialed);
         Ok(Box::new(NodePair::new(pair, coming)?))
+    }
+
+    /// Prepares the rails of a session whose own queue pair is at `own`. Ports that cannot carry
+    /// rails are passed over.
+    fn add_rails(&self, pair: &mut PreparedPair, own: &Choice, engine: usize, dialed: bool) {
+        let most = self.settings.rails_beside(own.kind);
+        if most == 0 {
+            return;
+        }
+        let places = match self.state().places_beside(own) {
+            Ok(places) => places,
+            Err(error) => return tracing::debug!(%error, "no rails"),
+        };
+        let prepared = places.into_iter().filter_map(|place| {
+            let rail = self.prepare_rail(&place, engine, dialed);
+            let noted =
+                rail.inspect_err(|error| tracing::debug!(device = %place, %error, "no rail"));
+            noted.ok()
+        });
+        prepared.take(most).for_each(|rail| pair.add_rail(rail));
+    }
+
+    fn prepare_rail(
+        &self,
+        place: &Choice,
+        engine: usize,
+        dialed: bool,
+    ) -> Result<PreparedRail, VerbsError> {
+        let rdma_port = self.rdma_port(place.clone(), engine);
+        let rdma_port = rdma_port.inspect_err(|_| self.state().refuse(place))?;
+        self.entrust(&rdma_port);
+        rdma_port.prepare_rail(dialed)
     }
 
     /// Returns the place for a connection with this address of the node.
@@ -296,19 +342,62 @@ impl NodeDevices {
 impl State {
     /// Returns the machine's devices, looked up again if the list is old.
     fn inventory(&mut self) -> Result<&Inventory, VerbsError> {
+        Ok(&self.listed()?.inventory)
+    }
+
+    fn listed(&mut self) -> Result<&Listed, VerbsError> {
         if self.inventory.is_none() {
-            let taken = discovery::discover(&self.provider()?, &self.sysfs)?;
-            self.inventory = Some((Instant::now(), taken));
+            let inventory = discovery::discover(&self.provider()?, &self.sysfs)?;
+            self.inventory = Some(Listed {
+                taken: Instant::now(),
+                inventory,
+                refused: Vec::new(),
+            });
         }
         match &self.inventory {
-            Some((_, inventory)) => Ok(inventory),
+            Some(listed) => Ok(listed),
             None => unreachable!("it was taken above"),
+        }
+    }
+
+    /// Returns the places for the rails of a session whose own queue pair is at `own`, by the names
+    /// of their devices: all other active ports of the same kind of device, but for those that could
+    /// not be opened.
+    fn places_beside(&mut self, own: &Choice) -> Result<Vec<Choice>, VerbsError> {
+        let Listed {
+            inventory, refused, ..
+        } = self.listed()?;
+        let of_kind = inventory.devices.iter().filter(|one| one.kind == own.kind);
+        let ports = of_kind.flat_map(|device| device.ports().map(move |port| (device, port)));
+        let mut places: Vec<_> = ports
+            .filter_map(|(device, port)| {
+                let wish = Wish::Device {
+                    name: device.name.clone(),
+                    port: Some(port.number),
+                    gid_index: None,
+                };
+                let mut place = inventory.choose_among(&wish, &[]).ok()?;
+                place.partition_key = own.partition_key;
+                place.reason = format!("a rail beside {} port {}", own.device, own.port);
+                Some(place)
+            })
+            .filter(|place| !is_at_same_port(place, own))
+            .filter(|place| refused.iter().all(|one| !is_same_place(one, place)))
+            .collect();
+        places.sort_by(|one, other| (&one.device, one.port).cmp(&(&other.device, other.port)));
+        Ok(places)
+    }
+
+    /// Notes that a place could not be opened for a rail.
+    fn refuse(&mut self, place: &Choice) {
+        if let Some(listed) = &mut self.inventory {
+            listed.refused.push(place.clone());
         }
     }
 
     /// Forgets an old list of devices. Returns whether another look may show something else.
     fn forget_inventory(&mut self) -> bool {
-        let is_old = |(taken, _): &mut (Instant, Inventory)| taken.elapsed() > INVENTORY_LASTS;
+        let is_old = |listed: &mut Listed| listed.taken.elapsed() > INVENTORY_LASTS;
         self.inventory.take_if(is_old).is_some()
     }
 
@@ -336,7 +425,8 @@ impl State {
 
     /// Returns the cores of a device's NUMA node, as the last list of devices has them.
     fn near_cores(&self, device: &str) -> Vec<usize> {
-        let listed = self.inventory.iter().flat_map(|(_, it)| &it.devices);
+        let listed = self.inventory.iter();
+        let listed = listed.flat_map(|listed| &listed.inventory.devices);
         let found = listed.into_iter().find(|listed| listed.name == device);
         found.map_or_else(Vec::new, |found| found.near_cores.clone())
     }
@@ -411,6 +501,11 @@ fn is_at_same_port(one: &Choice, other: &Choice) -> bool {
     (&one.device, one.port) == (&other.device, other.port)
 }
 
+/// Returns whether an RDMA port for one choice serves the other.
+fn is_same_place(one: &Choice, other: &Choice) -> bool {
+    is_at_same_port(one, other) && one.partition_key == other.partition_key
+}
+
 /// Returns whether sessions of an RDMA port are in the partition that a choice names, if it names
 /// one.
 fn is_in(rdma_port: &RdmaPort, choice: &Choice) -> bool {
@@ -428,11 +523,22 @@ fn active_ports(inventory: &Inventory) -> usize {
 #[cfg(all(test, feature = "fake-device"))]
 mod tests {
     use ibex_verbs::{
-        Gid,
+        Gid, PortState,
         provider::fake::{FakeDevice, FakeProvider},
     };
 
     use super::*;
+
+    fn within_this_host() -> PairRequest {
+        let local = IpAddr::from(Ipv4Addr::LOCALHOST);
+        PairRequest {
+            local,
+            peer: (local, 7000).into(),
+            offered: None,
+            end: Party::Dialer,
+            resumes: None,
+        }
+    }
 
     #[test]
     fn queue_pairs_are_in_the_partition_of_the_settings_and_the_peer_is_told() {
@@ -440,16 +546,9 @@ mod tests {
         device.ports[0].pkeys = vec![0xffff, 0x8001];
         device.ports[0].attributes.pkey_table_len = 2;
         let fake = FakeProvider::new(vec![device]);
-        let local = IpAddr::from(Ipv4Addr::LOCALHOST);
         let prepared = |settings: RdmaSettings| {
             let devices = NodeDevices::new(settings.on_fake(&fake, |_| ()), None);
-            let pair = devices.prepare(&PairRequest {
-                local,
-                peer: (local, 7000).into(),
-                offered: None,
-                end: Party::Dialer,
-                resumes: None,
-            })?;
+            let pair = devices.prepare(&within_this_host())?;
             Ok::<_, String>(pair.endpoint().address.partition_key)
         };
         let settings = RdmaSettings::new();
@@ -458,6 +557,123 @@ mod tests {
         let refused = prepared(settings.partition_key(0x8002)).unwrap_err();
         let says = "is not in partition 0x8002: its table of partition keys has 0xffff, 0x8001";
         assert!(refused.contains(says), "{refused}");
+    }
+
+    /// Prepares the queue pair of a session within this host, and returns the GIDs of its rails.
+    fn rails(devices: &NodeDevices) -> Vec<Gid> {
+        let pair = devices.prepare(&within_this_host()).expect("a queue pair");
+        let rails = pair.endpoint().rails;
+        for rail in &rails {
+            assert!(rail.read_depth > 0 && rail.read_resources > 0 && rail.probe_address > 0);
+        }
+        let gids = rails.iter().map(|rail| Gid(rail.address.gid));
+        gids.collect()
+    }
+
+    /// Returns the GID of a card.
+    fn gid_of(device: &FakeDevice) -> Gid {
+        device.ports[0].gids.last().expect("a GID").gid
+    }
+
+    fn devices_of(cards: &[FakeDevice], settings: RdmaSettings) -> (FakeProvider, NodeDevices) {
+        let fake = FakeProvider::new(cards.to_vec());
+        let settings = settings.on_fake(&fake, |settings| settings.reads_large = Some(true));
+        let devices = NodeDevices::new(settings, None);
+        (fake, devices)
+    }
+
+    fn soft_roce_cards() -> [FakeDevice; 3] {
+        let cards = [("left", 1), ("right", 3), ("middle", 2)];
+        cards.map(|(name, host)| FakeDevice::soft_roce(name, 0, [192, 0, 2, host]))
+    }
+
+    #[test]
+    fn a_session_has_rails_on_the_other_ports_as_many_as_are_set() {
+        let cards = soft_roce_cards();
+        // The session's own port is the first that is listed; rails are in the order of names.
+        let [_, right, middle] = cards.each_ref().map(gid_of);
+        let of = |settings: RdmaSettings| rails(&devices_of(&cards, settings).1);
+        let settings = RdmaSettings::new;
+        assert_eq!(of(settings()), [], "soft-RoCE");
+        assert_eq!(of(settings().max_rails(0)), []);
+        assert_eq!(of(settings().max_rails(1)), [middle]);
+        assert_eq!(of(settings().max_rails(2)), [middle, right]);
+        assert_eq!(of(settings().max_rails(3)), [middle, right]);
+        let [left, ..] = cards.each_ref().map(gid_of);
+        let named = settings().device("middle").gid_index(1).max_rails(3);
+        assert_eq!(of(named), [left, right]);
+        let (_fake, devices) = devices_of(&cards, settings().max_rails(2));
+        for _ in 0..3 {
+            assert_eq!(
+                rails(&devices),
+                [middle, right],
+                "the same for each session"
+            );
+        }
+    }
+
+    #[test]
+    fn hardware_has_rails_on_at_most_three_ports_of_hardware() {
+        let mut cards = vec![FakeDevice::soft_roce("a_rxe0", 0, [192, 0, 2, 1])];
+        let lids = 0..5_u16;
+        cards.extend(lids.map(|lid| FakeDevice::infiniband(&format!("mlx5_{lid}"), lid + 1)));
+        cards[2].ports[0].attributes.state = PortState::Down;
+        let gids: Vec<_> = cards.iter().map(gid_of).collect();
+        let of = |settings: RdmaSettings| rails(&devices_of(&cards, settings).1);
+        assert_eq!(of(RdmaSettings::new()), gids[3..6], "beside mlx5_0");
+        assert_eq!(of(RdmaSettings::new().port(1)), gids[3..6]);
+        assert_eq!(of(RdmaSettings::new().max_rails(2)), gids[3..5]);
+        assert_eq!(of(RdmaSettings::new().max_rails(0)), []);
+        let named = RdmaSettings::new().device("mlx5_3");
+        assert_eq!(
+            of(named.clone()),
+            [],
+            "a program that names a device means it"
+        );
+        let expected = [gids[1], gids[3], gids[5]];
+        assert_eq!(of(named.max_rails(3)), expected);
+    }
+
+    #[test]
+    fn rails_are_in_the_partition_of_the_session() {
+        let cards = [1, 2, 3].map(|lid| {
+            let mut card = FakeDevice::infiniband(&format!("mlx5_{lid}"), lid);
+            if lid != 2 {
+                card.ports[0].pkeys = vec![0xffff, 0x8001];
+                card.ports[0].attributes.pkey_table_len = 2;
+            }
+            card
+        });
+        let (_fake, devices) = devices_of(&cards, RdmaSettings::new().partition_key(0x8001));
+        let pair = devices.prepare(&within_this_host()).expect("a queue pair");
+        let rails = pair.endpoint().rails;
+        let places: Vec<_> = rails
+            .iter()
+            .map(|rail| (Gid(rail.address.gid), rail.address.partition_key))
+            .collect();
+        assert_eq!(places, [(gid_of(&cards[2]), 0x8001)], "mlx5_2 is not in it");
+    }
+
+    /// A port that cannot be opened is not tried again before the devices are listed again.
+    #[test]
+    fn ports_that_cannot_carry_rails_are_passed_over() {
+        let [left, mut right, mut middle] = soft_roce_cards();
+        right.has_windows = false;
+        let completions = middle.attributes.max_completions;
+        middle.attributes.max_completions = 1;
+        let gids = [&middle, &right].map(gid_of);
+        let (fake, devices) = devices_of(&[left, right, middle], RdmaSettings::new().max_rails(3));
+        assert_eq!(rails(&devices), []);
+        fake.change("middle", |device| {
+            device.attributes.max_completions = completions
+        });
+        assert_eq!(
+            rails(&devices),
+            [],
+            "as it was when the devices were listed"
+        );
+        devices.state().inventory = None;
+        assert_eq!(rails(&devices), gids[..1]);
     }
 
     /// A session goes over the port that its route leads to, independent of other sessions, and

@@ -5,8 +5,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ibex_transport::rdma::PortSettings;
-use ibex_verbs::{CompletionPolling, ConnectionSettings, PartitionKey};
+use ibex_transport::rdma::{MOST_RAILS, PortSettings};
+use ibex_verbs::{CompletionPolling, ConnectionSettings, PartitionKey, discovery::DeviceKind};
 #[cfg(feature = "fake-device")]
 use ibex_verbs::{
     discovery::Sysfs,
@@ -43,6 +43,8 @@ pub struct RdmaSettings {
     pub(crate) port: Option<u8>,
     pub(crate) gid_index: Option<u32>,
     pub(crate) partition_key: Option<PartitionKey>,
+    /// `None` stands for the default, which depends on the device.
+    pub(crate) max_rails: Option<u8>,
     /// The devices to use in place of this machine's.
     #[cfg(feature = "fake-device")]
     pub(super) provider: Option<Arc<dyn Provider>>,
@@ -128,6 +130,15 @@ impl RdmaSettings {
                 .is_none_or(|Trusted(trusted)| trusted(peer.to_canonical()))
     }
 
+    /// Returns the most rails of a session whose own port is on a device of this kind.
+    pub(super) fn rails_beside(&self, kind: DeviceKind) -> usize {
+        let by_default = match (kind, &self.device) {
+            (DeviceKind::Hardware, None) => MOST_RAILS,
+            _ => 0,
+        };
+        self.max_rails.map_or(by_default, usize::from)
+    }
+
     /// Returns the first setting that is out of its range.
     pub(crate) fn error(&self) -> Option<SettingError> {
         self.error
@@ -188,6 +199,7 @@ const _: () = assert!(
     PortSettings::MOST_BUFFERS == 1_048_576,
     "the range of buffers"
 );
+const _: () = assert!(MOST_RAILS == 3, "the range of rails");
 
 settings! {
     const TABLE in RdmaSettings, |self| self;
@@ -231,6 +243,28 @@ settings! {
         self.partition_key = PartitionKey::new(key);
         self
     }
+
+    /// Limits the number of further device ports, *rails*, over which the large messages of a session
+    /// are read as well.
+    #[default("on hardware, as many ports of hardware as there are; 0 with a `device`, and on soft-RoCE")]
+    #[range(0..=3)]
+    /// A session has one port of its own, for everything else and for small messages. With rails, its
+    /// large messages use the bandwidth of several ports. Both ends need rails: a port here is
+    /// paired with one at the peer's in the same network, and ports without a counterpart are not
+    /// used. A rail that fails loses nothing: its messages go over the other ports.
+    ///
+    /// The memory of each large message is registered with each of the ports. A session takes a
+    /// queue pair on each, and a place of the port's [`max_sessions`](Self::max_sessions), and each
+    /// port of an engine locks as much memory as the [first](RdmaSettings).
+    ///
+    /// Rails are ports of the same kind of device, hardware or software, in the partition of the
+    /// session's own port. A port that cannot carry rails is passed over, and is tried again when the
+    /// node lists the devices again, as it does when a port fails. [`port`](Self::port) and
+    /// [`gid_index`](Self::gid_index) only concern the session's own port.
+    ///
+    /// Two ports that are bonded (RoCE LAG) are one device, which uses both without rails. With 0
+    /// there are no rails.
+    pub fn max_rails(rails: u8);
 
     /// Sets whether peers are trusted to write to memory of this node. If they are, large messages
     /// arrive by RDMA writes where they are read, without a copy. Each message is granted memory of

@@ -47,6 +47,26 @@ fn peers_are_trusted_one_by_one_or_all_or_none() {
 }
 
 #[test]
+fn sessions_have_rails_on_hardware_that_is_not_named_or_as_many_as_are_set() {
+    let kinds = [
+        DeviceKind::Hardware,
+        DeviceKind::Software,
+        DeviceKind::Unknown,
+    ];
+    let rails = |settings: RdmaSettings| kinds.map(|kind| settings.rails_beside(kind));
+    assert_eq!(rails(RdmaSettings::new()), [3, 0, 0]);
+    assert_eq!(rails(RdmaSettings::new().port(2).gid_index(3)), [3, 0, 0]);
+    let named = RdmaSettings::new().device("mlx5_0");
+    assert_eq!(rails(named.clone()), [0; 3]);
+    for max in 0..=3 {
+        let settings = RdmaSettings::new().max_rails(max);
+        assert_eq!(settings.error(), None);
+        assert_eq!(rails(settings), [usize::from(max); 3]);
+        assert_eq!(rails(named.clone().max_rails(max)), [usize::from(max); 3]);
+    }
+}
+
+#[test]
 fn the_table_has_the_defaults() {
     let resources = RdmaSettings::new().resources(0);
     let defaults = [
@@ -121,6 +141,10 @@ fn each_setting_out_of_its_range_says_so() {
         (
             RdmaSettings::new().partition_key(0x8000),
             "partition_key is 0; it may be 1 to 32767",
+        ),
+        (
+            RdmaSettings::new().max_rails(4),
+            "max_rails is 4; it may be 0 to 3",
         ),
         (
             RdmaSettings::new().held_buffers((1 << 20) + 1),
