@@ -51,8 +51,8 @@
 //! devices that exist then. Under [`Driver::Caller`](crate::Driver::Caller) this happens in the
 //! program's calls.
 //!
-//! A device's memory is locked. A node locks 36 MiB with its first session over RDMA
-//! ([`RdmaSettings`] says for what), and users may usually lock 8 MiB in total
+//! A device's memory is locked. A node locks 36 MiB for each port with its first session over RDMA
+//! ([`RdmaSettings`] says for what, and [`RdmaSettings::max_rails`] for how many ports), and users may usually lock 8 MiB in total
 //! ([`RLIMIT_MEMLOCK`](https://man7.org/linux/man-pages/man2/getrlimit.2.html)). Raise that by
 //! `LimitMEMLOCK=infinity` in a systemd unit, by `docker run --ulimit memlock=-1`, or by a line
 //! `USER - memlock unlimited` in /etc/security/limits.conf and a new login. Or lock less:

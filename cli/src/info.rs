@@ -247,8 +247,16 @@ fn verbs(devices: &[Device], library: &Library) -> Result<String, String> {
         return Err(error.clone());
     }
     let active = |device: &&Device| device.ports.iter().any(Port::is_active);
-    match devices.iter().filter(active).find(|device| device.is_hardware) {
-        Some(device) => Ok(format!("{} is hardware and has an active port", device.name)),
+    let mut hardware = devices
+        .iter()
+        .filter(active)
+        .filter(|device| device.is_hardware);
+    match hardware.next() {
+        Some(device) => Ok(format!(
+            "{} is hardware and has an active port{}",
+            device.name,
+            rails(devices)
+        )),
         None if library.has_usable_hardware => Ok("libibverbs shows a hardware device".to_owned()),
         None if devices.iter().any(|device| active(&device)) => Err(
             "the RDMA device is software, which is slower than tcp; a policy or IBEX_FABRICS=verbs \
@@ -258,6 +266,20 @@ fn verbs(devices: &[Device], library: &Library) -> Result<String, String> {
         None => Err("no RDMA device has an active port".to_owned()),
     }
 }
+
+/// Tells of the further ports of hardware that may be the rails of a session.
+fn rails(devices: &[Device]) -> String {
+    let hardware = devices.iter().filter(|device| device.is_hardware);
+    let ports = hardware.flat_map(|device| &device.ports);
+    let active = ports.filter(|port| port.is_active()).count();
+    match active.saturating_sub(1).min(MOST_RAILS) {
+        0 => String::new(),
+        further => format!(", and large messages may go over {further} more (max_rails)"),
+    }
+}
+
+/// Most rails of a session: the range of `RdmaSettings::max_rails`, which not all builds have.
+const MOST_RAILS: usize = 3;
 
 impl Library {
     #[cfg(feature = "verbs")]
