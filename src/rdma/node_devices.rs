@@ -13,9 +13,10 @@
 //!    lock, and opening waits for the engine's thread.
 #![forbid(unsafe_code)]
 
+mod state;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError, Weak};
-use std::time::{Duration, Instant};
 
 use ibex_base::sync::lock;
 use ibex_bootstrap::{PairRequest, VerbsDevice, VerbsDevices, VerbsPair, negotiate::Party};
@@ -26,8 +27,8 @@ use ibex_transport::{
 };
 use ibex_verbs::{
     ForkReport, VerbsError,
-    discovery::{self, Choice, DeviceInfo, DeviceKind, Inventory, Sysfs, Wish},
-    provider::{Libibverbs, Provider},
+    discovery::{Choice, DeviceInfo, DeviceKind, Inventory, Wish},
+    provider::Provider,
 };
 
 use super::{
@@ -35,6 +36,7 @@ use super::{
     node_pair::{Coming, ComingPair, NodePair, text},
 };
 use crate::accept_placement::AcceptPlacement;
+use state::{State, is_at_same_port};
 
 /// The RDMA devices of a node, and its RDMA ports on them.
 #[derive(Debug)]
@@ -51,25 +53,6 @@ pub(crate) struct NodeDevices {
     runtime: OnceLock<Weak<Runtime>>,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    provider: Option<Arc<dyn Provider>>,
-    sysfs: Sysfs,
-    inventory: Option<Listed>,
-    /// The open RDMA ports, each with the choice that led to it.
-    rdma_ports: Vec<(Choice, Arc<RdmaPort>)>,
-}
-
-/// The machine's devices, at one moment.
-#[derive(Debug)]
-struct Listed {
-    taken: Instant,
-    inventory: Inventory,
-    /// The places that could not be opened for rails. They are not tried again for each session,
-    /// since opening a device may take a second.
-    refused: Vec<Choice>,
-}
-
 /// The devices for sessions that are to be on one engine.
 #[derive(Debug)]
 pub(crate) struct DevicesOfEngine {
@@ -77,19 +60,12 @@ pub(crate) struct DevicesOfEngine {
     engine: usize,
 }
 
-/// Devices come and go, and so do addresses. But strangers that connect must not make the node list
-/// them all the time.
-const INVENTORY_LASTS: Duration = Duration::from_secs(1);
-
 impl NodeDevices {
     pub(crate) fn new(settings: RdmaSettings, placement: Option<AcceptPlacement>) -> Self {
-        let state = State {
-            #[cfg(feature = "fake-device")]
-            provider: settings.provider.clone(),
-            #[cfg(feature = "fake-device")]
-            sysfs: settings.sysfs.clone().unwrap_or_default(),
-            ..State::default()
-        };
+        #[cfg(not(feature = "fake-device"))]
+        let state = State::default();
+        #[cfg(feature = "fake-device")]
+        let state = State::of(settings.provider.clone(), settings.sysfs.clone());
         Self {
             settings,
             placement,
@@ -146,7 +122,7 @@ impl NodeDevices {
     /// be opened: the device may have gone since they were listed.
     fn own_port(&self, choice: Choice, engine: usize) -> Result<Arc<RdmaPort>, VerbsError> {
         let rdma_port = self.rdma_port(choice, engine);
-        rdma_port.inspect_err(|_| self.state().inventory = None)
+        rdma_port.inspect_err(|_| self.state().forget_devices())
     }
 
     /// Returns the RDMA port of an engine for this choice, opened if there is none.
@@ -339,109 +315,6 @@ impl NodeDevices {
     }
 }
 
-impl State {
-    /// Returns the machine's devices, looked up again if the list is old.
-    fn inventory(&mut self) -> Result<&Inventory, VerbsError> {
-        Ok(&self.listed()?.inventory)
-    }
-
-    fn listed(&mut self) -> Result<&Listed, VerbsError> {
-        if self.inventory.is_none() {
-            let inventory = discovery::discover(&self.provider()?, &self.sysfs)?;
-            self.inventory = Some(Listed {
-                taken: Instant::now(),
-                inventory,
-                refused: Vec::new(),
-            });
-        }
-        match &self.inventory {
-            Some(listed) => Ok(listed),
-            None => unreachable!("it was taken above"),
-        }
-    }
-
-    /// Returns the places for the rails of a session whose own queue pair is at `own`, by the names
-    /// of their devices: all other active ports of the same kind of device, but for those that could
-    /// not be opened.
-    fn places_beside(&mut self, own: &Choice) -> Result<Vec<Choice>, VerbsError> {
-        let Listed {
-            inventory, refused, ..
-        } = self.listed()?;
-        let of_kind = inventory.devices.iter().filter(|one| one.kind == own.kind);
-        let ports = of_kind.flat_map(|device| device.ports().map(move |port| (device, port)));
-        let mut places: Vec<_> = ports
-            .filter_map(|(device, port)| {
-                let wish = Wish::Device {
-                    name: device.name.clone(),
-                    port: Some(port.number),
-                    gid_index: None,
-                };
-                let mut place = inventory.choose_among(&wish, &[]).ok()?;
-                place.partition_key = own.partition_key;
-                place.reason = format!("a rail beside {} port {}", own.device, own.port);
-                Some(place)
-            })
-            .filter(|place| !is_at_same_port(place, own))
-            .filter(|place| refused.iter().all(|one| !is_same_place(one, place)))
-            .collect();
-        places.sort_by(|one, other| (&one.device, one.port).cmp(&(&other.device, other.port)));
-        Ok(places)
-    }
-
-    /// Notes that a place could not be opened for a rail.
-    fn refuse(&mut self, place: &Choice) {
-        if let Some(listed) = &mut self.inventory {
-            listed.refused.push(place.clone());
-        }
-    }
-
-    /// Forgets an old list of devices. Returns whether another look may show something else.
-    fn forget_inventory(&mut self) -> bool {
-        let is_old = |listed: &mut Listed| listed.taken.elapsed() > INVENTORY_LASTS;
-        self.inventory.take_if(is_old).is_some()
-    }
-
-    fn provider(&mut self) -> Result<Arc<dyn Provider>, VerbsError> {
-        let provider = match self.provider.take() {
-            Some(provider) => provider,
-            None => Arc::new(Libibverbs::load()?),
-        };
-        Ok(self.provider.insert(provider).clone())
-    }
-
-    /// Returns the open RDMA port of an engine for this choice.
-    fn open_port(&mut self, choice: &Choice, engine: usize) -> Option<Arc<RdmaPort>> {
-        self.forget_lost_ports();
-        let serves = |(ours, rdma_port): &&(Choice, Arc<RdmaPort>)| {
-            rdma_port.engine() == engine
-                && is_at_same_port(ours, choice)
-                && is_in(rdma_port, choice)
-        };
-        self.rdma_ports
-            .iter()
-            .find(serves)
-            .map(|(_, rdma_port)| rdma_port.clone())
-    }
-
-    /// Returns the cores of a device's NUMA node, as the last list of devices has them.
-    fn near_cores(&self, device: &str) -> Vec<usize> {
-        let listed = self.inventory.iter();
-        let listed = listed.flat_map(|listed| &listed.inventory.devices);
-        let found = listed.into_iter().find(|listed| listed.name == device);
-        found.map_or_else(Vec::new, |found| found.near_cores.clone())
-    }
-
-    /// Forgets RDMA ports that are lost, and the list of devices with them.
-    fn forget_lost_ports(&mut self) {
-        let before = self.rdma_ports.len();
-        self.rdma_ports
-            .retain(|(_, rdma_port)| !rdma_port.is_lost());
-        if self.rdma_ports.len() < before {
-            self.inventory = None;
-        }
-    }
-}
-
 impl VerbsDevices for NodeDevices {
     fn device(&self, local: IpAddr) -> Result<VerbsDevice, String> {
         let mut state = self.state();
@@ -497,217 +370,10 @@ fn any(inventory: &Inventory) -> Result<Choice, VerbsError> {
     Err(first_error.unwrap_or(VerbsError::NoDevice { hidden: None }))
 }
 
-fn is_at_same_port(one: &Choice, other: &Choice) -> bool {
-    (&one.device, one.port) == (&other.device, other.port)
-}
-
-/// Returns whether an RDMA port for one choice serves the other.
-fn is_same_place(one: &Choice, other: &Choice) -> bool {
-    is_at_same_port(one, other) && one.partition_key == other.partition_key
-}
-
-/// Returns whether sessions of an RDMA port are in the partition that a choice names, if it names
-/// one.
-fn is_in(rdma_port: &RdmaPort, choice: &Choice) -> bool {
-    match (choice.partition_key, rdma_port.partition_key()) {
-        (Some(wanted), Some(key)) => wanted.is_of_same_partition(key),
-        _ => true,
-    }
-}
-
 fn active_ports(inventory: &Inventory) -> usize {
     let ports = inventory.devices.iter().flat_map(DeviceInfo::ports);
     ports.filter(|port| port.is_active()).count()
 }
 
 #[cfg(all(test, feature = "fake-device"))]
-mod tests {
-    use ibex_verbs::{
-        Gid, PortState,
-        provider::fake::{FakeDevice, FakeProvider},
-    };
-
-    use super::*;
-
-    fn within_this_host() -> PairRequest {
-        let local = IpAddr::from(Ipv4Addr::LOCALHOST);
-        PairRequest {
-            local,
-            peer: (local, 7000).into(),
-            offered: None,
-            end: Party::Dialer,
-            resumes: None,
-        }
-    }
-
-    #[test]
-    fn queue_pairs_are_in_the_partition_of_the_settings_and_the_peer_is_told() {
-        let mut device = FakeDevice::infiniband("mlx5_0", 3);
-        device.ports[0].pkeys = vec![0xffff, 0x8001];
-        device.ports[0].attributes.pkey_table_len = 2;
-        let fake = FakeProvider::new(vec![device]);
-        let prepared = |settings: RdmaSettings| {
-            let devices = NodeDevices::new(settings.on_fake(&fake, |_| ()), None);
-            let pair = devices.prepare(&within_this_host())?;
-            Ok::<_, String>(pair.endpoint().address.partition_key)
-        };
-        let settings = RdmaSettings::new();
-        assert_eq!(prepared(settings.clone()), Ok(0xffff));
-        assert_eq!(prepared(settings.clone().partition_key(0x8001)), Ok(0x8001));
-        let refused = prepared(settings.partition_key(0x8002)).unwrap_err();
-        let says = "is not in partition 0x8002: its table of partition keys has 0xffff, 0x8001";
-        assert!(refused.contains(says), "{refused}");
-    }
-
-    /// Prepares the queue pair of a session within this host, and returns the GIDs of its rails.
-    fn rails(devices: &NodeDevices) -> Vec<Gid> {
-        let pair = devices.prepare(&within_this_host()).expect("a queue pair");
-        let rails = pair.endpoint().rails;
-        for rail in &rails {
-            assert!(rail.read_depth > 0 && rail.read_resources > 0 && rail.probe_address > 0);
-        }
-        let gids = rails.iter().map(|rail| Gid(rail.address.gid));
-        gids.collect()
-    }
-
-    /// Returns the GID of a card.
-    fn gid_of(device: &FakeDevice) -> Gid {
-        device.ports[0].gids.last().expect("a GID").gid
-    }
-
-    fn devices_of(cards: &[FakeDevice], settings: RdmaSettings) -> (FakeProvider, NodeDevices) {
-        let fake = FakeProvider::new(cards.to_vec());
-        let settings = settings.on_fake(&fake, |settings| settings.reads_large = Some(true));
-        let devices = NodeDevices::new(settings, None);
-        (fake, devices)
-    }
-
-    fn soft_roce_cards() -> [FakeDevice; 3] {
-        let cards = [("left", 1), ("right", 3), ("middle", 2)];
-        cards.map(|(name, host)| FakeDevice::soft_roce(name, 0, [192, 0, 2, host]))
-    }
-
-    #[test]
-    fn a_session_has_rails_on_the_other_ports_as_many_as_are_set() {
-        let cards = soft_roce_cards();
-        // The session's own port is the first that is listed; rails are in the order of names.
-        let [_, right, middle] = cards.each_ref().map(gid_of);
-        let of = |settings: RdmaSettings| rails(&devices_of(&cards, settings).1);
-        let settings = RdmaSettings::new;
-        assert_eq!(of(settings()), [], "soft-RoCE");
-        assert_eq!(of(settings().max_rails(0)), []);
-        assert_eq!(of(settings().max_rails(1)), [middle]);
-        assert_eq!(of(settings().max_rails(2)), [middle, right]);
-        assert_eq!(of(settings().max_rails(3)), [middle, right]);
-        let [left, ..] = cards.each_ref().map(gid_of);
-        let named = settings().device("middle").gid_index(1).max_rails(3);
-        assert_eq!(of(named), [left, right]);
-        let (_fake, devices) = devices_of(&cards, settings().max_rails(2));
-        for _ in 0..3 {
-            assert_eq!(
-                rails(&devices),
-                [middle, right],
-                "the same for each session"
-            );
-        }
-    }
-
-    #[test]
-    fn hardware_has_rails_on_at_most_three_ports_of_hardware() {
-        let mut cards = vec![FakeDevice::soft_roce("a_rxe0", 0, [192, 0, 2, 1])];
-        let lids = 0..5_u16;
-        cards.extend(lids.map(|lid| FakeDevice::infiniband(&format!("mlx5_{lid}"), lid + 1)));
-        cards[2].ports[0].attributes.state = PortState::Down;
-        let gids: Vec<_> = cards.iter().map(gid_of).collect();
-        let of = |settings: RdmaSettings| rails(&devices_of(&cards, settings).1);
-        assert_eq!(of(RdmaSettings::new()), gids[3..6], "beside mlx5_0");
-        assert_eq!(of(RdmaSettings::new().port(1)), gids[3..6]);
-        assert_eq!(of(RdmaSettings::new().max_rails(2)), gids[3..5]);
-        assert_eq!(of(RdmaSettings::new().max_rails(0)), []);
-        let named = RdmaSettings::new().device("mlx5_3");
-        assert_eq!(
-            of(named.clone()),
-            [],
-            "a program that names a device means it"
-        );
-        let expected = [gids[1], gids[3], gids[5]];
-        assert_eq!(of(named.max_rails(3)), expected);
-    }
-
-    #[test]
-    fn rails_are_in_the_partition_of_the_session() {
-        let cards = [1, 2, 3].map(|lid| {
-            let mut card = FakeDevice::infiniband(&format!("mlx5_{lid}"), lid);
-            if lid != 2 {
-                card.ports[0].pkeys = vec![0xffff, 0x8001];
-                card.ports[0].attributes.pkey_table_len = 2;
-            }
-            card
-        });
-        let (_fake, devices) = devices_of(&cards, RdmaSettings::new().partition_key(0x8001));
-        let pair = devices.prepare(&within_this_host()).expect("a queue pair");
-        let rails = pair.endpoint().rails;
-        let places: Vec<_> = rails
-            .iter()
-            .map(|rail| (Gid(rail.address.gid), rail.address.partition_key))
-            .collect();
-        assert_eq!(places, [(gid_of(&cards[2]), 0x8001)], "mlx5_2 is not in it");
-    }
-
-    /// A port that cannot be opened is not tried again before the devices are listed again.
-    #[test]
-    fn ports_that_cannot_carry_rails_are_passed_over() {
-        let [left, mut right, mut middle] = soft_roce_cards();
-        right.has_windows = false;
-        let completions = middle.attributes.max_completions;
-        middle.attributes.max_completions = 1;
-        let gids = [&middle, &right].map(gid_of);
-        let (fake, devices) = devices_of(&[left, right, middle], RdmaSettings::new().max_rails(3));
-        assert_eq!(rails(&devices), []);
-        fake.change("middle", |device| {
-            device.attributes.max_completions = completions
-        });
-        assert_eq!(
-            rails(&devices),
-            [],
-            "as it was when the devices were listed"
-        );
-        devices.state().inventory = None;
-        assert_eq!(rails(&devices), gids[..1]);
-    }
-
-    /// A session goes over the port that its route leads to, independent of other sessions, and
-    /// each engine has an [`RdmaPort`] of its own there.
-    #[test]
-    fn a_node_has_a_port_for_each_engine_on_each_port_that_is_chosen() {
-        let cards = [("left", [192, 0, 2, 1]), ("right", [198, 51, 100, 1])];
-        let fake = cards.map(|(name, address)| FakeDevice::soft_roce(name, 0, address));
-        let fake = FakeProvider::new(fake.to_vec());
-        let devices = NodeDevices::new(RdmaSettings::new().on_fake(&fake, |_| ()), None);
-        let rdma_port = |name: &str, engine| {
-            let wish = Wish::Device {
-                name: name.to_owned(),
-                port: None,
-                gid_index: None,
-            };
-            let choice = devices.state().inventory().unwrap().choose(&wish).unwrap();
-            devices.rdma_port(choice, engine).unwrap()
-        };
-        for engine in [0, 1, 1] {
-            for (name, address) in cards {
-                let rdma_port = rdma_port(name, engine);
-                assert_eq!((rdma_port.engine(), rdma_port.device()), (engine, name));
-                let gid = rdma_port.prepare(true).unwrap().endpoint().pair.gid;
-                assert_eq!(gid, Gid::of(IpAddr::from(address)));
-            }
-        }
-        assert_eq!(
-            devices.state().rdma_ports.len(),
-            4,
-            "two engines on two ports"
-        );
-        // Every port serves a session within this host: one that is open is taken.
-        let within = devices.choice(&mut devices.state(), Ipv4Addr::LOCALHOST.into());
-        assert_eq!(within.unwrap().device, "left");
-    }
-}
+mod tests;
