@@ -246,16 +246,16 @@ settings! {
 
     /// Limits the number of further device ports, *rails*, over which the large messages of a session
     /// are read as well.
-    #[default("on hardware, as many ports of hardware as there are; 0 with a `device`, and on soft-RoCE")]
+    #[default("on hardware, all ports of hardware, at most 3; 0 with a `device` and on soft-RoCE")]
     #[range(0..=3)]
     /// A session has one port of its own, for everything else and for small messages. With rails, its
     /// large messages use the bandwidth of several ports. Both ends need rails: a port here is
     /// paired with one at the peer's in the same network, and ports without a counterpart are not
     /// used. A rail that fails loses nothing: its messages go over the other ports.
     ///
-    /// The memory of each large message is registered with each of the ports. A session takes a
-    /// queue pair on each, and a place of the port's [`max_sessions`](Self::max_sessions), and each
-    /// port of an engine locks as much memory as the [first](RdmaSettings).
+    /// The memory of each large message is registered with each of the ports. A session has a queue
+    /// pair on each, which counts there in [`max_sessions`](Self::max_sessions). Each port of an engine
+    /// locks as much memory as the [first](RdmaSettings).
     ///
     /// Rails are ports of the same kind of device, hardware or software, in the partition of the
     /// session's own port. A port that cannot carry rails is passed over, and is tried again when the
