@@ -65,6 +65,22 @@ fn a_card_has_every_field() {
 }
 
 #[test]
+#[cfg(feature = "verbs")]
+fn further_ports_of_hardware_are_told() {
+    let machine = Machine::with_card();
+    let more = "large messages may go over 1 more (max_rails)";
+    let text = page(&machine.run(&["info"]));
+    assert!(!text.contains("large messages may go"), "{text}");
+    let port = "sys/class/infiniband/mlx5_0/ports/2";
+    machine.write(&format!("{port}/state"), "4: ACTIVE");
+    let text = page(&machine.run(&["info"]))
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+    assert!(text.contains(more), "{text}");
+}
+
+#[test]
 fn a_vlan_has_the_device_below_it() {
     let machine = Machine::with_card();
     let output = machine.run(&["info", "--netdev", "vlan7", "--shell"]);
