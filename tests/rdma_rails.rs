@@ -112,6 +112,9 @@ fn large_messages_arrive_whole_over_two_ports_both_ways() {
     let pair = Pair::meet(&fake, 1);
     assert_eq!(connected(&fake), 4, "a rail at each end");
     pair.exchange();
+    for peer in &pair.peers {
+        assert!(peer.stats().rail_reads > 0);
+    }
 }
 
 #[test]

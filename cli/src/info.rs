@@ -272,14 +272,11 @@ fn rails(devices: &[Device]) -> String {
     let hardware = devices.iter().filter(|device| device.is_hardware);
     let ports = hardware.flat_map(|device| &device.ports);
     let active = ports.filter(|port| port.is_active()).count();
-    match active.saturating_sub(1).min(MOST_RAILS) {
-        0 => String::new(),
-        further => format!(", and large messages may go over {further} more (max_rails)"),
+    match active {
+        0 | 1 => String::new(),
+        _ => ", and large messages may go over another (max_rails)".to_owned(),
     }
 }
-
-/// Most rails of a session: the range of `RdmaSettings::max_rails`, which not all builds have.
-const MOST_RAILS: usize = 3;
 
 impl Library {
     #[cfg(feature = "verbs")]

@@ -226,7 +226,8 @@ impl NodeDevices {
     /// rails are passed over.
     fn add_rails(&self, pair: &mut PreparedPair, own: &Choice, engine: usize, dialed: bool) {
         let most = self.settings.rails_beside(own.kind);
-        if most == 0 {
+        // Rails carry the reads that the session's own port does not.
+        if most == 0 || pair.endpoint().reads.resources == 0 {
             return;
         }
         let places = match self.state().places_beside(own) {

@@ -133,7 +133,7 @@ impl RdmaSettings {
     /// Returns the most rails of a session whose own port is on a device of this kind.
     pub(super) fn rails_beside(&self, kind: DeviceKind) -> usize {
         let by_default = match (kind, &self.device) {
-            (DeviceKind::Hardware, None) => MOST_RAILS,
+            (DeviceKind::Hardware, None) => 1,
             _ => 0,
         };
         self.max_rails.map_or(by_default, usize::from)
@@ -246,7 +246,7 @@ settings! {
 
     /// Limits the number of further device ports, *rails*, over which the large messages of a session
     /// are read as well.
-    #[default("on hardware, all ports of hardware, at most 3; 0 with a `device` and on soft-RoCE")]
+    #[default("1 on hardware; 0 with a `device` and on soft-RoCE")]
     #[range(0..=3)]
     /// A session has one port of its own, for everything else and for small messages. With rails, its
     /// large messages use the bandwidth of several ports. Both ends need rails: a port here is
@@ -258,7 +258,7 @@ settings! {
     /// locks as much memory as the [first](RdmaSettings).
     ///
     /// Rails are ports of the same kind of device, hardware or software, in the partition of the
-    /// session's own port. A port that cannot carry rails is passed over, and is tried again when the
+    /// session's own port, and with at least half of its speed. A port that cannot carry rails is passed over, and is tried again when the
     /// node lists the devices again, as it does when a port fails. [`port`](Self::port) and
     /// [`gid_index`](Self::gid_index) only concern the session's own port.
     ///
@@ -273,7 +273,8 @@ settings! {
     #[default(false)]
     /// Nothing proves who a peer is, so large messages are then read from the peer's memory, by this
     /// node's device, on hardware with memory windows. Others come in pieces that are copied once. In
-    /// neither way the peer writes to memory of this node.
+    /// neither way the peer writes to memory of this node. Over several ports
+    /// ([`max_rails`](Self::max_rails)) messages of trusted peers are read too.
     ///
     /// The peer in turn may read a large message that is sent to it, and nothing else: its key ends
     /// when it has the message, and with the channel or the session.

@@ -68,7 +68,7 @@ fn a_card_has_every_field() {
 #[cfg(feature = "verbs")]
 fn further_ports_of_hardware_are_told() {
     let machine = Machine::with_card();
-    let more = "large messages may go over 1 more (max_rails)";
+    let more = "large messages may go over another (max_rails)";
     let text = page(&machine.run(&["info"]));
     assert!(!text.contains("large messages may go"), "{text}");
     let port = "sys/class/infiniband/mlx5_0/ports/2";

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ibex_transport::rdma::RdmaPort;
 use ibex_verbs::{
     VerbsError,
-    discovery::{self, Choice, Inventory, Sysfs, Wish},
+    discovery::{self, Choice, DeviceInfo, Inventory, PortInfo, Sysfs, Wish},
     provider::{Libibverbs, Provider},
 };
 
@@ -63,15 +63,27 @@ impl State {
     }
 
     /// Returns the places for the rails of a session whose own queue pair is at `own`, by the names
-    /// of their devices: all other active ports of the same kind of device, but for those that could
-    /// not be opened.
+    /// of their devices: all other active ports of the same kind of device that are not much slower, but
+    /// for those that could not be opened.
     pub(super) fn places_beside(&mut self, own: &Choice) -> Result<Vec<Choice>, VerbsError> {
         let Listed {
             inventory, refused, ..
         } = self.listed()?;
         let of_kind = inventory.devices.iter().filter(|one| one.kind == own.kind);
         let ports = of_kind.flat_map(|device| device.ports().map(move |port| (device, port)));
+        let ports: Vec<_> = ports.collect();
+        let is_own = |(device, port): &&(&DeviceInfo, &PortInfo)| {
+            (&device.name, port.number) == (&own.device, own.port)
+        };
+        let least = ports
+            .iter()
+            .find(is_own)
+            .and_then(|(_, port)| speed(port))
+            .map(|own| own / 2);
+        let is_fast = |port: &PortInfo| speed(port) >= least;
         let mut places: Vec<_> = ports
+            .into_iter()
+            .filter(|(_, port)| is_fast(port))
             .filter_map(|(device, port)| {
                 let wish = Wish::Device {
                     name: device.name.clone(),
@@ -170,3 +182,9 @@ fn is_in(rdma_port: &RdmaPort, choice: &Choice) -> bool {
 /// Devices come and go, and so do addresses. But strangers that connect must not make the node list
 /// them all the time.
 const INVENTORY_LASTS: Duration = Duration::from_secs(1);
+
+/// Returns the speed of a port in Mb/s, if it is known.
+fn speed(port: &PortInfo) -> Option<u32> {
+    let attributes = &port.attributes;
+    Some(attributes.width.lanes()? * attributes.speed.megabits()?)
+}

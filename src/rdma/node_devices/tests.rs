@@ -1,5 +1,5 @@
 use ibex_verbs::{
-    Gid, PortState,
+    Gid, LinkWidth, PortState,
     provider::fake::{FakeDevice, FakeProvider},
 };
 
@@ -89,15 +89,16 @@ fn a_session_has_rails_on_the_other_ports_as_many_as_are_set() {
 }
 
 #[test]
-fn hardware_has_rails_on_at_most_three_ports_of_hardware() {
+fn hardware_has_rails_on_ports_of_hardware() {
     let mut cards = vec![FakeDevice::soft_roce("a_rxe0", 0, [192, 0, 2, 1])];
     let lids = 0..5_u16;
     cards.extend(lids.map(|lid| FakeDevice::infiniband(&format!("mlx5_{lid}"), lid + 1)));
     cards[2].ports[0].attributes.state = PortState::Down;
     let gids: Vec<_> = cards.iter().map(gid_of).collect();
     let of = |settings: RdmaSettings| rails(&devices_of(&cards, settings).1);
-    assert_eq!(of(RdmaSettings::new()), gids[3..6], "beside mlx5_0");
-    assert_eq!(of(RdmaSettings::new().port(1)), gids[3..6]);
+    assert_eq!(of(RdmaSettings::new()), gids[3..4], "beside mlx5_0");
+    assert_eq!(of(RdmaSettings::new().port(1)), gids[3..4]);
+    assert_eq!(of(RdmaSettings::new().max_rails(3)), gids[3..6]);
     assert_eq!(of(RdmaSettings::new().max_rails(2)), gids[3..5]);
     assert_eq!(of(RdmaSettings::new().max_rails(0)), []);
     let named = RdmaSettings::new().device("mlx5_3");
@@ -108,6 +109,12 @@ fn hardware_has_rails_on_at_most_three_ports_of_hardware() {
     );
     let expected = [gids[1], gids[3], gids[5]];
     assert_eq!(of(named.max_rails(3)), expected);
+    // The last pieces of a message would wait for a port that is much slower.
+    for (at, card) in cards.iter_mut().enumerate() {
+        card.ports[0].attributes.width = LinkWidth(if at == 3 { 1 } else { 2 });
+    }
+    let of = |settings: RdmaSettings| rails(&devices_of(&cards, settings).1);
+    assert_eq!(of(RdmaSettings::new()), gids[4..5], "the next one");
 }
 
 #[test]

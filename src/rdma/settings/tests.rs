@@ -54,8 +54,8 @@ fn sessions_have_rails_on_hardware_that_is_not_named_or_as_many_as_are_set() {
         DeviceKind::Unknown,
     ];
     let rails = |settings: RdmaSettings| kinds.map(|kind| settings.rails_beside(kind));
-    assert_eq!(rails(RdmaSettings::new()), [3, 0, 0]);
-    assert_eq!(rails(RdmaSettings::new().port(2).gid_index(3)), [3, 0, 0]);
+    assert_eq!(rails(RdmaSettings::new()), [1, 0, 0]);
+    assert_eq!(rails(RdmaSettings::new().port(2).gid_index(3)), [1, 0, 0]);
     let named = RdmaSettings::new().device("mlx5_0");
     assert_eq!(rails(named.clone()), [0; 3]);
     for max in 0..=3 {
