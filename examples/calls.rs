@@ -3,11 +3,11 @@
 //!
 //! `cargo run --release --example calls`
 
-use std::{collections::HashMap, net::SocketAddr, thread, time::Duration};
+use std::{collections::HashMap, thread, time::Duration};
 
 use futures_util::future::join_all;
 use ibex::{
-    Node, SendError,
+    Address, Node, SendError,
     calls::{CallErrorKind, CallOptions, Caller, Request},
 };
 
@@ -99,7 +99,7 @@ async fn ask_from_tasks(lookup: Caller<Query, u64>) -> Result<u64, Error> {
     Ok(found)
 }
 
-fn ask(server: SocketAddr) -> Result<(), Error> {
+fn ask(server: Address) -> Result<(), Error> {
     let node = Node::client()?;
     let lookup = node.connect(server)?.caller::<Query, u64>("lookup")?;
     let of_threads = ask_from_a_thread(&lookup)?;

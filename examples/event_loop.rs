@@ -3,9 +3,9 @@
 //!
 //! `cargo run --release --example event_loop`
 
-use std::{net::SocketAddr, os::unix::net::UnixStream, thread};
+use std::{os::unix::net::UnixStream, thread};
 
-use ibex::{Driver, Node, Raw, RecvErrorKind};
+use ibex::{Address, Driver, Node, Raw, RecvErrorKind};
 use rustix::event::{PollFd, PollFlags, poll};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -43,7 +43,7 @@ fn serve(node: &Node, other: &UnixStream) -> Result<u64, Error> {
 }
 
 /// Stands for the other process: a thread with a node of its own.
-fn send(server: SocketAddr) -> Result<(), Error> {
+fn send(server: Address) -> Result<(), Error> {
     let node = Node::client()?;
     let bytes = node.connect(server)?.channel("bytes").codec::<Raw>();
     let mut bytes = bytes.sender::<[u8]>()?;

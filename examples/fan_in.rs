@@ -3,9 +3,9 @@
 //!
 //! `cargo run --release --example fan_in`
 
-use std::{collections::BTreeMap, net::SocketAddr, thread};
+use std::{collections::BTreeMap, thread};
 
-use ibex::{FanInEvent, Node};
+use ibex::{Address, FanInEvent, Node};
 
 #[ibex::message]
 struct Found {
@@ -15,7 +15,7 @@ struct Found {
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Looks for primes in its part of the numbers, and sends those that it finds.
-fn work(collector: SocketAddr, part: u64) -> Result<(), Error> {
+fn work(collector: Address, part: u64) -> Result<(), Error> {
     let node = Node::client()?;
     let mut found = node.connect(collector)?.sender::<Found>("found")?;
     let each = LIMIT / WORKERS;

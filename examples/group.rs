@@ -3,9 +3,9 @@
 //!
 //! `cargo run --release --example group`
 
-use std::{net::SocketAddr, sync::mpsc, thread, time::Duration};
+use std::{sync::mpsc, thread, time::Duration};
 
-use ibex::{Node, WhenFull};
+use ibex::{Address, Node, WhenFull};
 
 #[ibex::message]
 struct Entry {
@@ -17,7 +17,7 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Keeps and acknowledges entries until the log ends, or until `dies_after` of them, when this
 /// replica dies.
-fn replicate(at: &mpsc::Sender<SocketAddr>, dies_after: u64) -> Result<u64, Error> {
+fn replicate(at: &mpsc::Sender<Address>, dies_after: u64) -> Result<u64, Error> {
     let node = Node::listen("127.0.0.1:0")?;
     at.send(node.local_addr().ok_or("it listens")?)?;
     let mut log = node.accept()?.receiver::<Entry>("log")?;

@@ -3,13 +3,13 @@
 //!
 //! `cargo run --release --example large_payload`
 
-use std::{net::SocketAddr, thread, time::Instant};
+use std::{thread, time::Instant};
 
-use ibex::{Node, Raw};
+use ibex::{Address, Node, Raw};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-fn produce(consumer: SocketAddr) -> Result<(), Error> {
+fn produce(consumer: Address) -> Result<(), Error> {
     let node = Node::client()?;
     let frames = node.connect(consumer)?.channel("frames").codec::<Raw>();
     let mut frames = frames.sender::<[u8]>()?;

@@ -3,9 +3,9 @@
 //!
 //! `cargo run --release --example publish`
 
-use std::{net::SocketAddr, thread, time::Duration};
+use std::{thread, time::Duration};
 
-use ibex::{Node, WhenFull};
+use ibex::{Address, Node, WhenFull};
 
 #[ibex::message]
 struct Price {
@@ -16,7 +16,7 @@ struct Price {
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Takes up to `most` prices, and returns the numbers of the first and the last.
-fn watch(address: SocketAddr, most: usize) -> Result<(u64, u64), Error> {
+fn watch(address: Address, most: usize) -> Result<(u64, u64), Error> {
     let node = Node::client()?;
     let mut prices = node.connect(address)?.receiver::<Price>("prices")?;
     let (mut first, mut last) = (None, 0);

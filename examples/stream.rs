@@ -3,10 +3,10 @@
 //!
 //! `cargo run --release --example stream`
 
-use std::{io, net::SocketAddr, thread};
+use std::{io, thread};
 
 use ibex::{
-    Node,
+    Address, Node,
     io::{Listener, Stream},
 };
 
@@ -47,7 +47,7 @@ async fn serve_all(node: &Node) -> io::Result<u64> {
 }
 
 /// A client without tasks: one thread sends all questions, and another reads the answers.
-fn ask(server: SocketAddr) -> Result<(), Error> {
+fn ask(server: Address) -> Result<(), Error> {
     use std::io::{BufRead, Read, Write};
 
     let node = Node::client()?;

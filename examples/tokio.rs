@@ -3,9 +3,9 @@
 //!
 //! `cargo run --release --example tokio`
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
-use ibex::{Driver, Node, Peer, RecvErrorKind};
+use ibex::{Address, Driver, Node, Peer, RecvErrorKind};
 
 #[ibex::message]
 struct Request {
@@ -40,7 +40,7 @@ async fn serve(client: Peer) -> Result<(), Error> {
 }
 
 /// Asks `count` times, and checks each answer.
-async fn ask(server: SocketAddr, pause_ms: u64, count: u64) -> Result<(), Error> {
+async fn ask(server: Address, pause_ms: u64, count: u64) -> Result<(), Error> {
     let node = Node::builder().driver(Driver::Tasks).build()?;
     let peer = node.connect_async(server).await?;
     let mut requests = peer.sender::<Request>("requests")?;

@@ -1,6 +1,7 @@
 //! The program's choice of the engines for sessions that peers dial.
 
-use std::{fmt, net::SocketAddr, sync::Arc};
+use ibex_base::Address;
+use std::{fmt, sync::Arc};
 
 use ibex_base::call_foreign;
 use ibex_bootstrap::{Incarnation, NodeIdentity};
@@ -11,11 +12,11 @@ use crate::PeerId;
 #[derive(Clone)]
 pub(crate) struct AcceptPlacement(Arc<ChooseEngine>);
 
-type ChooseEngine = dyn Fn(PeerId, SocketAddr) -> Option<usize> + Send + Sync;
+type ChooseEngine = dyn Fn(PeerId, Address) -> Option<usize> + Send + Sync;
 
 impl AcceptPlacement {
     pub(crate) fn new(
-        place: impl Fn(PeerId, SocketAddr) -> Option<usize> + Send + Sync + 'static,
+        place: impl Fn(PeerId, Address) -> Option<usize> + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(place))
     }
@@ -28,7 +29,7 @@ impl AcceptPlacement {
     pub(crate) fn place(
         &self,
         (identity, incarnation): (NodeIdentity, Incarnation),
-        address: SocketAddr,
+        address: Address,
     ) -> Result<Option<usize>, String> {
         call_foreign(|| (self.0)(PeerId::new(identity.0, incarnation), address))
     }

@@ -1,14 +1,16 @@
 //! Addresses that a node connects to or listens on.
 //!
-//! Every kind of address becomes `host:port`, which is resolved when it is used, because a name may
-//! lead elsewhere at the next attempt.
+//! Every kind of address becomes `host:port` or `vsock:CID:PORT`. A name is resolved when it is used,
+//! because it may lead elsewhere at the next attempt.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
+use ibex_base::Address;
+
 /// An address for [`Node::connect`](crate::Node::connect) and
 /// [`Node::listen`](crate::Node::listen): text of the form `host:port` with an IPv6 address in
-/// brackets, a [`SocketAddr`], or a host and a port.
+/// brackets, or `vsock:CID:PORT`; an [`Address`] or [`SocketAddr`]; or a host and a port.
 ///
 /// ```
 /// # fn ways(node: &ibex::Node) -> Result<(), ibex::ConnectError> {
@@ -17,6 +19,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 /// node.connect(("replica.example", 7000))?;
 /// node.connect(("2001:db8::7", 7000))?;
 /// node.connect((std::net::Ipv4Addr::LOCALHOST, 7000))?;
+/// node.connect("vsock:2:7000")?; // from a virtual machine to its host
 /// # Ok(())
 /// # }
 /// ```
@@ -32,7 +35,7 @@ mod private {
     }
 }
 
-/// Returns the address as `host:port`.
+/// Returns the address as text.
 pub(crate) fn text_of(address: &(impl ToAddress + ?Sized)) -> String {
     address.to_text()
 }
@@ -86,7 +89,7 @@ macro_rules! socket_addresses {
         })*
     };
 }
-socket_addresses!(SocketAddr, SocketAddrV4, SocketAddrV6; IpAddr, Ipv4Addr, Ipv6Addr);
+socket_addresses!(Address, SocketAddr, SocketAddrV4, SocketAddrV6; IpAddr, Ipv4Addr, Ipv6Addr);
 
 #[cfg(test)]
 mod tests {
@@ -101,6 +104,7 @@ mod tests {
             text_of(text),
             text_of(&text.to_owned()),
             text_of(&whole),
+            text_of(&Address::from(whole)),
             text_of(&("2001:db8::7", 7000)),
             text_of(&("2001:db8::7".to_owned(), 7000)),
             text_of(&(six, 7000)),

@@ -246,8 +246,8 @@ enum State {
 }
 
 impl Node {
-    /// Connects to the node that listens on `address`, which is `host:port`, a [`SocketAddr`](std::net::SocketAddr), or
-    /// `(host, port)`; see [`ToAddress`].
+    /// Connects to the node that listens on `address`: `host:port`, `vsock:CID:PORT`, an
+    /// [`Address`](crate::Address), or `(host, port)`; see [`ToAddress`].
     ///
     /// The addresses of a name are tried beside each other, a quarter of a second apart, and the
     /// first that gives a session wins. An IPv6 address may name its interface:

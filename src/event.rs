@@ -3,12 +3,11 @@
 
 use std::{
     fmt,
-    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use ibex_base::{Counted, Rounded};
+use ibex_base::{Address, Counted, Rounded};
 use ibex_transport::node::{self, What};
 
 use crate::{EndCause, Fabric, NotOpened, PeerId, PeerNames, Role, Suspension, peer::fabric_of};
@@ -28,7 +27,7 @@ pub enum Event {
         /// The peer.
         peer: PeerId,
         /// The peer's address.
-        address: SocketAddr,
+        address: Address,
         /// The peer's names.
         names: PeerNames,
         /// The fabric of the session's data.
@@ -50,7 +49,7 @@ pub enum Event {
         /// The peer.
         peer: PeerId,
         /// The peer's address.
-        address: SocketAddr,
+        address: Address,
         /// The peer's names.
         names: PeerNames,
         /// Why the connection broke.
@@ -64,7 +63,7 @@ pub enum Event {
         /// The peer.
         peer: PeerId,
         /// The peer's address.
-        address: SocketAddr,
+        address: Address,
         /// The peer's names.
         names: PeerNames,
         /// The time that it had none.
@@ -80,7 +79,7 @@ pub enum Event {
         /// The peer.
         peer: PeerId,
         /// The peer's address.
-        address: SocketAddr,
+        address: Address,
         /// The peer's names.
         names: PeerNames,
         /// The fabric that the session's data left.
@@ -100,7 +99,7 @@ pub enum Event {
         /// The peer.
         peer: PeerId,
         /// The peer's address.
-        address: SocketAddr,
+        address: Address,
         /// The peer's names.
         names: PeerNames,
     },
@@ -112,7 +111,7 @@ pub enum Event {
         /// The peer.
         peer: PeerId,
         /// The peer's address.
-        address: SocketAddr,
+        address: Address,
         /// The peer's names.
         names: PeerNames,
         /// The cause.
@@ -127,7 +126,7 @@ pub enum Event {
         /// The peer.
         peer: PeerId,
         /// The peer's address.
-        address: SocketAddr,
+        address: Address,
         /// The peer's names.
         names: PeerNames,
         /// The error that another call would have returned.
@@ -143,7 +142,7 @@ pub enum Event {
         /// The peer.
         peer: PeerId,
         /// The peer's address.
-        address: SocketAddr,
+        address: Address,
         /// The peer's names.
         names: PeerNames,
         /// The channel's name.
@@ -171,7 +170,7 @@ pub enum Event {
         /// The peer.
         peer: PeerId,
         /// The peer's address.
-        address: SocketAddr,
+        address: Address,
         /// The peer's names.
         names: PeerNames,
         /// The channel's name.

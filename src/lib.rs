@@ -252,6 +252,7 @@ pub use ibex_codec::{Rkyv, message, rkyv};
 #[cfg(feature = "serde")]
 pub use ibex_codec::{Serde, SerdeBorrowed, serde, serde_bytes};
 
+pub use ibex_base::Address;
 pub use ibex_bootstrap::{FabricKind as Fabric, Integrity, Policy};
 pub use ibex_protocol::format::control::{CloseReason, Role};
 pub use ibex_protocol::format::trace_context::{InvalidTraceContext, TraceContext};

@@ -3,7 +3,6 @@
 use std::{
     error::Error,
     mem::{self, Discriminant},
-    net::SocketAddr,
     os::fd::BorrowedFd,
     sync::{
         Arc,
@@ -12,6 +11,7 @@ use std::{
     time::Instant,
 };
 
+use ibex_base::Address;
 use ibex_bootstrap::{
     Acceptor, Established, FabricKind, HandshakeError, NodeIdentity, Problem, message::Hello,
 };
@@ -163,7 +163,7 @@ impl Failures {
 
     /// Counts a connection that closed before its first byte. Health probes connect in this way
     /// every few seconds, so it is no warning.
-    fn silent(&self, failure: &(dyn Error + 'static), listener: SocketAddr) {
+    fn silent(&self, failure: &(dyn Error + 'static), listener: Address) {
         self.counts.silent.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(failure, %listener, "a connection closed before its first byte");
     }
@@ -172,7 +172,7 @@ impl Failures {
         &mut self,
         kind: FailureKind,
         failure: &(dyn Error + 'static),
-        listener: SocketAddr,
+        listener: Address,
         now: Instant,
     ) {
         self.counts.refused.fetch_add(1, Ordering::Relaxed);

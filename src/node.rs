@@ -11,13 +11,13 @@ pub use weak::WeakNode;
 
 use std::{
     fmt,
-    net::SocketAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     path::Path,
     sync::Arc,
     time::Duration,
 };
 
+use ibex_base::Address;
 use ibex_base::fork::{self, UsedAfterFork};
 use ibex_bootstrap::Local;
 use ibex_transport::{
@@ -183,7 +183,8 @@ impl Node {
         Self::builder().build()
     }
 
-    /// Makes a node that listens on `address` (`host:port`). With port 0 the system chooses the
+    /// Makes a node that listens on `address` (`host:port`, or `vsock:any:PORT` in a virtual machine
+    /// or for those of this host). With port 0 the system chooses the
     /// port, which [`local_addr`](Self::local_addr) returns.
     ///
     /// # Errors
@@ -306,7 +307,7 @@ impl Node {
 
     /// Returns the address that the node listens on, if it listens.
     #[must_use]
-    pub fn local_addr(&self) -> Option<SocketAddr> {
+    pub fn local_addr(&self) -> Option<Address> {
         self.parts.local_addr
     }
 

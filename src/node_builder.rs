@@ -4,7 +4,7 @@ mod settings;
 
 use std::{io, net::TcpListener, path::PathBuf, sync::Arc};
 
-use ibex_bootstrap::{Policy, message::Hello, resolve};
+use ibex_bootstrap::{Policy, message::Hello, own_address, resolve};
 #[allow(unused_imports, reason = "the documentation speaks of it")]
 use ibex_transport::runtime::Driver;
 
@@ -331,7 +331,7 @@ impl NodeBuilder {
         self.open_security()?;
         let listening = self.listen.as_ref().map(Listen::resolve).transpose()?;
         if let Some(Listening { address, .. }) = listening
-            && !address.ip().is_loopback()
+            && !address.is_loopback()
             && !self.insecure_network
             && self.settings.credentials.is_none()
         {
@@ -369,7 +369,7 @@ impl Listen {
             }
             Self::On(listener) => {
                 let failed = failed("the socket that was given");
-                let address = listener.local_addr().map_err(failed)?;
+                let address = own_address(listener).map_err(failed)?;
                 let given = Some(listener.try_clone()?);
                 Ok(Listening { address, given })
             }

@@ -1,6 +1,7 @@
 //! A node on the other side of a session, and its channels.
 
-use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
+use ibex_base::Address;
+use std::{fmt, sync::Arc, time::Duration};
 
 use ibex_protocol::format::control::Role;
 use ibex_transport::node::SessionShared;
@@ -70,7 +71,7 @@ pub struct PeerAt {
     /// The peer's identity.
     pub id: PeerId,
     /// The peer's address as this node sees it: [`Peer::address`].
-    pub address: SocketAddr,
+    pub address: Address,
 }
 
 impl PeerAt {
@@ -350,7 +351,7 @@ impl Peer {
 
     /// Returns the peer's address as this node sees it.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> Address {
         self.session.peer().address
     }
 

@@ -5,7 +5,6 @@ use std::{
     any::Any,
     collections::HashMap,
     fmt,
-    net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
@@ -13,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_base::Address;
 use ibex_base::sync::lock;
 use ibex_bootstrap::{
     Established, FabricKind, HandshakeError, Local, Place, Resumable, ResumableSessions,
@@ -191,7 +191,7 @@ impl Resuming {
 
 /// Dials the peer of a session again.
 struct Redialer {
-    address: SocketAddr,
+    address: Address,
     ticket: ResumeTicket,
     local: Local,
     desk: Desk,

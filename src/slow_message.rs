@@ -1,9 +1,9 @@
 //! Messages that took long, and where their time went.
 #![forbid(unsafe_code)]
 
-use std::{fmt, net::SocketAddr, time::Instant};
+use std::{fmt, time::Instant};
 
-use ibex_base::{Rounded, fork};
+use ibex_base::{Address, Rounded, fork};
 use ibex_transport::node::{self, MessageStages};
 
 use crate::{Node, PeerId, PeerNames, Role};
@@ -18,7 +18,7 @@ pub struct SlowMessage {
     /// The peer at the other end.
     pub peer: PeerId,
     /// The peer's address.
-    pub address: SocketAddr,
+    pub address: Address,
     /// The peer's names.
     pub names: PeerNames,
     /// The channel's name.

@@ -114,7 +114,11 @@ mod cost {
         let server = node(fabric).listen("127.0.0.1:0").build().expect("a node");
         let numbers = server.channel("numbers").codec::<Pod>().window_messages(64);
         let mut numbers = numbers.fan_in().expect("a fan-in");
-        let address = server.local_addr().expect("it listens");
+        let address = server
+            .local_addr()
+            .expect("it listens")
+            .inet()
+            .expect("of TCP");
         let joining = thread::spawn(move || Client::join(fabric, address, idle + 1));
         let mut joined = 0;
         while joined <= idle || !joining.is_finished() {

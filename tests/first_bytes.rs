@@ -49,7 +49,7 @@ fn each_of_the_first_bytes(fabric: Fabric) {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 while let Some(&place) = places.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let was_harmed = meet(fabric, address, place);
+                    let was_harmed = meet(fabric, address.inet().expect("of TCP"), place);
                     done.fetch_add(usize::from(was_harmed), Ordering::Relaxed);
                 }
             });

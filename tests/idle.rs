@@ -263,7 +263,10 @@ fn watch_kept(party: &mut Party) {
     let id = replica.id();
     let client = builder().build().unwrap();
     // A sleeping thread resolves the name again after this time.
-    let name = Dns::new("127.0.0.1", replica.local_addr().unwrap().port());
+    let name = Dns::new(
+        "127.0.0.1",
+        replica.local_addr().unwrap().inet().expect("of TCP").port(),
+    );
     let peers = client.keep_connected(name.every(LOOKED_UP)).unwrap();
     let mut events = peers.events();
     let event = events.next().unwrap();

@@ -3,11 +3,11 @@
 #![cfg(feature = "fake-device")]
 #![forbid(unsafe_code)]
 
-use std::{collections::BTreeSet, fs, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 
 use ibex::{
-    ConnectError, ConnectErrorKind, Fabric, ListenErrorKind, Node, NodeBuilder, Peer, Pod, Policy,
-    Receiver, Sender,
+    Address, ConnectError, ConnectErrorKind, Fabric, ListenErrorKind, Node, NodeBuilder, Peer, Pod,
+    Policy, Receiver, Sender,
     rdma::{RdmaSettings, Tuning},
 };
 use ibex_verbs::{
@@ -51,7 +51,7 @@ fn meet(client: &Node, server: &Node) -> [Peer; 2] {
     met(server, |address| client.connect(address))
 }
 
-fn met(server: &Node, connect: impl FnOnce(SocketAddr) -> Result<Peer, ConnectError>) -> [Peer; 2] {
+fn met(server: &Node, connect: impl FnOnce(Address) -> Result<Peer, ConnectError>) -> [Peer; 2] {
     let address = server.local_addr().expect("it listens");
     let dialed = connect(address).expect("a session");
     let accepted = server.accept_timeout(LONG).expect("a session");
@@ -275,7 +275,7 @@ fn a_session_goes_on_over_a_queue_pair_of_the_engine_that_it_has() {
 fn the_program_places_sessions_at_both_ends() {
     let fake = device();
     let server = builder(&fake).place_accepted(|_, address| {
-        assert!(address.ip().is_loopback());
+        assert!(address.is_loopback());
         Some(1)
     });
     let (server, client) = (listener(server), builder(&fake).build().unwrap());

@@ -223,7 +223,10 @@ fn sessions_of_a_run_that_is_over_end_on_every_engine() {
         let builder = builder(Fabric::Tcp).io_threads(1).identity([7; 16]);
         builder.build().expect("a node")
     };
-    let (old, proxy) = (run(), Proxy::start(address).unwrap());
+    let (old, proxy) = (
+        run(),
+        Proxy::start(address.inet().expect("of TCP")).unwrap(),
+    );
     let old_ends = [(); 4].map(|()| old.connect(proxy.address()).expect("a session"));
     let before = [(); 4].map(|()| server.accept_timeout(LONG).expect("a session"));
     let engines: BTreeSet<_> = before.iter().map(Peer::engine).collect();

@@ -44,7 +44,7 @@ fn listen(address: impl ibex::ToAddress) -> Node {
 fn replica() -> (Node, SocketAddr) {
     let node = listen("127.0.0.1:0");
     let address = node.local_addr().expect("it listens");
-    (node, address)
+    (node, address.inet().expect("of TCP"))
 }
 
 /// Returns the next event, which must come.
@@ -322,7 +322,7 @@ fn a_peer_is_reached_beside_hundreds_of_addresses_that_are_silent() {
         let address = replica.local_addr().expect("it listens");
         let dead = (1..=SILENT).map(|last| SocketAddr::from(([127, 0, 1, last], port)));
         let node = node(driver);
-        let peers = node.keep_connected(dead.chain([address]).collect::<Vec<_>>());
+        let peers = node.keep_connected(dead.chain(address.inet()).collect::<Vec<_>>());
         let peers = peers.expect("threads");
         assert!(peers.wait_for_timeout(address, WATCHDOG).is_some());
         let mut events = peers.events();

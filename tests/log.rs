@@ -174,7 +174,7 @@ fn a_suspension_is_a_warning_and_its_end_is_information() {
     let there = Node::builder().name("cut").listen("127.0.0.1:0");
     let there = there.fabric(Fabric::Tcp, Policy::Require);
     let there = there.build().expect("a node");
-    let proxy = Proxy::start(there.local_addr().expect("it listens")).unwrap();
+    let proxy = Proxy::start(there.local_addr().expect("it listens").inet().unwrap()).unwrap();
     let here = Node::client().expect("a node");
     let _peer = here.connect(proxy.address()).expect("a session");
     let _other = there.accept().expect("the same session");

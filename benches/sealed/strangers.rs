@@ -56,7 +56,7 @@ pub(crate) fn measure(rounds: usize, cores: Cores) -> Outcome<Figures> {
     let alone = median()?;
     let is_over = AtomicBool::new(false);
     let (flooded, strangers) = thread::scope(|scope| {
-        let flood = scope.spawn(|| flood(address, &is_over));
+        let flood = scope.spawn(|| flood(address.inet().expect("of TCP"), &is_over));
         let flooded = median();
         is_over.store(true, Ordering::Relaxed);
         (flooded, flood.join())

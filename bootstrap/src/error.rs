@@ -10,10 +10,9 @@ mod handshake_error;
 pub use handshake_error::{Garbling, HandshakeError};
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use ibex_base::{Counted, Rounded};
+use ibex_base::{Address, Counted, Rounded};
 use rustix::io::Errno;
 
 use crate::handshake::HandshakeStep;
@@ -24,8 +23,11 @@ use crate::message::ResumeRefusal;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
-    /// The address cannot be read as `host:port`.
-    #[error("\"{address}\" is not an address ({source}); give host:port, such as replica:7000")]
+    /// The address cannot be read as `host:port` or `vsock:CID:PORT`.
+    #[error(
+        "\"{address}\" is not an address ({source}); {}",
+        form(address, "replica")
+    )]
     InvalidAddress {
         /// The address as the caller gave it.
         address: String,
@@ -87,7 +89,7 @@ pub enum DialError {
         /// The address as the caller gave it.
         address: String,
         /// The address that answered.
-        peer: SocketAddr,
+        peer: Address,
         /// The handshake's error.
         r#source: HandshakeError,
     },
@@ -125,7 +127,7 @@ pub enum ResumeError {
     #[error("{address}: the peer does not answer: {why}")]
     NotYet {
         /// The address that was tried.
-        address: SocketAddr,
+        address: Address,
         /// The finding at that address.
         why: String,
         /// True if the host refused the connection, so that no process listens there.
@@ -135,7 +137,7 @@ pub enum ResumeError {
     #[error("{address}: the session is not resumed: {refusal}")]
     Refused {
         /// The peer's address.
-        address: SocketAddr,
+        address: Address,
         /// The reason.
         refusal: ResumeRefusal,
     },
@@ -143,7 +145,7 @@ pub enum ResumeError {
     #[error("{address}: the peer was restarted; the session ended with the run before")]
     Restarted {
         /// The peer's address.
-        address: SocketAddr,
+        address: Address,
         /// The run that is there now.
         incarnation: Incarnation,
     },
@@ -151,7 +153,7 @@ pub enum ResumeError {
     #[error("{address}: another node, {identity}, answers where the peer was")]
     OtherNode {
         /// The address where the peer was.
-        address: SocketAddr,
+        address: Address,
         /// The node that is there now.
         identity: NodeIdentity,
     },
@@ -159,7 +161,7 @@ pub enum ResumeError {
     #[error("{address}: {source}")]
     Handshake {
         /// The address that answered.
-        address: SocketAddr,
+        address: Address,
         /// The handshake's error.
         r#source: HandshakeError,
     },
@@ -167,7 +169,7 @@ pub enum ResumeError {
     #[error("{address}: resuming was cancelled, as this node is closing")]
     Cancelled {
         /// The address where the peer was.
-        address: SocketAddr,
+        address: Address,
     },
     /// This machine could not do its part.
     #[error(
@@ -176,7 +178,7 @@ pub enum ResumeError {
     )]
     Environment {
         /// The address where the peer was.
-        address: SocketAddr,
+        address: Address,
         /// The step that failed.
         action: &'static str,
         /// The system's error.
@@ -216,12 +218,12 @@ impl ResumeError {
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot listen on {address}: {action} failed: {source}; {}",
-    BindError::next_step(source)
+    BindError::next_step(&address.to_string(), source)
 )]
 #[non_exhaustive]
 pub struct BindError {
     /// The address to listen on.
-    pub address: SocketAddr,
+    pub address: Address,
     /// The purpose of the system call that failed.
     pub action: &'static str,
     /// The system's error.
@@ -234,7 +236,7 @@ pub struct BindError {
 #[non_exhaustive]
 pub struct HandshakeFailure {
     /// The peer's address; `None` if the connection could not even be accepted.
-    pub address: Option<SocketAddr>,
+    pub address: Option<Address>,
     /// The reason.
     pub problem: Problem,
 }
@@ -272,7 +274,7 @@ pub enum Problem {
 
 /// Returns the address that a name led to, or an empty text where the caller gave the address
 /// itself.
-fn elsewhere(given: &str, peer: SocketAddr) -> String {
+fn elsewhere(given: &str, peer: Address) -> String {
     let peer = peer.to_string();
     match given == peer {
         true => String::new(),
@@ -281,23 +283,35 @@ fn elsewhere(given: &str, peer: SocketAddr) -> String {
 }
 
 impl BindError {
-    /// Returns advice on a system error.
+    /// Returns advice on the error of an address to listen at, as the program gave it.
     #[must_use]
-    pub fn next_step(source: &io::Error) -> &'static str {
-        match source.kind() {
+    pub fn next_step(address: &str, source: &io::Error) -> String {
+        let step = match source.kind() {
             io::ErrorKind::AddrInUse => {
                 "somebody listens there already, perhaps this process: choose another port"
+            }
+            io::ErrorKind::AddrNotAvailable if Address::is_vsock_text(address) => {
+                "this machine has another CID: listen at vsock:any:PORT"
             }
             io::ErrorKind::AddrNotAvailable => "no interface of this host has that address",
             io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege",
             // An error of the kernel has a number. An error without one means that the text was no
             // address.
             io::ErrorKind::InvalidInput if source.raw_os_error().is_none() => {
-                "give host:port, such as 127.0.0.1:7000"
+                return form(address, "127.0.0.1");
             }
             _ if is_short_of_descriptors(source) => MORE_DESCRIPTORS,
             _ => "choose another address or port",
-        }
+        };
+        step.to_owned()
+    }
+}
+
+/// Returns the form of the address that is meant by a text, with an example of a host.
+fn form(address: &str, host: &str) -> String {
+    match Address::is_vsock_text(address) {
+        true => "give vsock:CID:PORT, such as vsock:3:7000".to_owned(),
+        false => format!("give host:port, such as {host}:7000"),
     }
 }
 

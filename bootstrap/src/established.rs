@@ -1,8 +1,9 @@
 //! The result of a finished handshake: one connection, and what both ends now know of each other.
 #![forbid(unsafe_code)]
 
+use ibex_base::Address;
 use std::fmt;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::Instant;
 
 use ibex_tls::{AuthenticatedAs, Tls};
@@ -19,8 +20,8 @@ use crate::verbs::VerbsPair;
 /// A finished handshake.
 pub struct Established {
     // The wire.
-    /// The session's control connection: non-blocking, `TCP_NODELAY` and
-    /// keepalive set, everything of the handshake read and written.
+    /// The session's control connection, of TCP or of vsock: non-blocking, everything of the
+    /// handshake read and written; over TCP with `TCP_NODELAY` and keepalive.
     pub stream: TcpStream,
     /// Bytes that were read behind the peer's *Ready*: the first of the session, to be taken before
     /// any from `stream`.
@@ -59,7 +60,8 @@ pub struct Established {
     // The choice of the fabric.
     /// The fabric of the session's data.
     pub fabric: FabricKind,
-    /// The reason for that fabric, in words: `shm: same host, same user`.
+    /// The reason for that fabric, in words: `shm: same host, same user`. Where frames go over vsock,
+    /// it begins with `vsock`.
     pub reason: String,
     /// The reason why tcp may never carry the session's data, where the policy or the build of an
     /// end excludes it.
@@ -76,7 +78,7 @@ pub struct PeerInfo {
     /// The run of that node.
     pub incarnation: Incarnation,
     /// The address that the peer connected from, or was found at.
-    pub address: SocketAddr,
+    pub address: Address,
     /// The peer's process, in this process's pid namespace and on the kernel's
     /// word (`SO_PEERCRED`). `None` without a Unix socket, and for a process
     /// that this namespace cannot see.
@@ -102,7 +104,7 @@ pub(crate) struct Sockets {
     pub(crate) stream: TcpStream,
     pub(crate) leftover: Vec<u8>,
     pub(crate) tls: Option<Box<Tls>>,
-    pub(crate) address: SocketAddr,
+    pub(crate) address: Address,
     pub(crate) began: Instant,
     pub(crate) unix: Option<(UnixSockets, Option<u32>)>,
     pub(crate) verbs: Option<Box<dyn VerbsPair>>,
@@ -146,10 +148,19 @@ impl Established {
             prologue: agreement.prologue,
             place: agreement.place,
             fabric: agreement.fabric,
-            reason: agreement.reason,
+            reason: reason_at(sockets.address, agreement.reason),
             no_tcp: agreement.no_tcp,
             payload_checksums: agreement.payload_checksums,
         }
+    }
+}
+
+/// Returns the reason for a fabric, with the name of what carries the frames: the choice of a fabric
+/// knows no address.
+fn reason_at(address: Address, reason: String) -> String {
+    match (address, reason.strip_prefix("tcp:")) {
+        (Address::Vsock { .. }, Some(why)) => format!("vsock:{why}"),
+        _ => reason,
     }
 }
 

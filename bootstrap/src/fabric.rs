@@ -8,7 +8,7 @@ use std::fmt;
 pub enum FabricKind {
     /// Shared memory between two processes of one host.
     Shm,
-    /// The bootstrap connection itself.
+    /// The session's connection itself: TCP, or vsock where the peer's address is one of vsock.
     Tcp,
     /// RDMA through libibverbs.
     Verbs,

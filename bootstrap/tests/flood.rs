@@ -102,7 +102,7 @@ fn one_address_has_half_of_the_places() {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         let source: SocketAddr = (source, 0).into();
         socket.bind(&source.into()).unwrap();
-        socket.connect(&address.into()).unwrap();
+        socket.connect(&address.inet().unwrap().into()).unwrap();
         TcpStream::from(socket)
     };
     let mut turn = || {
@@ -122,7 +122,7 @@ fn one_address_has_half_of_the_places() {
             matches!(failure.problem, Problem::Crowded { .. }),
             "{failure}"
         );
-        let source = failure.address.unwrap().ip();
+        let source = failure.address.unwrap().ip().unwrap();
         assert_eq!(source.to_string(), "127.0.0.3");
     }
     assert!(

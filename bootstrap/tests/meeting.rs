@@ -55,7 +55,10 @@ fn over_shm_with_a_unix_socket_on_both_ends() {
     assert_eq!(acceptor.resume_secret, dialer.resume_secret);
     assert_eq!(acceptor.prologue, dialer.prologue);
     assert_eq!(dialer.peer.address.to_string(), listening.address);
-    assert_eq!(acceptor.peer.address, dialer.stream.local_addr().unwrap());
+    assert_eq!(
+        acceptor.peer.address,
+        dialer.stream.local_addr().unwrap().into()
+    );
     for (from, to) in [(&dialer, &acceptor), (&acceptor, &dialer)] {
         assert_eq!(from.peer.pid, Some(std::process::id()));
         let (from, to) = (from.unix.as_ref().unwrap(), to.unix.as_ref().unwrap());
@@ -101,7 +104,10 @@ fn by_host_name_and_by_ipv6() {
         let port = both.address.rsplit(':').next().unwrap();
         let dialer = dial_node_1(&format!("127.0.0.1:{port}")).unwrap();
         let acceptor = both.established.recv_timeout(LONG).unwrap();
-        assert_eq!(acceptor.peer.address, dialer.stream.local_addr().unwrap());
+        assert_eq!(
+            acceptor.peer.address,
+            dialer.stream.local_addr().unwrap().into()
+        );
     }
 }
 
@@ -385,7 +391,7 @@ fn a_handshake_that_is_never_finished_ends_at_its_deadline() {
     assert!(acceptor.poll_failure().is_none());
     acceptor.turn(deadline);
     let failure = acceptor.poll_failure().unwrap();
-    assert_eq!(failure.address, Some(silent.local_addr().unwrap()));
+    assert_eq!(failure.address, Some(silent.local_addr().unwrap().into()));
     assert!(matches!(
         failure.problem,
         Problem::Handshake(HandshakeError::Silent { .. })

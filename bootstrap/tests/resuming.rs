@@ -62,7 +62,7 @@ impl Pair {
     }
 
     fn resume(&self, ticket: &ResumeTicket) -> Result<ResumedConnection, ResumeError> {
-        resume(self.address, &self.dialer, ticket, LONG)
+        resume(self.address.into(), &self.dialer, ticket, LONG)
     }
 
     fn refusal(&self, ticket: &ResumeTicket) -> ResumeRefusal {
@@ -70,7 +70,7 @@ impl Pair {
         let ResumeError::Refused { address, refusal } = error else {
             panic!("not refused: {error}");
         };
-        assert_eq!(address, self.address);
+        assert_eq!(address, self.address.into());
         let failure = self.listening.failures.recv_timeout(LONG).unwrap();
         let Problem::Handshake(HandshakeError::NotResumed { refusal: there }) = failure.problem
         else {
@@ -104,8 +104,8 @@ fn a_session_goes_on_as_often_as_its_wires_break() {
         let there = pair.listening.resumed.recv_timeout(LONG).unwrap();
         assert_connected([&here.stream, &there.stream]);
         assert_eq!((here.is_dialer, there.is_dialer), (true, false));
-        assert_eq!(here.address, pair.address);
-        assert_eq!(there.address, here.stream.local_addr().unwrap());
+        assert_eq!(here.address, pair.address.into());
+        assert_eq!(there.address, here.stream.local_addr().unwrap().into());
         for end in [&here, &there] {
             assert_eq!(end.session_id, pair.ends[0].session_id);
             assert_eq!(end.epoch, epoch);

@@ -191,7 +191,7 @@ fn a_browser_at_the_listener_is_told_nothing_and_reported() {
         .write_all(b"GET / HTTP/1.1\r\nHost: replica\r\n\r\n")
         .unwrap();
     let failure = listening.failures.recv_timeout(LONG).unwrap();
-    assert_eq!(failure.address, Some(browser.local_addr().unwrap()));
+    assert_eq!(failure.address, Some(browser.local_addr().unwrap().into()));
     assert!(matches!(
         failure.problem,
         Problem::Handshake(HandshakeError::NotIbex { .. })

@@ -1,16 +1,18 @@
-//! Addresses on the command line: HOST or HOST:PORT.
+//! Addresses on the command line: HOST, HOST:PORT or vsock:CID:PORT.
 
 use std::net::Ipv6Addr;
 
+use ibex::Address;
+
 /// A host, with or without a port.
 #[derive(Debug, PartialEq, Eq)]
-struct Address<'a> {
+struct HostAndPort<'a> {
     /// A name or an address, an IPv6 address without brackets.
     host: &'a str,
     port: Option<u16>,
 }
 
-impl<'a> Address<'a> {
+impl<'a> HostAndPort<'a> {
     fn parse(text: &'a str) -> Result<Self, String> {
         let wrong = || {
             format!(
@@ -60,7 +62,14 @@ impl<'a> Address<'a> {
 
 /// Reads the host of an address, whose port does not matter.
 pub(crate) fn host(text: &str) -> Result<String, String> {
-    Address::parse(text).map(|address| address.host.to_owned())
+    if let Some(vsock) = vsock(text) {
+        let vsock = vsock?;
+        return Err(format!(
+            "{vsock} is reached without a route and without an RDMA device; `ibex doctor --to {vsock}` \
+             tries whether a node answers there"
+        ));
+    }
+    HostAndPort::parse(text).map(|address| address.host.to_owned())
 }
 
 /// Reads HOST:PORT of a node that listens.
@@ -70,22 +79,46 @@ pub(crate) fn to_node(text: &str) -> Result<String, String> {
 
 /// Reads HOST or HOST:PORT of a node that listens, by default at this port.
 pub(crate) fn to_node_at(text: &str, default: Option<u16>) -> Result<String, String> {
-    let address = Address::parse(text)?;
+    if let Some(vsock) = vsock(text) {
+        return match vsock? {
+            Address::Vsock { port: 0, .. } => Err(NO_PORT.to_owned()),
+            address => Ok(address.to_string()),
+        };
+    }
+    let address = HostAndPort::parse(text)?;
     match address.port {
-        Some(0) => Err("nobody listens at port 0; a port is 1 to 65535".to_owned()),
+        Some(0) => Err(NO_PORT.to_owned()),
         _ => address.with_port(default),
     }
 }
 
 /// Reads ADDRESS:PORT to listen at. The kernel chooses the port if it is 0.
 pub(crate) fn to_listen(text: &str) -> Result<String, String> {
-    Address::parse(text)?.with_port(None)
+    listen_at(text, None)
 }
 
 /// Reads ADDRESS or ADDRESS:PORT to listen at, by default at this port.
 pub(crate) fn to_listen_at(text: &str, default: u16) -> Result<String, String> {
-    Address::parse(text)?.with_port(Some(default))
+    listen_at(text, Some(default))
 }
+
+fn listen_at(text: &str, default: Option<u16>) -> Result<String, String> {
+    match vsock(text) {
+        Some(vsock) => vsock.map(|address| address.to_string()),
+        None => HostAndPort::parse(text)?.with_port(default),
+    }
+}
+
+/// Reads a vsock address; `None` if the text is not meant as one.
+pub(crate) fn vsock(text: &str) -> Option<Result<Address, String>> {
+    text.starts_with("vsock:").then(|| {
+        let form = |why| format!("`{text}` is not vsock:CID:PORT, such as vsock:3:7000: {why}");
+        text.parse().map_err(form)
+    })
+}
+
+/// The reason why nobody can be reached at port 0.
+const NO_PORT: &str = "nobody listens at port 0; a port is 1 or more";
 
 /// Returns whether this is an IPv6 address, with or without a zone.
 fn is_ipv6(text: &str) -> bool {
@@ -116,6 +149,16 @@ mod tests {
         assert_eq!(to_listen("127.0.0.1:0").as_deref(), Ok("127.0.0.1:0"));
         assert_eq!(to_listen_at("0.0.0.0", 7700).as_deref(), Ok("0.0.0.0:7700"));
         assert!(to_node("localhost:0").is_err());
+    }
+
+    #[test]
+    fn a_vsock_address_is_whole() {
+        let text = "vsock:3:7000";
+        assert_eq!(to_node_at(text, Some(7700)).as_deref(), Ok(text));
+        assert_eq!(to_listen("vsock:any:0").as_deref(), Ok("vsock:any:0"));
+        assert!(to_node("vsock:3:0").is_err() && host(text).is_err());
+        let missing = to_listen_at("vsock:7000", 7700).expect_err("there is no CID");
+        assert!(missing.contains("is not vsock:CID:PORT"), "{missing}");
     }
 
     #[test]

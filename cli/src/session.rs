@@ -6,7 +6,7 @@ use std::time::Duration;
 use ibex::{Node, Security, SecurityError, SharedSecret};
 use serde::Serialize;
 
-use crate::options::Identity;
+use crate::{address, options::Identity};
 
 /// The fabric that a session took.
 #[derive(Clone, Debug, Serialize)]
@@ -37,11 +37,9 @@ pub(crate) fn with(
     }
     let node = builder.build().map_err(|error| error.to_string())?;
     let peer = node.connect(address).map_err(|error| error.to_string())?;
-    let fabric = peer.fabric();
+    // It begins with the fabric, or with `vsock`.
     let reason = peer.fabric_reason();
-    let reason = reason
-        .strip_prefix(&format!("{fabric}: "))
-        .unwrap_or(reason);
+    let (fabric, reason) = reason.split_once(": ").unwrap_or((reason, ""));
     let environment = node.environment().iter();
     Ok(Taken {
         fabric: fabric.to_string(),
@@ -55,8 +53,12 @@ pub(crate) fn with(
 /// The time for the first connection, so that people see something within a second.
 const FIRST_LOOK: Duration = Duration::from_millis(900);
 
-/// Returns why no address of the peer takes connections; `None` if one does.
+/// Returns why no address of the peer takes connections; `None` if one does, or if only a session can
+/// tell, as over vsock.
 pub(crate) fn closed(to: &str) -> Option<String> {
+    if address::vsock(to).is_some() {
+        return None;
+    }
     let addresses = match to.to_socket_addrs() {
         Ok(addresses) => addresses,
         Err(error) => return Some(format!("{to}: {error}")),

@@ -1,6 +1,7 @@
 //! The error of connecting.
 
-use std::{fmt, io, net::SocketAddr};
+use ibex_base::Address;
+use std::{fmt, io};
 
 use ibex_base::fork::UsedAfterFork;
 use ibex_bootstrap::{DialError, HandshakeError, negotiate::Party};
@@ -165,7 +166,7 @@ impl ConnectError {
 
     /// Returns the address of the node that answered, if one did.
     #[must_use]
-    pub fn peer(&self) -> Option<SocketAddr> {
+    pub fn peer(&self) -> Option<Address> {
         match &*self.0 {
             ConnectFailure::Dial(DialError::Handshake { peer, .. }) => Some(*peer),
             _ => None,
@@ -307,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_connect_error_names_the_foreign_server_that_answered() {
-        let peer = SocketAddr::from(([10, 0, 0, 2], 80));
+        let peer = Address::from(([10, 0, 0, 2], 80));
         let error = ConnectError::from(DialError::Handshake {
             address: "replica:80".to_owned(),
             peer,

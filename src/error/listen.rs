@@ -1,6 +1,7 @@
 //! The error of making a node.
 
-use std::{fmt, io, net::SocketAddr, path::PathBuf};
+use ibex_base::Address;
+use std::{fmt, io, path::PathBuf};
 
 use ibex_base::fork::UsedAfterFork;
 
@@ -82,12 +83,12 @@ pub(crate) enum ListenFailure {
     )]
     InsecureAddress {
         /// The address that was asked for.
-        address: SocketAddr,
+        address: Address,
     },
     /// The address cannot be resolved or bound.
     #[error(
         "cannot listen on {address}: {source}; {}",
-        ibex_bootstrap::BindError::next_step(source)
+        ibex_bootstrap::BindError::next_step(address, source)
     )]
     Address {
         /// The address as the program gave it.

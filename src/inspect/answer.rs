@@ -3,13 +3,12 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    env,
-    net::SocketAddr,
-    process,
+    env, process,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
+use ibex_base::Address;
 use ibex_tls::Credentials;
 use ibex_transport::{
     node::SlowMessageFacts,
@@ -31,7 +30,7 @@ use crate::{
 pub(crate) struct Observed {
     pub(crate) name: Option<Arc<str>>,
     pub(crate) id: PeerId,
-    pub(crate) address: Option<SocketAddr>,
+    pub(crate) address: Option<Address>,
     pub(crate) failures: Arc<FailureCounts>,
     pub(crate) driver: Driver,
     pub(crate) credentials: Option<Arc<Credentials>>,

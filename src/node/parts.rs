@@ -1,6 +1,7 @@
 //! What the clones of a node share, and the close of a node with its last clone.
 
-use std::{mem, net::SocketAddr, sync::Arc, thread, time::Instant};
+use ibex_base::Address;
+use std::{mem, sync::Arc, thread, time::Instant};
 
 use ibex_base::fork;
 use ibex_bootstrap::Local;
@@ -26,7 +27,7 @@ pub(crate) struct NodeParts {
     pub(super) local: Local,
     #[cfg(feature = "verbs")]
     pub(super) devices: Arc<NodeDevices>,
-    pub(super) local_addr: Option<SocketAddr>,
+    pub(super) local_addr: Option<Address>,
     /// The connections of the listener that became no sessions.
     pub(super) failures: Arc<FailureCounts>,
     pub(super) settings: NodeSettings,

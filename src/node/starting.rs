@@ -1,12 +1,8 @@
 //! The start of a node: its parts, and its socket if it listens.
 
-use std::{
-    net::{SocketAddr, TcpListener},
-    path,
-    sync::Arc,
-    time::SystemTime,
-};
+use std::{net::TcpListener, path, sync::Arc, time::SystemTime};
 
+use ibex_base::Address;
 use ibex_base::fork;
 use ibex_bootstrap::{
     Acceptor, Dialer, Local, NodeIdentity, Places, SessionLimits, Text, UnixClosing, UnixSettings,
@@ -36,7 +32,7 @@ use crate::{
 
 /// An address to listen at, and the socket for that if there is one already.
 pub(crate) struct Listening {
-    pub(crate) address: SocketAddr,
+    pub(crate) address: Address,
     /// The socket that the program gave.
     pub(crate) given: Option<TcpListener>,
 }
@@ -151,7 +147,9 @@ impl Node {
         };
         #[cfg(feature = "verbs")]
         if node.settings.needs_verbs() {
-            let listen = listening.as_ref().map(|listening| listening.address.ip());
+            let listen = listening
+                .as_ref()
+                .and_then(|listening| listening.address.ip());
             let required = node.devices.require(listen);
             required.map_err(|source| ListenFailure::Rdma { source })?;
         }

@@ -1,7 +1,8 @@
 //! The rows of a node's settings.
 #![forbid(unsafe_code)]
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use ibex_base::Address;
+use std::{path::PathBuf, time::Duration};
 
 use ibex_base::Escaped;
 use ibex_bootstrap::{Integrity, Policy, ShareWith};
@@ -21,7 +22,7 @@ use crate::{
 settings! {
     const TABLE in NodeBuilder, |self| self.settings;
 
-    /// Listens on `address` (`host:port`; with port 0 the system chooses the port).
+    /// Listens on `address` (`host:port` or `vsock:any:PORT`; with port 0 the system chooses the port).
     #[default("the node does not listen")]
     ///
     /// An address that other hosts can reach needs `security`, with the feature `tls`, or
@@ -166,14 +167,14 @@ settings! {
     /// let node = Node::builder()
     ///     .listen("127.0.0.1:0")
     ///     .io_threads(2)
-    ///     .place_accepted(|_, address| Some(usize::from(!address.ip().is_loopback())))
+    ///     .place_accepted(|_, address| Some(usize::from(!address.is_loopback())))
     ///     .build()?;
     /// # Ok(())
     /// # }
     /// ```
     pub fn place_accepted(
         mut self,
-        place: impl Fn(PeerId, SocketAddr) -> Option<usize> + Send + Sync + 'static,
+        place: impl Fn(PeerId, Address) -> Option<usize> + Send + Sync + 'static,
     ) -> Self {
         self.settings.placement = Some(AcceptPlacement::new(place));
         self

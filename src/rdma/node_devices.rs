@@ -330,7 +330,7 @@ impl VerbsDevices for NodeDevices {
     fn prepare(&self, request: &PairRequest) -> Result<Box<dyn VerbsPair>, String> {
         let wanted = match (&self.placement, request.offered) {
             (Some(placement), Some(who)) => placement
-                .place(who, request.peer)
+                .place(who, request.peer.into())
                 .map_err(|panic| format!("the program's place_accepted panicked: {panic}"))?,
             _ => None,
         };

@@ -1,9 +1,9 @@
 //! A snapshot of what a node, its sessions and their channels have counted, and a table of it.
 #![forbid(unsafe_code)]
 
-use std::{fmt, net::SocketAddr, time::Duration};
+use std::{fmt, time::Duration};
 
-use ibex_base::{Counted, Rounded};
+use ibex_base::{Address, Counted, Rounded};
 use ibex_transport::{
     connection::{ConnectionStats, SessionTotals},
     node::{Measured, NodeHistogram},
@@ -27,7 +27,7 @@ pub struct NodeStats {
     /// The node's identity.
     pub id: PeerId,
     /// The address that the node listens on.
-    pub address: Option<SocketAddr>,
+    pub address: Option<Address>,
     /// The driver that turns the node's engines.
     pub driver: Driver,
     /// True if sleeping readers pay for doorbells by `membarrier`. Otherwise every publisher pays
@@ -112,7 +112,7 @@ pub struct NodeSession {
     /// The engine that turns the session, as an index of [`NodeStats::engines`].
     pub engine: usize,
     /// The peer's address.
-    pub address: SocketAddr,
+    pub address: Address,
     /// The peer's names.
     pub names: PeerNames,
     /// The fabric of the session's data.
@@ -173,7 +173,7 @@ impl NodeStats {
     pub(crate) fn new(
         name: Option<String>,
         id: PeerId,
-        (address, failures): (Option<SocketAddr>, &FailureCounts),
+        (address, failures): (Option<Address>, &FailureCounts),
         driver: Driver,
         has_membarrier: bool,
         security: Option<SecurityStats>,
@@ -395,7 +395,11 @@ impl fmt::Display for NodeSession {
             SessionState::Suspended => ", suspended",
             SessionState::Gone => ", gone",
         };
-        writeln!(f, "  peer {peer} at {address}{names} over {fabric}{state}")?;
+        writeln!(
+            f,
+            "  peer {peer} at {address}{names} over {}{state}",
+            carrier(*fabric, *address)
+        )?;
         write!(f, "   ")?;
         write_counters(counters, f)?;
         writeln!(f)?;
@@ -477,6 +481,14 @@ fn write_histogram(histogram: &NodeHistogram, f: &mut fmt::Formatter<'_>) -> fmt
 }
 
 /// Writes the counts that are not 0.
+/// Returns the name of what carries a session's data, for people: the fabric, or vsock.
+fn carrier(fabric: Fabric, address: Address) -> &'static str {
+    match (fabric, address) {
+        (Fabric::Tcp, Address::Vsock { .. }) => "vsock",
+        _ => fabric.name(),
+    }
+}
+
 fn write_counters(counters: &SessionStats, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     for (name, value) in counters.numbers() {
         if value != 0 {

@@ -18,7 +18,7 @@ fn calls_go_on_over_another_connection_exactly_once() {
     for fabric in [Fabric::Tcp, Fabric::Shm] {
         let cell = (fabric, Driver::Threads, 1);
         let there = builder(cell).listen("127.0.0.1:0").build().unwrap();
-        let proxy = Proxy::start(there.local_addr().unwrap()).unwrap();
+        let proxy = Proxy::start(there.local_addr().unwrap().inet().unwrap()).unwrap();
         let here = builder(cell).build().unwrap();
         let peer = here.connect(proxy.address()).unwrap();
         let other = there.accept().unwrap();

@@ -7,6 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use ibex_base::Address;
 use ibex_bootstrap::{HandshakeError, HandshakeFailure, Problem};
 use ibex_harness::events::Each;
 use tracing::{
@@ -69,7 +70,8 @@ impl Visit for Reading<'_> {
         let Some(failure) = error.downcast_ref::<HandshakeFailure>() else {
             return;
         };
-        if let (Some(address), Problem::Handshake(error)) = (failure.address, &failure.problem) {
+        let address = failure.address.and_then(Address::inet);
+        if let (Some(address), Problem::Handshake(error)) = (address, &failure.problem) {
             let failures = self.0.failures.lock();
             failures
                 .unwrap_or_else(PoisonError::into_inner)

@@ -58,6 +58,6 @@ impl Over {
         let node = self.builder(driver).listen("127.0.0.1:0").build();
         let node = node.expect("a node");
         let address = node.local_addr().expect("it listens");
-        (node, address)
+        (node, address.inet().expect("of TCP"))
     }
 }

@@ -255,7 +255,7 @@ impl Stage {
         let other = self.other.as_raw_nonzero().get() as u32;
         // One user cannot look at the descriptors of another's process.
         if self.keeps_connections && !self.cell.is_of_two_users() {
-            kernel::assert_connected_to(peer.address(), other);
+            kernel::assert_connected_to(peer.address().inet().expect("of TCP"), other);
         }
         if self.cell.fabric == Fabric::Shm {
             assert_eq!(peer.pid(), Some(other), "SO_PEERCRED names another process");

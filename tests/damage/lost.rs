@@ -22,7 +22,7 @@ fn comes_through(is_sealed: bool, of_sender: bool, keep: usize, reads: u64) {
     };
     let there = builder().listen("127.0.0.1:0").build().unwrap();
     let here = builder().build().unwrap();
-    let proxy = Proxy::start(there.local_addr().unwrap()).unwrap();
+    let proxy = Proxy::start(there.local_addr().unwrap().inet().unwrap()).unwrap();
     let peer = here.connect(proxy.address()).unwrap();
     let other = there.accept().unwrap();
     let (to, from) = (peer.channel("lost"), other.channel("lost"));

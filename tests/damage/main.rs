@@ -119,7 +119,7 @@ fn a_flip_is_told_and_counted() {
         .integrity(Integrity::On)
         .listen("127.0.0.1:0");
     let (there, here) = (there.build().unwrap(), session::builder().build().unwrap());
-    let proxy = Proxy::start(there.local_addr().unwrap()).unwrap();
+    let proxy = Proxy::start(there.local_addr().unwrap().inet().unwrap()).unwrap();
     let peer = here.connect(proxy.address()).unwrap();
     let other = there.accept().unwrap();
     let mut events = there.events();

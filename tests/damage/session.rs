@@ -105,7 +105,7 @@ impl Damaged {
         let builder = || builder().integrity(Integrity::On);
         let there = builder().listen("127.0.0.1:0").build().unwrap();
         let here = builder().build().unwrap();
-        let proxy = Arc::new(Proxy::start(there.local_addr().unwrap()).unwrap());
+        let proxy = Arc::new(Proxy::start(there.local_addr().unwrap().inet().unwrap()).unwrap());
         let peer = here.connect(proxy.address()).unwrap();
         let other = there.accept().unwrap();
         assert!(peer.payload_checksums() && other.payload_checksums());

@@ -16,7 +16,7 @@ fn given_up(sender_dials: bool) {
     };
     let there = builder().listen("127.0.0.1:0").build().unwrap();
     let here = builder().build().unwrap();
-    let proxy = Proxy::start(there.local_addr().unwrap()).unwrap();
+    let proxy = Proxy::start(there.local_addr().unwrap().inet().unwrap()).unwrap();
     let dialer = here.connect(proxy.address()).unwrap();
     let acceptor = there.accept().unwrap();
     let (peers, node) = match sender_dials {

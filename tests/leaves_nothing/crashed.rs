@@ -93,7 +93,7 @@ pub(crate) fn be_in_every_phase(party: &mut Party) {
     for place in up_to..up_to + HALF_WAY {
         let (lap, place) = (place / PLACES, place % PLACES);
         let bytes = 2 * place + (is_odd + lap) % 2;
-        let proxy = Proxy::start(address).expect("a proxy");
+        let proxy = Proxy::start(address.inet().expect("of TCP")).expect("a proxy");
         // Nothing that the client sends behind these bytes arrives.
         proxy.lose(1, false, bytes as usize, u64::MAX);
         thread::spawn(move || node.connect(proxy.address()));

@@ -57,7 +57,7 @@ fn listen((fabric, _): Cell, address: impl ToAddress) -> (Node, SocketAddr) {
     let builder = builder((fabric, Driver::Threads));
     let node = builder.listen(address).build().unwrap();
     let address = node.local_addr().unwrap();
-    (node, address)
+    (node, address.inet().expect("of TCP"))
 }
 
 /// A node that serves calls of `put`, and the requests that its handler got.

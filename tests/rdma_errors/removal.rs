@@ -192,7 +192,8 @@ fn a_session_whose_device_was_away_stays_over_tcp_and_a_new_one_takes_the_device
     let server = server.expect("a node");
     let client = fails_over().build().expect("a node");
     let mut events = [&server, &client].map(Node::events);
-    let proxy = Proxy::start(server.local_addr().expect("it listens")).expect("a proxy");
+    let proxy =
+        Proxy::start(server.local_addr().expect("it listens").inet().unwrap()).expect("a proxy");
     let dialed = client.connect(proxy.address()).expect("a session");
     let accepted = server.accept().expect("a peer");
     let peers = [&accepted, &dialed];

@@ -153,7 +153,7 @@ fn a_peer_of_an_older_major_version_that_dials_is_refused_in_its_own_way() {
         let mut acceptor = Acceptor::bind(address, local).expect("a port");
         let address = acceptor.local_addr();
         let played = thread::spawn(move || {
-            let mut peer = Recording::open(recording, address);
+            let mut peer = Recording::open(recording, address.inet().expect("of TCP"));
             peer.say("hello");
             // The peer decides by this Hello.
             peer.hear_magic();
@@ -199,7 +199,7 @@ fn a_peer_of_an_older_major_version_that_listens_is_told_apart_at_once() {
         let error = node.connect(address).expect_err("another version");
         match error.dial_error() {
             Some(DialError::Handshake { peer, source, .. }) => {
-                assert_eq!(*peer, address);
+                assert_eq!(*peer, address.into());
                 assert!(is_diagnosis(source, theirs), "{source}");
             }
             _ => panic!("{error}"),
@@ -217,7 +217,7 @@ fn meet(recording: &'static str, application: impl FnOnce(&Peer)) -> Said {
         .build()
         .expect("a node");
     let address = node.local_addr().expect("it listens");
-    let played = thread::spawn(move || play(recording, address));
+    let played = thread::spawn(move || play(recording, address.inet().expect("of TCP")));
     let peer = node.accept_timeout(PATIENCE).expect("the recorded peer");
     assert_eq!(peer.fabric(), Fabric::Tcp);
     application(&peer);

@@ -38,7 +38,7 @@ fn limits_hold_over_shm_under_callers() {
 fn limits_hold(fabric: Fabric, driver: Driver) {
     for is_silent in [false, true] {
         let (here, there) = (node_over(fabric, driver), node_over(fabric, driver));
-        let proxy = Proxy::start(there.local_addr().unwrap()).unwrap();
+        let proxy = Proxy::start(there.local_addr().unwrap().inet().unwrap()).unwrap();
         let place = Place::default();
         thread::scope(|scope| {
             scope.spawn(|| {

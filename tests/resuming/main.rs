@@ -55,7 +55,7 @@ fn pair_over(fabric: Fabric) -> (Node, Peer, Proxy, Node, Peer) {
 
 fn join(here: NodeBuilder, there: NodeBuilder) -> (Node, Peer, Proxy, Node, Peer) {
     let (here, there) = (here.build().unwrap(), there.build().unwrap());
-    let proxy = Proxy::start(there.local_addr().unwrap()).unwrap();
+    let proxy = Proxy::start(there.local_addr().unwrap().inet().unwrap()).unwrap();
     let peer = here.connect(proxy.address()).unwrap();
     let other = there.accept().unwrap();
     (here, peer, proxy, there, other)
@@ -351,7 +351,7 @@ fn a_run_is_not_taken_for_an_older_one_whose_handshake_ends_later() {
     for ends_first in [0, 1] {
         let there = builder(Fabric::Tcp).handshake_timeout(LONG);
         let there = there.build().unwrap();
-        let address = there.local_addr().unwrap();
+        let address = there.local_addr().unwrap().inet().expect("of TCP");
         let dial = |_| {
             let proxy = Proxy::start(address).unwrap();
             proxy.hold(true);
@@ -403,7 +403,7 @@ fn a_run_is_not_taken_for_an_older_one_whose_handshake_ends_later() {
 fn a_session_of_a_node_with_itself_goes_on() {
     for driver in [Driver::Threads, Driver::Caller] {
         let node = node(driver);
-        let proxy = Proxy::start(node.local_addr().unwrap()).unwrap();
+        let proxy = Proxy::start(node.local_addr().unwrap().inet().unwrap()).unwrap();
         let peer = node.connect(proxy.address()).unwrap();
         let other = node.accept().unwrap();
         let mut sender = peer.sender::<u64>("numbers").unwrap();
@@ -472,7 +472,7 @@ fn a_process_that_ends_while_there_is_no_connection_is_gone_for_certain() {
     }
     for (fabric, name) in [(Fabric::Shm, "shm"), (Fabric::Tcp, "tcp")] {
         let there = builder(fabric).build().unwrap();
-        let proxy = Proxy::start(there.local_addr().unwrap()).unwrap();
+        let proxy = Proxy::start(there.local_addr().unwrap().inet().unwrap()).unwrap();
         let test = "a_process_that_ends_while_there_is_no_connection_is_gone_for_certain";
         let mut dialer = again().unwrap();
         let dialer = dialer.args([test, "--exact"]);
@@ -632,7 +632,7 @@ fn tasks_that_connect_to_nobody_keep_no_session_from_going_on() {
 #[test]
 fn callers_carry_messages_over_another_connection() {
     let (here, there) = (node(Driver::Caller), node(Driver::Caller));
-    let proxy = Proxy::start(there.local_addr().unwrap()).unwrap();
+    let proxy = Proxy::start(there.local_addr().unwrap().inet().unwrap()).unwrap();
     let address = proxy.address();
     let accepting = thread::spawn(move || {
         let other = there.accept().unwrap();
@@ -662,7 +662,7 @@ fn shared_memory_carries_on_and_channels_are_opened_when_there_is_a_connection_a
         node_over(Fabric::Shm, Driver::Threads),
         node_over(Fabric::Shm, Driver::Threads),
     );
-    let proxy = Proxy::start(there.local_addr().unwrap()).unwrap();
+    let proxy = Proxy::start(there.local_addr().unwrap().inet().unwrap()).unwrap();
     let peer = here.connect(proxy.address()).unwrap();
     let other = there.accept().unwrap();
     let mut sender = peer.sender::<u64>("numbers").unwrap();

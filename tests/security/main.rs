@@ -81,7 +81,7 @@ fn dialing(fabric: Fabric, security: Security) -> Node {
 }
 
 fn address(node: &Node) -> SocketAddr {
-    node.local_addr().unwrap()
+    node.local_addr().unwrap().inet().expect("of TCP")
 }
 
 /// Passes messages of every kind of size in both directions.

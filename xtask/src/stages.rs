@@ -390,7 +390,7 @@ const CONFORMANCE: &[&str] = &[
     "--test damage --test first_bytes --test memory_limit --test short_sessions",
     "--test descriptors --test dropped_connects --test io_threads --test io_threads_rdma --test io_threads_spanning",
     "--test black_hole --test fan_in --test hostile_shm --test log_group --test log_sender --test one_host \
-     --test rdma_rails --test recorded_peers --test regions --test resuming --test rolling_upgrade --test sandboxed --test select --test service_life --test tasks",
+     --test rdma_rails --test recorded_peers --test regions --test resuming --test rolling_upgrade --test sandboxed --test select --test service_life --test tasks --test vsock",
 ];
 
 /// The proofs that need no device. Each test runs its proofs one after the other.

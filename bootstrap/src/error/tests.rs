@@ -47,7 +47,7 @@ fn one_attempt_is_told_as_one() {
 
 #[test]
 fn an_address_that_is_taken_is_named_once() {
-    let address = SocketAddr::from(([127, 0, 0, 1], 7000));
+    let address = Address::from(([127, 0, 0, 1], 7000));
     let error = BindError {
         address,
         action: "binding",
@@ -65,7 +65,7 @@ fn where_a_name_led_is_told_and_an_address_is_named_once() {
     let text = |address: &str| {
         DialError::Handshake {
             address: address.to_string(),
-            peer: SocketAddr::from(([127, 0, 0, 1], 7000)),
+            peer: Address::from(([127, 0, 0, 1], 7000)),
             source: HandshakeError::Closing,
         }
         .to_string()
@@ -84,7 +84,7 @@ fn a_cause_that_the_text_tells_is_not_told_again_as_the_source() {
 
     let address = || "replica:7000".to_string();
     let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
-    let socket = SocketAddr::from(([127, 0, 0, 1], 7000));
+    let socket = Address::from(([127, 0, 0, 1], 7000));
     let problem = || Problem::Environment {
         action: "accept",
         source: refused(),
@@ -126,9 +126,12 @@ fn an_invalid_address_error_shows_how_an_address_looks() {
 
     let error = "replica".to_socket_addrs().unwrap_err();
     let form = "give host:port, such as 127.0.0.1:7000";
-    assert_eq!(BindError::next_step(&error), form);
+    let next_step = |error| BindError::next_step("replica", error);
+    assert_eq!(next_step(&error), form);
     let refused = io::Error::from_raw_os_error(22); // EINVAL
-    assert_ne!(BindError::next_step(&refused), form);
+    assert_ne!(next_step(&refused), form);
     let short = io::Error::from_raw_os_error(24); // EMFILE
-    assert_eq!(BindError::next_step(&short), MORE_DESCRIPTORS);
+    assert_eq!(next_step(&short), MORE_DESCRIPTORS);
+    let of_vsock = BindError::next_step("vsock:7000", &io::ErrorKind::InvalidInput.into());
+    assert_eq!(of_vsock, "give vsock:CID:PORT, such as vsock:3:7000");
 }

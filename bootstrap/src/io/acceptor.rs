@@ -11,20 +11,21 @@
 //!    are inside TLS, which computes.
 #![forbid(unsafe_code)]
 
+use ibex_base::Address;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::EventFlags;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::Socket;
 
 use super::device_jobs::DeviceJobs;
 use super::epoll_set::{EpollEntry, EpollSet};
 use super::pending::{HandshakeProgress, Pending, draw_entropy};
 use super::reserve::Reserve;
-use super::{after, host, tcp};
+use super::{after, connect, host, tcp};
 use crate::error::{BindError, HandshakeFailure, Problem};
 use crate::established::Established;
 use crate::handshake::AcceptorHandshake;
@@ -44,9 +45,9 @@ pub struct Acceptor {
     // The sockets.
     /// None once a listener that was [given](Acceptor::listen_on) is left to the processes that
     /// share it.
-    listener: Option<TcpListener>,
+    listener: Option<Socket>,
     is_given: bool,
-    address: SocketAddr,
+    address: Address,
     /// Holds the listener under [`LISTENER`], the device jobs' bell under [`DEVICE_JOBS`]
     /// and each handshake under its key.
     epoll: EpollSet,
@@ -73,8 +74,9 @@ pub struct Acceptor {
 
 impl Acceptor {
     /// Listens at `address`; port 0 takes any free one. The unspecified IPv6
-    /// address takes IPv4 connections as well.
-    pub fn bind(address: SocketAddr, local: Local) -> Result<Acceptor, BindError> {
+    /// address takes IPv4 connections as well, and [`Address::ANY_CID`] those to every CID of this
+    /// machine.
+    pub fn bind(address: Address, local: Local) -> Result<Acceptor, BindError> {
         let failed = |action| {
             move |source| BindError {
                 address,
@@ -82,38 +84,44 @@ impl Acceptor {
                 source,
             }
         };
-        let socket = Socket::new(
-            Domain::for_address(address),
-            Type::STREAM,
-            Some(Protocol::TCP),
-        )
-        .map_err(failed("making a socket"))?;
+        let in_kernel = match address {
+            Address::Vsock { cid, port: 0 } => {
+                let port = VMADDR_PORT_ANY;
+                Address::Vsock { cid, port }
+            }
+            address => address,
+        };
+        let (socket, in_kernel) =
+            connect::socket_for(in_kernel).map_err(failed("making a socket"))?;
         // A listener that restarts need not wait for the connections of the
         // one before it to be forgotten (TIME-WAIT).
         socket
             .set_reuse_address(true)
             .map_err(failed("setting SO_REUSEADDR"))?;
-        if address.is_ipv6() && address.ip().is_unspecified() {
+        if let Address::Inet(SocketAddr::V6(address)) = address
+            && address.ip().is_unspecified()
+        {
             socket
                 .set_only_v6(false)
                 .map_err(failed("clearing IPV6_V6ONLY"))?;
         }
-        socket.bind(&address.into()).map_err(failed("binding"))?;
+        socket.bind(&in_kernel).map_err(failed("binding"))?;
         socket.listen(BACKLOG).map_err(failed("listening"))?;
-        Self::start(socket.into(), false, local)
+        Self::start(socket, false, local)
     }
 
     /// Listens with a socket that the caller made, or was given by another process. The socket
-    /// listens for TCP already.
+    /// listens already, for TCP or vsock.
     ///
     /// Processes may share the socket. [`close`](Self::close) then leaves later connections to the
     /// other processes, and the socket listens for as long as any process has it. The call sets the
     /// socket to non-blocking mode, for all of them.
     ///
     /// # Errors
-    /// The socket is not one of TCP, does not listen, or cannot be watched.
+    /// The socket is neither one of TCP nor one of vsock, does not listen, or cannot be watched.
     pub fn listen_on(listener: TcpListener, local: Local) -> Result<Acceptor, BindError> {
-        let address = listener.local_addr();
+        let listener = Socket::from(listener);
+        let address = tcp::own_address(&listener);
         let failed = |address, action| {
             move |source| BindError {
                 address,
@@ -121,9 +129,9 @@ impl Acceptor {
                 source,
             }
         };
-        let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+        let unknown = UNKNOWN;
         let address = address.map_err(failed(unknown, "asking a given socket for its address"))?;
-        let listens = SockRef::from(&listener).is_listener();
+        let listens = listener.is_listener();
         match listens.map_err(failed(address, "asking whether a given socket listens"))? {
             true => Self::start(listener, true, local),
             false => {
@@ -133,9 +141,9 @@ impl Acceptor {
         }
     }
 
-    fn start(listener: TcpListener, is_given: bool, local: Local) -> Result<Acceptor, BindError> {
-        let bound = listener.local_addr();
-        let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+    fn start(listener: Socket, is_given: bool, local: Local) -> Result<Acceptor, BindError> {
+        let bound = tcp::own_address(&listener);
+        let unknown = UNKNOWN;
         let address = bound.as_ref().copied().unwrap_or(unknown);
         let failed = |action| {
             move |source| BindError {
@@ -181,7 +189,7 @@ impl Acceptor {
     }
 
     /// Returns the address at which the acceptor listens, with the port that was bound.
-    pub fn local_addr(&self) -> SocketAddr {
+    pub fn local_addr(&self) -> Address {
         self.address
     }
 
@@ -337,12 +345,15 @@ impl Acceptor {
                 return;
             };
             match listener.accept() {
-                Ok((stream, address)) => {
-                    let address = tcp::canonical(address);
-                    if let Err(source) = self.welcome(stream, address, now) {
+                Ok((socket, address)) => {
+                    let address = tcp::address_of(&address);
+                    let known = address.as_ref().ok().copied();
+                    let welcomed =
+                        address.and_then(|address| self.welcome(socket.into(), address, now));
+                    if let Err(source) = welcomed {
                         let action = "set up the connection";
                         let problem = Problem::Environment { action, source };
-                        self.report(Some(address), problem);
+                        self.report(known, problem);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -366,10 +377,10 @@ impl Acceptor {
         }
     }
 
-    fn welcome(&mut self, stream: TcpStream, address: SocketAddr, now: Instant) -> io::Result<()> {
+    fn welcome(&mut self, stream: TcpStream, address: Address, now: Instant) -> io::Result<()> {
         tcp::configure(&stream)?;
         let entropy = draw_entropy()?;
-        self.make_room(address.ip());
+        self.make_room(address);
         let key = self.next_key;
         self.next_key += 1;
         let deadline = after(now, self.local.handshake_timeout);
@@ -383,10 +394,10 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Displaces handshakes until there is room for one more of this address.
-    fn make_room(&mut self, address: IpAddr) {
+    /// Displaces handshakes until there is room for one more of this address, whatever its port.
+    fn make_room(&mut self, address: Address) {
         let max_pending = self.local.max_pending.max(1);
-        let of_address = |pending: &Pending| pending.address().ip() == address;
+        let of_address = |pending: &Pending| host::is_one_host(pending.address(), address);
         while self.pending.len() >= max_pending {
             self.displace_one(|_| true);
         }
@@ -432,7 +443,7 @@ impl Acceptor {
         Some(pending)
     }
 
-    fn report(&mut self, address: Option<SocketAddr>, problem: Problem) {
+    fn report(&mut self, address: Option<Address>, problem: Problem) {
         let failure = HandshakeFailure { address, problem };
         if self.failures.len() == MAX_FAILURES {
             self.failures.pop_front();
@@ -471,6 +482,13 @@ impl Acceptor {
 const LISTENER: u64 = 0;
 /// The device jobs' key in the epoll set.
 const DEVICE_JOBS: u64 = 1;
+
+/// The port with which the kernel chooses one:
+/// [vsock(7)](https://man7.org/linux/man-pages/man7/vsock.7.html).
+const VMADDR_PORT_ANY: u32 = u32::MAX;
+
+/// Stands for the address of a socket that does not tell it.
+const UNKNOWN: Address = Address::Inet(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)));
 
 /// Length of the listener's backlog. The kernel cuts it to `net.core.somaxconn`, 4096 since Linux
 /// 5.4.

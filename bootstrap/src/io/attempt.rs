@@ -1,9 +1,10 @@
 //! One connection of a dialing end, from the socket to the end of its handshake.
 #![forbid(unsafe_code)]
 
+use ibex_base::Address;
 use std::io;
 use std::mem;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -25,7 +26,7 @@ use crate::verbs::VerbsDevices;
 
 /// A connection that is being made, whose sockets are in the dialer's epoll set under one key.
 pub(super) struct ConnectionAttempt {
-    address: SocketAddr,
+    address: Address,
     local: Arc<Local>,
     /// The session to resume, if it is not a new one.
     ticket: Option<ResumeTicket>,
@@ -54,7 +55,7 @@ pub(super) enum AttemptProgress {
 impl ConnectionAttempt {
     /// Begins to connect. Without a `ticket`, the aim is a new session.
     pub(super) fn begin(
-        address: SocketAddr,
+        address: Address,
         local: Arc<Local>,
         ticket: Option<ResumeTicket>,
         deadline: Instant,
@@ -126,11 +127,7 @@ impl ConnectionAttempt {
             return;
         };
         match outcome {
-            DeviceOutcome::Found(found) => {
-                if let AnyConnection::New(connection) = &mut talk.connection {
-                    connection.machine.handle_device(found);
-                }
-            }
+            DeviceOutcome::Found(found) => talk.connection.handle_device(found),
             DeviceOutcome::Prepared(prepared) => {
                 let endpoint = prepared.map(|pair| talk.pair.insert(pair).endpoint());
                 with_connection!(&mut talk.connection, connection => connection.machine.handle_prepared(endpoint));
@@ -143,7 +140,7 @@ impl ConnectionAttempt {
     }
 
     /// Returns the address that is tried.
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(super) fn address(&self) -> Address {
         self.address
     }
 
@@ -254,7 +251,7 @@ impl ConnectionAttempt {
         let failed = |action| move |error| connect::lacking(action, error);
         let mut nonce = [0; 16];
         ibex_base::random::fill(&mut nonce).map_err(failed(RANDOM))?;
-        let own_address = tcp::own_address(stream).map_err(failed(OWN_ADDRESS))?;
+        let own_address = tcp::own_address(stream).map_err(failed(OWN_ADDRESS))?.ip();
         let deadline = self.deadline.min(after(now, self.local.handshake_timeout));
         let machine = match &self.ticket {
             None => {

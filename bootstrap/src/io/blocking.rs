@@ -1,7 +1,7 @@
 //! Dialing for a program without an engine: one order, and the calling thread turns its dialer.
 #![forbid(unsafe_code)]
 
-use std::net::SocketAddr;
+use ibex_base::Address;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -61,7 +61,7 @@ pub fn dial(address: &str, local: &Local, timeout: Duration) -> Result<Establish
 /// # Errors
 /// The finding that was met instead of the session.
 pub fn resume(
-    address: SocketAddr,
+    address: Address,
     local: &Local,
     ticket: &ResumeTicket,
     timeout: Duration,

@@ -1,12 +1,13 @@
-//! A TCP connection to a peer's listener, begun and finished without waiting.
+//! A connection to a peer's listener, begun and finished without waiting.
 #![forbid(unsafe_code)]
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
+use ibex_base::Address;
 use rustix::io::Errno;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use super::{host, tcp};
 
@@ -22,12 +23,11 @@ pub(super) enum NoConnection {
 }
 
 /// Begins to connect. The socket is writable when the outcome is known.
-pub(super) fn begin(address: SocketAddr) -> Result<TcpStream, NoConnection> {
+pub(super) fn begin(address: Address) -> Result<TcpStream, NoConnection> {
     let failed = |error| lacking("make a socket", error);
-    let domain = Domain::for_address(address);
-    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP)).map_err(failed)?;
+    let (socket, address_in_kernel) = socket_for(address).map_err(failed)?;
     socket.set_nonblocking(true).map_err(failed)?;
-    match socket.connect(&address.into()) {
+    match socket.connect(&address_in_kernel) {
         Ok(()) => {}
         Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
         Err(error) => return Err(refused(address, error)),
@@ -36,12 +36,12 @@ pub(super) fn begin(address: SocketAddr) -> Result<TcpStream, NoConnection> {
 }
 
 /// Finishes to connect, once the socket is writable.
-pub(super) fn finish(stream: &TcpStream, address: SocketAddr) -> Result<(), NoConnection> {
+pub(super) fn finish(stream: &TcpStream, address: Address) -> Result<(), NoConnection> {
     match stream.take_error() {
         Ok(Some(error)) | Err(error) => return Err(refused(address, error)),
         Ok(None) => {}
     }
-    match (stream.peer_addr(), stream.local_addr()) {
+    match (tcp::peer_address(stream), tcp::own_address(stream)) {
         (Ok(peer), Ok(ours)) if peer == ours => {
             reset_on_close(stream);
             let nobody = io::Error::from(io::ErrorKind::ConnectionRefused);
@@ -71,7 +71,31 @@ pub(super) fn lacking(action: &'static str, error: io::Error) -> NoConnection {
     }
 }
 
-fn refused(address: SocketAddr, error: io::Error) -> NoConnection {
+/// Makes a socket that can be bound or connected to `address`, which it returns in the kernel's form.
+///
+/// # Errors
+/// The kernel has no such sockets, or the process no descriptor or memory.
+pub(super) fn socket_for(address: Address) -> io::Result<(Socket, SockAddr)> {
+    match address {
+        Address::Vsock { cid, port } => match Socket::new(Domain::VSOCK, Type::STREAM, None) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::AFNOSUPPORT) => {
+                Err(io::Error::new(io::ErrorKind::Unsupported, NO_VSOCK))
+            }
+            socket => Ok((socket?, SockAddr::vsock(cid, port))),
+        },
+        Address::Inet(address) => {
+            let domain = Domain::for_address(address);
+            let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+            Ok((socket, address.into()))
+        }
+    }
+}
+
+fn refused(address: Address, error: io::Error) -> NoConnection {
+    let error = match address {
+        Address::Vsock { cid, .. } => refused_by_vsock(cid, error),
+        Address::Inet(_) => error,
+    };
     match Errno::from_io_error(&error) {
         Some(Errno::ADDRNOTAVAIL) if has_source_for(address) => {
             NoConnection::Shortage(LOCAL_PORT, error)
@@ -86,13 +110,42 @@ fn refused(address: SocketAddr, error: io::Error) -> NoConnection {
 /// Returns whether this host has an address from which it would connect to `address`. Without one
 /// the kernel's error is the same as without a free port. A datagram socket looks for the address
 /// in the same way, and has ports of its own.
-fn has_source_for(address: SocketAddr) -> bool {
+fn has_source_for(address: Address) -> bool {
+    let Some(address) = address.inet() else {
+        return true;
+    };
     let any = match address {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
     };
     UdpSocket::bind(any).is_ok_and(|socket| socket.connect(address).is_ok())
 }
+
+/// Returns the error of a vsock connection as the one of TCP that says the same, in words.
+///
+/// The drivers reset a connection to a port at which nobody listens (`virtio_transport_recv_listen`
+/// and `virtio_transport_reset_no_sock` in net/vmw_vsock/virtio_transport_common.c), and none of
+/// them can tell where a CID leads.
+fn refused_by_vsock(cid: u32, error: io::Error) -> io::Error {
+    match Errno::from_io_error(&error) {
+        Some(Errno::CONNRESET) => io::Error::new(
+            io::ErrorKind::ConnectionRefused,
+            "nobody listens on that port there",
+        ),
+        Some(Errno::NODEV) => io::Error::new(
+            io::ErrorKind::HostUnreachable,
+            format!(
+                "this kernel leads to no machine with CID {cid}: see whether that machine runs and \
+                 has a vsock device, and whether the module is loaded (vhost_vsock on a host, \
+                 vmw_vsock_virtio_transport in a guest, vsock_loopback for CID 1)"
+            ),
+        ),
+        _ => error,
+    }
+}
+
+/// The reason why there is no vsock socket.
+const NO_VSOCK: &str = "this kernel has no vsock; load its module `vsock`, or give a host and port";
 
 /// The step that fails where every local port for the peer's address is in use.
 pub(super) const LOCAL_PORT: &str = "get a local port for the connection";
@@ -114,7 +167,7 @@ mod tests {
         socket.connect(&address).unwrap();
         let address = address.as_socket().unwrap();
         let stream = TcpStream::from(socket);
-        let Err(NoConnection::Peer(error)) = finish(&stream, address) else {
+        let Err(NoConnection::Peer(error)) = finish(&stream, address.into()) else {
             panic!("it has connected to itself");
         };
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);

@@ -18,7 +18,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use ibex_base::BackOff;
+use ibex_base::{Address, BackOff};
 
 use super::address::{self, Destination};
 use super::after;
@@ -73,7 +73,7 @@ pub(super) enum Action {
     /// Ask the resolver for the addresses of this name.
     LookUp,
     /// Try this address.
-    Try(SocketAddr),
+    Try(Address),
     /// Come again then, or with the next fact.
     Wait(Instant),
     /// The dial is over.
@@ -99,9 +99,17 @@ impl Dial {
         (timeout, handshake_timeout): (Duration, Duration),
         now: Instant,
     ) -> Result<Dial, DialError> {
+        let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
         let destination = match address::parse(&address) {
             Ok(_) if address.ends_with(":0") => {
-                let source = io::Error::new(io::ErrorKind::InvalidInput, NO_PORT);
+                let source = invalid(NO_PORT);
+                return Err(DialError::InvalidAddress { address, source });
+            }
+            Ok(Destination::Literal(Address::Vsock {
+                cid: Address::ANY_CID,
+                ..
+            })) => {
+                let source = invalid(NO_CID);
                 return Err(DialError::InvalidAddress { address, source });
             }
             Ok(destination) => destination,
@@ -180,7 +188,7 @@ impl Dial {
     }
 
     /// Takes the resolver's answer.
-    pub(super) fn handle_looked_up(&mut self, found: io::Result<Vec<SocketAddr>>, now: Instant) {
+    pub(super) fn handle_looked_up(&mut self, found: io::Result<Vec<Address>>, now: Instant) {
         self.lookup = Lookup::Known;
         let found = match found {
             Ok(found) => in_turns(found),
@@ -216,7 +224,7 @@ impl Dial {
     }
 
     /// Notes that an attempt has failed, and why.
-    pub(super) fn handle_missed(&mut self, address: SocketAddr, missed: Missed, now: Instant) {
+    pub(super) fn handle_missed(&mut self, address: Address, missed: Missed, now: Instant) {
         let named = self.address == address.to_string();
         let mut targets = self.targets.iter_mut();
         let Some(target) = targets.find(|target| target.address == address) else {
@@ -393,7 +401,7 @@ impl Dial {
 }
 
 /// Names the address where `why` was found, unless the caller gave it.
-fn located(why: &str, address: SocketAddr, named: bool) -> String {
+fn located(why: &str, address: Address, named: bool) -> String {
     match named {
         true => why.to_owned(),
         false => format!("{address}: {why}"),
@@ -401,11 +409,12 @@ fn located(why: &str, address: SocketAddr, named: bool) -> String {
 }
 
 /// Returns the addresses with the two families in turns, beginning with the first one's.
-fn in_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
-    let is_first = addresses.first().is_some_and(SocketAddr::is_ipv6);
+fn in_turns(addresses: Vec<Address>) -> Vec<Address> {
+    let is_ipv6 = |address: &Address| matches!(address, Address::Inet(SocketAddr::V6(_)));
+    let is_first = addresses.first().is_some_and(is_ipv6);
     let (one, other): (Vec<_>, Vec<_>) = addresses
         .into_iter()
-        .partition(|address| address.is_ipv6() == is_first);
+        .partition(|address| is_ipv6(address) == is_first);
     let mut mixed = Vec::with_capacity(one.len() + other.len());
     let (mut one, mut other) = (one.into_iter(), other.into_iter());
     loop {
@@ -436,6 +445,10 @@ const REST: Duration = Duration::from_millis(100);
 /// The reason why port 0 is no address to connect to.
 const NO_PORT: &str = "port 0 has a listener take any free port; name the port that it took, which \
                        its local_addr tells";
+
+/// The reason why the CID `any` is no address to connect to.
+const NO_CID: &str = "a node listens at the CID `any`; to connect, name the machine: 2 is the host, 1 \
+                      this machine, and a guest has the number that its guest-cid says";
 
 /// The least time left with which another attempt is worth beginning.
 const LAST_ATTEMPT: Duration = Duration::from_millis(10);

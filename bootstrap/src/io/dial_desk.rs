@@ -1,9 +1,9 @@
 //! The desk at which other threads leave a dialer its orders.
 #![forbid(unsafe_code)]
 
+use ibex_base::Address;
 use std::collections::VecDeque;
 use std::mem;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -68,7 +68,7 @@ pub struct DialRequest {
 #[derive(Clone, Debug)]
 pub struct ResumeRequest {
     /// The address of the session's peer.
-    pub address: SocketAddr,
+    pub address: Address,
     /// This node, as it presents itself to the peer.
     pub local: Local,
     /// The session, and the epoch that is to begin.

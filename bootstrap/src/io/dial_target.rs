@@ -1,7 +1,7 @@
 //! An address that a dial tries, and what its attempts have found.
 #![forbid(unsafe_code)]
 
-use std::net::SocketAddr;
+use ibex_base::Address;
 use std::time::Duration;
 
 use ibex_base::Rounded;
@@ -11,7 +11,7 @@ use crate::handshake::HandshakeStep;
 
 /// An address of a peer in the present round.
 pub(super) struct DialTarget {
-    pub(super) address: SocketAddr,
+    pub(super) address: Address,
     pub(super) state: TargetState,
     pub(super) finding: Option<AttemptFailure>,
 }
@@ -35,7 +35,7 @@ pub(super) enum AttemptFailure {
 }
 
 impl DialTarget {
-    pub(super) fn new(address: SocketAddr) -> DialTarget {
+    pub(super) fn new(address: Address) -> DialTarget {
         DialTarget {
             address,
             state: TargetState::Due,

@@ -21,7 +21,7 @@ fn begin(address: &str, tries_again: bool) -> Course {
     }
 }
 
-fn at(text: &str) -> SocketAddr {
+fn at(text: &str) -> Address {
     text.parse().expect("an address")
 }
 

@@ -17,9 +17,9 @@
 
 mod attempts;
 
+use ibex_base::Address;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -91,7 +91,7 @@ struct Ordered<T> {
 enum Aim {
     Session(Dial),
     Resumption {
-        address: SocketAddr,
+        address: Address,
         ticket: Box<ResumeTicket>,
         deadline: Instant,
     },

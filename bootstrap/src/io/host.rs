@@ -6,6 +6,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 
+use ibex_base::Address;
 use rustix::io::Errno;
 
 use super::tcp;
@@ -114,13 +115,15 @@ fn namespace(kind: &str) -> Option<u64> {
 /// address can be bound says less: `ip_nonlocal_bind` of
 /// [ip(7)](https://man7.org/linux/man-pages/man7/ip.7.html) allows every address.
 fn stays_here(stream: &TcpStream) -> io::Result<bool> {
-    let (Ok(ours), Ok(theirs)) = (stream.local_addr(), stream.peer_addr()) else {
+    let (Ok(ours), Ok(theirs)) = (tcp::own_address(stream), tcp::peer_address(stream)) else {
         return Ok(false);
     };
-    let (ours, theirs) = (tcp::canonical(ours), tcp::canonical(theirs));
-    if ours.ip() == theirs.ip() || theirs.ip().is_loopback() {
+    if is_one_host(ours, theirs) || theirs.is_loopback() {
         return Ok(true);
     }
+    let Some(theirs) = theirs.inet() else {
+        return Ok(false);
+    };
     let any: IpAddr = match theirs {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -133,6 +136,14 @@ fn stays_here(stream: &TcpStream) -> io::Result<bool> {
         Ok(source) => Ok(source.ip() == theirs.ip()),
         Err(error) if is_shortage(&error) => Err(error),
         Err(_) => Ok(false),
+    }
+}
+
+/// Returns whether two addresses differ in their ports at most.
+pub(super) fn is_one_host(one: Address, other: Address) -> bool {
+    match (one, other) {
+        (Address::Vsock { cid: one, .. }, Address::Vsock { cid: other, .. }) => one == other,
+        _ => one.ip() == other.ip() && one.ip().is_some(),
     }
 }
 

@@ -32,6 +32,7 @@ pub use blocking::{dial, resume};
 pub use device_jobs::DeviceThread;
 pub use dial_desk::{DialDesk, DialRequest, Dialing, ResumeRequest};
 pub use dialer::{DialOutcome, Dialer};
+pub use tcp::own_address;
 pub use unix::user_of_peer;
 
 /// Returns the time `duration` after `now`, at most a century, since the clock cannot express every

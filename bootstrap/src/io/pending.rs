@@ -1,9 +1,10 @@
 //! An incoming connection whose handshake is not finished.
 #![forbid(unsafe_code)]
 
+use ibex_base::Address;
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, TcpStream};
 use std::time::Instant;
 
 use rustix::event::epoll::EventFlags;
@@ -13,7 +14,7 @@ use super::epoll_set::EpollEntry;
 use super::handshake_connection::HandshakeConnection;
 use super::reserve::{self, Reserve};
 use super::socket_name::{SocketName, UnixListener};
-use super::tcp;
+use super::tcp::{self, NO_RDMA};
 use super::unix::{self, Datagram, SocketPurpose, UnixPair, UnixPeer};
 use crate::error::{HandshakeError, Problem};
 use crate::established::{Established, Sockets};
@@ -33,7 +34,7 @@ use crate::verbs::{PairRequest, VerbsPair};
 /// three at most.
 pub(super) struct Pending {
     connection: HandshakeConnection<AcceptorPart>,
-    address: SocketAddr,
+    address: Address,
     /// The time at which the connection was accepted.
     began: Instant,
 
@@ -52,8 +53,8 @@ pub(super) struct Pending {
     has_looked: bool,
 
     // RDMA.
-    /// This end's address on `stream`, by which a device is chosen.
-    own_address: IpAddr,
+    /// This end's IP address on `stream`, by which a device is chosen; none over vsock.
+    own_address: Option<IpAddr>,
     pair: Option<Box<dyn VerbsPair>>,
     /// Device jobs to be run off the turn; the results come to [`Pending::handle_outcome`].
     device_jobs: Vec<DeviceJob>,
@@ -73,11 +74,11 @@ impl Pending {
     pub(super) fn new(
         machine: AcceptorHandshake,
         stream: TcpStream,
-        address: SocketAddr,
+        address: Address,
         local: &Local,
         watch: EpollEntry<'_>,
     ) -> io::Result<Pending> {
-        let own_address = tcp::own_address(&stream)?;
+        let own_address = tcp::own_address(&stream)?.ip();
         watch.add(&stream, EventFlags::IN)?;
         Ok(Pending {
             connection: HandshakeConnection::new(machine, stream),
@@ -141,7 +142,7 @@ impl Pending {
         }
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(super) fn address(&self) -> Address {
         self.address
     }
 
@@ -304,18 +305,26 @@ impl Pending {
                     self.close_unix(watch);
                     self.reserve = Reserve::default();
                 }
-                AcceptorEvent::FindDevice => {
-                    self.device_jobs.push(DeviceJob::Find(self.own_address));
-                }
-                AcceptorEvent::PreparePair => {
-                    self.device_jobs.push(DeviceJob::Prepare(PairRequest {
-                        local: self.own_address,
-                        peer: self.address,
+                AcceptorEvent::FindDevice => match self.own_address {
+                    Some(address) => self.device_jobs.push(DeviceJob::Find(address)),
+                    None => self
+                        .connection
+                        .machine
+                        .handle_device(Err(NO_RDMA.to_owned())),
+                },
+                AcceptorEvent::PreparePair => match self.own_address.zip(self.address.inet()) {
+                    Some((local, peer)) => self.device_jobs.push(DeviceJob::Prepare(PairRequest {
+                        local,
+                        peer,
                         offered: self.connection.machine.offered(),
                         end: Party::Acceptor,
                         resumes: self.connection.machine.resumes(),
-                    }));
-                }
+                    })),
+                    None => self
+                        .connection
+                        .machine
+                        .handle_prepared(Err(NO_RDMA.to_owned())),
+                },
                 AcceptorEvent::ConnectPair(theirs) => {
                     let pair = self.pair.take();
                     self.device_jobs

@@ -3,8 +3,8 @@
 //! A lookup cannot be interrupted, so a thread may outlive the dialer that has begun it.
 #![forbid(unsafe_code)]
 
+use ibex_base::Address;
 use std::collections::{HashMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{io, mem};
 
@@ -29,11 +29,11 @@ struct State {
     /// Names for which there is no thread yet.
     waiting: VecDeque<String>,
     threads: usize,
-    done: Vec<(u64, io::Result<Vec<SocketAddr>>)>,
+    done: Vec<(u64, io::Result<Vec<Address>>)>,
 }
 
 /// Looks up the addresses of `host:port`.
-pub(super) type LookUp = fn(&str) -> io::Result<Vec<SocketAddr>>;
+pub(super) type LookUp = fn(&str) -> io::Result<Vec<Address>>;
 
 impl Resolver {
     pub(super) fn new(look_up: LookUp, bell: Arc<EventFd>) -> Resolver {
@@ -71,7 +71,7 @@ impl Resolver {
     }
 
     /// Takes the answers since the last call.
-    pub(super) fn take_done(&self) -> Vec<(u64, io::Result<Vec<SocketAddr>>)> {
+    pub(super) fn take_done(&self) -> Vec<(u64, io::Result<Vec<Address>>)> {
         mem::take(&mut self.0.state().done)
     }
 }
@@ -99,7 +99,7 @@ impl Lookups {
     }
 }
 
-fn copy_of(found: &io::Result<Vec<SocketAddr>>) -> io::Result<Vec<SocketAddr>> {
+fn copy_of(found: &io::Result<Vec<Address>>) -> io::Result<Vec<Address>> {
     match found {
         Ok(addresses) => Ok(addresses.clone()),
         Err(error) => Err(io::Error::new(error.kind(), error.to_string())),

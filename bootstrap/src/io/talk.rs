@@ -1,7 +1,8 @@
 //! A handshake of a dialing end, for a new session or to resume one, and the sockets that it runs on.
 #![forbid(unsafe_code)]
 
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use ibex_base::Address;
+use std::net::{IpAddr, TcpStream};
 use std::time::Instant;
 
 use rustix::event::epoll::EventFlags;
@@ -11,9 +12,11 @@ use super::epoll_set::EpollEntry;
 use super::handshake_connection::HandshakeConnection;
 use super::reserve::{self, Reserve};
 use super::socket_name::SocketName;
+use super::tcp::NO_RDMA;
 use super::unix::{UnixPair, UnixPeer};
 use crate::error::HandshakeError;
 use crate::established::Sockets;
+use crate::fabric::VerbsDevice;
 use crate::handshake::{
     Agreement, DialerEvent, DialerHandshake, DialerPart, HandshakeStep, ResumedSession,
     ResumerEvent, ResumerHandshake, ResumerPart,
@@ -34,8 +37,8 @@ pub(super) struct Talk {
     pub(super) unix: Option<UnixPair>,
 
     // RDMA.
-    /// This end's address on the connection, by which a device is chosen.
-    own_address: IpAddr,
+    /// This end's IP address on the connection, by which a device is chosen; none over vsock.
+    own_address: Option<IpAddr>,
     pub(super) pair: Option<Box<dyn VerbsPair>>,
     /// Device jobs to be run off the turn; the attempt takes the results.
     pub(super) device_jobs: Vec<DeviceJob>,
@@ -81,7 +84,7 @@ macro_rules! with_connection {
 pub(super) struct TalkParts {
     pub(super) machine: Machine,
     pub(super) began: Instant,
-    pub(super) own_address: IpAddr,
+    pub(super) own_address: Option<IpAddr>,
 }
 
 #[allow(
@@ -135,6 +138,12 @@ impl AnyConnection {
         }
     }
 
+    pub(super) fn handle_device(&mut self, found: Result<VerbsDevice, String>) {
+        if let AnyConnection::New(connection) = self {
+            connection.machine.handle_device(found);
+        }
+    }
+
     fn handle_shortage(&mut self, limit: u32) {
         if let AnyConnection::New(connection) = self {
             connection.machine.handle_shortage(limit);
@@ -146,7 +155,7 @@ impl Talk {
     /// Acts on the machine's events. Returns the one that ends the handshake.
     pub(super) fn act(
         &mut self,
-        peer: SocketAddr,
+        peer: Address,
         local: &Local,
         ticket: Option<&ResumeTicket>,
         watch: EpollEntry<'_>,
@@ -175,18 +184,22 @@ impl Talk {
                         Err(why) => self.connection.handle_unix(Err(why)),
                     }
                 }
-                HandshakeEvent::FindDevice => {
-                    self.device_jobs.push(DeviceJob::Find(self.own_address));
-                }
-                HandshakeEvent::PreparePair => {
-                    self.device_jobs.push(DeviceJob::Prepare(PairRequest {
-                        local: self.own_address,
+                HandshakeEvent::FindDevice => match self.own_address {
+                    Some(address) => self.device_jobs.push(DeviceJob::Find(address)),
+                    None => self.connection.handle_device(Err(NO_RDMA.to_owned())),
+                },
+                HandshakeEvent::PreparePair => match self.own_address.zip(peer.inet()) {
+                    Some((local, peer)) => self.device_jobs.push(DeviceJob::Prepare(PairRequest {
+                        local,
                         peer,
                         offered: None,
                         end: Party::Dialer,
                         resumes: ticket.map(|ticket| ticket.session_id),
-                    }));
-                }
+                    })),
+                    None => with_connection!(&mut self.connection, connection => {
+                        connection.machine.handle_prepared(Err(NO_RDMA.to_owned()));
+                    }),
+                },
                 HandshakeEvent::ConnectPair(theirs) => {
                     let pair = self.pair.take();
                     self.device_jobs
@@ -228,7 +241,7 @@ impl Talk {
         unix.map(|unix| &unix.control)
     }
 
-    pub(super) fn into_sockets(self, address: SocketAddr) -> Sockets {
+    pub(super) fn into_sockets(self, address: Address) -> Sockets {
         let unix = self.unix.map(UnixPair::into_parts);
         let (began, verbs) = (self.began, self.pair);
         with_connection!(self.connection, connection => {

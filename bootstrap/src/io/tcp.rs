@@ -1,12 +1,19 @@
-//! The TCP connection that a handshake runs on and a session keeps.
+//! The connection that a handshake runs on and a session keeps: one of TCP, or of vsock. Only this
+//! file and `connect.rs` tell the two apart.
+//!
+//! A vsock connection is kept in a `TcpStream` as well: that type's reads, writes and shutdown are
+//! those of any stream socket. Its `local_addr` and `peer_addr` read IP addresses only, so
+//! [`own_address`] and [`peer_address`] stand in their place.
 #![forbid(unsafe_code)]
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
+use ibex_base::Address;
+use socket2::{SockAddr, SockRef, TcpKeepalive};
 
 /// The result of one read.
 pub(super) enum ReadOutcome<'a> {
@@ -16,9 +23,13 @@ pub(super) enum ReadOutcome<'a> {
     Closed(Option<String>),
 }
 
-/// Sets the options that a session wants of its connection.
+/// Sets the options that a session wants of its connection. A vsock connection has none: its
+/// packets leave at once, and its driver notices the end of a machine.
 pub(super) fn configure(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
+    if let Address::Vsock { .. } = own_address(stream)? {
+        return Ok(());
+    }
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
         .with_time(keepalive_idle())
@@ -55,13 +66,32 @@ pub(super) fn write(mut stream: &TcpStream, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Returns the address that a connection has at this end.
-pub(super) fn own_address(stream: &TcpStream) -> io::Result<IpAddr> {
-    Ok(canonical(stream.local_addr()?).ip())
+/// Returns the address that a socket is bound to, or that a connection has at this end.
+///
+/// # Errors
+/// The kernel's, or that the socket is neither one of TCP nor one of vsock.
+pub fn own_address(socket: impl AsFd) -> io::Result<Address> {
+    address_of(&SockRef::from(&socket).local_addr()?)
 }
 
-/// Returns the address of a peer, in IPv4 form for an IPv4 peer of a dual-stack listener.
-pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
+/// Returns the address that a connection has at its other end.
+pub(super) fn peer_address(stream: &TcpStream) -> io::Result<Address> {
+    address_of(&SockRef::from(stream).peer_addr()?)
+}
+
+/// Returns the address that the kernel gave.
+pub(super) fn address_of(address: &SockAddr) -> io::Result<Address> {
+    match (address.as_socket(), address.as_vsock_address()) {
+        (Some(address), _) => Ok(Address::Inet(canonical(address))),
+        (None, Some((cid, port))) => Ok(Address::Vsock { cid, port }),
+        (None, None) => Err(io::Error::other(
+            "the socket is neither of TCP nor of vsock",
+        )),
+    }
+}
+
+/// Returns an address in IPv4 form for an IPv4 peer of a dual-stack listener.
+fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(v4) => SocketAddr::from((v4, address.port())),
         // The scope stays, without which a link-local address leads nowhere.
@@ -81,6 +111,10 @@ fn keepalive_idle() -> Duration {
     let turn = CONNECTIONS.fetch_add(1, Ordering::Relaxed) % KEEPALIVE_TURNS;
     KEEPALIVE_IDLE - Duration::from_secs(turn.into())
 }
+
+/// The reason why a session over vsock uses no RDMA device: no address of its connection is one of a
+/// device's.
+pub(super) const NO_RDMA: &str = "its connection is one of vsock, which no RDMA device belongs to";
 
 /// The longest idle time after which keepalive begins. An idle connection whose peer's host is gone
 /// is noticed after at most `KEEPALIVE_IDLE + KEEPALIVE_INTERVAL * KEEPALIVE_RETRIES` = 19 s.
@@ -105,7 +139,7 @@ mod tests {
             SocketAddrV6::new([0xfe80, 0, 0, 0, 0, 0, 0, 1].into(), 7000, 0, 3).into();
         assert_eq!(canonical(link_local), link_local);
         assert_eq!(canonical(link_local).to_string(), "[fe80::1%3]:7000");
-        let mapped = "[::ffff:192.0.2.1]:7000".parse().unwrap();
+        let mapped: SocketAddr = "[::ffff:192.0.2.1]:7000".parse().unwrap();
         assert_eq!(canonical(mapped).to_string(), "192.0.2.1:7000");
     }
 }

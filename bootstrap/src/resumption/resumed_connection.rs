@@ -1,8 +1,9 @@
 //! The next connection of a session.
 #![forbid(unsafe_code)]
 
+use ibex_base::Address;
 use std::fmt;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 
 use ibex_tls::Tls;
 
@@ -34,7 +35,7 @@ pub struct ResumedConnection {
     /// For verbs: a queue pair that is connected to the peer's, which can receive.
     pub verbs: Option<Box<dyn VerbsPair>>,
     /// The address that the peer connected from, or was found at.
-    pub address: SocketAddr,
+    pub address: Address,
     /// True at the end that connected.
     pub is_dialer: bool,
 }

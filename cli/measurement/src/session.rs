@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use ibex::{Driver, Fabric, Node, NodeBuilder, Peer, Policy, Raw, Rkyv, Serde, Wait};
+use ibex::{Address, Driver, Fabric, Node, NodeBuilder, Peer, Policy, Raw, Rkyv, Serde, Wait};
 use ibex_harness::{
     Error,
     check::Tally,
@@ -297,6 +297,10 @@ pub fn answer_visitor(
 
 /// Measures a limit between this host and the peer's.
 pub fn measure_limit(peer: &Peer, core: usize, limit: Limit, job: Job) -> Result<Figures, Error> {
+    let host = peer
+        .address()
+        .ip()
+        .ok_or_else(|| Error::subject(format!("there is no TCP to {}", peer.address())))?;
     let order = Order {
         limit: Some(limit),
         ..Order::checked(job, CodecName::Raw)
@@ -305,7 +309,7 @@ pub fn measure_limit(peer: &Peer, core: usize, limit: Limit, job: Job) -> Result
     let key: DoorKey = listen(peer, "door")?;
     cores::keep_to(&[core])?;
     let honest = Job { flip: false, ..job };
-    let (stopped, tally) = far_limit::measure(peer.address().ip(), &key, limit, honest)?;
+    let (stopped, tally) = far_limit::measure(host, &key, limit, honest)?;
     let theirs: Outcome = listen(peer, "outcome")?;
     Ok(stopped.figures(tally, &theirs.tally))
 }
@@ -317,7 +321,7 @@ fn answer_limit(
     limit: Limit,
     job: &Job,
 ) -> Result<Tally, Error> {
-    let address = node.local_addr().map(|address| address.ip());
+    let address = node.local_addr().and_then(Address::ip);
     let door = Door::open(address.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), limit)?;
     tell(peer, "door", &door.key()?)?;
     cores::keep_to(&[core])?;

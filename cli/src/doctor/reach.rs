@@ -68,6 +68,29 @@ pub(super) fn reach(to: &str, security: Option<Security>, diagnosis: &mut Diagno
         addresses: Vec::new(),
         session: None,
     };
+    // Over vsock there is no name and no route to look at, and the session's error tells the rest.
+    if crate::address::vsock(to).is_none() && !takes_connections(&mut reached, diagnosis) {
+        return reached;
+    }
+    match session::with(to, PATIENCE, security) {
+        Ok(taken) => {
+            diagnosis.fine("session", format!("{}: {}", taken.fabric, taken.reason));
+            reached.session = Some(taken);
+        }
+        Err(error) => diagnosis.problem(
+            "session",
+            error,
+            "The connection is there, and the node gives this command no session.",
+            "what the text says; to a node with security this command proves itself by --secret, or \
+             by --certificate, --key and --authorities",
+        ),
+    }
+    reached
+}
+
+/// Tries the TCP connection to each address. Returns whether one takes it.
+fn takes_connections(reached: &mut Reached, diagnosis: &mut Diagnosis) -> bool {
+    let to = &reached.asked_for.clone();
     let addresses: Vec<SocketAddr> = match to.to_socket_addrs() {
         Ok(addresses) => addresses.collect(),
         Err(error) => {
@@ -80,7 +103,7 @@ pub(super) fn reach(to: &str, security: Option<Security>, diagnosis: &mut Diagno
                     host_of(to)
                 ),
             );
-            return reached;
+            return false;
         }
     };
     let attempts = addresses.into_iter().map(|address| {
@@ -99,23 +122,10 @@ pub(super) fn reach(to: &str, security: Option<Security>, diagnosis: &mut Diagno
         for attempt in &reached.addresses {
             explain(attempt, diagnosis);
         }
-        return reached;
+        return false;
     }
     diagnosis.fine("connection", format!("{to} takes connections"));
-    match session::with(to, PATIENCE, security) {
-        Ok(taken) => {
-            diagnosis.fine("session", format!("{}: {}", taken.fabric, taken.reason));
-            reached.session = Some(taken);
-        }
-        Err(error) => diagnosis.problem(
-            "session",
-            error,
-            "The connection is there, and the node gives this command no session.",
-            "what the text says; to a node with security this command proves itself by --secret, or \
-             by --certificate, --key and --authorities",
-        ),
-    }
-    reached
+    true
 }
 
 fn outcome(address: SocketAddr) -> Outcome {

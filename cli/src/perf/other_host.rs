@@ -2,6 +2,7 @@
 
 use std::net::ToSocketAddrs;
 
+use ibex::Address;
 use ibex_harness::{Error, cores};
 use ibex_measurement::session::{self, DriverName, Setup};
 
@@ -20,16 +21,19 @@ pub(crate) fn serve(
         ..setup
     };
     let mut builder = setup.builder()?.listen(address);
-    let reachable = address.to_socket_addrs().map_err(|error| {
-        Error::subject(format!(
-            "--listen {address}: {error}; name an address of this host, or 0.0.0.0 for all"
-        ))
-    })?;
-    if reachable
-        .into_iter()
-        .any(|address| !address.ip().is_loopback())
-        && setup.protection.is_none()
-    {
+    let resolved = match crate::address::vsock(address) {
+        Some(vsock) => vec![vsock.map_err(Error::subject)?],
+        None => {
+            let resolved = address.to_socket_addrs().map_err(|error| {
+                Error::subject(format!(
+                    "--listen {address}: {error}; name an address of this host, or 0.0.0.0 for all"
+                ))
+            })?;
+            resolved.map(Address::from).collect()
+        }
+    };
+    let is_reachable = resolved.iter().any(|address| !address.is_loopback());
+    if is_reachable && setup.protection.is_none() {
         eprintln!("note: whoever can reach {address} can use this listener; nothing is encrypted");
         builder = builder.insecure_network();
     }

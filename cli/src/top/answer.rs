@@ -113,6 +113,14 @@ impl Session {
         self.counters.get(name).copied().unwrap_or(0)
     }
 
+    /// Returns the name of what carries the data: the fabric, or vsock.
+    pub(crate) fn carrier(&self) -> &str {
+        match self.fabric == "tcp" && self.address.starts_with("vsock:") {
+            true => "vsock",
+            false => &self.fabric,
+        }
+    }
+
     /// Returns the bytes that left this node. Over shared memory the channels count them.
     pub(crate) fn bytes_out(&self) -> u64 {
         match self.fabric == "shm" {

@@ -111,7 +111,7 @@ fn write_session(session: &Session, before: Option<&Session>, interval: Interval
     };
     let mut text = format!(
         "{name}{at} over {}: out {}/s, in {}/s, waits for credit {}",
-        session.fabric,
+        session.carrier(),
         rate(Session::bytes_out),
         rate(Session::bytes_in),
         percent(waits("credit_stalled_ns"))
@@ -126,11 +126,13 @@ fn write_session(session: &Session, before: Option<&Session>, interval: Interval
     }
     page.row(0, &session.state, 10, tone, &text);
     let reason = &session.fabric_reason;
-    let prefix = format!("{}: ", session.first_fabric);
-    let reason = reason.strip_prefix(&prefix).unwrap_or(reason);
+    // It begins with the fabric, or with `vsock`.
+    let (first, reason) = reason
+        .split_once(": ")
+        .unwrap_or((&session.first_fabric, reason));
     let reason = match session.fabric == session.first_fabric {
-        true => format!("{} because: {reason}", session.fabric),
-        false => format!("began over {} because: {reason}", session.first_fabric),
+        true => format!("{first} because: {reason}"),
+        false => format!("began over {first} because: {reason}"),
     };
     page.text(10, &reason);
     if let Some(polling) = &session.completion_polling {

@@ -5,7 +5,7 @@ use std::{
     time::SystemTime,
 };
 
-use ibex::{
+use ibex::{Address, 
     Role,
     stats::{NodeSession, NodeStats, SessionState},
 };
@@ -57,12 +57,20 @@ impl Default for Names {
     }
 }
 
+/// Returns an address without its port, which is another one for each connection.
+fn host_of(address: Address) -> String {
+    match address {
+        Address::Inet(address) => address.ip().to_string(),
+        Address::Vsock { cid, .. } => format!("vsock:{cid}"),
+    }
+}
+
 impl Names {
     /// Adds the labels of a channel, if it is one, and of a peer, if peers have labels.
     fn label(&mut self, labels: Labels, channel: Option<&str>, session: &NodeSession) -> Labels {
         let peer = self.has_peers.then(|| {
             let name = session.names.name.as_deref();
-            name.map_or_else(|| session.address.ip().to_string(), str::to_owned)
+            name.map_or_else(|| host_of(session.address), str::to_owned)
         });
         let pair = (channel.map(str::to_owned), peer);
         let (channel, peer) = match self.known.contains(&pair) || pair == (None, None) {

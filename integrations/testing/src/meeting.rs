@@ -1,8 +1,8 @@
 //! Two nodes of this process, joined over a fabric, each turned by the cell's driver.
 
-use std::{fmt, io, net::SocketAddr, time::Duration};
+use std::{fmt, io, time::Duration};
 
-use ibex::{Driver, Fabric, Node, NodeBuilder, Peer, Policy};
+use ibex::{Address, Driver, Fabric, Node, NodeBuilder, Peer, Policy};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     runtime::{Builder, Runtime},
@@ -251,7 +251,7 @@ impl Meeting {
     ///
     /// Never: one of the two listens.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> Address {
         self.nodes[1].local_addr().expect("it listens")
     }
 

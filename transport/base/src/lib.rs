@@ -1,5 +1,6 @@
 //! The ground floor of ibex's transport: every other crate knows it, and it knows none of them.
 //!
+//! - [`Address`]: an IP address with a port, or a vsock address.
 //! - [`BackOff`]: pauses between attempts that fail.
 //! - [`fork`]: whether this process is a fork of the one that made the nodes.
 //! - [`random`]: random bytes from the kernel.
@@ -11,6 +12,7 @@
 //! - [`call_foreign`]: calls of a program's code on threads of ibex.
 //! - [`debug_as_display`](crate::debug_as_display!): errors whose `Debug` is their `Display`.
 
+mod address;
 mod back_off;
 mod debug_as_display;
 mod escaped;
@@ -22,6 +24,7 @@ pub mod sync;
 pub mod threads;
 mod tmpfs;
 
+pub use address::Address;
 pub use back_off::BackOff;
 pub use escaped::Escaped;
 pub use foreign::call_foreign;

@@ -1,7 +1,8 @@
 //! The core of a connection: the session, the ends of its channels and its life cycle, apart from
 //! the wire that carries its frames.
 
-use std::{net::SocketAddr, sync::Arc, time::Instant};
+use ibex_base::Address;
+use std::{sync::Arc, time::Instant};
 
 use ibex_protocol::{
     credit::{broker::CreditAction, session::CreditReport},
@@ -27,8 +28,8 @@ pub(crate) struct Common {
     pub(super) session: Session,
     pub(super) timers: TimerTable,
     pub(super) phase: Phase,
-    /// The local address of the session's connection.
-    pub(super) address: Option<SocketAddr>,
+    /// The local address of the session's connection, if that is one of TCP.
+    pub(super) address: Option<Address>,
 }
 
 /// A session without its wire: its objects, and the work that needs several of them.

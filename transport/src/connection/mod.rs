@@ -147,7 +147,7 @@ impl Connection {
             resumes,
         };
         let fabric = shared.fabric();
-        let address = socket.stream().local_addr().ok();
+        let address = socket.stream().local_addr().ok().map(Into::into);
         let mut connection = Self {
             core: Core {
                 common: Common {

@@ -226,7 +226,7 @@ impl Connection {
                 WireSocket::stop_watching(process, &tools.epoll);
             }
         }
-        core.common.address = socket.stream().local_addr().ok();
+        core.common.address = socket.stream().local_addr().ok().map(Into::into);
         core.ends_with_wire = false;
         self.peer_has_left = false;
         self.socket = socket;

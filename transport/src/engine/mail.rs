@@ -6,7 +6,6 @@
 
 use std::{
     any::Any,
-    net::SocketAddr,
     sync::{Arc, Weak},
 };
 
@@ -16,6 +15,7 @@ use crate::{
     node::{NodeState, Warning, session::PeerInLog, warn_of},
     session::{EngineId, PeerDescription},
 };
+use ibex_base::Address;
 
 /// The engines of a node, as an interface for one of them.
 pub(crate) trait Exchange: Send + Sync {
@@ -37,7 +37,7 @@ pub(crate) enum Mail {
     /// A session that was placed on the receiving engine.
     Session {
         admission: Box<Admission>,
-        accepted_on: Option<SocketAddr>,
+        accepted_on: Option<Address>,
     },
     /// Another connection for a session that no earlier engine has.
     Wires(Box<NewWire>),
@@ -134,7 +134,7 @@ impl Engine {
         let Some(exchange) = self.others.exchange() else {
             return;
         };
-        let accepted_on = admission.parts.stream.local_addr().ok();
+        let accepted_on = admission.parts.stream.local_addr().ok().map(Into::into);
         let (engine, admission) = exchange.place(admission);
         if engine == self.id {
             return self.begin_session(admission, accepted_on, context);
@@ -149,7 +149,7 @@ impl Engine {
     fn begin_session(
         &mut self,
         admission: Admission,
-        accepted_on: Option<SocketAddr>,
+        accepted_on: Option<Address>,
         context: &mut Context<'_>,
     ) {
         let Some(exchange) = self.others.exchange() else {

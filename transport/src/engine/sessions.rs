@@ -1,6 +1,7 @@
 //! The sessions of an engine: their beginning, calls on them, and their removal.
 
-use std::{any::Any, io, net::SocketAddr, sync::Arc};
+use ibex_base::Address;
+use std::{any::Any, io, sync::Arc};
 
 use super::{Admission, Engine, close::Closing, connections::Connections};
 use crate::{
@@ -14,7 +15,7 @@ impl Engine {
         &mut self,
         of_sessions: (Arc<NodeState>, Arc<dyn Any + Send + Sync>),
         admission: Admission,
-        accepted_on: Option<SocketAddr>,
+        accepted_on: Option<Address>,
         context: &mut Context<'_>,
     ) -> io::Result<Arc<SessionShared>> {
         if self.closing != Closing::No {

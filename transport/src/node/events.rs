@@ -11,11 +11,11 @@
 use std::{
     collections::VecDeque,
     fmt,
-    net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use ibex_base::Address;
 use ibex_base::{
     Counted, Rounded,
     sync::{Mutex, lock},
@@ -31,7 +31,7 @@ use crate::session::{ChannelFailure, EndCause, Fabric, PeerDescription, PeerName
 #[derive(Debug)]
 pub struct NodeEvent {
     /// The peer's address as this end sees it.
-    pub address: SocketAddr,
+    pub address: Address,
     /// The peer's identity.
     pub identity: [u8; 16],
     /// The peer's incarnation.
@@ -252,7 +252,7 @@ mod tests {
     fn peer() -> PeerDescription {
         PeerDescription {
             names: PeerNames::default(),
-            address: SocketAddr::from(([127, 0, 0, 1], 7000)),
+            address: Address::from(([127, 0, 0, 1], 7000)),
             identity: [1; 16],
             incarnation: 2,
             began: std::time::Instant::now(),

@@ -1,7 +1,8 @@
 //! The state of one session that handles and engine share.
 
+use ibex_base::Address;
 use std::sync::atomic::Ordering;
-use std::{any::Any, fmt, mem, net::SocketAddr, sync::Arc};
+use std::{any::Any, fmt, mem, sync::Arc};
 
 use super::{
     NodeState, draining::PeerDraining, requests::EngineRequests, session_end::Ending,
@@ -27,7 +28,7 @@ pub struct SessionShared {
     pub(crate) id: u64,
     peer: PeerDescription,
     /// The local address that the peer connected to, if the peer dialed.
-    accepted_on: Option<SocketAddr>,
+    accepted_on: Option<Address>,
     /// The path of the data.
     pub(super) path: SessionPath,
     /// The wire that carries frames now.
@@ -54,7 +55,7 @@ pub struct SessionShared {
 /// connected to is named as well.
 pub(crate) struct PeerInLog<'a> {
     pub(crate) peer: &'a PeerDescription,
-    pub(crate) accepted_on: Option<SocketAddr>,
+    pub(crate) accepted_on: Option<Address>,
 }
 
 impl fmt::Display for PeerInLog<'_> {
@@ -75,7 +76,7 @@ impl SessionShared {
         (node, runtime): (Arc<NodeState>, Arc<dyn Any + Send + Sync>),
         id: u64,
         peer: PeerDescription,
-        accepted_on: Option<SocketAddr>,
+        accepted_on: Option<Address>,
         resumes: bool,
         payload_checksums: bool,
         (path, pair): (SessionPath, Option<&PreparedPair>),

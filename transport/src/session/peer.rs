@@ -1,7 +1,8 @@
 //! The description of a peer, from its handshake.
 #![forbid(unsafe_code)]
 
-use std::{fmt, net::SocketAddr, sync::Arc, time::Instant};
+use ibex_base::Address;
+use std::{fmt, sync::Arc, time::Instant};
 
 use ibex_tls::AuthenticatedAs;
 
@@ -11,7 +12,7 @@ use crate::session::Fabric;
 #[derive(Clone, Debug)]
 pub struct PeerDescription {
     /// The peer's address as this end sees it.
-    pub address: SocketAddr,
+    pub address: Address,
     /// The peer's identity.
     pub identity: [u8; 16],
     /// The peer's incarnation: another value means that it restarted.

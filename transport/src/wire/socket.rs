@@ -56,10 +56,10 @@ pub(crate) struct WireSocket {
 }
 
 impl WireSocket {
-    /// Takes over the connection of a session.
+    /// Takes over the connection of a session. The handshake has set the options that its kind of
+    /// socket has, such as `TCP_NODELAY`.
     pub(crate) fn new(stream: TcpStream, session: u64) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
         Ok(Self {
             membership: Membership::Out,
             stream,

@@ -16,8 +16,8 @@ use std::{
 };
 
 use ::ibex::{
-    Driver, Fabric, FanIn, FanInEvent, Message, Node, NodeBuilder, Peer, Policy, Raw, Receiver,
-    RecvError, RecvErrorKind, Select, Selectable, SendErrorKind, Wait,
+    Address, Driver, Fabric, FanIn, FanInEvent, Message, Node, NodeBuilder, Peer, Policy, Raw,
+    Receiver, RecvError, RecvErrorKind, Select, Selectable, SendErrorKind, Wait,
     log::{LogAnswer, LogSender, LogSent, LogSource, LogTurn},
 };
 use ibex_harness::{Error, run_keys::RunKeys};
@@ -115,7 +115,7 @@ impl IbexEndpoint {
             builder = builder.insecure_network();
         }
         let node = builder.build().map_err(Error::subject)?;
-        let address = node.local_addr();
+        let address = node.local_addr().and_then(Address::inet);
         Ok(IbexEndpoint {
             address: address.ok_or_else(|| Error::subject("the node does not listen"))?,
             joins: node.fan_in("join").map_err(Error::subject)?,

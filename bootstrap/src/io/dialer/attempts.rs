@@ -1,8 +1,8 @@
 //! The attempts of a dialer: what begins and ends them, and what their outcomes mean for orders.
 #![forbid(unsafe_code)]
 
+use ibex_base::Address;
 use std::io;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::super::attempt::{AttemptProgress, ConnectionAttempt};
@@ -25,7 +25,7 @@ impl<T: Send + 'static> Dialer<T> {
     pub(super) fn start(
         &mut self,
         id: u64,
-        address: SocketAddr,
+        address: Address,
         ticket: Option<ResumeTicket>,
         deadline: Instant,
         now: Instant,
@@ -134,21 +134,14 @@ impl<T: Send + 'static> Dialer<T> {
     }
 
     /// Notes that the attempt `key` of an order has failed.
-    fn note_missed(
-        &mut self,
-        id: u64,
-        key: u64,
-        address: SocketAddr,
-        missed: Missed,
-        now: Instant,
-    ) {
+    fn note_missed(&mut self, id: u64, key: u64, address: Address, missed: Missed, now: Instant) {
         if let Some(order) = self.orders.get_mut(&id) {
             order.attempts.retain(|other| *other != key);
         }
         self.missed(id, address, missed, now);
     }
 
-    fn missed(&mut self, id: u64, address: SocketAddr, missed: Missed, now: Instant) {
+    fn missed(&mut self, id: u64, address: Address, missed: Missed, now: Instant) {
         let missed = match missed {
             // No attempt of this dialer's gives one back, so waiting is of no use.
             Missed::Connection(NoConnection::Shortage(action, source))
@@ -184,7 +177,7 @@ impl<T: Send + 'static> Dialer<T> {
 }
 
 /// Says why a session has not resumed.
-fn not_resumed(address: SocketAddr, ticket: &ResumeTicket, missed: Missed) -> ResumeError {
+fn not_resumed(address: Address, ticket: &ResumeTicket, missed: Missed) -> ResumeError {
     let not_yet = |why, is_refused| ResumeError::NotYet {
         address,
         why,

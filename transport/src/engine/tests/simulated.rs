@@ -374,7 +374,7 @@ fn admission(stream: TcpStream, number: u8) -> Admission {
         reconnect: None,
         peer: PeerDescription {
             names: PeerNames::default(),
-            address: stream.peer_addr().expect("it is connected"),
+            address: stream.peer_addr().expect("it is connected").into(),
             identity: [number; 16],
             incarnation: 0,
             began: Instant::now(),

@@ -60,7 +60,7 @@ pub(crate) fn admit_sealed(
         reconnect: None,
         peer: PeerDescription {
             names: PeerNames::default(),
-            address: stream.peer_addr().unwrap(),
+            address: stream.peer_addr().unwrap().into(),
             identity: [0; 16],
             incarnation: 0,
             began: Instant::now(),

@@ -117,7 +117,7 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
         reconnect: None,
         peer: PeerDescription {
             names: PeerNames::default(),
-            address: stream.peer_addr().unwrap(),
+            address: stream.peer_addr().unwrap().into(),
             identity: [0; 16],
             incarnation: 0,
             began: std::time::Instant::now(),
