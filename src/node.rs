@@ -97,6 +97,9 @@ use crate::{
 ///   (3 s).
 /// - Nothing is being sent, and the host has not answered keepalives for 15 to 19 s.
 ///
+/// Over vsock only the first counts, since that kernel interface has neither acknowledgements that a
+/// program sees nor keepalives; see [Virtual machines](crate::guide::which_fabric#virtual-machines).
+///
 /// A process that is stopped, computes or does not read keeps its connection, because its host
 /// answers. But it cannot make another connection meanwhile if this one breaks.
 ///

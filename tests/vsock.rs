@@ -59,7 +59,8 @@ fn has_sockets() -> bool {
 }
 
 fn secret() -> Security {
-    let secret = SharedSecret::from_bytes([7; 32]).expect("it is long enough");
+    let bytes = std::array::from_fn(|at| (at as u8).wrapping_mul(37).wrapping_add(11));
+    let secret = SharedSecret::from_bytes(bytes).expect("a secret");
     Security::shared_secret(secret)
 }
 
@@ -111,6 +112,21 @@ fn messages_of_every_size_go_both_ways() {
         stats.contains(&format!("at vsock:1:{port} over vsock")),
         "{stats}"
     );
+}
+
+#[test]
+fn two_processes_of_one_machine_share_memory() {
+    let Some(_turn) = loopback() else {
+        return;
+    };
+    let shared = |builder: NodeBuilder| {
+        builder
+            .fabric(Fabric::Tcp, Policy::Auto)
+            .fabric(Fabric::Shm, Policy::Require)
+    };
+    let (_nodes, peers) = session(shared);
+    assert_eq!(peers[0].fabric(), Fabric::Shm);
+    talk(&peers);
 }
 
 #[test]

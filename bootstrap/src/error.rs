@@ -291,7 +291,8 @@ impl BindError {
                 "somebody listens there already, perhaps this process: choose another port"
             }
             io::ErrorKind::AddrNotAvailable if Address::is_vsock_text(address) => {
-                "this machine has another CID: listen at vsock:any:PORT"
+                "this machine does not have that CID, or for CID 1 not the module vsock_loopback: listen \
+                 at vsock:any:PORT"
             }
             io::ErrorKind::AddrNotAvailable => "no interface of this host has that address",
             io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege",

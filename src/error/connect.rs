@@ -27,7 +27,7 @@ use ibex_bootstrap::{DialError, HandshakeError, negotiate::Party};
 ///
 /// | kind | what helps |
 /// |---|---|
-/// | [`InvalidAddress`](ConnectErrorKind::InvalidAddress) | an address as `host:port` |
+/// | [`InvalidAddress`](ConnectErrorKind::InvalidAddress) | an address as `host:port` or `vsock:CID:PORT` |
 /// | [`Unreachable`](ConnectErrorKind::Unreachable) | a later attempt, or a look at the host, the port and the firewall |
 /// | [`Foreign`](ConnectErrorKind::Foreign) | another port |
 /// | [`Incompatible`](ConnectErrorKind::Incompatible) | the same release, kind of security and fabrics at both nodes; the text names the difference |
@@ -46,7 +46,7 @@ pub struct ConnectError(Box<ConnectFailure>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ConnectErrorKind {
-    /// The address cannot be read as `host:port`.
+    /// The address cannot be read as `host:port` or `vsock:CID:PORT`.
     InvalidAddress,
     /// No one answered within `connect_timeout`: the host name was not found, the port refused
     /// connections, or the host was silent.

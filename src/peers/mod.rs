@@ -60,7 +60,7 @@ pub struct Peers {
 
 impl Node {
     /// Stays connected to all nodes whose addresses `discovery` returns. A list of addresses,
-    /// such as `&str`, `String` or `SocketAddr`, is taken as well.
+    /// such as `&str`, `String` or `Address`, is taken as well.
     ///
     /// All addresses are dialed at once. An address is dialed again when its session is over or it
     /// was not reached, after pauses that grow to 5 s. Chance shortens each pause by up to a half,
