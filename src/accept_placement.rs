@@ -1,9 +1,8 @@
 //! The program's choice of the engines for sessions that peers dial.
 
-use ibex_base::Address;
 use std::{fmt, sync::Arc};
 
-use ibex_base::call_foreign;
+use ibex_base::{Address, call_foreign};
 use ibex_bootstrap::{Incarnation, NodeIdentity};
 
 use crate::PeerId;

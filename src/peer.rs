@@ -1,8 +1,8 @@
 //! A node on the other side of a session, and its channels.
 
-use ibex_base::Address;
 use std::{fmt, sync::Arc, time::Duration};
 
+use ibex_base::Address;
 use ibex_protocol::format::control::Role;
 use ibex_transport::node::SessionShared;
 use ibex_transport::session::{self, PeerDescription, PeerNames, SessionStats};
@@ -95,6 +95,14 @@ pub(crate) fn fabric_of(fabric: session::Fabric) -> Fabric {
         session::Fabric::Shm => Fabric::Shm,
         session::Fabric::Tcp => Fabric::Tcp,
         session::Fabric::Verbs => Fabric::Verbs,
+    }
+}
+
+/// Returns the name of what carries a session's data, for people: the fabric, or vsock.
+pub(crate) fn carrier(fabric: Fabric, address: Address) -> &'static str {
+    match (fabric, address) {
+        (Fabric::Tcp, Address::Vsock { .. }) => "vsock",
+        _ => fabric.name(),
     }
 }
 

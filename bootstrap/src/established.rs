@@ -1,11 +1,11 @@
 //! The result of a finished handshake: one connection, and what both ends now know of each other.
 #![forbid(unsafe_code)]
 
-use ibex_base::Address;
 use std::fmt;
 use std::net::TcpStream;
 use std::time::Instant;
 
+use ibex_base::Address;
 use ibex_tls::{AuthenticatedAs, Tls};
 
 use crate::fabric::FabricKind;

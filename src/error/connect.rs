@@ -1,9 +1,8 @@
 //! The error of connecting.
 
-use ibex_base::Address;
 use std::{fmt, io};
 
-use ibex_base::fork::UsedAfterFork;
+use ibex_base::{Address, fork::UsedAfterFork};
 use ibex_bootstrap::{DialError, HandshakeError, negotiate::Party};
 
 /// The error of [`Node::connect`](crate::Node::connect), [`Node::accept`](crate::Node::accept) and

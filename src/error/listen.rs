@@ -1,9 +1,8 @@
 //! The error of making a node.
 
-use ibex_base::Address;
 use std::{fmt, io, path::PathBuf};
 
-use ibex_base::fork::UsedAfterFork;
+use ibex_base::{Address, fork::UsedAfterFork};
 
 use crate::{
     Fabric,

@@ -1,9 +1,8 @@
 //! What the clones of a node share, and the close of a node with its last clone.
 
-use ibex_base::Address;
 use std::{mem, sync::Arc, thread, time::Instant};
 
-use ibex_base::fork;
+use ibex_base::{Address, fork};
 use ibex_bootstrap::Local;
 use ibex_transport::runtime::Runtime;
 

@@ -1,10 +1,9 @@
 //! The rows of a node's settings.
 #![forbid(unsafe_code)]
 
-use ibex_base::Address;
 use std::{path::PathBuf, time::Duration};
 
-use ibex_base::Escaped;
+use ibex_base::{Address, Escaped};
 use ibex_bootstrap::{Integrity, Policy, ShareWith};
 use ibex_transport::{node::Wait, runtime::Driver, session::MOST_ENGINES};
 

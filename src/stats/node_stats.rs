@@ -12,7 +12,11 @@ use ibex_transport::{
 };
 
 use super::{ChannelState, ChannelStats, SecurityStats};
-use crate::{Fabric, PeerId, PeerNames, Role, listener::FailureCounts, peer::fabric_of};
+use crate::{
+    Fabric, PeerId, PeerNames, Role,
+    listener::FailureCounts,
+    peer::{carrier, fabric_of},
+};
 
 /// A snapshot of a node, returned by [`Node::stats`](crate::Node::stats).
 ///
@@ -395,11 +399,8 @@ impl fmt::Display for NodeSession {
             SessionState::Suspended => ", suspended",
             SessionState::Gone => ", gone",
         };
-        writeln!(
-            f,
-            "  peer {peer} at {address}{names} over {}{state}",
-            carrier(*fabric, *address)
-        )?;
+        let carrier = carrier(*fabric, *address);
+        writeln!(f, "  peer {peer} at {address}{names} over {carrier}{state}")?;
         write!(f, "   ")?;
         write_counters(counters, f)?;
         writeln!(f)?;
@@ -481,14 +482,6 @@ fn write_histogram(histogram: &NodeHistogram, f: &mut fmt::Formatter<'_>) -> fmt
 }
 
 /// Writes the counts that are not 0.
-/// Returns the name of what carries a session's data, for people: the fabric, or vsock.
-fn carrier(fabric: Fabric, address: Address) -> &'static str {
-    match (fabric, address) {
-        (Fabric::Tcp, Address::Vsock { .. }) => "vsock",
-        _ => fabric.name(),
-    }
-}
-
 fn write_counters(counters: &SessionStats, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     for (name, value) in counters.numbers() {
         if value != 0 {

@@ -11,13 +11,13 @@
 //!    are inside TLS, which computes.
 #![forbid(unsafe_code)]
 
-use ibex_base::Address;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use ibex_base::Address;
 use rustix::event::epoll::EventFlags;
 use socket2::Socket;
 
@@ -84,15 +84,8 @@ impl Acceptor {
                 source,
             }
         };
-        let in_kernel = match address {
-            Address::Vsock { cid, port: 0 } => {
-                let port = VMADDR_PORT_ANY;
-                Address::Vsock { cid, port }
-            }
-            address => address,
-        };
         let (socket, in_kernel) =
-            connect::socket_for(in_kernel).map_err(failed("making a socket"))?;
+            connect::socket_for(address).map_err(failed("making a socket"))?;
         // A listener that restarts need not wait for the connections of the
         // one before it to be forgotten (TIME-WAIT).
         socket
@@ -482,10 +475,6 @@ impl Acceptor {
 const LISTENER: u64 = 0;
 /// The device jobs' key in the epoll set.
 const DEVICE_JOBS: u64 = 1;
-
-/// The port with which the kernel chooses one:
-/// [vsock(7)](https://man7.org/linux/man-pages/man7/vsock.7.html).
-const VMADDR_PORT_ANY: u32 = u32::MAX;
 
 /// Stands for the address of a socket that does not tell it.
 const UNKNOWN: Address = Address::Inet(SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)));

@@ -1,13 +1,13 @@
 //! One connection of a dialing end, from the socket to the end of its handshake.
 #![forbid(unsafe_code)]
 
-use ibex_base::Address;
 use std::io;
 use std::mem;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ibex_base::Address;
 use rustix::event::epoll::EventFlags;
 
 use super::connect::{self, NoConnection};

@@ -1,9 +1,9 @@
 //! Dialing for a program without an engine: one order, and the calling thread turns its dialer.
 #![forbid(unsafe_code)]
 
-use ibex_base::Address;
 use std::time::{Duration, Instant};
 
+use ibex_base::Address;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::dial_desk::{DialRequest, ResumeRequest};

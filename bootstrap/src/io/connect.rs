@@ -71,7 +71,8 @@ pub(super) fn lacking(action: &'static str, error: io::Error) -> NoConnection {
     }
 }
 
-/// Makes a socket that can be bound or connected to `address`, which it returns in the kernel's form.
+/// Makes a socket that can be bound or connected to `address`, which it returns in the kernel's form,
+/// where port 0 stands for any free one.
 ///
 /// # Errors
 /// The kernel has no such sockets, or the process no descriptor or memory.
@@ -81,6 +82,7 @@ pub(super) fn socket_for(address: Address) -> io::Result<(Socket, SockAddr)> {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::AFNOSUPPORT) => {
                 Err(io::Error::new(io::ErrorKind::Unsupported, NO_VSOCK))
             }
+            socket if port == 0 => Ok((socket?, SockAddr::vsock(cid, VMADDR_PORT_ANY))),
             socket => Ok((socket?, SockAddr::vsock(cid, port))),
         },
         Address::Inet(address) => {
@@ -143,6 +145,10 @@ fn refused_by_vsock(cid: u32, error: io::Error) -> io::Error {
         _ => error,
     }
 }
+
+/// The port with which the kernel chooses one:
+/// [vsock(7)](https://man7.org/linux/man-pages/man7/vsock.7.html).
+const VMADDR_PORT_ANY: u32 = u32::MAX;
 
 /// The reason why there is no vsock socket.
 const NO_VSOCK: &str = "this kernel has no vsock; load its module `vsock`, or give a host and port";

@@ -1,12 +1,13 @@
 //! The desk at which other threads leave a dialer its orders.
 #![forbid(unsafe_code)]
 
-use ibex_base::Address;
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use ibex_base::Address;
 
 use super::event_fd::EventFd;
 use crate::local::Local;

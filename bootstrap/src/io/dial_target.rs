@@ -1,10 +1,9 @@
 //! An address that a dial tries, and what its attempts have found.
 #![forbid(unsafe_code)]
 
-use ibex_base::Address;
 use std::time::Duration;
 
-use ibex_base::Rounded;
+use ibex_base::{Address, Rounded};
 
 use crate::error::HandshakeError;
 use crate::handshake::HandshakeStep;

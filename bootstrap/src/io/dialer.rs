@@ -17,7 +17,6 @@
 
 mod attempts;
 
-use ibex_base::Address;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use ibex_base::Address;
 use rustix::event::epoll::EventFlags;
 
 use self::attempts::RunningAttempt;

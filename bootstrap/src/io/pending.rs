@@ -1,12 +1,12 @@
 //! An incoming connection whose handshake is not finished.
 #![forbid(unsafe_code)]
 
-use ibex_base::Address;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, TcpStream};
 use std::time::Instant;
 
+use ibex_base::Address;
 use rustix::event::epoll::EventFlags;
 
 use super::device_jobs::{DeviceJob, DeviceOutcome};

@@ -3,12 +3,11 @@
 //! A lookup cannot be interrupted, so a thread may outlive the dialer that has begun it.
 #![forbid(unsafe_code)]
 
-use ibex_base::Address;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{io, mem};
 
-use ibex_base::threads;
+use ibex_base::{Address, threads};
 
 use super::event_fd::EventFd;
 

@@ -1,10 +1,10 @@
 //! A handshake of a dialing end, for a new session or to resume one, and the sockets that it runs on.
 #![forbid(unsafe_code)]
 
-use ibex_base::Address;
 use std::net::{IpAddr, TcpStream};
 use std::time::Instant;
 
+use ibex_base::Address;
 use rustix::event::epoll::EventFlags;
 
 use super::device_jobs::DeviceJob;

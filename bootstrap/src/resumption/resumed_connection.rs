@@ -1,10 +1,10 @@
 //! The next connection of a session.
 #![forbid(unsafe_code)]
 
-use ibex_base::Address;
 use std::fmt;
 use std::net::TcpStream;
 
+use ibex_base::Address;
 use ibex_tls::Tls;
 
 use crate::established::Sockets;

@@ -1,9 +1,9 @@
 //! The core of a connection: the session, the ends of its channels and its life cycle, apart from
 //! the wire that carries its frames.
 
-use ibex_base::Address;
 use std::{sync::Arc, time::Instant};
 
+use ibex_base::Address;
 use ibex_protocol::{
     credit::{broker::CreditAction, session::CreditReport},
     session::Session,

@@ -1,7 +1,8 @@
 //! The sessions of an engine: their beginning, calls on them, and their removal.
 
-use ibex_base::Address;
 use std::{any::Any, io, sync::Arc};
+
+use ibex_base::Address;
 
 use super::{Admission, Engine, close::Closing, connections::Connections};
 use crate::{

@@ -1,7 +1,8 @@
 //! The state of one session that handles and engine share.
 
-use ibex_base::Address;
 use std::sync::atomic::Ordering;
+
+use ibex_base::Address;
 use std::{any::Any, fmt, mem, sync::Arc};
 
 use super::{

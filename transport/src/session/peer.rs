@@ -1,9 +1,9 @@
 //! The description of a peer, from its handshake.
 #![forbid(unsafe_code)]
 
-use ibex_base::Address;
 use std::{fmt, sync::Arc, time::Instant};
 
+use ibex_base::Address;
 use ibex_tls::AuthenticatedAs;
 
 use crate::session::Fabric;

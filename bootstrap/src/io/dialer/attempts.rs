@@ -1,9 +1,10 @@
 //! The attempts of a dialer: what begins and ends them, and what their outcomes mean for orders.
 #![forbid(unsafe_code)]
 
-use ibex_base::Address;
 use std::io;
 use std::time::{Duration, Instant};
+
+use ibex_base::Address;
 
 use super::super::attempt::{AttemptProgress, ConnectionAttempt};
 use super::super::connect::{LOCAL_PORT, NoConnection};

@@ -32,12 +32,12 @@ use crate::{
 /// same one.
 #[derive(Clone, Debug)]
 pub struct AddressHandle {
-    inner: Arc<Address>,
+    inner: Arc<OwnedAddressHandle>,
 }
 
 /// The object itself, which outstanding datagrams keep alive.
 #[derive(Debug)]
-pub(crate) struct Address {
+pub(crate) struct OwnedAddressHandle {
     pub(crate) handle: AddressObject,
     pub(crate) domain: Arc<Domain>,
 }
@@ -83,7 +83,7 @@ impl AddressHandle {
         Self::new(domain, &vector)
     }
 
-    pub(crate) fn inner(&self) -> &Arc<Address> {
+    pub(crate) fn inner(&self) -> &Arc<OwnedAddressHandle> {
         &self.inner
     }
 
@@ -100,7 +100,7 @@ impl AddressHandle {
             )
         })?;
         Ok(Self {
-            inner: Arc::new(Address {
+            inner: Arc::new(OwnedAddressHandle {
                 handle,
                 domain: Arc::clone(domain),
             }),
@@ -108,7 +108,7 @@ impl AddressHandle {
     }
 }
 
-impl Drop for Address {
+impl Drop for OwnedAddressHandle {
     fn drop(&mut self) {
         if fork::is_child() {
             return;

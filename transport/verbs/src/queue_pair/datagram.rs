@@ -23,7 +23,7 @@ use ibex_base::fork;
 
 use super::{
     QueuePair, QueuePairBuilder, QueuePairObject, SendBatch,
-    address::{Address, AddressHandle},
+    address::{AddressHandle, OwnedAddressHandle},
     connection::ConnectionSettings,
     datagram_buffer::DatagramEntry,
     delegates::delegates,
@@ -85,11 +85,11 @@ pub(super) struct Datagrams {
     groups: Vec<MulticastGroup>,
     pair: Arc<QueuePairObject>,
     /// The address handles of the batch that is being filled.
-    pending: Vec<Arc<Address>>,
+    pending: Vec<Arc<OwnedAddressHandle>>,
     /// The address handle of each datagram that is outstanding.
-    outstanding: VecDeque<Arc<Address>>,
+    outstanding: VecDeque<Arc<OwnedAddressHandle>>,
     /// The address handle of the last datagram, by which the queue is drained.
-    pub(super) last: Option<Arc<Address>>,
+    pub(super) last: Option<Arc<OwnedAddressHandle>>,
 }
 
 impl QueuePairBuilder {
