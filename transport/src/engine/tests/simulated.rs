@@ -370,6 +370,8 @@ fn connection() -> [TcpStream; 2] {
 
 /// The end of a session with a peer of its own, so that no run of a peer ends another's.
 fn admission(stream: TcpStream, number: u8) -> Admission {
+    // As the handshake leaves it. The clock stands, so nothing may wait for an acknowledgement.
+    stream.set_nodelay(true).expect("it is connected");
     Admission {
         reconnect: None,
         peer: PeerDescription {

@@ -52,6 +52,7 @@ pub(crate) fn admit_sealed(
     unix: Option<UnixWires>,
     tls: Option<Box<Tls>>,
 ) -> Arc<SessionShared> {
+    stream.set_nodelay(true).unwrap();
     let fabric = match unix {
         Some(_) => Fabric::Shm,
         None => Fabric::Tcp,

@@ -113,6 +113,7 @@ fn pairs(rdma_ports: [&Arc<RdmaPort>; 2]) -> Result<[PreparedPair; 2], VerbsErro
 }
 
 fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
+    stream.set_nodelay(true).unwrap();
     Admission {
         reconnect: None,
         peer: PeerDescription {
