@@ -167,7 +167,7 @@ impl NodeBuilder {
     /// let socket = std::net::TcpListener::bind("127.0.0.1:0")?;
     /// let address = socket.local_addr()?;
     /// let node = ibex::Node::builder().listen_on(socket).build()?;
-    /// assert_eq!(node.local_addr(), Some(address));
+    /// assert_eq!(node.local_addr(), Some(address.into()));
     /// # Ok(())
     /// # }
     /// ```

@@ -5,8 +5,8 @@ use std::{
     time::SystemTime,
 };
 
-use ibex::{Address, 
-    Role,
+use ibex::{
+    Address, Role,
     stats::{NodeSession, NodeStats, SessionState},
 };
 
