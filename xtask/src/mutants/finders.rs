@@ -439,6 +439,24 @@ pub(super) const FINDERS: &[Finder] = &[
         mutants: &["offer_outlived"],
     },
     Finder {
+        package: "ibex-transport",
+        tool: Tool::Fake,
+        test: "rdma::tests::sessions::rails::a_large_message_is_read_over_both_ports",
+        mutants: &["rail_is_kept"],
+    },
+    Finder {
+        package: "ibex-transport",
+        tool: Tool::Fake,
+        test: "rdma::tests::sessions::rails::memory_is_kept_until_the_rail_cannot_read_it_any_more",
+        mutants: &["rail_outlived"],
+    },
+    Finder {
+        package: "ibex-transport",
+        tool: Tool::Fake,
+        test: "rdma::tests::sessions::rails::pieces_that_come_early_wait_for_those_before_them",
+        mutants: &["piece_overtakes"],
+    },
+    Finder {
         package: "ibex-protocol",
         tool: Tool::Proptest,
         test: "session::tests::pulling::a_message_is_read_in_pieces_and_said_to_be_taken_behind_the_last",
