@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Deref};
 
-use ibex_codec::{Codec, Pod};
+use ibex_codec::{Codec, Pod, Raw};
 #[cfg(feature = "rkyv")]
 use ibex_codec::{
     Invalid, Rkyv,
@@ -11,6 +11,7 @@ use ibex_codec::{
 #[cfg(feature = "serde")]
 use ibex_codec::{Serde, SerdeBorrowed, WithLifetime, serde};
 use ibex_protocol::format::trace_context::TraceContext;
+use ibex_ring::memory::Region;
 use ibex_transport::channel::RawMessage;
 
 /// The codec of channels that name none.
@@ -158,6 +159,22 @@ impl<T: ?Sized, C: Codec<T>> Message<T, C> {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.raw.bytes()
+    }
+}
+
+impl Message<[u8], Raw> {
+    /// Returns the [provided region](crate::Receiver::provide) that the message arrived in, and the
+    /// message's length. The message is the beginning of the region; what lies behind it there is of no
+    /// message. It is released, and acknowledged only after [`ack_on_drop`](Self::ack_on_drop).
+    ///
+    /// Dropping the message instead drops its region with it.
+    ///
+    /// # Errors
+    ///
+    /// The message itself, if it arrived in memory of the node.
+    pub fn into_region(self) -> Result<(Region, usize), Self> {
+        let Self { held, raw } = self;
+        raw.into_region().map_err(|raw| Self { held, raw })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Sending messages from memory that the program owns.
+//! Sending messages from memory that the program owns, and receiving them into it.
 
 use std::{
     future::Future,
@@ -8,9 +8,12 @@ use std::{
 };
 
 use ibex_codec::Raw;
-use ibex_ring::{memory::RegionSlice, parking::Patience};
+use ibex_ring::{
+    memory::{Region, RegionSlice},
+    parking::Patience,
+};
 
-use crate::{SendError, Sender};
+use crate::{Receiver, RecvError, SendError, Sender};
 
 impl Sender<[u8], Raw> {
     /// Sends a message that consists of the slice's bytes, as [`send`](Self::send) does, and from
@@ -140,6 +143,102 @@ impl Sender<[u8], Raw> {
     ) -> Poll<Result<u64, SendError>> {
         let sent = self.handle.poll_send_region(context.waker(), slice);
         sent.map_err(SendError::from)
+    }
+}
+
+impl Receiver<[u8], Raw> {
+    /// Provides memory of the program for a long message to arrive in, before the message begins.
+    ///
+    /// Each [long](crate::guide::memory#large-payloads) message takes the first of the regions that has
+    /// room for it, when its bytes begin to come. The receiving calls return it as any other message, and
+    /// [`Message::into_region`](crate::Message::into_region) returns the region with it. A message that
+    /// finds no region, because none waits or each is too short, comes in memory of the node, within
+    /// [`memory_limit`](crate::NodeBuilder::memory_limit). Short messages never take one. A region does not
+    /// count against `memory_limit`.
+    ///
+    /// | over | a message in a region |
+    /// |---|---|
+    /// | TCP | is read from the socket into the region; of an encrypted session, decrypted and copied once |
+    /// | RDMA, [pages of its own](crate::Region::zeroed) | is read or written by the device, without a copy; if the peer's device writes it, the region is registered for that message alone |
+    /// | RDMA, a `Vec<u8>` or a region that the device's driver refuses to register | is copied once |
+    /// | shared memory | is copied once, by the receiving call |
+    ///
+    /// Up to 64 regions wait. The call does not wait for a message, so it suits a task. But it has the
+    /// kernel give a region of its own pages all its memory.
+    ///
+    /// ```
+    /// use ibex::{Raw, Receiver, Region};
+    ///
+    /// type Error = Box<dyn std::error::Error>;
+    ///
+    /// const SEGMENT: usize = 4 << 20;
+    ///
+    /// /// Stores segments of a log. Two regions take turns: one is filled while the other is stored.
+    /// fn store_all(
+    ///     segments: &mut Receiver<[u8], Raw>,
+    ///     store: impl Fn(&[u8]) -> Result<(), Error>,
+    /// ) -> Result<(), Error> {
+    ///     for _ in 0..2 {
+    ///         segments.provide(Region::zeroed(SEGMENT)?)?;
+    ///     }
+    ///     while let Some(message) = segments.next()? {
+    ///         match message.ack_on_drop().into_region() {
+    ///             Ok((region, length)) => {
+    ///                 store(&region[..length])?;
+    ///                 segments.provide(region)?;
+    ///             }
+    ///             // It is short, or was on its way before the regions were there.
+    ///             Err(message) => store(&message)?,
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # When a message does not arrive
+    ///
+    /// A region is the receiver's while a message arrives in it. So an incomplete message may be left at
+    /// any time. If the session [resumes](crate::Node#when-a-connection-breaks) after an outage, the message
+    /// arrives again from its beginning, in that region if it has not been taken. If the channel ends, the
+    /// region comes back to the receiver once no device can write there: over TCP when the session drops
+    /// what it has of the channel, over RDMA when the queue pair is gone too.
+    /// [`take_regions`](Self::take_regions) returns those that are back. Dropping the receiver drops the
+    /// others.
+    ///
+    /// A peer's device that wrote a message cannot write to the region any more when a receiving call
+    /// returns the message: its key is invalid by then.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvErrorKind::RegionRefused`](crate::RecvErrorKind::RegionRefused): the region has slices, is a
+    /// mapped file, gets no memory from the kernel, or is the 65th.
+    /// [`RecvErrorKind::UsedAfterFork`](crate::RecvErrorKind::UsedAfterFork) in a child of `fork`.
+    /// [`RecvError::into_region`] returns the region.
+    pub fn provide(&mut self, region: Region) -> Result<(), RecvError> {
+        let provided = self.handle.provide(region);
+        provided.map_err(|(region, error)| RecvError::of_region(region, error))
+    }
+
+    /// Takes back the [provided](Self::provide) regions in which no message arrives, the first one
+    /// first. In a child of `fork` there are none.
+    ///
+    /// ```
+    /// use ibex::{Raw, Receiver, Region};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let node = ibex::Node::listen("127.0.0.1:0")?;
+    /// # let client = ibex::Node::client()?;
+    /// # let peer = client.connect(node.local_addr().unwrap())?;
+    /// let mut segments: Receiver<[u8], Raw> = peer.channel("segments").codec::<Raw>().receiver()?;
+    /// segments.provide(Region::zeroed(1 << 20)?)?;
+    /// assert_eq!(segments.take_regions()[0].len(), 1 << 20);
+    /// assert!(segments.take_regions().is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use = "the regions are dropped otherwise"]
+    pub fn take_regions(&mut self) -> Vec<Region> {
+        self.handle.take_regions()
     }
 }
 

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use ibex_transport::channel::{ChannelError, FailureReason};
 
 use super::{ChannelFault, NotOpened, Suspensions};
-use crate::{Counts, EndCause, OpenError, Suspension};
+use crate::{Counts, EndCause, OpenError, Region, Suspension};
 
 /// The error of a call that receives: no message, for now or for ever.
 ///
@@ -40,6 +40,7 @@ use crate::{Counts, EndCause, OpenError, Suspension};
 /// | [`Disconnected`](RecvErrorKind::Disconnected) | all, behind what had arrived | return the same; [`cause`](RecvError::cause) says whether to open the channel again, to connect again, or to make a node |
 /// | [`Corrupt`](RecvErrorKind::Corrupt) | all, in place of the message | go on behind it |
 /// | [`Memory`](RecvErrorKind::Memory) | all, over shared memory | wait for memory |
+/// | [`RegionRefused`](RecvErrorKind::RegionRefused) | [`provide`](crate::Receiver::provide), which gives the region back in [`into_region`](RecvError::into_region) | go on |
 /// | [`CannotOpen`](RecvErrorKind::CannotOpen) | [`FanInEvent::Lost`](crate::FanInEvent::Lost) | |
 /// | [`UsedAfterFork`](RecvErrorKind::UsedAfterFork) | all, in a child of `fork` | return the same |
 ///
@@ -73,6 +74,9 @@ pub enum RecvErrorKind {
     /// error is returned once. Later calls wait for memory, as they do for a message, until there
     /// is memory or their time is up. The node asks for memory every 20 ms.
     Memory,
+    /// A region cannot be provided: slices of it exist, it is a mapped file, the kernel refuses memory
+    /// for its pages, or the receiver has as many as it takes.
+    RegionRefused,
     /// A fan-in could not open its end with this peer.
     CannotOpen,
     /// The process is a fork of the one that opened the channel.
@@ -85,9 +89,26 @@ enum RecvFailure {
     /// peers may have no connection.
     OfNobody(RecvErrorKind, Vec<Arc<Suspension>>),
     Opening(OpenError),
+    /// A region was not provided.
+    Region(Box<(Region, ChannelFault)>),
 }
 
 impl RecvError {
+    /// The error of a region that is not provided.
+    pub(crate) fn of_region(region: Region, error: ChannelError) -> Self {
+        Self(RecvFailure::Region(Box::new((region, error.into()))))
+    }
+
+    /// Returns the region that [`provide`](crate::Receiver::provide) did not take; `None` of another
+    /// call's error.
+    #[must_use]
+    pub fn into_region(self) -> Option<Region> {
+        match self.0 {
+            RecvFailure::Region(refused) => Some(refused.0),
+            _ => None,
+        }
+    }
+
     /// The error of a fan-in's call to which nothing came.
     pub(crate) fn of_nobody(kind: RecvErrorKind, suspended: Vec<Arc<Suspension>>) -> Self {
         Self(RecvFailure::OfNobody(kind, suspended))
@@ -101,6 +122,7 @@ impl RecvError {
             RecvFailure::Channel(fault) => kind_of(fault),
             RecvFailure::OfNobody(kind, _) => *kind,
             RecvFailure::Opening(_) => RecvErrorKind::CannotOpen,
+            RecvFailure::Region(refused) => kind_of(&refused.1),
         }
     }
 
@@ -112,14 +134,15 @@ impl RecvError {
         match &self.0 {
             RecvFailure::Channel(fault) => fault.is_transient(),
             RecvFailure::OfNobody(..) => true,
-            RecvFailure::Opening(_) => false,
+            RecvFailure::Opening(_) | RecvFailure::Region(_) => false,
         }
     }
 
     /// Returns whether the channel goes on, as behind a message that is not valid.
     #[must_use]
     pub fn spares_channel(&self) -> bool {
-        self.is_transient() || matches!(self.kind(), RecvErrorKind::Corrupt | RecvErrorKind::Memory)
+        use RecvErrorKind::{Corrupt, Memory, RegionRefused};
+        self.is_transient() || matches!(self.kind(), Corrupt | Memory | RegionRefused)
     }
 
     /// Returns the channel's name, where the error has it.
@@ -198,6 +221,7 @@ impl RecvError {
     fn fault(&self) -> Option<&ChannelFault> {
         match &self.0 {
             RecvFailure::Channel(fault) => Some(fault),
+            RecvFailure::Region(refused) => Some(&refused.1),
             RecvFailure::OfNobody(..) | RecvFailure::Opening(_) => None,
         }
     }
@@ -216,6 +240,7 @@ fn kind_of(fault: &ChannelFault) -> RecvErrorKind {
             FailureReason::Mismatch { .. } => RecvErrorKind::Mismatch,
             FailureReason::Corrupt { .. } => RecvErrorKind::Corrupt,
             FailureReason::Memory(_) => RecvErrorKind::Memory,
+            FailureReason::RegionUnfit(_) => RecvErrorKind::RegionRefused,
             FailureReason::UsedAfterFork => RecvErrorKind::UsedAfterFork,
             _ => RecvErrorKind::Disconnected,
         },
@@ -242,6 +267,7 @@ impl fmt::Display for RecvError {
                 f.write_str("no message is there")
             }
             RecvFailure::Channel(fault) => fault.fmt(f),
+            RecvFailure::Region(refused) => refused.1.fmt(f),
             RecvFailure::OfNobody(_, suspended) => write!(
                 f,
                 "nothing came from any peer within the time-out{}",

@@ -1,7 +1,7 @@
 //! A message that was handed out: the place of its bytes, and the cell that records its release.
 
 use std::{
-    alloc, mem,
+    alloc, fmt, mem,
     num::NonZero,
     ptr::NonNull,
     slice,
@@ -14,9 +14,14 @@ use std::{
 
 use ibex_base::fork;
 use ibex_protocol::format::trace_context::TraceContext;
-use ibex_ring::{CellBlock, CellState};
+use ibex_ring::{
+    CellBlock, CellState,
+    memory::{ProvidedRegion, Region},
+};
 
-/// A received message's bytes, in the ring, in the arrival block or in a buffer of its own.
+use crate::wire::LandingRegion;
+
+/// A received message's bytes, in the ring, in the arrival block, or in a buffer or region of its own.
 ///
 /// Dropping it releases the space without acknowledging the message. It touches nothing
 /// of its channel but the release cell, so it may outlive channel, session and node.
@@ -26,11 +31,28 @@ pub struct RawMessage {
     length: usize,
     cells: &'static CellBlock,
     sequence: u64,
+    aside: Aside,
+    units: u32,
+    /// Bits of [`OWNED`], [`DETACHED`], [`ACKNOWLEDGES`], [`TRACED`] and [`IN_REGION`]. Most messages
+    /// have none.
+    marks: u8,
+}
+
+/// What a message has beside its payload.
+#[derive(Clone, Copy)]
+union Aside {
     /// Time of arrival, in nanoseconds since 1970; 0 if it is unknown.
     time: u64,
-    units: u32,
-    /// Bits of [`OWNED`], [`DETACHED`], [`ACKNOWLEDGES`] and [`TRACED`]. Most messages have none.
-    marks: u8,
+    /// The region that the payload is the beginning of, which the message owns. Only of messages with
+    /// the mark `IN_REGION`.
+    landed: NonNull<Landed>,
+}
+
+/// A region with a message in it.
+struct Landed {
+    region: Region,
+    /// As that of a message without a region.
+    time: u64,
 }
 
 /// The ring's space was given back. The message owns its payload then.
@@ -41,6 +63,8 @@ const ACKNOWLEDGES: u8 = 2;
 const TRACED: u8 = 4;
 /// The payload lies in a buffer that the message owns.
 const OWNED: u8 = 8;
+/// The payload lies in a region that the message owns.
+const IN_REGION: u8 = 16;
 
 /// The payload of a message that is about to be handed out.
 #[derive(Debug)]
@@ -49,6 +73,8 @@ pub(super) enum Payload {
     InPlace(NonNull<u8>, usize),
     /// It was copied.
     Copied(PayloadCopy),
+    /// It is the beginning of the program's region, of this length.
+    InRegion(LandingRegion, usize),
 }
 
 /// A copy of a payload.
@@ -64,7 +90,7 @@ unsafe impl Send for PayloadCopy {}
 impl Payload {
     pub(super) fn length(&self) -> usize {
         match self {
-            Self::InPlace(_, length) => *length,
+            Self::InPlace(_, length) | Self::InRegion(_, length) => *length,
             Self::Copied(copy) => copy.length,
         }
     }
@@ -79,30 +105,38 @@ impl PayloadCopy {
     /// `payload..payload + length` can be read during the call, and `payload` is aligned to 8 bytes.
     pub(super) unsafe fn new(payload: NonNull<u8>, length: usize) -> Option<Self> {
         let bytes = buffers::try_take(length)?;
-        let words = length / size_of::<u64>();
-        for index in 0..words {
-            // SAFETY:
-            // 1. In bounds of both: `index` is below the number of whole words in `length`, and
-            //    `try_take` gave room for `length` bytes.
-            // 2. Aligned: `payload` is, by the caller's promise, and buffers are to 64.
-            // 3. The source is read by atomic loads alone, because other processes may write there;
-            //    relaxed loads of a word are allowed in memory that is mapped read-only.
-            unsafe {
-                let from = payload.cast::<AtomicU64>().add(index);
-                let word = from.as_ref().load(Ordering::Relaxed);
-                bytes.cast::<u64>().add(index).write(word);
-            }
-        }
-        for index in words * size_of::<u64>()..length {
-            // SAFETY: as above, by single bytes.
-            unsafe {
-                let from = payload.cast::<AtomicU8>().add(index);
-                bytes
-                    .add(index)
-                    .write(from.as_ref().load(Ordering::Relaxed));
-            }
-        }
+        // SAFETY: `try_take` gave room for `length` bytes, and the caller vouches for the payload.
+        unsafe { copy_shared(payload, bytes, length) };
         Some(Self { bytes, length })
+    }
+}
+
+/// Copies bytes that another process may write to meanwhile.
+///
+/// # Safety
+///
+/// `from..from + length` can be read during the call, and `from` is aligned to 8 bytes. `length` bytes
+/// can be written from `to` on, and nobody else does so or reads there.
+pub(super) unsafe fn copy_shared(from: NonNull<u8>, to: NonNull<u8>, length: usize) {
+    let words = length / size_of::<u64>();
+    for index in 0..words {
+        // SAFETY:
+        // 1. In bounds of both: `index` is below the number of whole words in `length`.
+        // 2. Aligned: `from` is, by the caller's promise, and `to` need not be.
+        // 3. The source is read by atomic loads alone, because other processes may write there;
+        //    relaxed loads of a word are allowed in memory that is mapped read-only.
+        unsafe {
+            let word = from.cast::<AtomicU64>().add(index);
+            let word = word.as_ref().load(Ordering::Relaxed);
+            to.cast::<u64>().add(index).write_unaligned(word);
+        }
+    }
+    for index in words * size_of::<u64>()..length {
+        // SAFETY: as above, by single bytes.
+        unsafe {
+            let byte = from.cast::<AtomicU8>().add(index);
+            to.add(index).write(byte.as_ref().load(Ordering::Relaxed));
+        }
     }
 }
 
@@ -138,9 +172,35 @@ impl RawMessage {
             length,
             cells,
             sequence,
-            time,
+            aside: Aside { time },
             units,
             marks: 0,
+        }
+    }
+
+    /// Returns a message that is the beginning of a region, for which the cell of `sequence` in `cells`
+    /// is held.
+    pub(super) fn in_region(
+        region: ProvidedRegion,
+        length: usize,
+        cells: &'static CellBlock,
+        sequence: u64,
+        units: u32,
+        time: u64,
+    ) -> Self {
+        let payload = region.base();
+        let region = region.into_region();
+        let landed = Box::leak(Box::new(Landed { region, time }));
+        Self {
+            payload,
+            length,
+            cells,
+            sequence,
+            aside: Aside {
+                landed: NonNull::from(landed),
+            },
+            units,
+            marks: IN_REGION,
         }
     }
 
@@ -159,7 +219,7 @@ impl RawMessage {
             length: copy.length,
             cells,
             sequence,
-            time,
+            aside: Aside { time },
             units,
             marks: OWNED,
         }
@@ -214,7 +274,30 @@ impl RawMessage {
     /// device reported it.
     #[must_use]
     pub fn received_at(&self) -> Option<NonZero<u64>> {
-        NonZero::new(self.time)
+        let time = match self.marks & IN_REGION {
+            // SAFETY: without the mark, it is the time.
+            0 => unsafe { self.aside.time },
+            // SAFETY: with the mark, it is the region, which the message owns.
+            _ => unsafe { self.aside.landed.as_ref().time },
+        };
+        NonZero::new(time)
+    }
+
+    /// Releases the message, and returns the region that it lies at the beginning of, and its length.
+    ///
+    /// # Errors
+    ///
+    /// The message, if it lies in no region.
+    pub fn into_region(self) -> Result<(Region, usize), Self> {
+        if self.marks & IN_REGION == 0 {
+            return Err(self);
+        }
+        let this = mem::ManuallyDrop::new(self);
+        // SAFETY: the mark says that the message owns this box, and the message is not used any more.
+        let landed = unsafe { Box::from_raw(this.aside.landed.as_ptr()) };
+        let state = state_of(this.marks, CellState::Dropped);
+        this.cells.settle(this.sequence as u32, this.units, state);
+        Ok((landed.region, this.length))
     }
 
     /// Returns whether the ring's space was given back.
@@ -236,15 +319,16 @@ impl RawMessage {
         if self.is_detached() || fork::is_child() {
             return;
         }
-        if self.marks & OWNED == 0 {
+        if self.marks & (OWNED | IN_REGION) == 0 {
             let length = owned_length(self.marks, self.length);
             let copy = buffers::take(length);
             // SAFETY: `copy` has room for `length` bytes and no other owner; the source is valid
             // (`new`), with the trace context behind it if there is one.
             unsafe { copy.copy_from_nonoverlapping(self.payload, length) };
             self.payload = copy;
+            self.marks |= OWNED;
         }
-        self.marks |= OWNED | DETACHED;
+        self.marks |= DETACHED;
         self.cells
             .settle(self.sequence as u32, self.units, CellState::Detached);
     }
@@ -263,21 +347,36 @@ impl RawMessage {
         if self.marks == 0 {
             self.cells.settle(self.sequence as u32, self.units, state);
         } else {
-            let state = finish_marked(self.marks, self.payload, self.length, state);
+            let parts = (self.payload, self.length, self.aside);
+            let state = finish_marked(self.marks, parts, state);
             self.cells.settle(self.sequence as u32, self.units, state);
         }
     }
 }
 
-/// Frees the buffer of a message that has one, and returns the state for the message's cell.
+/// Frees the buffer or the region of a message that has one, and returns the state for the message's
+/// cell.
 ///
 /// The parts are passed by value: a reference would force the whole message into memory, even on
 /// the path of messages without marks.
 #[cold]
-fn finish_marked(marks: u8, payload: NonNull<u8>, length: usize, state: CellState) -> CellState {
+fn finish_marked(
+    marks: u8,
+    (payload, length, aside): (NonNull<u8>, usize, Aside),
+    state: CellState,
+) -> CellState {
     if marks & OWNED != 0 && !fork::is_child() {
         buffers::give_back(payload, owned_length(marks, length));
     }
+    if marks & IN_REGION != 0 && !fork::is_child() {
+        // SAFETY: the mark says that the message owns this box, and the message ends here.
+        drop(unsafe { Box::from_raw(aside.landed.as_ptr()) });
+    }
+    state_of(marks, state)
+}
+
+/// Returns the state for the cell of a message with marks that ends.
+fn state_of(marks: u8, state: CellState) -> CellState {
     match marks & ACKNOWLEDGES != 0 && !thread::panicking() {
         true => CellState::Acknowledged,
         false => state,
@@ -289,6 +388,12 @@ fn owned_length(marks: u8, length: usize) -> usize {
     match marks & TRACED {
         0 => length,
         _ => length + TraceContext::BYTES,
+    }
+}
+
+impl fmt::Debug for Aside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Aside")
     }
 }
 

@@ -8,6 +8,7 @@ mod frames;
 mod handing_over;
 mod large;
 mod memory_wait;
+mod regions;
 mod source;
 mod waiting;
 
@@ -456,6 +457,7 @@ impl Drop for ReceiveHandle {
         self.close();
         let unread = mem::take(&mut *self.end.large());
         drop(unread);
+        self.end.provided.close();
         if !self.end.prefix.is_settled(self.handed_out) {
             self.cells.leave_to_guards(self.end.clone());
         }

@@ -9,7 +9,6 @@ use ibex_protocol::{
     session::Session,
     timer::TimerTable,
 };
-use ibex_ring::memory::LargeLease;
 
 use super::{
     alarms::Alarms, context::Context, ends::Ends, grants::Grants, new_wire::NewWire,
@@ -18,6 +17,7 @@ use super::{
 use crate::{
     node::{SessionShared, Undelivered},
     session::{EndCause, HeldPlace, PeerDescription},
+    wire::ArrivalMemory,
 };
 
 /// The parts of a session that all of its objects use.
@@ -88,7 +88,8 @@ impl Core {
     pub(super) fn withdraw_grants(&mut self, context: &mut Context<'_>) {
         let receivers = self.ends.receivers.ends.values_mut();
         let granted = receivers.flat_map(ReceiveLink::withdraw_large);
-        let withdrawn = granted.map(LargeLease::withdraw);
+        // A region goes back to its end at once, so that the message arrives there again.
+        let withdrawn = granted.filter_map(ArrivalMemory::withdraw);
         let withdrawn: Vec<_> = withdrawn.chain(self.grants.withdraw()).collect();
         if !withdrawn.is_empty() {
             context.leftovers.push(Box::new(withdrawn));

@@ -9,15 +9,12 @@ use ibex_protocol::transfer::{
     eager_write::{LANDING_HEAD_BYTES, LANDINGS_PER_CHANNEL, Landed},
     rendezvous::RemoteMemory,
 };
-use ibex_ring::{
-    memory::{LargeBuffer, LargeLease},
-    parking::Wakers,
-};
+use ibex_ring::{memory::LargeBuffer, parking::Wakers};
 
-use super::{core::Common, receivers::Receivers};
+use super::{context::Context, core::Common, receivers::Receivers};
 use crate::{
     endpoint::receive_end::{LargeArrival, LargePlace},
-    wire::GrantedBlock,
+    wire::{ArrivalMemory, GrantedBlock},
 };
 
 /// Memory that the peer may be writing to.
@@ -26,7 +23,7 @@ pub(crate) struct Grants {
     /// Blocks that the peer was granted ahead, by index.
     blocks: Vec<Option<BlockGrant>>,
     /// Memory for messages that no receiver wants any more, with the id of the receiving end.
-    unwanted: Vec<(u32, LargeLease)>,
+    unwanted: Vec<(u32, ArrivalMemory)>,
 }
 
 struct BlockGrant {
@@ -56,14 +53,19 @@ impl Grants {
     }
 
     /// Keeps memory of a closed end that the peer may be writing to.
-    pub(super) fn keep(&mut self, end: u32, granted: impl Iterator<Item = LargeLease>) {
+    pub(super) fn keep(&mut self, end: u32, granted: impl Iterator<Item = ArrivalMemory>) {
         self.unwanted.extend(granted.map(|memory| (end, memory)));
     }
 
     /// Frees the memory of an end whose peer is gone, because all of the peer's writes have
     /// arrived.
-    pub(super) fn forget(&mut self, end: u32) {
-        self.unwanted.retain(|(granted, _)| *granted != end);
+    pub(super) fn forget(&mut self, end: u32, context: &mut Context<'_>) {
+        let is_of_end = |(granted, _): &mut (u32, ArrivalMemory)| *granted == end;
+        let unwanted: Vec<_> = self.unwanted.extract_if(.., is_of_end).collect();
+        if !unwanted.is_empty() {
+            // Freeing a region takes long.
+            context.leftovers.push(Box::new(unwanted));
+        }
         for granted in &mut self.blocks {
             granted.take_if(|granted| granted.end == end);
         }
@@ -75,7 +77,7 @@ impl Grants {
         let blocks = self.blocks.drain(..).flatten();
         let blocks = blocks.filter_map(|granted| Some(Arc::into_inner(granted.block)?.withdraw()));
         let unwanted = self.unwanted.drain(..);
-        blocks.chain(unwanted.map(|(_, memory)| memory.withdraw()))
+        blocks.chain(unwanted.filter_map(|(_, memory)| memory.withdraw()))
     }
 }
 

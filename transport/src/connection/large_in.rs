@@ -2,7 +2,7 @@
 
 use std::{mem, ptr::NonNull, sync::Arc};
 
-use ibex_ring::{memory::LargeLease, parking::Wakers};
+use ibex_ring::parking::Wakers;
 
 use super::receivers::ReceiveLink;
 #[cfg(any(test, feature = "verbs"))]
@@ -10,6 +10,7 @@ use crate::rdma::RdmaPort;
 use crate::{
     endpoint::receive_end::{LargeArrival, ReceiveEnd},
     rdma::RegisteredMessage,
+    wire::{ArrivalMemory, LargeWanted},
 };
 
 /// A large message that is arriving.
@@ -18,7 +19,7 @@ pub(super) struct LargeIn {
     pub(super) length: u64,
     /// The message's memory was requested, or is present.
     pub(super) is_wanted: bool,
-    pub(super) memory: Option<LargeLease>,
+    pub(super) memory: Option<ArrivalMemory>,
     /// The message may be read in the peer's memory.
     pub(super) is_offered: bool,
     /// That memory, if the message is read into it.
@@ -52,9 +53,10 @@ impl ReceiveLink {
         self.large.back().is_some_and(|large| !large.is_wanted)
     }
 
-    /// Returns the next large message for which memory may be requested, its length, and whether it is
-    /// offered, and marks it as wanted. If the limit does not allow one, the next guard that settles rings.
-    pub(super) fn next_wanted(&mut self) -> Option<(u64, u64, bool)> {
+    /// Returns the next large message for which memory may be requested, and marks it as wanted. Where
+    /// the node `has_room` for none, it is one that fits into a region of the program. If the limit does
+    /// not allow one, the next guard that settles rings.
+    pub(super) fn next_wanted(&mut self, has_room: bool) -> Option<LargeWanted> {
         let limit = self.end.state.agreed()?.large_bytes();
         let next = self.large.iter_mut().find(|large| !large.is_wanted)?;
         let wanted = self.large_wanted + next.length;
@@ -67,33 +69,50 @@ impl ReceiveLink {
                 return None;
             }
         }
+        let region = self.end.provided.take(next.length);
+        if region.is_none() && !has_room {
+            return None;
+        }
         next.is_wanted = true;
         self.large_wanted = wanted;
-        Some((next.sequence, next.length, next.is_offered))
+        Some(LargeWanted {
+            sequence: next.sequence,
+            length: next.length,
+            is_offered: next.is_offered,
+            region,
+        })
     }
 
-    /// Takes back the memory of incomplete messages that a device was writing.
-    pub(super) fn withdraw_large(&mut self) -> impl Iterator<Item = LargeLease> {
-        let large = self.large.iter_mut().filter(|large| large.is_the_devices);
+    /// Takes back the memory of incomplete messages that a device was writing, the last first, so that
+    /// regions go back to their places.
+    pub(super) fn withdraw_large(&mut self) -> impl Iterator<Item = ArrivalMemory> {
+        let large = self.large.iter_mut().rev();
+        let large = large.filter(|large| large.is_the_devices);
         large.filter_map(|large| large.memory.take())
     }
 
     /// Returns the messages whose memory was [withdrawn](Self::withdraw_large), which now want
     /// memory again.
-    pub(super) fn want_again(&mut self) -> impl Iterator<Item = (u64, u64)> {
+    pub(super) fn want_again(&mut self) -> impl Iterator<Item = LargeWanted> {
         self.has_landings = false;
+        let provided = &self.end.provided;
         self.large.iter_mut().filter_map(|large| {
             let was_the_devices = mem::take(&mut large.is_the_devices);
             was_the_devices.then(|| {
                 (large.granted, large.arrived) = (0, 0);
                 (large.is_offered, large.target) = (false, None);
-                (large.sequence, large.length)
+                LargeWanted {
+                    sequence: large.sequence,
+                    length: large.length,
+                    is_offered: false,
+                    region: provided.take(large.length),
+                }
             })
         })
     }
 
     /// Forgets the incomplete large messages. Returns the memory that a device may be writing to.
-    pub(super) fn forget_large(&mut self) -> impl Iterator<Item = LargeLease> {
+    pub(super) fn forget_large(&mut self) -> impl Iterator<Item = ArrivalMemory> {
         let large = self.large.drain(..).filter(|large| large.is_the_devices);
         large.filter_map(|large| large.memory)
     }
@@ -130,7 +149,7 @@ impl ReceiveLink {
     ) -> Option<Arc<RegisteredMessage>> {
         let mut large = self.large.iter();
         let large = large.find(|one| one.sequence == sequence && one.target.is_some())?;
-        rdma_port.message_target(large.memory.as_ref()?, large.length as usize)
+        large.memory.as_ref()?.target(rdma_port, large.length as usize)
     }
 
     /// Returns whether more data of a granted message is to arrive.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ibex_ring::memory::Mapping;
 
-use crate::node::SessionShared;
+use crate::{node::SessionShared, wire::LargeWanted};
 
 /// Memory that a receiving end needs. It is mapped and populated outside the turn.
 pub(crate) struct MemoryWanted {
@@ -16,12 +16,7 @@ pub(crate) struct MemoryWanted {
 /// The purpose of requested memory.
 pub(crate) enum MemoryPurpose {
     /// A large message that was announced.
-    Large {
-        sequence: u64,
-        length: u64,
-        /// It may be read in the peer's memory.
-        is_offered: bool,
-    },
+    Large(LargeWanted),
     /// More memory for a message that is arriving: these bytes of it.
     More {
         sequence: u64,

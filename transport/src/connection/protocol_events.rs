@@ -126,7 +126,7 @@ impl Core {
                 }
                 SessionEvent::Forgotten { end } => {
                     self.ends.senders.forget(end, &mut self.retained);
-                    self.grants.forget(end);
+                    self.grants.forget(end, context);
                     if let Some(shared_memory) = &mut self.shared_memory {
                         shared_memory.forget_words(end);
                     }

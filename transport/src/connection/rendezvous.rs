@@ -7,7 +7,7 @@ use std::{
 };
 
 use ibex_protocol::{timer::Timer, transfer::eager_write::lands};
-use ibex_ring::memory::{LargeLease, MemoryError};
+use ibex_ring::memory::MemoryError;
 
 use super::{
     core::Common,
@@ -18,6 +18,7 @@ use crate::{
     clock,
     connection::{Context, MemoryPurpose, MemoryWanted},
     endpoint::receive_end::{LargeArrival, LargePlace, ReceiveEnd},
+    wire::{ArrivalMemory, LargeWanted},
 };
 
 impl Receivers {
@@ -55,36 +56,29 @@ impl Receivers {
     }
 
     /// Gets memory for announced messages, as far as the channel's limit allows and while not too
-    /// many of the session's messages have memory but have not begun. Kept memory is used at once;
-    /// other memory is requested outside the turn.
+    /// many of the session's messages have memory but have not begun. Regions that need no registration
+    /// and kept memory are used at once; other memory is requested outside the turn.
     pub(super) fn want_large(&mut self, end: u32, common: &mut Common, context: &mut Context<'_>) {
-        if !context.node().memory.has_room() {
-            let again = clock::now() + LOOK_FOR_ROOM;
-            common.timers.set_sooner(Timer::Memory, again);
-            self.lacks_room(end, common);
-            return;
-        }
-        if self
-            .ends
-            .get(end)
-            .is_some_and(|one| one.large.iter().all(|large| large.lacks != Lack::Room))
+        let has_room = context.node().memory.has_room();
+        if has_room
+            && self
+                .ends
+                .get(end)
+                .is_some_and(|one| one.large.iter().all(|large| large.lacks != Lack::Room))
         {
             self.has_room(end);
         }
         while self.unbegun() < MAX_UNBEGUN
             && let Some(receiver) = self.ends.get_mut(end)
-            && let Some((sequence, length, is_offered)) = receiver.next_wanted()
+            && let Some(wanted) = receiver.next_wanted(has_room)
         {
-            match common.shared.kept_for_arrival(length as usize, is_offered) {
-                Some(memory) => self.large_memory(end, sequence, Ok(memory), common),
-                None => context.wanted.push(MemoryWanted {
+            let sequence = wanted.sequence;
+            match common.shared.kept_for_arrival(wanted) {
+                Ok(memory) => self.large_memory(end, sequence, Ok(memory), common),
+                Err(wanted) => context.wanted.push(MemoryWanted {
                     session: common.shared.clone(),
                     end,
-                    purpose: MemoryPurpose::Large {
-                        sequence,
-                        length,
-                        is_offered,
-                    },
+                    purpose: MemoryPurpose::Large(wanted),
                 }),
             }
         }
@@ -93,6 +87,11 @@ impl Receivers {
             .get(end)
             .is_some_and(ReceiveLink::waits_for_release)
         {
+            if !has_room {
+                let again = clock::now() + LOOK_FOR_ROOM;
+                common.timers.set_sooner(Timer::Memory, again);
+                return self.lacks_room(end, common);
+            }
             self.room_is_wanted(end, common);
             common.session.grant_waits(end);
         }
@@ -143,7 +142,7 @@ impl Receivers {
         &mut self,
         end: u32,
         sequence: u64,
-        memory: Result<LargeLease, MemoryError>,
+        memory: Result<ArrivalMemory, MemoryError>,
         common: &mut Common,
     ) {
         let Some(large) = self.large_in(end, sequence) else {
@@ -160,7 +159,7 @@ impl Receivers {
         let length = large.length;
         if large.is_offered
             && let Some(target) = common.shared.message_target(&memory, length as usize)
-            && memory.claim_mut().is_some()
+            && memory.is_whole()
             && common.session.read_large(end, sequence, length)
         {
             (large.memory, large.target) = (Some(memory), Some(target));
@@ -168,10 +167,9 @@ impl Receivers {
             return;
         }
         let granted = common.shared.granted_memory(&memory, length as usize);
-        // Memory without a claim has its pages and is fully charged already.
-        let first = match memory.claim_mut() {
-            Some(_) => length,
-            None => length.min(FIRST_BYTES),
+        let first = match memory.is_whole() {
+            true => length,
+            false => length.min(FIRST_BYTES),
         };
         let Some(large) = self.large_in(end, sequence) else {
             return;
@@ -207,7 +205,8 @@ impl Receivers {
         let has_begun = large.arrived == 0;
         large.arrived = until;
         let (length, granted) = (large.length, large.granted);
-        if let Some(memory) = &mut large.memory {
+        let memory = large.memory.as_mut().and_then(ArrivalMemory::lease_mut);
+        if let Some(memory) = memory {
             if memory.claim_mut().is_none() {
                 memory.charge_to(budget.begin(length.saturating_sub(FIRST_BYTES)));
             }
@@ -238,7 +237,7 @@ impl Receivers {
         };
         let from = large.granted;
         let to = large.length.min(from + MORE_BYTES);
-        let Some(memory) = &mut large.memory else {
+        let Some(memory) = large.memory.as_mut().and_then(ArrivalMemory::lease_mut) else {
             return;
         };
         if large.lacks == Lack::IsComing || to == from {
@@ -291,7 +290,8 @@ impl Receivers {
         }
         large.lacks = Lack::Nothing;
         large.granted = to;
-        if let Some(memory) = &mut large.memory {
+        let memory = large.memory.as_mut().and_then(ArrivalMemory::lease_mut);
+        if let Some(memory) = memory {
             memory.has_pages(to as usize);
         }
         common.session.grant(end, sequence, to);
@@ -312,14 +312,16 @@ impl Receivers {
             } else if let Some(large) = self.large_in(end, sequence) {
                 large.lacks = Lack::Nothing;
                 let is_offered = large.is_offered;
+                let receiver = self.ends.get(end);
                 context.wanted.push(MemoryWanted {
                     session: common.shared.clone(),
                     end,
-                    purpose: MemoryPurpose::Large {
+                    purpose: MemoryPurpose::Large(LargeWanted {
                         sequence,
                         length,
                         is_offered,
-                    },
+                        region: receiver.and_then(|one| one.end.provided.take(length)),
+                    }),
                 });
             }
         }
@@ -374,17 +376,11 @@ impl Receivers {
         common.session.ends.withdraw_memory();
         for (end, receiver) in self.ends.iter_mut() {
             let again = receiver.want_again();
-            context
-                .wanted
-                .extend(again.map(|(sequence, length)| MemoryWanted {
-                    session: common.shared.clone(),
-                    end,
-                    purpose: MemoryPurpose::Large {
-                        sequence,
-                        length,
-                        is_offered: false,
-                    },
-                }));
+            context.wanted.extend(again.map(|wanted| MemoryWanted {
+                session: common.shared.clone(),
+                end,
+                purpose: MemoryPurpose::Large(wanted),
+            }));
         }
     }
 
@@ -407,9 +403,11 @@ impl Receivers {
             ..
         }) = receiver.large.pop_front()
         {
-            memory.has_pages(length as usize);
-            if let Some(claim) = memory.claim_mut() {
-                claim.finish(length);
+            if let Some(memory) = memory.lease_mut() {
+                memory.has_pages(length as usize);
+                if let Some(claim) = memory.claim_mut() {
+                    claim.finish(length);
+                }
             }
             let arrival = LargeArrival {
                 sequence,

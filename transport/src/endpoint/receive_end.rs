@@ -29,7 +29,7 @@ use crate::{
     counter::Counter,
     session::{ChannelError, Counts, FailureReason},
     shared_memory::{MessageSegment, MessageSlots, PassedFd, PassedSegment, RingSegment},
-    wire::{FrameMemory, GrantedBlock},
+    wire::{ArrivalMemory, FrameMemory, GrantedBlock, ProvidedRegions},
 };
 
 /// The state that a receiving handle, its guards' cells and its engine share.
@@ -50,6 +50,8 @@ pub struct ReceiveEnd {
     pub(crate) has_source: AtomicBool,
     /// Large messages that have arrived whole, by their order.
     pub(crate) large: Mutex<VecDeque<LargeArrival>>,
+    /// Memory of the program for large messages to come.
+    pub(crate) provided: Arc<ProvidedRegions>,
     /// Bytes of released large messages that came over a wire. Written under the advance lock.
     pub(crate) large_released: Counter,
     /// Messages that arrived over a wire, as the engine counts them.
@@ -129,7 +131,7 @@ pub(crate) struct LargeArrival {
 #[derive(Debug)]
 pub(crate) enum LargePlace {
     /// In memory that this end granted.
-    Granted(LargeLease),
+    Granted(ArrivalMemory),
     /// In a block that this end granted ahead.
     Landed(Arc<GrantedBlock>),
     /// In a message segment of the sender.
@@ -170,6 +172,8 @@ pub(crate) struct HeldLarge {
 #[allow(dead_code, reason = "held for its drop")]
 pub(crate) enum LargeMemory {
     Granted(LargeLease),
+    /// The message has it.
+    Region,
     Landed(Arc<GrantedBlock>),
     Segment(Arc<MessageSegment>, Option<MemoryClaim>),
 }
@@ -200,6 +204,7 @@ impl ReceiveEnd {
             source: Mutex::default(),
             has_source: AtomicBool::new(false),
             large: Mutex::default(),
+            provided: Arc::default(),
             large_released: Counter::default(),
             arrived: AtomicU64::new(0),
             lacks_room: AtomicBool::new(false),

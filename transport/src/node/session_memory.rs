@@ -7,14 +7,13 @@ use ibex_protocol::transfer::{
     rendezvous::RemoteMemory,
 };
 use ibex_ring::memory::{
-    LargeLease, LargePool, MemoryError, RegionSlice, RingArena, RingLease, mapped_bytes,
+    LargeLease, LargePool, MappedBytes, MemoryError, RegionSlice, RingArena, RingLease, mapped_bytes,
 };
 
 use super::{SessionShared, Warning, warn_of};
 use crate::{
     rdma::{LandingPlace, RdmaPort, RegisteredMessage},
-    wire::GrantedBlock,
-    wire::MessageBytes,
+    wire::{ArrivalMemory, GrantedBlock, LandingRegion, LargeWanted, MessageBytes},
 };
 
 impl SessionShared {
@@ -49,6 +48,12 @@ impl SessionShared {
         }
     }
 
+    fn register_mapped_with_rails(&self, mapped: &MappedBytes) {
+        for rail in self.frame_path.rails(mapped.memory().bytes()) {
+            self.unless_refused(&rail, rail.register_mapped(mapped).map(drop));
+        }
+    }
+
     fn unless_refused(&self, rail: &Arc<RdmaPort>, registered: Result<(), MemoryError>) {
         if let Err(error) = registered {
             let (peer, device) = (self.peer_in_log(), rail.device());
@@ -74,9 +79,7 @@ impl SessionShared {
             );
             None
         })?;
-        for rail in self.frame_path.rails(slice.len()) {
-            self.unless_refused(&rail, rail.register_mapped(mapped).map(drop));
-        }
+        self.register_mapped_with_rails(mapped);
         Some(MessageBytes::Slice(slice.clone(), Some(registered)))
     }
 
@@ -94,12 +97,36 @@ impl SessionShared {
         }
     }
 
-    /// Returns memory for a large message of `bytes` to come, if a pool keeps some and the budget
-    /// has room. The memory is charged, and registered if the peer may be granted it, or the message
-    /// `is_offered` and is to be read. This costs no system call.
-    pub(crate) fn kept_for_arrival(&self, bytes: usize, is_offered: bool) -> Option<LargeLease> {
-        // What is offered is read, even if the peer is granted memory.
-        let rdma_port = self.frame_path.granting_port().filter(|_| !is_offered);
+    /// Returns memory for a large message to come, if that costs no system call: its region, if there is
+    /// nothing to register, or memory that a pool keeps. That of the pool is charged within the budget,
+    /// and registered if the peer may be granted it, or the message is offered and is to be read.
+    pub(crate) fn kept_for_arrival(
+        &self,
+        wanted: LargeWanted,
+    ) -> Result<ArrivalMemory, LargeWanted> {
+        let (bytes, is_offered) = (wanted.length as usize, wanted.is_offered);
+        if let Some(region) = &wanted.region {
+            let registers = self.registers(region, is_offered);
+            return match wanted {
+                LargeWanted {
+                    region: Some(region),
+                    ..
+                } if !registers => Ok(ArrivalMemory::Region(region)),
+                wanted => Err(wanted),
+            };
+        }
+        let kept = self.kept_of_node(bytes, is_offered);
+        kept.map(ArrivalMemory::Lease).ok_or(wanted)
+    }
+
+    /// Returns the RDMA port with which memory is registered that the peer is to write. What is offered
+    /// is read, even if the peer is granted memory.
+    fn granting_port(&self, is_offered: bool) -> Option<Arc<RdmaPort>> {
+        self.frame_path.granting_port().filter(|_| !is_offered)
+    }
+
+    fn kept_of_node(&self, bytes: usize, is_offered: bool) -> Option<LargeLease> {
+        let rdma_port = self.granting_port(is_offered);
         let pool = match &rdma_port {
             Some(_) => &self.node.granted_pool,
             None => self.large_pool(),
@@ -108,7 +135,7 @@ impl SessionShared {
         if let Some(rdma_port) = rdma_port {
             rdma_port.granted_memory(&lease, bytes)?;
         } else if is_offered {
-            self.message_target(&lease, bytes)?;
+            self.frame_path.live_port()?.message_target(&lease, bytes)?;
             for rail in self.frame_path.rails(bytes) {
                 rail.message_target(&lease, bytes)?;
             }
@@ -117,16 +144,73 @@ impl SessionShared {
         Some(lease)
     }
 
+    /// Returns memory for a large message to come: its region, registered if that is possible, or memory
+    /// of the node. This takes long, so it runs outside the turn.
+    pub(crate) fn memory_for_arrival(
+        &self,
+        wanted: LargeWanted,
+    ) -> Result<ArrivalMemory, MemoryError> {
+        let LargeWanted {
+            length, is_offered, ..
+        } = wanted;
+        match wanted.region {
+            Some(mut region) => {
+                if self.registers(&region, is_offered) {
+                    self.register_region(&mut region, length as usize, is_offered);
+                }
+                Ok(ArrivalMemory::Region(region))
+            }
+            None => {
+                let lease = self.lease_for_arrival(length as usize, is_offered);
+                lease.map(ArrivalMemory::Lease)
+            }
+        }
+    }
+
+    /// Returns whether a region is to be registered before a message arrives there: each time if the
+    /// peer writes the message, and once if this node's device reads it.
+    fn registers(&self, region: &LandingRegion, is_offered: bool) -> bool {
+        let Some(mapped) = region.mapped() else {
+            return false;
+        };
+        let reading = || self.frame_path.live_port().filter(|_| is_offered);
+        self.granting_port(is_offered).is_some()
+            || reading().is_some_and(|port| port.registered_mapped(mapped, None).is_none())
+    }
+
+    /// Registers a region for a message of `bytes`. If the device refuses, the message comes in chunks.
+    fn register_region(&self, region: &mut LandingRegion, bytes: usize, is_offered: bool) {
+        let Some(mapped) = region.mapped() else {
+            return;
+        };
+        let registered = if let Some(rdma_port) = self.granting_port(is_offered) {
+            rdma_port.grant_mapped(mapped, bytes)
+        } else if let Some(rdma_port) = self.frame_path.live_port() {
+            self.register_mapped_with_rails(mapped);
+            rdma_port.register_mapped(mapped).map(|_| None)
+        } else {
+            return;
+        };
+        match registered {
+            Ok(Some(granted)) => region.grant(granted),
+            Ok(None) => {}
+            Err(error) => {
+                let peer = self.peer_in_log();
+                warn_of!(
+                    self.node.warnings, Warning::RegionNotRegistered, error,
+                    %peer, %error,
+                    "messages are copied into a region: the device cannot register it"
+                );
+            }
+        }
+    }
+
     /// Leases memory for a message that is to arrive. Memory that a device writes to, the peer's, or
     /// this node's if the message `is_offered`, is mapped, registered and charged as a whole, within
     /// half of the budget. Otherwise the lease consists of addresses only, which get memory as the
     /// message comes. This takes long, so it runs outside the turn.
-    pub(crate) fn lease_for_arrival(
-        &self,
-        bytes: usize,
-        is_offered: bool,
-    ) -> Result<LargeLease, MemoryError> {
-        let granting = self.frame_path.granting_port().filter(|_| !is_offered);
+    fn lease_for_arrival(&self, bytes: usize, is_offered: bool) -> Result<LargeLease, MemoryError> {
+        let granting = self.granting_port(is_offered);
         let reading = self.frame_path.live_port().filter(|_| is_offered);
         if let Some(rdma_port) = granting.as_ref().or(reading.as_ref())
             && let Some(claim) = self.node.memory.half().claim(bytes as u64)
@@ -187,20 +271,26 @@ impl SessionShared {
 
     /// Returns the address and key of memory that the peer may write a message of `bytes` to;
     /// `None` if the peer may not write to it.
-    pub(crate) fn granted_memory(&self, lease: &LargeLease, bytes: usize) -> Option<RemoteMemory> {
-        self.frame_path
-            .granting_port()?
-            .granted_memory(lease, bytes)
+    pub(crate) fn granted_memory(
+        &self,
+        memory: &ArrivalMemory,
+        bytes: usize,
+    ) -> Option<RemoteMemory> {
+        let rdma_port = self.frame_path.granting_port()?;
+        match memory {
+            ArrivalMemory::Lease(lease) => rdma_port.granted_memory(lease, bytes),
+            ArrivalMemory::Region(region) => rdma_port.granted_region(region.granted()?, bytes),
+        }
     }
 
     /// Returns the registration of memory into which a message of `bytes` can be read; `None` if it
     /// cannot.
     pub(crate) fn message_target(
         &self,
-        lease: &LargeLease,
+        memory: &ArrivalMemory,
         bytes: usize,
     ) -> Option<Arc<RegisteredMessage>> {
-        self.frame_path.live_port()?.message_target(lease, bytes)
+        memory.target(&self.frame_path.live_port()?, bytes)
     }
 
     pub(crate) fn ring_arena(&self) -> &RingArena {

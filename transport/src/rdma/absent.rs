@@ -27,6 +27,10 @@ pub enum RegisteredRing {}
 #[derive(Debug)]
 pub enum RegisteredMessage {}
 
+/// Memory that a peer may write messages to.
+#[derive(Debug)]
+pub(crate) enum GrantedMemory {}
+
 /// A place for a block that a port may grant.
 #[derive(Debug)]
 pub(crate) enum LandingPlace {}
@@ -57,7 +61,9 @@ never_called! { RdmaPort:
     fn granted_memory(&self, &LargeLease, usize) -> Option<RemoteMemory>;
     fn registered_ring(&self, &RingLease) -> Option<Arc<RegisteredRing>>;
     fn register_mapped(&self, &MappedBytes) -> Result<Option<Arc<RegisteredMessage>>, MemoryError>;
-    fn mapped_to_send(&self, &MappedBytes, Option<Arc<RegisteredMessage>>) -> Option<Arc<RegisteredMessage>>;
+    fn grant_mapped(&self, &MappedBytes, usize) -> Result<Option<GrantedMemory>, MemoryError>;
+    fn granted_region(&self, &GrantedMemory, usize) -> Option<RemoteMemory>;
+    fn registered_mapped(&self, &MappedBytes, Option<Arc<RegisteredMessage>>) -> Option<Arc<RegisteredMessage>>;
     fn message_target(&self, &LargeLease, usize) -> Option<Arc<RegisteredMessage>>;
     fn registered_message(&self, &LargeLease) -> Option<Arc<RegisteredMessage>>;
     fn ring_to_send(&self, &RingLease, Option<Arc<RegisteredRing>>) -> Result<Arc<RegisteredRing>, MemoryError>;

@@ -41,6 +41,7 @@ pub(crate) use rdma_port::{
     DrainGuard, PortNews, RAIL_REQUESTS, SEND_BATCH, SEND_ENTRIES, SessionPermit,
 };
 pub use rdma_port::{PortOpening, RdmaPort};
+pub(crate) use registered_memory::GrantedMemory;
 pub use registered_memory::{RegisteredMessage, RegisteredRing};
 pub(crate) use send_slots::SendSlots;
 

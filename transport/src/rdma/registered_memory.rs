@@ -181,6 +181,28 @@ impl<U: Send + Sync + 'static> LargeRegion<U> {
         })
     }
 
+    /// Registers the first `bytes` of mapped memory for the life of the returned value; `None` if a
+    /// registration was refused before. This takes long and is done outside the turn, without the lock
+    /// of the memory's attachments, which turns take.
+    pub(super) fn of_mapped_once(
+        rdma_port: u64,
+        domain: &ProtectionDomain,
+        mapped: &MappedBytes,
+        bytes: usize,
+        access: RegionAccess,
+    ) -> Result<Option<Self>, VerbsError> {
+        let is_refused = |refused: &Refused| refused.rdma_port == rdma_port;
+        if mapped.attachments().find(is_refused).is_some() {
+            return Ok(None);
+        }
+        mapped.memory().keep_from_children();
+        let registered = Self::register(rdma_port, domain, mapped.memory(), bytes, access);
+        let registered = registered.inspect_err(|_| {
+            mapped.attachments().attach(Refused { rdma_port });
+        })?;
+        Ok(Some(registered))
+    }
+
     /// Returns whether the RDMA port with this number can use `bytes` bytes of the buffer.
     pub(super) fn is_of(&self, rdma_port: u64, bytes: usize) -> bool {
         self.rdma_port == rdma_port && self.region.is_registered() && self.region.bytes() >= bytes
@@ -193,8 +215,8 @@ impl<U: Send + Sync + 'static> LargeRegion<U> {
 }
 
 impl RegisteredMessage {
-    /// Registers mapped memory, unless it is registered already; `None` if that was refused before.
-    /// This takes long and is done outside the turn, without the lock of its attachments, which turns take.
+    /// Registers mapped memory, unless it is registered already, as
+    /// [`of_mapped_once`](Self::of_mapped_once) does.
     pub(super) fn of_mapped(
         rdma_port: u64,
         domain: &ProtectionDomain,
@@ -202,19 +224,16 @@ impl RegisteredMessage {
         access: RegionAccess,
     ) -> Result<Option<Arc<Self>>, VerbsError> {
         let bytes = mapped.memory().bytes();
-        let attachments = mapped.attachments();
-        let kept = attachments.find(|kept: &Self| kept.is_of(rdma_port, bytes));
-        let is_refused = |refused: &Refused| refused.rdma_port == rdma_port;
-        if kept.is_some() || attachments.find(is_refused).is_some() {
+        let is_of = |kept: &Self| kept.is_of(rdma_port, bytes);
+        let kept = mapped.attachments().find(is_of);
+        if kept.is_some() {
             return Ok(kept);
         }
-        drop(attachments);
-        mapped.memory().keep_from_children();
-        let registered = Self::register(rdma_port, domain, mapped.memory(), bytes, access);
+        let registered = Self::of_mapped_once(rdma_port, domain, mapped, bytes, access)?;
+        let Some(registered) = registered else {
+            return Ok(None);
+        };
         let mut attachments = mapped.attachments();
-        let registered = registered.inspect_err(|_| {
-            attachments.attach(Refused { rdma_port });
-        })?;
         attachments
             .detach(|stale: &Self| stale.rdma_port == rdma_port || !stale.region.is_registered());
         Ok(Some(attachments.attach(registered)))

@@ -81,12 +81,9 @@ impl MemoryWanted {
             return;
         }
         match purpose {
-            MemoryPurpose::Large {
-                sequence,
-                length,
-                is_offered,
-            } => {
-                let memory = session.lease_for_arrival(length as usize, is_offered);
+            MemoryPurpose::Large(wanted) => {
+                let sequence = wanted.sequence;
+                let memory = session.memory_for_arrival(wanted);
                 session.requests.on_link(|link, _| {
                     let core = &mut link.core;
                     let receivers = &mut core.ends.receivers;

@@ -7,7 +7,7 @@
 use std::{cmp::Ordering, error::Error, fmt, sync::Arc, time::Duration};
 
 use ibex_protocol::format::control::{ChannelSpec, Role};
-use ibex_ring::memory::MemoryError;
+use ibex_ring::memory::{MemoryError, RegionUnfit};
 
 use super::{Counts, EndCause, Suspension};
 
@@ -133,6 +133,9 @@ pub enum FailureReason {
     /// where it is, and later calls wait for memory, which this node asks for every 20 ms.
     #[error("{0}")]
     Memory(MemoryError),
+    /// No message can arrive in a region that the program provides.
+    #[error("{0}")]
+    RegionUnfit(RegionUnfit),
     /// The calling thread is in the middle of a message of the same channel: it holds a reservation
     /// of another clone, or a value's serializer made this call. The thread would wait for itself,
     /// without end.
@@ -229,6 +232,7 @@ impl ChannelError {
                     | FailureReason::Encode(_)
                     | FailureReason::Corrupt { .. }
                     | FailureReason::Memory(_)
+                    | FailureReason::RegionUnfit(_)
                     | FailureReason::Nested
             )
         };

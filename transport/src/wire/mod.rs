@@ -8,6 +8,7 @@
 
 mod any;
 mod arrival;
+mod arrival_memory;
 mod epoll_token;
 mod granted_block;
 #[cfg(any(test, feature = "verbs"))]
@@ -37,6 +38,7 @@ use ibex_ring::memory::MemoryError;
 
 pub(crate) use any::AnyWire;
 pub(crate) use arrival::{Arrived, FrameMemory, FrameRefusal};
+pub(crate) use arrival_memory::{ArrivalMemory, LandingRegion, LargeWanted, ProvidedRegions};
 pub(crate) use epoll_token::EpollToken;
 pub(crate) use granted_block::GrantedBlock;
 #[cfg(any(test, feature = "verbs"))]

@@ -144,7 +144,7 @@ impl MessageMemory {
         if let MessageBytes::Slice(slice, _) = &self.bytes {
             let mapped = mapped_bytes(slice);
             self.registered =
-                mapped.and_then(|(mapped, _)| rdma_port.mapped_to_send(mapped, before));
+                mapped.and_then(|(mapped, _)| rdma_port.registered_mapped(mapped, before));
             if self.registered.is_some() {
                 return Ok(());
             }
@@ -181,7 +181,7 @@ impl MessageMemory {
             MessageBytes::Lease(lease) => rdma_port.message_target(lease, self.length)?,
             MessageBytes::Slice(slice, _) => {
                 let (mapped, _) = mapped_bytes(slice)?;
-                rdma_port.mapped_to_send(mapped, None)?
+                rdma_port.registered_mapped(mapped, None)?
             }
         };
         let start = self.bytes.offset();

@@ -48,7 +48,7 @@ pub use mapping::{Access, Mapping};
 pub use memfd::{create_memfd, create_ring_memfd};
 pub use mirrored::MirroredMapping;
 pub use process_limit::process_memory_limit;
-pub use region::{MappedBytes, Region, RegionSlice, mapped_bytes};
+pub use region::{MappedBytes, ProvidedRegion, Region, RegionSlice, RegionUnfit, mapped_bytes};
 
 #[cfg(any(test, feature = "probe"))]
 pub mod probe;

@@ -4,6 +4,10 @@
 //! calls the wakers of tasks that wait for the region, which are foreign code. So an engine drops no
 //! slice under its lock. The bytes are of kinds that are known here, and
 //! freeing them runs no foreign code.
+//!
+//! A region that is provided for messages to arrive in is a [`ProvidedRegion`].
+
+mod provided;
 
 use std::{
     fmt,
@@ -21,6 +25,7 @@ use std::{
 
 use ibex_base::{fork, sync::lock};
 
+pub use self::provided::{ProvidedRegion, RegionUnfit};
 use super::{Access, Attachments, Mapping, MemoryUse};
 use crate::parking::{self, AtSlot, Ticket, WaitSlot};
 
@@ -132,9 +137,10 @@ impl Deref for RegionBytes {
             //    of the file, and lives as long as `self`. A child of a fork has it too, unless a
             //    node has registered it: then the caller of `fork` vouches for the child (`Node`), and
             //    the caller of `Region::map` for a file.
-            // 2. Unchanged: devices get no right to write the bytes. Those of our own are written
-            //    through `get_mut` alone, which borrows them exclusively. Those of a file are mapped
-            //    for reading alone, and the caller of `Region::map` vouches for the file.
+            // 2. Unchanged: those of our own are written through `get_mut`, which borrows them
+            //    exclusively, and by a message that arrives while they are a `ProvidedRegion`, of
+            //    which there is no reference. Those of a file are mapped for reading alone, and the
+            //    caller of `Region::map` vouches for the file.
             Self::Mapped(mapped) => unsafe {
                 slice::from_raw_parts(mapped.memory.base().as_ptr(), mapped.length)
             },

@@ -1,5 +1,5 @@
-//! Handing out of a message that was found: in place, or as a copy where a process of another user
-//! could rewrite it.
+//! Handing out of a message that was found: in place, in the program's region, or as a copy where a
+//! process of another user could rewrite it.
 
 use std::ptr::NonNull;
 
@@ -28,6 +28,11 @@ impl ReceiveHandle {
             Payload::Copied(copy) => {
                 let (sequence, units) = self.hold(size);
                 RawMessage::of_copy(copy, self.cells, sequence, units, time)
+            }
+            Payload::InRegion(region, length) => {
+                let (sequence, units) = self.hold(size);
+                let region = region.arrived();
+                RawMessage::in_region(region, length, self.cells, sequence, units, time)
             }
         };
         if kind.is_traced() {

@@ -8,9 +8,10 @@ use ibex_protocol::format::record::LargeAnnouncement;
 use super::{FoundLarge, FoundRecord, ReceiveHandle, is_beyond_limit};
 use crate::session::{ChannelError, FailureReason};
 use crate::{
-    channel::message::{Payload, RawMessage},
+    channel::message::{Payload, RawMessage, copy_shared},
     endpoint::receive_end::{HeldLarge, LargeArrival, LargeMemory, LargePlace},
     shared_memory::SegmentRefused,
+    wire::ArrivalMemory,
 };
 
 impl ReceiveHandle {
@@ -108,7 +109,13 @@ impl ReceiveHandle {
             return Ok(None);
         };
         let (at, memory) = match arrival.place {
-            LargePlace::Granted(lease) => (lease.base(), LargeMemory::Granted(lease)),
+            LargePlace::Granted(ArrivalMemory::Region(region)) => {
+                let payload = Payload::InRegion(region, arrival.length);
+                return Ok(Some((payload, LargeMemory::Region, arrival.time)));
+            }
+            LargePlace::Granted(ArrivalMemory::Lease(lease)) => {
+                (lease.base(), LargeMemory::Granted(lease))
+            }
             LargePlace::Landed(block) => (block.message(), LargeMemory::Landed(block)),
             LargePlace::Segment { .. } => unreachable!("it was looked at above"),
         };
@@ -191,8 +198,18 @@ impl ReceiveHandle {
                 self.memory_wait
                     .claim(capacity as u64, &self.end.session.node)
                     .map_err(|error| self.end.failed(FailureReason::Memory(error)))?;
-                // SAFETY: `of_message` has checked that the message lies in its segment.
-                let payload = unsafe { self.payload(at, length as usize)? };
+                let length = length as usize;
+                let payload = match self.end.provided.take(length as u64) {
+                    Some(region) => {
+                        // SAFETY: `of_message` has checked that the message lies in its segment,
+                        // which begins at a page and is mapped as long as `segment` lives. The region
+                        // has room for it, and is this thread's alone.
+                        unsafe { copy_shared(at, region.base(), length) };
+                        Payload::InRegion(region, length)
+                    }
+                    // SAFETY: as above.
+                    None => unsafe { self.payload(at, length)? },
+                };
                 let memory = LargeMemory::Segment(segment, self.memory_wait.take_claim());
                 Ok((payload, memory, 0))
             }

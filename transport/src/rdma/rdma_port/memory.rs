@@ -78,7 +78,8 @@ impl RdmaPort {
         RegisteredRing::of(self.number, lease.attachments())
     }
 
-    /// Registers mapped memory to send from, once; `None` if that was refused before.
+    /// Registers mapped memory, once, to send from and to read a peer's messages into; `None` if that
+    /// was refused before.
     ///
     /// A file has no windows: to the kernel the right to bind some is one to write
     /// (`ib_access_writable`), and the file is mapped for reading alone.
@@ -88,7 +89,7 @@ impl RdmaPort {
     ) -> Result<Option<Arc<RegisteredMessage>>, MemoryError> {
         let (number, bytes) = (self.number, mapped.memory().bytes());
         let access = match mapped.is_own() {
-            true => self.sent_access(),
+            true => self.message_access(),
             false => RegionAccess::SEND,
         };
         self.opened()
@@ -96,10 +97,36 @@ impl RdmaPort {
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
     }
 
-    /// Returns the registration from which this RDMA port's queue pairs send slices of mapped
-    /// memory: `before`, if it belongs to this RDMA port, otherwise that of
+    /// Registers the beginning of mapped memory for one message that a peer will write; `None` if a
+    /// registration was refused before.
+    pub(crate) fn grant_mapped(
+        &self,
+        mapped: &MappedBytes,
+        bytes: usize,
+    ) -> Result<Option<GrantedMemory>, MemoryError> {
+        let (number, access) = (self.number, RegionAccess::REMOTE_WRITE);
+        self.opened()
+            .and_then(|opened| {
+                GrantedMemory::of_mapped_once(number, &opened.domain, mapped, bytes, access)
+            })
+            .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
+    }
+
+    /// Returns the address and key by which a peer writes `bytes` to a region; `None` if another RDMA
+    /// port has granted it.
+    pub(crate) fn granted_region(
+        &self,
+        granted: &GrantedMemory,
+        bytes: usize,
+    ) -> Option<RemoteMemory> {
+        let is_ours = granted.is_of(self.number, bytes);
+        is_ours.then(|| granted.remote(bytes))?
+    }
+
+    /// Returns the registration of mapped memory from which this RDMA port's queue pairs send, and into
+    /// which they read: `before`, if it belongs to this RDMA port, otherwise that of
     /// [`register_mapped`](Self::register_mapped), if there is one.
-    pub(crate) fn mapped_to_send(
+    pub(crate) fn registered_mapped(
         &self,
         mapped: &MappedBytes,
         before: Option<Arc<RegisteredMessage>>,

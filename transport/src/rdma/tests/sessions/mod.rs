@@ -17,6 +17,7 @@ mod partitions;
 mod pulling;
 mod rails;
 mod reactions;
+mod regions;
 mod removal;
 mod rendezvous;
 mod resting;

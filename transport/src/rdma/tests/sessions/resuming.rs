@@ -124,6 +124,9 @@ pub(super) struct Stream {
     pub(super) receiver: ReceiveHandle,
     pub(super) sent: u64,
     pub(super) received: u64,
+    /// Regions that were provided, and messages that came in one.
+    provided: u64,
+    in_regions: u64,
     /// Every fifth message, held until the end.
     held: Vec<(u64, RawMessage)>,
 }
@@ -161,8 +164,14 @@ impl Stream {
         }
     }
 
+    /// Receives up to `most` messages. Before some of the large ones, there is a region for them.
     fn receive(&mut self, most: u64) {
         for _ in 0..most {
+            if self.received % 64 < 32 && self.provided == self.in_regions {
+                let region = Region::zeroed(300_000).unwrap();
+                self.receiver.provide(region).unwrap();
+                self.provided += 1;
+            }
             let Some(message) = self.receiver.poll().unwrap() else {
                 return;
             };
@@ -170,6 +179,14 @@ impl Stream {
             let number = self.received;
             assert_eq!(message.sequence(), number);
             assert!(*message.bytes() == payload(number, length(number))[..]);
+            let message = match message.into_region() {
+                Ok((region, taken)) => {
+                    assert!(region[..taken] == payload(number, length(number))[..]);
+                    self.in_regions += 1;
+                    continue;
+                }
+                Err(message) => message,
+            };
             if number.is_multiple_of(5) && self.held.len() < 20 {
                 self.held.push((number, message));
             }
@@ -237,6 +254,8 @@ impl Resuming {
                 receiver,
                 sent: 0,
                 received: 0,
+                provided: 0,
+                in_regions: 0,
                 held: Vec::new(),
             }
         });
@@ -320,6 +339,15 @@ impl Resuming {
             self.each(|stream| stream.receive(100));
         }
         self.stage.settle();
+        self.each(|stream| {
+            let waiting = stream.receiver.take_regions().len() as u64;
+            assert_eq!(
+                stream.in_regions + waiting,
+                stream.provided,
+                "a region is lost"
+            );
+            stream.provided -= waiting;
+        });
     }
 
     pub(super) fn settle_over(&self, fabric: Fabric) {

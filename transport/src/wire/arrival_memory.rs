@@ -1,0 +1,200 @@
+//! Memory in which a large message arrives: the node's, or a region that the program has provided.
+//!
+//! A region belongs to its receiving end until a message begins to arrive in it, then to the message.
+//! If the message does not arrive, the region goes back to the end, and serves the next message.
+
+use std::{
+    collections::VecDeque,
+    mem,
+    ptr::NonNull,
+    sync::{Arc, Mutex},
+};
+
+use ibex_base::{fork, sync::lock};
+use ibex_ring::memory::{LargeBuffer, LargeLease, MappedBytes, ProvidedRegion, RegionUnfit};
+
+use crate::rdma::{GrantedMemory, RdmaPort, RegisteredMessage};
+
+/// Memory in which a large message arrives.
+#[derive(Debug)]
+pub(crate) enum ArrivalMemory {
+    /// Memory of the node.
+    Lease(LargeLease),
+    /// Memory of the program.
+    Region(LandingRegion),
+}
+
+impl ArrivalMemory {
+    /// Returns the registration with this port of memory into which a message of `bytes` can be read.
+    pub(crate) fn target(
+        &self,
+        rdma_port: &RdmaPort,
+        bytes: usize,
+    ) -> Option<Arc<RegisteredMessage>> {
+        match self {
+            Self::Lease(lease) => rdma_port.message_target(lease, bytes),
+            Self::Region(region) => rdma_port.registered_mapped(region.mapped()?, None),
+        }
+    }
+
+    /// Returns the address of the message's first byte.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        match self {
+            Self::Lease(lease) => lease.base(),
+            Self::Region(region) => region.base(),
+        }
+    }
+
+    /// Returns whether all of the memory has its pages and is charged, as far as it is charged at all.
+    pub(crate) fn is_whole(&mut self) -> bool {
+        self.lease_mut()
+            .is_none_or(|lease| lease.claim_mut().is_some())
+    }
+
+    /// Takes memory of the node out of its pool, to be freed. A region goes back to its end.
+    pub(crate) fn withdraw(self) -> Option<LargeBuffer> {
+        match self {
+            Self::Lease(lease) => Some(lease.withdraw()),
+            Self::Region(_) => None,
+        }
+    }
+
+    /// Returns the node's memory, which is charged to its limit.
+    pub(crate) fn lease_mut(&mut self) -> Option<&mut LargeLease> {
+        match self {
+            Self::Lease(lease) => Some(lease),
+            Self::Region(_) => None,
+        }
+    }
+}
+
+/// A large message for which memory is requested.
+pub(crate) struct LargeWanted {
+    pub(crate) sequence: u64,
+    pub(crate) length: u64,
+    /// It may be read in the peer's memory.
+    pub(crate) is_offered: bool,
+    /// The region that it is to arrive in, if there is one for it.
+    pub(crate) region: Option<LandingRegion>,
+}
+
+/// The regions that wait at a receiving end for messages, the first one first.
+#[derive(Debug, Default)]
+pub(crate) struct ProvidedRegions(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    regions: VecDeque<ProvidedRegion>,
+    /// The end's handle is gone, so nobody wants the regions any more.
+    is_closed: bool,
+}
+
+impl ProvidedRegions {
+    /// Adds a region behind the others. If there are as many as an end takes, gives it back.
+    pub(crate) fn add(&self, region: ProvidedRegion) -> Result<(), (ProvidedRegion, RegionUnfit)> {
+        let mut waiting = lock(&self.0);
+        if waiting.regions.len() >= MAX_REGIONS {
+            return Err((region, RegionUnfit::TooMany { limit: MAX_REGIONS }));
+        }
+        waiting.regions.push_back(region);
+        Ok(())
+    }
+
+    /// Takes the first region that has room for a message of `length`.
+    pub(crate) fn take(self: &Arc<Self>, length: u64) -> Option<LandingRegion> {
+        let mut waiting = lock(&self.0);
+        let fits = |region: &ProvidedRegion| region.length() as u64 >= length;
+        let index = waiting.regions.iter().position(fits)?;
+        let region = waiting.regions.remove(index)?;
+        Some(LandingRegion {
+            granted: None,
+            region: Some(region),
+            home: self.clone(),
+        })
+    }
+
+    /// Takes all regions that wait.
+    pub(crate) fn take_all(&self) -> VecDeque<ProvidedRegion> {
+        mem::take(&mut lock(&self.0).regions)
+    }
+
+    /// Frees the regions, also those that come back later, because the end's handle is gone.
+    pub(crate) fn close(&self) {
+        lock(&self.0).is_closed = true;
+        drop(self.take_all());
+    }
+
+    fn put_back(&self, region: ProvidedRegion) {
+        let mut waiting = lock(&self.0);
+        if waiting.is_closed {
+            // Freeing it takes long, so it happens outside the lock.
+            drop(waiting);
+            drop(region);
+        } else {
+            waiting.regions.push_front(region);
+        }
+    }
+}
+
+/// A region in which a message arrives. Dropping it ends the peer's right to write there, and gives the
+/// region back to the receiving end.
+#[derive(Debug)]
+pub(crate) struct LandingRegion {
+    /// The right of the peer's device to write this one message. The peer keeps its key, so the right
+    /// ends before the region is anyone else's.
+    granted: Option<GrantedMemory>,
+    /// Taken by `arrived` and the end alone.
+    region: Option<ProvidedRegion>,
+    home: Arc<ProvidedRegions>,
+}
+
+impl LandingRegion {
+    fn region(&self) -> &ProvidedRegion {
+        let region = self.region.as_ref();
+        region.expect("only the end takes the region")
+    }
+
+    /// Returns the address of the message's first byte.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.region().base()
+    }
+
+    /// Returns the memory that a device may know.
+    pub(crate) fn mapped(&self) -> Option<&MappedBytes> {
+        self.region().mapped()
+    }
+
+    /// Notes the registration by which the peer writes the message.
+    pub(crate) fn grant(&mut self, granted: GrantedMemory) {
+        self.granted = Some(granted);
+    }
+
+    /// Returns the registration by which the peer writes the message.
+    pub(crate) fn granted(&self) -> Option<&GrantedMemory> {
+        self.granted.as_ref()
+    }
+
+    /// Returns the region with its message, to which nobody writes any more. Ends the registration, if
+    /// there is one, which takes long: call it outside turns.
+    pub(crate) fn arrived(mut self) -> ProvidedRegion {
+        drop(self.granted.take());
+        self.region.take().expect("only the end takes the region")
+    }
+}
+
+impl Drop for LandingRegion {
+    fn drop(&mut self) {
+        if fork::is_child() {
+            // In a forked child, the lock may be locked for ever.
+            mem::forget(self.region.take());
+            return;
+        }
+        drop(self.granted.take());
+        if let Some(region) = self.region.take() {
+            self.home.put_back(region);
+        }
+    }
+}
+
+/// The number of regions that may wait at one end.
+const MAX_REGIONS: usize = 64;
