@@ -1,16 +1,17 @@
-//! Messages from memory that the program owns: waits for it, sends that wait, and devices.
+//! Messages from and into memory that the program owns: waits for it, sends that wait, and devices.
 
 #[path = "../common/over.rs"]
 mod over;
 
 #[cfg(feature = "fake-device")]
 mod device;
+mod receiving;
 mod sending;
 mod waiting;
 
 use std::{env, fs, fs::File, process, sync::Arc, thread, time::Duration};
 
-use ibex::{Driver, Fabric, Node, Peer, Raw, Receiver, Region, Sender};
+use ibex::{Driver, Fabric, Node, NodeBuilder, Peer, Raw, Receiver, Region, Sender};
 use over::Over;
 
 const LONG: Duration = Duration::from_secs(120);
@@ -32,7 +33,18 @@ struct Pair {
 impl Pair {
     /// Makes a channel with room for `window` messages, and carries a short one.
     fn meet(over: &Over, window: u64) -> Self {
-        let (there, address) = over.listener(Driver::Caller);
+        Self::meet_with(over, window, |builder| builder)
+    }
+
+    /// Makes a channel to a node with other settings.
+    fn meet_with(
+        over: &Over,
+        window: u64,
+        settings: impl FnOnce(NodeBuilder) -> NodeBuilder,
+    ) -> Self {
+        let there = settings(over.builder(Driver::Caller).listen("127.0.0.1:0"));
+        let there = there.build().expect("a node");
+        let address = there.local_addr().expect("it listens");
         let here = over.builder(Driver::Threads).build().expect("a node");
         let peers = thread::scope(|scope| {
             let connecting = scope.spawn(|| here.connect(address).expect("a session"));

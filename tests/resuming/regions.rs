@@ -1,4 +1,7 @@
-//! Messages from regions over connections that break: they are sent again from where they lie.
+//! Messages from and into regions over connections that break: they are sent again from where they lie,
+//! to where they were to arrive.
+
+use std::thread;
 
 use ibex::{Fabric, Peer, Raw, Receiver, Region, Sender};
 
@@ -62,4 +65,58 @@ fn a_session_that_is_given_up_gives_its_regions_back() {
     assert!(region.wait_free(LONG));
     assert!(peer.is_gone());
     assert_eq!(region.into_vec().unwrap(), bytes(LENGTH));
+}
+
+/// Each message is cut at another place, and arrives again in the region in which it had begun, or in the
+/// one that waits beside it.
+#[test]
+fn a_message_that_is_cut_arrives_in_a_region_all_the_same() {
+    let (_here, peer, proxy, _there, other) = pair();
+    let (mut sender, mut receiver) = channel(&peer, &other);
+    for _ in 0..2 {
+        receiver.provide(Region::zeroed(LENGTH).unwrap()).unwrap();
+    }
+    for round in 1..=10 {
+        let slice = Region::from(bytes(LENGTH)).slice(round..);
+        let (resumes, before) = (other.stats().resumes, other.stats().bytes_received);
+        sender.send_region(&slice).unwrap();
+        // Every other time the message has begun before the cut.
+        if round % 2 == 0 {
+            wait_until(|| other.stats().bytes_received > before + 100_000);
+        }
+        proxy.cut();
+        wait_until(|| other.stats().resumes > resumes);
+        let message = receiver.recv().unwrap();
+        assert!(message[..] == slice[..], "round {round}");
+        let (region, length) = message.into_region().expect("there were two");
+        assert!(region[..length] == slice[..]);
+        receiver.provide(region).unwrap();
+        sender.flush().unwrap();
+    }
+    assert_eq!(receiver.take_regions().len(), 2, "none is lost");
+}
+
+/// A message that is given up in the middle leaves its region to the receiver.
+#[test]
+fn a_region_of_an_incomplete_message_comes_back() {
+    let here = builder(Fabric::Tcp).session_timeout(SHORT);
+    let there = builder(Fabric::Tcp).session_timeout(SHORT);
+    let (_here, peer, proxy, _there, other) = join(here, there);
+    let (mut sender, mut receiver) = channel(&peer, &other);
+    for _ in 0..2 {
+        receiver.provide(Region::zeroed(LENGTH).unwrap()).unwrap();
+    }
+    let before = other.stats().bytes_received;
+    sender.send(&bytes(LENGTH)).unwrap();
+    wait_until(|| other.stats().bytes_received > before + 100_000);
+    proxy.cut_off();
+    // On a fast machine, all of it may have come before the cut.
+    let came = receiver.iter().filter(Result::is_ok).count();
+    assert!(other.is_gone());
+    let mut regions = receiver.take_regions();
+    while regions.len() + came < 2 {
+        thread::yield_now();
+        regions.extend(receiver.take_regions());
+    }
+    assert!(regions.iter().all(Region::is_free));
 }
