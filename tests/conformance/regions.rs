@@ -1,4 +1,4 @@
-//! Messages from memory that the program owns.
+//! Messages from and into memory that the program owns.
 
 use ibex::{Fabric, Node, Region};
 
@@ -11,6 +11,7 @@ use crate::common::{
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("regions", regions),
+    Scenario::new("provided_regions", provided_regions),
     Scenario::new("held_regions", held_regions),
     Scenario::new("region_that_nobody_reads", region_that_nobody_reads),
     Scenario::new("region_of_a_killed_peer", region_of_a_killed_peer).kills(Side::Listener),
@@ -72,6 +73,51 @@ fn regions(stage: &mut Stage) {
         Side::Listener => {
             let mut receiver = receiver(&peer, "regions");
             receive_all(&mut receiver, last, length);
+            assert_ended(receiver);
+        }
+    }
+}
+
+/// Long messages arrive in regions of the receiver, mixed with short ones. Each region serves again.
+fn provided_regions(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let length = |sequence: u64| match sequence % 3 {
+        0 => LONG_BYTES - sequence as usize,
+        1 => 100,
+        _ => (1 << 20) + 3,
+    };
+    let last = 30;
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "regions");
+            stage.hear("there are regions", &node);
+            for sequence in 1..=last {
+                let sent = sender.send(&payload::numbered(sequence, length(sequence)));
+                assert_eq!(sent.expect("sent"), sequence);
+            }
+            sender.close().expect("delivered");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "regions");
+            // As many as messages, so that no long one finds none.
+            for _ in 1..=last {
+                let region = Region::zeroed(LONG_BYTES).expect("memory");
+                receiver.provide(region).expect("provided");
+            }
+            stage.tell("there are regions");
+            for sequence in 1..=last {
+                let message = receiver.recv().expect("a message");
+                payload::check(sequence, &message);
+                match message.ack_on_drop().into_region() {
+                    Ok((region, taken)) => {
+                        assert_eq!(taken, length(sequence));
+                        payload::check(sequence, &region[..taken]);
+                        receiver.provide(region).expect("provided");
+                    }
+                    Err(short) => assert_eq!(short.len(), 100),
+                }
+            }
+            assert_eq!(receiver.take_regions().len(), last as usize);
             assert_ended(receiver);
         }
     }

@@ -290,7 +290,7 @@ impl SessionShared {
         memory: &ArrivalMemory,
         bytes: usize,
     ) -> Option<Arc<RegisteredMessage>> {
-        memory.target(&self.frame_path.live_port()?, bytes)
+        memory.target(&*self.frame_path.live_port()?, bytes)
     }
 
     pub(crate) fn ring_arena(&self) -> &RingArena {

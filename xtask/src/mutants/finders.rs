@@ -429,6 +429,12 @@ pub(super) const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-transport",
         tool: Tool::Fake,
+        test: "rdma::tests::sessions::regions::a_peer_that_writes_behind_its_message_changes_nothing",
+        mutants: &["key_outlives_message"],
+    },
+    Finder {
+        package: "ibex-transport",
+        tool: Tool::Fake,
         test: "rdma::tests::sessions::revoking::a_read_that_failed_brings_nothing_although_a_frame_arrives_behind_it",
         mutants: &["failed_read_is_done"],
     },

@@ -166,3 +166,37 @@ fn only_a_regular_file_is_mapped() {
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
     }
 }
+
+#[test]
+fn a_region_is_provided_as_it_is_and_comes_back() {
+    for region in [
+        Region::from(vec![7; 1000]),
+        Region::zeroed(70_001).unwrap(),
+        Region::zeroed(0).unwrap(),
+    ] {
+        let (place, length) = (region.as_ptr(), region.len());
+        let is_mapped = length > 1000;
+        let provided = ProvidedRegion::new(region).unwrap();
+        assert_eq!(provided.base().as_ptr().cast_const(), place);
+        assert_eq!(provided.length(), length);
+        assert_eq!(provided.mapped().is_some(), is_mapped);
+        if length > 0 {
+            // SAFETY: the byte is inside the region, to which there is no reference.
+            unsafe { provided.base().as_ptr().add(length - 1).write(9) };
+        }
+        let mut region = provided.into_region();
+        assert_eq!(region.len(), length);
+        assert!(region.last().is_none_or(|&last| last == 9));
+        assert!(region.get_mut().is_some());
+    }
+}
+
+#[test]
+fn a_region_with_slices_is_not_provided() {
+    let region = Region::from(vec![7; 10]);
+    let slice = region.slice(1..2);
+    let (region, unfit) = ProvidedRegion::new(region).unwrap_err();
+    assert!(matches!(unfit, RegionUnfit::HasSlices), "{unfit}");
+    drop(slice);
+    assert!(ProvidedRegion::new(region).is_ok());
+}

@@ -39,15 +39,15 @@ fn provide(receiver: &mut ReceiveHandle) -> usize {
 }
 
 /// Turns the engines until a device is about to read or write the first piece of a message, which is held
-/// back with all behind it.
-fn hold_at_first_piece(stage: &Stage) {
+/// back with all behind it. Returns the device's queue pair.
+fn hold_at_first_piece(stage: &Stage) -> u32 {
     let moves = [wr_opcode::RDMA_READ, wr_opcode::RDMA_WRITE];
     stage.fake.hold_sends(true);
     for turn in 0..100_000 {
         stage.nodes[turn % 2].runtime.poll_ready();
         for pair in stage.queue_pairs() {
             match stage.fake.held_sends(pair).first() {
-                Some(send) if moves.contains(&send.opcode) => return,
+                Some(send) if moves.contains(&send.opcode) => return pair,
                 Some(_) => stage.fake.release(pair, 1),
                 None => {}
             }
@@ -288,15 +288,13 @@ fn a_region_comes_back_from_a_session_that_ends_and_its_key_is_none() {
         let address = provide(&mut receiver);
         let waits = provide(&mut receiver);
         send(&mut sender, 1, LONG);
-        hold_at_first_piece(&stage);
+        let dies = hold_at_first_piece(&stage);
         let key = writes(&stage).pop().map(|write| write.remote);
         assert_eq!(key.is_some(), is_written);
-        let _ = stage.nodes[0].tcp.shutdown(std::net::Shutdown::Both);
+        stage.fake.fail_send(dies, 12, 0);
         stage.fake.hold_sends(false);
         stage.settle();
-        while receiver.poll().is_ok() {
-            stage.settle();
-        }
+        assert!(receiver.poll().is_err());
         if let Some((at, key)) = key {
             assert!(!stage.fake.is_registered(key, at));
         }
