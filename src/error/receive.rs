@@ -267,7 +267,12 @@ impl fmt::Display for RecvError {
                 f.write_str("no message is there")
             }
             RecvFailure::Channel(fault) => fault.fmt(f),
-            RecvFailure::Region(refused) => refused.1.fmt(f),
+            RecvFailure::Region(refused) => {
+                if let (Some(channel), Some(peer)) = (self.channel(), self.peer()) {
+                    write!(f, "channel \"{channel}\" with {peer} takes no region: ")?;
+                }
+                refused.1.fmt(f)
+            }
             RecvFailure::OfNobody(_, suspended) => write!(
                 f,
                 "nothing came from any peer within the time-out{}",

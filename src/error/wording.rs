@@ -96,11 +96,7 @@ impl fmt::Display for Wording<'_> {
                 "{error}; this is said once: what has come is kept, and later calls wait for memory"
             ),
             FailureReason::Memory(error) => error.fmt(f),
-            FailureReason::RegionUnfit(unfit) => write!(
-                f,
-                "channel \"{channel}\" with {peer}: the region was not provided, and comes back with \
-                 this error: {unfit}"
-            ),
+            FailureReason::RegionUnfit(unfit) => unfit.fmt(f),
             FailureReason::Nested => f.write_str(
                 "nothing was sent: this thread is already building a message of the same channel, \
                  in a loan or permit of another clone or in a value's serializer; finish that first",

@@ -31,7 +31,7 @@ pub struct RawMessage {
     length: usize,
     cells: &'static CellBlock,
     sequence: u64,
-    aside: Aside,
+    aside: TimeOrRegion,
     units: u32,
     /// Bits of [`OWNED`], [`DETACHED`], [`ACKNOWLEDGES`], [`TRACED`] and [`IN_REGION`]. Most messages
     /// have none.
@@ -40,16 +40,16 @@ pub struct RawMessage {
 
 /// What a message has beside its payload.
 #[derive(Clone, Copy)]
-union Aside {
+union TimeOrRegion {
     /// Time of arrival, in nanoseconds since 1970; 0 if it is unknown.
     time: u64,
     /// The region that the payload is the beginning of, which the message owns. Only of messages with
     /// the mark `IN_REGION`.
-    landed: NonNull<Landed>,
+    landed: NonNull<LandedRegion>,
 }
 
 /// A region with a message in it.
-struct Landed {
+struct LandedRegion {
     region: Region,
     /// As that of a message without a region.
     time: u64,
@@ -172,7 +172,7 @@ impl RawMessage {
             length,
             cells,
             sequence,
-            aside: Aside { time },
+            aside: TimeOrRegion { time },
             units,
             marks: 0,
         }
@@ -190,13 +190,13 @@ impl RawMessage {
     ) -> Self {
         let payload = region.base();
         let region = region.into_region();
-        let landed = Box::leak(Box::new(Landed { region, time }));
+        let landed = Box::leak(Box::new(LandedRegion { region, time }));
         Self {
             payload,
             length,
             cells,
             sequence,
-            aside: Aside {
+            aside: TimeOrRegion {
                 landed: NonNull::from(landed),
             },
             units,
@@ -219,7 +219,7 @@ impl RawMessage {
             length: copy.length,
             cells,
             sequence,
-            aside: Aside { time },
+            aside: TimeOrRegion { time },
             units,
             marks: OWNED,
         }
@@ -362,7 +362,7 @@ impl RawMessage {
 #[cold]
 fn finish_marked(
     marks: u8,
-    (payload, length, aside): (NonNull<u8>, usize, Aside),
+    (payload, length, aside): (NonNull<u8>, usize, TimeOrRegion),
     state: CellState,
 ) -> CellState {
     if marks & OWNED != 0 && !fork::is_child() {
@@ -391,9 +391,9 @@ fn owned_length(marks: u8, length: usize) -> usize {
     }
 }
 
-impl fmt::Debug for Aside {
+impl fmt::Debug for TimeOrRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Aside")
+        f.write_str("TimeOrRegion")
     }
 }
 

@@ -426,6 +426,12 @@ impl ReceiveEnd {
         lock(&self.large)
     }
 
+    /// Returns whether this message is the first of the large ones that have arrived.
+    pub(crate) fn is_first_of_large(&self, sequence: u64) -> bool {
+        let large = self.large();
+        large.front().is_some_and(|next| next.sequence == sequence)
+    }
+
     /// Takes over a large message that has arrived. A message that was announced earlier may still
     /// be on its way.
     pub(crate) fn large_came(&self, arrival: LargeArrival) {

@@ -279,7 +279,7 @@ impl SessionShared {
         let rdma_port = self.frame_path.granting_port()?;
         match memory {
             ArrivalMemory::Lease(lease) => rdma_port.granted_memory(lease, bytes),
-            ArrivalMemory::Region(region) => rdma_port.granted_region(region.granted()?, bytes),
+            ArrivalMemory::Region(region) => region.granted()?.granted_at(&rdma_port, bytes),
         }
     }
 

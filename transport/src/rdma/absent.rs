@@ -62,7 +62,6 @@ never_called! { RdmaPort:
     fn registered_ring(&self, &RingLease) -> Option<Arc<RegisteredRing>>;
     fn register_mapped(&self, &MappedBytes) -> Result<Option<Arc<RegisteredMessage>>, MemoryError>;
     fn grant_mapped(&self, &MappedBytes, usize) -> Result<Option<GrantedMemory>, MemoryError>;
-    fn granted_region(&self, &GrantedMemory, usize) -> Option<RemoteMemory>;
     fn registered_mapped(&self, &MappedBytes, Option<Arc<RegisteredMessage>>) -> Option<Arc<RegisteredMessage>>;
     fn message_target(&self, &LargeLease, usize) -> Option<Arc<RegisteredMessage>>;
     fn registered_message(&self, &LargeLease) -> Option<Arc<RegisteredMessage>>;
@@ -77,6 +76,10 @@ never_called! { PreparedPair:
     fn ticket(&self) -> u64;
     fn dialed(&self) -> bool;
     fn rail_ports(&self) -> Vec<Arc<RdmaPort>>;
+}
+
+never_called! { GrantedMemory:
+    fn granted_at(&self, &RdmaPort, usize) -> Option<RemoteMemory>;
 }
 
 never_called! { LandingPlace:

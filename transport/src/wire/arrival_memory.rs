@@ -80,10 +80,10 @@ pub(crate) struct LargeWanted {
 
 /// The regions that wait at a receiving end for messages, the first one first.
 #[derive(Debug, Default)]
-pub(crate) struct ProvidedRegions(Mutex<Waiting>);
+pub(crate) struct ProvidedRegions(Mutex<WaitingRegions>);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct WaitingRegions {
     regions: VecDeque<ProvidedRegion>,
     /// The end's handle is gone, so nobody wants the regions any more.
     is_closed: bool,

@@ -54,8 +54,7 @@ impl ReceiveHandle {
         if !found.kind.is_large() || in_ring && !announces_new_segment(found) {
             return true;
         }
-        let large = self.end.large();
-        large.front().is_some_and(|next| next.sequence == sequence)
+        self.end.is_first_of_large(sequence)
     }
 
     /// Returns whether the memory that was lacking is available now, or a call would say again that
@@ -88,7 +87,7 @@ impl ReceiveHandle {
                 return self.in_segment(slot, length).map(Some);
             }
         }
-        if !self.is_first_of_large(sequence) {
+        if !self.end.is_first_of_large(sequence) {
             return Ok(None);
         }
         self.map_segment()?;
@@ -121,11 +120,6 @@ impl ReceiveHandle {
         };
         let payload = Payload::InPlace(at, arrival.length);
         Ok(Some((payload, memory, arrival.time)))
-    }
-
-    fn is_first_of_large(&self, sequence: u64) -> bool {
-        let large = self.end.large();
-        large.front().is_some_and(|next| next.sequence == sequence)
     }
 
     /// Maps the segment of the next large message, if the message came with one. If memory for the

@@ -112,17 +112,6 @@ impl RdmaPort {
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
     }
 
-    /// Returns the address and key by which a peer writes `bytes` to a region; `None` if another RDMA
-    /// port has granted it.
-    pub(crate) fn granted_region(
-        &self,
-        granted: &GrantedMemory,
-        bytes: usize,
-    ) -> Option<RemoteMemory> {
-        let is_ours = granted.is_of(self.number, bytes);
-        is_ours.then(|| granted.remote(bytes))?
-    }
-
     /// Returns the registration of mapped memory from which this RDMA port's queue pairs send, and into
     /// which they read: `before`, if it belongs to this RDMA port, otherwise that of
     /// [`register_mapped`](Self::register_mapped), if there is one.
@@ -212,6 +201,15 @@ impl RdmaPort {
             })
             .map(Arc::new)
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
+    }
+}
+
+impl GrantedMemory {
+    /// Returns the address and key by which a peer of `rdma_port` writes the first `bytes`; `None` if
+    /// they were granted at another RDMA port.
+    pub(crate) fn granted_at(&self, rdma_port: &RdmaPort, bytes: usize) -> Option<RemoteMemory> {
+        let is_of_port = self.is_of(rdma_port.number, bytes);
+        is_of_port.then(|| self.remote(bytes))?
     }
 }
 
