@@ -149,7 +149,10 @@ impl ReceiveLink {
     ) -> Option<Arc<RegisteredMessage>> {
         let mut large = self.large.iter();
         let large = large.find(|one| one.sequence == sequence && one.target.is_some())?;
-        large.memory.as_ref()?.target(rdma_port, large.length as usize)
+        large
+            .memory
+            .as_ref()?
+            .target(rdma_port, large.length as usize)
     }
 
     /// Returns whether more data of a granted message is to arrive.

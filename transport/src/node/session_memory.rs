@@ -7,7 +7,8 @@ use ibex_protocol::transfer::{
     rendezvous::RemoteMemory,
 };
 use ibex_ring::memory::{
-    LargeLease, LargePool, MappedBytes, MemoryError, RegionSlice, RingArena, RingLease, mapped_bytes,
+    LargeLease, LargePool, MappedBytes, MemoryError, RegionSlice, RingArena, RingLease,
+    mapped_bytes,
 };
 
 use super::{SessionShared, Warning, warn_of};
