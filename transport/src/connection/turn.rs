@@ -1,12 +1,17 @@
 //! The turn of a connection, which moves frames between its core and its wire.
 
+#[cfg(any(test, feature = "verbs"))]
+use std::sync::Arc;
 use std::{mem, slice, time::Instant};
 
 use ibex_protocol::{format::record, timer::Timer};
 
 use super::{Connection, context::Context, core::Phase, frames::CoreInTurn, stalls};
 #[cfg(any(test, feature = "verbs"))]
-use crate::wire::{NewsOutcome, Stray, WireNews};
+use crate::{
+    rdma::RdmaPort,
+    wire::{NewsOutcome, Stray, WireNews},
+};
 use crate::{
     clock,
     session::EndCause,
@@ -152,7 +157,10 @@ impl Connection {
     /// they are written.
     #[inline]
     pub(crate) fn has_output(&self) -> bool {
-        self.core.common.session.is_due() || self.wire.has_backlog() || !self.core.is_undisturbed()
+        self.core.common.session.is_due()
+            || self.wire.has_backlog()
+            || self.wire.owes_requests()
+            || !self.core.is_undisturbed()
     }
 
     /// Builds frames and sends them until nothing is due or the wire is full.
@@ -172,6 +180,8 @@ impl Connection {
             Ok(progress) => {
                 let all_is_out = self.wire.in_flight().is_none();
                 self.core.finish_if_said(all_is_out, context);
+                #[cfg(any(test, feature = "verbs"))]
+                self.watch_rails();
                 progress
             }
             Err(cause) => {
@@ -180,6 +190,33 @@ impl Connection {
                 true
             }
         }
+    }
+
+    /// Forgets rails that have failed, and watches the time for their last requests.
+    #[cfg(any(test, feature = "verbs"))]
+    #[inline]
+    fn watch_rails(&mut self) {
+        let (failed, deadline) = self.wire.failed_rails();
+        for rdma_port in failed {
+            self.core.common.shared.frame_path.forget_rail(&rdma_port);
+        }
+        if let Some(deadline) = deadline {
+            self.core.common.timers.set_sooner(Timer::Drain, deadline);
+        }
+    }
+
+    /// Uses the rail with this queue pair no more, because of its port.
+    #[cfg(any(test, feature = "verbs"))]
+    pub(crate) fn fail_rail(&mut self, rdma_port: &Arc<RdmaPort>, number: u32, why: &str) {
+        self.wire.fail_rail(rdma_port, number, why);
+        self.watch_rails();
+    }
+
+    /// Destroys the rail with this queue pair, whose port nobody polls.
+    #[cfg(any(test, feature = "verbs"))]
+    pub(crate) fn drop_rail(&mut self, rdma_port: &Arc<RdmaPort>, number: u32, why: &str) {
+        self.wire.drop_rail(rdma_port, number, why);
+        self.watch_rails();
     }
 
     /// Ends a wire that is unusable: takes in the data that arrived before, then ends the session.
@@ -266,7 +303,10 @@ impl Connection {
         let mut frames = CoreInTurn { core, context };
         match self.wire.hear(news, &mut frames, tools) {
             NewsOutcome::Nothing => return Ok(false),
-            NewsOutcome::Something => self.follow(tools, context),
+            NewsOutcome::Something => {
+                self.watch_rails();
+                self.follow(tools, context);
+            }
             NewsOutcome::Stray => return Err(Stray),
             NewsOutcome::Refused(fault) => {
                 self.frame_is_refused(*fault, tools, context);
@@ -313,6 +353,8 @@ impl Connection {
                 Timer::Linger => core.close_now(context),
                 Timer::Leave => core.ends.senders.end(&mut core.common),
                 Timer::Drain => {
+                    #[cfg(any(test, feature = "verbs"))]
+                    let _ = self.hear(WireNews::RailsOverdue(now), tools, context);
                     self.look_at_teardown(now, tools, context);
                 }
                 Timer::Stall => stalls::look(&mut core.ends, now, &mut core.common, context),

@@ -73,7 +73,7 @@ impl RdmaPorts {
 
     pub(super) fn note(&mut self, _: Instant) {}
 
-    pub(super) fn look_for_devices(&mut self, _: &mut Context<'_>) {}
+    pub(super) fn look_for_devices(&mut self, _: &mut Connections, _: &mut Context<'_>) {}
 
     pub(crate) fn device_was_removed(&mut self, rdma_port: &Arc<RdmaPort>, _: &mut Connections) {
         match **rdma_port {}

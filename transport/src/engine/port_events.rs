@@ -175,7 +175,7 @@ impl PortPoller {
         }
         for (number, &session) in self.rails.iter() {
             if let Some(link) = connections.all.get_mut(session) {
-                link.wire.fail_rail(&self.rdma_port, number, why);
+                link.fail_rail(&self.rdma_port, number, why);
                 connections.heat(session);
             }
         }

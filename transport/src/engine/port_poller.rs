@@ -114,10 +114,6 @@ impl PortPoller {
         connections: &mut Connections,
         context: &mut Context<'_>,
     ) -> bool {
-        let news = RailNews::Completed(completion);
-        if let Some(follows) = self.tell_rail(completion.queue_pair(), news, connections, context) {
-            return follows;
-        }
         match self
             .rdma_port
             .pending_pairs()
@@ -125,10 +121,21 @@ impl PortPoller {
         {
             Some(ticket) if self.may_wait(ticket, completion) => {
                 self.early.push((ticket, *completion));
+                false
             }
-            _ => self.take_stray(completion),
+            Some(_) => {
+                self.take_stray(completion);
+                false
+            }
+            None => {
+                let (number, news) = (completion.queue_pair(), RailNews::Completed(completion));
+                let told = self.tell_rail(number, news, connections, context);
+                if told.is_none() {
+                    self.take_stray(completion);
+                }
+                told.unwrap_or(false)
+            }
         }
-        false
     }
 
     /// Hands news to the rail with queue pair `number`; `None` if that is no rail. Returns whether its
@@ -151,7 +158,11 @@ impl PortPoller {
         } = connections;
         let link = all.get_mut(session)?;
         let news = WireNews::OfRail(&self.rdma_port, number, news);
-        let follows = link.hear(news, tools, context).unwrap_or(false);
+        let heard = link.hear(news, tools, context);
+        if !link.wire.has_rail(&self.rdma_port, number) {
+            self.rails.remove(number);
+        }
+        let follows = heard.ok()?;
         heat_link(link, hot);
         if follows {
             watch.take_in(link);
@@ -361,6 +372,23 @@ impl PortPoller {
             }
         }
         any
+    }
+
+    /// Forgets rails that are destroyed.
+    pub(super) fn forget_gone_rails(&mut self, connections: &Connections) {
+        let is_gone = |number: u32, session: u64| {
+            let link = connections.all.get(session);
+            link.is_none_or(|link| !link.wire.has_rail(&self.rdma_port, number))
+        };
+        let gone: Vec<u32> = self
+            .rails
+            .iter()
+            .filter(|&(number, &session)| is_gone(number, session))
+            .map(|(number, _)| number)
+            .collect();
+        for number in gone {
+            self.rails.remove(number);
+        }
     }
 
     // ---- Receive buffers -------------------------------------------------------------

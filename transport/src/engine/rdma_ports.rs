@@ -105,10 +105,10 @@ impl RdmaPorts {
             None => return Ok(()),
         }
         for (rdma_port, number) in rails.into_iter().flatten() {
-            // A rail of which no engine takes the port is never tested, and so not used.
             if let Err(error) = self.attach(&rdma_port, connections) {
-                let device = rdma_port.device();
-                tracing::debug!(device, %error, "a rail's port is not polled");
+                if let Some(link) = connections.all.get_mut(session) {
+                    link.drop_rail(&rdma_port, number, &error.to_string());
+                }
             } else if let Some(poller) = self.poller_of(&rdma_port) {
                 poller.rails.insert(number, session);
             }
@@ -128,6 +128,11 @@ impl RdmaPorts {
 
     /// Closes lost RDMA ports that have no session any more, even if handles of them remain.
     fn close_lost(&mut self, connections: &mut Connections) {
+        for poller in &mut self.pollers {
+            if poller.rdma_port.is_lost() && !poller.rails.is_empty() {
+                poller.forget_gone_rails(connections);
+            }
+        }
         let is_over = |poller: &PortPoller| {
             poller.rdma_port.is_lost() && poller.sessions.is_empty() && poller.rails.is_empty()
         };
@@ -266,7 +271,12 @@ impl RdmaPorts {
     /// Checks that devices still exist, if a check is due. Where a quick look is not conclusive,
     /// the verbs library is asked outside the turn.
     #[inline(never)]
-    pub(super) fn look_for_devices(&mut self, context: &mut Context<'_>) {
+    pub(super) fn look_for_devices(
+        &mut self,
+        connections: &mut Connections,
+        context: &mut Context<'_>,
+    ) {
+        self.close_lost(connections);
         if self.pollers.is_empty() {
             (self.next_look, self.is_look_due) = (None, false);
             return;

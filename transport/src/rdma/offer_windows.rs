@@ -110,13 +110,14 @@ impl OfferWindows {
         at: u64,
     ) -> Result<bool, WindowError> {
         let is_its = |one: &&mut OfferWindow| {
-            one.message == message && one.lets_in() && one.revoked_at.is_none()
+            let is_open = one.window.state() != WindowState::Free;
+            one.message == message && is_open && one.revoked_at.is_none()
         };
         let Some(one) = self.0.iter_mut().find(is_its) else {
             return Ok(false);
         };
         one.revoked_at = Some(at);
-        match live {
+        match live.filter(|_| one.lets_in()) {
             Some((pair, id)) => pair.invalidate_window(&mut one.window, id).map(|()| true),
             None => Ok(false),
         }

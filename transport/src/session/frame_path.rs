@@ -31,6 +31,8 @@ use crate::{
 pub(crate) struct FramePath {
     /// The session has a live queue pair.
     is_over_pair: AtomicBool,
+    /// The queue pair has rails.
+    has_rails: AtomicBool,
     /// The longest message that travels as a record.
     eager_bytes: AtomicUsize,
     carried: Mutex<Carried>,
@@ -54,6 +56,7 @@ impl FramePath {
         let carriage = pair.map_or(Carriage::Stream, PreparedPair::carriage);
         Self {
             is_over_pair: AtomicBool::new(pair.is_some()),
+            has_rails: AtomicBool::new(pair.is_some_and(|pair| !pair.rail_ports().is_empty())),
             eager_bytes: AtomicUsize::new(carriage.eager_bytes()),
             carried: Mutex::new(Carried {
                 fabric,
@@ -67,6 +70,7 @@ impl FramePath {
     /// Notes that the queue pair is gone.
     pub(crate) fn lose_device(&self) {
         self.is_over_pair.store(false, Ordering::Relaxed);
+        self.has_rails.store(false, Ordering::Relaxed);
     }
 
     /// Notes that the session continues over a connection.
@@ -87,10 +91,12 @@ impl FramePath {
     /// Notes that the session continues over this queue pair.
     pub(crate) fn take_pair(&self, pair: &PreparedPair) {
         debug_assert!(self.fits(pair));
+        let rails = pair.rail_ports();
+        self.has_rails.store(!rails.is_empty(), Ordering::Relaxed);
         *self.carried() = Carried {
             fabric: Fabric::Verbs,
             rdma_port: Some(pair.rdma_port().clone()),
-            rails: pair.rail_ports(),
+            rails,
             grants_memory: pair.grants_memory(),
         };
         self.is_over_pair.store(true, Ordering::Relaxed);
@@ -139,7 +145,8 @@ impl FramePath {
     /// Returns the RDMA ports of the queue pair's rails for messages of `bytes`, which are none if such
     /// messages are one piece.
     pub(crate) fn rails(&self, bytes: usize) -> Vec<Arc<RdmaPort>> {
-        match bytes > WRITE_BYTES && self.is_over_pair() {
+        // Relaxed: whoever sees a rail late sends without it.
+        match bytes > WRITE_BYTES && self.has_rails.load(Ordering::Relaxed) {
             true => self.carried().rails.clone(),
             false => Vec::new(),
         }
@@ -148,7 +155,10 @@ impl FramePath {
     /// Registers nothing with the port of a rail any more, because it refuses.
     pub(crate) fn forget_rail(&self, refuses: &Arc<RdmaPort>) {
         let is_other = |rail: &Arc<RdmaPort>| !Arc::ptr_eq(rail, refuses);
-        self.carried().rails.retain(is_other);
+        let mut carried = self.carried();
+        carried.rails.retain(is_other);
+        self.has_rails
+            .store(!carried.rails.is_empty(), Ordering::Relaxed);
     }
 
     /// Returns the RDMA port of the current or last queue pair.

@@ -166,6 +166,11 @@ impl Wire for AnyWire {
     }
 
     #[inline]
+    fn owes_requests(&self) -> bool {
+        forward!(self, wire => wire.owes_requests(), false)
+    }
+
+    #[inline]
     fn has_leftover(&self) -> bool {
         forward!(self, wire => wire.has_leftover(), false)
     }

@@ -131,6 +131,11 @@ pub(crate) trait Wire {
         false
     }
 
+    /// Returns whether requests are to be posted again that frames do not tell of.
+    fn owes_requests(&self) -> bool {
+        false
+    }
+
     /// Returns whether bytes are present that need no read.
     fn has_leftover(&self) -> bool {
         false

@@ -1,6 +1,6 @@
 //! News of a wire that does not come over its socket.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use ibex_verbs::{AsyncEvent, WorkCompletion};
 
@@ -20,6 +20,8 @@ pub(crate) enum WireNews<'a> {
     Said(&'a AsyncEvent),
     /// The completion queue was found empty after everything in it was taken.
     Empty,
+    /// The time for the last requests of failed rails may be over.
+    RailsOverdue(Instant),
     /// News of the rail whose queue pair has this number on this port.
     OfRail(&'a Arc<RdmaPort>, u32, RailNews<'a>),
 }

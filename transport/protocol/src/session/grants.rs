@@ -126,6 +126,7 @@ impl Session {
     ) -> Result<(), PeerMisbehaved> {
         if let Some((_, receiver)) = self.ends.addressee(channel)? {
             receiver.large.offer_rail(sequence, rail, key);
+            self.ends.lane_is_free();
         }
         Ok(())
     }
@@ -187,6 +188,7 @@ impl Session {
     /// [`handle_large_complete`](Self::handle_large_complete).
     pub fn handle_read(&mut self, end: u32, chunk: Chunk) -> Arrival {
         self.ends.turns.reads_under_way -= 1;
+        self.ends.lane_is_free();
         self.outgoing.has_errands = true;
         let Some(LocalEnd {
             closed_here,

@@ -315,6 +315,36 @@ impl AnyWire {
         }
     }
 
+    /// Returns whether the wire has a rail with this queue pair that is not destroyed.
+    pub(crate) fn has_rail(&self, rdma_port: &Arc<RdmaPort>, number: u32) -> bool {
+        match self {
+            AnyWire::QueuePair(pair) => pair.pulling.rails.find(rdma_port, number).is_some(),
+            _ => false,
+        }
+    }
+
+    /// Returns the ports of rails that have failed since the last call, and the time by which failed
+    /// rails must be drained.
+    pub(crate) fn failed_rails(&mut self) -> (Vec<Arc<RdmaPort>>, Option<Instant>) {
+        match self {
+            AnyWire::QueuePair(pair) if !pair.pulling.rails.are_none() && pair.is_live() => {
+                let rails = &mut pair.pulling.rails;
+                (rails.take_failed(), rails.deadline())
+            }
+            _ => (Vec::new(), None),
+        }
+    }
+
+    /// Destroys the rail with this queue pair, whose port nobody polls.
+    pub(crate) fn drop_rail(&mut self, rdma_port: &Arc<RdmaPort>, number: u32, why: &str) {
+        if let AnyWire::QueuePair(pair) = self
+            && let Some(rail) = pair.pulling.rails.find(rdma_port, number)
+            && let Some(rail) = pair.pulling.rails.get_mut(rail)
+        {
+            rail.destroy(why);
+        }
+    }
+
     /// Uses the rail with this queue pair no more, because of its port.
     pub(crate) fn fail_rail(&mut self, rdma_port: &Arc<RdmaPort>, number: u32, why: &str) {
         if let AnyWire::QueuePair(pair) = self
@@ -401,6 +431,7 @@ impl Wire for QueuePairWire {
             }
             WireNews::Said(event) => self.event(event),
             WireNews::Empty => self.completions_are_empty(),
+            WireNews::RailsOverdue(now) => self.expire_rails(now, frames),
             WireNews::OfRail(rdma_port, number, news) => {
                 match self.pulling.rails.find(rdma_port, number) {
                     Some(rail) => self.rail_said(rail, news, frames),
@@ -442,6 +473,10 @@ impl Wire for QueuePairWire {
         counters: &SessionCounters,
     ) -> Result<bool, EndCause> {
         self.revoke_stale(is_out, counters)
+    }
+
+    fn owes_requests(&self) -> bool {
+        self.pulling.has_lost()
     }
 
     fn is_blocked(&self) -> bool {

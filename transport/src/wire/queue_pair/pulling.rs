@@ -6,7 +6,7 @@
 //! window. Offers and reads of messages of several pieces go over the session's [rails](super::rails)
 //! too. Pieces are handed on in their order, whatever brings them.
 
-use std::{collections::VecDeque, ops::Range, sync::Arc};
+use std::{collections::VecDeque, ops::Range, sync::Arc, time::Instant};
 
 use ibex_protocol::{
     session::Arrival,
@@ -40,8 +40,11 @@ struct Reading {
     /// The number of the request on its lane; `None` if it is to be posted again, on the wire.
     number: Option<u64>,
     read: LargeRead,
-    /// Keeps the memory that the device writes to.
-    _target: Arc<RegisteredMessage>,
+    /// The memory that the piece is read to, as it is registered for the wire. The receiver may go
+    /// meanwhile.
+    target: Arc<RegisteredMessage>,
+    /// The same, as it is registered for the rail.
+    _on_rail: Option<Arc<RegisteredMessage>>,
 }
 
 impl Pulling {
@@ -82,6 +85,21 @@ impl Pulling {
         }
     }
 
+    /// Returns whether a piece is to be read again.
+    #[inline]
+    pub(super) fn has_lost(&self) -> bool {
+        !self.rails.are_none() && self.reads.iter().any(|one| one.number.is_none())
+    }
+
+    /// Returns how many reads are under way over the wire, where requests up to `done` are done.
+    fn on_wire(&self, done: u64) -> u32 {
+        let is_on_wire = |reading: &&Reading| {
+            let is_under_way = reading.number.is_some_and(|number| number > done);
+            reading.read.lane == Lane::Wire && is_under_way
+        };
+        self.reads.iter().filter(is_on_wire).count() as u32
+    }
+
     /// Counts the reads that are under way over a rail.
     fn count_reads_of(&mut self, rail: u8) {
         let Some(one) = self.rails.get_mut(rail) else {
@@ -104,11 +122,7 @@ impl Pulling {
             lanes[count] = (reads, lane);
             count += 1;
         };
-        let is_on_wire = |reading: &&Reading| {
-            let is_done = reading.number.is_some_and(|number| number <= done);
-            reading.read.lane == Lane::Wire && !is_done
-        };
-        let on_wire = self.reads.iter().filter(is_on_wire).count() as u32;
+        let on_wire = self.on_wire(done);
         if on_wire < self.depth {
             add(on_wire, Lane::Wire);
         }
@@ -168,31 +182,33 @@ impl QueuePairWire {
                 }
             }
         }
-        while frames.session().ends.has_reads() && self.has_room() {
+        while frames.session().ends.has_reads() && self.has_room() && !self.pulling.has_lost() {
             let (lanes, count) = self.pulling.lanes(self.sending.slots.done());
             let Some(read) = frames.session().poll_read(&lanes[..count]) else {
                 break;
             };
             progress = true;
             self.read(read, frames)?;
+            self.read_again(frames)?;
         }
         Ok(progress)
     }
 
     /// Reads pieces over the wire that were lost with their rail. Returns whether there were any.
-    fn read_again<F: Frames>(&mut self, frames: &mut F) -> Result<bool, EndCause> {
+    fn read_again<F: Frames>(&mut self, frames: &F) -> Result<bool, EndCause> {
+        if self.pulling.rails.are_none() {
+            return Ok(false);
+        }
+        self.pulling.note_lost();
         let mut any = false;
         while self.has_room()
-            && let Some(at) = self
-                .pulling
-                .reads
-                .iter()
-                .position(|one| one.number.is_none())
+            && self.pulling.on_wire(self.sending.slots.done()) < self.pulling.depth
+            && let Some(at) = self.pulling.reads.iter().position(|one| one.number.is_none())
         {
             any = true;
-            let read = self.pulling.reads[at].read;
-            let posted = self.read_over_wire(read, frames)?;
-            self.pulling.reads[at] = posted;
+            let Reading { read, target, .. } = &self.pulling.reads[at];
+            let (read, target) = (*read, target.clone());
+            self.pulling.reads[at] = self.read_over_wire(read, target, frames.counters())?;
         }
         Ok(any)
     }
@@ -269,38 +285,46 @@ impl QueuePairWire {
     }
 
     fn read<F: Frames>(&mut self, mut read: LargeRead, frames: &F) -> Result<(), EndCause> {
-        if let Lane::Rail(number) = read.lane
-            && let Some(rail) = self.pulling.rails.get_mut(number)
-            && let Some(target) = frames.target_at(read.end, read.chunk.sequence, rail.rdma_port())
-        {
-            let (range, from) = place_of(&read);
-            let number = rail.read(&target, range, from, frames.counters());
-            frames.counters().rail_reads.add(1);
-            self.pulling.reads.push_back(Reading {
-                number: Some(number),
-                read,
-                _target: target,
-            });
-            // A rail may refuse the read.
-            self.pulling.note_lost();
-            return Ok(());
-        }
-        (read.lane, read.key) = (Lane::Wire, read.memory.key());
-        let reading = self.read_over_wire(read, frames)?;
+        let LargeRead { end, chunk, .. } = read;
+        let target = frames.target(end, chunk.sequence);
+        // The session reads for ends that are open, into memory that was registered for it.
+        let target = target.expect("a read has a target").clone();
+        let reading = match read.lane {
+            Lane::Wire => self.read_over_wire(read, target, frames.counters())?,
+            Lane::Rail(number) => {
+                let mut posted = None;
+                if let Some(rail) = self.pulling.rails.get_mut(number)
+                    && let Some(on_rail) = frames.target_at(end, chunk.sequence, rail.rdma_port())
+                {
+                    let (range, from) = place_of(&read);
+                    let number = rail.read(&on_rail, range, from, frames.counters());
+                    frames.counters().rail_reads.add(1);
+                    posted = Some((number, on_rail));
+                } else {
+                    // The memory is not registered for the rail.
+                    read.lane = Lane::Wire;
+                }
+                let (number, on_rail) = posted.unzip();
+                Reading {
+                    number,
+                    read,
+                    target,
+                    _on_rail: on_rail,
+                }
+            }
+        };
         self.pulling.reads.push_back(reading);
         Ok(())
     }
 
     /// Posts a read over the wire, which is live and has room.
-    fn read_over_wire<F: Frames>(
+    fn read_over_wire(
         &mut self,
         mut read: LargeRead,
-        frames: &F,
+        target: Arc<RegisteredMessage>,
+        counters: &SessionCounters,
     ) -> Result<Reading, EndCause> {
         (read.lane, read.key) = (Lane::Wire, read.memory.key());
-        let target = frames.target(read.end, read.chunk.sequence);
-        // The session reads for ends that are open, into memory that was registered for it.
-        let target = target.expect("a read has a target").clone();
         if let PairState::Live(queue_pair) = &mut self.state {
             let (range, from) = place_of(&read);
             let targets = [target.target(range)];
@@ -310,12 +334,13 @@ impl QueuePairWire {
             // Room was checked before, and a connection without reads carries no offers.
             batch.push_read(&request).expect("a read fits");
             batch.post().map_err(|refused| device_refused(&refused))?;
-            count_request(frames.counters());
+            count_request(counters);
         }
         Ok(Reading {
             number: Some(self.sending.slots.posted()),
             read,
-            _target: target,
+            target,
+            _on_rail: None,
         })
     }
 
@@ -342,12 +367,26 @@ impl QueuePairWire {
             RailNews::Lost(why) => one.destroy(why),
         }
         self.pulling.count_reads_of(rail);
-        self.pulling.note_lost();
-        if !self.is_live() || self.sending.has_failed {
+        self.rails_moved(time, frames)
+    }
+
+    /// Destroys failed rails that are overdue at `now`.
+    pub(super) fn expire_rails<F: Frames>(&mut self, now: Instant, frames: &mut F) -> NewsOutcome {
+        if self.pulling.rails.are_none() {
+            return NewsOutcome::Nothing;
+        }
+        self.pulling.rails.expire(now);
+        self.rails_moved(0, frames)
+    }
+
+    /// Goes on after news of rails.
+    fn rails_moved<F: Frames>(&mut self, time: u64, frames: &mut F) -> NewsOutcome {
+        if !self.is_live() || self.sending.has_failed || frames.is_over() {
             return NewsOutcome::Something;
         }
         self.reads_are_done(time, frames);
         frames.gone(self.freed());
+        frames.session().ends.lane_is_free();
         match self.pull(frames) {
             Ok(_) => NewsOutcome::Something,
             Err(cause) => NewsOutcome::Broke(Box::new(cause)),

@@ -5,18 +5,19 @@
 //!
 //! 1. A rail is used when a read of its own has shown that it leads to the peer. An offer is bound on
 //!    the wire first and goes out at once. The key to it on a rail follows when it is bound there.
-//! 2. A rail that fails is moved to ERR, and destroyed when its last request is flushed. What was
-//!    being read over it is then read again over the wire.
+//! 2. A rail that fails is moved to ERR, and destroyed when its last request is flushed, or when that
+//!    is overdue. What was being read over it is then read again over the wire.
 //! 3. The memory of a message stays until the peer can read it over no rail any more: its window there
 //!    is invalidated, or the rail is destroyed.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc, time::Instant};
 
 use ibex_verbs::{
-    AsyncEvent, QueuePair, QueuePairEvent, ReadRequest, RemoteAddress, WorkCompletion,
+    AsyncEvent, DEFAULT_DRAIN_TIMEOUT, QueuePair, QueuePairEvent, ReadRequest, RemoteAddress, WorkCompletion,
 };
 
 use crate::{
+    clock,
     rdma::{
         OfferWindows, PreparedRail, ProbeMemory, RAIL_REQUESTS, RdmaPort, RegisteredMessage,
         SendSlots, SessionPermit,
@@ -43,6 +44,10 @@ pub(super) struct Rail {
     stage: Stage,
     /// The first request that has failed, or would.
     failed_at: Option<u64>,
+    /// The time by which the last request of a failed rail must be flushed.
+    deadline: Option<Instant>,
+    /// The session was not told yet that the rail has failed.
+    is_news: bool,
     /// Most reads of this end that are under way.
     depth: u32,
     /// Reads that are under way.
@@ -100,7 +105,7 @@ impl Rails {
     /// Returns the rail whose queue pair has this number on this port.
     pub(super) fn find(&self, rdma_port: &Arc<RdmaPort>, number: u32) -> Option<u8> {
         let is_it =
-            |rail: &Rail| rail.number == number && Arc::ptr_eq(&rail.permit.rdma_port, rdma_port);
+            |rail: &Rail| rail.pair.is_some() && rail.number == number && Arc::ptr_eq(&rail.permit.rdma_port, rdma_port);
         self.iter().find(|(_, rail)| is_it(rail)).map(|(at, _)| at)
     }
 
@@ -117,6 +122,29 @@ impl Rails {
     /// Returns whether no rail has a queue pair with requests that are not done.
     pub(super) fn are_idle(&self) -> bool {
         self.iter().all(|(_, rail)| rail.is_idle())
+    }
+
+    /// Returns the earliest time by which a failed rail must be drained.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let failed = self.iter().filter(|(_, rail)| rail.pair.is_some());
+        failed.filter_map(|(_, rail)| rail.deadline).min()
+    }
+
+    /// Destroys the failed rails that are overdue at `now`.
+    pub(super) fn expire(&mut self, now: Instant) {
+        for rail in self.iter_mut() {
+            if rail.deadline.is_some_and(|deadline| deadline <= now) {
+                rail.destroy("its requests are never flushed");
+            }
+        }
+    }
+
+    /// Returns the ports of rails that have failed since the last call.
+    pub(super) fn take_failed(&mut self) -> Vec<Arc<RdmaPort>> {
+        let failed = self.iter_mut().filter_map(|rail| {
+            mem::take(&mut rail.is_news).then(|| rail.permit.rdma_port.clone())
+        });
+        failed.collect()
     }
 
     /// Destroys all rails.
@@ -145,6 +173,8 @@ impl Rail {
             their_probe,
             stage: Stage::New,
             failed_at: None,
+            deadline: None,
+            is_news: false,
             depth,
             reads: 0,
         }
@@ -319,6 +349,8 @@ impl Rail {
             Stage::New | Stage::Failed => {}
         }
         self.stage = Stage::Failed;
+        self.is_news = true;
+        self.deadline = Some(clock::now() + DEFAULT_DRAIN_TIMEOUT);
         self.failed_at.get_or_insert(self.slots.done() + 1);
         let failed = self.pair.as_mut().map(QueuePair::fail);
         if self.slots.in_flight().is_none() || matches!(failed, Some(Err(_))) {

@@ -113,6 +113,7 @@ impl QueuePairWire {
             frames.session().ends.writes_are_done(writes);
         }
         self.reads_are_done(time, frames);
+        frames.session().ends.lane_is_free();
         frames.gone(self.freed());
     }
 

@@ -39,6 +39,8 @@ pub(crate) struct EndTurns {
     pub(crate) reads_under_way: u32,
     /// Receiving ends that may have a piece to read.
     reading: VecDeque<u32>,
+    /// No lane was free for the next piece, and none has become free since.
+    has_no_lane: bool,
 }
 
 impl EndTurns {
@@ -54,6 +56,7 @@ impl EndTurns {
         self.writes_under_way = 0;
         self.offering.clear();
         self.reading.clear();
+        self.has_no_lane = false;
         self.reads_under_way = 0;
     }
 
@@ -71,6 +74,7 @@ impl EndTurns {
 
     /// A receiving end may have pieces to read.
     pub(crate) fn reads_of(&mut self, end: u32) {
+        self.has_no_lane = false;
         if self.max_reads > 0 && !self.reading.contains(&end) {
             self.reading.push_back(end);
         }
@@ -80,10 +84,16 @@ impl EndTurns {
         self.reads_under_way < self.max_reads
     }
 
+    /// Returns whether there is a piece to read, as far as is known.
+    #[inline]
+    fn has_reads(&self) -> bool {
+        self.may_read() && !self.has_no_lane && !self.reading.is_empty()
+    }
+
     /// Returns whether the host has to be asked for offers or reads.
     #[inline]
     pub(crate) fn has_offers_or_reads(&self) -> bool {
-        !self.offering.is_empty() || self.may_read() && !self.reading.is_empty()
+        !self.offering.is_empty() || self.has_reads()
     }
 
     /// Drops an end that is no more. One that waits for a write finds no turn when the write is
@@ -169,7 +179,13 @@ impl EndTable {
     #[inline]
     #[must_use]
     pub fn has_reads(&self) -> bool {
-        self.turns.may_read() && !self.turns.reading.is_empty()
+        self.turns.has_reads()
+    }
+
+    /// A lane may have become free for the next piece.
+    #[inline]
+    pub fn lane_is_free(&mut self) {
+        self.turns.has_no_lane = false;
     }
 
     /// The next step for an offer. Whoever polls it must be able to do it. Drain it whenever frames
@@ -218,7 +234,10 @@ impl EndTable {
                 _ => NextRead::Nothing,
             };
             match next {
-                NextRead::NoLane => return None,
+                NextRead::NoLane => {
+                    self.turns.has_no_lane = true;
+                    return None;
+                }
                 NextRead::Nothing => drop(self.turns.reading.pop_front()),
                 NextRead::Piece(chunk, memory, lane, key) => {
                     if chunk.offset + chunk.bytes as u64 == memory.bytes() {
