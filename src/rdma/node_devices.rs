@@ -26,7 +26,7 @@ use ibex_transport::{
     runtime::Runtime,
 };
 use ibex_verbs::{
-    ForkReport, VerbsError,
+    ForkReport, GidType, VerbsError,
     discovery::{Choice, DeviceInfo, DeviceKind, Inventory, Wish},
     provider::Provider,
 };
@@ -252,7 +252,15 @@ impl NodeDevices {
         let rdma_port = self.rdma_port(place.clone(), engine);
         let rdma_port = rdma_port.inspect_err(|_| self.state().refuse(place))?;
         self.entrust(&rdma_port);
-        rdma_port.prepare_rail(dialed)
+        let rail = rdma_port.prepare_rail(dialed)?;
+        match rail.endpoint().pair {
+            // No message can name it.
+            pair if pair.lid == 0 && matches!(pair.gid_type, GidType::Unknown(_)) => {
+                let why = format!("its port has an {}", pair.gid_type);
+                Err(VerbsError::Other(why.into()))
+            }
+            _ => Ok(rail),
+        }
     }
 
     /// Returns the place for a connection with this address of the node.

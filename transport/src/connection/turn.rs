@@ -7,15 +7,15 @@ use std::{mem, slice, time::Instant};
 use ibex_protocol::{format::record, timer::Timer};
 
 use super::{Connection, context::Context, core::Phase, frames::CoreInTurn, stalls};
-#[cfg(any(test, feature = "verbs"))]
-use crate::{
-    rdma::RdmaPort,
-    wire::{NewsOutcome, Stray, WireNews},
-};
 use crate::{
     clock,
     session::EndCause,
     wire::{FrameRefusal, Received, Tools, Wire},
+};
+#[cfg(any(test, feature = "verbs"))]
+use crate::{
+    rdma::RdmaPort,
+    wire::{NewsOutcome, Stray, WireNews},
 };
 
 impl Connection {

@@ -37,8 +37,7 @@ impl Engine {
         let is_due = self.connections.watch.is_due || self.ports.is_look_due();
         if is_due || self.turns.is_multiple_of(TURNS_PER_EPOLL) {
             progress |= self.connections.look_for_silence(context);
-            self.ports
-                .look_for_devices(&mut self.connections, context);
+            self.ports.look_for_devices(&mut self.connections, context);
             if self.warnings.are_held() {
                 self.warnings.tell_held(Instant::now());
             }

@@ -203,7 +203,11 @@ impl QueuePairWire {
         let mut any = false;
         while self.has_room()
             && self.pulling.on_wire(self.sending.slots.done()) < self.pulling.depth
-            && let Some(at) = self.pulling.reads.iter().position(|one| one.number.is_none())
+            && let Some(at) = self
+                .pulling
+                .reads
+                .iter()
+                .position(|one| one.number.is_none())
         {
             any = true;
             let Reading { read, target, .. } = &self.pulling.reads[at];

@@ -13,7 +13,8 @@
 use std::{mem, sync::Arc, time::Instant};
 
 use ibex_verbs::{
-    AsyncEvent, DEFAULT_DRAIN_TIMEOUT, QueuePair, QueuePairEvent, ReadRequest, RemoteAddress, WorkCompletion,
+    AsyncEvent, DEFAULT_DRAIN_TIMEOUT, QueuePair, QueuePairEvent, ReadRequest, RemoteAddress,
+    WorkCompletion,
 };
 
 use crate::{
@@ -104,8 +105,11 @@ impl Rails {
 
     /// Returns the rail whose queue pair has this number on this port.
     pub(super) fn find(&self, rdma_port: &Arc<RdmaPort>, number: u32) -> Option<u8> {
-        let is_it =
-            |rail: &Rail| rail.pair.is_some() && rail.number == number && Arc::ptr_eq(&rail.permit.rdma_port, rdma_port);
+        let is_it = |rail: &Rail| {
+            rail.pair.is_some()
+                && rail.number == number
+                && Arc::ptr_eq(&rail.permit.rdma_port, rdma_port)
+        };
         self.iter().find(|(_, rail)| is_it(rail)).map(|(at, _)| at)
     }
 
@@ -141,9 +145,9 @@ impl Rails {
 
     /// Returns the ports of rails that have failed since the last call.
     pub(super) fn take_failed(&mut self) -> Vec<Arc<RdmaPort>> {
-        let failed = self.iter_mut().filter_map(|rail| {
-            mem::take(&mut rail.is_news).then(|| rail.permit.rdma_port.clone())
-        });
+        let failed = self
+            .iter_mut()
+            .filter_map(|rail| mem::take(&mut rail.is_news).then(|| rail.permit.rdma_port.clone()));
         failed.collect()
     }
 

@@ -1,8 +1,13 @@
 //! Large messages that are read over several device ports.
 
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
 use ibex_protocol::transfer::rendezvous::{LARGE_PER_CHANNEL, WRITE_BYTES};
 use ibex_verbs::{
-    CompletionStatus, GidEntry, GidType,
+    CompletionStatus, DEFAULT_DRAIN_TIMEOUT, GidEntry, GidType,
     discovery::Choice,
     provider::{
         RawEvent,
@@ -11,6 +16,7 @@ use ibex_verbs::{
 };
 
 use super::{pulling::*, *};
+use crate::clock::StoppedClock;
 
 const OTHER: &str = "rxe1";
 const OTHER_ADDRESS: [u8; 4] = [198, 51, 100, 1];
@@ -24,6 +30,7 @@ struct Railed {
     stage: Stage,
     /// The numbers of the rail's queue pairs.
     rails: [u32; 2],
+    ports: [Arc<RdmaPort>; 2],
 }
 
 fn two_devices() -> FakeProvider {
@@ -51,9 +58,10 @@ fn other_port(fake: &FakeProvider, settings: PortSettings) -> Arc<RdmaPort> {
 fn untested(settings: PortSettings) -> Railed {
     let fake = two_devices();
     let rdma_ports = [open_port(&fake, settings), open_port(&fake, settings)];
+    let ports = [other_port(&fake, settings), other_port(&fake, settings)];
     let prepare = |end: usize| {
         let mut pair = rdma_ports[end].prepare_for(end == 0, true).unwrap();
-        let rail = other_port(&fake, settings).prepare_rail(end == 0).unwrap();
+        let rail = ports[end].prepare_rail(end == 0).unwrap();
         pair.add_rail(rail);
         pair
     };
@@ -64,7 +72,11 @@ fn untested(settings: PortSettings) -> Railed {
     other.connect(&endpoints[0]).unwrap();
     fake.hold_sends(true);
     let stage = Stage::over(Driver::Caller, fake, rdma_ports, [one, other], |_, _| {});
-    Railed { stage, rails }
+    Railed {
+        stage,
+        rails,
+        ports,
+    }
 }
 
 fn railed(settings: PortSettings) -> Railed {
@@ -292,6 +304,64 @@ fn an_end_whose_rail_dies_is_read_over_the_wire() {
             railed.check_message(PIECES);
         }
     }
+}
+
+/// The session says that the receiver is closed when nothing is read for it any more.
+#[test]
+fn a_receiver_may_go_while_its_pieces_are_read_again() {
+    let railed = railed(reading());
+    let stage = &railed.stage;
+    let (sender, receiver) = waiting(&railed);
+    drop(receiver);
+    stage.nodes[1].runtime.poll_ready();
+    railed.fail(railed.rails[1]);
+    stage.fake.hold_sends(false);
+    stage.settle();
+    drop(sender);
+    stage.settle();
+    assert_eq!(open_offers(stage), 0);
+    railed.check_message(PIECES);
+}
+
+/// Some devices report nothing for the requests of a queue pair that died.
+#[test]
+fn a_failed_rail_that_is_never_drained_is_given_up() {
+    let clock = StoppedClock::stop();
+    let railed = railed(reading());
+    let stage = &railed.stage;
+    let (_sender, mut receiver) = waiting(&railed);
+    stage.fake.fall_silent();
+    let event = RawEvent {
+        event_type: QUEUE_PAIR_FATAL,
+        element: railed.rails[1].into(),
+    };
+    stage.fake.raise(OTHER, event);
+    railed.settle_wire();
+    assert_eq!(take(&mut receiver).unwrap().len(), 0);
+    clock.advance(2 * DEFAULT_DRAIN_TIMEOUT);
+    railed.settle_wire();
+    let messages = take(&mut receiver).unwrap();
+    assert!(messages[0].bytes() == payload(1, PIECES * WRITE_BYTES));
+}
+
+#[test]
+fn the_device_of_a_rail_that_is_removed_is_closed_and_the_session_goes_on() {
+    let clock = StoppedClock::stop();
+    let railed = railed(reading());
+    let stage = &railed.stage;
+    railed.check_message(PIECES);
+    stage.fake.change(OTHER, |device| device.is_listed = false);
+    let until = Instant::now() + Duration::from_secs(300);
+    while !railed.ports.iter().all(|port| port.is_closed()) {
+        assert!(Instant::now() < until, "{:?}", stage.fake.alive());
+        clock.advance(Duration::from_millis(100));
+        stage.settle();
+        // Another thread asks for the list of devices.
+        thread::sleep(Duration::from_millis(1));
+    }
+    stage.fake.forget_posted();
+    railed.check_message(PIECES);
+    assert_eq!(railed.asked(), [PIECES, 0]);
 }
 
 /// The peer may read the message over the rail until the request that ends this is done there.
