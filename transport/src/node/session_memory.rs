@@ -45,21 +45,22 @@ impl SessionShared {
     fn register_with_rails(&self, lease: &mut LargeLease, bytes: usize) {
         for rail in self.frame_path.rails(bytes) {
             let registered = rail.register_message(lease, bytes);
-            self.unless_refused(&rail, registered);
+            if let Err(error) = registered {
+                let (peer, device) = (self.peer_in_log(), rail.device());
+                tracing::info!(%peer, device, %error, "messages are not read over a rail");
+                self.frame_path.forget_rail(&rail);
+            }
         }
     }
 
-    fn register_mapped_with_rails(&self, mapped: &MappedBytes) {
-        for rail in self.frame_path.rails(mapped.memory().bytes()) {
-            self.unless_refused(&rail, rail.register_mapped(mapped).map(drop));
-        }
-    }
-
-    fn unless_refused(&self, rail: &Arc<RdmaPort>, registered: Result<(), MemoryError>) {
-        if let Err(error) = registered {
-            let (peer, device) = (self.peer_in_log(), rail.device());
-            tracing::info!(%peer, device, %error, "messages are not read over a rail");
-            self.frame_path.forget_rail(rail);
+    /// Registers mapped memory, of which a message has `bytes`, with the ports of the session's rails
+    /// too. Memory that a rail refuses is not tried there again.
+    fn register_mapped_with_rails(&self, mapped: &MappedBytes, bytes: usize) {
+        for rail in self.frame_path.rails(bytes) {
+            if let Err(error) = rail.register_mapped(mapped) {
+                let (peer, device) = (self.peer_in_log(), rail.device());
+                tracing::info!(%peer, device, %error, "a region is not read over a rail");
+            }
         }
     }
 
@@ -80,7 +81,7 @@ impl SessionShared {
             );
             None
         })?;
-        self.register_mapped_with_rails(mapped);
+        self.register_mapped_with_rails(mapped, slice.len());
         Some(MessageBytes::Slice(slice.clone(), Some(registered)))
     }
 
@@ -187,7 +188,7 @@ impl SessionShared {
         let registered = if let Some(rdma_port) = self.granting_port(is_offered) {
             rdma_port.grant_mapped(mapped, bytes)
         } else if let Some(rdma_port) = self.frame_path.live_port() {
-            self.register_mapped_with_rails(mapped);
+            self.register_mapped_with_rails(mapped, bytes);
             rdma_port.register_mapped(mapped).map(|_| None)
         } else {
             return;

@@ -79,6 +79,7 @@ never_called! { PreparedPair:
 }
 
 never_called! { GrantedMemory:
+    fn end(&self) -> bool;
     fn granted_at(&self, &RdmaPort, usize) -> Option<RemoteMemory>;
 }
 

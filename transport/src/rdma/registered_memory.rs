@@ -258,6 +258,11 @@ impl RegisteredMessage {
 }
 
 impl GrantedMemory {
+    /// Ends the peer's right to write there. Returns false if the device refuses.
+    pub(crate) fn end(&self) -> bool {
+        self.region.end()
+    }
+
     /// Returns the first `bytes` as a peer addresses them, if that many are registered.
     pub(super) fn remote(&self, bytes: usize) -> Option<RemoteMemory> {
         let start = (bytes <= self.region.bytes()).then(|| self.region.remote(0))?;

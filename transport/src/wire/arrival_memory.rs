@@ -177,8 +177,18 @@ impl LandingRegion {
     /// Returns the region with its message, to which nobody writes any more. Ends the registration, if
     /// there is one, which takes long: call it outside turns.
     pub(crate) fn arrived(mut self) -> ProvidedRegion {
-        drop(self.granted.take());
-        self.region.take().expect("only the end takes the region")
+        let is_ours = self.end_grant();
+        let region = self.region.take().expect("only the end takes the region");
+        match is_ours {
+            true => region,
+            false => region.copied(),
+        }
+    }
+
+    /// Ends the peer's right to write there. Returns false if the device refuses: then nobody may use the
+    /// memory any more.
+    fn end_grant(&mut self) -> bool {
+        self.granted.take().is_none_or(|granted| granted.end())
     }
 }
 
@@ -189,9 +199,10 @@ impl Drop for LandingRegion {
             mem::forget(self.region.take());
             return;
         }
-        drop(self.granted.take());
-        if let Some(region) = self.region.take() {
-            self.home.put_back(region);
+        let is_ours = self.end_grant();
+        match self.region.take() {
+            Some(region) if is_ours => self.home.put_back(region),
+            region => mem::forget(region),
         }
     }
 }

@@ -167,7 +167,8 @@ impl Region {
     /// A page is taken from the system when it is first written; all of them are when a device
     /// registers the region. The memory does not count against the node's `memory_limit`.
     ///
-    /// A child of a fork has a copy of the memory, unless a send over RDMA was tried before: then
+    /// A child of a fork has a copy of the memory, unless a send over RDMA was tried before, or a
+    /// message from there was to arrive in it: then
     /// the memory is not there, as that of a message is not (the section on forks of `Node`).
     ///
     /// ```

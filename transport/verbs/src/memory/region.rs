@@ -236,6 +236,14 @@ impl<M: DeviceMemory> MemoryRegion<M> {
         self.registration.is_held()
     }
 
+    /// Ends the registration ahead of the drop. Returns whether the device is done with the memory: where
+    /// it refuses, the memory stays mapped for ever, and nobody may use it any more. No request that is
+    /// under way may use the region.
+    #[must_use]
+    pub fn end(&self) -> bool {
+        self.registration.end()
+    }
+
     /// Runs `act` with the domain and the provider's region, while the device knows the region;
     /// `None` if it no longer does.
     pub(crate) fn while_registered<T>(

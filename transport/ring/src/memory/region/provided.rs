@@ -3,7 +3,7 @@
 //! The bytes are written through their address, by an engine or by a device on its behalf, and no
 //! reference to them exists until the region is the program's again.
 
-use std::{fmt, ptr::NonNull, sync::Arc};
+use std::{fmt, mem, ptr::NonNull, slice, sync::Arc};
 
 use super::{MappedBytes, Region, RegionBytes};
 use crate::memory::{Access, MemoryError, MemoryUse};
@@ -89,6 +89,20 @@ impl ProvidedRegion {
     #[must_use]
     pub fn base(&self) -> NonNull<u8> {
         self.base
+    }
+
+    /// Copies the bytes to other memory, because a device may write here for ever. The region's memory is
+    /// leaked.
+    #[must_use]
+    pub fn copied(self) -> Self {
+        // SAFETY: these are the region's bytes, and whoever writes them still does so by a device, which
+        // the copy may see or not.
+        let bytes = unsafe { slice::from_raw_parts(self.base.as_ptr(), self.length) }.to_vec();
+        mem::forget(self);
+        match Self::new(bytes.into()) {
+            Ok(copy) => copy,
+            Err(_) => unreachable!("memory of the heap without slices is fit"),
+        }
     }
 
     /// Returns the number of bytes.
