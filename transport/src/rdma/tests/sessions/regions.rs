@@ -144,6 +144,21 @@ fn a_trusted_peer_writes_into_a_region_until_its_message_is_handed_out() {
     assert_eq!(stage.stats().map(|stats| stats.bytes_copied), [0, 0]);
 }
 
+/// Then the peer may write there for ever, so the program gets a copy, and the memory is used no more.
+#[test]
+fn a_region_whose_key_the_device_does_not_end_is_copied() {
+    let stage = Stage::with(trusting());
+    let (mut sender, mut receiver) = stage.channel("region", WINDOW);
+    let address = provide(&mut receiver);
+    send(&mut sender, 1, LONG);
+    stage.settle();
+    let (at, key) = writes(&stage)[0].remote;
+    stage.fake.refuse(Call::Deregister, Errno::INVAL);
+    let region = in_region(&mut receiver, 1, LONG);
+    assert!(stage.fake.is_registered(key, at));
+    assert_ne!(region.as_ptr().addr(), address);
+}
+
 /// The peer goes on to write by the key that it was granted, behind the message's end.
 #[test]
 fn a_peer_that_writes_behind_its_message_changes_nothing() {
