@@ -2,11 +2,11 @@
 //!
 //! Sessions need the CID 1, which the kernel's module `vsock_loopback` serves: the guest of
 //! `cargo xtask vm` has it, and a Linux machine gets it by `modprobe vsock_loopback`. Elsewhere the
-//! tests of sessions test nothing, and say so.
+//! tests of sessions test nothing, and say so. With `IBEX_TEST_VSOCK=1` they fail there.
 #![forbid(unsafe_code)]
 
 use std::{
-    fs,
+    env, fs,
     io::ErrorKind,
     sync::{Mutex, MutexGuard, PoisonError},
     thread,
@@ -14,8 +14,8 @@ use std::{
 };
 
 use ibex::{
-    Address, ConnectErrorKind, Driver, Fabric, ListenErrorKind, Node, NodeBuilder, Peer, Policy,
-    Raw, Receiver, Security, Sender, SharedSecret,
+    Address, ConnectErrorKind, Driver, Fabric, ListenError, ListenErrorKind, Node, NodeBuilder,
+    Peer, Policy, Raw, Receiver, Security, Sender, SharedSecret,
 };
 use rustix::{
     net::{self, AddressFamily, Shutdown, sockopt},
@@ -31,6 +31,7 @@ fn builder() -> NodeBuilder {
         .environment::<String, String>([])
         .fabric(Fabric::Tcp, Policy::Require)
         .connect_timeout(WATCHDOG)
+        .insecure_network()
 }
 
 /// Waits for the turn of a test that needs sessions: one of them cuts all connections. Returns
@@ -41,20 +42,32 @@ fn loopback() -> Option<MutexGuard<'static, ()>> {
     match builder().listen(HERE).build() {
         Ok(_) => Some(turn),
         Err(error) => {
-            println!("no session over vsock is tested: {error}");
+            let kinds = [ErrorKind::Unsupported, ErrorKind::AddrNotAvailable];
+            skip("session over vsock", &kinds, &error);
             None
         }
     }
 }
 
+/// Says that something is not tested, since this machine lacks it.
+///
+/// # Panics
+/// The error has none of these kinds, or the tests must not be skipped here.
+fn skip(what: &str, kinds: &[ErrorKind], error: &ListenError) {
+    let is_lacking = error.io_kind().is_some_and(|kind| kinds.contains(&kind));
+    assert!(is_lacking, "{error}");
+    assert!(env::var_os("IBEX_TEST_VSOCK").is_none(), "{error}");
+    println!("no {what} is tested: {error}");
+}
+
 /// Returns whether the kernel has vsock sockets.
 fn has_sockets() -> bool {
-    match builder().listen("vsock:any:0").insecure_network().build() {
-        Err(error) if error.io_kind() == Some(ErrorKind::Unsupported) => {
-            println!("no vsock socket is tested: {error}");
+    match builder().listen("vsock:any:0").build() {
+        Ok(_) => true,
+        Err(error) => {
+            skip("vsock socket", &[ErrorKind::Unsupported], &error);
             false
         }
-        _ => true,
     }
 }
 
@@ -115,7 +128,7 @@ fn messages_of_every_size_go_both_ways() {
 }
 
 #[test]
-fn two_processes_of_one_machine_share_memory() {
+fn two_nodes_that_meet_at_cid_1_share_memory() {
     let Some(_turn) = loopback() else {
         return;
     };
@@ -185,33 +198,46 @@ fn a_session_outlives_its_connection() {
     let (_nodes, [there, here]) = session(|builder| builder);
     let (mut sender, mut receiver) = channel(&there, &here, "log");
     for number in 0..4_u8 {
-        sender.send(&[number; 100_000][..]).expect("room");
-        assert_eq!(receiver.recv().expect("the message")[..], [number; 100_000]);
+        // The cut meets messages anywhere on their way.
+        for part in 0..8 {
+            sender.send(&[number * 9 + part; 50_000][..]).expect("room");
+        }
         cut_connections();
         // What is sent now cannot arrive over the connection that was cut.
-        sender.send(&[number; 1000][..]).expect("room");
-        assert_eq!(receiver.recv().expect("the message")[..], [number; 1000]);
+        sender.send(&[number * 9 + 8; 1000][..]).expect("room");
+        for part in 0..9 {
+            let received = receiver.recv().expect("the message");
+            assert_eq!(received.len(), if part < 8 { 50_000 } else { 1000 });
+            assert!(received.iter().all(|byte| *byte == number * 9 + part));
+        }
         let suspensions = here.stats().suspensions;
-        assert_eq!(suspensions, u64::from(number) + 1);
+        assert!(suspensions > u64::from(number), "{suspensions}");
     }
 }
 
 /// Ends all vsock connections of this process.
 fn cut_connections() {
     let this = process::pidfd_open(process::getpid(), PidfdFlags::empty()).expect("a descriptor");
-    for entry in fs::read_dir("/proc/self/fd").expect("descriptors") {
-        let number = entry.expect("an entry").file_name();
-        let number = number.to_str().and_then(|name| name.parse().ok());
-        let number: i32 = number.expect("a number");
-        // A copy, since nothing here owns the socket. The folder's own descriptor is closed by now.
-        let Ok(socket) = process::pidfd_getfd(&this, number, PidfdGetfdFlags::empty()) else {
-            continue;
-        };
-        if sockopt::socket_domain(&socket) == Ok(AddressFamily::VSOCK)
-            && sockopt::socket_acceptconn(&socket) == Ok(false)
-        {
-            let _ = net::shutdown(&socket, Shutdown::Both);
-        }
+    let numbers = fs::read_dir("/proc/self/fd").expect("descriptors");
+    let numbers = numbers.map(|entry| {
+        let name = entry.expect("an entry").file_name();
+        let number = name.to_str().and_then(|name| name.parse::<i32>().ok());
+        number.expect("a number")
+    });
+    // Nodes make their next connections after the first shutdown: those are to stay.
+    let numbers: Vec<i32> = numbers.collect();
+    let connections: Vec<_> = numbers
+        .into_iter()
+        // Copies, since nothing here owns the sockets. Some descriptors are closed by now.
+        .filter_map(|number| process::pidfd_getfd(&this, number, PidfdGetfdFlags::empty()).ok())
+        .filter(|socket| {
+            sockopt::socket_domain(socket) == Ok(AddressFamily::VSOCK)
+                && sockopt::socket_acceptconn(socket) == Ok(false)
+        })
+        .collect();
+    for connection in connections {
+        // It fails where the other end's shutdown came first.
+        let _ = net::shutdown(&connection, Shutdown::Both);
     }
 }
 
@@ -228,11 +254,10 @@ fn nobody_listens_is_what_a_refusal_says() {
     let refused = dialer.connect(address).expect_err("nobody listens there");
     assert_eq!(refused.kind(), ConnectErrorKind::Unreachable);
     let text = refused.to_string();
-    assert!(
-        text.starts_with(&format!("{address}: nobody listens there")),
-        "{text}"
-    );
-    assert!(text.contains("nobody listens on that port"), "{text}");
+    // On a busy machine the time is over before the kernel has answered.
+    let is_refused = text.starts_with(&format!("{address}: nobody listens there"))
+        && text.contains("nobody listens on that port");
+    assert!(is_refused || text.contains("still waited for"), "{text}");
 }
 
 #[test]
@@ -240,7 +265,7 @@ fn what_cannot_be_bound_says_why() {
     if !has_sockets() {
         return;
     }
-    let listen = |address: &str| builder().insecure_network().listen(address).build();
+    let listen = |address: &str| builder().listen(address).build();
     let first = listen("vsock:any:0").expect("a listener");
     let Some(Address::Vsock {
         cid: Address::ANY_CID,
@@ -270,6 +295,7 @@ fn an_address_that_is_none_says_the_form() {
         "vsock:3:99999999999",
         "vsock:any:7000",
         "vsock:3:0",
+        "vsock:3:00",
     ] {
         let invalid = dialer.connect(text).expect_err(text);
         assert_eq!(invalid.kind(), ConnectErrorKind::InvalidAddress, "{text}");
@@ -284,6 +310,12 @@ fn an_address_that_is_none_says_the_form() {
         invalid.to_string().contains("give vsock:CID:PORT"),
         "{invalid}"
     );
-    let open = Node::listen("vsock:any:7000").expect_err("nothing protects it");
-    assert_eq!(open.kind(), ListenErrorKind::InsecureAddress);
+}
+
+#[test]
+fn no_vsock_address_keeps_strangers_out() {
+    for address in ["vsock:any:7000", "vsock:1:7000", "vsock:2:7000"] {
+        let open = Node::listen(address).expect_err("nothing protects it");
+        assert_eq!(open.kind(), ListenErrorKind::InsecureAddress, "{address}");
+    }
 }

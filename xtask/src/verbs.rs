@@ -111,7 +111,7 @@ fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
         // The guest can reach itself over vsock, which no device carries: it goes before a command
         // during which the device sends.
         let vsock = tested::test_program("vsock", watchdog)?;
-        shown = format!("modprobe vsock_loopback && {vsock} && {shown}");
+        shown = format!("modprobe vsock_loopback && IBEX_TEST_VSOCK=1 {vsock} && {shown}");
     }
     uses.push(shown);
     proofs.push(suite(1));
