@@ -73,9 +73,8 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Listens at `address`; port 0 takes any free one. The unspecified IPv6
-    /// address takes IPv4 connections as well, and [`Address::ANY_CID`] those to every CID of this
-    /// machine.
+    /// Listens at `address`; port 0 takes any free one. The unspecified IPv6 address takes IPv4
+    /// connections as well, and [`Address::ANY_CID`] those to every CID of this machine.
     pub fn bind(address: Address, local: Local) -> Result<Acceptor, BindError> {
         let failed = |action| {
             move |source| BindError {
@@ -84,8 +83,9 @@ impl Acceptor {
                 source,
             }
         };
+        let to_bind = connect::to_bind(address);
         let (socket, in_kernel) =
-            connect::socket_for(address).map_err(failed("making a socket"))?;
+            connect::socket_for(to_bind).map_err(failed("making a socket"))?;
         // A listener that restarts need not wait for the connections of the
         // one before it to be forgotten (TIME-WAIT).
         socket

@@ -60,6 +60,11 @@ pub(super) fn parse(text: &str) -> io::Result<Destination> {
     }
 }
 
+/// Returns the port of an address that [`parse`] has read.
+pub(super) fn port_of(text: &str) -> Option<u32> {
+    text.rsplit_once(':')?.1.parse().ok()
+}
+
 /// Resolves `host:port` or `vsock:CID:PORT` on the calling thread, which may take as long as the system's resolver.
 ///
 /// # Errors

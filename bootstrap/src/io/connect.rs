@@ -71,8 +71,7 @@ pub(super) fn lacking(action: &'static str, error: io::Error) -> NoConnection {
     }
 }
 
-/// Makes a socket that can be bound or connected to `address`, which it returns in the kernel's form,
-/// where port 0 stands for any free one.
+/// Makes a socket that can be bound or connected to `address`, which it returns in the kernel's form.
 ///
 /// # Errors
 /// The kernel has no such sockets, or the process no descriptor or memory.
@@ -82,7 +81,6 @@ pub(super) fn socket_for(address: Address) -> io::Result<(Socket, SockAddr)> {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::AFNOSUPPORT) => {
                 Err(io::Error::new(io::ErrorKind::Unsupported, NO_VSOCK))
             }
-            socket if port == 0 => Ok((socket?, SockAddr::vsock(cid, VMADDR_PORT_ANY))),
             socket => Ok((socket?, SockAddr::vsock(cid, port))),
         },
         Address::Inet(address) => {
@@ -90,13 +88,25 @@ pub(super) fn socket_for(address: Address) -> io::Result<(Socket, SockAddr)> {
             let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
             Ok((socket, address.into()))
         }
+        _ => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// Returns the address with the port that has the kernel choose a free one, if its port is 0.
+pub(super) fn to_bind(address: Address) -> Address {
+    match address {
+        Address::Vsock { cid, port: 0 } => Address::Vsock {
+            cid,
+            port: VMADDR_PORT_ANY,
+        },
+        _ => address,
     }
 }
 
 fn refused(address: Address, error: io::Error) -> NoConnection {
     let error = match address {
         Address::Vsock { cid, .. } => refused_by_vsock(cid, error),
-        Address::Inet(_) => error,
+        _ => error,
     };
     match Errno::from_io_error(&error) {
         Some(Errno::ADDRNOTAVAIL) if has_source_for(address) => {

@@ -101,7 +101,7 @@ impl Dial {
     ) -> Result<Dial, DialError> {
         let invalid = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
         let destination = match address::parse(&address) {
-            Ok(_) if address.ends_with(":0") => {
+            Ok(_) if address::port_of(&address) == Some(0) => {
                 let source = invalid(NO_PORT);
                 return Err(DialError::InvalidAddress { address, source });
             }

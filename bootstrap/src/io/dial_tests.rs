@@ -239,7 +239,14 @@ fn a_link_local_address_without_its_interface_is_refused_at_once() {
 
 #[test]
 fn a_port_that_nobody_can_have_is_refused_at_once() {
-    for address in ["127.0.0.1:0", "store.example:0", "[::1]:0"] {
+    for address in [
+        "127.0.0.1:0",
+        "store.example:0",
+        "[::1]:0",
+        "[::1]:00",
+        "vsock:3:0",
+        "vsock:3:00",
+    ] {
         let dial = Dial::begin(
             address.to_owned(),
             true,
