@@ -338,7 +338,7 @@ mod tests {
         let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
         tracing::subscriber::with_default(log, || {
             let (mut failures, start) = (Failures::default(), Instant::now());
-            let listener = ([127, 0, 0, 1], 7000).into();
+            let listener = "127.0.0.1:7000".parse().expect("an address");
             let noise = Problem::Handshake(HandshakeError::NotIbex {
                 seen: "noise".to_owned(),
             });

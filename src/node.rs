@@ -186,15 +186,14 @@ impl Node {
         Self::builder().build()
     }
 
-    /// Makes a node that listens on `address` (`host:port`, or `vsock:any:PORT` in a virtual machine
-    /// or for those of this host). With port 0 the system chooses the
-    /// port, which [`local_addr`](Self::local_addr) returns.
+    /// Makes a node that listens on `address` (`host:port`). With port 0 the system chooses the port,
+    /// which [`local_addr`](Self::local_addr) returns.
     ///
     /// # Errors
     ///
     /// [`ListenErrorKind::InsecureAddress`](crate::ListenErrorKind::InsecureAddress) if other hosts
-    /// can reach the address; the [`builder`](Self::builder) has settings that authenticate them,
-    /// or allow it without. [`ListenErrorKind::Address`](crate::ListenErrorKind::Address) if the
+    /// can reach the address, or it is a vsock address; the [`builder`](Self::builder) has settings
+    /// that authenticate peers, or allow it without. [`ListenErrorKind::Address`](crate::ListenErrorKind::Address) if the
     /// address cannot be resolved or bound.
     /// [`ListenErrorKind::Resources`](crate::ListenErrorKind::Resources) if the process lacks
     /// threads, descriptors or memory.

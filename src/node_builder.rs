@@ -176,7 +176,7 @@ impl NodeBuilder {
         self
     }
 
-    /// Allows listening where other hosts can connect. Anyone who can reach the address may then
+    /// Allows listening where other hosts can connect, or at a vsock address. Anyone who can reach the address may then
     /// open channels and read what is sent, so use it only on networks that keep strangers out.
     pub fn insecure_network(mut self) -> Self {
         self.insecure_network = true;
@@ -331,7 +331,7 @@ impl NodeBuilder {
         self.open_security()?;
         let listening = self.listen.as_ref().map(Listen::resolve).transpose()?;
         if let Some(Listening { address, .. }) = listening
-            && !address.is_loopback()
+            && address.is_open_to_strangers()
             && !self.insecure_network
             && self.settings.credentials.is_none()
         {

@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_connect_error_names_the_foreign_server_that_answered() {
-        let peer = Address::from(([10, 0, 0, 2], 80));
+        let peer: Address = "10.0.0.2:80".parse().expect("an address");
         let error = ConnectError::from(DialError::Handshake {
             address: "replica:80".to_owned(),
             peer,

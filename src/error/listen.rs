@@ -30,7 +30,7 @@ use crate::{
 ///
 /// | kind | what helps |
 /// |---|---|
-/// | [`InsecureAddress`](ListenErrorKind::InsecureAddress) | security, a loopback address, or `insecure_network()` if the network keeps strangers out |
+/// | [`InsecureAddress`](ListenErrorKind::InsecureAddress) | security, a loopback IP address, or `insecure_network()` if the network keeps strangers out |
 /// | [`Address`](ListenErrorKind::Address) | another address or port |
 /// | [`Setting`](ListenErrorKind::Setting) | another value of the [setting](ListenError::setting) |
 /// | [`Variable`](ListenErrorKind::Variable) | another value in the environment |
@@ -47,7 +47,7 @@ pub struct ListenError(Box<ListenFailure>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ListenErrorKind {
-    /// The address is reachable from other hosts, and nothing protects it.
+    /// The address is reachable from other hosts, or is one of vsock, and nothing protects it.
     InsecureAddress,
     /// The address cannot be resolved or bound.
     Address,
@@ -74,11 +74,11 @@ pub enum ListenErrorKind {
 /// The reason for which there is no node.
 #[derive(thiserror::Error)]
 pub(crate) enum ListenFailure {
-    /// The address is reachable from other hosts, and nothing protects it.
+    /// The address is reachable from other hosts or containers, and nothing protects it.
     #[error(
-        "{address} is reachable from other hosts, and whoever connects may open channels: \
-         authenticate peers with .security(..) on the builder (the feature `tls`), listen on a \
-         loopback address, or call .insecure_network() if the network itself keeps strangers out"
+        "{address} is reachable from other hosts or containers, and whoever connects may open \
+         channels: authenticate peers with .security(..) on the builder (the feature `tls`), listen \
+         on a loopback IP address, or call .insecure_network() if the network itself keeps strangers out"
     )]
     InsecureAddress {
         /// The address that was asked for.

@@ -426,7 +426,7 @@ mod tests {
         let peer = |number: u8| {
             Arc::new(PeerAt {
                 id: PeerId::new([number; 16], 0),
-                address: ([10, 0, 0, number], 7000).into(),
+                address: format!("10.0.0.{number}:7000").parse().expect("an address"),
             })
         };
         let mut votes = Votes {

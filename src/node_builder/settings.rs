@@ -24,8 +24,8 @@ settings! {
     /// Listens on `address` (`host:port` or `vsock:any:PORT`; with port 0 the system chooses the port).
     #[default("the node does not listen")]
     ///
-    /// An address that other hosts can reach needs `security`, with the feature `tls`, or
-    /// [`insecure_network`](Self::insecure_network).
+    /// An address that other hosts can reach, and every vsock address (containers reach even the CID
+    /// 1), needs `security`, with the feature `tls`, or [`insecure_network`](Self::insecure_network).
     pub fn listen(mut self, address: impl ToAddress) -> Self {
         self.listen = Some(Listen::At(address::text_of(&address)));
         self

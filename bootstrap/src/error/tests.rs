@@ -47,7 +47,7 @@ fn one_attempt_is_told_as_one() {
 
 #[test]
 fn an_address_that_is_taken_is_named_once() {
-    let address = Address::from(([127, 0, 0, 1], 7000));
+    let address: Address = "127.0.0.1:7000".parse().expect("an address");
     let error = BindError {
         address,
         action: "binding",
@@ -65,7 +65,7 @@ fn where_a_name_led_is_told_and_an_address_is_named_once() {
     let text = |address: &str| {
         DialError::Handshake {
             address: address.to_string(),
-            peer: Address::from(([127, 0, 0, 1], 7000)),
+            peer: "127.0.0.1:7000".parse().expect("an address"),
             source: HandshakeError::Closing,
         }
         .to_string()
@@ -84,7 +84,7 @@ fn a_cause_that_the_text_tells_is_not_told_again_as_the_source() {
 
     let address = || "replica:7000".to_string();
     let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
-    let socket = Address::from(([127, 0, 0, 1], 7000));
+    let socket: Address = "127.0.0.1:7000".parse().expect("an address");
     let problem = || Problem::Environment {
         action: "accept",
         source: refused(),

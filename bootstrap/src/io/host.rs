@@ -106,8 +106,9 @@ fn namespace(kind: &str) -> Option<u64> {
     Some(fs::metadata(format!("/proc/self/ns/{kind}")).ok()?.ino())
 }
 
-/// Returns whether both addresses of a connection belong to this network namespace. Clones of a
-/// virtual machine share boot id and namespace, and have addresses of their own.
+/// Returns whether both addresses of a connection belong to this network namespace, or to the CID 1
+/// of this machine. Clones of a virtual machine share boot id and namespace, and have addresses of
+/// their own. Another CID of vsock says nothing: the dialing end need not know its own.
 ///
 /// Packets to an address of this namespace have that address as their source, too, and connecting a
 /// datagram socket sends none; see
@@ -118,12 +119,12 @@ fn stays_here(stream: &TcpStream) -> io::Result<bool> {
     let (Ok(ours), Ok(theirs)) = (tcp::own_address(stream), tcp::peer_address(stream)) else {
         return Ok(false);
     };
-    if is_one_host(ours, theirs) || theirs.is_loopback() {
+    let Some(theirs) = theirs.inet() else {
+        return Ok(theirs.is_loopback());
+    };
+    if ours.ip() == Some(theirs.ip()) || theirs.ip().is_loopback() {
         return Ok(true);
     }
-    let Some(theirs) = theirs.inet() else {
-        return Ok(false);
-    };
     let any: IpAddr = match theirs {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

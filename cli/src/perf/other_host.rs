@@ -32,8 +32,10 @@ pub(crate) fn serve(
             resolved.map(Address::from).collect()
         }
     };
-    let is_reachable = resolved.iter().any(|address| !address.is_loopback());
-    if is_reachable && setup.protection.is_none() {
+    let is_open = resolved
+        .iter()
+        .any(|address| address.is_open_to_strangers());
+    if is_open && setup.protection.is_none() {
         eprintln!("note: whoever can reach {address} can use this listener; nothing is encrypted");
         builder = builder.insecure_network();
     }

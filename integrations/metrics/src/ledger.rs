@@ -62,6 +62,7 @@ fn host_of(address: Address) -> String {
     match address {
         Address::Inet(address) => address.ip().to_string(),
         Address::Vsock { cid, .. } => format!("vsock:{cid}"),
+        _ => address.to_string(),
     }
 }
 

@@ -17,7 +17,7 @@ fn the_result_of_a_send_is_small() {
 fn a_group_names_the_member_that_is_in_the_way() {
     let peer = PeerAt {
         id: PeerId::new([1; 16], 0),
-        address: ([10, 0, 0, 1], 7000).into(),
+        address: "10.0.0.1:7000".parse().expect("an address"),
     };
     let member = InTheWay {
         peer: Arc::new(peer),

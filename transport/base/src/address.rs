@@ -3,7 +3,7 @@
 
 use std::{
     fmt, io,
-    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6, ToSocketAddrs},
     option,
     str::FromStr,
 };
@@ -16,6 +16,7 @@ use std::{
 /// Vsock connects a virtual machine with its host without any network; see
 /// [vsock(7)](https://man7.org/linux/man-pages/man7/vsock.7.html).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum Address {
     /// An IP address and a TCP port.
     Inet(SocketAddr),
@@ -59,6 +60,14 @@ impl Address {
         }
     }
 
+    /// Returns whether processes outside this network namespace can connect to a listener at the
+    /// address: at every address but those of the loopback interface. Vsock does not know network
+    /// namespaces, so every container of the machine reaches a listener at the CID 1.
+    #[must_use]
+    pub fn is_open_to_strangers(self) -> bool {
+        self.ip().is_none_or(|ip| !ip.is_loopback())
+    }
+
     /// Returns whether a text is meant as a vsock address, whatever follows.
     #[doc(hidden)]
     #[must_use]
@@ -67,8 +76,26 @@ impl Address {
     }
 }
 
-impl<A: Into<SocketAddr>> From<A> for Address {
-    fn from(address: A) -> Address {
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Address {
+        Address::Inet(address)
+    }
+}
+
+impl From<SocketAddrV4> for Address {
+    fn from(address: SocketAddrV4) -> Address {
+        Address::Inet(address.into())
+    }
+}
+
+impl From<SocketAddrV6> for Address {
+    fn from(address: SocketAddrV6) -> Address {
+        Address::Inet(address.into())
+    }
+}
+
+impl From<(IpAddr, u16)> for Address {
+    fn from(address: (IpAddr, u16)) -> Address {
         Address::Inet(address.into())
     }
 }
@@ -203,17 +230,19 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_of_this_machine_are_loopback() {
-        for (text, is_loopback) in [
-            ("127.0.0.1:1", true),
-            ("[::1]:1", true),
-            ("192.0.2.1:1", false),
-            ("vsock:1:1", true),
-            ("vsock:2:1", false),
-            ("vsock:any:1", false),
+    fn only_addresses_of_this_machine_are_loopback_and_only_ip_ones_keep_strangers_out() {
+        for (text, is_loopback, is_open) in [
+            ("127.0.0.1:1", true, false),
+            ("[::1]:1", true, false),
+            ("192.0.2.1:1", false, true),
+            ("0.0.0.0:1", false, true),
+            ("vsock:1:1", true, true),
+            ("vsock:2:1", false, true),
+            ("vsock:any:1", false, true),
         ] {
             let address: Address = text.parse().expect(text);
             assert_eq!(address.is_loopback(), is_loopback, "{text}");
+            assert_eq!(address.is_open_to_strangers(), is_open, "{text}");
         }
     }
 }

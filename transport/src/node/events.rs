@@ -252,7 +252,7 @@ mod tests {
     fn peer() -> PeerDescription {
         PeerDescription {
             names: PeerNames::default(),
-            address: Address::from(([127, 0, 0, 1], 7000)),
+            address: "127.0.0.1:7000".parse().expect("an address"),
             identity: [1; 16],
             incarnation: 2,
             began: std::time::Instant::now(),

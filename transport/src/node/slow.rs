@@ -191,7 +191,7 @@ mod tests {
     fn message(sequence: u64, room: Duration, at: Instant) -> SlowMessageFacts {
         SlowMessageFacts {
             peer: PeerDescription {
-                address: ([127, 0, 0, 1], 7000).into(),
+                address: "127.0.0.1:7000".parse().expect("an address"),
                 identity: [1; 16],
                 incarnation: 1,
                 began: at,
