@@ -16,7 +16,9 @@ use ibex_bootstrap::handshake::{
     AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake, ResumerEvent,
     ResumerHandshake,
 };
-use ibex_bootstrap::message::{ALONE, CHECKSUM_BYTES, GidKind, MAGIC, QueuePairAddress, VerbsEndpoint, VerbsRail, checksum};
+use ibex_bootstrap::message::{
+    ALONE, CHECKSUM_BYTES, GidKind, MAGIC, QueuePairAddress, VerbsEndpoint, VerbsRail, checksum,
+};
 use ibex_bootstrap::{
     FabricKind, HostHint, Local, NodeIdentity, PairRequest, Resumable, ResumableSessions,
     ResumeTicket, Secret, VerbsDevice, VerbsDevices, VerbsPair, parse_message,

@@ -210,6 +210,7 @@ pub static TABLE: &[Metric] = &[
     counter("ibex_received_landings_total", "Messages that the peer wrote into blocks of this node (verbs)", Read::Session(|session| session.landed)),
     counter("ibex_sent_rendezvous_total", "Large messages that went without a copy: written into memory that the peer granted, or read by the peer (verbs)", Read::Session(|session| session.rendezvous_sent)),
     counter("ibex_received_rendezvous_total", "Large messages that the peer wrote into memory of this node, or that were read from its memory (verbs)", Read::Session(|session| session.rendezvous_received)),
+    counter("ibex_rail_reads_total", "Pieces of the peer's large messages that were read over other device ports than the session's own (verbs)", Read::Session(|session| session.rail_reads)),
     counter("ibex_work_requests_total", "Requests posted to the send queue (verbs)", Read::Session(|session| session.work_requests)),
     counter("ibex_signaled_requests_total", "Requests that asked for a completion (verbs)", Read::Session(|session| session.signaled)),
     counter("ibex_doorbells_total", "Calls that posted requests (verbs)", Read::Session(|session| session.doorbells)),
