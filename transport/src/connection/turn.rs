@@ -212,13 +212,6 @@ impl Connection {
         self.watch_rails();
     }
 
-    /// Destroys the rail with this queue pair, whose port nobody polls.
-    #[cfg(any(test, feature = "verbs"))]
-    pub(crate) fn drop_rail(&mut self, rdma_port: &Arc<RdmaPort>, number: u32, why: &str) {
-        self.wire.drop_rail(rdma_port, number, why);
-        self.watch_rails();
-    }
-
     /// Ends a wire that is unusable: takes in the data that arrived before, then ends the session.
     /// The first cause stays.
     pub(crate) fn drain_then_end(&mut self, cause: EndCause) {

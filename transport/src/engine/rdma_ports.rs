@@ -107,7 +107,8 @@ impl RdmaPorts {
         for (rdma_port, number) in rails.into_iter().flatten() {
             if let Err(error) = self.attach(&rdma_port, connections) {
                 if let Some(link) = connections.all.get_mut(session) {
-                    link.drop_rail(&rdma_port, number, &error.to_string());
+                    // Nothing is posted there, so it is destroyed at once.
+                    link.fail_rail(&rdma_port, number, &error.to_string());
                 }
             } else if let Some(poller) = self.poller_of(&rdma_port) {
                 poller.rails.insert(number, session);

@@ -335,16 +335,6 @@ impl AnyWire {
         }
     }
 
-    /// Destroys the rail with this queue pair, whose port nobody polls.
-    pub(crate) fn drop_rail(&mut self, rdma_port: &Arc<RdmaPort>, number: u32, why: &str) {
-        if let AnyWire::QueuePair(pair) = self
-            && let Some(rail) = pair.pulling.rails.find(rdma_port, number)
-            && let Some(rail) = pair.pulling.rails.get_mut(rail)
-        {
-            rail.destroy(why);
-        }
-    }
-
     /// Uses the rail with this queue pair no more, because of its port.
     pub(crate) fn fail_rail(&mut self, rdma_port: &Arc<RdmaPort>, number: u32, why: &str) {
         if let AnyWire::QueuePair(pair) = self

@@ -12,14 +12,14 @@ use ibex_protocol::{
     session::Arrival,
     transfer::rendezvous::{Lane, LargeRead, MOST_RAILS, OfferStep, WRITE_BYTES},
 };
-use ibex_verbs::{ReadRequest, RemoteAddress};
+use ibex_verbs::{PostError, QueuePair, ReadRequest, RemoteAddress, TargetEntry};
 
 use super::{
     PairState, QueuePairWire, device_refused,
     rails::{PieceState, Rails},
 };
 use crate::{
-    rdma::{OfferWindows, PreparedRail, RegisteredMessage},
+    rdma::{OfferWindows, PreparedRail, RegisteredMessage, SendSlots},
     session::{EndCause, SessionCounters},
     wire::{Frames, NewsOutcome, RailNews},
 };
@@ -331,13 +331,13 @@ impl QueuePairWire {
         (read.lane, read.key) = (Lane::Wire, read.memory.key());
         if let PairState::Live(queue_pair) = &mut self.state {
             let (range, from) = place_of(&read);
-            let targets = [target.target(range)];
-            let id = self.sending.slots.post(self.sending.slots.staged());
-            let mut batch = queue_pair.send_batch();
-            let request = ReadRequest::new(id, &targets, from).signaled();
-            // Room was checked before, and a connection without reads carries no offers.
-            batch.push_read(&request).expect("a read fits");
-            batch.post().map_err(|refused| device_refused(&refused))?;
+            let posted = post_read(
+                queue_pair,
+                &mut self.sending.slots,
+                target.target(range),
+                from,
+            );
+            posted.map_err(|refused| device_refused(&refused))?;
             count_request(counters);
         }
         Ok(Reading {
@@ -431,6 +431,21 @@ fn place_of(read: &LargeRead) -> (Range<usize>, RemoteAddress) {
         rkey: read.key,
     };
     (start..start + read.chunk.bytes, from)
+}
+
+/// Posts a read to a queue pair that has room and carries reads.
+pub(super) fn post_read(
+    pair: &mut QueuePair,
+    slots: &mut SendSlots,
+    target: TargetEntry<'_>,
+    from: RemoteAddress,
+) -> Result<(), PostError> {
+    let id = slots.post(slots.staged());
+    let targets = [target];
+    let mut batch = pair.send_batch();
+    let request = ReadRequest::new(id, &targets, from).signaled();
+    batch.push_read(&request).expect("a read fits");
+    batch.post().map(drop)
 }
 
 /// Counts a request that was posted alone.

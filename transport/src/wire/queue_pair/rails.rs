@@ -10,13 +10,14 @@
 //! 3. The memory of a message stays until the peer can read it over no rail any more: its window there
 //!    is invalidated, or the rail is destroyed.
 
-use std::{mem, sync::Arc, time::Instant};
+use std::{mem, ops::Range, sync::Arc, time::Instant};
 
 use ibex_verbs::{
-    AsyncEvent, DEFAULT_DRAIN_TIMEOUT, QueuePair, QueuePairEvent, ReadRequest, RemoteAddress,
+    AsyncEvent, DEFAULT_DRAIN_TIMEOUT, QueuePair, QueuePairEvent, RemoteAddress, TargetEntry,
     WorkCompletion,
 };
 
+use super::pulling::{count_request, post_read};
 use crate::{
     clock,
     rdma::{
@@ -224,21 +225,15 @@ impl Rail {
     /// Posts a read. A rail that refuses it fails.
     fn post_read(
         &mut self,
-        target: ibex_verbs::TargetEntry<'_>,
+        target: TargetEntry<'_>,
         from: RemoteAddress,
         counters: &SessionCounters,
     ) {
         let Some(pair) = &mut self.pair else {
             return;
         };
-        let id = self.slots.post(self.slots.staged());
-        let targets = [target];
-        let mut batch = pair.send_batch();
-        let request = ReadRequest::new(id, &targets, from).signaled();
-        // Room was checked before, and a connection without reads has no rails.
-        batch.push_read(&request).expect("a read fits");
-        let posted = batch.post();
-        super::pulling::count_request(counters);
+        let posted = post_read(pair, &mut self.slots, target, from);
+        count_request(counters);
         if let Err(refused) = posted {
             // The request was not posted, and its completion will not come.
             self.destroy(&refused.to_string());
@@ -249,7 +244,7 @@ impl Rail {
     pub(super) fn read(
         &mut self,
         target: &RegisteredMessage,
-        range: std::ops::Range<usize>,
+        range: Range<usize>,
         from: RemoteAddress,
         counters: &SessionCounters,
     ) -> u64 {
@@ -262,7 +257,7 @@ impl Rail {
     pub(super) fn bind(
         &mut self,
         message: (u32, u64),
-        place: (&RegisteredMessage, std::ops::Range<usize>),
+        place: (&RegisteredMessage, Range<usize>),
         counters: &SessionCounters,
     ) {
         let is_up = self.stage == Stage::Up && self.has_room();
@@ -272,7 +267,7 @@ impl Rail {
         let id = self.slots.next_id();
         if self.windows.bind(pair, id, message, place).is_some() {
             self.slots.post(self.slots.staged());
-            super::pulling::count_request(counters);
+            count_request(counters);
         }
     }
 
@@ -289,7 +284,7 @@ impl Rail {
             Ok(false) => {}
             Ok(true) => {
                 self.slots.post(self.slots.staged());
-                super::pulling::count_request(counters);
+                count_request(counters);
             }
             Err(refused) => self.fail(&refused.to_string()),
         }
