@@ -56,17 +56,24 @@ const TIMERS: [Timer; 13] = [
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TimerTable {
     expiries: [Option<Instant>; TIMERS.len()],
+    /// The earliest of them. Each turn asks for it; they change rarely.
+    next: Option<Instant>,
 }
 
 impl TimerTable {
     /// Sets `timer` to go off at `expiry`, replacing an earlier setting.
     pub fn set(&mut self, timer: Timer, expiry: Instant) {
-        self.expiries[timer as usize] = Some(expiry);
+        self.change(timer, Some(expiry));
     }
 
     /// Stops `timer`, so that it will not go off.
     pub fn clear(&mut self, timer: Timer) {
-        self.expiries[timer as usize] = None;
+        self.change(timer, None);
+    }
+
+    fn change(&mut self, timer: Timer, expiry: Option<Instant>) {
+        self.expiries[timer as usize] = expiry;
+        self.next = self.expiries.iter().flatten().min().copied();
     }
 
     /// Returns whether `timer` will go off.
@@ -77,14 +84,15 @@ impl TimerTable {
 
     /// Sets `timer` to go off at `expiry`, unless it goes off sooner in any case.
     pub fn set_sooner(&mut self, timer: Timer, expiry: Instant) {
-        let set = &mut self.expiries[timer as usize];
-        *set = Some(set.map_or(expiry, |set| set.min(expiry)));
+        let set = self.expiries[timer as usize];
+        self.change(timer, Some(set.map_or(expiry, |set| set.min(expiry))));
     }
 
     /// Returns when [`poll_expired`](Self::poll_expired) next returns a timer.
+    #[inline]
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
-        self.expiries.iter().flatten().min().copied()
+        self.next
     }
 
     /// Takes one timer that has gone off by `now`; drained to `None` after `now` moved.
@@ -93,7 +101,7 @@ impl TimerTable {
         let timer = TIMERS
             .into_iter()
             .find(|&timer| self.expiries[timer as usize].is_some_and(|expiry| expiry <= now))?;
-        self.expiries[timer as usize] = None;
+        self.clear(timer);
         Some(timer)
     }
 }

@@ -25,9 +25,9 @@ impl Connection {
         // Queued frames are sent before the socket is asked for more: the question costs a system
         // call, and the peer may be waiting. But a large message may wait for an answer that has
         // arrived; it then goes out in one write with the queued frames.
-        let mut progress = self.send_lone_record(tools);
-        let mut is_due_again = false;
-        if !progress {
+        let is_lone = self.send_lone_record(tools);
+        let (mut progress, mut is_due_again) = (is_lone, false);
+        if !is_lone {
             let seen = {
                 let core = &mut self.core;
                 let senders = &mut core.ends.senders;
@@ -36,7 +36,8 @@ impl Connection {
             progress = seen.is_sendable;
             is_due_again = seen.has_large;
         }
-        if !is_due_again {
+        // Behind a lone record the session has nothing more, but a connection is still to take it.
+        if !is_due_again && (!is_lone || self.wire.has_backlog()) {
             progress |= self.transmit(tools, context);
         }
         if self.socket.readable

@@ -47,9 +47,11 @@ impl RdmaPorts {
         false
     }
 
-    pub(super) fn look(&mut self) {}
-
-    pub(super) fn take_found(&mut self, _: &mut Connections, _: &mut Context<'_>) -> (bool, bool) {
+    pub(super) fn take_completions(
+        &mut self,
+        _: &mut Connections,
+        _: &mut Context<'_>,
+    ) -> (bool, bool) {
         (false, false)
     }
 

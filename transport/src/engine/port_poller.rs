@@ -248,7 +248,7 @@ impl PortPoller {
 
     /// Hands on the completions that looks have found. Returns whether there were any, and whether
     /// sessions may have something to do because of them, which is rare.
-    #[inline(never)]
+    #[inline]
     pub(super) fn take_found(
         &mut self,
         connections: &mut Connections,
@@ -258,19 +258,26 @@ impl PortPoller {
             self.give_up(connections, context);
             return (true, false);
         }
-        let count = mem::take(&mut self.count);
-        if count == 0 {
-            return (self.is_empty(connections, context), false);
+        match self.count {
+            0 => (self.is_empty(connections, context), false),
+            _ => (true, self.hand_all_on(connections, context)),
         }
-        let mut follows = false;
-        for index in 0..count {
-            follows |= self.hand_on(index, connections, context);
+    }
+
+    /// Hands on the completions that were found. Returns whether sessions may have something to do
+    /// because of them.
+    #[inline(never)]
+    fn hand_all_on(&mut self, connections: &mut Connections, context: &mut Context<'_>) -> bool {
+        let count = mem::take(&mut self.count);
+        let (mut next, mut follows) = (0, false);
+        while next < count {
+            follows |= self.hand_on(&mut next, count, connections, context);
         }
         self.refill(connections, context);
         if follows {
             self.turn_sessions(count, connections, context);
         }
-        (true, follows)
+        follows
     }
 
     #[inline(never)]
@@ -280,28 +287,36 @@ impl PortPoller {
         }
     }
 
-    /// Hands a completion to the session of its queue pair. Returns whether the session may have
-    /// something to do because of it.
+    /// Hands the `next` completion, and those behind it of the same queue pair, to their session.
+    /// Returns whether the session may have something to do because of them.
     #[inline(always)]
     fn hand_on(
         &mut self,
-        index: usize,
+        next: &mut usize,
+        count: usize,
         connections: &mut Connections,
         context: &mut Context<'_>,
     ) -> bool {
-        let completion = &self.found[index];
-        let session = self.sessions.get(completion.queue_pair()).copied();
+        let number = self.found[*next].queue_pair();
+        let session = self.sessions.get(number).copied();
         let link = session.and_then(|session| connections.all.get_mut(session));
         let Some(link) = link else {
-            let completion = *completion;
+            let completion = self.found[*next];
+            *next += 1;
             return self.take_sessionless(&completion, connections, context);
         };
-        let shared = self.queues.shared.as_mut();
-        let news = WireNews::Completed(completion, shared);
-        let Ok(follows) = link.hear(news, &mut connections.tools, context) else {
-            self.rdma_port.counters.strayed();
-            return false;
-        };
+        let mut follows = false;
+        for completion in &self.found[*next..count] {
+            if completion.queue_pair() != number {
+                break;
+            }
+            *next += 1;
+            let news = WireNews::Completed(completion, self.queues.shared.as_mut());
+            match link.hear(news, &mut connections.tools, context) {
+                Ok(one) => follows |= one,
+                Err(Stray) => self.rdma_port.counters.strayed(),
+            }
+        }
         heat_link(link, &mut connections.hot);
         if follows {
             // The completion may mean that a ring is not needed any more.
@@ -319,8 +334,9 @@ impl PortPoller {
         connections: &mut Connections,
         context: &mut Context<'_>,
     ) {
-        for index in 0..count {
-            let number = self.found[index].queue_pair();
+        let is_of_one = |a: &WorkCompletion, b: &WorkCompletion| a.queue_pair() == b.queue_pair();
+        for run in self.found[..count].chunk_by(is_of_one) {
+            let number = run[0].queue_pair();
             let session = self.sessions.get(number).or_else(|| self.rails.get(number));
             if let Some(&session) = session
                 && let Some(link) = connections.all.get_mut(session)

@@ -187,24 +187,18 @@ impl RdmaPorts {
         pollers.any(|poller| poller.look() > 0 || poller.failed.is_some())
     }
 
-    /// Polls every RDMA port once.
+    /// Polls every RDMA port, unless a look has found completions there, and hands on what was
+    /// found. Returns whether there were any, and whether sessions may have something to do because
+    /// of them.
     #[inline]
-    pub(super) fn look(&mut self) {
-        for poller in &mut self.pollers {
-            poller.look_around();
-        }
-    }
-
-    /// Hands on the completions that looks have found. Returns whether there were any, and whether
-    /// sessions may have something to do because of them.
-    #[inline]
-    pub(super) fn take_found(
+    pub(super) fn take_completions(
         &mut self,
         connections: &mut Connections,
         context: &mut Context<'_>,
     ) -> (bool, bool) {
         let mut progress = (false, false);
         for poller in &mut self.pollers {
+            poller.look_around();
             let (any, follows) = poller.take_found(connections, context);
             progress = (progress.0 | any, progress.1 | follows);
         }

@@ -28,8 +28,7 @@ impl Engine {
         if !self.ports.has_found() {
             progress |= self.turn_hot_links(context);
         }
-        self.ports.look();
-        progress |= self.take_found(context);
+        progress |= self.take_completions(context);
         if self.ports.is_left() {
             progress |= self.turn_hot_links(context);
         }
@@ -68,11 +67,11 @@ impl Engine {
         is_posted
     }
 
-    /// Hands on the completions that looks have found, and sends what they allow. Returns whether
-    /// there were any. A waiting thread needs no other part of a turn immediately.
+    /// Hands on completions, and sends what they allow. Returns whether there were any. A waiting
+    /// thread needs no other part of a turn immediately.
     #[inline]
-    pub(crate) fn take_found(&mut self, context: &mut Context<'_>) -> bool {
-        let (any, follows) = self.ports.take_found(&mut self.connections, context);
+    pub(crate) fn take_completions(&mut self, context: &mut Context<'_>) -> bool {
+        let (any, follows) = self.ports.take_completions(&mut self.connections, context);
         if follows {
             self.share_credit(context);
         }

@@ -301,7 +301,7 @@ impl EventLoop {
         let any = engine.ports.has_completions();
         if any {
             let mut context = Context::new(self);
-            engine.take_found(&mut context);
+            engine.take_completions(&mut context);
             drop(engine);
             self.wake(context);
         }

@@ -371,7 +371,7 @@ impl QueuePairWire {
         };
         let has_room = sending.slots.room() > 0 && queue_pair.send_room() > 0;
         let longest = LONE_HEAD_BYTES + record.len();
-        if !has_room || longest > sending.max_lone {
+        if !has_room || longest > sending.max_lone || self.pulling.has_lost() {
             return Ok(false);
         }
         let Some(header) = session.poll_lone_record(end, record.len(), 0) else {

@@ -119,11 +119,12 @@ impl CreditGrant {
     }
 
     /// Returns whether the peer's credit covers a frame of that cost and the frame leads to no
-    /// news: no grant is due for it, and none of the credit was recalled.
+    /// news: no grant becomes due by it, and none of the credit was recalled.
     #[inline]
     #[must_use]
     pub fn covers_quietly(&self, cost: u64) -> bool {
-        self.covers(cost) && self.parting == 0 && !is_much(self.untold() + cost, self.lent)
+        let becomes_due = || is_much(self.untold() + cost, self.lent) && !self.is_owed_much();
+        self.covers(cost) && self.parting == 0 && !becomes_due()
     }
 
     /// Notes that a frame of that cost has arrived, and that its memory is replaced already.
