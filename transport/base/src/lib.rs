@@ -7,6 +7,7 @@
 //! - [`sync`]: atomics and locks that are std's, or loom's in a model; an asymmetric barrier,
 //!   and what is built on it alone.
 //! - [`threads`]: threads that the library makes.
+//! - [`turn`]: whether the calling thread runs a turn of an engine, for assertions.
 //! - [`Escaped`]: text that a peer chose, for logs and errors.
 //! - [`Counted`] and [`Rounded`]: counts and times, as logs and errors tell them.
 //! - [`call_foreign`]: calls of a program's code on threads of ibex.
@@ -23,6 +24,7 @@ pub mod random;
 pub mod sync;
 pub mod threads;
 mod tmpfs;
+pub mod turn;
 
 pub use address::Address;
 pub use back_off::BackOff;

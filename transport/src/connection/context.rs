@@ -36,7 +36,8 @@ pub(crate) struct Context<'a> {
     pub(crate) wanted: Vec<MemoryWanted>,
     /// RDMA ports whose devices may be gone; asking the kernel takes long.
     pub(crate) unsure_ports: Vec<Arc<RdmaPort>>,
-    /// Memory that is given back; unmapping takes long.
+    /// What is dropped behind the turn, because it frees or deregisters memory, which takes long, or
+    /// may run code of the program.
     pub(crate) leftovers: Vec<Box<dyn Any>>,
 }
 
@@ -54,6 +55,11 @@ impl<'a> Context<'a> {
     /// Returns the state that all engines of the node share.
     pub(crate) fn node(&self) -> &'a NodeState {
         self.surroundings.node()
+    }
+
+    /// Leaves a value to be dropped behind the turn.
+    pub(crate) fn leave(&mut self, leftover: impl Any) {
+        self.leftovers.push(Box::new(leftover));
     }
 
     /// Returns whether no work is left to do after the lock.

@@ -9,6 +9,7 @@ use ibex_protocol::{
     session::Session,
     timer::TimerTable,
 };
+use ibex_ring::memory::LargeLease;
 
 use super::{
     alarms::Alarms, context::Context, ends::Ends, grants::Grants, new_wire::NewWire,
@@ -17,7 +18,6 @@ use super::{
 use crate::{
     node::{SessionShared, Undelivered},
     session::{EndCause, HeldPlace, PeerDescription},
-    wire::ArrivalMemory,
 };
 
 /// The parts of a session that all of its objects use.
@@ -85,23 +85,15 @@ impl Core {
     }
 
     /// Withdraws the memory that the peer was granted, because no more data of the peer can arrive.
+    /// Regions stay with their messages, which may arrive there again.
     pub(super) fn withdraw_grants(&mut self, context: &mut Context<'_>) {
         let receivers = self.ends.receivers.ends.values_mut();
         let granted = receivers.flat_map(ReceiveLink::withdraw_large);
-        // A region goes back to its end at once, so that the message arrives there again.
-        let withdrawn = granted.filter_map(ArrivalMemory::withdraw);
-        let withdrawn: Vec<_> = withdrawn.chain(self.grants.withdraw()).collect();
+        let granted = granted.map(LargeLease::withdraw);
+        let withdrawn: Vec<_> = granted.chain(self.grants.withdraw(context)).collect();
         if !withdrawn.is_empty() {
-            context.leftovers.push(Box::new(withdrawn));
+            context.leave(withdrawn);
         }
-    }
-
-    /// Leaves the messages in memory of the program to be freed behind the turn, because the session
-    /// is over and its wire goes.
-    pub(crate) fn leave_slices(&mut self, context: &mut Context<'_>) {
-        self.retained.leave_slices(context);
-        let senders = self.ends.senders.ends.values_mut();
-        senders.for_each(|sender| sender.leave_slices(context));
     }
 
     /// Returns the new wire that came while the old one still existed. The old one is gone now.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use ibex_protocol::transfer::{
-    eager_write::{LANDING_HEAD_BYTES, LANDINGS_PER_CHANNEL, Landed},
+    eager_write::{LANDING_HEAD_BYTES, Landed},
     rendezvous::RemoteMemory,
 };
 use ibex_ring::{memory::LargeBuffer, parking::Wakers};
@@ -62,22 +62,30 @@ impl Grants {
     pub(super) fn forget(&mut self, end: u32, context: &mut Context<'_>) {
         let is_of_end = |(granted, _): &mut (u32, ArrivalMemory)| *granted == end;
         let unwanted: Vec<_> = self.unwanted.extract_if(.., is_of_end).collect();
-        if !unwanted.is_empty() {
-            // Freeing a region takes long.
-            context.leftovers.push(Box::new(unwanted));
-        }
-        for granted in &mut self.blocks {
-            granted.take_if(|granted| granted.end == end);
+        let of_end = |block: &mut Option<BlockGrant>| block.take_if(|block| block.end == end);
+        let blocks: Vec<_> = self.blocks.iter_mut().filter_map(of_end).collect();
+        if !unwanted.is_empty() || !blocks.is_empty() {
+            context.leave((unwanted, blocks));
         }
     }
 
-    /// Returns the memory that no receiver reads, once no more data of the peer can arrive. The
-    /// peer may have been in the middle of writing to it.
-    pub(super) fn withdraw(&mut self) -> impl Iterator<Item = LargeBuffer> {
+    /// Returns the memory of the node that no receiver reads, once no more data of the peer can
+    /// arrive. The peer may have been in the middle of writing to it. Regions go back to their ends
+    /// behind the turn.
+    pub(super) fn withdraw(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> impl Iterator<Item = LargeBuffer> {
         let blocks = self.blocks.drain(..).flatten();
         let blocks = blocks.filter_map(|granted| Some(Arc::into_inner(granted.block)?.withdraw()));
-        let unwanted = self.unwanted.drain(..);
-        blocks.chain(unwanted.filter_map(|(_, memory)| memory.withdraw()))
+        let mut unwanted = Vec::new();
+        for (_, memory) in self.unwanted.drain(..) {
+            match memory {
+                ArrivalMemory::Lease(lease) => unwanted.push(lease.withdraw()),
+                ArrivalMemory::Region(region) => context.leave(region),
+            }
+        }
+        blocks.chain(unwanted)
     }
 }
 
@@ -89,30 +97,35 @@ impl Grants {
         blocks: Vec<(GrantedBlock, RemoteMemory)>,
         receivers: &Receivers,
         common: &mut Common,
+        context: &mut Context<'_>,
     ) {
-        if !receivers.ends.contains(end) {
-            return;
-        }
-        // The session may have resumed over another wire since the blocks were leased.
-        let path = &common.shared.frame_path;
-        let granted = blocks
-            .into_iter()
-            .filter(|(block, _)| block.is_granted_on(path));
-        for (block, memory) in granted.take(LANDINGS_PER_CHANNEL) {
-            if let Some(index) = common.session.grant_landing(end, memory) {
-                self.place(index, end, block);
+        let is_there = receivers.ends.contains(end);
+        for (block, memory) in blocks {
+            // The session may have resumed over another wire since the block was leased.
+            let is_granted = is_there && block.is_granted_on(&common.shared.frame_path);
+            let index = is_granted.then(|| common.session.grant_landing(end, memory));
+            match index.flatten() {
+                Some(index) => self.place(index, end, block),
+                None => context.leave(block),
             }
         }
     }
 
     /// Takes back a block that the peer does not need any more.
-    pub(super) fn returned(&mut self, index: u16, receivers: &mut Receivers) {
-        // The block is freed here. No guard reads it, because all of its messages were released.
-        if let Some(granted) = self.take(index)
-            && let Some(receiver) = receivers.ends.get_mut(granted.end)
-        {
+    pub(super) fn returned(
+        &mut self,
+        index: u16,
+        receivers: &mut Receivers,
+        context: &mut Context<'_>,
+    ) {
+        let Some(granted) = self.take(index) else {
+            return;
+        };
+        if let Some(receiver) = receivers.ends.get_mut(granted.end) {
             receiver.has_landings = false;
         }
+        // No guard reads the block, because all of its messages were released.
+        context.leave(granted);
     }
 
     /// Hands on a message that lies complete in its block.

@@ -2,9 +2,9 @@
 
 use std::{mem, ptr::NonNull, sync::Arc};
 
-use ibex_ring::parking::Wakers;
+use ibex_ring::{memory::LargeLease, parking::Wakers};
 
-use super::receivers::ReceiveLink;
+use super::{Context, receivers::ReceiveLink};
 #[cfg(any(test, feature = "verbs"))]
 use crate::rdma::RdmaPort;
 use crate::{
@@ -32,6 +32,16 @@ pub(super) struct LargeIn {
     /// A device writes the message, the peer's or this end's: until that is done, or it can write no
     /// more, no other code may use the memory.
     pub(super) is_the_devices: bool,
+}
+
+impl LargeIn {
+    /// Takes over the message's memory. Other memory may have come before, where it was requested
+    /// again.
+    pub(super) fn take_memory(&mut self, memory: ArrivalMemory, context: &mut Context<'_>) {
+        if let Some(before) = self.memory.replace(memory) {
+            context.leave(before);
+        }
+    }
 }
 
 /// The resource that an arriving large message lacks.
@@ -83,16 +93,20 @@ impl ReceiveLink {
         })
     }
 
-    /// Takes back the memory of incomplete messages that a device was writing, the last first, so that
-    /// regions go back to their places.
-    pub(super) fn withdraw_large(&mut self) -> impl Iterator<Item = ArrivalMemory> {
-        let large = self.large.iter_mut().rev();
+    /// Takes back the node's memory of incomplete messages that a device was writing.
+    pub(super) fn withdraw_large(&mut self) -> impl Iterator<Item = LargeLease> {
+        let large = self.large.iter_mut();
         let large = large.filter(|large| large.is_the_devices);
-        large.filter_map(|large| large.memory.take())
+        large.filter_map(|large| {
+            large
+                .memory
+                .take_if(|memory| memory.lease_mut().is_some())?
+                .into_lease()
+        })
     }
 
     /// Returns the messages whose memory was [withdrawn](Self::withdraw_large), which now want
-    /// memory again.
+    /// memory again, and those in regions, which are to be registered anew.
     pub(super) fn want_again(&mut self) -> impl Iterator<Item = LargeWanted> {
         self.has_landings = false;
         let provided = &self.end.provided;
@@ -101,20 +115,21 @@ impl ReceiveLink {
             was_the_devices.then(|| {
                 (large.granted, large.arrived) = (0, 0);
                 (large.is_offered, large.target) = (false, None);
+                let region = large.memory.take().and_then(ArrivalMemory::into_region);
                 LargeWanted {
                     sequence: large.sequence,
                     length: large.length,
                     is_offered: false,
-                    region: provided.take(large.length),
+                    region: region.or_else(|| provided.take(large.length)),
                 }
             })
         })
     }
 
-    /// Forgets the incomplete large messages. Returns the memory that a device may be writing to.
-    pub(super) fn forget_large(&mut self) -> impl Iterator<Item = ArrivalMemory> {
-        let large = self.large.drain(..).filter(|large| large.is_the_devices);
-        large.filter_map(|large| large.memory)
+    /// Takes the memory of incomplete large messages that a device may be writing to.
+    pub(super) fn take_the_devices(&mut self) -> impl Iterator<Item = ArrivalMemory> {
+        let large = self.large.iter_mut().filter(|large| large.is_the_devices);
+        large.filter_map(|large| large.memory.take())
     }
 
     /// Hands a large message to the receiver, and wakes the tasks and threads that wait for it.

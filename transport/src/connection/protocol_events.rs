@@ -122,7 +122,8 @@ impl Core {
                     receivers.large_announced(end, announced, is_offered, common, context);
                 }
                 SessionEvent::LandingReturned { index } => {
-                    self.grants.returned(index, &mut self.ends.receivers);
+                    self.grants
+                        .returned(index, &mut self.ends.receivers, context);
                 }
                 SessionEvent::Forgotten { end } => {
                     self.ends.senders.forget(end, &mut self.retained);

@@ -74,7 +74,7 @@ impl Receivers {
         {
             let sequence = wanted.sequence;
             match common.shared.kept_for_arrival(wanted) {
-                Ok(memory) => self.large_memory(end, sequence, Ok(memory), common),
+                Ok(memory) => self.large_memory(end, sequence, Ok(memory), common, context),
                 Err(wanted) => context.wanted.push(MemoryWanted {
                     session: common.shared.clone(),
                     end,
@@ -144,9 +144,10 @@ impl Receivers {
         sequence: u64,
         memory: Result<ArrivalMemory, MemoryError>,
         common: &mut Common,
+        context: &mut Context<'_>,
     ) {
         let Some(large) = self.large_in(end, sequence) else {
-            return;
+            return context.leave(memory);
         };
         let mut memory = match memory {
             Ok(memory) => memory,
@@ -162,21 +163,18 @@ impl Receivers {
             && memory.is_whole()
             && common.session.read_large(end, sequence, length)
         {
-            (large.memory, large.target) = (Some(memory), Some(target));
+            large.target = Some(target);
             (large.granted, large.is_the_devices) = (length, true);
-            return;
+            return large.take_memory(memory, context);
         }
         let granted = common.shared.granted_memory(&memory, length as usize);
         let first = match memory.is_whole() {
             true => length,
             false => length.min(FIRST_BYTES),
         };
-        let Some(large) = self.large_in(end, sequence) else {
-            return;
-        };
         large.is_the_devices = granted.is_some();
-        large.memory = Some(memory);
         large.granted = first;
+        large.take_memory(memory, context);
         match granted {
             Some(granted) => common.session.grant_memory(end, sequence, granted),
             None => common.session.grant(end, sequence, first),

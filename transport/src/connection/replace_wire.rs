@@ -8,7 +8,7 @@ use std::{
 use ibex_protocol::session::is_newer_epoch;
 
 use super::{
-    Connection, Core, RedialError, context::Context, core::Phase, new_wire::NewWire,
+    Connection, Core, Reconnect, RedialError, context::Context, core::Phase, new_wire::NewWire,
     senders::SendLink,
 };
 use crate::{
@@ -97,6 +97,10 @@ impl Connection {
         let before = mem::take(&mut self.wire);
         debug_assert!(before.is_gone(), "a wire over a device is destroyed before");
         let had_device = before.belongs_to_port();
+        if had_device {
+            // Its memory is registered.
+            context.leave(before);
+        }
         self.has_left_device |= had_device;
         let outage = match self.core.begin_outage(cause, had_device, context) {
             true => self.core.outage(),
@@ -173,32 +177,38 @@ impl Connection {
     ) -> io::Result<bool> {
         // A peer that has said goodbye and comes again waits for this end's goodbye.
         let goes_on = self.core.common.phase != Phase::Gone;
-        let Some(reconnect) = self.core.reconnect.as_mut().filter(|_| goes_on) else {
+        let reconnect = self.core.reconnect.as_mut().filter(|_| goes_on);
+        let is_newer = |one: &&mut Box<Reconnect>| {
+            let next = one.next.as_ref().map_or(0, |next| next.epoch);
+            is_newer_epoch(new.epoch, one.epoch.max(next))
+        };
+        let Some(reconnect) = reconnect.filter(is_newer) else {
+            context.leave(new);
             return Ok(false);
         };
-        let next = reconnect.next.as_ref().map_or(0, |next| next.epoch);
-        if !is_newer_epoch(new.epoch, reconnect.epoch.max(next)) {
-            return Ok(false);
-        }
         // The peer knows the session's secret, so it is the process that has the session.
         reconnect.newer_run = None;
         if !self.wire.is_down() {
             // The peer has noticed the break first. It sends again what was in flight to this end.
             let cause = EndCause::lost("it has lost the connection, and made another");
             if !self.wire.is_gone() {
-                reconnect.next = Some(Box::new(new));
+                if let Some(before) = reconnect.next.replace(Box::new(new)) {
+                    context.leave(before);
+                }
                 self.drain_then_end(cause);
                 return Ok(false);
             }
             self.suspend(cause, tools, context);
         }
         if self.core.common.phase == Phase::Gone {
+            context.leave(new);
             return Ok(false);
         }
         let path = &self.core.common.shared.frame_path;
         let senders = self.core.ends.senders.ends.values_mut();
         if let Err(why) = new.parts.take_memory(path, senders.map(SendLink::memory)) {
             self.redial_failed(new.epoch, &why);
+            context.leave(new);
             return Ok(false);
         }
         self.begin_again(new, tools)?;

@@ -108,19 +108,26 @@ impl Core {
             .transpose()
     }
 
-    pub(crate) fn close_receiver(&mut self, end: u32, counters: &Counters, reason: CloseReason) {
+    pub(crate) fn close_receiver(
+        &mut self,
+        end: u32,
+        counters: &Counters,
+        reason: CloseReason,
+        context: &mut Context<'_>,
+    ) {
         if let Some(mut receiver) = self.ends.receivers.ends.remove(end) {
             self.ends.receivers.gone += &receiver.end.stats();
             if !receiver.large.is_empty() {
                 // Other messages of the session may have waited for these.
                 self.common.timers.set_sooner(Timer::Memory, clock::now());
             }
-            self.grants.keep(end, receiver.forget_large());
+            self.grants.keep(end, receiver.take_the_devices());
             let words = receiver.end.path.words();
             if let Some((shared_memory, words)) = self.shared_memory.as_mut().zip(words) {
                 shared_memory.keep_words(end, words);
             }
             self.common.session.close_receiver(end, counters, reason);
+            context.leave(receiver);
         }
     }
 
@@ -140,7 +147,7 @@ impl Core {
             .end
             .end(EndReason::Cause(cause), &mut context.wakers);
         let counters = receiver.end.counters();
-        self.close_receiver(end, &counters, CloseReason::NoRoom);
+        self.close_receiver(end, &counters, CloseReason::NoRoom, context);
     }
 }
 

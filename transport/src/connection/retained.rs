@@ -1,9 +1,6 @@
 //! Memory that outlives its owner, until no frame in flight refers to it.
 
-use std::{
-    mem,
-    sync::{Arc, atomic::Ordering},
-};
+use std::sync::{Arc, atomic::Ordering};
 
 use super::{
     Context,
@@ -72,24 +69,14 @@ impl Retained {
                 Memory::Message { end, message } => {
                     let sequence = message.sequence;
                     // The memory returns to its pool before any sender hears of it.
-                    message.leave(context);
+                    if let Some(leftover) = message.memory.give_back() {
+                        context.leave(leftover);
+                    }
                     end.large_gone.fetch_max(sequence, Ordering::Relaxed);
                     end.waiters.take(&mut context.wakers);
                 }
-                Memory::Sender(mut sender) => sender.leave_slices(context),
+                Memory::Sender(sender) => context.leftovers.push(sender),
             }
-        }
-    }
-
-    /// Leaves the memory to be freed behind the turn, and behind the wire, if a part of it is the
-    /// program's.
-    pub(super) fn leave_slices(&mut self, context: &mut Context<'_>) {
-        let has_slice = |item: &Item| match &item.memory {
-            Memory::Message { message, .. } => message.memory.has_slice(),
-            Memory::Sender(sender) => sender.has_slice(),
-        };
-        if self.0.iter().any(has_slice) {
-            context.leftovers.push(Box::new(mem::take(&mut self.0)));
         }
     }
 

@@ -1,7 +1,7 @@
 //! A sending end in the engine: its ring, which the engine walks for records, and its large
 //! messages.
 
-use std::{collections::VecDeque, mem, ptr::NonNull, sync::Arc, time::Instant};
+use std::{collections::VecDeque, ptr::NonNull, sync::Arc, time::Instant};
 
 use ibex_base::sync::Asymmetry;
 use ibex_protocol::{
@@ -16,7 +16,7 @@ use ibex_ring::{
     memory::RingLease,
 };
 
-use super::{Context, core::Common, idle::SenderSilence, retained::Retained};
+use super::{core::Common, idle::SenderSilence, retained::Retained};
 use crate::{
     endpoint::{send_end::SendEnd, stats::ChannelTotals},
     wire::{AnyWire, MessageBytes, MessageMemory, SendRingMemory, Wire},
@@ -80,15 +80,6 @@ pub(super) struct LargeOut {
     /// The last frame of the message, once all of it is in frames. The message is kept until it has
     /// arrived, in case the wire breaks.
     sent_in: Option<u64>,
-}
-
-impl LargeOut {
-    /// Frees the message: behind the turn, if it is in memory of the program, which may be told.
-    pub(super) fn leave(self, context: &mut Context<'_>) {
-        if self.memory.has_slice() {
-            context.leftovers.push(Box::new(self));
-        }
-    }
 }
 
 impl SendLink {
@@ -155,19 +146,6 @@ impl SendLink {
             any = true;
         }
         any
-    }
-
-    /// Returns whether a message is in memory of the program.
-    pub(super) fn has_slice(&self) -> bool {
-        self.large.iter().any(|large| large.memory.has_slice())
-    }
-
-    /// Leaves the large messages to be freed behind the turn, and behind the wire, if one is in
-    /// memory of the program, which may be told.
-    pub(super) fn leave_slices(&mut self, context: &mut Context<'_>) {
-        if self.has_slice() {
-            context.leftovers.push(Box::new(mem::take(&mut self.large)));
-        }
     }
 
     /// Schedules the messages that have not arrived to be sent again, because the wire broke.

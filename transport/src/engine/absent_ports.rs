@@ -17,6 +17,7 @@ impl RdmaPorts {
         &mut self,
         rdma_port: &Arc<RdmaPort>,
         _: &mut Connections,
+        _: &mut Context<'_>,
     ) -> io::Result<()> {
         match **rdma_port {}
     }
@@ -31,9 +32,9 @@ impl RdmaPorts {
         Ok(())
     }
 
-    pub(super) fn leave(&mut self, _: u64, _: &mut Connections) {}
+    pub(super) fn leave(&mut self, _: u64, _: &mut Connections, _: &mut Context<'_>) {}
 
-    pub(super) fn close(&mut self, _: &mut Connections) {}
+    pub(super) fn close(&mut self, _: &mut Connections, _: &mut Context<'_>) {}
 
     pub(super) fn has_found(&self) -> bool {
         false
@@ -77,7 +78,12 @@ impl RdmaPorts {
 
     pub(super) fn look_for_devices(&mut self, _: &mut Connections, _: &mut Context<'_>) {}
 
-    pub(crate) fn device_was_removed(&mut self, rdma_port: &Arc<RdmaPort>, _: &mut Connections) {
+    pub(crate) fn device_was_removed(
+        &mut self,
+        rdma_port: &Arc<RdmaPort>,
+        _: &mut Connections,
+        _: &mut Context<'_>,
+    ) {
         match **rdma_port {}
     }
 }

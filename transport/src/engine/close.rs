@@ -78,11 +78,11 @@ impl Engine {
             link.close_now(tools, context);
             report.undelivered.extend(link.core.common.undelivered());
             link.unregister(&tools.epoll);
-            link.core.leave_slices(context);
+            context.leftovers.push(link);
         }
         self.controls
             .drop_all(&self.connections.tools.epoll, context);
-        self.ports.close(&mut self.connections);
+        self.ports.close(&mut self.connections, context);
         report
     }
 }

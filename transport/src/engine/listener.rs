@@ -168,7 +168,8 @@ impl Engine {
     pub(crate) fn redialed(&mut self, redialed: Redialed, context: &mut Context<'_>) {
         let engine = EngineId::of_session(redialed.session);
         if engine != self.id {
-            return self.others.post(engine, Mail::Redialed(Box::new(redialed)));
+            let mail = Mail::Redialed(Box::new(redialed));
+            return self.others.post(engine, mail, context);
         }
         let Redialed {
             session,

@@ -78,36 +78,35 @@ impl OtherEngines {
         self.exchange.as_ref()?.upgrade()
     }
 
-    /// Leaves mail for an engine, if the node has it.
-    pub(super) fn post(&self, engine: EngineId, mail: Mail) {
-        if let Some(exchange) = self.exchange()
-            && engine.index() < exchange.engines()
-        {
-            exchange.post(engine, mail);
+    /// Leaves mail for an engine, or behind the turn if the node has no such engine.
+    pub(super) fn post(&self, engine: EngineId, mail: Mail, context: &mut Context<'_>) {
+        match self.exchange() {
+            Some(exchange) if engine.index() < exchange.engines() => exchange.post(engine, mail),
+            _ => context.leave(mail),
         }
     }
 
     /// Passes on mail about a session that this engine does not have. After the last engine, it is
-    /// dropped: no engine has the session.
-    pub(super) fn pass_on(&self, mail: Mail) {
-        self.post(EngineId::new(self.own.index() + 1), mail);
+    /// given up: no engine has the session.
+    pub(super) fn pass_on(&self, mail: Mail, context: &mut Context<'_>) {
+        self.post(EngineId::new(self.own.index() + 1), mail, context);
     }
 
     /// Tells one engine of a peer's run.
-    fn tell_one_of_run(&self, engine: EngineId, peer: &PeerDescription) {
+    fn tell_one_of_run(&self, engine: EngineId, peer: &PeerDescription, context: &mut Context<'_>) {
         let mail = Mail::Run {
             peer: Box::new(peer.clone()),
             met_by: self.own,
         };
-        self.post(engine, mail);
+        self.post(engine, mail, context);
     }
 
     /// Tells the other engines of a peer's run.
-    pub(super) fn tell_of_run(&self, peer: &PeerDescription) {
+    pub(super) fn tell_of_run(&self, peer: &PeerDescription, context: &mut Context<'_>) {
         let engines = self.exchange().map_or(0, |exchange| exchange.engines());
         let engines = (0..engines).map(EngineId::new);
         for other in engines.filter(|other| *other != self.own) {
-            self.tell_one_of_run(other, peer);
+            self.tell_one_of_run(other, peer, context);
         }
     }
 }
@@ -132,7 +131,7 @@ impl Engine {
     /// Begins the session of a peer that has dialed, here or on the engine where it is placed.
     pub(super) fn place_session(&mut self, admission: Admission, context: &mut Context<'_>) {
         let Some(exchange) = self.others.exchange() else {
-            return;
+            return context.leave(admission);
         };
         let accepted_on = admission.parts.stream.local_addr().ok().map(Into::into);
         let (engine, admission) = exchange.place(admission);
@@ -153,7 +152,7 @@ impl Engine {
         context: &mut Context<'_>,
     ) {
         let Some(exchange) = self.others.exchange() else {
-            return;
+            return context.leave(admission);
         };
         let peer = admission.peer.clone();
         match self.admit(exchange.of_sessions(), admission, accepted_on, context) {
@@ -186,7 +185,7 @@ impl Engine {
             peers.filter(|other| other.is_of_node(peer) && other.incarnation != peer.incarnation);
         let newest = others.max_by_key(|other| other.began);
         if let Some(newest) = newest.filter(|newest| newest.began > peer.began) {
-            self.others.tell_one_of_run(met_by, newest);
+            self.others.tell_one_of_run(met_by, newest, context);
         }
     }
 }

@@ -453,8 +453,8 @@ impl PortPoller {
 
     // ---- The end ---------------------------------------------------------------------
 
-    /// Closes the device, even if handles of its sessions remain.
-    pub(super) fn close(self, epoll: &OwnedFd) {
+    /// Closes the device behind the turn, even if handles of its sessions remain.
+    pub(super) fn close(self, epoll: &OwnedFd, context: &mut Context<'_>) {
         let Self {
             rdma_port, queues, ..
         } = self;
@@ -462,7 +462,25 @@ impl PortPoller {
         if let Some(events) = &queues.events {
             let _ = epoll::delete(epoll, events.as_fd());
         }
-        rdma_port.close(queues);
+        context.leave(ClosingPort {
+            rdma_port,
+            queues: Some(queues),
+        });
+    }
+}
+
+/// An RDMA port whose device is closed when this is dropped.
+struct ClosingPort {
+    rdma_port: Arc<RdmaPort>,
+    /// Taken by the drop alone.
+    queues: Option<PortQueues>,
+}
+
+impl Drop for ClosingPort {
+    fn drop(&mut self) {
+        if let Some(queues) = self.queues.take() {
+            self.rdma_port.close(queues);
+        }
     }
 }
 

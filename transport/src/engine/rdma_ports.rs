@@ -40,8 +40,9 @@ impl RdmaPorts {
         &mut self,
         rdma_port: &Arc<RdmaPort>,
         connections: &mut Connections,
+        context: &mut Context<'_>,
     ) -> io::Result<()> {
-        self.close_lost(connections);
+        self.close_lost(connections, context);
         if rdma_port.is_lost() {
             let device = rdma_port.device();
             return Err(io::Error::other(format!(
@@ -105,7 +106,7 @@ impl RdmaPorts {
             None => return Ok(()),
         }
         for (rdma_port, number) in rails.into_iter().flatten() {
-            if let Err(error) = self.attach(&rdma_port, connections) {
+            if let Err(error) = self.attach(&rdma_port, connections, context) {
                 if let Some(link) = connections.all.get_mut(session) {
                     // Nothing is posted there, so it is destroyed at once.
                     link.fail_rail(&rdma_port, number, &error.to_string());
@@ -118,17 +119,22 @@ impl RdmaPorts {
     }
 
     /// Removes a session that is over, and whose queue pair is gone, from its RDMA port.
-    pub(super) fn leave(&mut self, session: u64, connections: &mut Connections) {
+    pub(super) fn leave(
+        &mut self,
+        session: u64,
+        connections: &mut Connections,
+        context: &mut Context<'_>,
+    ) {
         for poller in &mut self.pollers {
             poller.sessions.retain(|lives| *lives != session);
             poller.rails.retain(|lives| *lives != session);
         }
         connections.credit.leave_ports(session);
-        self.close_lost(connections);
+        self.close_lost(connections, context);
     }
 
     /// Closes lost RDMA ports that have no session any more, even if handles of them remain.
-    fn close_lost(&mut self, connections: &mut Connections) {
+    fn close_lost(&mut self, connections: &mut Connections, context: &mut Context<'_>) {
         for poller in &mut self.pollers {
             if poller.rdma_port.is_lost() && !poller.rails.is_empty() {
                 poller.forget_gone_rails(connections);
@@ -143,7 +149,7 @@ impl RdmaPorts {
         let epoll = &connections.tools.epoll;
         for over in self.pollers.extract_if(.., |poller| is_over(poller)) {
             connections.credit.remove_port(&over.rdma_port);
-            over.close(epoll);
+            over.close(epoll, context);
         }
         for (index, poller) in self.pollers.iter().enumerate() {
             let modify = |fd, which| {
@@ -157,11 +163,11 @@ impl RdmaPorts {
     }
 
     /// Closes all RDMA ports of a closed node whose sessions are over.
-    pub(super) fn close(&mut self, connections: &mut Connections) {
+    pub(super) fn close(&mut self, connections: &mut Connections, context: &mut Context<'_>) {
         for poller in self.pollers.drain(..) {
             connections.credit.remove_port(&poller.rdma_port);
             poller.rdma_port.lose();
-            poller.close(&connections.tools.epoll);
+            poller.close(&connections.tools.epoll, context);
         }
     }
 
@@ -238,7 +244,7 @@ impl RdmaPorts {
                 _ => poller.take_events(connections, context),
             }
         }
-        self.close_lost(connections);
+        self.close_lost(connections, context);
     }
 
     // ---- Removed devices -------------------------------------------------------------
@@ -271,7 +277,7 @@ impl RdmaPorts {
         connections: &mut Connections,
         context: &mut Context<'_>,
     ) {
-        self.close_lost(connections);
+        self.close_lost(connections, context);
         if self.pollers.is_empty() {
             (self.next_look, self.is_look_due) = (None, false);
             return;
@@ -296,6 +302,7 @@ impl RdmaPorts {
         &mut self,
         rdma_port: &Arc<RdmaPort>,
         connections: &mut Connections,
+        context: &mut Context<'_>,
     ) {
         let Some(poller) = self.poller_of(rdma_port) else {
             return;
@@ -305,7 +312,7 @@ impl RdmaPorts {
         rdma_port.lose();
         let why = format!("RDMA device {device} was removed from this machine");
         poller.cut_off(&why, connections);
-        self.close_lost(connections);
+        self.close_lost(connections, context);
     }
 }
 

@@ -17,7 +17,7 @@ impl Engine {
         let named = self.connections.named(&wires.session, |one| !one.dials());
         match named {
             Some(session) => self.resume_session(session, wires, context),
-            None => self.others.pass_on(Mail::Wires(Box::new(wires))),
+            None => self.others.pass_on(Mail::Wires(Box::new(wires)), context),
         }
     }
 
@@ -29,7 +29,7 @@ impl Engine {
                     link.core.lost_place(context);
                 });
             }
-            None => self.others.pass_on(Mail::Displaced(session)),
+            None => self.others.pass_on(Mail::Displaced(session), context),
         }
     }
 
@@ -41,7 +41,7 @@ impl Engine {
         context: &mut Context<'_>,
     ) {
         let Some(link) = self.connections.all.get(session) else {
-            return;
+            return context.leave(wires);
         };
         if link.has_left_device {
             // Otherwise the session would later leave the RDMA port of the new queue pair.
@@ -64,7 +64,9 @@ impl Engine {
         context: &mut Context<'_>,
     ) -> io::Result<()> {
         let cared = match &wires.parts.rdma {
-            Some(pair) => self.ports.attach(pair.rdma_port(), &mut self.connections),
+            Some(pair) => self
+                .ports
+                .attach(pair.rdma_port(), &mut self.connections, context),
             None => Ok(()),
         };
         let Connections {
@@ -75,6 +77,7 @@ impl Engine {
         };
         if let Err(error) = cared {
             link.redial_failed(wires.epoch, &error.to_string());
+            context.leave(wires);
             return Ok(());
         }
         let ticket = wires.parts.rdma.as_ref().map(PreparedPair::ticket);
@@ -97,7 +100,7 @@ impl Engine {
         };
         link.has_left_device = false;
         let next = link.core.take_next_wire();
-        self.ports.leave(session, &mut self.connections);
+        self.ports.leave(session, &mut self.connections, context);
         if let Some(wires) = next {
             self.resume_session(session, wires, context);
         }

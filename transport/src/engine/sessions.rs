@@ -20,13 +20,15 @@ impl Engine {
         context: &mut Context<'_>,
     ) -> io::Result<Arc<SessionShared>> {
         if self.closing != Closing::No {
-            admission.abandon();
+            context.leave(admission.abandon());
             return Err(io::Error::other("the node is closing"));
         }
         if let Some(pair) = &admission.parts.rdma
-            && let Err(error) = self.ports.attach(pair.rdma_port(), &mut self.connections)
+            && let Err(error) = self
+                .ports
+                .attach(pair.rdma_port(), &mut self.connections, context)
         {
-            admission.abandon();
+            context.leave(admission.abandon());
             return Err(error);
         }
         let id = self.next_session;
@@ -72,7 +74,7 @@ impl Engine {
         self.ports
             .join(id, ticket, &mut self.connections, context)?;
         self.runs_anew(shared.peer(), context);
-        self.others.tell_of_run(shared.peer());
+        self.others.tell_of_run(shared.peer(), context);
         self.connections.heat(id);
         // The session is heated because its first frames may be in `leftover` already, and because
         // this end's Unix socket must greet the peer's.
@@ -127,9 +129,8 @@ impl Engine {
     }
 
     pub(super) fn remove(&mut self, session: u64, context: &mut Context<'_>) {
-        self.ports.leave(session, &mut self.connections);
-        if let Some(mut link) = self.connections.remove(session) {
-            link.core.leave_slices(context);
+        self.ports.leave(session, &mut self.connections, context);
+        if let Some(link) = self.connections.remove(session) {
             self.ended.add(&link.core.stats());
             link.core.common.shared().end();
             let undelivered = link.core.common.undelivered();
@@ -141,6 +142,7 @@ impl Engine {
                 }
                 Closing::Until(_) => self.close_report.undelivered.extend(undelivered),
             }
+            context.leftovers.push(link);
         }
         self.stop_listening_if_over(context);
     }

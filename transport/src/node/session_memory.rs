@@ -155,7 +155,7 @@ impl SessionShared {
         let LargeWanted {
             length, is_offered, ..
         } = wanted;
-        match wanted.region {
+        match wanted.region.and_then(LandingRegion::again) {
             Some(mut region) => {
                 if self.registers(&region, is_offered) {
                     self.register_region(&mut region, length as usize, is_offered);
@@ -175,9 +175,13 @@ impl SessionShared {
         let Some(mapped) = region.mapped() else {
             return false;
         };
-        let reading = || self.frame_path.live_port().filter(|_| is_offered);
-        self.granting_port(is_offered).is_some()
-            || reading().is_some_and(|port| port.registered_mapped(mapped, None).is_none())
+        match self.granting_port(is_offered) {
+            Some(port) => port.registers_mapped(mapped, true),
+            None => {
+                let reading = self.frame_path.live_port().filter(|_| is_offered);
+                reading.is_some_and(|port| port.registers_mapped(mapped, false))
+            }
+        }
     }
 
     /// Registers a region for a message of `bytes`. If the device refuses, the message comes in chunks.

@@ -62,6 +62,7 @@ never_called! { RdmaPort:
     fn registered_ring(&self, &RingLease) -> Option<Arc<RegisteredRing>>;
     fn register_mapped(&self, &MappedBytes) -> Result<Option<Arc<RegisteredMessage>>, MemoryError>;
     fn grant_mapped(&self, &MappedBytes, usize) -> Result<Option<GrantedMemory>, MemoryError>;
+    fn registers_mapped(&self, &MappedBytes, bool) -> bool;
     fn registered_mapped(&self, &MappedBytes, Option<Arc<RegisteredMessage>>) -> Option<Arc<RegisteredMessage>>;
     fn message_target(&self, &LargeLease, usize) -> Option<Arc<RegisteredMessage>>;
     fn registered_message(&self, &LargeLease) -> Option<Arc<RegisteredMessage>>;

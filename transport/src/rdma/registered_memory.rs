@@ -107,8 +107,16 @@ pub(crate) type GrantedMemory = LargeRegion<Granted>;
 
 /// Attached to mapped memory that an RDMA port could not register, so that not each message tries.
 #[derive(Debug)]
-struct Refused {
+pub(super) struct Refused {
     rdma_port: u64,
+}
+
+impl Refused {
+    /// Returns whether the RDMA port with this number has refused the memory.
+    pub(super) fn is_known(rdma_port: u64, mapped: &MappedBytes) -> bool {
+        let is_of = |refused: &Self| refused.rdma_port == rdma_port;
+        mapped.attachments().find(is_of).is_some()
+    }
 }
 
 /// The part of a large buffer that messages have used. The rest has no pages.
@@ -191,8 +199,7 @@ impl<U: Send + Sync + 'static> LargeRegion<U> {
         bytes: usize,
         access: RegionAccess,
     ) -> Result<Option<Self>, VerbsError> {
-        let is_refused = |refused: &Refused| refused.rdma_port == rdma_port;
-        if mapped.attachments().find(is_refused).is_some() {
+        if Refused::is_known(rdma_port, mapped) {
             return Ok(None);
         }
         mapped.memory().keep_from_children();

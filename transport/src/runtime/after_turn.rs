@@ -27,13 +27,14 @@ impl EventLoop {
     #[inline(never)]
     fn wake_all(&self, mut context: Context<'_>) {
         context.wakers.wake();
+        // Who wants memory may get what is freed here.
+        context.leftovers.clear();
         for wanted in context.wanted.drain(..) {
             self.provide(wanted);
         }
         for rdma_port in context.unsure_ports.drain(..) {
             self.look_for_device(rdma_port);
         }
-        // The leftovers are dropped with the context.
     }
 
     /// Gets memory for arriving data: on the caller's thread under [`Driver::Caller`], and
@@ -54,9 +55,9 @@ impl EventLoop {
         };
         let look = move || {
             if !rdma_port.is_listed() {
-                event_loop.with_engine(|engine, _| {
-                    let connections = &mut engine.connections;
-                    engine.ports.device_was_removed(&rdma_port, connections);
+                event_loop.with_engine(|engine, context| {
+                    let (ports, connections) = (&mut engine.ports, &mut engine.connections);
+                    ports.device_was_removed(&rdma_port, connections, context);
                 });
                 // The leader turns the sessions, which end.
                 event_loop.bell.wake();
@@ -84,10 +85,10 @@ impl MemoryWanted {
             MemoryPurpose::Large(wanted) => {
                 let sequence = wanted.sequence;
                 let memory = session.memory_for_arrival(wanted);
-                session.requests.on_link(|link, _| {
+                session.requests.on_link(|link, context| {
                     let core = &mut link.core;
-                    let receivers = &mut core.ends.receivers;
-                    receivers.large_memory(end, sequence, memory, &mut core.common);
+                    let (receivers, common) = (&mut core.ends.receivers, &mut core.common);
+                    receivers.large_memory(end, sequence, memory, common, context);
                 });
             }
             MemoryPurpose::More {
@@ -107,10 +108,10 @@ impl MemoryWanted {
             }
             MemoryPurpose::Landings => {
                 let blocks = session.lease_landings();
-                session.requests.on_link(|link, _| {
+                session.requests.on_link(|link, context| {
                     let core = &mut link.core;
-                    let receivers = &core.ends.receivers;
-                    core.grants.grant(end, blocks, receivers, &mut core.common);
+                    let (receivers, common) = (&core.ends.receivers, &mut core.common);
+                    core.grants.grant(end, blocks, receivers, common, context);
                 });
             }
         }

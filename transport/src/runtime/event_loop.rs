@@ -27,6 +27,7 @@ use ibex_base::{
     fork,
     sync::{AtomicBool, AtomicU32, Mutex, lock},
     threads,
+    turn::Turn,
 };
 use ibex_ring::parking::{Bell, BellLease, Drive, Leadership, Wakers};
 
@@ -300,9 +301,11 @@ impl EventLoop {
         }
         let any = engine.ports.has_completions();
         if any {
+            let turn = begin_turn();
             let mut context = Context::new(self);
             engine.take_completions(&mut context);
             drop(engine);
+            drop(turn);
             self.wake(context);
         }
         any
@@ -325,12 +328,14 @@ impl EventLoop {
         let _turning = ibex_base::sync::recorded::turning(self);
         // This comes after the lock, because a thread that does not get the lock runs no turn.
         self.flushing.begin();
+        let turn = begin_turn();
         let mut context = Context::new(self);
         let mut progress = self.engine.is_marked() && self.take_news(&mut engine, &mut context);
         engine.connections.answer_guards(&mut context);
         progress |= engine.turn(ready, &mut context);
         let is_finished = engine.is_finished();
         drop(engine);
+        drop(turn);
         self.wake(context);
         if is_finished {
             // A thread that closes the node may sleep, without a waker, until its engines are
@@ -349,6 +354,7 @@ impl EventLoop {
         if self.engine.is_marked() {
             self.inbox.warn_of_unpolled();
         }
+        let turn = begin_turn();
         let mut context = Context::new(self);
         let result = act(&mut engine, &mut context);
         let is_overslept = self.engine.has_sleeper() && engine.is_overslept();
@@ -356,6 +362,7 @@ impl EventLoop {
             engine.set_alarm_for_deadline();
         }
         drop(engine);
+        drop(turn);
         self.wake(context);
         if is_overslept {
             self.rouse_leader();
@@ -457,6 +464,12 @@ impl Drive for EventLoop {
         self.engine
             .drive(turn, self.is_watched(), || self.ring_sleeper());
     }
+}
+
+/// Marks that the calling thread runs a turn. Only this crate's tests look for it, because handshakes,
+/// which the sources of sessions turn, still destroy queue pairs that no session takes.
+fn begin_turn() -> Option<Turn> {
+    cfg!(test).then(Turn::begin)
 }
 
 impl fmt::Debug for EventLoop {

@@ -265,8 +265,9 @@ impl EngineRequests {
 
     pub(crate) fn close_receiver(&self, end: &ReceiveEnd, reason: CloseReason) {
         let counters = end.counters();
-        self.on_link(|link, _| {
-            link.core.close_receiver(end.id, &counters, reason);
+        self.on_link(|link, context| {
+            let core = &mut link.core;
+            core.close_receiver(end.id, &counters, reason, context);
         });
     }
 

@@ -131,8 +131,11 @@ impl Runtime {
     /// # Errors Another node has the port, or the port is lost.
     pub fn care_for(&self, rdma_port: &Arc<RdmaPort>) -> io::Result<()> {
         let event_loop = &self.event_loops[rdma_port.engine()];
-        let cared = event_loop
-            .with_engine(|engine, _| engine.ports.attach(rdma_port, &mut engine.connections));
+        let cared = event_loop.with_engine(|engine, context| {
+            engine
+                .ports
+                .attach(rdma_port, &mut engine.connections, context)
+        });
         // The sleeper must take up its new deadline.
         event_loop.bell.wake();
         cared

@@ -11,7 +11,7 @@ use std::{
 };
 
 use ibex_base::{fork, sync::lock};
-use ibex_ring::memory::{LargeBuffer, LargeLease, MappedBytes, ProvidedRegion, RegionUnfit};
+use ibex_ring::memory::{LargeLease, MappedBytes, ProvidedRegion, RegionUnfit};
 
 use crate::rdma::{GrantedMemory, RdmaPort, RegisteredMessage};
 
@@ -51,11 +51,19 @@ impl ArrivalMemory {
             .is_none_or(|lease| lease.claim_mut().is_some())
     }
 
-    /// Takes memory of the node out of its pool, to be freed. A region goes back to its end.
-    pub(crate) fn withdraw(self) -> Option<LargeBuffer> {
+    /// Returns the memory, if it is the node's.
+    pub(crate) fn into_lease(self) -> Option<LargeLease> {
         match self {
-            Self::Lease(lease) => Some(lease.withdraw()),
+            Self::Lease(lease) => Some(lease),
             Self::Region(_) => None,
+        }
+    }
+
+    /// Returns the memory, if it is a region.
+    pub(crate) fn into_region(self) -> Option<LandingRegion> {
+        match self {
+            Self::Lease(_) => None,
+            Self::Region(region) => Some(region),
         }
     }
 
@@ -167,6 +175,19 @@ impl LandingRegion {
     /// Notes the registration by which the peer writes the message.
     pub(crate) fn grant(&mut self, granted: GrantedMemory) {
         self.granted = Some(granted);
+    }
+
+    /// Returns the region for the message to come there again, over another wire; `None` if the device
+    /// keeps the memory. Ends the registration, as [`arrived`](Self::arrived) does.
+    pub(crate) fn again(mut self) -> Option<Self> {
+        match self.end_grant() {
+            true => Some(self),
+            false => {
+                // Nobody may use the memory any more.
+                mem::forget(self.region.take());
+                None
+            }
+        }
     }
 
     /// Returns the registration by which the peer writes the message.

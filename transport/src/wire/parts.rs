@@ -28,11 +28,12 @@ pub struct WireParts {
 
 impl WireParts {
     /// Gives up the connection without making a wire. If the session `resumes`, the peer would wait
-    /// for this end to come back, so it is told.
-    pub(crate) fn abandon(self, resumes: bool) {
+    /// for this end to come back, so it is told. Returns the queue pair, to be destroyed outside turns.
+    pub(crate) fn abandon(self, resumes: bool) -> Option<PreparedPair> {
         if resumes {
             say_last_word(&self.stream, &mut Layer::new(self.tls), 0);
         }
+        self.rdma
     }
 
     /// Returns whether this end speaks first if both ends have buffers for few frames.

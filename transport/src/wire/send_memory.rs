@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::{mem, ptr::NonNull, sync::Arc};
 
 use ibex_protocol::transfer::rendezvous::Chunk;
-use ibex_ring::memory::{LargeLease, LargePool, MemoryError, RegionSlice, RingLease, mapped_bytes};
+use ibex_ring::memory::{
+    LargeBuffer, LargeLease, LargePool, MemoryError, RegionSlice, RingLease, mapped_bytes,
+};
 
 #[cfg(any(test, feature = "verbs"))]
 use ibex_verbs::ScatterEntry;
@@ -123,9 +125,27 @@ impl MessageMemory {
         chunk.offset as usize + chunk.bytes == self.length
     }
 
-    /// Returns whether the message holds memory of the program, which may wait for its drop.
-    pub(crate) fn has_slice(&self) -> bool {
-        matches!(self.bytes, MessageBytes::Slice(..)) || self.copied.is_some()
+    /// Gives memory of the node back to its pool. Returns what a turn must not drop, if anything:
+    /// memory of the program, which may be told, and what takes long to free.
+    pub(crate) fn give_back(self) -> Option<Leftover> {
+        let Self {
+            registered,
+            bytes,
+            copied,
+            ..
+        } = self;
+        let (slice, unmapped) = match bytes {
+            MessageBytes::Lease(lease) => (copied, lease.give_back()),
+            MessageBytes::Slice(slice, _) => (Some(slice), Vec::new()),
+        };
+        // A registration that is not attached to the memory is the message's own.
+        let registered = registered.filter(|registered| Arc::strong_count(registered) == 1);
+        let has_any = registered.is_some() || slice.is_some() || !unmapped.is_empty();
+        has_any.then_some(Leftover {
+            _registered: registered,
+            _slice: slice,
+            _unmapped: unmapped,
+        })
     }
 
     /// Returns the message's first byte.
@@ -196,6 +216,14 @@ impl MessageMemory {
         let registered = self.registered.as_deref()?;
         Some(registered.piece(start..start + chunk.bytes))
     }
+}
+
+/// What is left of a message, to be dropped behind the turn.
+pub(crate) struct Leftover {
+    // In drop order.
+    _registered: Option<Arc<RegisteredMessage>>,
+    _slice: Option<RegionSlice>,
+    _unmapped: Vec<LargeBuffer>,
 }
 
 /// Copies the program's memory to memory that a device may send from, and that no pool keeps.

@@ -266,6 +266,14 @@ pub struct LargeLease {
 }
 
 impl LargeLease {
+    /// Gives the buffer back to its pool, as the drop does. Returns the buffers that the pool has no
+    /// room for; dropping them unmaps them, which takes long.
+    #[must_use]
+    pub fn give_back(mut self) -> Vec<LargeBuffer> {
+        let buffer = self.buffer.take().expect("only the end takes the buffer");
+        self.stock.put(buffer)
+    }
+
     /// Takes the buffer itself out of the lease, so that it returns to no pool. Dropping the buffer
     /// frees its attachments and then its memory, which takes long.
     #[must_use]
@@ -296,7 +304,7 @@ impl Drop for LargeLease {
             return;
         }
         if let Some(buffer) = self.buffer.take() {
-            self.stock.put(buffer);
+            drop(self.stock.put(buffer));
         }
     }
 }
@@ -342,17 +350,16 @@ impl Stock {
         }
     }
 
-    /// Keeps the buffer, and unmaps the buffers that have waited longest.
-    fn put(&self, mut buffer: LargeBuffer) {
+    /// Keeps the buffer. Returns the buffers for which there is no room: those that have waited
+    /// longest, to be unmapped outside the lock.
+    fn put(&self, mut buffer: LargeBuffer) -> Vec<LargeBuffer> {
         buffer.was_seen = false;
         buffer.claim = None;
         let mut unmapped = Vec::new();
         let mut free = self.lock();
         let may_keep = |budget: &MemoryBudget| budget.keep(buffer.populated as u64);
         if !self.budget.as_ref().is_none_or(may_keep) {
-            // The buffer is unmapped outside the lock, as below.
-            drop(free);
-            return;
+            return vec![buffer];
         }
         free.push(buffer);
         let mut bytes: usize = free.iter().map(LargeBuffer::capacity).sum();
@@ -362,9 +369,7 @@ impl Stock {
             self.keeps_no_more(&oldest);
             unmapped.push(oldest);
         }
-        // Unmapping takes milliseconds, so it happens outside the lock.
-        drop(free);
-        drop(unmapped);
+        unmapped
     }
 
     /// The list is whole after every statement, so a panic elsewhere while it

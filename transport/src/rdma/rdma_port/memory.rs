@@ -8,7 +8,7 @@ use ibex_ring::memory::{LargeLease, MappedBytes, MemoryError, MemoryUse, RingLea
 use ibex_verbs::{MemoryWindow, RegionAccess, VerbsError, provider::WindowKind};
 
 use super::{
-    super::registered_memory::{GrantedMemory, RegisteredMessage, RegisteredRing},
+    super::registered_memory::{GrantedMemory, Refused, RegisteredMessage, RegisteredRing},
     RdmaPort,
 };
 
@@ -110,6 +110,13 @@ impl RdmaPort {
                 GrantedMemory::of_mapped_once(number, &opened.domain, mapped, bytes, access)
             })
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
+    }
+
+    /// Returns whether mapped memory is still to be registered: it is not for good, and was not
+    /// refused before.
+    pub(crate) fn registers_mapped(&self, mapped: &MappedBytes, is_granted: bool) -> bool {
+        !Refused::is_known(self.number, mapped)
+            && (is_granted || self.registered_mapped(mapped, None).is_none())
     }
 
     /// Returns the registration of mapped memory from which this RDMA port's queue pairs send, and into

@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use ibex_base::{fork, sync::lock};
+use ibex_base::{fork, sync::lock, turn};
 use rustix::io::Errno;
 
 use super::protection_domain::{Domain, ProtectionDomain};
@@ -338,6 +338,7 @@ impl<M: DeviceMemory> Drop for MemoryRegion<M> {
         if fork::is_child() {
             return;
         }
+        turn::assert_none("ending a registration");
         if self.registration.end() {
             // SAFETY: the device is done with the memory (rule 3 of `Provider`), and
             // neither value is touched after this.

@@ -368,6 +368,19 @@ fn a_record_that_something_follows_from_is_no_lone_one() {
     deliver(&mut session, &one).unwrap();
     assert!(session.is_due());
 
+    // Once it is due, more of it changes nothing.
+    let mut session = lending(4 * cost);
+    let frames = [records(1, &[b"one"]), records(2, &[b"two"])];
+    for frame in &frames {
+        assert!(session.handle_lone_record(frame, 0).is_some());
+    }
+    let crossing = records(3, &[b"tri"]);
+    assert_eq!(session.handle_lone_record(&crossing, 0), None);
+    deliver(&mut session, &crossing).unwrap();
+    assert!(session.is_due());
+    let behind = session.handle_lone_record(&records(4, &[b"for"]), 0);
+    assert!(behind.is_some() && session.is_due());
+
     let mut session = lending(10 * cost);
     session.recall(10 * cost);
     drain(&mut session);

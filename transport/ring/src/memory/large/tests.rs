@@ -46,6 +46,17 @@ fn the_last_returned_are_kept_within_both_bounds() {
 }
 
 #[test]
+fn what_a_pool_has_no_room_for_comes_out_when_a_lease_is_given_back() {
+    let pool = LargePool::new(1, usize::MAX);
+    let [first, second] = [1, 2].map(|_| pool.take(1 << 20).unwrap());
+    let address = first.base();
+    assert!(first.give_back().is_empty());
+    let displaced = second.give_back();
+    let addresses: Vec<_> = displaced.iter().map(LargeBuffer::base).collect();
+    assert_eq!((addresses, pool.kept()), (vec![address], 1));
+}
+
+#[test]
 fn pooled_memory_that_nobody_takes_again_goes_back() {
     let pool = LargePool::default();
     drop([pool.take(1 << 20).unwrap(), pool.take(4 << 20).unwrap()]);
