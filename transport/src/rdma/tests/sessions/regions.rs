@@ -2,6 +2,7 @@
 //! of the right to write there.
 
 use ibex_protocol::transfer::rendezvous::WRITE_BYTES;
+use ibex_ring::memory::ProvidedRegion;
 use ibex_verbs::{
     abi::{access_flags, wr_opcode},
     provider::fake::{Call, PostedSend},
@@ -13,6 +14,7 @@ use super::{
     resuming::trusting,
     *,
 };
+use crate::wire::{LargeWanted, ProvidedRegions};
 
 /// A message of several pieces.
 const LONG: usize = 3 * WRITE_BYTES;
@@ -207,6 +209,7 @@ fn memory_on_the_heap_is_copied_into_and_never_registered() {
 #[test]
 fn a_region_that_cannot_be_registered_is_copied_into_and_not_tried_again() {
     for settings in [reading(), trusting()] {
+        let is_offered = !settings.grants_memory;
         let stage = Stage::with(settings);
         let (mut sender, mut receiver) = stage.channel("refused", WINDOW);
         // The sender's own memory is registered before.
@@ -224,8 +227,19 @@ fn a_region_that_cannot_be_registered_is_copied_into_and_not_tried_again() {
         receiver.provide(region).unwrap();
         send(&mut sender, 3, LONG);
         stage.settle();
-        in_region(&mut receiver, 3, LONG);
+        let region = in_region(&mut receiver, 3, LONG);
         assert_eq!(stage.stats()[1].bytes_copied, copied + 2 * LONG as u64);
+        // There is nothing to do for it outside the turn.
+        let waiting = Arc::new(ProvidedRegions::default());
+        let region = ProvidedRegion::new(region).expect("a free region is fit");
+        waiting.add(region).expect("there is room for one");
+        let kept = stage.nodes[1].session.kept_for_arrival(LargeWanted {
+            sequence: 4,
+            length: LONG as u64,
+            is_offered,
+            region: waiting.take(LONG as u64),
+        });
+        assert!(kept.is_ok());
     }
 }
 
