@@ -102,7 +102,7 @@ impl PayloadCopy {
     ///
     /// # Safety
     ///
-    /// `payload..payload + length` can be read during the call, and `payload` is aligned to 8 bytes.
+    /// `payload..payload + length` can be read during the call.
     pub(super) unsafe fn new(payload: NonNull<u8>, length: usize) -> Option<Self> {
         let bytes = buffers::try_take(length)?;
         // SAFETY: `try_take` gave room for `length` bytes, and the caller vouches for the payload.
@@ -115,29 +115,33 @@ impl PayloadCopy {
 ///
 /// # Safety
 ///
-/// `from..from + length` can be read during the call, and `from` is aligned to 8 bytes. `length` bytes
-/// can be written from `to` on, and nobody else does so or reads there.
+/// `from..from + length` can be read during the call. `length` bytes can be written from `to` on, and
+/// nobody else does so or reads there.
 pub(super) unsafe fn copy_shared(from: NonNull<u8>, to: NonNull<u8>, length: usize) {
-    let words = length / size_of::<u64>();
-    for index in 0..words {
-        // SAFETY:
-        // 1. In bounds of both: `index` is below the number of whole words in `length`.
-        // 2. Aligned: `from` is, by the caller's promise, and `to` need not be.
-        // 3. The source is read by atomic loads alone, because other processes may write there;
-        //    relaxed loads of a word are allowed in memory that is mapped read-only.
-        unsafe {
-            let word = from.cast::<AtomicU64>().add(index);
-            let word = word.as_ref().load(Ordering::Relaxed);
-            to.cast::<u64>().add(index).write_unaligned(word);
-        }
-    }
-    for index in words * size_of::<u64>()..length {
-        // SAFETY: as above, by single bytes.
+    let copy_byte = |index: usize| {
+        // SAFETY: as below, by single bytes. The loop below and these calls stay below `length`.
         unsafe {
             let byte = from.cast::<AtomicU8>().add(index);
             to.add(index).write(byte.as_ref().load(Ordering::Relaxed));
         }
+    };
+    let head = from.align_offset(size_of::<u64>()).min(length);
+    let words = (length - head) / size_of::<u64>();
+    let tail = head + words * size_of::<u64>();
+    (0..head).for_each(copy_byte);
+    for index in 0..words {
+        // SAFETY:
+        // 1. In bounds of both: `index` is below the number of whole words behind `head`.
+        // 2. Aligned: `from + head` is, unless there are no words, and `to` need not be.
+        // 3. The source is read by atomic loads alone, because other processes may write there;
+        //    relaxed loads of a word are allowed in memory that is mapped read-only.
+        unsafe {
+            let word = from.add(head).cast::<AtomicU64>().add(index);
+            let word = word.as_ref().load(Ordering::Relaxed);
+            to.add(head).cast::<u64>().add(index).write_unaligned(word);
+        }
     }
+    (tail..length).for_each(copy_byte);
 }
 
 impl Drop for PayloadCopy {

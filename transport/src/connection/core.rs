@@ -96,6 +96,13 @@ impl Core {
         }
     }
 
+    /// Leaves the slices of the program that the peer reads to be dropped behind the turn, because the
+    /// session is over.
+    pub(crate) fn leave_passed(&mut self, context: &mut Context<'_>) {
+        let senders = self.ends.senders.ends.values_mut();
+        senders.for_each(|sender| sender.leave_passed(context));
+    }
+
     /// Returns the new wire that came while the old one still existed. The old one is gone now.
     pub(crate) fn take_next_wire(&mut self) -> Option<NewWire> {
         self.reconnect.as_mut()?.next.take().map(|next| *next)

@@ -24,6 +24,7 @@ mod new_wire;
 mod newer_run;
 mod outage;
 mod outages;
+mod passed_slices;
 mod peer_process;
 mod protocol_events;
 mod receivers;

@@ -246,6 +246,9 @@ impl Core {
             let why = EndReason::Cause(EndCause::PeerClosed(reason));
             self.ends.end(end, why, &mut context.wakers);
             self.ends.senders.forget_large(end, 0, &mut self.retained);
+            if let Some(sender) = self.ends.senders.ends.get_mut(end) {
+                sender.leave_passed(context);
+            }
         }
     }
 }

@@ -75,7 +75,10 @@ impl Retained {
                     end.large_gone.fetch_max(sequence, Ordering::Relaxed);
                     end.waiters.take(&mut context.wakers);
                 }
-                Memory::Sender(sender) => context.leftovers.push(sender),
+                Memory::Sender(mut sender) => {
+                    sender.leave_passed(context);
+                    context.leftovers.push(sender);
+                }
             }
         }
     }

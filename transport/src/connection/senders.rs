@@ -16,7 +16,7 @@ use ibex_ring::{
     memory::RingLease,
 };
 
-use super::{core::Common, idle::SenderSilence, retained::Retained};
+use super::{core::Common, idle::SenderSilence, passed_slices::PassedSlices, retained::Retained};
 use crate::{
     endpoint::{send_end::SendEnd, stats::ChannelTotals},
     wire::{AnyWire, MessageBytes, MessageMemory, SendRingMemory, Wire},
@@ -52,6 +52,8 @@ pub(super) struct SendLink {
     pub(super) seen: Option<(u64, u64, bool)>,
     /// The findings about a ring that is taken back when the handles are silent.
     pub(super) silence: Option<SenderSilence>,
+    /// Slices of the program's that the peer reads, if there are some. Shared memory only.
+    pub(super) passed: Option<Box<PassedSlices>>,
 }
 
 pub(super) struct AttachedRing {
@@ -93,6 +95,7 @@ impl SendLink {
             ended_at: None,
             seen: None,
             silence: None,
+            passed: None,
         }
     }
 

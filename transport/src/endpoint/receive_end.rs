@@ -127,6 +127,21 @@ pub(crate) struct LargeArrival {
     pub(crate) place: LargePlace,
 }
 
+impl LargeArrival {
+    /// Returns the length of the segment that came with the message, and that no slot has yet; 0 if
+    /// none did.
+    pub(crate) fn passed_bytes(&self) -> u64 {
+        match self.place {
+            LargePlace::Segment {
+                capacity,
+                passed: Some(_),
+                ..
+            } => capacity,
+            _ => 0,
+        }
+    }
+}
+
 /// The place of a large message.
 #[derive(Debug)]
 pub(crate) enum LargePlace {

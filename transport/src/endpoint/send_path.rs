@@ -21,15 +21,15 @@ use ibex_protocol::{
 use ibex_ring::{
     Mapped, Producer,
     end_status::{SenderWords, Words},
-    memory::{MemoryError, class_bytes},
+    memory::{MemoryError, RegionSlice, class_bytes, mapped_bytes},
 };
 
 use super::{
     send_end::{AskedEvent, Asking, SendEnd},
-    send_producer::{RingOwner, SendPlace, SendProducer},
+    send_producer::{RingOwner, SendPlace, SendProducer, SlicePlace},
 };
 use crate::session::{ChannelError, Full};
-use crate::shared_memory::{MESSAGE_SLOTS, RingSegment};
+use crate::shared_memory::{MESSAGE_SLOTS, PassedSlice, RingSegment};
 
 /// The path of a sending end's messages.
 #[derive(Debug)]
@@ -143,9 +143,43 @@ impl SendPath {
     }
 
     /// Returns whether large messages may be sent from the program's own memory. A peer that reads in
-    /// place maps memory of this node alone.
-    pub(crate) fn sends_in_place(&self) -> bool {
-        matches!(self, Self::Framed)
+    /// place is shown all of a region, and so has to be of the same user.
+    pub(crate) fn sends_in_place(&self, end: &SendEnd) -> bool {
+        match self {
+            Self::Mapped(_) => end.session.peer().takes_parts && !end.session.copies_messages(),
+            Self::Framed => true,
+        }
+    }
+
+    /// Returns the place of a large message in the program's own memory; `None` if it has to be copied.
+    /// Fewer than [`most_large`](Self::most_large) messages have memory. `forget` is that of
+    /// [`take_large`](Self::take_large).
+    pub(crate) fn slice_place(
+        &self,
+        end: &SendEnd,
+        producer: &mut SendProducer,
+        slice: &RegionSlice,
+        forget: impl FnOnce(u64),
+    ) -> Option<SlicePlace> {
+        let Self::Mapped(_) = self else {
+            return end.session.in_place(slice).map(SlicePlace::Sent);
+        };
+        let most = producer.out.most_in_regions();
+        // Moving it to a file would be in vain.
+        if mapped_bytes(slice)?.0.memory().bytes() > most {
+            return None;
+        }
+        let (file, offset) = end.session.as_segment(slice)?;
+        let slot = producer.segments.take_region(&file, most)?;
+        if slot.emptied != 0 {
+            forget(slot.emptied);
+        }
+        let slice = PassedSlice::new(slice.clone(), file);
+        Some(SlicePlace::Mapped {
+            slot,
+            offset,
+            slice,
+        })
     }
 
     /// Takes memory for a large message of `bytes`. Fewer than [`most_large`](Self::most_large)

@@ -13,7 +13,8 @@ use ibex_ring::{
 
 use super::send_end::SendEnd;
 use crate::session::Full;
-use crate::shared_memory::{MessageSegmentPool, RingSegment};
+use crate::shared_memory::{MessageSegmentPool, PassedSlice, RegionSlot, RingSegment};
+use crate::wire::MessageBytes;
 
 /// The ring and the state needed to write it.
 #[derive(Debug)]
@@ -70,6 +71,20 @@ pub(crate) enum SendPlace {
     Lease(LargeLease),
     /// A slot of the channel's message segments, which the peer maps.
     Slot(u32),
+}
+
+/// The place of a large message in memory of the program's.
+#[derive(Debug)]
+pub(crate) enum SlicePlace {
+    /// The engine sends it from there.
+    Sent(MessageBytes),
+    /// The peer maps its region.
+    Mapped {
+        slot: RegionSlot,
+        /// Where the message begins in the region.
+        offset: usize,
+        slice: PassedSlice,
+    },
 }
 
 impl SendPlace {
@@ -293,6 +308,7 @@ pub(crate) struct OutsideRing {
     messages: VecDeque<(u64, u64)>,
     bytes: u64,
     most: u64,
+    most_in_regions: u64,
 }
 
 impl OutsideRing {
@@ -301,6 +317,7 @@ impl OutsideRing {
             messages: VecDeque::new(),
             bytes: 0,
             most: agreed.large_bytes(),
+            most_in_regions: agreed.region_bytes(),
         }
     }
 
@@ -319,6 +336,11 @@ impl OutsideRing {
     /// plus what rounding the segments' lengths adds.
     pub(crate) fn most_in_segments(&self) -> usize {
         usize::try_from(self.most / 2 * 3).unwrap_or(usize::MAX)
+    }
+
+    /// Returns the most bytes that the program's regions may have that the peer maps.
+    pub(crate) fn most_in_regions(&self) -> usize {
+        usize::try_from(self.most_in_regions).unwrap_or(usize::MAX)
     }
 }
 

@@ -78,6 +78,7 @@ impl Engine {
             link.close_now(tools, context);
             report.undelivered.extend(link.core.common.undelivered());
             link.unregister(&tools.epoll);
+            link.core.leave_passed(context);
             context.leftovers.push(link);
         }
         self.controls

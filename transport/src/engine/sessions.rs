@@ -130,7 +130,7 @@ impl Engine {
 
     pub(super) fn remove(&mut self, session: u64, context: &mut Context<'_>) {
         self.ports.leave(session, &mut self.connections, context);
-        if let Some(link) = self.connections.remove(session) {
+        if let Some(mut link) = self.connections.remove(session) {
             self.ended.add(&link.core.stats());
             link.core.common.shared().end();
             let undelivered = link.core.common.undelivered();
@@ -142,6 +142,7 @@ impl Engine {
                 }
                 Closing::Until(_) => self.close_report.undelivered.extend(undelivered),
             }
+            link.core.leave_passed(context);
             context.leftovers.push(link);
         }
         self.stop_listening_if_over(context);

@@ -7,13 +7,14 @@ use ibex_protocol::transfer::{
     rendezvous::RemoteMemory,
 };
 use ibex_ring::memory::{
-    LargeLease, LargePool, MappedBytes, MemoryError, RegionSlice, RingArena, RingLease,
+    LargeLease, LargePool, MappedBytes, MemoryError, RegionFile, RegionSlice, RingArena, RingLease,
     mapped_bytes,
 };
 
 use super::{SessionShared, Warning, warn_of};
 use crate::{
     rdma::{LandingPlace, RdmaPort, RegisteredMessage},
+    shared_memory::MessageSegment,
     wire::{ArrivalMemory, GrantedBlock, LandingRegion, LargeWanted, MessageBytes},
 };
 
@@ -83,6 +84,21 @@ impl SessionShared {
         })?;
         self.register_mapped_with_rails(mapped, slice.len());
         Some(MessageBytes::Slice(slice.clone(), Some(registered)))
+    }
+
+    /// Returns the region of a slice as a segment that the peer maps, and where the slice begins there;
+    /// `None` if it has no pages of its own, or the kernel refuses to move them to a file. That takes
+    /// long for the first message, so it runs on a handle's thread.
+    pub(crate) fn as_segment(&self, slice: &RegionSlice) -> Option<(Arc<RegionFile>, usize)> {
+        MessageSegment::of_region(slice).unwrap_or_else(|error| {
+            let peer = self.peer_in_log();
+            warn_of!(
+                self.node.warnings, Warning::RegionNotShared, error,
+                %peer, %error,
+                "messages from a region are copied: the peer cannot map it"
+            );
+            None
+        })
     }
 
     /// Ignores a failed registration if the session resumes over another wire. This is so where it

@@ -202,6 +202,7 @@ mod tests {
                 known_to: None,
                 carries_context: false,
                 fences_when_told: true,
+                takes_parts: true,
             },
             channel: "wal".into(),
             end: Role::Sender,

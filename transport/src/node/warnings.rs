@@ -42,6 +42,8 @@ pub(crate) enum Warning {
     NoEpoll,
     /// A device refuses to register a region.
     RegionNotRegistered,
+    /// The kernel refuses to move a region to memory that a peer maps.
+    RegionNotShared,
 }
 
 impl Warnings {

@@ -232,6 +232,8 @@ impl RegisteredMessage {
     ) -> Result<Option<Arc<Self>>, VerbsError> {
         let bytes = mapped.memory().bytes();
         let is_of = |kept: &Self| kept.is_of(rdma_port, bytes);
+        // Registered pages that are replaced before the registration is attached would stay attached.
+        let _held = mapped.hold_pages();
         let kept = mapped.attachments().find(is_of);
         if kept.is_some() {
             return Ok(kept);

@@ -22,6 +22,7 @@ use crate::{
     endpoint::receive_end::ReceiveEnd,
     node::{EngineRequests, Mark, SessionShared, What},
     session::EngineId,
+    shared_memory::{PassedSlice, RegionSlot},
     wire::MessageBytes,
 };
 
@@ -245,13 +246,30 @@ impl EngineRequests {
         slot: u32,
         length: usize,
         capacity: usize,
-        fd: Option<OwnedFd>,
+        fd: OwnedFd,
     ) {
         let (length, capacity) = (length as u64, capacity as u64);
         self.on_link(|link, _| {
             if let Some(shared_memory) = &mut link.core.shared_memory {
                 shared_memory.pass_large(end, sequence, slot, length, capacity, fd);
             }
+        });
+    }
+
+    /// Hands a slice with message `sequence` to the engine, until the peer has released the message.
+    pub(crate) fn pass_slice(
+        &self,
+        end: u32,
+        sequence: u64,
+        length: usize,
+        slot: RegionSlot,
+        slice: PassedSlice,
+    ) {
+        // As in `send_large`, the slice is not dropped under the engine's lock.
+        let mut slice = Some(slice);
+        self.on_link(|link, context| {
+            let core = &mut link.core;
+            core.pass_slice(end, sequence, length as u64, slot, &mut slice, context);
         });
     }
 

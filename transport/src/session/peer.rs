@@ -34,6 +34,8 @@ pub struct PeerDescription {
     pub carries_context: bool,
     /// Publishers of both ends make a fence where an armed word asks for it.
     pub fences_when_told: bool,
+    /// The peer takes messages that are a part of a segment (shm).
+    pub takes_parts: bool,
 }
 
 /// The names of a peer: the name that it gives itself, and the identity that it has proven.

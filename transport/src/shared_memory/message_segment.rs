@@ -11,12 +11,19 @@
 //! 2. The sender writes a slot only while it is free: from its creation to the announcement, and
 //!    again from the moment the receiver has *released* the message. The pool checks the states;
 //!    the caller of `release` is responsible for the right moment.
+//!
+//! A *region* of the program may take a slot too. It serves any number of channels, and several
+//! messages at a time, each a part of it. Nobody writes to it while one of them is not released: each
+//! has a slice of the region, which the engine keeps (`connection/passed_slices.rs`).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ibex_ring::memory::{Access, Mapping, MemoryError, MemoryUse, class_bytes, create_memfd};
+use ibex_ring::memory::{
+    Access, Mapping, MemoryError, MemoryUse, RegionFile, RegionSlice, class_bytes, create_memfd,
+    share_region,
+};
 
 use super::aside::PassedFd;
 use super::sealed::{self, SegmentRefused};
@@ -38,7 +45,12 @@ impl MessageSegment {
     /// # Errors
     /// [`MemoryError`] if there is not enough memory.
     pub fn create(bytes: usize) -> Result<(Self, OwnedFd), MemoryError> {
-        let capacity = class_bytes(bytes)?;
+        let (memory, fd) = Self::sealed_file(class_bytes(bytes)?)?;
+        Ok((Self { memory }, fd))
+    }
+
+    /// Makes a sealed memory file of `capacity` bytes, whole pages, and its mapping for writing.
+    fn sealed_file(capacity: usize) -> Result<(Mapping, OwnedFd), MemoryError> {
         let fd = create_memfd(MemoryUse::LargeMessage, capacity)?;
         let memory = Mapping::of_file(
             MemoryUse::LargeMessage,
@@ -47,7 +59,17 @@ impl MessageSegment {
             Access::ReadWrite,
         )?;
         sealed::seal(&fd, MemoryUse::LargeMessage, capacity)?;
-        Ok((Self { memory }, fd))
+        Ok((memory, fd))
+    }
+
+    /// Returns the program's region that a slice is a part of as the sender's side of a segment, and
+    /// where the slice begins there; `None` if it has no pages of its own. The region is moved to a
+    /// sealed memory file, if it does not lie in one yet.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if there is not enough memory, or no descriptor. The region stays as it was.
+    pub fn of_region(slice: &RegionSlice) -> Result<Option<(Arc<RegionFile>, usize)>, MemoryError> {
+        share_region(slice, Self::sealed_file)
     }
 
     /// Maps the receiver's side: checks the segment that the peer passed, and maps it read-only.
@@ -142,6 +164,7 @@ impl MessageSlots {
         if index >= MESSAGE_SLOTS {
             return Err(SegmentRefused::NoSuchSlot {
                 slot,
+                offset: 0,
                 length: capacity,
                 capacity: 0,
             });
@@ -170,22 +193,25 @@ impl MessageSlots {
         }
     }
 
-    /// Returns the segment of the slot that a message of `length` bytes was announced in. The
-    /// reference keeps the segment mapped.
+    /// Returns the segment of the slot that a message of `length` bytes was announced in, from
+    /// `offset` on. The reference keeps the segment mapped.
     ///
     /// # Errors
-    /// [`SegmentRefused`] if there is no such slot, or if its segment is shorter.
+    /// [`SegmentRefused`] if there is no such slot, or if the message ends behind its segment.
     pub fn of_message(
         &self,
         slot: u32,
+        offset: u64,
         length: u64,
     ) -> Result<Arc<MessageSegment>, SegmentRefused> {
         let kept = self.slots.get(slot as usize).and_then(Option::as_ref);
         let capacity = kept.map_or(0, |segment| segment.memory.bytes() as u64);
-        kept.filter(|_| length <= capacity)
+        let end = offset.checked_add(length);
+        kept.filter(|_| end.is_some_and(|end| end <= capacity))
             .cloned()
             .ok_or(SegmentRefused::NoSuchSlot {
                 slot,
+                offset,
                 length,
                 capacity,
             })

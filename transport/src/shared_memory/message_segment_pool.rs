@@ -1,8 +1,14 @@
-//! The segments of a channel's sender, in numbered slots that serve again.
+//! The segments of a channel's sender, in numbered slots that serve again: its own, and regions of the
+//! program.
 
-use std::{mem::MaybeUninit, os::fd::OwnedFd, slice};
+use std::{
+    mem::MaybeUninit,
+    os::fd::OwnedFd,
+    slice,
+    sync::{Arc, Weak},
+};
 
-use ibex_ring::memory::MemoryError;
+use ibex_ring::memory::{MemoryError, RegionFile};
 
 use super::message_segment::{MESSAGE_SLOTS, MessageSegment};
 
@@ -23,12 +29,24 @@ pub struct MessageSegmentPool {
 
 #[derive(Debug, Default)]
 struct Slot {
-    segment: Option<MessageSegment>,
+    memory: SlotMemory,
     /// The segment's descriptor until a message is announced with it.
     unsent: Option<OwnedFd>,
-    busy: bool,
+    /// Messages that are not released: at most one, but in a region.
+    busy: u32,
     /// Time of the last release, counted in releases of the pool.
     released: u64,
+}
+
+/// The memory of a slot.
+#[derive(Debug, Default)]
+enum SlotMemory {
+    #[default]
+    None,
+    /// The pool's own, in which messages are encoded.
+    Own(MessageSegment),
+    /// A region of the program, which is dropped when the program pleases.
+    Region(Weak<RegionFile>, usize),
 }
 
 impl MessageSegmentPool {
@@ -53,14 +71,13 @@ impl MessageSegmentPool {
         }
         let slot = &mut self.slots[index];
         let fits = slot
-            .segment
-            .as_ref()
+            .own()
             .is_some_and(|segment| segment.memory().1 >= bytes);
         if !fits {
             // The old segment goes first, because there may be no room for both at once.
             *slot = Slot::default();
             let (segment, fd) = MessageSegment::create(bytes)?;
-            slot.segment = Some(segment);
+            slot.memory = SlotMemory::Own(segment);
             slot.unsent = Some(fd);
         }
         Ok(Some(MessageSlot {
@@ -77,7 +94,7 @@ impl MessageSegmentPool {
     pub fn slot(&mut self, index: u32) -> MessageSlot<'_> {
         let slot = &mut self.slots[index as usize];
         assert!(
-            slot.segment.is_some() && !slot.busy,
+            slot.own().is_some() && slot.busy == 0,
             "slot {index} was not taken"
         );
         MessageSlot { slot, index }
@@ -90,10 +107,73 @@ impl MessageSegmentPool {
     #[must_use]
     pub fn written(&self, index: u32) -> &[MaybeUninit<u8>] {
         let slot = &self.slots[index as usize];
-        let segment = slot.segment.as_ref().filter(|_| !slot.busy);
+        let segment = slot.own().filter(|_| slot.busy == 0);
         let (base, length) = segment.expect("the slot was taken").memory();
         // SAFETY: as in `MessageSlot::into_bytes`; `&self` excludes writers.
         unsafe { slice::from_raw_parts(base.cast().as_ptr(), length) }
+    }
+
+    /// Takes a slot for another message in a region of the program, whose pages are those of `file`.
+    /// The slot is busy from now on. Regions have at most `most` bytes in all slots together, for which
+    /// regions without messages make room. `None` if that is not enough, or no slot is free.
+    pub fn take_region(&mut self, file: &Arc<RegionFile>, most: usize) -> Option<RegionSlot> {
+        let is_same = |slot: &Slot| match &slot.memory {
+            SlotMemory::Region(region, _) => region.as_ptr() == Arc::as_ptr(file),
+            _ => false,
+        };
+        if let Some(index) = self.slots.iter().position(is_same) {
+            self.slots[index].busy += 1;
+            return Some(RegionSlot {
+                index: index as u32,
+                is_new: false,
+                emptied: 0,
+            });
+        }
+        let bytes = file.bytes();
+        let mut emptied = 0;
+        while bytes > most.saturating_sub(self.region_bytes()) {
+            let index = self.oldest_free(|slot| matches!(slot.memory, SlotMemory::Region(..)))?;
+            self.slots[index] = Slot::default();
+            emptied |= 1 << index;
+        }
+        // The first slots are for messages in rotation.
+        let known = self.slots.len().max(ROUND_SLOTS);
+        let is_empty = |&index: &usize| matches!(self.slots[index].memory, SlotMemory::None);
+        let index = (ROUND_SLOTS..self.slots.len())
+            .find(is_empty)
+            .or_else(|| (known < MESSAGE_SLOTS).then_some(known))
+            .or_else(|| self.oldest_free(|_| true))?;
+        if index >= self.slots.len() {
+            self.slots.resize_with(index + 1, Slot::default);
+        }
+        self.slots[index] = Slot {
+            memory: SlotMemory::Region(Arc::downgrade(file), bytes),
+            busy: 1,
+            ..Slot::default()
+        };
+        Some(RegionSlot {
+            index: index as u32,
+            is_new: true,
+            emptied: emptied & !(1 << index),
+        })
+    }
+
+    /// Returns the bytes of the regions in all slots.
+    fn region_bytes(&self) -> usize {
+        let bytes = |slot: &Slot| match slot.memory {
+            SlotMemory::Region(_, bytes) => bytes,
+            _ => 0,
+        };
+        self.slots.iter().map(bytes).sum()
+    }
+
+    /// Returns the free slot among `these` whose last message was released first. Its region may be gone.
+    fn oldest_free(&self, these: impl Fn(&Slot) -> bool) -> Option<usize> {
+        let slots = self.slots.iter().enumerate();
+        slots
+            .filter(|(_, slot)| slot.busy == 0 && these(slot))
+            .min_by_key(|(_, slot)| slot.released)
+            .map(|(index, _)| index)
     }
 
     /// Notes that the receiver has released the message in this slot (rule 2). Returns whether the
@@ -104,7 +184,9 @@ impl MessageSegmentPool {
         };
         self.releases += 1;
         slot.released = self.releases;
-        std::mem::replace(&mut slot.busy, false)
+        let was_busy = slot.busy > 0;
+        slot.busy = slot.busy.saturating_sub(1);
+        was_busy
     }
 
     /// Frees the segments that no message lies in.
@@ -112,7 +194,7 @@ impl MessageSegmentPool {
     /// The receiver learns of it when the slot gets a new segment. Until then the receiver's
     /// mapping keeps the memory, so this is for the end of a channel.
     pub fn trim(&mut self) {
-        for slot in self.slots.iter_mut().filter(|slot| !slot.busy) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.busy == 0) {
             *slot = Slot::default();
         }
     }
@@ -120,7 +202,7 @@ impl MessageSegmentPool {
     /// Returns the number of slots with a message that has not been released.
     #[must_use]
     pub fn busy(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.busy).count()
+        self.slots.iter().filter(|slot| slot.busy > 0).count()
     }
 
     /// Returns the free slot that fits most closely; otherwise an empty slot; otherwise the
@@ -140,19 +222,22 @@ impl MessageSegmentPool {
         };
         // An unused slot is taken if no other is free, or in rotation.
         let known = self.slots.len().max(ROUND_SLOTS);
-        let is_free = |&index: &usize| !slot(index).busy;
+        let is_region = |slot: &Slot| matches!(slot.memory, SlotMemory::Region(..));
+        let is_free = |&index: &usize| slot(index).busy == 0 && !is_region(slot(index));
         (0..known)
             .filter(is_free)
             .min_by_key(rank)
             .or_else(|| (known < MESSAGE_SLOTS).then_some(known))
             .map(|index| index.min(self.slots.len()))
+            // The last resort is the slot of a region that no message lies in.
+            .or_else(|| self.oldest_free(is_region))
     }
 
     /// Empties free slots until all segments together, with one of `more` bytes, have at most
     /// `most` bytes. Empties none if a slot has room for a message of `bytes`. Returns the emptied
     /// slots as a set of bits, which the receiver is to [forget](super::MessageSlots::forget).
     pub fn make_room(&mut self, bytes: usize, more: usize, most: usize) -> u64 {
-        let fits = |slot: &Slot| !slot.busy && slot.bytes() >= bytes;
+        let fits = |slot: &Slot| slot.busy == 0 && slot.bytes() >= bytes;
         if self.slots.iter().any(fits) {
             return 0;
         }
@@ -162,7 +247,7 @@ impl MessageSegmentPool {
             if total.saturating_add(more) <= most {
                 break;
             }
-            if !slot.busy && slot.bytes() > 0 {
+            if slot.busy == 0 && slot.bytes() > 0 {
                 total -= slot.bytes();
                 *slot = Slot::default();
                 emptied |= 1 << index;
@@ -173,10 +258,30 @@ impl MessageSegmentPool {
 }
 
 impl Slot {
-    fn bytes(&self) -> usize {
-        let segment = self.segment.as_ref();
-        segment.map_or(0, |segment| segment.memory().1)
+    /// Returns the pool's own segment, if there is one.
+    fn own(&self) -> Option<&MessageSegment> {
+        match &self.memory {
+            SlotMemory::Own(segment) => Some(segment),
+            SlotMemory::None | SlotMemory::Region(..) => None,
+        }
     }
+
+    /// Returns the length of the pool's own segment.
+    fn bytes(&self) -> usize {
+        self.own().map_or(0, |segment| segment.memory().1)
+    }
+}
+
+/// A slot with a message in a region of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionSlot {
+    /// The slot's number, to be announced.
+    pub index: u32,
+    /// The receiver does not have the region in this slot: its descriptor has to be passed.
+    pub is_new: bool,
+    /// Slots that were emptied for it, as a set of bits, which the receiver is to
+    /// [forget](super::MessageSlots::forget).
+    pub emptied: u64,
 }
 
 /// A free slot while a message is encoded into it. Dropping it, or forgetting it,
@@ -228,14 +333,13 @@ impl<'pool> MessageSlot<'pool> {
     /// to pass if the receiver does not have the segment yet.
     #[must_use = "a new segment's descriptor has to be passed to the receiver"]
     pub fn announce(self) -> Option<OwnedFd> {
-        self.slot.busy = true;
+        self.slot.busy = 1;
         self.slot.unsent.take()
     }
 
     fn segment(&self) -> &MessageSegment {
         self.slot
-            .segment
-            .as_ref()
+            .own()
             .expect("`take` filled the slot, and this value borrows it")
     }
 }

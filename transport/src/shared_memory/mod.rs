@@ -15,6 +15,7 @@ mod fd_socket;
 mod lingering;
 mod message_segment;
 mod message_segment_pool;
+mod passed_slice;
 mod ring_segment;
 mod sealed;
 mod unix_wires;
@@ -27,7 +28,8 @@ pub use control_segment::{
 pub use control_segments::{ControlSegments, Provided, SegmentReader};
 pub use fd_socket::{FdSocket, FdSocketError, MAX_MESSAGE_BYTES, Outgoing, Packet, PacketRead};
 pub use message_segment::{MESSAGE_SLOTS, MessageSegment, MessageSlots, PassedSegment};
-pub use message_segment_pool::{MessageSegmentPool, MessageSlot};
+pub use message_segment_pool::{MessageSegmentPool, MessageSlot, RegionSlot};
+pub(crate) use passed_slice::PassedSlice;
 pub use ring_segment::RingSegment;
 pub use sealed::SegmentRefused;
 pub(super) use sealed::check_kind;

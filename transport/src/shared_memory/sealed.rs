@@ -167,12 +167,14 @@ pub enum SegmentRefused {
     },
     /// The peer named a slot that was never filled, or that does not exist.
     #[error(
-        "the peer announced a message of {length} bytes in slot {slot}, which holds {capacity}; \
-         closing the session"
+        "the peer announced a message of {length} bytes from byte {offset} on in slot {slot}, which \
+         holds {capacity}; closing the session"
     )]
     NoSuchSlot {
         /// The slot that the peer named.
         slot: u32,
+        /// The byte of the slot's segment at which the message begins.
+        offset: u64,
         /// The message's length that the peer announced.
         length: u64,
         /// The length of the slot's segment at this end; 0 if the slot is empty.

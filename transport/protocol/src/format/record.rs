@@ -136,20 +136,22 @@ const _: () = assert!(LANDINGS_PER_SESSION < u16::MAX as usize);
 /// block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LargeAnnouncement {
-    bytes: [u8; Self::MAX_BYTES],
+    bytes: [u8; Self::OF_PART_BYTES],
     length: usize,
 }
 
 impl LargeAnnouncement {
-    /// The longest announcement.
+    /// The longest announcement, but for one [of a part](Self::of_part).
     pub const MAX_BYTES: usize = 16;
+    /// The length of the announcement of a message in a part of a segment.
+    pub const OF_PART_BYTES: usize = 24;
     /// Creates the announcement of a message that goes in chunks.
     pub const IN_CHUNKS_BYTES: usize = 8;
 
     /// The message goes in chunks.
     #[must_use]
     pub fn in_chunks(length: usize) -> Self {
-        let mut bytes = [0; Self::MAX_BYTES];
+        let mut bytes = [0; Self::OF_PART_BYTES];
         bytes[..8].copy_from_slice(&(length as u64).to_le_bytes());
         Self {
             bytes,
@@ -202,20 +204,50 @@ impl LargeAnnouncement {
         }
     }
 
+    /// The message is a part of a segment, which begins at `offset`. Only for peers that say that they
+    /// know it.
+    #[must_use]
+    pub fn of_part(length: usize, slot: u32, is_new: bool, offset: usize) -> Self {
+        let mut bytes = Self::in_segment(length, slot, is_new).bytes;
+        bytes[16..].copy_from_slice(&(offset as u64).to_le_bytes());
+        Self {
+            bytes,
+            length: Self::OF_PART_BYTES,
+        }
+    }
+
     /// Returns the announcement as it stands in the record.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
+}
 
-    /// Length, slot and novelty of a message in a segment.
+/// A message in a segment, as its announcement says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InSegment {
+    /// Bytes of the message.
+    pub length: u64,
+    /// The slot of the segment.
+    pub slot: u32,
+    /// True if the segment is passed beside the ring.
+    pub is_new: bool,
+    /// Where the message begins in the segment.
+    pub offset: u64,
+}
+
+impl InSegment {
+    /// Reads an announcement in words of its record, in the order of their bytes. Those behind a
+    /// shorter record are 0.
     #[must_use]
-    pub fn parse_in_segment(bytes: [u8; Self::MAX_BYTES]) -> (u64, u32, bool) {
-        let word = |at: usize| {
-            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
-        let length = u64::from(word(0)) | u64::from(word(4)) << 32;
-        (length, word(8), word(12) != 0)
+    pub fn parse([length, place, offset]: [u64; 3]) -> Self {
+        let [length, place, offset] = [length, place, offset].map(u64::from_le);
+        Self {
+            length,
+            slot: place as u32,
+            is_new: place >> 32 != 0,
+            offset,
+        }
     }
 }
 

@@ -317,6 +317,19 @@ impl Agreed {
         let beside_window = self.max_unreleased_bytes.saturating_sub(self.window.bytes);
         beside_window.max(self.window.bytes)
     }
+
+    /// Returns the most bytes of segments for long messages that the receiver maps at a time. The
+    /// sender's own, with what rounding adds, and its program's regions have less together.
+    #[must_use]
+    pub fn mapped_bytes(&self) -> u64 {
+        self.large_bytes().saturating_mul(4)
+    }
+
+    /// Returns the most bytes of the program's regions that the sender has the receiver map at a time.
+    #[must_use]
+    pub fn region_bytes(&self) -> u64 {
+        self.large_bytes().saturating_mul(2)
+    }
 }
 
 /// The peer broke the protocol: its bytes cannot be trusted any more, the session ends.

@@ -48,7 +48,10 @@ pub use mapping::{Access, Mapping};
 pub use memfd::{create_memfd, create_ring_memfd};
 pub use mirrored::MirroredMapping;
 pub use process_limit::process_memory_limit;
-pub use region::{MappedBytes, ProvidedRegion, Region, RegionSlice, RegionUnfit, mapped_bytes};
+pub use region::{
+    MappedBytes, PagesHeld, ProvidedRegion, Region, RegionFile, RegionSlice, RegionUnfit,
+    keep_to_itself, mapped_bytes, share_region,
+};
 
 #[cfg(any(test, feature = "probe"))]
 pub mod probe;

@@ -8,6 +8,7 @@
 //! A region that is provided for messages to arrive in is a [`ProvidedRegion`].
 
 mod provided;
+mod shared;
 
 use std::{
     fmt,
@@ -25,7 +26,10 @@ use std::{
 
 use ibex_base::{fork, sync::lock};
 
-pub use self::provided::{ProvidedRegion, RegionUnfit};
+pub use self::{
+    provided::{ProvidedRegion, RegionUnfit},
+    shared::{PagesHeld, RegionFile, keep_to_itself, share_region},
+};
 use super::{Access, Attachments, Mapping, MemoryUse};
 use crate::parking::{self, AtSlot, Ticket, WaitSlot};
 
@@ -81,6 +85,8 @@ pub struct MappedBytes {
     length: usize,
     /// False if the bytes are those of a file.
     is_own: bool,
+    /// The memory file that the pages are those of, since peers map them; see `shared`.
+    file: Mutex<Option<Arc<RegionFile>>>,
 }
 
 impl MappedBytes {
@@ -90,6 +96,7 @@ impl MappedBytes {
             memory: Arc::new(memory),
             length,
             is_own,
+            file: Mutex::default(),
         }
     }
 
@@ -106,7 +113,7 @@ impl MappedBytes {
         self.is_own
     }
 
-    /// Locks what fabrics have attached to the memory. It goes when the memory does.
+    /// Locks what fabrics have attached to the memory. It goes when the memory does, or its pages do.
     pub fn attachments(&self) -> MutexGuard<'_, Attachments> {
         lock(&self.attachments)
     }

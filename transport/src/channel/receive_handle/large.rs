@@ -3,7 +3,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ibex_protocol::format::record::LargeAnnouncement;
+use ibex_protocol::{
+    format::record::{InSegment, LargeAnnouncement},
+    session::Agreed,
+};
+use ibex_ring::memory::class_bytes;
 
 use super::{FoundLarge, FoundRecord, ReceiveHandle, is_beyond_limit};
 use crate::session::{ChannelError, FailureReason};
@@ -78,14 +82,15 @@ impl ReceiveHandle {
         found: &FoundRecord,
         sequence: u64,
     ) -> Result<Option<FoundLarge>, ChannelError> {
+        let mut offset = 0;
         if self.source.ring().is_some() {
-            if found.length != LargeAnnouncement::MAX_BYTES {
+            let Some(announced) = announced_in_ring(found) else {
                 return Err(self.refused("an announcement of a large message is malformed"));
+            };
+            if !announced.is_new {
+                return self.in_segment(announced).map(Some);
             }
-            let (length, slot, is_new) = announced_in_ring(found);
-            if !is_new {
-                return self.in_segment(slot, length).map(Some);
-            }
+            offset = announced.offset;
         }
         if !self.end.is_first_of_large(sequence) {
             return Ok(None);
@@ -96,11 +101,16 @@ impl ReceiveHandle {
                 length,
                 place: LargePlace::Segment { slot, .. },
                 ..
-            }) => Some((*slot, *length as u64)),
+            }) => Some(InSegment {
+                length: *length as u64,
+                slot: *slot,
+                is_new: true,
+                offset,
+            }),
             _ => None,
         };
-        if let Some((slot, length)) = in_segment {
-            let found = self.in_segment(slot, length)?;
+        if let Some(announced) = in_segment {
+            let found = self.in_segment(announced)?;
             self.end.large().pop_front();
             return Ok(Some(found));
         }
@@ -127,8 +137,9 @@ impl ReceiveHandle {
     pub(super) fn map_segment(&mut self) -> Result<(), ChannelError> {
         // Only this handle takes messages out, and no message is put in before the front. So the
         // front stays the same message.
-        let (slot, capacity, passed) = match self.end.large().front_mut() {
+        let (slot, length, capacity, passed) = match self.end.large().front_mut() {
             Some(LargeArrival {
+                length,
                 place:
                     LargePlace::Segment {
                         slot,
@@ -136,17 +147,17 @@ impl ReceiveHandle {
                         passed,
                     },
                 ..
-            }) => (*slot, *capacity, passed.take()),
+            }) => (*slot, *length, *capacity, passed.take()),
             _ => return Ok(()),
         };
         let Some(passed) = passed else {
             return Ok(());
         };
         let agreed = self.end.state.agreed();
-        let most = agreed.map_or(0, |agreed| agreed.large_bytes().saturating_mul(4));
+        let most = agreed.map_or(0, Agreed::mapped_bytes);
         let claimed = self
             .memory_wait
-            .claim(capacity, &self.end.session.node)
+            .claim(charge(length, capacity), &self.end.session.node)
             .map_err(SegmentRefused::from);
         let mapped = claimed.and_then(|()| {
             let slots = &mut self.end.held().slots;
@@ -176,7 +187,14 @@ impl ReceiveHandle {
         }
     }
 
-    fn in_segment(&mut self, slot: u32, length: u64) -> Result<FoundLarge, ChannelError> {
+    /// Returns the place of a message in a segment that is mapped.
+    fn in_segment(&mut self, announced: InSegment) -> Result<FoundLarge, ChannelError> {
+        let InSegment {
+            length,
+            slot,
+            offset,
+            ..
+        } = announced;
         let limit = self
             .end
             .state
@@ -185,19 +203,21 @@ impl ReceiveHandle {
         if length > limit {
             return Err(self.refused("a message is above the channel's limit"));
         }
-        let segment = self.end.held().slots.of_message(slot, length);
+        let segment = self.end.held().slots.of_message(slot, offset, length);
         match segment {
             Ok(segment) => {
-                let (at, capacity) = segment.memory();
-                self.memory_wait
-                    .claim(capacity as u64, &self.end.session.node)
-                    .map_err(|error| self.end.failed(FailureReason::Memory(error)))?;
+                let (base, capacity) = segment.memory();
                 let length = length as usize;
+                self.memory_wait
+                    .claim(charge(length, capacity as u64), &self.end.session.node)
+                    .map_err(|error| self.end.failed(FailureReason::Memory(error)))?;
+                // SAFETY: `of_message` has checked that the message lies in its segment.
+                let at = unsafe { base.add(offset as usize) };
                 let payload = match self.end.provided.take(length as u64) {
                     Some(region) => {
                         // SAFETY: `of_message` has checked that the message lies in its segment,
-                        // which begins at a page and is mapped as long as `segment` lives. The region
-                        // has room for it, and is this thread's alone.
+                        // which is mapped as long as `segment` lives. The region has room for it,
+                        // and is this thread's alone.
                         unsafe { copy_shared(at, region.base(), length) };
                         Payload::InRegion(region, length)
                     }
@@ -215,24 +235,26 @@ impl ReceiveHandle {
 /// Returns whether a large message in shared memory lies in a new segment, which comes over the
 /// Unix socket and is not mapped yet. For a malformed announcement this is false.
 fn announces_new_segment(found: &FoundRecord) -> bool {
-    found.length == LargeAnnouncement::MAX_BYTES && announced_in_ring(found).2
+    announced_in_ring(found).is_some_and(|announced| announced.is_new)
 }
 
-/// Reads the announcement of a large message in a ring: the message's length, the slot of its
-/// segment, and whether that is a new one.
-///
-/// # Panics
-///
-/// If the record is of another length.
-fn announced_in_ring(found: &FoundRecord) -> (u64, u32, bool) {
-    assert_eq!(found.length, LargeAnnouncement::MAX_BYTES);
-    let words = found.payload.cast::<[AtomicU64; 2]>();
+/// Reads the announcement of a large message in a ring; `None` if the record is of another length.
+fn announced_in_ring(found: &FoundRecord) -> Option<InSegment> {
+    let is_part = match found.length {
+        LargeAnnouncement::MAX_BYTES => false,
+        LargeAnnouncement::OF_PART_BYTES => true,
+        _ => return None,
+    };
+    let words = found.payload.cast::<AtomicU64>();
     // SAFETY: a record's payload of this length can be read, and is aligned to 8 bytes. Another
-    // process may write there, so it is read by atomic loads, once.
-    let [first, second] = unsafe { words.as_ref() };
-    let words = [first, second].map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
-    let mut bytes = [0; LargeAnnouncement::MAX_BYTES];
-    bytes[..8].copy_from_slice(&words[0]);
-    bytes[8..].copy_from_slice(&words[1]);
-    LargeAnnouncement::parse_in_segment(bytes)
+    // process may write there, so each word is read by an atomic load, once.
+    let word = |at| unsafe { words.add(at).as_ref() }.load(Ordering::Relaxed);
+    let offset = if is_part { word(2) } else { 0 };
+    Some(InSegment::parse([word(0), word(1), offset]))
+}
+
+/// Returns the bytes that a message in a segment counts as, within the node's limit on memory that
+/// peers make it hold: those of a segment for this message alone.
+fn charge(length: usize, capacity: u64) -> u64 {
+    class_bytes(length).map_or(capacity, |bytes| capacity.min(bytes as u64))
 }

@@ -49,7 +49,7 @@ impl MemoryWait {
         self.retry_at.take().is_some()
     }
 
-    /// Claims room for the next message, in a segment of `capacity`, within the node's limit on
+    /// Claims room for the next message, of `capacity` in its segment, within the node's limit on
     /// memory that peers make it hold. A claim that has to wait keeps its place before later ones.
     ///
     /// A segment is entirely its sender's memory, which was checked when the segment came. It

@@ -94,7 +94,7 @@ impl SendEnd {
                 let place = producer.segments.slot(slot);
                 let (capacity, fd) = (place.capacity(), place.announce());
                 let is_new = fd.is_some();
-                if is_new {
+                if let Some(fd) = fd {
                     let sequence = producer.ring.sequence() + 1;
                     let session = &self.session;
                     session

@@ -13,8 +13,12 @@ use ibex_ring::{memory::RegionSlice, parking::Patience};
 
 use super::{Abort, Entered, SendHandle};
 use crate::{
-    endpoint::{send_end::SendEnd, send_producer::SendProducer},
+    endpoint::{
+        send_end::SendEnd,
+        send_producer::{SendProducer, SlicePlace},
+    },
     session::ChannelError,
+    shared_memory::RegionSlot,
 };
 
 impl SendHandle {
@@ -63,7 +67,7 @@ impl Entered<'_> {
             && length as u64 <= producer.max_message_bytes
             // A trace context would follow the bytes.
             && !end.state.is_over_or_traced();
-        match is_large && end.path.sends_in_place() {
+        match is_large && end.path.sends_in_place(end) {
             true => end.send_in_place(producer, slice, patience),
             false => Ok(None),
         }
@@ -80,13 +84,27 @@ impl SendEnd {
         patience: Patience,
     ) -> Result<Option<u64>, ChannelError> {
         self.wait_large(producer, slice.len(), patience)?;
-        self.wait_room(producer, LargeAnnouncement::MAX_BYTES, patience)?;
-        let Some(bytes) = self.session.in_place(slice) else {
-            return Ok(None);
+        self.wait_room(producer, LargeAnnouncement::OF_PART_BYTES, patience)?;
+        let (length, sequence) = (slice.len(), producer.ring.sequence() + 1);
+        let requests = &self.session.requests;
+        let forget = |emptied| requests.pass_forget(self.id, emptied);
+        let (slot, announcement) = match self.path.slice_place(self, producer, slice, forget) {
+            None => return Ok(None),
+            Some(SlicePlace::Sent(bytes)) => (0, self.hand_over(producer, bytes, length)),
+            Some(SlicePlace::Mapped {
+                slot,
+                offset,
+                slice,
+            }) => {
+                // The engine must know of the slice before any reader can see the announcement.
+                requests.pass_slice(self.id, sequence, length, slot, slice);
+                let RegionSlot { index, is_new, .. } = slot;
+                let announcement = LargeAnnouncement::of_part(length, index, is_new, offset);
+                (index, announcement)
+            }
         };
-        let announcement = self.hand_over(producer, bytes, slice.len());
         let sequence =
-            self.announce_large(producer, RecordKind::Large, 0, &announcement, slice.len());
+            self.announce_large(producer, RecordKind::Large, slot, &announcement, length);
         if self.session.resumes {
             // The slice is held until the peer says that it has the message.
             self.path.ask_ahead(self, &Ask::received(sequence));

@@ -5,8 +5,12 @@
 
 use std::{fmt, mem, os::fd::AsFd, time::Duration};
 
-use ibex_protocol::{format::control::Role, id_map::IdMap, session::Session, timer::Timer};
-use ibex_ring::memory::class_bytes;
+use ibex_protocol::{
+    format::control::Role,
+    id_map::IdMap,
+    session::{Agreed, Session},
+    timer::Timer,
+};
 
 use super::{Opening, SharedMemory};
 use crate::{
@@ -303,9 +307,7 @@ fn take_large(
 ) -> Result<(), EndCause> {
     let agreed = receiver.end.state.agreed();
     let limit = agreed.map_or(0, |agreed| agreed.max_message_bytes);
-    let longest = usize::try_from(limit).ok().map(class_bytes);
-    let longest = longest.and_then(Result::ok).unwrap_or(0) as u64;
-    if length > limit || capacity > longest {
+    if length > limit {
         return Err(broke(format_args!(
             "a message of {length} bytes came, the limit is {limit}"
         )));
@@ -313,6 +315,15 @@ fn take_large(
     let mut large = receiver.end.large();
     if large.len() > MESSAGE_SLOTS {
         return Err(broke("too many large messages are announced"));
+    }
+    // The segments that wait are mapped too, all but one.
+    let most = agreed.map_or(0, Agreed::mapped_bytes);
+    let waiting = large.iter().map(LargeArrival::passed_bytes);
+    let waiting: u64 = waiting.sum();
+    if waiting.saturating_add(capacity) > most {
+        return Err(broke(format_args!(
+            "a segment of {capacity} bytes came behind others of {waiting}, the limit is {most}"
+        )));
     }
     let passed = match fd {
         Some(fd) if large.is_empty() => Some(PassedSegment::Fd(fd)),

@@ -99,6 +99,7 @@ impl Core {
             let now = Some((released, acknowledged, ended));
             if now != sender.seen {
                 sender.seen = now;
+                sender.retire_passed(&mut self.common.session, context);
                 sender.end.waiters.take(&mut context.wakers);
             }
         }

@@ -14,7 +14,7 @@ use std::{
     collections::VecDeque,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::Arc,
+    sync::{Arc, Weak},
 };
 
 use ibex_base::sync::Asymmetry;
@@ -25,7 +25,7 @@ use ibex_protocol::{
 };
 use ibex_ring::{
     end_status::{ReceiverWords, SenderWords, Words},
-    memory::MemoryError,
+    memory::{MemoryError, RegionFile},
 };
 use rustix::event::epoll::{self, EventData, EventFlags};
 
@@ -47,7 +47,9 @@ pub(crate) struct SharedMemory {
     /// The bells: the peer rings this end, and this end rings the peer.
     pub(in crate::connection) bells: Arc<Bells>,
     /// Messages that the socket has not accepted yet.
-    pub(in crate::connection) outbox: VecDeque<(ShmMessage, Option<OwnedFd>)>,
+    pub(in crate::connection) outbox: VecDeque<(ShmMessage, Option<Passed>)>,
+    /// Regions of the program that the peer maps, by their sending ends and slots.
+    regions: Vec<(u32, u32, Weak<RegionFile>)>,
 
     // Words of channel ends.
     /// The number of ends that each side may have open.
@@ -73,6 +75,22 @@ pub(crate) struct SharedMemory {
     pub(in crate::connection) closed_behind: Vec<(u32, CloseReason)>,
     /// The peer has said goodbye after messages that this end has not taken yet.
     pub(in crate::connection) goodbye: Option<EndCause>,
+}
+
+/// The descriptor that a message carries.
+pub(in crate::connection) enum Passed {
+    /// It is closed when the message is sent.
+    Own(OwnedFd),
+    Region(Arc<RegionFile>),
+}
+
+impl AsFd for Passed {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Own(fd) => fd.as_fd(),
+            Self::Region(file) => file.as_fd(),
+        }
+    }
 }
 
 /// A channel that both ends have opened.
@@ -113,6 +131,7 @@ impl SharedMemory {
             socket,
             bells,
             outbox: VecDeque::from([(ShmMessage::Hello { asymmetry }, None)]),
+            regions: Vec::new(),
             max_channels,
             reader: peer.pid.map(|pid| SegmentReader {
                 pid,
@@ -158,6 +177,7 @@ impl SharedMemory {
     /// Frees the spare capacity of the queues.
     pub(in crate::connection) fn rest(&mut self) {
         self.outbox.shrink_to_fit();
+        self.regions.shrink_to_fit();
         self.opening.shrink_to_fit();
         self.untold.shrink_to_fit();
         self.closed_behind.shrink_to_fit();
@@ -193,7 +213,7 @@ impl SharedMemory {
                 let message = ShmMessage::Control {
                     index: index as u32,
                 };
-                self.outbox.push_back((message, Some(fd)));
+                self.outbox.push_back((message, Some(Passed::Own(fd))));
                 (index, block)
             }
         };

@@ -4,11 +4,13 @@
 use std::{
     mem,
     os::fd::{AsFd, OwnedFd},
+    sync::{Arc, Weak},
 };
 
 use ibex_protocol::timer::{Timer, TimerTable};
+use ibex_ring::memory::RegionFile;
 
-use super::{SharedMemory, arriving::PASS_AGAIN};
+use super::{Passed, SharedMemory, arriving::PASS_AGAIN};
 use crate::{
     clock,
     connection::{Context, core::Core, idle::SenderSilence, senders::Senders},
@@ -114,11 +116,12 @@ impl SharedMemory {
             sender.silence = Some(SenderSilence::new());
         }
         self.outbox
-            .push_back((ShmMessage::Ring { end, capacity }, Some(fd)));
+            .push_back((ShmMessage::Ring { end, capacity }, Some(Passed::Own(fd))));
     }
 
     /// Tells the peer that a sending end has given up its ring.
     pub(in crate::connection) fn pass_rest(&mut self, end: u32) {
+        self.regions.retain(|(of, ..)| *of != end);
         self.outbox.push_back((ShmMessage::Rest { end }, None));
     }
 
@@ -128,7 +131,7 @@ impl SharedMemory {
             .push_back((ShmMessage::Forget { end, slots }, None));
     }
 
-    /// Passes the segment of a message that is longer than its ring.
+    /// Passes the new segment of a message that is longer than its ring.
     pub(crate) fn pass_large(
         &mut self,
         end: u32,
@@ -136,8 +139,10 @@ impl SharedMemory {
         slot: u32,
         length: u64,
         capacity: u64,
-        fd: Option<OwnedFd>,
+        fd: OwnedFd,
     ) {
+        self.regions
+            .retain(|(of, in_slot, _)| (*of, *in_slot) != (end, slot));
         let message = ShmMessage::Large {
             end,
             sequence,
@@ -145,6 +150,38 @@ impl SharedMemory {
             length,
             capacity,
         };
-        self.outbox.push_back((message, fd));
+        self.outbox.push_back((message, Some(Passed::Own(fd))));
+    }
+
+    /// Passes a region of the program, for a message in it and for later ones.
+    pub(in crate::connection) fn pass_region(
+        &mut self,
+        end: u32,
+        sequence: u64,
+        slot: u32,
+        length: u64,
+        file: Arc<RegionFile>,
+    ) {
+        self.regions
+            .retain(|(of, in_slot, _)| (*of, *in_slot) != (end, slot));
+        self.regions.push((end, slot, Arc::downgrade(&file)));
+        let message = ShmMessage::Large {
+            end,
+            sequence,
+            slot,
+            length,
+            capacity: file.bytes() as u64,
+        };
+        self.outbox.push_back((message, Some(Passed::Region(file))));
+    }
+
+    /// Tells the peer of regions that the program has dropped, or that do not lie any more in the pages
+    /// that the peer maps. No message lies there, since each has a slice.
+    pub(in crate::connection) fn forget_regions(&mut self) {
+        let is_gone = |(.., file): &mut (u32, u32, Weak<RegionFile>)| file.strong_count() == 0;
+        let gone: Vec<_> = self.regions.extract_if(.., is_gone).collect();
+        for (end, slot, _) in gone {
+            self.pass_forget(end, 1 << slot);
+        }
     }
 }

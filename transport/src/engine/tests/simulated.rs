@@ -386,6 +386,7 @@ fn admission(stream: TcpStream, number: u8) -> Admission {
             known_to: None,
             carries_context: false,
             fences_when_told: true,
+            takes_parts: true,
         },
         parts: WireParts {
             stream,

@@ -21,7 +21,7 @@ impl MessageSlots {
             let passed = PassedSegment::Fd(PassedFd::new(fd));
             self.map(slot, capacity, &passed)?;
         }
-        self.of_message(slot, length)
+        self.of_message(slot, 0, length)
     }
 }
 
@@ -129,7 +129,7 @@ fn free_segments_make_room_for_a_longer_one() {
     slots.forget(63);
     slots.forget(64);
     assert_eq!(slots.bytes(), 0);
-    assert!(slots.of_message(63, 1).is_err());
+    assert!(slots.of_message(63, 0, 1).is_err());
 }
 
 #[test]
@@ -202,7 +202,10 @@ fn a_segment_that_is_mapped_before_its_turn_takes_no_descriptor() {
     let mut slots = MessageSlots::new();
     slots.map(0, 64 << 10, &passed).unwrap();
     drop(passed);
-    assert_eq!(slots.of_message(0, 64 << 10).unwrap().memory().1, 64 << 10);
+    assert_eq!(
+        slots.of_message(0, 0, 64 << 10).unwrap().memory().1,
+        64 << 10
+    );
 }
 
 #[test]

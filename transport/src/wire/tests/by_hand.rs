@@ -71,6 +71,7 @@ pub(crate) fn admit_sealed(
             known_to: None,
             carries_context: false,
             fences_when_told: true,
+            takes_parts: true,
         },
         parts: WireParts {
             stream,

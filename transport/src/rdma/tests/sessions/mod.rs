@@ -129,6 +129,7 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
             known_to: None,
             carries_context: false,
             fences_when_told: true,
+            takes_parts: true,
         },
         parts: WireParts {
             stream,
