@@ -119,11 +119,16 @@ fn let_a_child_call(party: &mut Party) {
     let mut all = All::open(party);
     all.exchange(1..=50);
     let versions = party.peer.channel("versions").codec::<Raw>();
+    let mut pages = Region::zeroed(1 << 20).expect("memory");
+    pages.get_mut().expect("nobody else has it").fill(7);
     let mut parent = Untouched::at_rest(party);
     loop {
         match fork() {
             Forked::Parent(child) => child.has_succeeded(),
             Forked::Child(ending) => {
+                // No message lay there, so the child has a copy.
+                assert!(pages.iter().all(|&byte| byte == 7));
+                assert!(pages.get_mut().is_none(), "a child changes a region");
                 call_node(&party.node);
                 let open = versions
                     .receiver::<[u8]>()

@@ -2,6 +2,7 @@
 //!
 //! Over shared memory `deref` returns memory in a mapping of the sender's ring, or of the segment
 //! into which a message longer than the ring was encoded; the kernel names both in /proc/self/maps.
+//! A slice of a region is read at its place in the region.
 //! Over tcp it returns anonymous memory that is neither heap nor stack. Successive messages lie
 //! there as they came off the wire: one directly behind the other, or with a frame's head between
 //! them, which a copy would leave out.
@@ -19,7 +20,7 @@ mod processes;
 
 use std::{fs, process::ExitCode};
 
-use ibex::{Fabric, Raw};
+use ibex::{Fabric, Raw, Region};
 use processes::{Party, Proof, Setup};
 
 fn main() -> ExitCode {
@@ -39,8 +40,49 @@ fn main() -> ExitCode {
         proofs.push(Proof::new("detached", setup, receive_detached, |party| {
             send(party, 64);
         }));
+        if setup.fabric == Fabric::Shm {
+            proofs.push(Proof::new("region", setup, receive_of_region, send_region));
+        }
     }
     processes::run(proofs)
+}
+
+/// Sends slices of one region, each of which begins at another odd place.
+fn send_region(party: &mut Party) {
+    let raw = party.peer.channel("bytes").codec::<Raw>();
+    let mut sender = raw.sender::<[u8]>().unwrap();
+    let mut region = Region::zeroed(3 << 20).unwrap();
+    region.get_mut().unwrap().fill(7);
+    for start in STARTS {
+        let slice = region.slice(start..start + (1 << 20));
+        sender.send_region(&slice).unwrap();
+    }
+    sender.flush().unwrap();
+    party.meet();
+    assert_eq!(party.peer.stats().bytes_copied, 0);
+}
+
+/// All messages lie in one mapping, each where it begins in the region: in a copy's segment it would
+/// begin with the segment.
+fn receive_of_region(party: &mut Party) {
+    let raw = party.peer.channel("bytes").codec::<Raw>();
+    let mut receiver = raw.receiver::<[u8]>().unwrap();
+    let mut maps = Maps::default();
+    let mut region = None;
+    for start in STARTS {
+        let message = receiver.recv().unwrap();
+        assert!(message.iter().all(|&byte| byte == 7));
+        let (address, length) = (message.as_ptr().addr(), message.len());
+        assert_eq!(length, 1 << 20);
+        let mapping = maps.holding(address, length);
+        assert!(mapping.name.contains("memfd:ibex-message"), "{mapping:?}");
+        assert_eq!(address - mapping.start, start);
+        let first = *region.get_or_insert(mapping.start);
+        assert_eq!(mapping.start, first, "it was mapped anew");
+        message.ack();
+    }
+    party.meet();
+    assert_eq!(party.peer.stats().bytes_copied, 0);
 }
 
 /// Returns the number of messages that fill each posted buffer at least once over verbs.
@@ -224,6 +266,8 @@ impl Mapping {
     }
 }
 
+/// Where slices of the region begin.
+const STARTS: [usize; 6] = [1, 4099, 1 << 20, (2 << 20) - 1, 77, 0];
 /// Bytes of the header before each payload.
 const RECORD_HEADER: usize = 8;
 /// The longest message that fits the default buffer of 4.5 KiB with its headers.

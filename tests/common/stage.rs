@@ -100,6 +100,11 @@ impl Stage {
         self.cell.driver
     }
 
+    /// Returns whether the sides read each other's memory where it is, which two users do not.
+    pub(crate) fn maps_regions(&self) -> bool {
+        self.cell.fabric == Fabric::Shm && !self.cell.is_of_two_users()
+    }
+
     /// Returns the port on which verbs is played.
     #[cfg(feature = "verbs")]
     pub(crate) fn port(&self) -> &VerbsPort {

@@ -10,7 +10,12 @@ use crate::common::{
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("regions", regions),
+    Scenario::new("regions", |stage| regions(stage, |bytes| bytes.into())),
+    Scenario::new("regions_of_pages", |stage| {
+        regions(stage, |bytes| pages(&bytes))
+    }),
+    Scenario::new("held_pages", held_pages),
+    Scenario::new("message_of_a_free_region", message_of_a_free_region),
     Scenario::new("provided_regions", provided_regions),
     Scenario::new("held_regions", held_regions),
     Scenario::new("region_that_nobody_reads", region_that_nobody_reads),
@@ -40,9 +45,17 @@ fn wait_free(region: &Region, node: &Node) {
     }
 }
 
+/// Returns a region with these bytes in pages of its own.
+fn pages(bytes: &[u8]) -> Region {
+    let mut region = Region::zeroed(bytes.len()).expect("memory");
+    let whole = region.get_mut().expect("nobody else has it");
+    whole.copy_from_slice(bytes);
+    region
+}
+
 /// Slices of one region, each at an odd place of it, by every kind of call, mixed with copied
 /// messages. When all have arrived, the region is the program's again, unchanged.
-fn regions(stage: &mut Stage) {
+fn regions(stage: &mut Stage, make: fn(Vec<u8>) -> Region) {
     let (node, peer) = stage.meet();
     let length = |sequence: u64| LENGTHS[(sequence as usize - 1) / 2 % LENGTHS.len()];
     let last = 2 * 2 * LENGTHS.len() as u64;
@@ -56,7 +69,7 @@ fn regions(stage: &mut Stage) {
                 bytes.extend(payload::numbered(sequence, length(sequence)));
                 slices.push(start..bytes.len());
             }
-            let region = Region::from(bytes.clone());
+            let region = make(bytes.clone());
             for (sequence, range) in (1..=last).zip(slices) {
                 let slice = region.slice(range);
                 let sent = match sequence % 3 {
@@ -68,7 +81,7 @@ fn regions(stage: &mut Stage) {
             }
             sender.close().expect("delivered");
             wait_free(&region, &node);
-            assert_eq!(region.into_vec().expect("no slice is left"), bytes);
+            assert_eq!(region[..], bytes);
         }
         Side::Listener => {
             let mut receiver = receiver(&peer, "regions");
@@ -170,6 +183,92 @@ fn held_regions(stage: &mut Stage) {
     }
 }
 
+/// A region that the peer reads is busy until the peer has released the last message, in whatever order
+/// it does so. Then the program writes the next payload, which the peer reads without any delay of its
+/// news. Over other paths it is free when the message has gone.
+fn held_pages(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "regions");
+            let mut region = pages(&payload::numbered(1, LONG_BYTES));
+            for round in [1, 3, 5] {
+                sender.send_region(&region.slice(..)).expect("sent");
+                sender.send_region(&region.slice(1..)).expect("sent");
+                stage.hear("both are held", &node);
+                assert!(!stage.maps_regions() || !region.wait_free(MOMENT));
+                stage.tell("release the second");
+                stage.hear("it is released", &node);
+                assert!(!stage.maps_regions() || !region.wait_free(MOMENT));
+                stage.tell("release the first");
+                wait_free(&region, &node);
+                let next = payload::numbered(round + 2, LONG_BYTES);
+                region.get_mut().expect("it is free").copy_from_slice(&next);
+            }
+            sender.close().expect("delivered");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "regions");
+            for round in [1, 3, 5] {
+                let first = receiver.recv().expect("a message");
+                let second = receiver.recv().expect("a message");
+                stage.tell("both are held");
+                stage.hear("release the second", &node);
+                payload::check(round, &first);
+                assert!(second[..] == first[1..]);
+                second.ack();
+                stage.tell("it is released");
+                stage.hear("release the first", &node);
+                payload::check(round, &first);
+                first.ack();
+            }
+            assert_ended(receiver);
+        }
+    }
+}
+
+/// A message outlives its channel and its session unchanged, though its region is free then and
+/// overwritten.
+fn message_of_a_free_region(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut region = pages(&payload::numbered(1, LONG_BYTES));
+            for name in ["of an ended channel", "of an ended session"] {
+                let mut sender = sender(&peer, name);
+                sender.send_region(&region.slice(..)).expect("sent");
+                stage.hear("it is held", &node);
+                wait_free(&region, &node);
+                region.get_mut().expect("it is free").fill(0xee);
+                stage.tell("it is overwritten");
+                stage.hear("it is unchanged", &node);
+                let again = payload::numbered(1, LONG_BYTES);
+                region
+                    .get_mut()
+                    .expect("it is free")
+                    .copy_from_slice(&again);
+            }
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "of an ended channel");
+            let message = receiver.recv().expect("a message");
+            drop(receiver);
+            stage.tell("it is held");
+            stage.hear("it is overwritten", &node);
+            payload::check(1, &message);
+            stage.tell("it is unchanged");
+
+            let mut receiver = self::receiver(&peer, "of an ended session");
+            let message = receiver.recv().expect("a message");
+            let _ = peer.close(MOMENT);
+            stage.tell("it is held");
+            stage.hear("it is overwritten", &node);
+            payload::check(1, &message);
+            stage.tell("it is unchanged");
+        }
+    }
+}
+
 /// A region is free once its message has arrived, though no program reads it, and once the receiver
 /// is gone, though the message never went out. The sender lives meanwhile.
 fn region_that_nobody_reads(stage: &mut Stage) {
@@ -205,12 +304,12 @@ fn region_of_a_killed_peer(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut sender = sender(&peer, "regions");
-            let region = Region::from(payload::numbered(1, LONG_BYTES));
+            let region = pages(&payload::numbered(1, LONG_BYTES));
             sender.send_region(&region.slice(..)).expect("sent");
             sender.wait_acked(1).expect("acknowledged");
             stage.stop_other();
             sender.send_region(&region.slice(1..)).expect("sent");
-            if stage.fabric() == Fabric::Tcp {
+            if stage.fabric() == Fabric::Tcp || stage.maps_regions() {
                 assert!(!region.is_free());
             }
             stage.kill_other();
@@ -219,7 +318,7 @@ fn region_of_a_killed_peer(stage: &mut Stage) {
             let refused = sender.send_region(&region.slice(..));
             assert!(refused.is_err(), "the session is over");
             wait_free(&region, &node);
-            payload::check(1, &region.into_vec().expect("no slice is left"));
+            payload::check(1, &region);
         }
         Side::Listener => {
             let mut receiver = receiver(&peer, "regions");

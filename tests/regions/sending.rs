@@ -107,10 +107,7 @@ fn a_log_of_regions_is_sent_whole() {
             .codec::<Raw>()
             .receiver()
             .expect("a receiver");
-        let mut log = Pages(match pair.is_in_place() {
-            true => pair.region("log"),
-            false => Region::from(bytes()),
-        });
+        let mut log = Pages(pair.region("log"));
         let mut sender: LogSender<[u8], Raw> = LogSender::new();
         sender.go_on_with(peer.clone());
         let mut arrived: Vec<u8> = Vec::with_capacity(LENGTH);
@@ -166,10 +163,7 @@ fn a_log_of_regions_is_sent_whole_to_each_member() {
         let pair = Pair::meet(&over, 1);
         let [peer, other] = &pair.peers;
         let mut log = Copies {
-            pages: Pages(match pair.is_in_place() {
-                true => pair.region("copied log"),
-                false => Region::from(bytes()),
-            }),
+            pages: Pages(pair.region("copied log")),
             resumed: 0,
         };
         let mut group = LogGroup::new();

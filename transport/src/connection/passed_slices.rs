@@ -28,7 +28,10 @@ impl PassedSlices {
     /// Takes out the slices of messages that the peer has released, which are to be dropped behind the
     /// turn.
     fn take_released(&mut self, end: &SendEnd) -> Vec<PassedSlice> {
-        let released = end.counts().released;
+        self.take_up_to(end.counts().released)
+    }
+
+    fn take_up_to(&mut self, released: u64) -> Vec<PassedSlice> {
         let count = self
             .slices
             .partition_point(|(sequence, _)| *sequence <= released);
@@ -107,5 +110,63 @@ impl Core {
         if !released.is_empty() {
             context.leave(released);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ibex_ring::memory::{Access, Mapping, MemoryUse, Region};
+
+    use super::*;
+    use crate::shared_memory::MessageSegment;
+
+    /// A region, the slices of its messages 1, 4 and 5, and what a peer maps.
+    fn passed() -> (Region, PassedSlices, Mapping) {
+        let mut region = Region::zeroed(128 << 10).unwrap();
+        region.get_mut().unwrap().fill(7);
+        let mut passed = PassedSlices::default();
+        let mut mapped = None;
+        for sequence in [1, 4, 5] {
+            let slice = region.slice(sequence..1000);
+            let (file, start) = MessageSegment::of_region(&slice).unwrap().unwrap();
+            assert_eq!(start, sequence);
+            let (what, access) = (MemoryUse::LargeMessage, Access::ReadOnly);
+            let peer = Mapping::of_file(what, std::os::fd::AsFd::as_fd(&file), 128 << 10, access);
+            mapped = Some(peer.unwrap());
+            let slice = PassedSlice::new(slice, file);
+            passed.slices.push_back((sequence as u64, slice));
+        }
+        (region, passed, mapped.unwrap())
+    }
+
+    /// Changes a region that is free, and returns what its peer reads then.
+    fn overwrite(region: &mut Region, peer: &Mapping) -> u8 {
+        region.get_mut().expect("it is free").fill(9);
+        // SAFETY: inside the mapping; nobody writes there now.
+        unsafe { peer.base().as_ptr().read_volatile() }
+    }
+
+    #[test]
+    fn a_slice_stays_until_its_message_is_released() {
+        let (mut region, mut passed, peer) = passed();
+        for (released, count) in [(0, 0), (3, 1), (3, 0), (4, 1)] {
+            assert_eq!(passed.take_up_to(released).len(), count, "{released}");
+            assert!(!region.is_free());
+        }
+        drop(passed.take_up_to(5));
+        assert_eq!(
+            overwrite(&mut region, &peer),
+            9,
+            "the file serves the next message"
+        );
+    }
+
+    #[test]
+    fn a_region_whose_messages_may_be_held_moves_away() {
+        let (mut region, mut passed, peer) = passed();
+        drop(passed.take_up_to(4));
+        drop(passed);
+        assert_eq!(overwrite(&mut region, &peer), 7);
+        assert!(region.iter().all(|&byte| byte == 9));
     }
 }

@@ -476,6 +476,30 @@ mod tests {
         }
 
         #[test]
+        fn the_place_of_a_message_in_a_segment_is_read_as_it_was_written(
+            length in any::<u32>(),
+            slot: u32,
+            is_new: bool,
+            offset in any::<u32>(),
+        ) {
+            let (in_bytes, at) = (length as usize, offset as usize);
+            let words = |announcement: &LargeAnnouncement| {
+                let mut bytes = [0; LargeAnnouncement::OF_PART_BYTES];
+                bytes[..announcement.bytes().len()].copy_from_slice(announcement.bytes());
+                let word = |at: usize| bytes[8 * at..8 * at + 8].try_into().unwrap();
+                [0, 1, 2].map(|at| u64::from_ne_bytes(word(at)))
+            };
+            let (length, offset) = (u64::from(length), u64::from(offset));
+            let part = InSegment { length, slot, is_new, offset };
+            let announcement = LargeAnnouncement::of_part(in_bytes, slot, is_new, at);
+            prop_assert_eq!(InSegment::parse(words(&announcement)), part);
+            let announcement = LargeAnnouncement::in_segment(in_bytes, slot, is_new);
+            prop_assert_eq!(announcement.bytes().len(), LargeAnnouncement::MAX_BYTES);
+            let whole = InSegment { offset: 0, ..part };
+            prop_assert_eq!(InSegment::parse(words(&announcement)), whole);
+        }
+
+        #[test]
         fn any_announcement_of_a_large_message_is_read_or_refused(payload: Vec<u8>) {
             let parsed = LargeAnnouncement::parse(&payload);
             prop_assert!(parsed.is_none() || [8, 16].contains(&payload.len()));

@@ -3,7 +3,7 @@
 use super::super::{aside::tests::open_descriptors_of, message_segment_pool::ROUND_SLOTS};
 use super::*;
 use crate::shared_memory::MessageSegmentPool;
-use ibex_ring::memory::probe;
+use ibex_ring::memory::{Region, probe};
 use rustix::fs::ftruncate;
 use rustix::io::Errno;
 use std::sync::atomic::{Ordering::SeqCst, fence};
@@ -227,4 +227,95 @@ fn nothing_but_a_sealed_memory_file_is_mapped() {
         );
         assert_eq!(probe::mappings_of(inode), 0);
     }
+}
+
+/// Returns a region of 128 KiB, and the file that its pages are those of.
+fn region() -> (Region, Arc<RegionFile>) {
+    let region = Region::zeroed(128 << 10).unwrap();
+    let shared = MessageSegment::of_region(&region.slice(..)).unwrap();
+    let (file, _) = shared.expect("it has pages of its own");
+    (region, file)
+}
+
+#[test]
+fn a_region_serves_several_messages_in_one_slot() {
+    let (mut pool, mut slots) = (MessageSegmentPool::new(), MessageSlots::new());
+    let (_region, file) = region();
+    let first = pool.take_region(&file, 1 << 20).unwrap();
+    assert!(first.is_new && first.emptied == 0);
+    let segment = slots.accept(
+        first.index,
+        1,
+        128 << 10,
+        Some(file.as_fd().try_clone_to_owned().unwrap()),
+    );
+    assert_eq!(segment.unwrap().memory().1, 128 << 10);
+    let second = pool.take_region(&file, 1 << 20).unwrap();
+    assert_eq!((second.index, second.is_new), (first.index, false));
+    // Neither a longer region nor a message takes its place while a message lies there.
+    assert!(pool.release(first.index));
+    let (_other, longer) = region();
+    assert!(pool.take_region(&longer, 128 << 10).is_none());
+    assert_ne!(pool.take(1000).unwrap().unwrap().index(), first.index);
+    assert!(pool.release(first.index));
+    assert!(!pool.release(first.index));
+    let third = pool.take_region(&longer, 128 << 10).unwrap();
+    assert!(third.is_new);
+    assert_eq!(third.emptied, 1 << first.index & !(1 << third.index));
+}
+
+#[test]
+fn regions_leave_slots_to_other_messages() {
+    let mut pool = MessageSegmentPool::new();
+    let regions: Vec<_> = (0..MESSAGE_SLOTS).map(|_| region()).collect();
+    for (_, file) in &regions {
+        let slot = pool.take_region(file, usize::MAX).unwrap();
+        assert!(slot.is_new);
+        pool.release(slot.index);
+    }
+    let mut given = Vec::new();
+    while let Some(slot) = pool.take(64 << 10).unwrap() {
+        given.push(slot.index());
+        let _fd = slot.announce();
+    }
+    given.sort_unstable();
+    assert_eq!(given, Vec::from_iter(0..MESSAGE_SLOTS as u32));
+    assert!(pool.take_region(&regions[0].1, usize::MAX).is_none());
+}
+
+#[test]
+fn a_message_beyond_its_segment_is_refused() {
+    let mut slots = MessageSlots::new();
+    let (_region, file) = region();
+    let passed = file.as_fd().try_clone_to_owned().unwrap();
+    let passed = PassedSegment::Fd(PassedFd::new(passed));
+    slots.map(5, 128 << 10, &passed).unwrap();
+    let whole = 128 << 10;
+    for (offset, length) in [(0, whole), (1, whole - 1), (whole, 0), (7, 9)] {
+        assert!(slots.of_message(5, offset, length).is_ok());
+    }
+    let beyond = [
+        (1, whole),
+        (whole, 1),
+        (u64::MAX, 2),
+        (2, u64::MAX),
+        (u64::MAX, 0),
+    ];
+    for (offset, length) in beyond {
+        let refused = slots.of_message(5, offset, length).unwrap_err();
+        let SegmentRefused::NoSuchSlot { slot: 5, .. } = refused else {
+            panic!("{refused}");
+        };
+    }
+    assert!(slots.of_message(6, 0, 1).is_err(), "nothing was passed");
+}
+
+#[test]
+fn a_region_is_sealed_as_segments_are() {
+    let (_region, file) = region();
+    assert_eq!(ftruncate(file.as_fd(), 0), Err(Errno::PERM));
+    let what = MemoryUse::LargeMessage;
+    let written = Mapping::of_file(what, file.as_fd(), 128 << 10, Access::ReadWrite);
+    assert!(written.is_err(), "a peer may not write there");
+    MessageSegment::accept(file.as_fd(), 128 << 10).unwrap();
 }

@@ -10,7 +10,8 @@ use std::{
 };
 
 use super::*;
-use crate::memory::huge_pages::HUGE_PAGE_BYTES;
+use crate::memory::MemoryError;
+use crate::memory::{create_memfd, huge_pages::HUGE_PAGE_BYTES, probe};
 
 const LONG: Duration = Duration::from_secs(120);
 
@@ -199,4 +200,122 @@ fn a_region_with_slices_is_not_provided() {
     assert!(matches!(unfit, RegionUnfit::HasSlices), "{unfit}");
     drop(slice);
     assert!(ProvidedRegion::new(region).is_ok());
+}
+
+/// Moves a slice's region to a memory file. Returns the file, where the slice begins in it, and a peer's
+/// mapping.
+fn shared(slice: &RegionSlice) -> (Arc<RegionFile>, usize, Mapping) {
+    let make = |bytes| {
+        let what = MemoryUse::LargeMessage;
+        let fd = create_memfd(what, bytes)?;
+        let memory = Mapping::of_file(what, fd.as_fd(), bytes, Access::ReadWrite)?;
+        Ok((memory, fd))
+    };
+    let (file, start) = share_region(slice, make).unwrap().expect("its own pages");
+    let (what, access) = (MemoryUse::LargeMessage, Access::ReadOnly);
+    let peer = Mapping::of_file(what, file.as_fd(), file.bytes(), access).unwrap();
+    (file, start, peer)
+}
+
+/// Returns a byte as a peer reads it.
+fn peer_reads(peer: &Mapping, at: usize) -> u8 {
+    assert!(at < peer.bytes());
+    // SAFETY: inside the mapping; nobody writes there now.
+    unsafe { peer.base().as_ptr().add(at).read_volatile() }
+}
+
+#[test]
+fn a_shared_region_is_where_it_was_and_the_peer_reads_it() {
+    for length in [70_001, HUGE_PAGE_BYTES + 5] {
+        let mut region = Region::zeroed(length).unwrap();
+        region.get_mut().unwrap()[..3].copy_from_slice(b"abc");
+        let (place, slice) = (region.as_ptr(), region.slice(1..));
+        let (file, start, peer) = shared(&slice);
+        assert_eq!(start, 1);
+        assert_eq!(
+            file.bytes(),
+            length.next_multiple_of(rustix::param::page_size())
+        );
+        assert_eq!(region.as_ptr(), place);
+        assert_eq!(region[..3], *b"abc");
+        assert_eq!(peer_reads(&peer, start), b'b');
+
+        // The next payload needs no other file.
+        drop(slice);
+        region.get_mut().unwrap()[2] = b'z';
+        let again = share_region(&region.slice(2..3), |_| unreachable!("it has a file"));
+        let (again, start) = again.unwrap().unwrap();
+        assert!(Arc::ptr_eq(&again, &file));
+        assert_eq!((start, peer_reads(&peer, 2)), (2, b'z'));
+    }
+}
+
+#[test]
+fn a_region_that_keeps_to_itself_leaves_the_peer_what_it_reads() {
+    let mut region = Region::zeroed(70_001).unwrap();
+    region.get_mut().unwrap().fill(7);
+    let (place, slice) = (region.as_ptr(), region.slice(..));
+    let (file, _, peer) = shared(&slice);
+    keep_to_itself(&slice, &file).unwrap();
+    keep_to_itself(&slice, &file).unwrap();
+    drop(slice);
+    assert_eq!(region.as_ptr(), place);
+    assert!(region.iter().all(|&byte| byte == 7));
+    region.get_mut().unwrap().fill(8);
+    assert_eq!(peer_reads(&peer, 70_000), 7);
+
+    let slice = region.slice(..);
+    let (other, _, peer) = shared(&slice);
+    assert!(!Arc::ptr_eq(&other, &file));
+    assert_eq!(peer_reads(&peer, 70_000), 8);
+    // The pages of the former file concern nobody any more.
+    keep_to_itself(&slice, &file).unwrap();
+    drop(slice);
+    region.get_mut().unwrap().fill(9);
+    assert_eq!(peer_reads(&peer, 0), 9);
+}
+
+#[test]
+fn a_dropped_region_leaves_only_what_the_peer_maps() {
+    let slice = Region::zeroed(70_001).unwrap().slice(..);
+    let (file, _, peer) = shared(&slice);
+    let inode = probe::inode(&file);
+    assert_eq!(probe::mappings_of(inode), 2);
+    keep_to_itself(&slice, &file).unwrap();
+    drop(slice);
+    assert_eq!(probe::mappings_of(inode), 1);
+    drop(peer);
+    assert_eq!(probe::mappings_of(inode), 0);
+}
+
+#[test]
+fn a_region_that_cannot_be_moved_stays_as_it_is() {
+    let region = Region::zeroed(70_001).unwrap();
+    let refused = share_region(&region.slice(..), |bytes| {
+        let errno = rustix::io::Errno::MFILE;
+        Err(MemoryError::new(
+            MemoryUse::LargeMessage,
+            bytes,
+            "memfd_create",
+            errno,
+        ))
+    });
+    assert!(refused.is_err());
+    assert!(region.is_free() && region.iter().all(|&byte| byte == 0));
+    let heap = Region::from(vec![1; 100]);
+    let none = share_region(&heap.slice(..), |_| unreachable!("it has no pages"));
+    assert!(none.unwrap().is_none());
+}
+
+#[test]
+fn what_was_attached_to_pages_goes_with_them() {
+    let region = Region::zeroed(70_001).unwrap();
+    let slice = region.slice(..);
+    let (mapped, _) = mapped_bytes(&slice).unwrap();
+    mapped.attachments().attach("registered");
+    let (file, ..) = shared(&slice);
+    assert!(mapped.attachments().find(|_: &&str| true).is_none());
+    mapped.attachments().attach("registered");
+    keep_to_itself(&slice, &file).unwrap();
+    assert!(mapped.attachments().find(|_: &&str| true).is_none());
 }
