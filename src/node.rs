@@ -133,9 +133,9 @@ use crate::{
 ///
 /// - A message, loan or permit that was held at the fork may be dropped, and a message acknowledged
 ///   and copied by `into_owned`, all without effect. Its bytes are not there, nor those of a
-///   [`Region`](crate::Region) that an RDMA device has registered: reading them is a segmentation
-///   fault, or reads what the child has mapped in their place since. The caller of `fork`, which is
-///   `unsafe` for such reasons, must not do it.
+///   [`Region`](crate::Region) that an RDMA device has registered, or a peer has mapped: reading them is
+///   a segmentation fault, or reads what the child has mapped in their place since. The caller of
+///   `fork`, which is `unsafe` for such reasons, must not do it.
 /// - If `fork` is called in the middle of a call, by a codec, a waker or a signal handler, the call
 ///   must not go on in the child.
 /// - A descriptor that was given for an event loop is the parent's. A child that sleeps on it takes

@@ -24,7 +24,8 @@ impl Sender<[u8], Raw> {
     /// | TCP | is written, or encrypted, from the slice |
     /// | RDMA, from [pages of its own](crate::Region::zeroed) or a [mapped file](crate::Region::map) | is sent from the slice by the device, with which all of the region is registered once |
     /// | RDMA, from a `Vec<u8>` | is copied once, as `send` copies it: registered pages are no longer a forked child's, and pages of the heap hold other objects as well |
-    /// | shared memory | is copied once, as `send` copies it |
+    /// | shared memory, from [pages of its own](crate::Region::zeroed), to a process of the same user | is read where it lies by the peer, which maps all of the region for reading |
+    /// | shared memory, otherwise | is copied once, as `send` copies it |
     ///
     /// Other messages are copied, since a short copy takes less time than to announce a message.
     /// Messages are also copied on a channel that [carries trace
@@ -35,11 +36,21 @@ impl Sender<[u8], Raw> {
     /// region stays registered until it and all slices are dropped, or the node is closed.
     /// Registering it is not within a time-out, and happens on the calling thread, also in a task.
     ///
+    /// Over shared memory, a channel's peer maps regions of together up to twice the bytes of
+    /// [`max_unreleased_bytes`](crate::ChannelBuilder::max_unreleased_bytes) beyond the window: four times
+    /// `max_message_bytes`, unless that is set. Messages from longer regions are copied, and so are those
+    /// to a peer that does not know them, before ibex's protocol 3.2. The first message of a region moves
+    /// all of it to a memory file, on the calling thread, also in a task. A slice may begin anywhere, so
+    /// the bytes that the receiver reads are aligned as the slice is. The peer maps a region until about
+    /// a second after it is dropped, or until the channel is silent.
+    ///
     /// Until a message has left the slice, the node holds a clone of it. So no code can change the
     /// bytes or free them. [`Region::wait_free`](crate::Region::wait_free), or in a task
     /// [`wait_free_async`](crate::Region::wait_free_async), tells when they are the program's alone
     /// again: when the kernel or the device has the last byte, the receiver is dropped, or the
-    /// session has ended. A session that [resumes](crate::Node#when-a-connection-breaks) holds the
+    /// session has ended. A region that the peer reads is busy until the peer's program has released the
+    /// message. If it still holds the message when the channel or the session ends, it keeps the pages,
+    /// and the node copies the region to others, so that it is free all the same. A session that [resumes](crate::Node#when-a-connection-breaks) holds the
     /// slice until the peer has confirmed the message, and sends it again from there.
     ///
     /// ```

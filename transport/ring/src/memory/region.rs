@@ -142,7 +142,7 @@ impl Deref for RegionBytes {
             // SAFETY:
             // 1. Valid: the memory has at least `length` bytes, which are zeros of the kernel's or all
             //    of the file, and lives as long as `self`. A child of a fork has it too, unless a
-            //    node has registered it: then the caller of `fork` vouches for the child (`Node`), and
+            //    node has registered or shared it: then the caller of `fork` vouches for the child (`Node`), and
             //    the caller of `Region::map` for a file.
             // 2. Unchanged: those of our own are written through `get_mut`, which borrows them
             //    exclusively, and by a message that arrives while they are a `ProvidedRegion`, of
@@ -172,10 +172,18 @@ impl Region {
     /// [madvise(2)](https://man7.org/linux/man-pages/man2/madvise.2.html)), so that a device needs
     /// fewer entries in its tables. Pages of hugetlbfs come from [`map`](Self::map) on a file there.
     /// A page is taken from the system when it is first written; all of them are when a device
-    /// registers the region. The memory does not count against the node's `memory_limit`.
+    /// registers the region, or a peer maps it. The memory does not count against the node's
+    /// `memory_limit`.
     ///
-    /// A child of a fork has a copy of the memory, unless a send over RDMA was tried before, or a
-    /// message from there was to arrive in it: then
+    /// When a message is first sent from here over shared memory, and the peer is to read it in place, the
+    /// bytes move once to a memory file, at the same addresses. The file takes one descriptor for as long
+    /// as the region exists. Its pages are huge ones only where
+    /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled` says `advise` or `always`. If the kernel refuses
+    /// the file, such messages are copied. A process of the same user that maps the region may read
+    /// all of it.
+    ///
+    /// A child of a fork has a copy of the memory, unless a send over RDMA or, to be read in place, over
+    /// shared memory was tried before, or a message over RDMA was to arrive in it: then
     /// the memory is not there, as that of a message is not (the section on forks of `Node`).
     ///
     /// ```
@@ -297,7 +305,10 @@ impl Region {
     ///
     /// The drop of a slice wakes it. The node's engine drops that of a message when the wire has
     /// taken the last byte, the peer has closed the channel, or the session has ended. If the session
-    /// resumes after an outage, it drops the slice when the peer has confirmed the message.
+    /// resumes after an outage, it drops the slice when the peer has confirmed the message. If the peer
+    /// reads the message where it lies, over shared memory, it drops the slice when the peer's program
+    /// has released the message. If the channel or the session ends before, the peer keeps the pages, and
+    /// the region is copied to others.
     ///
     /// This call does not turn the engine. Under `Driver::Caller` the thread that waits here must
     /// not be the one whose calls turn it, and under `Driver::Tasks` not one that the node's tasks
