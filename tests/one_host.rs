@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use ibex::{Fabric, Node, NodeBuilder, Peer, Raw, shared_memory::ShareWith};
+use ibex::{Fabric, Node, NodeBuilder, Peer, Raw, Region, shared_memory::ShareWith};
 use ibex_harness::process::Process;
 use rustix::process::{geteuid, getpid};
 
@@ -177,6 +177,60 @@ fn users_who_allow_each_other_share_memory() {
         echo(&peer);
         child.finish().expect("the child's checks hold");
     }
+}
+
+/// A process of another user would map all of a region, so a message from there is copied: the
+/// region is free at once, and is not mapped by the other end, even while it holds the message.
+#[test]
+fn another_user_is_not_shown_a_region() {
+    let test = "another_user_is_not_shown_a_region";
+    const REGION: usize = 8 << 20;
+    if is_child(test) {
+        let (_node, peer) = connect(Node::builder().share_memory_with(ShareWith::Anyone));
+        assert_eq!(peer.fabric(), Fabric::Shm, "{}", peer.fabric_reason());
+        let mut receiver = peer
+            .channel("region")
+            .codec::<Raw>()
+            .receiver()
+            .expect("an end");
+        let message: ibex::Message<[u8], Raw> = receiver.recv().expect("a message");
+        assert!(message.len() == 2 << 20 && message.iter().all(|&byte| byte == 7));
+        let maps = fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
+        let segments = maps
+            .lines()
+            .filter(|line| line.contains("memfd:ibex-message"));
+        let length = |line: &str| {
+            let (start, rest) = line.split_once('-').expect("a range");
+            let end = rest.split(' ').next().expect("its end");
+            let address = |text| usize::from_str_radix(text, 16).expect("hexadecimal");
+            address(end) - address(start)
+        };
+        let lengths: Vec<_> = segments.map(length).collect();
+        assert!(!lengths.is_empty() && lengths.iter().all(|&length| length < REGION));
+        message.ack();
+        return;
+    }
+    if !has_rights() {
+        return;
+    }
+    let folder = Folder::new(test);
+    let (node, address) = listening(Node::builder().share_memory_with(ShareWith::Anyone));
+    let mut child = folder.child(test, AS_USER);
+    let mut child = Process::start("the other user", child.env(ADDRESS, address)).unwrap();
+    let peer = node.accept().expect("a session");
+    let mut sender = peer
+        .channel("region")
+        .codec::<Raw>()
+        .sender()
+        .expect("an end");
+    let mut region = Region::zeroed(REGION).expect("memory");
+    region.get_mut().expect("nobody else has it")[5..][..2 << 20].fill(7);
+    let slice = region.slice(5..5 + (2 << 20));
+    sender.send_region(&slice).expect("room");
+    drop(slice);
+    assert!(region.is_free(), "{region:?}");
+    sender.close().expect("delivered");
+    child.finish().expect("the child's checks hold");
 }
 
 #[test]

@@ -128,6 +128,7 @@ const OVER_STREAMS: &[&str] = &[
     "fan_in",
     "group",
     "huge",
+    "held_pages",
     "large_guards_held",
     "large_stream",
     "listener_starts_later",

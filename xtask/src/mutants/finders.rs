@@ -427,6 +427,18 @@ pub(super) const FINDERS: &[Finder] = &[
         mutants: &["offer_is_kept", "offer_is_wide"],
     },
     Finder {
+        package: "ibex-ring",
+        tool: Tool::Proptest,
+        test: "memory::region::tests::a_region_that_keeps_to_itself_leaves_the_peer_what_it_reads",
+        mutants: &["region_stays_shared"],
+    },
+    Finder {
+        package: "ibex-transport",
+        tool: Tool::Fake,
+        test: "connection::passed_slices::tests::a_slice_stays_until_its_message_is_released",
+        mutants: &["slice_freed_early"],
+    },
+    Finder {
         package: "ibex-transport",
         tool: Tool::Fake,
         test: "rdma::tests::sessions::regions::a_peer_that_writes_behind_its_message_changes_nothing",
