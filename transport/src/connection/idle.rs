@@ -136,7 +136,7 @@ impl Senders {
         }
         let mut shared_memory = shared_memory;
         if let Some(shared_memory) = &mut shared_memory {
-            shared_memory.forget_regions();
+            goes_on |= shared_memory.forget_regions();
         }
         goes_on | self.take_rings(&silent, common, shared_memory, context)
     }

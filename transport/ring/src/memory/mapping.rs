@@ -7,7 +7,7 @@
 //! 2. A `Mapping` only says where the memory is. Its owner decides which threads may
 //!    touch which bytes, and argues it there.
 
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
@@ -319,41 +319,26 @@ impl Mapping {
         Ok(())
     }
 
-    /// Puts other memory in the place of this range's memory, at the addresses of this range. Code that
-    /// reads there meanwhile waits for a moment, and then reads the other memory.
-    ///
-    /// # Errors
-    /// The kernel's error; then nothing has changed.
-    ///
-    /// # Panics
-    /// If the two are not equally long.
+    /// Puts other memory, of as many pages, in the place of this range's, at the same addresses. Code that
+    /// reads there meanwhile waits for a moment, and then reads the other memory. If the kernel refuses,
+    /// nothing has changed.
     ///
     /// # Safety
     /// Readers of this range expect the bytes of `other`, and no code writes to either meanwhile.
     pub(super) unsafe fn replace(&self, other: Mapping) -> Result<(), Errno> {
         let bytes = self.bytes.next_multiple_of(page_size());
-        let other = ManuallyDrop::new(other);
-        assert_eq!(
-            other.bytes.next_multiple_of(page_size()),
-            bytes,
+        assert!(
+            bytes == other.bytes.next_multiple_of(page_size()),
             "memory is replaced as a whole"
         );
         // SAFETY: MREMAP_FIXED unmaps what is here, which is this range (rule 1), and the caller vouches
         // for its readers. The other range is ours too, and no code knows it after this.
-        let moved = unsafe {
-            let to = self.base.as_ptr().cast();
-            mremap_fixed(
-                other.base.as_ptr().cast(),
-                bytes,
-                bytes,
-                MremapFlags::MAYMOVE,
-                to,
-            )
-        };
-        if moved.is_err() {
-            drop(ManuallyDrop::into_inner(other));
-        }
-        moved.map(drop)
+        unsafe {
+            let (from, to) = (other.base.as_ptr().cast(), self.base.as_ptr().cast());
+            mremap_fixed(from, bytes, bytes, MremapFlags::MAYMOVE, to)
+        }?;
+        mem::forget(other);
+        Ok(())
     }
 
     /// Gives the pages of anonymous memory back: the memory reads as zero again, and costs nothing

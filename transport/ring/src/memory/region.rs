@@ -83,7 +83,7 @@ pub struct MappedBytes {
     attachments: Mutex<Attachments>,
     memory: Arc<Mapping>,
     length: usize,
-    /// False if the bytes are those of a file.
+    /// False if the bytes are those of a file that the program has mapped.
     is_own: bool,
     /// The memory file that the pages are those of, since peers map them; see `shared`.
     file: Mutex<Option<Arc<RegionFile>>>,
@@ -107,7 +107,7 @@ impl MappedBytes {
     }
 
     /// Returns whether the pages are this process's own, mapped for writing too, and not those of a
-    /// file.
+    /// file that the program has mapped.
     #[must_use]
     pub fn is_own(&self) -> bool {
         self.is_own

@@ -23,7 +23,8 @@ use crate::{
 
 impl SendHandle {
     /// Sends the bytes of a slice, from where they lie if the path can. Until the wire is done with
-    /// the message, its engine holds a clone of the slice.
+    /// the message, or the peer that reads it there has released it, the engine holds a clone of the
+    /// slice.
     pub fn send_region(
         &mut self,
         slice: &RegionSlice,
@@ -76,7 +77,7 @@ impl Entered<'_> {
 
 impl SendEnd {
     /// Sends a message that does not fit the ring from where it lies; `None` if the session cannot.
-    /// The memory is registered once there is room, so that a full channel is not asked in vain.
+    /// The memory is registered, or shared, once there is room, so that a full channel is not asked in vain.
     fn send_in_place(
         &self,
         producer: &mut SendProducer,

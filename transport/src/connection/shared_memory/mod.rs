@@ -252,6 +252,7 @@ impl SharedMemory {
 
     /// Drops the words of `end`, whose counterpart at the peer is gone too.
     pub(in crate::connection) fn forget_words(&mut self, end: u32) {
+        self.regions.retain(|(of, ..)| *of != end);
         self.closed.remove(end);
         self.untold.remove(end);
     }

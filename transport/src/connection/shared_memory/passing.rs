@@ -176,12 +176,14 @@ impl SharedMemory {
     }
 
     /// Tells the peer of regions that the program has dropped, or that do not lie any more in the pages
-    /// that the peer maps. No message lies there, since each has a slice.
-    pub(in crate::connection) fn forget_regions(&mut self) {
+    /// that the peer maps. No message lies there, since each has a slice. Returns whether the peer maps
+    /// others, which have to be looked at again.
+    pub(in crate::connection) fn forget_regions(&mut self) -> bool {
         let is_gone = |(.., file): &mut (u32, u32, Weak<RegionFile>)| file.strong_count() == 0;
         let gone: Vec<_> = self.regions.extract_if(.., is_gone).collect();
         for (end, slot, _) in gone {
             self.pass_forget(end, 1 << slot);
         }
+        !self.regions.is_empty()
     }
 }
