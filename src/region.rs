@@ -115,7 +115,7 @@ impl Sender<[u8], Raw> {
         self.send_region_with(slice, Patience::Until(Some(deadline)))
     }
 
-    fn send_region_with(
+    pub(crate) fn send_region_with(
         &mut self,
         slice: &RegionSlice,
         patience: Patience,

@@ -142,7 +142,7 @@ impl StreamEnds {
     fn channel(&self, way: &str) -> crate::ChannelBuilder<Raw> {
         let name = format!("{}/{}/{way}", self.listener, self.number);
         let channel = self.peer.channel(&name).codec::<Raw>();
-        let channel = channel.max_message_bytes(MOST_PIECE_BYTES);
+        let channel = channel.max_message_bytes(MOST_PIECE_BYTES as u64);
         channel.told_as(Interface::Stream)
     }
 }
@@ -155,5 +155,6 @@ pub(super) fn is_name(listener: &str) -> bool {
 /// The longest name of a listener. A number of up to 20 digits and the direction follow it.
 pub(super) const MOST_NAME_BYTES: usize = 255 - "/18446744073709551615/there".len();
 
-/// The longest message that is accepted as a piece of a stream. Writers cut theirs shorter.
-const MOST_PIECE_BYTES: u64 = 1 << 20;
+/// The longest message that is accepted as a piece of a stream. Only slices of regions are written
+/// in pieces of this length; other writers cut theirs shorter.
+pub(super) const MOST_PIECE_BYTES: usize = 1 << 20;

@@ -46,7 +46,7 @@
 //! `flush` runs one. Up to 64 KiB go in one piece, of several slices too. A longer write returns
 //! how many bytes it took, as a socket's may. A write of a few bytes is a message of its own: it
 //! costs the writer a tenth of a microsecond, and readers get as many of them at a time as have
-//! come.
+//! come. [`write_region`](Stream::write_region) writes memory of the program from where it lies.
 //!
 //! *Reading.* A read takes what is there, up to its buffer's length, and waits only if nothing is
 //! there. `BufRead` and `AsyncBufRead` return the bytes where they arrived, and need no buffer
@@ -57,7 +57,7 @@
 //! news for it, whatever else is polled meanwhile, as with a socket: a flush that is ready takes
 //! back no waker of a write, and a call that gets through wakes the task that had to wait before
 //! it. Futures and polls may be dropped at any time. A pending read has taken nothing, and a
-//! pending write has written nothing.
+//! pending write has written nothing, except that of a region, which goes in pieces.
 //!
 //! *Ending.* [`finish`](Stream::finish), `poll_shutdown`, dropping, and closing the node end a
 //! direction in order. The peer reads what was written, and then the end, as with a socket whose

@@ -2,6 +2,8 @@
 
 use std::{fmt, io, time::Duration};
 
+use ibex_ring::memory::RegionSlice;
+
 use super::{ReadHalf, ReuniteError, WriteHalf};
 use crate::Peer;
 
@@ -39,6 +41,28 @@ impl Stream {
     #[must_use]
     pub fn into_split(self) -> (ReadHalf, WriteHalf) {
         (self.read, self.write)
+    }
+
+    /// Writes all bytes of a slice of the program's memory; see [`WriteHalf::write_region`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WriteHalf::write_region`].
+    pub fn write_region(&mut self, slice: &RegionSlice) -> io::Result<()> {
+        self.write.write_region(slice)
+    }
+
+    /// Writes all bytes of a slice of the program's memory, for a task; see
+    /// [`WriteHalf::write_region_async`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WriteHalf::write_region`].
+    pub fn write_region_async<'a>(
+        &'a mut self,
+        slice: &'a RegionSlice,
+    ) -> impl Future<Output = io::Result<()>> + Send + 'a {
+        self.write.write_region_async(slice)
     }
 
     /// Ends the writing direction in order, without waiting. The peer reads what was written, and

@@ -1,14 +1,17 @@
 //! The writing half of a byte stream.
 
 use std::{
-    fmt, io,
+    fmt,
+    future::{Future, poll_fn},
+    io,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use ibex_codec::Raw;
+use ibex_ring::{memory::RegionSlice, parking::Patience};
 
-use super::announcement::Side;
+use super::announcement::{MOST_PIECE_BYTES, Side};
 use crate::{Loan, Peer, Sender};
 
 /// The half of a [`Stream`](super::Stream) that writes; see
@@ -76,6 +79,69 @@ impl WriteHalf {
         self.timeout = timeout;
     }
 
+    /// Writes all bytes of a slice, behind what was written before, and from where they lie if
+    /// [`send_region`](crate::Sender::send_region) can. The peer reads them as any other bytes.
+    ///
+    /// The slice goes in pieces of up to 1 MiB, each of which waits for room as long as
+    /// [`set_timeout`](Self::set_timeout) says. The peer reads a piece when all of it has come.
+    /// Until the last piece has left the slice, the node holds a clone of it:
+    /// [`Region::wait_free`](crate::Region::wait_free) tells when the bytes are the program's alone.
+    ///
+    /// ```
+    /// use std::io::{self, Write};
+    /// use ibex::{Region, io::WriteHalf};
+    ///
+    /// /// Answers with a length and a part of a file that is mapped.
+    /// fn answer(to: &mut WriteHalf, file: &Region) -> io::Result<()> {
+    ///     let part = file.slice(4096..file.len().min(4 << 20));
+    ///     to.write_all(&(part.len() as u64).to_le_bytes())?;
+    ///     to.write_region(&part)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of a [write](super#errors). As with [`write_all`](io::Write::write_all), the beginning
+    /// of the slice may have been written then.
+    pub fn write_region(&mut self, slice: &RegionSlice) -> io::Result<()> {
+        let sender = self.sender.as_mut().ok_or_else(is_finished)?;
+        sender.drop_wakers();
+        for piece in pieces(slice, 0) {
+            let patience = self.timeout.map_or(Patience::FOREVER, Patience::at_most);
+            sender.send_region_with(&piece, patience)?;
+        }
+        Ok(())
+    }
+
+    /// Writes all bytes of a slice in a task, as [`write_region`](Self::write_region) does, and
+    /// without a time-out.
+    ///
+    /// If the future is dropped before it is ready, the beginning of the slice may have been
+    /// written.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`write_region`](Self::write_region).
+    pub fn write_region_async<'a>(
+        &'a mut self,
+        slice: &'a RegionSlice,
+    ) -> impl Future<Output = io::Result<()>> + Send + 'a {
+        let mut written = 0;
+        poll_fn(move |context| {
+            let sender = self.sender.as_mut().ok_or_else(is_finished)?;
+            let waited = sender.drop_wakers();
+            for piece in pieces(slice, written) {
+                ready!(sender.poll_send_region(context, &piece))?;
+                written += piece.len();
+            }
+            if waited {
+                // As in `poll_write`.
+                context.waker().wake_by_ref();
+            }
+            Poll::Ready(Ok(()))
+        })
+    }
+
     /// Writes the beginning of the slices in a task: as much as goes in one piece.
     pub(super) fn poll_write(
         &mut self,
@@ -119,6 +185,12 @@ impl WriteHalf {
             sender.handle.let_out();
         }
     }
+}
+
+/// Cuts a slice from byte `written` on into messages that every reader takes.
+fn pieces(slice: &RegionSlice, written: usize) -> impl Iterator<Item = RegionSlice> {
+    let starts = (written..slice.len()).step_by(MOST_PIECE_BYTES);
+    starts.map(|start| slice.slice(start..slice.len().min(start + MOST_PIECE_BYTES)))
 }
 
 /// The number of bytes that go next.

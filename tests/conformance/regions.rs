@@ -39,7 +39,7 @@ const LENGTHS: [usize; 9] = [
 const LONG_BYTES: usize = 3 << 20;
 
 /// Turns the node until no slice of the region is left.
-fn wait_free(region: &Region, node: &Node) {
+pub(crate) fn wait_free(region: &Region, node: &Node) {
     while !region.wait_free(MOMENT) {
         while node.poll() {}
     }

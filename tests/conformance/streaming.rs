@@ -7,19 +7,23 @@ use std::{
 
 use futures_util::future::join;
 use ibex::{
-    Node, RecvError, RecvErrorKind,
+    Node, RecvError, RecvErrorKind, Region,
     io::{Listener, Stream},
 };
 
-use crate::common::{
-    scenario::{Scenario, Side},
-    stage::Stage,
-    task,
+use crate::{
+    common::{
+        scenario::{Scenario, Side},
+        stage::Stage,
+        task,
+    },
+    regions::wait_free,
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("stream_by_threads", by_threads),
     Scenario::new("stream_by_tasks", by_tasks),
+    Scenario::new("stream_from_regions", from_regions),
     Scenario::new("streams_one_after_the_other", one_after_the_other),
     Scenario::new("stream_writer_killed", writer_killed).kills(Side::Dialer),
     Scenario::new("stream_reader_killed", reader_killed).kills(Side::Listener),
@@ -92,6 +96,60 @@ fn by_threads(stage: &mut Stage) {
     assert_eq!(from.read(&mut [0]).expect("the end stays"), 0);
     stage.rendezvous("done", &node);
 }
+
+/// Slices of a region are written between other bytes, by threads and by tasks, and read as all
+/// bytes are. Then the region is the program's again.
+fn from_regions(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let driver = stage.driver();
+    match stage.side {
+        Side::Dialer => {
+            let mut stream = Stream::connect(&peer, "bytes").expect("accepted");
+            let mut bytes = vec![0; SLICED_BYTES.iter().sum()];
+            fill(0, &mut bytes);
+            let region = Region::from(bytes);
+            let mut written = 0;
+            for (turn, length) in SLICED_BYTES.into_iter().enumerate() {
+                let slice = region.slice(written..written + length);
+                match turn % 3 {
+                    0 => stream.write_all(&slice),
+                    1 => stream.write_region(&slice),
+                    _ => task::run(&node, driver, stream.write_region_async(&slice)),
+                }
+                .expect("written");
+                written += length;
+            }
+            stream.finish();
+            let refused = stream
+                .write_region(&region.slice(..1))
+                .expect_err("finished");
+            assert_eq!(refused.kind(), ErrorKind::BrokenPipe);
+            assert_eq!(stream.read(&mut [0]).expect("the end"), 0);
+            wait_free(&region, &node);
+            check(0, &region.into_vec().expect("no slice is left"));
+        }
+        Side::Listener => {
+            let mut stream = accept(&node);
+            assert_eq!(read(&mut stream), SLICED_BYTES.iter().sum::<usize>());
+        }
+    }
+}
+
+/// Slices around the longest piece, mixed with short ones.
+const SLICED_BYTES: [usize; 12] = [
+    11,
+    100,
+    (3 << 20) + 5,
+    70_000,
+    1 << 20,
+    0,
+    1,
+    (1 << 20) + 1,
+    (128 << 10) + 1,
+    200_000,
+    0,
+    2 << 20,
+];
 
 fn accept(node: &Node) -> Stream {
     let mut listener = Listener::bind(node, "bytes").expect("a name");
