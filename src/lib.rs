@@ -239,6 +239,7 @@ pub use node_builder::NodeBuilder;
 pub use peer::{Peer, PeerAt, PeerId};
 pub use publisher::Publisher;
 pub use receiver::Receiver;
+pub use region::RegionMessage;
 pub use reservation::{Loan, Permit};
 pub use select::{Select, Selectable};
 pub use sender::Sender;

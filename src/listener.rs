@@ -274,6 +274,7 @@ pub(crate) fn admission(
             carries_context: info.features & Hello::CARRIES_CONTEXT != 0,
             fences_when_told: info.features & Hello::FENCES_WHEN_TOLD != 0,
             takes_parts: info.features & Hello::TAKES_PARTS != 0,
+            carries_headers: info.features & Hello::CARRIES_HEADERS != 0,
         },
     }
 }

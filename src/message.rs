@@ -163,9 +163,16 @@ impl<T: ?Sized, C: Codec<T>> Message<T, C> {
 }
 
 impl Message<[u8], Raw> {
+    /// Returns the [header](crate::RegionMessage) that the sender sent beside the message's bytes.
+    /// Empty if it sent none.
+    #[must_use]
+    pub fn header(&self) -> &[u8] {
+        self.raw.header()
+    }
+
     /// Returns the [provided region](crate::Receiver::provide) that the message arrived in, and the
     /// message's length. The message is the beginning of the region; what lies behind it there is of no
-    /// message. It is released, and acknowledged only after [`ack_on_drop`](Self::ack_on_drop).
+    /// message. Its [header](Self::header) is not in the region, so read it before. It is released, and acknowledged only after [`ack_on_drop`](Self::ack_on_drop).
     ///
     /// Dropping the message instead drops its region with it.
     ///

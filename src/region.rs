@@ -8,16 +8,76 @@ use std::{
 };
 
 use ibex_codec::Raw;
+use ibex_protocol::format::message_extension::MessageExtension;
 use ibex_ring::{
     memory::{Region, RegionSlice},
     parking::Patience,
 };
+use ibex_transport::channel;
 
 use crate::{Receiver, RecvError, SendError, Sender};
 
+/// What [`send_region`](crate::Sender::send_region) sends: a slice, or a header of a few bytes and a
+/// slice.
+///
+/// It is made from a slice, or from the two as a pair:
+///
+/// ```
+/// use ibex::{Raw, Receiver, Region, Sender};
+///
+/// type Error = Box<dyn std::error::Error>;
+///
+/// /// Sends a part of a file with its place there.
+/// fn send(to: &mut Sender<[u8], Raw>, file: &Region, offset: usize) -> Result<u64, Error> {
+///     let part = file.slice(offset..file.len().min(offset + (1 << 20)));
+///     let header = (offset as u64).to_le_bytes();
+///     Ok(to.send_region((&header, &part))?)
+/// }
+///
+/// /// Writes the parts to their places.
+/// fn receive(
+///     from: &mut Receiver<[u8], Raw>,
+///     write_at: impl Fn(u64, &[u8]) -> std::io::Result<()>,
+/// ) -> Result<(), Error> {
+///     while let Some(message) = from.next()? {
+///         let offset = message.header().first_chunk().ok_or("a part has no place")?;
+///         write_at(u64::from_le_bytes(*offset), &message)?;
+///     }
+///     Ok(())
+/// }
+/// ```
+///
+/// The header is copied; only the slice is sent from where it lies. The receiver gets both as one
+/// message: the body as the message's bytes, aligned as all messages are, and the header by
+/// [`Message::header`](crate::Message::header). The header is the program's own, as the body is: ibex
+/// reads neither. It does not count in
+/// [`max_message_bytes`](crate::ChannelBuilder::max_message_bytes).
+#[derive(Clone, Copy, Debug)]
+pub struct RegionMessage<'a>(channel::RegionMessage<'a>);
+
+impl RegionMessage<'_> {
+    /// The most bytes of a header: 256.
+    pub const MAX_HEADER_BYTES: usize = MessageExtension::MAX_HEADER_BYTES;
+}
+
+impl<'a> From<&'a RegionSlice> for RegionMessage<'a> {
+    fn from(body: &'a RegionSlice) -> Self {
+        Self(channel::RegionMessage { header: &[], body })
+    }
+}
+
+/// A header and a slice. An empty header is none.
+impl<'a, H: AsRef<[u8]> + ?Sized> From<(&'a H, &'a RegionSlice)> for RegionMessage<'a> {
+    fn from((header, body): (&'a H, &'a RegionSlice)) -> Self {
+        let header = header.as_ref();
+        Self(channel::RegionMessage { header, body })
+    }
+}
+
 impl Sender<[u8], Raw> {
     /// Sends a message that consists of the slice's bytes, as [`send`](Self::send) does, and from
-    /// where they lie if it can. The receiver gets an ordinary message of bytes.
+    /// where they lie if it can. The receiver gets an ordinary message of bytes. It gets a
+    /// [header](crate::RegionMessage) too if one is given: `send_region((&header, &slice))`.
     ///
     /// | over | a [long](crate::guide::memory#large-payloads) message |
     /// |---|---|
@@ -27,10 +87,9 @@ impl Sender<[u8], Raw> {
     /// | shared memory, from [pages of its own](crate::Region::zeroed), to a process of the same user | is read where it lies by the peer, which maps all of the region for reading |
     /// | shared memory, otherwise | is copied once, as `send` copies it |
     ///
-    /// Other messages are copied, since a short copy takes less time than to announce a message.
-    /// Messages are also copied on a channel that [carries trace
-    /// contexts](crate::ChannelBuilder::trace_context). So are those from a region that the device's
-    /// driver refuses to register: beyond the limit on locked memory, or a file on a kernel before
+    /// Other messages are copied, since a short copy takes less time than to announce a message. So
+    /// are those with a [trace context](crate::ChannelBuilder::trace_context) to a peer that takes no
+    /// headers, and those from a region that the device's driver refuses to register: beyond the limit on locked memory, or a file on a kernel before
     /// Linux 6.2, which registers no memory that cannot be written. The refusal is a warning in the
     /// log. The node does not try to register that region again until it opens the device again. A
     /// region stays registered until it and all slices are dropped, or the node is closed.
@@ -74,9 +133,14 @@ impl Sender<[u8], Raw> {
     ///
     /// # Errors
     ///
-    /// The errors of [`send`](Self::send). Nothing was sent then, and the node holds no clone.
-    pub fn send_region(&mut self, slice: &RegionSlice) -> Result<u64, SendError> {
-        self.send_region_with(slice, Patience::FOREVER)
+    /// The errors of [`send`](Self::send). Nothing was sent then, and the node holds no clone. A
+    /// header above 256 bytes is [`TooLong`](crate::SendErrorKind::TooLong); one to a peer whose
+    /// release of ibex takes none, [`HeaderUnknown`](crate::SendErrorKind::HeaderUnknown).
+    pub fn send_region<'a>(
+        &mut self,
+        message: impl Into<RegionMessage<'a>>,
+    ) -> Result<u64, SendError> {
+        self.send_region_with(message.into(), Patience::FOREVER)
     }
 
     /// Sends a slice as [`send_region`](Self::send_region) does, if there is room for it now.
@@ -84,8 +148,11 @@ impl Sender<[u8], Raw> {
     /// # Errors
     ///
     /// The errors of [`try_send`](Self::try_send).
-    pub fn try_send_region(&mut self, slice: &RegionSlice) -> Result<u64, SendError> {
-        self.send_region_with(slice, Patience::None)
+    pub fn try_send_region<'a>(
+        &mut self,
+        message: impl Into<RegionMessage<'a>>,
+    ) -> Result<u64, SendError> {
+        self.send_region_with(message.into(), Patience::None)
     }
 
     /// Sends a slice as [`send_region`](Self::send_region) does, waiting for up to `timeout`.
@@ -93,12 +160,12 @@ impl Sender<[u8], Raw> {
     /// # Errors
     ///
     /// The errors of [`send_timeout`](Self::send_timeout).
-    pub fn send_region_timeout(
+    pub fn send_region_timeout<'a>(
         &mut self,
-        slice: &RegionSlice,
+        message: impl Into<RegionMessage<'a>>,
         timeout: Duration,
     ) -> Result<u64, SendError> {
-        self.send_region_with(slice, Patience::at_most(timeout))
+        self.send_region_with(message.into(), Patience::at_most(timeout))
     }
 
     /// Sends a slice as [`send_region`](Self::send_region) does, waiting until `deadline`, which several
@@ -107,20 +174,20 @@ impl Sender<[u8], Raw> {
     /// # Errors
     ///
     /// The errors of [`send_timeout`](Self::send_timeout).
-    pub fn send_region_deadline(
+    pub fn send_region_deadline<'a>(
         &mut self,
-        slice: &RegionSlice,
+        message: impl Into<RegionMessage<'a>>,
         deadline: Instant,
     ) -> Result<u64, SendError> {
-        self.send_region_with(slice, Patience::Until(Some(deadline)))
+        self.send_region_with(message.into(), Patience::Until(Some(deadline)))
     }
 
     pub(crate) fn send_region_with(
         &mut self,
-        slice: &RegionSlice,
+        message: RegionMessage<'_>,
         patience: Patience,
     ) -> Result<u64, SendError> {
-        let sent = self.handle.send_region(slice, patience);
+        let sent = self.handle.send_region(message.0, patience);
         sent.map_err(SendError::from)
     }
 
@@ -133,11 +200,11 @@ impl Sender<[u8], Raw> {
     /// The errors of [`send_async`](Self::send_async).
     pub fn send_region_async<'a>(
         &'a mut self,
-        slice: &'a RegionSlice,
+        message: impl Into<RegionMessage<'a>>,
     ) -> impl Future<Output = Result<u64, SendError>> {
         SendRegionAsync {
             sender: self,
-            slice,
+            message: message.into(),
         }
     }
 
@@ -147,12 +214,13 @@ impl Sender<[u8], Raw> {
     /// # Errors
     ///
     /// The errors of [`send_async`](Self::send_async).
-    pub fn poll_send_region(
+    pub fn poll_send_region<'a>(
         &mut self,
         context: &mut Context<'_>,
-        slice: &RegionSlice,
+        message: impl Into<RegionMessage<'a>>,
     ) -> Poll<Result<u64, SendError>> {
-        let sent = self.handle.poll_send_region(context.waker(), slice);
+        let message = message.into().0;
+        let sent = self.handle.poll_send_region(context.waker(), message);
         sent.map_err(SendError::from)
     }
 }
@@ -256,7 +324,7 @@ impl Receiver<[u8], Raw> {
 /// A slice that is being sent; see [`Sender::send_region_async`].
 struct SendRegionAsync<'a> {
     sender: &'a mut Sender<[u8], Raw>,
-    slice: &'a RegionSlice,
+    message: RegionMessage<'a>,
 }
 
 impl Future for SendRegionAsync<'_> {
@@ -264,7 +332,7 @@ impl Future for SendRegionAsync<'_> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        this.sender.poll_send_region(context, this.slice)
+        this.sender.poll_send_region(context, this.message)
     }
 }
 
@@ -273,3 +341,6 @@ impl Drop for SendRegionAsync<'_> {
         self.sender.handle.leave_room();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -122,7 +122,9 @@ fn send_and_hear(peer: &Peer) {
     let mut there = channel("there").sender::<[u8]>().expect("an end");
     let mut back = channel("back").receiver::<[u8]>().expect("the other");
     for number in 1..=MESSAGES {
-        there.send(&bytes_of(number)).expect("room");
+        let slice = Region::from(bytes_of(number)).slice(..);
+        let header = &slice[..slice.len().min(number % 20)];
+        there.send_region((header, &slice)).expect("room");
         let message = back.recv().expect("the echo");
         assert_eq!(message[..], bytes_of(number), "message {number}");
         message.ack();
@@ -142,6 +144,8 @@ fn echo(peer: &Peer) {
     while let Ok(message) = there.recv() {
         number += 1;
         assert_eq!(message[..], bytes_of(number), "message {number}");
+        let header = &message[..message.len().min(number % 20)];
+        assert_eq!(message.header(), header, "message {number}");
         back.send(&message).expect("room");
     }
     assert_eq!(number, MESSAGES);

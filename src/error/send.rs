@@ -37,6 +37,7 @@ use crate::{Counts, EndCause, PeerAt, Suspension};
 /// | [`Timeout`](SendErrorKind::Timeout) | calls with a time-out | may succeed |
 /// | [`NotOpened`](SendErrorKind::NotOpened) | all, until the peer has opened its end | succeed once it has |
 /// | [`TooLong`](SendErrorKind::TooLong) | all | go on with other messages |
+/// | [`HeaderUnknown`](SendErrorKind::HeaderUnknown) | calls that send a header | go on with messages without one |
 /// | [`Encode`](SendErrorKind::Encode) | all | go on with other messages |
 /// | [`Memory`](SendErrorKind::Memory) | all | go on once there is memory |
 /// | [`Nested`](SendErrorKind::Nested) | all | go on behind the other message |
@@ -67,8 +68,11 @@ pub enum SendErrorKind {
     NotOpened,
     /// The peer's end has another message type.
     Mismatch,
-    /// The message is above the channel's limit. The channel goes on.
+    /// The message is above the channel's limit, or its
+    /// [header](crate::RegionMessage) above 256 bytes. The channel goes on.
     TooLong,
+    /// A message has a header, and the peer's release of ibex takes none. The channel goes on.
+    HeaderUnknown,
     /// The codec refused the value. The channel goes on.
     Encode,
     /// There is no memory for the ring or the message. The channel goes on.
@@ -136,7 +140,10 @@ pub(super) fn kind_of(fault: &ChannelFault) -> SendErrorKind {
         ChannelFault::Other(ChannelError::Failed(failure)) => match &failure.reason {
             FailureReason::NoRoom { .. } => SendErrorKind::Timeout,
             FailureReason::Mismatch { .. } => SendErrorKind::Mismatch,
-            FailureReason::TooLong { .. } => SendErrorKind::TooLong,
+            FailureReason::TooLong { .. } | FailureReason::HeaderTooLong { .. } => {
+                SendErrorKind::TooLong
+            }
+            FailureReason::HeaderUnknown => SendErrorKind::HeaderUnknown,
             FailureReason::Encode(_) => SendErrorKind::Encode,
             FailureReason::Memory(_) => SendErrorKind::Memory,
             FailureReason::Nested => SendErrorKind::Nested,
@@ -189,6 +196,7 @@ impl SendError {
             || matches!(
                 self.kind(),
                 SendErrorKind::TooLong
+                    | SendErrorKind::HeaderUnknown
                     | SendErrorKind::Encode
                     | SendErrorKind::Memory
                     | SendErrorKind::Nested
@@ -310,20 +318,22 @@ impl SendError {
     }
 
     /// Returns the most bytes that a message may have, the smaller of both ends' limits, if this
-    /// one was too long.
+    /// one was too long; or the most of a header, if that was.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
         match self.fault()?.reason()? {
             FailureReason::TooLong { limit, .. } => Some(*limit),
+            FailureReason::HeaderTooLong { limit, .. } => Some(*limit as u64),
             _ => None,
         }
     }
 
-    /// Returns the bytes of a message that was too long, where they are known.
+    /// Returns the bytes of a message or header that was too long, where they are known.
     #[must_use]
     pub fn length(&self) -> Option<u64> {
         match self.fault()?.reason()? {
             FailureReason::TooLong { length, .. } => *length,
+            FailureReason::HeaderTooLong { length, .. } => Some(*length as u64),
             _ => None,
         }
     }

@@ -108,7 +108,7 @@ impl WriteHalf {
         sender.drop_wakers();
         for piece in pieces(slice, 0) {
             let patience = self.timeout.map_or(Patience::FOREVER, Patience::at_most);
-            sender.send_region_with(&piece, patience)?;
+            sender.send_region_with((&piece).into(), patience)?;
         }
         Ok(())
     }

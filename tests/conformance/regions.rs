@@ -1,12 +1,13 @@
 //! Messages from and into memory that the program owns.
 
-use ibex::{Fabric, Node, Region};
+use ibex::{Fabric, Node, Region, RegionMessage, SendErrorKind};
 
 use crate::common::{
     payload,
     scenario::{Scenario, Side},
     stage::{LONG, MOMENT, Stage, receiver, sender},
     stream::{assert_ended, receive_all},
+    task,
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -16,6 +17,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     }),
     Scenario::new("held_pages", held_pages),
     Scenario::new("message_of_a_free_region", message_of_a_free_region),
+    Scenario::new("headers", headers),
     Scenario::new("provided_regions", provided_regions),
     Scenario::new("held_regions", held_regions),
     Scenario::new("region_that_nobody_reads", region_that_nobody_reads),
@@ -86,6 +88,81 @@ fn regions(stage: &mut Stage, make: fn(Vec<u8>) -> Region) {
         Side::Listener => {
             let mut receiver = receiver(&peer, "regions");
             receive_all(&mut receiver, last, length);
+            assert_ended(receiver);
+        }
+    }
+}
+
+/// Messages of all lengths with headers of all lengths, by every kind of call, mixed with messages
+/// without one. Some arrive in regions of the receiver, and some are copied out.
+fn headers(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let driver = stage.driver();
+    let header_of = |sequence: u64| {
+        let length = [0, 1, 16, 255, RegionMessage::MAX_HEADER_BYTES][sequence as usize % 5];
+        payload::numbered(1000 + sequence, length)
+    };
+    let last = 5 * LENGTHS.len() as u64;
+    let length = |sequence: u64| LENGTHS[sequence as usize % LENGTHS.len()];
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "regions");
+            for sequence in 1..=last {
+                let slice = Region::from(payload::numbered(sequence, length(sequence))).slice(..);
+                let header = header_of(sequence);
+                let message = (&header, &slice);
+                let sent = match sequence % 4 {
+                    0 => sender.send_region(message),
+                    1 => sender.send_region_timeout(message, LONG),
+                    2 => task::run(&node, driver, sender.send_region_async(message)),
+                    _ => loop {
+                        match sender.try_send_region(message) {
+                            Err(error) if error.is_transient() => while node.poll() {},
+                            sent => break sent,
+                        }
+                    },
+                };
+                assert_eq!(sent.expect("sent"), sequence);
+                let too_long = vec![0; RegionMessage::MAX_HEADER_BYTES + 1];
+                let refused = sender
+                    .send_region((&too_long, &slice))
+                    .expect_err("too long");
+                assert_eq!(refused.kind(), SendErrorKind::TooLong, "{refused}");
+                assert_eq!((refused.limit(), refused.length()), (Some(256), Some(257)));
+            }
+            sender.close().expect("delivered");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "regions");
+            let mut kept = Vec::new();
+            for sequence in 1..=last {
+                if sequence % 7 == 0 {
+                    let region = Region::zeroed(LONG_BYTES).expect("memory");
+                    receiver.provide(region).expect("provided");
+                }
+                let mut message = receiver.recv().expect("a message");
+                assert_eq!(message.sequence(), sequence);
+                if sequence % 3 == 0 {
+                    message = message.into_owned();
+                }
+                payload::check(sequence, &message);
+                assert_eq!(
+                    message.header(),
+                    header_of(sequence),
+                    "of message {sequence}"
+                );
+                match sequence % 3 {
+                    0 if kept.len() < 4 => kept.push(message.ack_on_drop()),
+                    _ => match message.ack_on_drop().into_region() {
+                        Ok((region, taken)) => payload::check(sequence, &region[..taken]),
+                        Err(message) => drop(message),
+                    },
+                }
+            }
+            for message in kept {
+                payload::check(message.sequence(), &message);
+                assert_eq!(message.header(), header_of(message.sequence()));
+            }
             assert_ended(receiver);
         }
     }

@@ -33,7 +33,13 @@ fn a_region_is_held_until_its_message_has_arrived() {
     for round in 1..=3 {
         // The message is announced, and perhaps begun, over a connection that breaks.
         proxy.hold(true);
-        sender.send_region(&region.slice(round..)).unwrap();
+        let header = [round as u8; 256];
+        sender
+            .send_region((&header, &region.slice(round..)))
+            .unwrap();
+        sender
+            .send_region((&header[..9], &region.slice(..9)))
+            .unwrap();
         proxy.cut_off();
         wait_until(|| peer.is_suspended() && other.is_suspended());
         assert!(!region.is_free(), "it has not arrived");
@@ -41,6 +47,13 @@ fn a_region_is_held_until_its_message_has_arrived() {
         proxy.mend();
         let message = receiver.recv().unwrap();
         assert_eq!(message[..], region[round..]);
+        assert_eq!(message.header(), header);
+        drop(message);
+        let message = receiver.recv().unwrap();
+        assert_eq!(
+            (&message[..], message.header()),
+            (&region[..9], &header[..9])
+        );
         drop(message);
         sender.flush().unwrap();
         match round % 2 {

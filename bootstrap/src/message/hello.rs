@@ -78,11 +78,14 @@ impl Hello {
     /// The feature of fences on demand: in shared memory, a bit of an armed word has publishers make
     /// a full fence. Since 3.2.
     pub const FENCES_WHEN_TOLD: u64 = 1 << 1;
+    /// The feature of headers: a message may have one beside its body. Since 3.2.
+    pub const CARRIES_HEADERS: u64 = 1 << 2;
     /// The feature of messages that are a part of a segment: in shared memory, a sender passes memory
     /// of its program, and the announcement of a message says where it begins. Since 3.2.
     pub const TAKES_PARTS: u64 = 1 << 3;
     /// All features that this crate knows.
-    pub const FEATURES: u64 = Self::CARRIES_CONTEXT | Self::FENCES_WHEN_TOLD | Self::TAKES_PARTS;
+    pub const FEATURES: u64 =
+        Self::CARRIES_CONTEXT | Self::FENCES_WHEN_TOLD | Self::CARRIES_HEADERS | Self::TAKES_PARTS;
 
     pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<Hello, MessageError> {
         let mut version = || {

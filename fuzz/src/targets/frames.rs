@@ -169,6 +169,7 @@ impl Node {
                 false => DataPath::Mapped,
             },
             resumes: true,
+            extends: true,
         });
         let mut open = |role, name| session.open(role, name, spec());
         let sender = open(Role::Sender, sends).expect("no channel is open yet");

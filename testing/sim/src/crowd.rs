@@ -132,6 +132,7 @@ impl Crowd {
             max_channels: 2,
             data_path: DataPath::Framed,
             resumes: false,
+            extends: true,
         };
         // The way back has all the room that it needs.
         let mut there = Session::new(config(true, PLENTY, 0));

@@ -583,6 +583,7 @@ fn config(side: Side, options: &SimOptions, wires: WireTerms) -> SessionConfig {
             false => DataPath::Mapped,
         },
         resumes: true,
+        extends: true,
     }
 }
 

@@ -194,8 +194,11 @@ impl Receiver {
                         is_read: false,
                     })
                 }
-                RecordKind::TracedData | RecordKind::TracedLarge => {
-                    return Err("a channel without trace context has some".into());
+                RecordKind::TracedData
+                | RecordKind::TracedLarge
+                | RecordKind::ExtendedData
+                | RecordKind::ExtendedLarge => {
+                    return Err("a message of this simulation has something beside it".into());
                 }
             };
             let (sequence, behind) = (self.arrived, self.position);

@@ -14,6 +14,7 @@ pub mod counters;
 pub mod frame;
 pub mod frame_check;
 mod io_error;
+pub mod message_extension;
 pub mod message_version;
 pub mod metadata;
 pub mod record;

@@ -13,7 +13,7 @@ use std::{
 };
 
 use ibex_base::fork;
-use ibex_protocol::format::trace_context::TraceContext;
+use ibex_protocol::format::{message_extension::MessageExtension, trace_context::TraceContext};
 use ibex_ring::{
     CellBlock, CellState,
     memory::{ProvidedRegion, Region},
@@ -31,27 +31,31 @@ pub struct RawMessage {
     length: usize,
     cells: &'static CellBlock,
     sequence: u64,
-    aside: TimeOrRegion,
+    aside: TimeOrBeside,
     units: u32,
-    /// Bits of [`OWNED`], [`DETACHED`], [`ACKNOWLEDGES`], [`TRACED`] and [`IN_REGION`]. Most messages
-    /// have none.
+    /// Bytes behind the payload that the message has too: a trace context, or an extension.
+    behind: u16,
+    /// Bits of [`OWNED`], [`DETACHED`], [`ACKNOWLEDGES`], [`TRACED`], [`EXTENDED`], [`BESIDE`] and
+    /// [`IN_REGION`]. Most messages have none.
     marks: u8,
 }
 
 /// What a message has beside its payload.
 #[derive(Clone, Copy)]
-union TimeOrRegion {
+union TimeOrBeside {
     /// Time of arrival, in nanoseconds since 1970; 0 if it is unknown.
     time: u64,
-    /// The region that the payload is the beginning of, which the message owns. Only of messages with
-    /// the mark `IN_REGION`.
-    landed: NonNull<LandedRegion>,
+    /// What few messages have, and own. Only of messages with the mark `BESIDE`.
+    beside: NonNull<Beside>,
 }
 
-/// A region with a message in it.
-struct LandedRegion {
-    region: Region,
-    /// As that of a message without a region.
+/// What few messages have beside their payloads.
+struct Beside {
+    /// The region that the payload is the beginning of, if there is one.
+    region: Option<Region>,
+    /// The extension of a large message, which is not behind its payload. Empty if there is none.
+    extension: Box<[u8]>,
+    /// As that of other messages.
     time: u64,
 }
 
@@ -63,8 +67,12 @@ const ACKNOWLEDGES: u8 = 2;
 const TRACED: u8 = 4;
 /// The payload lies in a buffer that the message owns.
 const OWNED: u8 = 8;
-/// The payload lies in a region that the message owns.
+/// The payload lies in the region that the message has beside it.
 const IN_REGION: u8 = 16;
+/// The message owns something beside its payload.
+const BESIDE: u8 = 32;
+/// The message has an extension, which lies behind the payload, or beside it if it is large.
+const EXTENDED: u8 = 64;
 
 /// The payload of a message that is about to be handed out.
 #[derive(Debug)]
@@ -93,6 +101,23 @@ impl Payload {
             Self::InPlace(_, length) | Self::InRegion(_, length) => *length,
             Self::Copied(copy) => copy.length,
         }
+    }
+
+    /// Returns the bytes.
+    ///
+    /// # Safety
+    ///
+    /// Nobody writes to a payload that is read where it lies while the bytes are borrowed.
+    pub(super) unsafe fn bytes(&self) -> &[u8] {
+        let at = match self {
+            Self::InPlace(at, _) => *at,
+            Self::Copied(copy) => copy.bytes,
+            Self::InRegion(region, _) => region.base(),
+        };
+        // SAFETY: that many bytes can be read there, as long as this value lives. Those that were
+        // copied or lie in the program's region are this value's alone, and the caller vouches for
+        // the others.
+        unsafe { slice::from_raw_parts(at.as_ptr(), self.length()) }
     }
 }
 
@@ -176,8 +201,9 @@ impl RawMessage {
             length,
             cells,
             sequence,
-            aside: TimeOrRegion { time },
+            aside: TimeOrBeside { time },
             units,
+            behind: 0,
             marks: 0,
         }
     }
@@ -193,18 +219,20 @@ impl RawMessage {
         time: u64,
     ) -> Self {
         let payload = region.base();
-        let region = region.into_region();
-        let landed = Box::leak(Box::new(LandedRegion { region, time }));
+        let beside = Beside {
+            region: Some(region.into_region()),
+            extension: Box::default(),
+            time,
+        };
         Self {
             payload,
             length,
             cells,
             sequence,
-            aside: TimeOrRegion {
-                landed: NonNull::from(landed),
-            },
+            aside: TimeOrBeside::of(beside),
             units,
-            marks: IN_REGION,
+            behind: 0,
+            marks: BESIDE | IN_REGION,
         }
     }
 
@@ -223,8 +251,9 @@ impl RawMessage {
             length: copy.length,
             cells,
             sequence,
-            aside: TimeOrRegion { time },
+            aside: TimeOrBeside { time },
             units,
+            behind: 0,
             marks: OWNED,
         }
     }
@@ -235,26 +264,87 @@ impl RawMessage {
     ///
     /// If there are fewer bytes than those of a trace context.
     pub(super) fn take_trace_off(&mut self) {
-        let length = self.length.checked_sub(TraceContext::BYTES);
-        self.length = length.expect("the caller has looked at the length");
+        self.take_off(TraceContext::BYTES);
         self.marks |= TRACED;
+    }
+
+    /// Takes an extension of this length off the end of the bytes, which the caller has found there.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer bytes.
+    pub(super) fn take_extension_off(&mut self, bytes: usize) {
+        self.take_off(bytes);
+        self.marks |= EXTENDED;
+    }
+
+    fn take_off(&mut self, bytes: usize) {
+        let length = self.length.checked_sub(bytes);
+        self.length = length.expect("the caller has looked at the length");
+        self.behind = bytes as u16;
+    }
+
+    /// Keeps the extension of a large message, which the caller has checked.
+    pub(super) fn keep_extension(&mut self, extension: Box<[u8]>) {
+        if self.marks & BESIDE == 0 {
+            // SAFETY: without the mark, it is the time.
+            let time = unsafe { self.aside.time };
+            self.aside = TimeOrBeside::of(Beside {
+                region: None,
+                extension,
+                time,
+            });
+        } else {
+            // SAFETY: with the mark, it is what the message owns, which is borrowed exclusively.
+            unsafe { self.aside.beside.as_mut().extension = extension };
+        }
+        self.marks |= BESIDE | EXTENDED;
+    }
+
+    /// Returns what the message has beside its payload.
+    fn beside(&self) -> Option<&Beside> {
+        // SAFETY: with the mark, it is what the message owns, which is borrowed.
+        (self.marks & BESIDE != 0).then(|| unsafe { self.aside.beside.as_ref() })
+    }
+
+    /// Returns the bytes behind the payload that are the message's too.
+    fn bytes_behind(&self) -> &[u8] {
+        // SAFETY: `take_off` took these bytes off the payload. They are valid and unchanged as long
+        // as the payload is (`new`), and `detach` copies them with it.
+        unsafe { slice::from_raw_parts(self.payload.add(self.length).as_ptr(), self.behind.into()) }
+    }
+
+    /// Returns the extension of a message that has one.
+    #[inline]
+    fn extension(&self) -> Option<MessageExtension<'_>> {
+        match self.marks & EXTENDED {
+            0 => None,
+            _ => self.read_extension(),
+        }
+    }
+
+    #[cold]
+    fn read_extension(&self) -> Option<MessageExtension<'_>> {
+        let beside = self.beside().map(|beside| &*beside.extension);
+        let bytes = beside.filter(|extension| !extension.is_empty());
+        let split = MessageExtension::split(bytes.unwrap_or_else(|| self.bytes_behind()));
+        Some(split.ok()?.1)
+    }
+
+    /// Returns the header that the sender sent beside the message's bytes; empty if it sent none.
+    #[inline]
+    #[must_use]
+    pub fn header(&self) -> &[u8] {
+        self.extension().map_or(&[], |extension| extension.header)
     }
 
     /// Returns the trace context that the sender sent with the message. `None` if it sent none, or
     /// bytes that are no trace context.
     #[must_use]
     pub fn trace_context(&self) -> Option<TraceContext> {
-        if self.marks & TRACED == 0 {
-            return None;
-        }
-        // SAFETY: the mark says that the payload is followed by these bytes, which `take_trace_off`
-        // took off it. They are valid and unchanged as long as the payload is (`new`), and `detach`
-        // copies them with it.
-        let bytes = unsafe {
-            self.payload
-                .add(self.length)
-                .cast::<[u8; TraceContext::BYTES]>()
-                .read()
+        let bytes = match self.marks & TRACED {
+            0 => self.extension()?.trace?,
+            _ => *self.bytes_behind().first_chunk()?,
         };
         TraceContext::from_bytes(bytes).ok()
     }
@@ -278,11 +368,10 @@ impl RawMessage {
     /// device reported it.
     #[must_use]
     pub fn received_at(&self) -> Option<NonZero<u64>> {
-        let time = match self.marks & IN_REGION {
-            // SAFETY: without the mark, it is the time.
-            0 => unsafe { self.aside.time },
-            // SAFETY: with the mark, it is the region, which the message owns.
-            _ => unsafe { self.aside.landed.as_ref().time },
+        let time = match self.beside() {
+            // SAFETY: without the mark `BESIDE`, it is the time.
+            None => unsafe { self.aside.time },
+            Some(beside) => beside.time,
         };
         NonZero::new(time)
     }
@@ -298,10 +387,11 @@ impl RawMessage {
         }
         let this = mem::ManuallyDrop::new(self);
         // SAFETY: the mark says that the message owns this box, and the message is not used any more.
-        let landed = unsafe { Box::from_raw(this.aside.landed.as_ptr()) };
+        let beside = unsafe { Box::from_raw(this.aside.beside.as_ptr()) };
         let state = state_of(this.marks, CellState::Dropped);
         this.cells.settle(this.sequence as u32, this.units, state);
-        Ok((landed.region, this.length))
+        let region = beside.region.expect("the mark says that there is one");
+        Ok((region, this.length))
     }
 
     /// Returns whether the ring's space was given back.
@@ -324,10 +414,10 @@ impl RawMessage {
             return;
         }
         if self.marks & (OWNED | IN_REGION) == 0 {
-            let length = owned_length(self.marks, self.length);
+            let length = self.length + usize::from(self.behind);
             let copy = buffers::take(length);
             // SAFETY: `copy` has room for `length` bytes and no other owner; the source is valid
-            // (`new`), with the trace context behind it if there is one.
+            // (`new`), with what it has behind it.
             unsafe { copy.copy_from_nonoverlapping(self.payload, length) };
             self.payload = copy;
             self.marks |= OWNED;
@@ -351,30 +441,31 @@ impl RawMessage {
         if self.marks == 0 {
             self.cells.settle(self.sequence as u32, self.units, state);
         } else {
-            let parts = (self.payload, self.length, self.aside);
+            let length = self.length + usize::from(self.behind);
+            let parts = (self.payload, length, self.aside);
             let state = finish_marked(self.marks, parts, state);
             self.cells.settle(self.sequence as u32, self.units, state);
         }
     }
 }
 
-/// Frees the buffer or the region of a message that has one, and returns the state for the message's
-/// cell.
+/// Frees the buffer of a message that has one, and what it has beside its payload, and returns the
+/// state for the message's cell. The length is that of the payload with what is behind it.
 ///
 /// The parts are passed by value: a reference would force the whole message into memory, even on
 /// the path of messages without marks.
 #[cold]
 fn finish_marked(
     marks: u8,
-    (payload, length, aside): (NonNull<u8>, usize, TimeOrRegion),
+    (payload, length, aside): (NonNull<u8>, usize, TimeOrBeside),
     state: CellState,
 ) -> CellState {
     if marks & OWNED != 0 && !fork::is_child() {
-        buffers::give_back(payload, owned_length(marks, length));
+        buffers::give_back(payload, length);
     }
-    if marks & IN_REGION != 0 && !fork::is_child() {
+    if marks & BESIDE != 0 && !fork::is_child() {
         // SAFETY: the mark says that the message owns this box, and the message ends here.
-        drop(unsafe { Box::from_raw(aside.landed.as_ptr()) });
+        drop(unsafe { Box::from_raw(aside.beside.as_ptr()) });
     }
     state_of(marks, state)
 }
@@ -387,17 +478,17 @@ fn state_of(marks: u8, state: CellState) -> CellState {
     }
 }
 
-/// Returns the length of a payload with the trace context behind it, if there is one.
-fn owned_length(marks: u8, length: usize) -> usize {
-    match marks & TRACED {
-        0 => length,
-        _ => length + TraceContext::BYTES,
+impl TimeOrBeside {
+    fn of(beside: Beside) -> Self {
+        Self {
+            beside: NonNull::from(Box::leak(Box::new(beside))),
+        }
     }
 }
 
-impl fmt::Debug for TimeOrRegion {
+impl fmt::Debug for TimeOrBeside {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TimeOrRegion")
+        f.write_str("TimeOrBeside")
     }
 }
 

@@ -19,8 +19,8 @@ use std::{fmt, mem, ptr::NonNull, sync::Arc};
 
 use ibex_base::fork;
 use ibex_protocol::format::{
-    channel_window::ChannelWindow, control::CloseReason, counters::Counters, record::RecordKind,
-    trace_context::TraceContext,
+    channel_window::ChannelWindow, control::CloseReason, counters::Counters,
+    message_extension::MessageExtension, record::RecordKind, trace_context::TraceContext,
 };
 use ibex_ring::{
     Arm, CellBlock,
@@ -289,9 +289,17 @@ impl ReceiveHandle {
         self.check_trace(found.kind, found.length)?;
         // SAFETY: the source has found this record.
         let payload = unsafe { self.payload(found.payload, found.length)? };
-        Ok(Some(
-            self.hand_over(found.kind, payload, found.size, found.time),
-        ))
+        let mut extension = 0;
+        if found.kind.is_extended() {
+            // SAFETY: a peer of this user does not write to a record that it has published, and the
+            // payload of another peer's was copied.
+            extension = self.check_extension(unsafe { payload.bytes() })?;
+        }
+        let mut message = self.hand_over(found.kind, payload, found.size, found.time);
+        if extension > 0 {
+            message.take_extension_off(extension);
+        }
+        Ok(Some(message))
     }
 
     /// Returns whether the next call has a message or the end to return.
@@ -359,6 +367,21 @@ impl ReceiveHandle {
             return Err(self.refused("a message has a trace context where none may be"));
         }
         Ok(())
+    }
+
+    /// Returns the length of the extension at the end of these bytes, if it is one and the ends
+    /// agreed on it.
+    fn check_extension(&self, bytes: &[u8]) -> Result<usize, ChannelError> {
+        let agreed = self.end.state.agreed();
+        let may_trace = agreed.is_some_and(|agreed| agreed.is_traced);
+        let is_agreed = self.end.session.peer().carries_headers;
+        match MessageExtension::split(bytes) {
+            Ok((_, extension)) if is_agreed && (may_trace || extension.trace.is_none()) => {
+                Ok(extension.bytes())
+            }
+            Ok(_) => Err(self.refused("a message has an extension where none may be")),
+            Err(malformed) => Err(self.refused(&malformed.to_string())),
+        }
     }
 
     fn refused(&self, what: &str) -> ChannelError {

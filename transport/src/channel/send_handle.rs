@@ -11,6 +11,7 @@ mod region;
 mod steps;
 
 pub(super) use self::entered::Entered;
+pub use self::region::RegionMessage;
 
 use std::sync::atomic::Ordering;
 use std::{

@@ -146,6 +146,7 @@ impl Connection {
             max_channels,
             data_path,
             resumes,
+            extends: shared.peer().carries_headers,
         };
         let fabric = shared.fabric();
         let address = socket.stream().local_addr().ok().map(Into::into);
@@ -265,17 +266,23 @@ impl Connection {
     }
 
     /// Takes over a large message. It waits for its grant, or goes into the block that this
-    /// returns.
+    /// returns. A message that `is_extended` gets no block.
     pub(crate) fn send_large(
         &mut self,
         end: u32,
         sequence: u64,
-        length: usize,
+        (length, is_extended): (usize, bool),
         bytes: MessageBytes,
     ) -> Option<LandingId> {
         let core = &mut self.core;
         let senders = &mut core.ends.senders;
-        let block = senders.take_large(end, sequence, length, bytes, &mut core.common);
+        let block = senders.take_large(
+            end,
+            sequence,
+            (length, is_extended),
+            bytes,
+            &mut core.common,
+        );
         // A session that closes still sends what its handles have begun.
         if senders.is_over(end) && core.common.phase != Phase::Closing {
             senders.forget_large(end, sequence, &mut core.retained);

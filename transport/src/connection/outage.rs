@@ -175,6 +175,7 @@ mod tests {
             max_channels: 4,
             data_path: DataPath::Framed,
             resumes: true,
+            extends: true,
         })
     }
 

@@ -325,7 +325,7 @@ impl Senders {
         &mut self,
         end: u32,
         sequence: u64,
-        length: usize,
+        (length, is_extended): (usize, bool),
         bytes: MessageBytes,
         common: &mut Common,
     ) -> Option<LandingId> {
@@ -336,6 +336,10 @@ impl Senders {
             sent_in: None,
         });
         let ends = &mut common.session.ends;
+        if is_extended {
+            ends.announce_extended(end, sequence, length as u64);
+            return None;
+        }
         ends.announce_large(end, sequence, length as u64)
     }
 

@@ -203,6 +203,7 @@ mod tests {
                 carries_context: false,
                 fences_when_told: true,
                 takes_parts: true,
+                carries_headers: true,
             },
             channel: "wal".into(),
             end: Role::Sender,

@@ -229,13 +229,13 @@ impl EngineRequests {
         &self,
         end: u32,
         sequence: u64,
-        length: usize,
+        (length, is_extended): (usize, bool),
         bytes: MessageBytes,
     ) -> Option<LandingId> {
         // If the session is gone, the message is dropped here and not under the engine's lock: a
         // region tells who waits for it.
         let mut bytes = Some(bytes);
-        self.on_link(|link, _| link.send_large(end, sequence, length, bytes.take()?))
+        self.on_link(|link, _| link.send_large(end, sequence, (length, is_extended), bytes.take()?))
             .flatten()
     }
 

@@ -117,6 +117,17 @@ pub enum FailureReason {
         /// This end's limit compared to the peer's.
         here_to_there: Ordering,
     },
+    /// The header is longer than a message can have. Nothing was sent, and the channel stays usable.
+    #[error("a header of {length} bytes is above {limit}")]
+    HeaderTooLong {
+        /// Length of the header in bytes.
+        length: usize,
+        /// The longest header.
+        limit: usize,
+    },
+    /// The peer's release of ibex knows no headers. Nothing was sent, and the channel stays usable.
+    #[error("the peer takes no headers")]
+    HeaderUnknown,
     /// The codec refused the value. Nothing was sent, and the channel stays usable.
     #[error("a value cannot be encoded: {0}")]
     Encode(Box<dyn Error + Send + Sync>),
@@ -229,6 +240,8 @@ impl ChannelError {
             matches!(
                 reason,
                 FailureReason::TooLong { .. }
+                    | FailureReason::HeaderTooLong { .. }
+                    | FailureReason::HeaderUnknown
                     | FailureReason::Encode(_)
                     | FailureReason::Corrupt { .. }
                     | FailureReason::Memory(_)

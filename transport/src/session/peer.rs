@@ -36,6 +36,8 @@ pub struct PeerDescription {
     pub fences_when_told: bool,
     /// The peer takes messages that are a part of a segment (shm).
     pub takes_parts: bool,
+    /// The peer takes headers beside messages.
+    pub carries_headers: bool,
 }
 
 /// The names of a peer: the name that it gives itself, and the identity that it has proven.

@@ -66,6 +66,8 @@ impl RecordHeader {
             2 => RecordKind::Large,
             3 => RecordKind::TracedData,
             4 => RecordKind::TracedLarge,
+            5 => RecordKind::ExtendedData,
+            6 => RecordKind::ExtendedLarge,
             _ => return Some(Err(UnknownKind { word })),
         };
         Some(Ok(Self {
@@ -106,6 +108,11 @@ pub enum RecordKind {
     /// [`Large`](Self::Large), where the message that travels outside the ring ends with its trace
     /// context.
     TracedLarge = 4,
+    /// [`Data`](Self::Data) with an [extension](super::message_extension) behind it.
+    ExtendedData = 5,
+    /// [`Large`](Self::Large), with the message's [extension](super::message_extension) behind the
+    /// announcement, which has [`LargeAnnouncement::MAX_BYTES`].
+    ExtendedLarge = 6,
 }
 
 impl RecordKind {
@@ -113,7 +120,7 @@ impl RecordKind {
     #[inline]
     #[must_use]
     pub const fn is_large(self) -> bool {
-        matches!(self, Self::Large | Self::TracedLarge)
+        matches!(self, Self::Large | Self::TracedLarge | Self::ExtendedLarge)
     }
 
     /// Returns whether the message ends with its trace context.
@@ -121,6 +128,13 @@ impl RecordKind {
     #[must_use]
     pub const fn is_traced(self) -> bool {
         matches!(self, Self::TracedData | Self::TracedLarge)
+    }
+
+    /// Returns whether the record ends with an extension.
+    #[inline]
+    #[must_use]
+    pub const fn is_extended(self) -> bool {
+        matches!(self, Self::ExtendedData | Self::ExtendedLarge)
     }
 }
 
@@ -170,6 +184,16 @@ impl LargeAnnouncement {
         }
     }
 
+    /// Makes this announcement [as long as any](Self::MAX_BYTES), so that an extension may follow it.
+    #[must_use]
+    pub fn padded(mut self) -> Self {
+        if self.length < Self::MAX_BYTES {
+            self.bytes[8..12].copy_from_slice(&NO_BLOCK.to_word().to_le_bytes());
+            self.length = Self::MAX_BYTES;
+        }
+        self
+    }
+
     /// Makes the payload of an announcement [in a block](Self::in_landing) say that the message
     /// goes in chunks: the block is no longer available, and the record keeps its length.
     pub fn forget_block(payload: &mut [u8; Self::MAX_BYTES]) {
@@ -197,7 +221,7 @@ impl LargeAnnouncement {
     pub fn in_segment(length: usize, slot: u32, is_new: bool) -> Self {
         let mut bytes = Self::in_chunks(length).bytes;
         bytes[8..12].copy_from_slice(&slot.to_le_bytes());
-        bytes[12..16].copy_from_slice(&u32::from(is_new).to_le_bytes());
+        bytes[12] = if is_new { IS_NEW } else { 0 };
         Self {
             bytes,
             length: Self::MAX_BYTES,
@@ -209,6 +233,7 @@ impl LargeAnnouncement {
     #[must_use]
     pub fn of_part(length: usize, slot: u32, is_new: bool, offset: usize) -> Self {
         let mut bytes = Self::in_segment(length, slot, is_new).bytes;
+        bytes[12] |= IS_PART;
         bytes[16..].copy_from_slice(&(offset as u64).to_le_bytes());
         Self {
             bytes,
@@ -232,28 +257,46 @@ pub struct InSegment {
     pub slot: u32,
     /// True if the segment is passed beside the ring.
     pub is_new: bool,
-    /// Where the message begins in the segment.
+    /// True of a part of a segment, of which the announcement says where it begins.
+    pub is_part: bool,
+    /// Where the message begins in the segment; 0 unless it is a part.
     pub offset: u64,
 }
 
 impl InSegment {
-    /// Reads an announcement in words of its record, in the order of their bytes. Those behind a
-    /// shorter record are 0.
+    /// Reads the first two words of an announcement, in the order of their bytes. A third word, which
+    /// is the offset, follows in that of a part.
     #[must_use]
-    pub fn parse([length, place, offset]: [u64; 3]) -> Self {
-        let [length, place, offset] = [length, place, offset].map(u64::from_le);
+    pub fn parse(words: [u64; 2]) -> Self {
+        let [length, place] = words.map(u64::from_le);
+        let flags = (place >> 32) as u8;
         Self {
             length,
             slot: place as u32,
-            is_new: place >> 32 != 0,
-            offset,
+            is_new: flags & IS_NEW != 0,
+            is_part: flags & IS_PART != 0,
+            offset: 0,
+        }
+    }
+
+    /// Returns the length of the announcement.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self.is_part {
+            true => LargeAnnouncement::OF_PART_BYTES,
+            false => LargeAnnouncement::MAX_BYTES,
         }
     }
 }
 
+/// The flag of a segment that is passed beside the ring.
+const IS_NEW: u8 = 1;
+/// The flag of a part of a segment.
+const IS_PART: u8 = 2;
+
 /// A header word whose kind this version does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("header word {word:#018x} has kind {}, which is none of 1 to 4", word >> KIND_SHIFT)]
+#[error("header word {word:#018x} has kind {}, which is none of 1 to 6", word >> KIND_SHIFT)]
 pub struct UnknownKind {
     /// The word as it was read.
     pub word: u64,
@@ -441,7 +484,7 @@ mod tests {
         };
         assert_eq!(
             error.to_string(),
-            "header word 0x7000000000000001 has kind 7, which is none of 1 to 4"
+            "header word 0x7000000000000001 has kind 7, which is none of 1 to 6"
         );
     }
 
@@ -449,17 +492,20 @@ mod tests {
         #[test]
         fn headers_survive_the_round_trip(
             large: bool,
-            traced: bool,
+            traced: Option<bool>,
             length in 0..=MAX_LENGTH,
             sequence_low: u32,
         ) {
             let kind = match (large, traced) {
-                (false, false) => RecordKind::Data,
-                (true, false) => RecordKind::Large,
-                (false, true) => RecordKind::TracedData,
-                (true, true) => RecordKind::TracedLarge,
+                (false, None) => RecordKind::Data,
+                (true, None) => RecordKind::Large,
+                (false, Some(true)) => RecordKind::TracedData,
+                (true, Some(true)) => RecordKind::TracedLarge,
+                (false, Some(false)) => RecordKind::ExtendedData,
+                (true, Some(false)) => RecordKind::ExtendedLarge,
             };
-            prop_assert_eq!((kind.is_large(), kind.is_traced()), (large, traced));
+            prop_assert_eq!(kind.is_large(), large);
+            prop_assert_eq!((kind.is_traced(), kind.is_extended()), (traced == Some(true), traced == Some(false)));
             let header = RecordHeader { kind, length, sequence_low };
             prop_assert_eq!(RecordHeader::from_word(header.to_word()), Some(Ok(header)));
         }
@@ -473,6 +519,9 @@ mod tests {
             };
             let parsed = LargeAnnouncement::parse(announcement.bytes());
             prop_assert_eq!(parsed, Some((length as u64, landing)));
+            let padded = announcement.padded();
+            prop_assert_eq!(padded.bytes().len(), LargeAnnouncement::MAX_BYTES);
+            prop_assert_eq!(LargeAnnouncement::parse(padded.bytes()), parsed);
         }
 
         #[test]
@@ -490,13 +539,17 @@ mod tests {
                 [0, 1, 2].map(|at| u64::from_ne_bytes(word(at)))
             };
             let (length, offset) = (u64::from(length), u64::from(offset));
-            let part = InSegment { length, slot, is_new, offset };
-            let announcement = LargeAnnouncement::of_part(in_bytes, slot, is_new, at);
-            prop_assert_eq!(InSegment::parse(words(&announcement)), part);
-            let announcement = LargeAnnouncement::in_segment(in_bytes, slot, is_new);
-            prop_assert_eq!(announcement.bytes().len(), LargeAnnouncement::MAX_BYTES);
-            let whole = InSegment { offset: 0, ..part };
-            prop_assert_eq!(InSegment::parse(words(&announcement)), whole);
+            for is_part in [true, false] {
+                let announcement = match is_part {
+                    true => LargeAnnouncement::of_part(in_bytes, slot, is_new, at),
+                    false => LargeAnnouncement::in_segment(in_bytes, slot, is_new),
+                };
+                let [first, second, third] = words(&announcement);
+                let read = InSegment::parse([first, second]);
+                prop_assert_eq!(read, InSegment { length, slot, is_new, is_part, offset: 0 });
+                prop_assert_eq!(read.bytes(), announcement.bytes().len());
+                prop_assert_eq!(u64::from_le(third), if is_part { offset } else { 0 });
+            }
         }
 
         #[test]

@@ -8,6 +8,7 @@ use crate::{
         channel_window::{ChannelWindow, HALF_WINDOW},
         control::{Ask, KnownReceiver, Questions},
         counters::Counters,
+        message_extension::MessageExtension,
         record::{self, LargeAnnouncement, RecordHeader, RecordKind},
         trace_context::TraceContext,
     },
@@ -70,6 +71,8 @@ pub(super) struct Landing<'a> {
     pub(super) keeps: bool,
     /// The sender offers its memory of large messages.
     pub(super) offers: bool,
+    /// Records may have extensions.
+    pub(super) extends: bool,
 }
 
 impl ReceiveChannel {
@@ -145,17 +148,17 @@ impl ReceiveChannel {
             let (this, behind) = rest
                 .split_at_checked(size)
                 .ok_or(PeerMisbehaved::RecordCut { sequence })?;
-            let is_large = match header.kind {
-                RecordKind::Data => false,
-                kind if kind.is_traced() && !self.may_be_traced(header) => {
-                    return Err(PeerMisbehaved::RecordKind { sequence });
-                }
-                kind => kind.is_large(),
+            let (kind, payload) = (header.kind, &this[8..][..length]);
+            let payload = match kind {
+                RecordKind::Data => payload,
+                _ => self
+                    .without_extension(kind, payload, landing.extends)
+                    .ok_or(PeerMisbehaved::RecordKind { sequence })?,
             };
-            if is_large {
-                large += self.handle_announcement(sequence, &this[8..][..length], landing)?;
-            } else if length as u64 > self.max_message_bytes {
-                let length = length as u64;
+            if kind.is_large() {
+                large += self.handle_announcement(sequence, payload, landing)?;
+            } else if payload.len() as u64 > self.max_message_bytes {
+                let length = payload.len() as u64;
                 return Err(PeerMisbehaved::TooLong {
                     length,
                     limit: self.max_message_bytes,
@@ -189,10 +192,28 @@ impl ReceiveChannel {
         })
     }
 
-    /// Returns whether a record that says so may have a trace context at its end.
+    /// Returns the payload of a record without its extension. `None` if the record has something
+    /// beside its message that is malformed or that the ends did not agree on.
     #[cold]
-    fn may_be_traced(&self, header: RecordHeader) -> bool {
-        self.is_traced && (header.kind.is_large() || header.length as usize >= TraceContext::BYTES)
+    fn without_extension<'a>(
+        &self,
+        kind: RecordKind,
+        payload: &'a [u8],
+        extends: bool,
+    ) -> Option<&'a [u8]> {
+        let mut is_agreed = true;
+        let mut before = payload;
+        if kind.is_extended() {
+            let (rest, extension) = MessageExtension::split(payload).ok()?;
+            is_agreed = extends && (self.is_traced || extension.trace.is_none());
+            is_agreed &= !kind.is_large() || rest.len() == LargeAnnouncement::MAX_BYTES;
+            before = rest;
+        }
+        if kind.is_traced() {
+            // Of a large message, the trace context is in its own memory.
+            is_agreed = self.is_traced && (kind.is_large() || before.len() >= TraceContext::BYTES);
+        }
+        is_agreed.then_some(before)
     }
 
     /// Takes in an ordinary message that is all of a frame's `bytes`, if it is valid. If it is not,

@@ -115,6 +115,17 @@ impl SendChannel {
         let landing = lands(length)
             .then(|| self.landings.take(sequence, length, released))
             .flatten();
+        self.announce_in(sequence, length, landing);
+        landing.map(|(id, _)| id)
+    }
+
+    /// Notes that a large message is about to be published, which goes into this block or none.
+    pub(super) fn announce_in(
+        &mut self,
+        sequence: u64,
+        length: u64,
+        landing: Option<(LandingId, RemoteMemory)>,
+    ) {
         self.unannounced.push_back(Unannounced {
             sequence,
             length,
@@ -122,7 +133,6 @@ impl SendChannel {
             is_written: false,
             names_dead_block: false,
         });
-        landing.map(|(id, _)| id)
     }
 
     /// Returns whether the next announcement has to wait: its message is not in its block yet, or

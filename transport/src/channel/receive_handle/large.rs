@@ -1,10 +1,16 @@
 //! Large messages of a receiver's handle: where they lie, the segments that they come in, and the
 //! charge of a segment against the node's limit.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    ptr::NonNull,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use ibex_protocol::{
-    format::record::{InSegment, LargeAnnouncement},
+    format::{
+        message_extension::MessageExtension,
+        record::{InSegment, LargeAnnouncement},
+    },
     session::Agreed,
 };
 use ibex_ring::memory::class_bytes;
@@ -39,6 +45,7 @@ impl ReceiveHandle {
         };
         let length = payload.length();
         self.check_trace(found.kind, length)?;
+        let extension = self.extension_of(&found)?;
         self.end.large_messages.add(1);
         self.end.large_bytes.add(length as u64);
         self.end.held().large.push_back(HeldLarge {
@@ -49,7 +56,40 @@ impl ReceiveHandle {
         // Handing this message out also gives back the released memory of earlier large messages.
         // Their sender waits for it; or the pool would get memory for the next from the kernel.
         self.advance_at_bytes = 0;
-        Ok(Some(self.hand_over(found.kind, payload, found.size, time)))
+        let mut message = self.hand_over(found.kind, payload, found.size, time);
+        if let Some(extension) = extension {
+            message.keep_extension(extension);
+        }
+        Ok(Some(message))
+    }
+
+    /// Copies the extension of a large message from behind its announcement, so that the message
+    /// keeps it when the record is gone, and no process of another user can rewrite it.
+    fn extension_of(&self, found: &FoundRecord) -> Result<Option<Box<[u8]>>, ChannelError> {
+        if !found.kind.is_extended() {
+            return Ok(None);
+        }
+        let announced = match self.source.ring() {
+            Some(_) => announced_in_ring(found).map_or(found.length, |announced| announced.bytes()),
+            None => LargeAnnouncement::MAX_BYTES,
+        };
+        const MOST: usize = MessageExtension::MAX_BYTES;
+        let mut copy = [0; MOST];
+        let length = found.length.saturating_sub(announced);
+        let Some(extension) = copy.get_mut(..length).filter(|part| !part.is_empty()) else {
+            return Err(self.refused("the extension of a large message is too long, or empty"));
+        };
+        let to = NonNull::from(&mut *extension).cast();
+        // SAFETY: the record's payload can be read and is aligned to 8 bytes, as is the part behind
+        // an announcement. The part has `length` bytes, as the copy has, which is this call's alone.
+        unsafe {
+            let from = found.payload.add(announced);
+            copy_shared(from, to, length);
+        }
+        match self.check_extension(extension)? == length {
+            true => Ok(Some((*extension).into())),
+            false => Err(self.refused("the extension of a large message is not all of the record")),
+        }
     }
 
     /// Returns whether all of a message has arrived.
@@ -105,6 +145,7 @@ impl ReceiveHandle {
                 length: *length as u64,
                 slot: *slot,
                 is_new: true,
+                is_part: false,
                 offset,
             }),
             _ => None,
@@ -238,19 +279,28 @@ fn announces_new_segment(found: &FoundRecord) -> bool {
     announced_in_ring(found).is_some_and(|announced| announced.is_new)
 }
 
-/// Reads the announcement of a large message in a ring; `None` if the record is of another length.
+/// Reads the announcement of a large message in a ring; `None` if the record has not the length of an
+/// announcement, or of one with an extension behind it.
 fn announced_in_ring(found: &FoundRecord) -> Option<InSegment> {
-    let is_part = match found.length {
-        LargeAnnouncement::MAX_BYTES => false,
-        LargeAnnouncement::OF_PART_BYTES => true,
-        _ => return None,
-    };
+    if found.length < LargeAnnouncement::MAX_BYTES {
+        return None;
+    }
     let words = found.payload.cast::<AtomicU64>();
     // SAFETY: a record's payload of this length can be read, and is aligned to 8 bytes. Another
     // process may write there, so each word is read by an atomic load, once.
     let word = |at| unsafe { words.add(at).as_ref() }.load(Ordering::Relaxed);
-    let offset = if is_part { word(2) } else { 0 };
-    Some(InSegment::parse([word(0), word(1), offset]))
+    let mut announced = InSegment::parse([word(0), word(1)]);
+    let is_whole = match found.kind.is_extended() {
+        true => found.length > announced.bytes(),
+        false => found.length == announced.bytes(),
+    };
+    if !is_whole {
+        return None;
+    }
+    if announced.is_part {
+        announced.offset = u64::from_le(word(2));
+    }
+    Some(announced)
 }
 
 /// Returns the bytes that a message in a segment counts as, within the node's limit on memory that

@@ -3,6 +3,7 @@
 use std::{mem::MaybeUninit, sync::Arc};
 
 use ibex_protocol::format::{
+    message_extension::MessageExtension,
     record::{LargeAnnouncement, RecordKind},
     trace_context::TraceContext,
 };
@@ -56,7 +57,7 @@ impl Entered<'_> {
                 Err(Abort::Failed(error)) => return Err(end.failed(FailureReason::Encode(error))),
             }
         }
-        self.send_slow(size, patience, &mut encode)
+        self.send_slow(&[], size, patience, &mut encode)
     }
 
     #[inline(always)]
@@ -100,19 +101,25 @@ impl Entered<'_> {
         };
         match producer.reserved_large.take() {
             None => end.publish(producer, RecordKind::Data, length),
-            Some(place) => end.publish_large(producer, RecordKind::Large, place, length),
+            Some(place) => {
+                let form = (RecordKind::Large, &MessageExtension::default());
+                end.publish_large(producer, form, place, length)
+            }
         }
     }
 
+    /// Sends a message with this header, or none, over an open channel that may have to be waited
+    /// for.
     #[cold]
     #[inline(never)]
-    fn send_slow(
+    pub(super) fn send_slow(
         &mut self,
+        header: &[u8],
         size: Option<usize>,
         patience: Patience,
         encode: &mut Encoder<'_>,
     ) -> Result<u64, ChannelError> {
-        let sent = self.find_room_and_send(size, patience, encode);
+        let sent = self.find_room_and_send(header, size, patience, encode);
         if sent.is_err() {
             self.end.gave_up_waiting();
         }
@@ -121,29 +128,33 @@ impl Entered<'_> {
 
     fn find_room_and_send(
         &mut self,
+        header: &[u8],
         size: Option<usize>,
         patience: Patience,
         encode: &mut Encoder<'_>,
     ) -> Result<u64, ChannelError> {
-        let end = self.end;
         self.open_producer(patience)?;
-        let is_traced = end.state.agreed().is_some_and(|agreed| agreed.is_traced);
-        match is_traced
-            .then(|| end.session.node.trace_context())
-            .flatten()
-        {
-            None => self.send_as(
-                (RecordKind::Data, RecordKind::Large),
-                size,
-                patience,
-                encode,
-            ),
+        let context = self.end.trace_context();
+        match context.filter(|_| header.is_empty()) {
+            // Older peers know this form too.
             Some(context) => self.send_as(
                 (RecordKind::TracedData, RecordKind::TracedLarge),
+                &MessageExtension::default(),
                 size.map(|size| size + TraceContext::BYTES),
                 patience,
                 &mut |slot| append_context(context, slot, encode),
             ),
+            None => {
+                let extension = MessageExtension {
+                    trace: context.map(TraceContext::to_bytes),
+                    header,
+                };
+                let kinds = match extension.is_empty() {
+                    true => (RecordKind::Data, RecordKind::Large),
+                    false => (RecordKind::ExtendedData, RecordKind::ExtendedLarge),
+                };
+                self.send_as(kinds, &extension, size, patience, encode)
+            }
         }
     }
 
@@ -152,6 +163,7 @@ impl Entered<'_> {
     fn send_as(
         &mut self,
         kinds: (RecordKind, RecordKind),
+        extension: &MessageExtension<'_>,
         size: Option<usize>,
         patience: Patience,
         encode: &mut Encoder<'_>,
@@ -163,22 +175,23 @@ impl Entered<'_> {
         if let Some(length) = size.filter(|&length| length as u64 > producer.max_message_bytes) {
             return Err(end.too_long(Some(length as u64)));
         }
-        let mut wanted = size.unwrap_or(producer.typical);
+        let behind = extension.bytes();
+        let mut wanted = size.unwrap_or(producer.typical) + behind;
         while wanted <= producer.largest {
             end.wait_room(producer, wanted, patience)?;
             let slot = producer.slot();
             let room = slot.len();
-            match encode(slot) {
+            match append_extension(extension, slot, encode) {
                 Ok(length) if length as u64 > producer.max_message_bytes => {
                     return Err(end.too_long(Some(length as u64)));
                 }
-                Ok(length) => return Ok(end.publish(producer, in_ring, length)),
+                Ok(length) => return Ok(end.publish(producer, in_ring, length + behind)),
                 Err(Abort::Failed(error)) => return Err(end.failed(FailureReason::Encode(error))),
                 Err(Abort::Overflow) if room >= producer.largest => break,
                 Err(Abort::Overflow) => wanted = (room * 2).clamp(wanted + 1, producer.largest),
             }
         }
-        end.send_large(producer, beside, size, patience, encode)
+        end.send_large(producer, (beside, extension), size, patience, encode)
     }
 
     /// Finds a place in which `length` bytes can be built: room in the ring, or separate memory.
@@ -221,6 +234,22 @@ impl Entered<'_> {
         producer.reserved_large = Some(place);
         Ok(())
     }
+}
+
+/// Encodes a message with an extension behind it, if that is not empty. Returns the length of the
+/// message alone.
+fn append_extension(
+    extension: &MessageExtension<'_>,
+    slot: &mut [MaybeUninit<u8>],
+    encode: &mut Encoder<'_>,
+) -> Result<usize, Abort> {
+    let room = slot.len().checked_sub(extension.bytes());
+    let room = room.ok_or(Abort::Overflow)?;
+    let length = encode(&mut slot[..room])?;
+    for (to, from) in slot[length..].iter_mut().zip(extension.encoded()) {
+        to.write(from);
+    }
+    Ok(length)
 }
 
 /// Encodes a message with a trace context behind it. Returns the length of both.

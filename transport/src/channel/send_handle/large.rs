@@ -3,6 +3,7 @@
 
 use ibex_protocol::format::{
     control::Ask,
+    message_extension::MessageExtension,
     record::{LargeAnnouncement, RecordKind},
 };
 use ibex_ring::parking::Patience;
@@ -22,19 +23,20 @@ impl SendEnd {
     pub(super) fn send_large(
         &self,
         producer: &mut SendProducer,
-        kind: RecordKind,
+        (kind, extension): (RecordKind, &MessageExtension<'_>),
         size: Option<usize>,
         patience: Patience,
         encode: &mut Encoder<'_>,
     ) -> Result<u64, ChannelError> {
+        let announced = LargeAnnouncement::MAX_BYTES + extension.bytes();
         let limit = usize::try_from(producer.max_message_bytes).unwrap_or(usize::MAX);
         let mut room = size.unwrap_or(producer.largest * 2).min(limit);
         loop {
             let mut place = self.large_place(producer, room, patience)?;
             match encode(&mut place.bytes(&mut producer.segments)[..room]) {
                 Ok(length) => {
-                    self.wait_room(producer, LargeAnnouncement::MAX_BYTES, patience)?;
-                    return Ok(self.publish_large(producer, kind, place, length));
+                    self.wait_room(producer, announced, patience)?;
+                    return Ok(self.publish_large(producer, (kind, extension), place, length));
                 }
                 Err(Abort::Failed(error)) => return Err(self.failed(FailureReason::Encode(error))),
                 Err(Abort::Overflow) if room == limit => return Err(self.too_long(None)),
@@ -83,13 +85,16 @@ impl SendEnd {
     pub(super) fn publish_large(
         &self,
         producer: &mut SendProducer,
-        kind: RecordKind,
+        (kind, extension): (RecordKind, &MessageExtension<'_>),
         place: SendPlace,
         length: usize,
     ) -> u64 {
         // The engine must know of the bytes before any reader can see the announcement.
         let (slot, announcement) = match place {
-            SendPlace::Lease(lease) => (0, self.hand_over(producer, lease.into(), length)),
+            SendPlace::Lease(lease) => {
+                let bytes = (length, kind.is_extended());
+                (0, self.hand_over(producer, lease.into(), bytes))
+            }
             SendPlace::Slot(slot) => {
                 let place = producer.segments.slot(slot);
                 let (capacity, fd) = (place.capacity(), place.announce());
@@ -104,7 +109,7 @@ impl SendEnd {
                 (slot, LargeAnnouncement::in_segment(length, slot, is_new))
             }
         };
-        self.announce_large(producer, kind, slot, &announcement, length)
+        self.announce_large(producer, (kind, extension), slot, announcement, length)
     }
 
     /// Hands the bytes of the next message to the engine, and returns its announcement.
@@ -112,11 +117,12 @@ impl SendEnd {
         &self,
         producer: &SendProducer,
         bytes: MessageBytes,
-        length: usize,
+        (length, is_extended): (usize, bool),
     ) -> LargeAnnouncement {
         let sequence = producer.ring.sequence() + 1;
         let requests = &self.session.requests;
-        match requests.send_large(self.id, sequence, length, bytes) {
+        match requests.send_large(self.id, sequence, (length, is_extended), bytes) {
+            None if is_extended => LargeAnnouncement::in_chunks(length).padded(),
             None => LargeAnnouncement::in_chunks(length),
             Some(landing) => LargeAnnouncement::in_landing(length, landing),
         }
@@ -127,14 +133,16 @@ impl SendEnd {
     pub(super) fn announce_large(
         &self,
         producer: &mut SendProducer,
-        kind: RecordKind,
+        (kind, extension): (RecordKind, &MessageExtension<'_>),
         slot: u32,
-        announcement: &LargeAnnouncement,
+        announcement: LargeAnnouncement,
         length: usize,
     ) -> u64 {
         let sequence = producer.ring.sequence() + 1;
-        for (to, from) in producer.ring.slot().iter_mut().zip(announcement.bytes()) {
-            to.write(*from);
+        let payload = announcement.bytes().iter().copied();
+        let payload = payload.chain(extension.encoded());
+        for (to, from) in producer.ring.slot().iter_mut().zip(payload) {
+            to.write(from);
         }
         producer.large.push_back((sequence, slot));
         if producer.goes_out(sequence, length) {
@@ -151,6 +159,7 @@ impl SendEnd {
         // The message's bytes count as untransmitted. So the announcement goes out at once, and the
         // answer comes while the application prepares the next message.
         producer.untransmitted += length;
-        self.publish(producer, kind, announcement.bytes().len())
+        let announced = announcement.bytes().len() + extension.bytes();
+        self.publish(producer, kind, announced)
     }
 }

@@ -7,7 +7,9 @@ use std::{
 
 use ibex_protocol::format::{
     control::Ask,
+    message_extension::MessageExtension,
     record::{LargeAnnouncement, RecordKind},
+    trace_context::TraceContext,
 };
 use ibex_ring::{memory::RegionSlice, parking::Patience};
 
@@ -17,81 +19,145 @@ use crate::{
         send_end::SendEnd,
         send_producer::{SendProducer, SlicePlace},
     },
-    session::ChannelError,
+    session::{ChannelError, FailureReason},
     shared_memory::RegionSlot,
 };
 
+/// A message whose body is a slice of the program's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct RegionMessage<'a> {
+    /// The header beside the body; empty if there is none.
+    pub header: &'a [u8],
+    /// The body.
+    pub body: &'a RegionSlice,
+}
+
+impl<'a> From<&'a RegionSlice> for RegionMessage<'a> {
+    fn from(body: &'a RegionSlice) -> Self {
+        Self { header: &[], body }
+    }
+}
+
 impl SendHandle {
-    /// Sends the bytes of a slice, from where they lie if the path can. Until the wire is done with
-    /// the message, or the peer that reads it there has released it, the engine holds a clone of the
-    /// slice.
+    /// Sends a slice as the body of a message, from where it lies if the path can. Until the wire is
+    /// done with the message, or the peer that reads it there has released it, the engine holds a
+    /// clone of the slice. The header is copied.
     pub fn send_region(
         &mut self,
-        slice: &RegionSlice,
+        message: RegionMessage<'_>,
         patience: Patience,
     ) -> Result<u64, ChannelError> {
-        self.enter(patience)?.send_region(slice, patience)
+        self.enter(patience)?.send_region(message, patience)
     }
 
-    /// Sends the bytes of a slice, for a task, as [`send_region`](Self::send_region) does.
+    /// Sends a slice as the body of a message, for a task, as [`send_region`](Self::send_region)
+    /// does.
     pub fn poll_send_region(
         &mut self,
         waker: &Waker,
-        slice: &RegionSlice,
+        message: RegionMessage<'_>,
     ) -> Poll<Result<u64, ChannelError>> {
-        self.poll_entered(waker, |entered| entered.send_region(slice, Patience::None))
+        self.poll_entered(waker, |entered| {
+            entered.send_region(message, Patience::None)
+        })
     }
 }
 
 impl Entered<'_> {
     /// Sends a slice of the program's memory as [`SendHandle::send_region`] does, and gives the
     /// right back.
-    fn send_region(mut self, slice: &RegionSlice, patience: Patience) -> Result<u64, ChannelError> {
-        let sent = self.send_in_place(slice, patience);
+    fn send_region(
+        mut self,
+        message: RegionMessage<'_>,
+        patience: Patience,
+    ) -> Result<u64, ChannelError> {
+        let RegionMessage { header, body } = message;
+        self.end.check_header(header)?;
+        let sent = self.send_in_place(message, patience);
         match sent.inspect_err(|_| self.end.gave_up_waiting())? {
             Some(sequence) => Ok(sequence),
-            None => self.send(Some(slice.len()), patience, |slot| copy(slice, slot)),
+            None if header.is_empty() => {
+                self.send(Some(body.len()), patience, |slot| copy(body, slot))
+            }
+            None => self.send_slow(header, Some(body.len()), patience, &mut |slot| {
+                copy(body, slot)
+            }),
         }
     }
 
     /// Sends a slice from where it lies, if it is long enough and the path can; `None` if not.
     fn send_in_place(
         &mut self,
-        slice: &RegionSlice,
+        message: RegionMessage<'_>,
         patience: Patience,
     ) -> Result<Option<u64>, ChannelError> {
         let end = self.end;
         let producer = self.open_producer(patience)?;
         producer.largest = end.path.longest_record(end, &producer.ring);
-        let length = slice.len();
+        let length = message.body.len();
         let is_large = length > producer.largest
             && length as u64 <= producer.max_message_bytes
-            // A trace context would follow the bytes.
-            && !end.state.is_over_or_traced();
-        match is_large && end.path.sends_in_place(end) {
-            true => end.send_in_place(producer, slice, patience),
+            && !end.state.is_over();
+        if !is_large || !end.path.sends_in_place(end) {
+            return Ok(None);
+        }
+        let extension = MessageExtension {
+            trace: end.trace_context().map(TraceContext::to_bytes),
+            header: message.header,
+        };
+        // Older peers read a trace context behind the bytes, where a slice has none.
+        match extension.is_empty() || end.session.peer().carries_headers {
+            true => end.send_in_place(producer, message.body, &extension, patience),
             false => Ok(None),
         }
     }
 }
 
 impl SendEnd {
+    /// Checks that a message may have this header.
+    fn check_header(&self, header: &[u8]) -> Result<(), ChannelError> {
+        let limit = MessageExtension::MAX_HEADER_BYTES;
+        let reason = match header.len() {
+            0 => return Ok(()),
+            length if length > limit => FailureReason::HeaderTooLong { length, limit },
+            _ if !self.session.peer().carries_headers => FailureReason::HeaderUnknown,
+            _ => return Ok(()),
+        };
+        Err(self.failed(reason))
+    }
+
+    /// Returns the trace context in which a message is sent now, if the channel carries them.
+    pub(super) fn trace_context(&self) -> Option<TraceContext> {
+        let is_traced = self.state.agreed().is_some_and(|agreed| agreed.is_traced);
+        is_traced
+            .then(|| self.session.node.trace_context())
+            .flatten()
+    }
+
     /// Sends a message that does not fit the ring from where it lies; `None` if the session cannot.
     /// The memory is registered, or shared, once there is room, so that a full channel is not asked in vain.
     fn send_in_place(
         &self,
         producer: &mut SendProducer,
         slice: &RegionSlice,
+        extension: &MessageExtension<'_>,
         patience: Patience,
     ) -> Result<Option<u64>, ChannelError> {
         self.wait_large(producer, slice.len(), patience)?;
-        self.wait_room(producer, LargeAnnouncement::OF_PART_BYTES, patience)?;
+        let announced = LargeAnnouncement::OF_PART_BYTES + extension.bytes();
+        self.wait_room(producer, announced, patience)?;
+        let kind = match extension.is_empty() {
+            true => RecordKind::Large,
+            false => RecordKind::ExtendedLarge,
+        };
         let (length, sequence) = (slice.len(), producer.ring.sequence() + 1);
         let requests = &self.session.requests;
         let forget = |emptied| requests.pass_forget(self.id, emptied);
         let (slot, announcement) = match self.path.slice_place(self, producer, slice, forget) {
             None => return Ok(None),
-            Some(SlicePlace::Sent(bytes)) => (0, self.hand_over(producer, bytes, length)),
+            Some(SlicePlace::Sent(bytes)) => {
+                (0, self.hand_over(producer, bytes, (length, kind.is_extended())))
+            }
             Some(SlicePlace::Mapped {
                 slot,
                 offset,
@@ -105,7 +171,7 @@ impl SendEnd {
             }
         };
         let sequence =
-            self.announce_large(producer, RecordKind::Large, slot, &announcement, length);
+            self.announce_large(producer, (kind, extension), slot, announcement, length);
         if self.session.resumes {
             // The slice is held until the peer says that it has the message.
             self.path.ask_ahead(self, &Ask::received(sequence));

@@ -387,6 +387,7 @@ fn admission(stream: TcpStream, number: u8) -> Admission {
             carries_context: false,
             fences_when_told: true,
             takes_parts: true,
+            carries_headers: true,
         },
         parts: WireParts {
             stream,

@@ -72,6 +72,7 @@ pub(crate) fn admit_sealed(
             carries_context: false,
             fences_when_told: true,
             takes_parts: true,
+            carries_headers: true,
         },
         parts: WireParts {
             stream,

@@ -38,6 +38,7 @@ pub(super) fn config() -> SessionConfig {
         max_channels: MAX_CHANNELS,
         data_path: DataPath::Framed,
         resumes: true,
+        extends: true,
     }
 }
 

@@ -7,7 +7,14 @@ use crate::session::*;
 #[allow(unused_imports, reason = "each test file uses some of them")]
 use crate::{
     credit::session::*,
-    format::{control::*, frame::*, frame_check::CHECK_BYTES, record::RecordKind},
+    format::{
+        control::*,
+        frame::*,
+        frame_check::CHECK_BYTES,
+        message_extension::MessageExtension,
+        record::{LargeAnnouncement, RecordKind},
+        trace_context::TraceContext,
+    },
     transfer::rendezvous::*,
 };
 
@@ -147,6 +154,64 @@ fn trace_context_comes_where_both_ends_asked_for_it() {
             match is_valid && (!is_traced || here && there) {
                 true => assert!(matches!(delivered, Ok(Arrival::Records { .. }))),
                 false => assert_eq!(delivered, refused),
+            }
+        }
+    }
+}
+
+#[test]
+fn extensions_come_where_both_ends_know_them() {
+    let extension = |trace, header: &[u8]| -> Vec<u8> {
+        MessageExtension { trace, header }.encoded().collect()
+    };
+    let refused = Err(PeerMisbehaved::RecordKind { sequence: 1 });
+    let announcement = LargeAnnouncement::in_chunks(100).padded();
+    let data = |extension: &[u8]| {
+        let payload = [b"body", extension].concat();
+        record_of(RecordKind::ExtendedData, 1, &payload)
+    };
+    let large = |announced: &[u8], extension: &[u8]| {
+        let payload = [announced, extension].concat();
+        record_of(RecordKind::ExtendedLarge, 1, &payload)
+    };
+    let header = extension(None, &[9; MessageExtension::MAX_HEADER_BYTES]);
+    let mut longer = [&[9][..], &header].concat();
+    let foot = longer.len() - 2;
+    longer[foot] += 1;
+    let traced = extension(Some([1; TraceContext::BYTES]), b"h");
+    let announced = announcement.bytes();
+    for (record, is_valid) in [
+        (data(&header), true),
+        (data(&longer), false),
+        (data(&header[1..]), true),
+        (data(&header[..header.len() - 1]), false),
+        // No header, and an extension that is longer than its record.
+        (data(&[0, 3, 0]), false),
+        (data(&[9, 0, 255, 255]), false),
+        (data(&traced), false),
+        (large(announced, &header), true),
+        (large(announced, &longer), false),
+        (large(announced, &traced), false),
+        // The announcement is shorter than one before an extension, or there is none.
+        (large(&announced[..8], &header), false),
+        (large(&[], &header), false),
+        (large(announced, &[]), false),
+    ] {
+        for extends in [true, false] {
+            let mut session = Session::new(SessionConfig {
+                extends,
+                ..config()
+            });
+            session.open(Role::Receiver, "wal", spec()).unwrap();
+            deliver(&mut session, &open(PEER, Role::Sender)).unwrap();
+            let frame = frame(FrameKind::Records, PEER, 1, None, &record);
+            let delivered = deliver(&mut session, &frame);
+            match is_valid && extends {
+                true => assert!(
+                    matches!(delivered, Ok(Arrival::Records { .. })),
+                    "{record:?}"
+                ),
+                false => assert_eq!(delivered, refused, "{record:?}"),
             }
         }
     }

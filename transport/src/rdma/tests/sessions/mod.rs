@@ -130,6 +130,7 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
             carries_context: false,
             fences_when_told: true,
             takes_parts: true,
+            carries_headers: true,
         },
         parts: WireParts {
             stream,

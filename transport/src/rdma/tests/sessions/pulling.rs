@@ -109,7 +109,7 @@ fn a_slice_of_a_mapped_file_is_sent_in_chunks() {
     let (mut sender, mut receiver) = stage.channel("file", WINDOW);
     let message = payload(1, 300_000);
     let slice = mapped(&message);
-    sender.send_region(&slice, Patience::None).unwrap();
+    sender.send_region((&slice).into(), Patience::None).unwrap();
     stage.settle();
     assert_eq!(offers(&stage).len(), 0);
     assert_eq!(take(&mut receiver).unwrap()[0].bytes(), message);
@@ -127,7 +127,7 @@ fn a_slice_of_pages_of_its_own_is_read_where_it_lies() {
         let message = payload(seed, 300_000);
         region.get_mut().unwrap()[5000..305_000].copy_from_slice(&message);
         let slice = region.slice(5000..305_000);
-        sender.send_region(&slice, Patience::None).unwrap();
+        sender.send_region((&slice).into(), Patience::None).unwrap();
         stage.settle();
         let [(_, offer)] = offers(&stage)[..] else {
             panic!("one message, one window");

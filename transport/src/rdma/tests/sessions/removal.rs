@@ -114,7 +114,7 @@ fn a_closed_node_keeps_no_device_open_whatever_handles_there_are() {
     stage.settle();
     let held = take(&mut receiver).unwrap();
     let file = mapped(&payload(1, 300_000));
-    sender.send_region(&file, Patience::None).unwrap();
+    sender.send_region((&file).into(), Patience::None).unwrap();
     for node in &stage.nodes {
         let _ = node.runtime.close(Duration::ZERO);
     }

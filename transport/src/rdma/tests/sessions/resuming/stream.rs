@@ -11,9 +11,9 @@ impl Stream {
             let sent = match number % 32 {
                 4 | 7 => {
                     let slice = Region::from(message).slice(..);
-                    self.sender.send_region(&slice, Patience::None)
+                    self.sender.send_region((&slice).into(), Patience::None)
                 }
-                9 | 23 => self.sender.send_region(&mapped(&message), Patience::None),
+                9 | 23 => self.sender.send_region((&mapped(&message)).into(), Patience::None),
                 _ => try_send(&mut self.sender, &message),
             };
             match sent {
