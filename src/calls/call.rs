@@ -16,6 +16,7 @@ use ibex_ring::parking::Patience;
 
 use super::{
     error::CallError,
+    frame::Value,
     header::Kind,
     line_ref::LineRef,
     options::CallOptions,
@@ -86,8 +87,8 @@ impl<V: Borrow<Q>, Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> CallAsync<V, Q,
             .claim
             .get_or_insert_with(|| PendingCall::new(line.clone(), Kind::Call, deadline, options));
         if !claim.is_sent {
-            let request = self.request.borrow();
-            ready!(claim.poll_send::<Q, C>(context.waker(), request, &self.line))?;
+            let request = Value::<Q, C>::new(self.request.borrow());
+            ready!(claim.poll_send(context.waker(), request, &self.line))?;
         }
         let waited = match mem::replace(&mut self.patience, Patience::None) {
             Patience::Until(at) => claim.answer_by::<R, C>(at.into_iter().chain(deadline).min()),

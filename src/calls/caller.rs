@@ -1,13 +1,21 @@
 //! The calling end of a service.
 
-use std::{fmt, future::poll_fn, marker::PhantomData, task::Poll, time::Instant};
+use std::{
+    fmt,
+    future::poll_fn,
+    marker::PhantomData,
+    task::{Poll, ready},
+    time::Instant,
+};
 
-use ibex_codec::Codec;
+use ibex_codec::{Codec, Raw};
+use ibex_ring::memory::RegionSlice;
 
 use super::{
     Metadata,
     call::CallAsync,
     error::CallError,
+    frame::{Content, SliceContent, Value},
     header::Kind,
     line_ref::LineRef,
     options::CallOptions,
@@ -140,6 +148,10 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     ///
     /// [`CallError`]. A panic of the request's serializer comes through, and sends nothing.
     pub fn call(&self, request: &Q) -> Result<Reply<R, C>, CallError> {
+        self.call_with(Value::<Q, C>::new(request))
+    }
+
+    fn call_with(&self, request: impl Content) -> Result<Reply<R, C>, CallError> {
         let deadline = self.options.deadline();
         let mut retries = self.options.retries();
         let mut before = None;
@@ -155,9 +167,13 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     }
 
     #[inline]
-    fn call_once(&self, request: &Q, deadline: Option<Instant>) -> Result<Reply<R, C>, CallError> {
+    fn call_once(
+        &self,
+        request: impl Content,
+        deadline: Option<Instant>,
+    ) -> Result<Reply<R, C>, CallError> {
         let mut claim = PendingCall::new(&*self.line, Kind::Call, deadline, &self.options);
-        claim.send::<Q, C>(request, &self.line)?;
+        claim.send(request, &self.line)?;
         Ok(claim.answer()?.expect(ONE_REPLY))
     }
 
@@ -190,7 +206,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     pub fn stream(&self, request: &Q) -> Result<Replies<R, C>, CallError> {
         let (line, options) = (self.line.clone(), &self.options);
         let mut claim = PendingCall::new(line, Kind::Stream, options.deadline(), options);
-        claim.send::<Q, C>(request, &self.line)?;
+        claim.send(Value::<Q, C>::new(request), &self.line)?;
         Ok(Replies::new(claim))
     }
 
@@ -207,7 +223,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
             let mut sending = claim.take().unwrap_or_else(|| {
                 PendingCall::new(line.clone(), Kind::Stream, deadline, &options)
             });
-            match sending.poll_send::<Q, C>(context.waker(), request, &line) {
+            match sending.poll_send(context.waker(), Value::<Q, C>::new(request), &line) {
                 Poll::Ready(sent) => Poll::Ready(sent.map(|()| Replies::new(sending))),
                 Poll::Pending => {
                     claim = Some(sending);
@@ -241,6 +257,78 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     #[must_use]
     pub fn name(&self) -> &str {
         &self.line.service
+    }
+}
+
+/// Requests of bytes from memory of the program's own.
+impl<R: ?Sized + 'static> Caller<[u8], R, Raw>
+where
+    Raw: Codec<R>,
+{
+    /// Calls with the bytes of a slice, as [`call`](Self::call) does, and sends them from where they
+    /// lie if [`send_region`](crate::Sender::send_region) can. The service gets an ordinary request of
+    /// bytes.
+    ///
+    /// Only [long](crate::guide::memory#large-payloads) requests are sent so, and only to a peer whose
+    /// release of ibex takes [headers](crate::RegionMessage). Others are copied, and so are those with
+    /// metadata or a trace context. Until the request has left the slice, the node holds a clone of
+    /// it.
+    ///
+    /// ```
+    /// use ibex::{Raw, Region, calls::{CallError, Caller}};
+    ///
+    /// /// Stores a mapped file, in blocks of 4 MiB. The reply to each is its place.
+    /// fn store(
+    ///     blocks: &Caller<[u8], [u8], Raw>,
+    ///     file: &Region,
+    /// ) -> Result<Vec<Vec<u8>>, CallError> {
+    ///     let starts = (0..file.len()).step_by(4 << 20);
+    ///     let block = |start| file.slice(start..file.len().min(start + (4 << 20)));
+    ///     let stored = starts.map(|start| blocks.call_region(&block(start)));
+    ///     stored.map(|place| Ok(place?.to_vec())).collect()
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub fn call_region(&self, request: &RegionSlice) -> Result<Reply<R, Raw>, CallError> {
+        self.call_with(SliceContent(request))
+    }
+
+    /// Calls with the bytes of a slice, for a task, as [`call_async`](Self::call_async) does, and
+    /// sends them as [`call_region`](Self::call_region) does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`call_async`](Self::call_async).
+    pub fn call_region_async<'a>(
+        &self,
+        request: &'a RegionSlice,
+    ) -> impl Future<Output = Result<Reply<R, Raw>, CallError>> + use<'a, R> {
+        let (line, options) = (self.line.clone(), self.options);
+        let (deadline, mut retries) = (options.deadline(), options.retries());
+        async move {
+            let mut before = None;
+            loop {
+                let mut claim = PendingCall::new(line.clone(), Kind::Call, deadline, &options);
+                let answer = poll_fn(|context| {
+                    if !claim.is_sent {
+                        let request = SliceContent(request);
+                        ready!(claim.poll_send(context.waker(), request, &line))?;
+                    }
+                    claim.poll_answer(context.waker())
+                });
+                match answer.await {
+                    Err(error) if retries > 0 && error.is_worth_another() => {
+                        retries -= 1;
+                        before = Some(error.behind(before));
+                    }
+                    Err(error) => return Err(error.behind(before)),
+                    Ok(reply) => return Ok(reply.expect(ONE_REPLY)),
+                }
+            }
+        }
     }
 }
 

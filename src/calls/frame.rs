@@ -4,13 +4,14 @@
 use std::{marker::PhantomData, mem::MaybeUninit, ops::Deref};
 
 use ibex_codec::{
-    Codec, EncodeError, Invalid, SlotWriter,
+    Codec, EncodeError, Invalid, Raw, SlotWriter,
     bytemuck::{self, Pod, Zeroable},
 };
 use ibex_protocol::format::call_extension::{CallExtension, MalformedExtension, WrittenExtension};
+use ibex_ring::memory::RegionSlice;
 use ibex_transport::channel::{Abort, RawMessage};
 
-use super::header::{Header, Kind};
+use super::header::{Header, Kind, MalformedCallFrame};
 
 /// What a frame that is sent has behind its header.
 pub(super) trait Content: Copy {
@@ -28,6 +29,12 @@ pub(super) trait Content: Copy {
 
     /// Writes the content into a slot that is empty.
     fn write(&self, slot: &mut SlotWriter<'_>) -> Result<(), EncodeError>;
+
+    /// The slice that is all of the content, if it is one. A long one is sent from where it lies.
+    #[inline]
+    fn slice(&self) -> Option<&RegionSlice> {
+        None
+    }
 }
 
 /// A payload that the user's codec writes.
@@ -69,6 +76,28 @@ impl<T: ?Sized, C: Codec<T>> Content for Value<'_, T, C> {
     #[inline]
     fn write(&self, slot: &mut SlotWriter<'_>) -> Result<(), EncodeError> {
         C::encode(self.value, slot)
+    }
+}
+
+/// A payload of bytes that lie in memory of the program's own.
+#[derive(Clone, Copy)]
+pub(super) struct SliceContent<'a>(pub(super) &'a RegionSlice);
+
+impl Content for SliceContent<'_> {
+    fn offset() -> usize {
+        payload_offset::<[u8], Raw>()
+    }
+
+    fn size(&self) -> Option<usize> {
+        Some(self.0.len())
+    }
+
+    fn write(&self, slot: &mut SlotWriter<'_>) -> Result<(), EncodeError> {
+        Ok(slot.write(self.0)?)
+    }
+
+    fn slice(&self) -> Option<&RegionSlice> {
+        Some(self.0)
     }
 }
 
@@ -158,6 +187,26 @@ pub(super) fn encode_frame<P: Content>(
     }
 }
 
+/// Reads a frame's header: the message's header, if there is one, and otherwise its first bytes.
+#[inline]
+pub(super) fn header_of(raw: &RawMessage) -> Result<Header, MalformedCallFrame> {
+    match raw.header() {
+        [] => Header::parse(raw.bytes()),
+        beside => header_beside(beside),
+    }
+}
+
+/// Reads the header of a frame that has it beside its payload.
+#[cold]
+fn header_beside(beside: &[u8]) -> Result<Header, MalformedCallFrame> {
+    let header = Header::parse(beside)?;
+    match header.kind {
+        _ if beside.len() != Header::BYTES => Err(MalformedCallFrame::Beside),
+        Kind::Call | Kind::Stream | Kind::Reply | Kind::Item => Ok(header),
+        _ => Err(MalformedCallFrame::Beside),
+    }
+}
+
 /// The bytes of a frame that came, either where they arrived or copied out.
 #[derive(Debug)]
 pub(super) enum FrameBody {
@@ -202,7 +251,7 @@ impl FrameBody {
     }
 
     #[inline]
-    pub(super) fn bytes(&self) -> &[u8] {
+    fn bytes(&self) -> &[u8] {
         match self {
             Self::InPlace(raw) => raw.bytes(),
             Self::Other(OtherBody::Copied(copied)) => copied.bytes(),
@@ -210,11 +259,22 @@ impl FrameBody {
         }
     }
 
+    /// Returns the payload, which begins at `offset` of a frame. `None` if the frame ends before.
+    #[inline]
+    pub(super) fn payload(&self, offset: usize) -> Option<&[u8]> {
+        let is_payload = match self {
+            Self::InPlace(raw) => !raw.header().is_empty(),
+            Self::Other(OtherBody::Copied(copied)) => copied.is_payload,
+            Self::Other(OtherBody::Cut(_)) => false,
+        };
+        self.bytes().get(if is_payload { 0 } else { offset }..)
+    }
+
     /// Copies the bytes out of the channel, so that they no longer hold it up.
     pub(super) fn copy_out(&mut self) {
         match self {
             Self::InPlace(raw) => {
-                let copied = Copied::of(raw.bytes());
+                let copied = Copied::of(raw);
                 *self = Self::Other(OtherBody::Copied(copied));
             }
             Self::Other(OtherBody::Copied(_)) => {}
@@ -241,6 +301,8 @@ impl FrameBody {
 pub(super) struct Copied {
     lines: Box<[AlignedBlock]>,
     length: usize,
+    /// They are the payload alone: the call's header came beside them.
+    is_payload: bool,
 }
 
 /// A block with the largest alignment that a payload may need.
@@ -252,13 +314,15 @@ struct AlignedBlock([u8; 64]);
 const _: () = assert!(align_of::<AlignedBlock>() == ibex_codec::MAX_ALIGNMENT);
 
 impl Copied {
-    fn of(bytes: &[u8]) -> Self {
+    fn of(raw: &RawMessage) -> Self {
+        let bytes = raw.bytes();
         let count = bytes.len().div_ceil(size_of::<AlignedBlock>());
         let mut lines = vec![AlignedBlock::zeroed(); count].into_boxed_slice();
         bytemuck::cast_slice_mut(&mut lines)[..bytes.len()].copy_from_slice(bytes);
         Self {
             lines,
             length: bytes.len(),
+            is_payload: !raw.header().is_empty(),
         }
     }
 
@@ -277,7 +341,7 @@ impl<T: ?Sized, C: Codec<T>> DecodedPayload<T, C> {
     /// Checks the payload of a frame.
     pub(super) fn of(body: FrameBody) -> Result<Self, Invalid> {
         let offset = payload_offset::<T, C>();
-        let payload = body.bytes().get(offset..);
+        let payload = body.payload(offset);
         let payload = payload.ok_or_else(|| body.without_payload())?;
         let held = C::open(payload)?;
         Ok(Self { held, body })
@@ -285,7 +349,8 @@ impl<T: ?Sized, C: Codec<T>> DecodedPayload<T, C> {
 
     /// The payload as it was sent.
     pub(super) fn payload(&self) -> &[u8] {
-        &self.body.bytes()[payload_offset::<T, C>()..]
+        let payload = self.body.payload(payload_offset::<T, C>());
+        payload.expect("the frame had a payload when it came")
     }
 
     /// See [`FrameBody::copy_out`].

@@ -6,6 +6,9 @@
 //!   |  u32   |    u32     |  u8  |  u16  | u40       | its alignment
 //! ```
 //!
+//! The header of a long payload that lies in memory of the program's own is the message's header, and
+//! the payload its bytes.
+//!
 //! Behind the payload of an extended request stands its extension, so that the payload is where it
 //! is in every frame.
 //!
@@ -205,6 +208,8 @@ pub(super) enum MalformedCallFrame {
     Kind(u8),
     #[error("a call's frame is of a kind that goes the other way")]
     Direction,
+    #[error("a call's frame has a header beside it that is none, or of a kind without a payload")]
+    Beside,
     #[error("a call's frame has an extension, which the two nodes did not agree on")]
     Unagreed,
 }

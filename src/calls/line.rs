@@ -32,7 +32,7 @@ use self::{
 };
 use super::{
     error::RepliesOver,
-    frame::FrameBody,
+    frame::{FrameBody, header_of},
     header::{CallId, Header, Kind, MalformedCallFrame},
     line_ref::LineRef,
     outbox::Outbox,
@@ -240,7 +240,7 @@ impl Line {
     }
 
     fn parse(&self, raw: RawMessage) -> Option<ArrivedFrame> {
-        let header = Header::parse(raw.bytes()).and_then(|header| match header.kind {
+        let header = header_of(&raw).and_then(|header| match header.kind {
             Kind::Drained if header != Header::DRAINED => Err(MalformedCallFrame::Direction),
             kind if kind.is_for_service() => Err(MalformedCallFrame::Direction),
             _ => Ok(header),

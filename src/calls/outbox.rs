@@ -16,9 +16,10 @@ use std::{
 };
 
 use ibex_base::sync::lock;
+use ibex_ring::memory::RegionSlice;
 use ibex_ring::parking::{self, Attended, Condition, Patience, Ticket, WaitSlot};
 use ibex_transport::{
-    channel::{Abort, ChannelError, SendHandle},
+    channel::{ChannelError, RegionMessage, SendHandle},
     node::SessionShared,
 };
 
@@ -148,11 +149,7 @@ impl Outbox {
         content: P,
         deadline: Option<Instant>,
     ) -> Result<(), Unsent> {
-        let mut frame = OutgoingFrame {
-            size: frame_size(content),
-            encode: |header, slot: &mut [MaybeUninit<u8>]| encode_frame(header, content, slot),
-            header,
-        };
+        let mut frame = OutgoingFrame { header, content };
         match self.attempt(&mut frame) {
             SendAttempt::Done(done) => done,
             SendAttempt::NotOpen => self.send_when_open(frame, deadline),
@@ -170,9 +167,8 @@ impl Outbox {
         content: P,
     ) -> Poll<Result<(), Unsent>> {
         let mut frame = OutgoingFrame {
-            size: frame_size(content),
-            encode: |header, slot: &mut [MaybeUninit<u8>]| encode_frame(header, content, slot),
             header: || Some(header()),
+            content,
         };
         parking::poll(FrameSent::new(self, &mut frame, ticket), waker, || ())
     }
@@ -273,9 +269,7 @@ impl Outbox {
                 return self.session.node().wake_drain();
             };
             let content = TextContent(&notice.text);
-            let size = frame_size(content);
-            let encode = |slot: &mut [MaybeUninit<u8>]| encode_frame(notice.header, content, slot);
-            match handle.poll_send(&self.waker, size, encode) {
+            match poll_send_frame(handle, &self.waker, notice.header, content) {
                 // OWED, pairs with `wake_if_owed`.
                 Poll::Ready(Ok(_)) => self.owes_wake.store(true, Ordering::Release),
                 // The channel is over, so no peer is left to be told.
@@ -286,23 +280,20 @@ impl Outbox {
     }
 
     #[inline]
-    fn attempt<H, F>(&self, frame: &mut OutgoingFrame<H, F>) -> SendAttempt
+    fn attempt<H, P>(&self, frame: &mut OutgoingFrame<H, P>) -> SendAttempt
     where
         H: Fn() -> Option<Header>,
-        F: FnMut(Header, &mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+        P: Content,
     {
         let mut sending = self.sending.hold();
         self.flush_into(&mut sending);
         let attempt = match (&mut *sending, (frame.header)()) {
-            (Some(handle), Some(header)) => {
-                let encode = |slot: &mut [MaybeUninit<u8>]| (frame.encode)(header, slot);
-                match handle.send(frame.size, Patience::None, encode) {
-                    Ok(_) => SendAttempt::Done(Ok(())),
-                    Err(ChannelError::NotOpenYet) => SendAttempt::NotOpen,
-                    Err(ChannelError::WouldBlock) => SendAttempt::Full,
-                    Err(error) => SendAttempt::Done(Err(Unsent::Failed(error))),
-                }
-            }
+            (Some(handle), Some(header)) => match send_frame(handle, header, frame.content) {
+                Ok(_) => SendAttempt::Done(Ok(())),
+                Err(ChannelError::NotOpenYet) => SendAttempt::NotOpen,
+                Err(ChannelError::WouldBlock) => SendAttempt::Full,
+                Err(error) => SendAttempt::Done(Err(Unsent::Failed(error))),
+            },
             _ => SendAttempt::Done(Err(Unsent::InVain)),
         };
         self.leave_sending(sending);
@@ -310,20 +301,19 @@ impl Outbox {
     }
 
     /// Tries to send, and leaves the waker if there is no room.
-    fn attempt_and_register<H, F>(
+    fn attempt_and_register<H, P>(
         &self,
-        frame: &mut OutgoingFrame<H, F>,
+        frame: &mut OutgoingFrame<H, P>,
     ) -> Option<Result<(), Unsent>>
     where
         H: Fn() -> Option<Header>,
-        F: FnMut(Header, &mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+        P: Content,
     {
         let mut sending = self.sending.hold();
         self.flush_into(&mut sending);
         let done = match (&mut *sending, (frame.header)()) {
             (Some(handle), Some(header)) => {
-                let encode = |slot: &mut [MaybeUninit<u8>]| (frame.encode)(header, slot);
-                match handle.poll_send(&self.waker, frame.size, encode) {
+                match poll_send_frame(handle, &self.waker, header, frame.content) {
                     Poll::Ready(sent) => {
                         // OWED, pairs with `wake_if_owed`.
                         self.owes_wake.store(true, Ordering::Release);
@@ -339,14 +329,14 @@ impl Outbox {
     }
 
     #[cold]
-    fn send_when_open<H, F>(
+    fn send_when_open<H, P>(
         &self,
-        mut frame: OutgoingFrame<H, F>,
+        mut frame: OutgoingFrame<H, P>,
         deadline: Option<Instant>,
     ) -> Result<(), Unsent>
     where
         H: Fn() -> Option<Header>,
-        F: FnMut(Header, &mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+        P: Content,
     {
         let give_up = Instant::now().checked_add(self.open_timeout);
         let until = [deadline, give_up].into_iter().flatten().min();
@@ -370,14 +360,14 @@ impl Outbox {
     }
 
     #[cold]
-    fn wait<H, F>(
+    fn wait<H, P>(
         &self,
-        frame: &mut OutgoingFrame<H, F>,
+        frame: &mut OutgoingFrame<H, P>,
         deadline: Option<Instant>,
     ) -> Result<(), Unsent>
     where
         H: Fn() -> Option<Header>,
-        F: FnMut(Header, &mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+        P: Content,
     {
         let mut ticket = None;
         let room = FrameSent::new(self, frame, &mut ticket);
@@ -391,10 +381,49 @@ impl Outbox {
 }
 
 /// A message that is to be sent.
-struct OutgoingFrame<H, F> {
-    size: Option<usize>,
+struct OutgoingFrame<H, P> {
     header: H,
-    encode: F,
+    content: P,
+}
+
+/// Sends a frame without waiting.
+#[inline]
+fn send_frame<P: Content>(
+    handle: &mut SendHandle,
+    header: Header,
+    content: P,
+) -> Result<u64, ChannelError> {
+    if let Some(body) = long_slice(handle, &content) {
+        let header = &header.to_bytes();
+        return handle.send_region(RegionMessage { header, body }, Patience::None);
+    }
+    let encode = |slot: &mut [MaybeUninit<u8>]| encode_frame(header, content, slot);
+    handle.send(frame_size(content), Patience::None, encode)
+}
+
+/// Sends a frame, or leaves the waker if there is no room.
+#[inline]
+fn poll_send_frame<P: Content>(
+    handle: &mut SendHandle,
+    waker: &Waker,
+    header: Header,
+    content: P,
+) -> Poll<Result<u64, ChannelError>> {
+    if let Some(body) = long_slice(handle, &content) {
+        let header = &header.to_bytes();
+        return handle.poll_send_region(waker, RegionMessage { header, body });
+    }
+    let encode = |slot: &mut [MaybeUninit<u8>]| encode_frame(header, content, slot);
+    handle.poll_send(waker, frame_size(content), encode)
+}
+
+/// Returns the slice that is the content, if it is too long to travel as a record and the peer takes
+/// a header beside it.
+#[inline]
+fn long_slice<'a>(handle: &SendHandle, content: &'a impl Content) -> Option<&'a RegionSlice> {
+    let slice = content.slice()?;
+    let is_long = slice.len() > handle.eager_bytes();
+    (is_long && handle.session().peer().carries_headers).then_some(slice)
 }
 
 enum SendAttempt {
@@ -404,18 +433,18 @@ enum SendAttempt {
 }
 
 /// The condition "the frame has gone out, or never will".
-struct FrameSent<'a, H, F> {
+struct FrameSent<'a, H, P> {
     outbox: &'a Outbox,
-    frame: &'a mut OutgoingFrame<H, F>,
+    frame: &'a mut OutgoingFrame<H, P>,
     found: Option<Result<(), Unsent>>,
     /// The place of the thread or task among those that wait for room.
     held: &'a mut Option<Ticket>,
 }
 
-impl<'a, H, F> FrameSent<'a, H, F> {
+impl<'a, H, P> FrameSent<'a, H, P> {
     fn new(
         outbox: &'a Outbox,
-        frame: &'a mut OutgoingFrame<H, F>,
+        frame: &'a mut OutgoingFrame<H, P>,
         held: &'a mut Option<Ticket>,
     ) -> Self {
         Self {
@@ -427,10 +456,10 @@ impl<'a, H, F> FrameSent<'a, H, F> {
     }
 }
 
-impl<H, F> Condition for FrameSent<'_, H, F>
+impl<H, P> Condition for FrameSent<'_, H, P>
 where
     H: Fn() -> Option<Header>,
-    F: FnMut(Header, &mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+    P: Content,
 {
     type Output = Result<(), Unsent>;
 

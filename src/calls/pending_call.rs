@@ -13,7 +13,7 @@ use ibex_transport::node::CallTime;
 
 use super::{
     error::{CallError, CallFailure, MAX_FAILURE_BYTES, Refused, RepliesOver},
-    frame::{Content, DecodedPayload, Extended, Value},
+    frame::{Content, DecodedPayload, Extended},
     header::{CallId, Header, Kind},
     line::Line,
     line_ref::LineRef,
@@ -85,12 +85,7 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
     /// Waits for its turn and for room, and sends the request, with what the caller's share of the
     /// line carries.
     #[inline]
-    pub(super) fn send<Q: ?Sized, C: Codec<Q>>(
-        &mut self,
-        request: &Q,
-        share: &LineRef,
-    ) -> Result<(), CallError> {
-        let value = Value::<Q, C>::new(request);
+    pub(super) fn send(&mut self, value: impl Content, share: &LineRef) -> Result<(), CallError> {
         match self.extras.are_none() {
             true => self.send_content(value),
             false => self.send_with_extras(value, share),
@@ -143,16 +138,15 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
     // ---- In a task -------------------------------------------------------------------
 
     /// Sends the request, once it is its turn and there is room.
-    pub(super) fn poll_send<Q: ?Sized, C: Codec<Q>>(
+    pub(super) fn poll_send(
         &mut self,
         waker: &Waker,
-        request: &Q,
+        value: impl Content,
         share: &LineRef,
     ) -> Poll<Result<(), CallError>> {
         if self.is_late() {
             return Poll::Ready(Err(self.late()));
         }
-        let value = Value::<Q, C>::new(request);
         match self.extras.are_none() {
             true => self.poll_send_content(waker, value),
             false => self.poll_send_with_extras(waker, value, share),
@@ -283,7 +277,7 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
             }
             Kind::End if self.kind == Kind::Stream => return Ok(None),
             Kind::Failed => {
-                let text = body.bytes().get(Header::BYTES..).unwrap_or_default();
+                let text = body.payload(Header::BYTES).unwrap_or_default();
                 let text = &text[..text.len().min(MAX_FAILURE_BYTES)];
                 CallFailure::Failed {
                     code: header.code(),

@@ -12,7 +12,8 @@ use std::{
     time::Instant,
 };
 
-use ibex_codec::Codec;
+use ibex_codec::{Codec, Raw};
+use ibex_ring::memory::RegionSlice;
 use ibex_ring::parking::{self, TimedOut};
 use ibex_transport::node::CallTime;
 
@@ -21,7 +22,7 @@ use super::{
     Metadata,
     client::Client,
     error::{MAX_FAILURE_BYTES, Refused},
-    frame::{DecodedPayload, Value},
+    frame::{Content, DecodedPayload, SliceContent, Value},
     header::{CallId, Header, Kind},
 };
 use crate::{PeerAt, PeerNames, SendError, SendErrorKind, TraceContext, message::DefaultCodec};
@@ -218,7 +219,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     /// [`SendError`]: the reply is too long or cannot be encoded, or memory was refused. The caller
     /// is told that there is no answer.
     pub fn reply(mut self, reply: &R) -> Result<(), SendError> {
-        let sent = self.call.send::<R, C>(Kind::Reply, reply);
+        let sent = self.call.send(Kind::Reply, Value::<R, C>::new(reply));
         self.call.is_over = sent.is_ok();
         unless_cancelled(sent)
     }
@@ -230,7 +231,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     ///
     /// The errors of [`reply`](Self::reply).
     pub async fn reply_async(mut self, reply: &R) -> Result<(), SendError> {
-        let sent = self.call.send_async::<R, C>(Kind::Reply, reply).await;
+        let reply = Value::<R, C>::new(reply);
+        let sent = self.call.send_async(Kind::Reply, reply).await;
         self.call.is_over = sent.is_ok();
         unless_cancelled(sent)
     }
@@ -264,7 +266,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     pub fn send(&mut self, item: &R) -> Result<(), SendError> {
         self.begin_stream()?;
         self.call.take_credit()?;
-        self.call.send::<R, C>(Kind::Item, item)
+        self.call.send(Kind::Item, Value::<R, C>::new(item))
     }
 
     /// Like [`send`](Self::send), for a task. If the future is dropped, the item is sent whole or
@@ -276,7 +278,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     pub async fn send_async(&mut self, item: &R) -> Result<(), SendError> {
         self.begin_stream()?;
         self.call.take_credit_async().await?;
-        self.call.send_async::<R, C>(Kind::Item, item).await
+        let item = Value::<R, C>::new(item);
+        self.call.send_async(Kind::Item, item).await
     }
 
     /// Ends a stream in order. Never waits.
@@ -323,6 +326,90 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
 
     pub(super) fn payload_bytes(&self) -> usize {
         self.opened.payload().len()
+    }
+}
+
+/// Replies of bytes from memory of the program's own.
+impl<Q: ?Sized> Request<Q, [u8], Raw>
+where
+    Raw: Codec<Q>,
+{
+    /// Answers the call with the bytes of a slice, as [`reply`](Self::reply) does, and from where
+    /// they lie if [`send_region`](crate::Sender::send_region) can. The caller gets an ordinary reply
+    /// of bytes.
+    ///
+    /// Only [long](crate::guide::memory#large-payloads) replies are sent so, and only to callers
+    /// whose release of ibex takes [headers](crate::RegionMessage); others are copied. Until the
+    /// reply has left the slice, the node holds a clone of it.
+    ///
+    /// ```
+    /// use std::collections::HashMap;
+    /// use ibex::{Raw, RegionSlice, RecvError, calls::Service};
+    ///
+    /// /// Serves what is kept, without a copy of it.
+    /// fn serve(
+    ///     service: &mut Service<[u8], [u8], Raw>,
+    ///     kept: &HashMap<Vec<u8>, RegionSlice>,
+    /// ) -> Result<(), RecvError> {
+    ///     while let Some(request) = service.next()? {
+    ///         match kept.get(&request[..]) {
+    ///             Some(value) => {
+    ///                 if let Err(error) = request.reply_region(value) {
+    ///                     eprintln!("no reply: {error}");
+    ///                 }
+    ///             }
+    ///             None => request.fail(404, "it is not kept"),
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`reply`](Self::reply).
+    pub fn reply_region(mut self, slice: &RegionSlice) -> Result<(), SendError> {
+        let sent = self.call.send(Kind::Reply, SliceContent(slice));
+        self.call.is_over = sent.is_ok();
+        unless_cancelled(sent)
+    }
+
+    /// Like [`reply_region`](Self::reply_region), for a task. If the future is dropped before it is
+    /// ready, there is no answer, and the caller hears that.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`reply`](Self::reply).
+    pub async fn reply_region_async(mut self, slice: &RegionSlice) -> Result<(), SendError> {
+        let slice = SliceContent(slice);
+        let sent = self.call.send_async(Kind::Reply, slice).await;
+        self.call.is_over = sent.is_ok();
+        unless_cancelled(sent)
+    }
+
+    /// Sends the bytes of a slice as one item of a stream, as [`send`](Self::send) does, and from
+    /// where they lie as [`reply_region`](Self::reply_region) does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`send`](Self::send).
+    pub fn send_region(&mut self, slice: &RegionSlice) -> Result<(), SendError> {
+        self.begin_stream()?;
+        self.call.take_credit()?;
+        self.call.send(Kind::Item, SliceContent(slice))
+    }
+
+    /// Like [`send_region`](Self::send_region), for a task. If the future is dropped, the item is
+    /// sent whole or not at all.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`send`](Self::send).
+    pub async fn send_region_async(&mut self, slice: &RegionSlice) -> Result<(), SendError> {
+        self.begin_stream()?;
+        self.call.take_credit_async().await?;
+        let slice = SliceContent(slice);
+        self.call.send_async(Kind::Item, slice).await
     }
 }
 
@@ -395,7 +482,7 @@ impl Call {
     }
 
     #[inline]
-    fn send<R: ?Sized, C: Codec<R>>(&self, kind: Kind, value: &R) -> Result<(), SendError> {
+    fn send(&self, kind: Kind, content: impl Content) -> Result<(), SendError> {
         let Some(outbox) = self.client.outbox() else {
             return Err(SendError::cancelled());
         };
@@ -403,7 +490,7 @@ impl Call {
             let is_wanted = !self.client.is_cancelled(self.id);
             is_wanted.then(|| Header::new(self.id, kind))
         };
-        sent(outbox.send(header, Value::<R, C>::new(value), self.deadline))
+        sent(outbox.send(header, content, self.deadline))
     }
 
     /// Ends the call without waiting. A caller whose deadline has passed is told too; otherwise it

@@ -11,7 +11,7 @@ use ibex_transport::channel::{ChannelError, RawMessage, ReceiveHandle};
 
 use super::{
     client::{Client, ServiceState},
-    frame::FrameBody,
+    frame::{FrameBody, header_of},
     header::{Header, Kind, MalformedCallFrame},
     opening::{reply_version, request_version},
 };
@@ -81,7 +81,7 @@ impl Seat {
         raw: RawMessage,
     ) -> Result<RequestFrame, ChannelError> {
         let is_agreed = || handle.session().peer().carries_context;
-        let header = Header::parse(raw.bytes()).and_then(|header| match header.kind {
+        let header = header_of(&raw).and_then(|header| match header.kind {
             kind if !kind.is_for_service() => Err(MalformedCallFrame::Direction),
             Kind::ExtendedCall | Kind::ExtendedStream if !is_agreed() => {
                 Err(MalformedCallFrame::Unagreed)

@@ -2,14 +2,13 @@
 
 use std::{future::poll_fn, task::Poll};
 
-use ibex_codec::Codec;
 use ibex_ring::parking::Ticket;
 
 use super::Call;
 use crate::{
     SendError,
     calls::{
-        frame::Value,
+        frame::Content,
         header::{Header, Kind},
         outbox::{Outbox, Unsent},
     },
@@ -28,10 +27,10 @@ pub(super) fn sent(sent: Result<(), Unsent>) -> Result<(), SendError> {
 
 impl Call {
     /// Sends an answer, for a task.
-    pub(super) async fn send_async<R: ?Sized, C: Codec<R>>(
+    pub(super) async fn send_async(
         &self,
         kind: Kind,
-        value: &R,
+        content: impl Content,
     ) -> Result<(), SendError> {
         let Some(outbox) = self.client.outbox() else {
             return Err(SendError::cancelled());
@@ -42,8 +41,7 @@ impl Call {
         let mut room = RoomWait(outbox, None);
         poll_fn(|context| {
             let header = || Header::new(self.id, kind);
-            let value = Value::<R, C>::new(value);
-            let polled = outbox.poll_send(&mut room.1, context.waker(), header, value);
+            let polled = outbox.poll_send(&mut room.1, context.waker(), header, content);
             if polled.is_pending() {
                 // A caller that does not take its replies may cancel, which wakes this task.
                 self.client.set_waker(self.id, Some(context.waker()));
