@@ -62,7 +62,7 @@ impl RegionMessage<'_> {
 
 impl<'a> From<&'a RegionSlice> for RegionMessage<'a> {
     fn from(body: &'a RegionSlice) -> Self {
-        Self(channel::RegionMessage { header: &[], body })
+        Self(body.into())
     }
 }
 

@@ -16,6 +16,7 @@ mod targets {
     pub(crate) mod counters;
     pub(crate) mod frame_check;
     pub(crate) mod frames;
+    pub(crate) mod message_extension;
     pub(crate) mod ring;
     pub(crate) mod rkyv_access;
     pub(crate) mod sealed;
@@ -24,8 +25,8 @@ mod targets {
 }
 
 use targets::{
-    bootstrap, call_extension, control, counters, frame_check, frames, ring, rkyv_access, sealed,
-    serde_decode, shm_message,
+    bootstrap, call_extension, control, counters, frame_check, frames, message_extension, ring,
+    rkyv_access, sealed, serde_decode, shm_message,
 };
 
 /// A parser.
@@ -124,6 +125,11 @@ pub const TARGETS: &[Target] = &[
         name: "call_extension",
         accepts: call_extension::accepts,
         seeds: call_extension::seeds,
+    },
+    Target {
+        name: "message_extension",
+        accepts: message_extension::accepts,
+        seeds: message_extension::seeds,
     },
 ];
 

@@ -32,6 +32,8 @@ mod options;
 mod outbox;
 mod peers_caller;
 mod pending_call;
+#[cfg(test)]
+mod region_tests;
 mod replies;
 mod reply;
 mod request;

@@ -11,7 +11,7 @@ use std::{
 
 use ibex_codec::{Codec, Raw};
 
-use crate::{Peer, RegionSlice, SendError, Sender, message::DefaultCodec};
+use crate::{Peer, RegionMessage, SendError, Sender, message::DefaultCodec};
 
 /// The result of a [`LogSource`]. An error reaches the caller as
 /// [`LogErrorKind::Source`](crate::log::LogErrorKind::Source).
@@ -179,16 +179,19 @@ impl LogTurn<'_, [u8], Raw> {
     ///
     /// The panics of [`send`](Self::send).
     #[track_caller]
-    pub fn send_region(self, slice: &RegionSlice, end: u64) -> LogSent {
+    pub fn send_region<'a>(self, message: impl Into<RegionMessage<'a>>, end: u64) -> LogSent {
+        let message = message.into();
         self.check(end);
         let sender = self.sender;
         let message = match self.waiting {
-            Waiting::No => Poll::Ready(sender.try_send_region(slice)),
-            Waiting::Until(None) => Poll::Ready(sender.send_region(slice)),
+            Waiting::No => Poll::Ready(sender.try_send_region(message)),
+            Waiting::Until(None) => Poll::Ready(sender.send_region(message)),
             Waiting::Until(Some(deadline)) => {
-                Poll::Ready(sender.send_region_timeout(slice, left(deadline)))
+                Poll::Ready(sender.send_region_timeout(message, left(deadline)))
             }
-            Waiting::Task(waker) => sender.poll_send_region(&mut Context::from_waker(waker), slice),
+            Waiting::Task(waker) => {
+                sender.poll_send_region(&mut Context::from_waker(waker), message)
+            }
         };
         LogSent { message, end }
     }

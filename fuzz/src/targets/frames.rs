@@ -10,6 +10,7 @@ use ibex_protocol::format::channel_window::ChannelWindow;
 use ibex_protocol::format::control::{Ask, ChannelSpec, CloseReason, Role};
 use ibex_protocol::format::counters::Counters;
 use ibex_protocol::format::frame::{BLOCK_ALIGNMENT, FrameHeader, FrameKind, MAX_FRAME_BYTES};
+use ibex_protocol::format::message_extension::MessageExtension;
 use ibex_protocol::format::message_version::MessageVersion;
 use ibex_protocol::format::record::{
     LargeAnnouncement, RecordHeader, RecordKind, first_position, record_size,
@@ -51,6 +52,10 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed {
             name: "written",
             bytes: Meeting::large(LARGE_BYTES + 1),
+        },
+        Seed {
+            name: "extended",
+            bytes: Meeting::record(Node::send_extended),
         },
         Seed {
             name: "ask",
@@ -328,6 +333,31 @@ impl Node {
             self.ring
                 .publish(RecordKind::Data, &vec![length as u8; length]);
         }
+        self.session.ends.mark_ready(self.sender);
+    }
+
+    /// Publishes messages with headers: a short one, and one that travels in chunks.
+    fn send_extended(&mut self) {
+        let extension = MessageExtension {
+            trace: None,
+            header: &[9; 16],
+        };
+        let publish = |ring: &mut Ring, kind, before: &[u8]| {
+            let payload: Vec<u8> = before.iter().copied().chain(extension.encoded()).collect();
+            ring.publish(kind, &payload);
+        };
+        publish(&mut self.ring, RecordKind::ExtendedData, &[1; 40]);
+        let sequence = self.ring.published + 1;
+        let length = 4096;
+        self.session
+            .ends
+            .announce_extended(self.sender, sequence, length);
+        let announcement = LargeAnnouncement::in_chunks(length as usize).padded();
+        publish(
+            &mut self.ring,
+            RecordKind::ExtendedLarge,
+            announcement.bytes(),
+        );
         self.session.ends.mark_ready(self.sender);
     }
 
