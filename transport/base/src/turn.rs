@@ -12,9 +12,9 @@ thread_local! {
 /// A turn of the calling thread, until this is dropped.
 #[derive(Debug)]
 #[must_use = "the turn ends with this value"]
-pub struct Turn(());
+pub struct RunningTurn(());
 
-impl Turn {
+impl RunningTurn {
     /// Begins a turn. The thread is in no other one.
     #[inline]
     pub fn begin() -> Self {
@@ -24,7 +24,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for RunningTurn {
     #[inline]
     fn drop(&mut self) {
         #[cfg(debug_assertions)]

@@ -27,7 +27,7 @@ use ibex_base::{
     fork,
     sync::{AtomicBool, AtomicU32, Mutex, lock},
     threads,
-    turn::Turn,
+    turn::RunningTurn,
 };
 use ibex_ring::parking::{Bell, BellLease, Drive, Leadership, Wakers};
 
@@ -468,8 +468,8 @@ impl Drive for EventLoop {
 
 /// Marks that the calling thread runs a turn. Only this crate's tests look for it, because handshakes,
 /// which the sources of sessions turn, still destroy queue pairs that no session takes.
-fn begin_turn() -> Option<Turn> {
-    cfg!(test).then(Turn::begin)
+fn begin_turn() -> Option<RunningTurn> {
+    cfg!(test).then(RunningTurn::begin)
 }
 
 impl fmt::Debug for EventLoop {
