@@ -303,8 +303,11 @@ impl RawMessage {
 
     /// Returns what the message has beside its payload.
     fn beside(&self) -> Option<&Beside> {
-        // SAFETY: with the mark, it is what the message owns, which is borrowed.
-        (self.marks & BESIDE != 0).then(|| unsafe { self.aside.beside.as_ref() })
+        match self.marks & BESIDE {
+            0 => None,
+            // SAFETY: with the mark, it is what the message owns, which is borrowed.
+            _ => Some(unsafe { self.aside.beside.as_ref() }),
+        }
     }
 
     /// Returns the bytes behind the payload that are the message's too.
