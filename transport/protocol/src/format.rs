@@ -13,6 +13,7 @@ pub mod control;
 pub mod counters;
 pub mod frame;
 pub mod frame_check;
+pub mod in_segment;
 mod io_error;
 pub mod message_extension;
 pub mod message_version;

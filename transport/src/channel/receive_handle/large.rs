@@ -8,8 +8,7 @@ use std::{
 
 use ibex_protocol::{
     format::{
-        message_extension::MessageExtension,
-        record::{InSegment, LargeAnnouncement},
+        in_segment::InSegment, message_extension::MessageExtension, record::LargeAnnouncement,
     },
     session::Agreed,
 };
