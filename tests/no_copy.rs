@@ -58,9 +58,6 @@ fn send_region(party: &mut Party) {
         sender.send_region(&slice).unwrap();
     }
     sender.flush().unwrap();
-    // The channel stays busy until the peer does not map the region any more.
-    drop(region);
-    while sender.send(b"short").is_ok() {}
     party.meet();
     assert_eq!(party.peer.stats().bytes_copied, 0);
 }
@@ -84,15 +81,6 @@ fn receive_of_region(party: &mut Party) {
         assert_eq!(mapping.start, first, "it was mapped anew");
         message.ack();
     }
-    // The sender has dropped the region.
-    let is_mapped = || {
-        let maps = fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
-        maps.contains("memfd:ibex-message")
-    };
-    while is_mapped() {
-        receiver.recv().unwrap().ack();
-    }
-    drop(receiver);
     party.meet();
     assert_eq!(party.peer.stats().bytes_copied, 0);
 }
