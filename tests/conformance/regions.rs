@@ -11,9 +11,9 @@ use crate::common::{
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
-    Scenario::new("regions", |stage| regions(stage, |bytes| bytes.into())),
+    Scenario::new("regions", |stage| regions(stage, Into::into)),
     Scenario::new("regions_of_pages", |stage| {
-        regions(stage, |bytes| pages(&bytes))
+        regions(stage, |bytes| pages(&bytes));
     }),
     Scenario::new("held_pages", held_pages),
     Scenario::new("message_of_a_free_region", message_of_a_free_region),

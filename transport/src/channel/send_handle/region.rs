@@ -155,9 +155,10 @@ impl SendEnd {
         let forget = |emptied| requests.pass_forget(self.id, emptied);
         let (slot, announcement) = match self.path.slice_place(self, producer, slice, forget) {
             None => return Ok(None),
-            Some(SlicePlace::Sent(bytes)) => {
-                (0, self.hand_over(producer, bytes, (length, kind.is_extended())))
-            }
+            Some(SlicePlace::Sent(bytes)) => (
+                0,
+                self.hand_over(producer, bytes, (length, kind.is_extended())),
+            ),
             Some(SlicePlace::Mapped {
                 slot,
                 offset,
@@ -170,8 +171,7 @@ impl SendEnd {
                 (index, announcement)
             }
         };
-        let sequence =
-            self.announce_large(producer, (kind, extension), slot, announcement, length);
+        let sequence = self.announce_large(producer, (kind, extension), slot, announcement, length);
         if self.session.resumes {
             // The slice is held until the peer says that it has the message.
             self.path.ask_ahead(self, &Ask::received(sequence));

@@ -113,7 +113,9 @@ fn what_was_read_into_a_region_is_sent_on_from_there() {
     let before = stage.fake.registered_bytes();
     provide(&mut takes_on);
     let slice = region.slice(..LONG);
-    sends_on.send_region((&slice).into(), Patience::None).unwrap();
+    sends_on
+        .send_region((&slice).into(), Patience::None)
+        .unwrap();
     let grown = stage.fake.registered_bytes() - before;
     assert_eq!(grown, 0, "the region is registered already");
     stage.settle();

@@ -13,7 +13,9 @@ impl Stream {
                     let slice = Region::from(message).slice(..);
                     self.sender.send_region((&slice).into(), Patience::None)
                 }
-                9 | 23 => self.sender.send_region((&mapped(&message)).into(), Patience::None),
+                9 | 23 => self
+                    .sender
+                    .send_region((&mapped(&message)).into(), Patience::None),
                 _ => try_send(&mut self.sender, &message),
             };
             match sent {
