@@ -5,7 +5,7 @@
 
 use std::{sync::mpsc, thread, time::Duration};
 
-use ibex::{Address, Node, WhenFull};
+use ibex::{Address, Node, group::WhenFull};
 
 #[ibex::message]
 struct Entry {

@@ -5,7 +5,7 @@
 
 use std::{thread, time::Duration};
 
-use ibex::{Address, Node, WhenFull};
+use ibex::{Address, Node, group::WhenFull};
 
 #[ibex::message]
 struct Price {

@@ -47,7 +47,7 @@ use crate::{
 /// | one peer, or all peers of a node | [`service`](Self::service) | a [`Service`](crate::calls::Service) for calls |
 /// | all peers of a node | [`fan_in`](ChannelBuilder::fan_in) | a [`FanIn`](crate::FanIn), which receives from all of them |
 /// | all peers of a node | [`publisher`](ChannelBuilder::publisher) | a [`Publisher`](crate::Publisher), which sends to those that subscribe |
-/// | chosen peers | [`group`](ChannelBuilder::group) | a [`Group`](crate::Group), which sends to each of them |
+/// | chosen peers | [`group`](ChannelBuilder::group) | a [`Group`](crate::group::Group), which sends to each of them |
 ///
 /// Each setting has a default, which [`NodeBuilder`](crate::NodeBuilder) can change for all channels of
 /// a node:

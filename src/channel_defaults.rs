@@ -94,7 +94,7 @@ settings! {
     /// A message with it is 26 bytes longer, which count in
     /// [`max_message_bytes`](Self::max_message_bytes), and takes a longer way through the code at
     /// both ends. [Loans](crate::Sender::loan) and messages of a
-    /// [`Group`](crate::Group) carry none. Calls carry theirs without this setting.
+    /// [`Group`](crate::group::Group) carry none. Calls carry theirs without this setting.
     ///
     /// ```
     /// # #[cfg(feature = "rkyv")]

@@ -190,7 +190,7 @@ mod error;
 mod event;
 mod events;
 mod fan_in;
-mod group;
+pub mod group;
 pub mod guide;
 pub mod inspect;
 pub mod io;
@@ -232,7 +232,6 @@ pub use error::{
 pub use event::Event;
 pub use events::Events;
 pub use fan_in::{FanIn, FanInEvent};
-pub use group::{Group, GroupMember, MemberId, MemberLost};
 pub use message::Message;
 pub use node::{Node, WeakNode};
 pub use node_builder::NodeBuilder;
@@ -262,7 +261,6 @@ pub use ibex_tls::AuthenticatedAs;
 #[cfg(feature = "tls")]
 pub use ibex_tls::{Encryption, Security, SecurityError, SharedSecret, rustls};
 pub use ibex_transport::{
-    channel::WhenFull,
     node::{CloseReport, Undelivered, Wait},
     runtime::Driver,
     session::{Counts, EndCause, PeerNames, Suspension},

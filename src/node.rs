@@ -293,7 +293,7 @@ impl Node {
     }
 
     /// Begins the settings of a channel with many peers, before it is opened as a
-    /// [`FanIn`](crate::FanIn), a [`Group`](crate::Group), a [`Publisher`](crate::Publisher) or a
+    /// [`FanIn`](crate::FanIn), a [`Group`](crate::group::Group), a [`Publisher`](crate::Publisher) or a
     /// [`Service`](crate::calls::Service).
     pub fn channel(&self, name: &str) -> ChannelBuilder<DefaultCodec, &Self> {
         ChannelBuilder::new(self, ChannelTemplate::new(self, name))

@@ -60,7 +60,7 @@ impl PeerId {
     }
 }
 
-/// A peer as a [`FanIn`](crate::FanIn) and a [`Group`](crate::Group) name it: its identity, and its
+/// A peer as a [`FanIn`](crate::FanIn) and a [`Group`](crate::group::Group) name it: its identity, and its
 /// address when the session began.
 ///
 /// Sessions that a peer dialed have different addresses, so each has a `PeerAt` of its own. Sessions
@@ -364,7 +364,7 @@ impl Peer {
     }
 
     /// Returns the peer's identity and address, by which a [`FanIn`](crate::FanIn) and a
-    /// [`Group`](crate::Group) name it.
+    /// [`Group`](crate::group::Group) name it.
     #[must_use]
     pub fn at(&self) -> PeerAt {
         PeerAt::of(self.session.peer())

@@ -24,10 +24,11 @@ use crc_fast::CrcAlgorithm;
 use futures_core::Stream;
 use futures_sink::Sink;
 use ibex::{
-    ConnectError, ConnectErrorKind, Driver, FanIn, FanInEvent, Group, ListenErrorKind, Node,
+    ConnectError, ConnectErrorKind, Driver, FanIn, FanInEvent, ListenErrorKind, Node,
     OpenErrorKind, Pod, Raw, Receiver, RecvError, RecvErrorKind, Region, Select, SendError,
     SendErrorKind, Sender, WaitError, WaitErrorKind,
     discovery::{Peers, PeersEvent},
+    group::Group,
 };
 use processes::{Party, Proof, Setup};
 

@@ -7,8 +7,8 @@ use std::{panic, thread, time::Duration};
 use counted::{Counted, Value};
 
 use ibex::{
-    CloseReason, Codec, EndCause, Fabric, Group, Node, Peer, Pod, Policy, Raw, Receiver,
-    RecvErrorKind, SendErrorKind, WaitErrorKind,
+    CloseReason, Codec, EndCause, Fabric, Node, Peer, Pod, Policy, Raw, Receiver, RecvErrorKind,
+    SendErrorKind, WaitErrorKind, group::Group,
 };
 
 const LONG: Duration = Duration::from_secs(120);

@@ -9,8 +9,9 @@ mod kernel;
 use std::{collections::BTreeSet, sync::mpsc, thread, time::Duration};
 
 use ibex::{
-    EndCause, Event, Fabric, Group, Node, NodeBuilder, Peer, Pod, Policy, Receiver, Select, Sender,
+    EndCause, Event, Fabric, Node, NodeBuilder, Peer, Pod, Policy, Receiver, Select, Sender,
     calls::{Caller, Service},
+    group::Group,
 };
 use ibex_harness::proxy::Proxy;
 

@@ -17,7 +17,7 @@ use std::{
 use counted::{Counted, Value};
 use ibex::{
     CloseReason, Driver, EndCause, FanIn, FanInEvent, Node, OpenErrorKind, Peer, Pod, Publisher,
-    Receiver, RecvErrorKind, SendErrorKind, WhenFull,
+    Receiver, RecvErrorKind, SendErrorKind, group::WhenFull,
 };
 use over::Over;
 

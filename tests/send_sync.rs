@@ -6,10 +6,11 @@
 
 use ibex::{
     ChannelBuilder, CloseReport, ConnectError, Counts, EndCause, Event, Events, FanIn, FanInEvent,
-    Group, ListenError, Loan, Message, Node, NodeBuilder, OpenError, Peer, PeerAt, PeerId, Pod,
-    Publisher, Raw, Receiver, RecvError, Select, SendError, Sender, Serde, VersionedReceiver,
-    VersionedSender, Versions, WaitError,
+    ListenError, Loan, Message, Node, NodeBuilder, OpenError, Peer, PeerAt, PeerId, Pod, Publisher,
+    Raw, Receiver, RecvError, Select, SendError, Sender, Serde, VersionedReceiver, VersionedSender,
+    Versions, WaitError,
     discovery::{Peers, PeersEvent, PeersEvents},
+    group::Group,
     log::{LogGroup, LogSender},
     stats::{NodeStats, SessionStats},
 };

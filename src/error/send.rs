@@ -11,7 +11,7 @@ use crate::{Counts, EndCause, PeerAt, Suspension};
 /// The error of a call that sends: nothing was sent. The value stays with the caller, as sending
 /// only borrows it.
 ///
-/// Calls of [`Sender`](crate::Sender), [`Group`](crate::Group), [`Loan`](crate::Loan)
+/// Calls of [`Sender`](crate::Sender), [`Group`](crate::group::Group), [`Loan`](crate::Loan)
 /// and [`Permit`](crate::Permit) return it, and so does a handler's [answer to a
 /// call](crate::calls::Request::reply). The text names the channel, the peer and their state, and
 /// says what happened, what follows and what to do. [`kind`](Self::kind) is for programs that

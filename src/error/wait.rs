@@ -11,7 +11,7 @@ use crate::{Counts, EndCause, PeerAt, Suspension};
 /// The error of a call that waits until sent messages are delivered or acknowledged.
 ///
 /// `flush`, `wait_acked` and `close` of a [`Sender`](crate::Sender) return it, and those of a
-/// [`Group`](crate::Group). Sent messages stay sent. The text names the channel, the peer and their
+/// [`Group`](crate::group::Group). Sent messages stay sent. The text names the channel, the peer and their
 /// state, and says what happened, what follows and what to do. [`kind`](Self::kind) is for programs
 /// that decide by it.
 ///

@@ -56,7 +56,7 @@ impl<T: ?Sized, C> Group<T, C> {
     /// future takes the questions back.
     ///
     /// ```
-    /// use ibex::{Group, Raw, SendError};
+    /// use ibex::{Raw, SendError, group::Group};
     ///
     /// async fn send(log: &mut Group<[u8], Raw>, entry: &[u8]) -> Result<(), SendError> {
     ///     log.send_async(entry).await?;

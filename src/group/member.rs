@@ -9,12 +9,12 @@ use ibex_transport::{
 
 use crate::{PeerAt, SendError};
 
-/// The name of a member of a [`Group`](crate::Group) or a [`LogGroup`](crate::log::LogGroup). No
+/// The name of a member of a [`Group`](crate::group::Group) or a [`LogGroup`](crate::log::LogGroup). No
 /// other member of that group ever gets the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberId(pub(crate) u64);
 
-/// A member of a [`Group`](crate::Group), or a subscriber of a [`Publisher`](crate::Publisher), and
+/// A member of a [`Group`](crate::group::Group), or a subscriber of a [`Publisher`](crate::Publisher), and
 /// its progress. Sequences are the group's or the publisher's.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -37,7 +37,7 @@ pub struct GroupMember {
     pub full_since: Option<Instant>,
 }
 
-/// A member that a [`Group`](crate::Group) has dropped, or a subscriber that a
+/// A member that a [`Group`](crate::group::Group) has dropped, or a subscriber that a
 /// [`Publisher`](crate::Publisher) has lost.
 #[derive(Debug)]
 #[non_exhaustive]

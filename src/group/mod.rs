@@ -5,7 +5,7 @@ use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
 use ibex_transport::{
-    channel::{SendGroup, WhenFull},
+    channel::SendGroup,
     histogram::Recorder,
     node::{Measured, Stopwatch},
 };
@@ -18,6 +18,7 @@ use crate::{
     message::DefaultCodec,
     template::ChannelTemplate,
 };
+pub use ibex_transport::channel::WhenFull;
 
 mod encoding;
 mod futures;
@@ -27,7 +28,7 @@ mod sending;
 /// Sends each message to several peers, and waits for a quorum of their acknowledgements.
 ///
 /// ```
-/// use ibex::{Group, Raw};
+/// use ibex::{Raw, group::Group};
 ///
 /// type Error = Box<dyn std::error::Error>;
 ///
@@ -111,7 +112,7 @@ impl Node {
     /// ```
     /// # #[ibex::message]
     /// # struct Entry { offset: u64 }
-    /// use ibex::{Group, Node, Peer};
+    /// use ibex::{Node, Peer, group::Group};
     ///
     /// type Error = Box<dyn std::error::Error>;
     ///

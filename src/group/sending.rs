@@ -20,7 +20,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     /// it drops such a message unacknowledged, its acknowledgements end there, as on any channel.
     ///
     /// ```
-    /// use ibex::{Group, MemberId, Peer, Raw};
+    /// use ibex::{Peer, Raw, group::{Group, MemberId}};
     ///
     /// type Error = Box<dyn std::error::Error>;
     ///

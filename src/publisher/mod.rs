@@ -20,8 +20,11 @@ use ibex_transport::{
 
 use self::subscriptions::Subscriptions;
 use crate::{
-    ChannelBuilder, CloseReason, GroupMember, MemberLost, Node, OpenError, SendError, WaitError,
-    channel_builder::message_version, error::OpenFailure, group::GroupValue, message::DefaultCodec,
+    ChannelBuilder, CloseReason, Node, OpenError, SendError, WaitError,
+    channel_builder::message_version,
+    error::OpenFailure,
+    group::{GroupMember, GroupValue, MemberLost},
+    message::DefaultCodec,
 };
 
 mod futures;
@@ -89,7 +92,7 @@ mod subscriptions;
 ///   `None` at once, and may open another receiver for the next publisher of the name. After [`abort`](Self::abort), or if a panic drops the
 ///   publisher, each gets an error instead.
 ///
-/// A [`Group`](crate::Group) sends to peers that the program chooses, and waits for a quorum of their
+/// A [`Group`](crate::group::Group) sends to peers that the program chooses, and waits for a quorum of their
 /// acknowledgements.
 pub struct Publisher<T: ?Sized, C = DefaultCodec> {
     topic: Arc<Topic>,

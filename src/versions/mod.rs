@@ -82,7 +82,7 @@ mod futures;
 /// with the newer type alone, or makes it the older of the next two. Each end that is opened knows
 /// two types; a program that knows V3 and V2 shares V2 with one that knows V2 and V1.
 ///
-/// A [`FanIn`](crate::FanIn) and a [`Group`](crate::Group) have one message type. If their peers
+/// A [`FanIn`](crate::FanIn) and a [`Group`](crate::group::Group) have one message type. If their peers
 /// are of two releases, open such an end with each peer instead, or give the newer type a channel
 /// of a new name.
 ///

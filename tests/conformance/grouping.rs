@@ -8,8 +8,9 @@ use std::{
 };
 
 use ibex::{
-    ChannelBuilder, CloseReason, EndCause, Fabric, Group, MemberId, Node, Peer, Raw, RecvErrorKind,
-    SendErrorKind, WaitErrorKind, WhenFull,
+    ChannelBuilder, CloseReason, EndCause, Fabric, Node, Peer, Raw, RecvErrorKind, SendErrorKind,
+    WaitErrorKind,
+    group::{Group, MemberId, WhenFull},
 };
 
 use crate::common::{

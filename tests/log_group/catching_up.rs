@@ -10,8 +10,9 @@ use std::{
 };
 
 use ibex::{
-    Driver, Fabric, MemberId, Node, Pod, Receiver,
+    Driver, Fabric, Node, Pod, Receiver,
     discovery::Peers,
+    group::MemberId,
     log::{LogErrorKind, LogGroup, LogMemberState},
 };
 

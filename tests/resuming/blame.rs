@@ -64,7 +64,7 @@ struct Handles {
     sender: Sender<u64>,
     receiver: ibex::Receiver<u64>,
     caller: ibex::calls::Caller<u64, u64>,
-    group: ibex::Group<u64>,
+    group: ibex::group::Group<u64>,
     fan_in: ibex::FanIn<u64>,
     stream: Stream,
     _accepted: Stream,

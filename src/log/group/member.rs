@@ -10,7 +10,8 @@ use std::{
 use ibex_codec::Codec;
 
 use crate::{
-    MemberId, Peer, PeerId, SendErrorKind,
+    Peer, PeerId, SendErrorKind,
+    group::MemberId,
     log::{LogError, LogErrorKind, LogSender, LogSource, steps::SendTurn},
 };
 

@@ -17,7 +17,7 @@ use self::member::MemberSender;
 pub use self::member::{LogMember, LogMemberLost, LogMemberState};
 use super::{LogError, LogSender, LogSource};
 use crate::{
-    MemberId, Peer, ToAddress, discovery::Peers, message::DefaultCodec, wake_ups::WakeUps,
+    Peer, ToAddress, discovery::Peers, group::MemberId, message::DefaultCodec, wake_ups::WakeUps,
 };
 
 /// Sends a log that the program keeps to several far ends, and waits for a quorum of their
