@@ -1,7 +1,8 @@
 //! Memory in which a large message arrives: the node's, or a region that the program has provided.
 //!
 //! A region belongs to its receiving end until a message begins to arrive in it, then to the message.
-//! If the message does not arrive, the region goes back to the end, and serves the next message.
+//! If the message does not arrive, the region goes back to the end, and serves the next message. It
+//! goes back to its place in the order in which the program has provided regions.
 
 use std::{
     collections::VecDeque,
@@ -92,7 +93,10 @@ pub(crate) struct ProvidedRegions(Mutex<WaitingRegions>);
 
 #[derive(Debug, Default)]
 struct WaitingRegions {
-    regions: VecDeque<ProvidedRegion>,
+    /// The regions with their numbers, which ascend.
+    regions: VecDeque<(u64, ProvidedRegion)>,
+    /// The number of the next region.
+    next: u64,
     /// The end's handle is gone, so nobody wants the regions any more.
     is_closed: bool,
 }
@@ -104,26 +108,30 @@ impl ProvidedRegions {
         if waiting.regions.len() >= MAX_REGIONS {
             return Err((region, RegionUnfit::TooMany { limit: MAX_REGIONS }));
         }
-        waiting.regions.push_back(region);
+        let number = waiting.next;
+        waiting.next += 1;
+        waiting.regions.push_back((number, region));
         Ok(())
     }
 
     /// Takes the first region that has room for a message of `length`.
     pub(crate) fn take(self: &Arc<Self>, length: u64) -> Option<LandingRegion> {
         let mut waiting = lock(&self.0);
-        let fits = |region: &ProvidedRegion| region.length() as u64 >= length;
+        let fits = |(_, region): &(u64, ProvidedRegion)| region.length() as u64 >= length;
         let index = waiting.regions.iter().position(fits)?;
-        let region = waiting.regions.remove(index)?;
+        let (number, region) = waiting.regions.remove(index)?;
         Some(LandingRegion {
             granted: None,
             region: Some(region),
+            number,
             home: self.clone(),
         })
     }
 
     /// Takes all regions that wait.
-    pub(crate) fn take_all(&self) -> VecDeque<ProvidedRegion> {
-        mem::take(&mut lock(&self.0).regions)
+    pub(crate) fn take_all(&self) -> impl Iterator<Item = ProvidedRegion> + use<> {
+        let regions = mem::take(&mut lock(&self.0).regions);
+        regions.into_iter().map(|(_, region)| region)
     }
 
     /// Frees the regions, also those that come back later, because the end's handle is gone.
@@ -132,14 +140,18 @@ impl ProvidedRegions {
         drop(self.take_all());
     }
 
-    fn put_back(&self, region: ProvidedRegion) {
+    /// Puts a region back before those that were provided after it. The regions of messages that end
+    /// together come back in any order.
+    fn put_back(&self, number: u64, region: ProvidedRegion) {
         let mut waiting = lock(&self.0);
         if waiting.is_closed {
             // Freeing it takes long, so it happens outside the lock.
             drop(waiting);
             drop(region);
         } else {
-            waiting.regions.push_front(region);
+            let regions = &mut waiting.regions;
+            let index = regions.partition_point(|(before, _)| *before < number);
+            regions.insert(index, (number, region));
         }
     }
 }
@@ -153,6 +165,8 @@ pub(crate) struct LandingRegion {
     granted: Option<GrantedMemory>,
     /// Taken by `arrived` and the end alone.
     region: Option<ProvidedRegion>,
+    /// The region's number at its end.
+    number: u64,
     home: Arc<ProvidedRegions>,
 }
 
@@ -222,7 +236,7 @@ impl Drop for LandingRegion {
         }
         let is_ours = self.end_grant();
         match self.region.take() {
-            Some(region) if is_ours => self.home.put_back(region),
+            Some(region) if is_ours => self.home.put_back(self.number, region),
             region => mem::forget(region),
         }
     }

@@ -23,13 +23,14 @@ impl ReceiveHandle {
         added.map_err(refused)
     }
 
-    /// Takes back the regions in which no message arrives, the first one first. Not in a fork of the
-    /// process, where there are none.
+    /// Takes back the regions in which no message arrives, the first one first. Those of messages that
+    /// the end of the session has cut off are free a moment after the receiver is told of that end. Not
+    /// in a fork of the process, where there are none.
     pub fn take_regions(&mut self) -> Vec<Region> {
         if fork::is_child() {
             return Vec::new();
         }
-        let waiting = self.end.provided.take_all().into_iter();
+        let waiting = self.end.provided.take_all();
         waiting.map(ProvidedRegion::into_region).collect()
     }
 }

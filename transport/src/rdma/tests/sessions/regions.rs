@@ -342,6 +342,33 @@ fn a_region_comes_back_from_a_session_that_ends_and_its_key_is_none() {
     }
 }
 
+/// Regions that come back together keep the order in which they were provided.
+#[test]
+fn regions_of_two_messages_come_back_in_their_order() {
+    for settings in [reading(), trusting()] {
+        let stage = Stage::with(settings);
+        let (mut sender, mut receiver) = stage.channel("order", WINDOW);
+        let provided = [(); 3].map(|()| provide(&mut receiver));
+        send(&mut sender, 1, LONG);
+        send(&mut sender, 2, LONG);
+        let dies = hold_at_first_piece(&stage);
+        // Both messages have their memory, though nothing moves.
+        for node in stage.nodes.iter().cycle().take(20) {
+            node.runtime.poll_ready();
+        }
+        stage.fake.fail_send(dies, 12, 0);
+        stage.fake.hold_sends(false);
+        stage.settle();
+        assert!(receiver.poll().is_err());
+        let regions = receiver.take_regions();
+        let places: Vec<_> = regions
+            .iter()
+            .map(|region| region.as_ptr().addr())
+            .collect();
+        assert_eq!(places, provided);
+    }
+}
+
 /// No peer can write into a region that this node's device reads messages into, or sends from.
 #[test]
 fn a_region_for_reads_gives_peers_no_right() {
