@@ -1,6 +1,9 @@
 //! What a session takes of an RDMA port, until its queue pair is gone.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    mem,
+    sync::{Arc, atomic::Ordering},
+};
 
 use ibex_protocol::credit::reserved_buffer::reserved_buffers;
 use ibex_verbs::VerbsError;
@@ -11,8 +14,8 @@ use super::{super::port_error::PortError, RdmaPort};
 #[derive(Debug)]
 pub(crate) struct SessionPermit {
     pub(crate) rdma_port: Arc<RdmaPort>,
-    /// Places that the session takes. Each place has receive buffers in addition to the session's
-    /// credit.
+    /// Places that the session takes; 0 once it has given them back. Each place has receive buffers
+    /// in addition to the session's credit.
     places: u32,
     /// The queue pair was drained before it was destroyed.
     is_drained: bool,
@@ -50,16 +53,24 @@ impl SessionPermit {
     pub(crate) fn was_drained(&mut self) {
         self.is_drained = true;
     }
+
+    /// Gives the places back, because the queue pair is destroyed. The rest of its wire is freed
+    /// behind the turn, and whoever hears before of the session's end may want a place.
+    pub(crate) fn give_back(&mut self) {
+        let places = mem::take(&mut self.places);
+        if places == 0 {
+            return;
+        }
+        if !self.is_drained {
+            self.rdma_port.has_undrained.store(true, Ordering::Relaxed);
+        }
+        self.rdma_port.sessions.fetch_sub(places, Ordering::Relaxed);
+    }
 }
 
 impl Drop for SessionPermit {
     fn drop(&mut self) {
-        if !self.is_drained {
-            self.rdma_port.has_undrained.store(true, Ordering::Relaxed);
-        }
-        self.rdma_port
-            .sessions
-            .fetch_sub(self.places, Ordering::Relaxed);
+        self.give_back();
     }
 }
 

@@ -538,6 +538,7 @@ impl Wire for QueuePairWire {
     fn destroy(&mut self) {
         self.state = PairState::Gone;
         self.pulling.clear();
+        self.permit.give_back();
         self.drain_guard = None;
     }
 

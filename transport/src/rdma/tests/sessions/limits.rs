@@ -1,5 +1,11 @@
 //! Limits of sessions over queue pairs.
 
+use std::{
+    net::Shutdown,
+    sync::Mutex,
+    task::{Wake, Waker},
+};
+
 use ibex_verbs::{
     abi::access_flags,
     provider::fake::{Call, FakeDevice},
@@ -490,4 +496,38 @@ fn the_completion_queue_has_room_for_receives_that_are_replaced() {
     let sizes = rdma_ports.each_ref().map(|(_, more)| 256 + 16 * 130 + more);
     let made = fake.completion_queues();
     assert_eq!(made, sizes.map(|size| (0, size)));
+}
+
+/// Makes a queue pair when it is woken.
+struct DialsAgain {
+    rdma_port: Arc<RdmaPort>,
+    refused: Mutex<Option<Option<String>>>,
+}
+
+impl Wake for DialsAgain {
+    fn wake(self: Arc<Self>) {
+        let prepared = self.rdma_port.prepare(true);
+        let refused = prepared.err().map(|error| error.to_string());
+        *self.refused.lock().unwrap() = Some(refused);
+    }
+}
+
+#[test]
+fn whoever_hears_of_the_end_of_a_session_finds_its_place_free() {
+    let stage = Stage::with(PortSettings {
+        max_sessions: 2,
+        ..settings()
+    });
+    let [node, peer] = &stage.nodes;
+    node.rdma_port.prepare(true).unwrap_err();
+    let dials = Arc::new(DialsAgain {
+        rdma_port: node.rdma_port.clone(),
+        refused: Mutex::new(None),
+    });
+    let waker = Waker::from(dials.clone());
+    let mut held = None;
+    assert!(node.session.ending.poll(&mut held, &waker).is_pending());
+    peer.tcp.shutdown(Shutdown::Both).unwrap();
+    stage.settle();
+    assert_eq!(*dials.refused.lock().unwrap(), Some(None));
 }
