@@ -398,9 +398,13 @@ impl Receivers {
             sequence,
             length,
             memory: Some(mut memory),
+            target,
             ..
         }) = receiver.large.pop_front()
         {
+            // The memory holds the registration too. Its receiver would otherwise leave the last
+            // reference to this turn.
+            drop(target);
             if let Some(memory) = memory.lease_mut() {
                 memory.has_pages(length as usize);
                 if let Some(claim) = memory.claim_mut() {

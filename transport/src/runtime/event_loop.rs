@@ -468,7 +468,7 @@ impl Drive for EventLoop {
 
 /// Marks that the calling thread runs a turn. Only this crate's tests look for it, because handshakes,
 /// which the sources of sessions turn, still destroy queue pairs that no session takes.
-fn begin_turn() -> Option<RunningTurn> {
+pub(super) fn begin_turn() -> Option<RunningTurn> {
     cfg!(test).then(RunningTurn::begin)
 }
 

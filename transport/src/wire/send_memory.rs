@@ -134,12 +134,13 @@ impl MessageMemory {
             copied,
             ..
         } = self;
+        // A registration that is not attached to the memory is the message's own. The pool may drop
+        // what is attached as soon as it has the memory.
+        let registered = registered.filter(|registered| Arc::strong_count(registered) == 1);
         let (slice, unmapped) = match bytes {
             MessageBytes::Lease(lease) => (copied, lease.give_back()),
             MessageBytes::Slice(slice, _) => (Some(slice), Vec::new()),
         };
-        // A registration that is not attached to the memory is the message's own.
-        let registered = registered.filter(|registered| Arc::strong_count(registered) == 1);
         let has_any = registered.is_some() || slice.is_some() || !unmapped.is_empty();
         has_any.then_some(Leftover {
             _registered: registered,
