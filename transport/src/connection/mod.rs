@@ -108,12 +108,14 @@ pub(crate) struct Handover {
 }
 
 impl Connection {
-    /// Takes over the session that a handshake led to.
+    /// Takes over the session that a handshake led to. What is left of one that cannot begin is dropped
+    /// behind the turn.
     pub(crate) fn new(
         shared: Arc<SessionShared>,
         handover: Handover,
         tools: &mut Tools,
-    ) -> io::Result<Self> {
+        context: &mut Context<'_>,
+    ) -> io::Result<Box<Self>> {
         let Handover {
             parts,
             unix,
@@ -127,7 +129,7 @@ impl Connection {
         let shared_memory = match unix.map(add).transpose() {
             Ok(shared_memory) => shared_memory,
             Err(refused) => {
-                parts.abandon(resumes);
+                context.leave(parts.abandon(resumes));
                 return Err(refused);
             }
         };
@@ -139,7 +141,13 @@ impl Connection {
             payload_checksums: shared.payload_checksums(),
             resumes,
         };
-        let (wire, socket, terms) = start.begin(tools)?;
+        let (wire, socket, terms) = match start.begin(tools) {
+            Ok(begun) => begun,
+            Err(refused) => {
+                context.leave(refused.pair);
+                return Err(refused.error);
+            }
+        };
         let session = SessionConfig {
             wires: terms,
             dialed: speaks_first,
@@ -150,7 +158,7 @@ impl Connection {
         };
         let fabric = shared.fabric();
         let address = socket.stream().local_addr().ok().map(Into::into);
-        let mut connection = Self {
+        let mut connection = Box::new(Self {
             core: Core {
                 common: Common {
                     shared,
@@ -180,9 +188,10 @@ impl Connection {
             heat: 0,
             is_watched: false,
             due_at: None,
-        };
+        });
         if let Err(refused) = connection.socket.join(tools) {
             connection.say_last_word();
+            context.leftovers.push(connection);
             return Err(refused);
         }
         if let Some(reconnect) = &connection.core.reconnect {
@@ -258,11 +267,12 @@ impl Connection {
         lease: Arc<RingLease>,
         layout: Layout,
         before: Released,
+        context: &mut Context<'_>,
     ) {
         let core = &mut self.core;
         let senders = &mut core.ends.senders;
         senders.take_ring(end, lease, layout, before, &core.common);
-        self.register_late(end);
+        self.register_late(end, context);
     }
 
     /// Takes over a large message. It waits for its grant, or goes into the block that this
@@ -273,6 +283,7 @@ impl Connection {
         sequence: u64,
         (length, is_extended): (usize, bool),
         bytes: MessageBytes,
+        context: &mut Context<'_>,
     ) -> Option<LandingId> {
         let core = &mut self.core;
         let senders = &mut core.ends.senders;
@@ -287,15 +298,15 @@ impl Connection {
         if senders.is_over(end) && core.common.phase != Phase::Closing {
             senders.forget_large(end, sequence, &mut core.retained);
         }
-        self.register_late(end);
+        self.register_late(end, context);
         block
     }
 
     /// Registers memory that a handle took while the session had no device, or another device.
-    fn register_late(&mut self, end: u32) {
+    fn register_late(&mut self, end: u32, context: &mut Context<'_>) {
         if let Some(sender) = self.core.ends.senders.ends.get_mut(end) {
             let (ring, messages) = sender.memory();
-            if let Err(error) = self.wire.register(ring, messages) {
+            if let Err(error) = self.wire.register(ring, messages, &mut context.leftovers) {
                 let why = error.to_string();
                 self.drain_then_end(EndCause::DeviceLost { why });
             }

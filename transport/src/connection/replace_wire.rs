@@ -206,16 +206,23 @@ impl Connection {
         }
         let path = &self.core.common.shared.frame_path;
         let senders = self.core.ends.senders.ends.values_mut();
-        if let Err(why) = new.parts.take_memory(path, senders.map(SendLink::memory)) {
+        let memory = senders.map(SendLink::memory);
+        let taken = new.parts.take_memory(path, memory, &mut context.leftovers);
+        if let Err(why) = taken {
             self.redial_failed(new.epoch, &why);
             context.leave(new);
             return Ok(false);
         }
-        self.begin_again(new, tools)?;
+        self.begin_again(new, tools, context)?;
         Ok(true)
     }
 
-    fn begin_again(&mut self, new: NewWire, tools: &mut Tools) -> io::Result<()> {
+    fn begin_again(
+        &mut self,
+        new: NewWire,
+        tools: &mut Tools,
+        context: &mut Context<'_>,
+    ) -> io::Result<()> {
         let NewWire { epoch, parts, .. } = new;
         let core = &mut self.core;
         let shared = &core.common.shared;
@@ -227,7 +234,13 @@ impl Connection {
             payload_checksums: shared.payload_checksums(),
             resumes: true,
         };
-        let (wire, socket, terms) = start.begin(tools)?;
+        let (wire, socket, terms) = match start.begin(tools) {
+            Ok(begun) => begun,
+            Err(refused) => {
+                context.leave(refused.pair);
+                return Err(refused.error);
+            }
+        };
         if let Some(reconnect) = &mut core.reconnect {
             reconnect.epoch = epoch;
             reconnect.unanswered_since = None;

@@ -56,9 +56,9 @@ impl Connections {
     }
 
     /// Adds a connection. Room is reserved now, so that messages that flow allocate nothing.
-    pub(super) fn insert(&mut self, connection: Connection) {
+    pub(super) fn insert(&mut self, connection: Box<Connection>) {
         *self.runs.entry(run_of(&connection)).or_default() += 1;
-        self.all.insert(connection.id(), Box::new(connection));
+        self.all.insert(connection.id(), connection);
         self.watch.make_room(self.all.len());
     }
 

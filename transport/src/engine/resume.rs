@@ -73,6 +73,7 @@ impl Engine {
             all, credit, tools, ..
         } = &mut self.connections;
         let Some(link) = all.get_mut(session) else {
+            context.leave(wires);
             return Ok(());
         };
         if let Err(error) = cared {

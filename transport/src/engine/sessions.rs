@@ -65,10 +65,14 @@ impl Engine {
             reconnect: admission.reconnect,
             place: admission.place,
         };
-        let link = Connection::new(shared.clone(), handover, &mut self.connections.tools)?;
+        let tools = &mut self.connections.tools;
+        let link = Connection::new(shared.clone(), handover, tools, context)?;
         if link.needs_credit() {
             let broker = &mut self.connections.credit.broker;
-            broker.join(id).map_err(io::Error::other)?;
+            if let Err(error) = broker.join(id) {
+                context.leftovers.push(link);
+                return Err(io::Error::other(error));
+            }
         }
         self.connections.insert(link);
         self.ports

@@ -63,11 +63,11 @@ never_called! { RdmaPort:
     fn register_mapped(&self, &MappedBytes) -> Result<Option<Arc<RegisteredMessage>>, MemoryError>;
     fn grant_mapped(&self, &MappedBytes, usize) -> Result<Option<GrantedMemory>, MemoryError>;
     fn registers_mapped(&self, &MappedBytes, bool) -> bool;
-    fn registered_mapped(&self, &MappedBytes, Option<Arc<RegisteredMessage>>) -> Option<Arc<RegisteredMessage>>;
+    fn registered_mapped(&self, &MappedBytes, Option<&Arc<RegisteredMessage>>) -> Option<Arc<RegisteredMessage>>;
     fn message_target(&self, &LargeLease, usize) -> Option<Arc<RegisteredMessage>>;
     fn registered_message(&self, &LargeLease) -> Option<Arc<RegisteredMessage>>;
-    fn ring_to_send(&self, &RingLease, Option<Arc<RegisteredRing>>) -> Result<Arc<RegisteredRing>, MemoryError>;
-    fn message_to_send(&self, &LargeLease, usize, Option<Arc<RegisteredMessage>>) -> Result<Arc<RegisteredMessage>, MemoryError>;
+    fn ring_to_send(&self, &RingLease, Option<&Arc<RegisteredRing>>) -> Result<Arc<RegisteredRing>, MemoryError>;
+    fn message_to_send(&self, &LargeLease, usize, Option<&Arc<RegisteredMessage>>) -> Result<Arc<RegisteredMessage>, MemoryError>;
 }
 
 never_called! { PreparedPair:

@@ -183,7 +183,7 @@ impl EngineRequests {
         layout: Layout,
         before: Released,
     ) {
-        self.on_link(|link, _| link.attach_ring(end, ring, layout, before));
+        self.on_link(|link, context| link.attach_ring(end, ring, layout, before, context));
     }
 
     /// Passes the ring of a sending end to the peer (shm).
@@ -235,8 +235,10 @@ impl EngineRequests {
         // If the session is gone, the message is dropped here and not under the engine's lock: a
         // region tells who waits for it.
         let mut bytes = Some(bytes);
-        self.on_link(|link, _| link.send_large(end, sequence, (length, is_extended), bytes.take()?))
-            .flatten()
+        self.on_link(|link, context| {
+            link.send_large(end, sequence, (length, is_extended), bytes.take()?, context)
+        })
+        .flatten()
     }
 
     pub(crate) fn pass_large(

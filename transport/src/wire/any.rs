@@ -1,6 +1,6 @@
 //! The wire of a session, of any kind.
 
-use std::{io, time::Instant};
+use std::{any::Any, time::Instant};
 
 use ibex_protocol::session::{Session, WireTerms};
 use ibex_ring::memory::MemoryError;
@@ -10,6 +10,7 @@ use super::pipe::PipeWire;
 use super::{
     Frames, MessageMemory, Received, SendRingMemory, Shut, Tools, Wire, WireParts, WireSocket,
     WireStart,
+    parts::NotBegun,
     stream::{Layer, StreamWire},
     wire_path::WirePath,
 };
@@ -41,7 +42,7 @@ pub(crate) enum AnyWire {
 impl AnyWire {
     /// Makes the wire that a handshake led to, with its socket, and returns the terms of frames
     /// over it.
-    pub(super) fn new(start: WireStart) -> io::Result<(Self, WireSocket, WireTerms)> {
+    pub(super) fn new(start: WireStart) -> Result<(Self, WireSocket, WireTerms), NotBegun> {
         let WireStart {
             parts,
             session,
@@ -56,6 +57,10 @@ impl AnyWire {
             rdma,
         } = parts;
         let path = WirePath(data_path);
+        let socket = match WireSocket::new(stream, session) {
+            Ok(socket) => socket,
+            Err(error) => return Err(NotBegun { error, pair: rdma }),
+        };
         let (wire, terms) = match rdma {
             #[cfg(feature = "pipe")]
             None if path.goes_through_pipe() => {
@@ -68,12 +73,18 @@ impl AnyWire {
             }
             #[cfg(any(test, feature = "verbs"))]
             Some(pair) => {
-                let terms = QueuePairWire::terms(&pair)?;
+                let terms = match QueuePairWire::terms(&pair) {
+                    Ok(terms) => terms,
+                    Err(error) => {
+                        let pair = Some(pair);
+                        return Err(NotBegun { error, pair });
+                    }
+                };
                 let wire = QueuePairWire::new(pair, Layer::new(tls), &leftover);
                 (AnyWire::QueuePair(Box::new(wire)), terms)
             }
         };
-        Ok((wire, WireSocket::new(stream, session)?, terms))
+        Ok((wire, socket, terms))
     }
 
     /// Returns whether there is no wire.
@@ -201,8 +212,9 @@ impl Wire for AnyWire {
         &self,
         ring: Option<&mut SendRingMemory>,
         messages: impl Iterator<Item = &'a mut MessageMemory>,
+        leftovers: &mut Vec<Box<dyn Any>>,
     ) -> Result<(), MemoryError> {
-        forward!(self, wire => wire.register(ring, messages), Ok(()))
+        forward!(self, wire => wire.register(ring, messages, leftovers), Ok(()))
     }
 
     fn rest(&mut self, counters: &SessionCounters) -> bool {

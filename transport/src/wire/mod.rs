@@ -28,7 +28,7 @@ mod tools;
 mod turn_share;
 mod wire_path;
 
-use std::{io, ptr::NonNull, sync::Arc, time::Instant};
+use std::{any::Any, io, ptr::NonNull, sync::Arc, time::Instant};
 
 use ibex_protocol::{
     session::{Body, Session},
@@ -168,11 +168,12 @@ pub(crate) trait Wire {
     }
 
     /// Registers memory to send from, if sending takes more than its address. Registration takes
-    /// long.
+    /// long. Registrations that are replaced go to `leftovers`, to be dropped behind the turn.
     fn register<'a>(
         &self,
         _ring: Option<&mut SendRingMemory>,
         _messages: impl Iterator<Item = &'a mut MessageMemory>,
+        _leftovers: &mut Vec<Box<dyn Any>>,
     ) -> Result<(), MemoryError> {
         Ok(())
     }

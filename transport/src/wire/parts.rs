@@ -1,6 +1,6 @@
 //! The parts of a wire, which a handshake produced.
 
-use std::{io, net::TcpStream};
+use std::{any::Any, io, net::TcpStream};
 
 use ibex_protocol::session::{DataPath, WireTerms};
 use ibex_tls::Tls;
@@ -51,7 +51,8 @@ impl WireParts {
 
     /// Makes sure that a wire of these parts can send from the memory of a session that used
     /// `path` before. Memory that is not registered is registered here, inside the turn, because
-    /// only a newly opened device lacks the registration.
+    /// only a newly opened device lacks the registration. Registrations that are replaced go to
+    /// `leftovers`.
     ///
     /// # Errors
     /// The reason why the wire cannot send from the memory.
@@ -59,6 +60,7 @@ impl WireParts {
         &self,
         path: &FramePath,
         mut memory: impl Iterator<Item = (Option<&'a mut SendRingMemory>, M)>,
+        leftovers: &mut Vec<Box<dyn Any>>,
     ) -> Result<(), String>
     where
         M: Iterator<Item = &'a mut MessageMemory>,
@@ -71,8 +73,9 @@ impl WireParts {
                 "messages of the session are longer than the frames of a queue pair".into(),
             );
         }
-        let registered =
-            memory.try_for_each(|(ring, messages)| register_with(pair.rdma_port(), ring, messages));
+        let registered = memory.try_for_each(|(ring, messages)| {
+            register_with(pair.rdma_port(), ring, messages, leftovers)
+        });
         registered.map_err(|error| error.to_string())
     }
 }
@@ -93,14 +96,24 @@ pub(crate) struct WireStart {
 impl WireStart {
     /// Makes the wire and its socket, and returns the terms of frames over it. If there is no
     /// memory for the wire, the peer is told.
-    pub(crate) fn begin(self, tools: &mut Tools) -> io::Result<(AnyWire, WireSocket, WireTerms)> {
+    pub(crate) fn begin(
+        self,
+        tools: &mut Tools,
+    ) -> Result<(AnyWire, WireSocket, WireTerms), NotBegun> {
         let has_buffers = self.parts.rdma.is_some();
         match WirePath(self.data_path).make_room(has_buffers, tools) {
             Ok(()) => AnyWire::new(self),
-            Err(refused) => {
-                self.parts.abandon(self.resumes);
-                Err(io::Error::other(refused))
-            }
+            Err(refused) => Err(NotBegun {
+                error: io::Error::other(refused),
+                pair: self.parts.abandon(self.resumes),
+            }),
         }
     }
+}
+
+/// The failure to make a wire.
+pub(crate) struct NotBegun {
+    pub(crate) error: io::Error,
+    /// The queue pair, if there is one, to be destroyed behind the turn.
+    pub(crate) pair: Option<PreparedPair>,
 }

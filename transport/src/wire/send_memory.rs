@@ -2,7 +2,7 @@
 
 #[cfg(any(test, feature = "verbs"))]
 use std::ops::Range;
-use std::{mem, ptr::NonNull, sync::Arc};
+use std::{any::Any, mem, ptr::NonNull, sync::Arc};
 
 use ibex_protocol::transfer::rendezvous::Chunk;
 use ibex_ring::memory::{
@@ -41,10 +41,17 @@ impl SendRingMemory {
         &self.lease
     }
 
-    /// Registers the ring with `rdma_port`, unless it is registered already.
-    pub(super) fn register(&mut self, rdma_port: &RdmaPort) -> Result<(), MemoryError> {
+    /// Registers the ring with `rdma_port`, unless it is registered already. A registration with
+    /// another port goes to `leftovers`.
+    fn register(
+        &mut self,
+        rdma_port: &RdmaPort,
+        leftovers: &mut Vec<Box<dyn Any>>,
+    ) -> Result<(), MemoryError> {
         let before = self.registered.take();
-        self.registered = Some(rdma_port.ring_to_send(&self.lease, before)?);
+        let registered = rdma_port.ring_to_send(&self.lease, before.as_ref());
+        leave_replaced(before, registered.as_ref().ok(), leftovers);
+        self.registered = Some(registered?);
         Ok(())
     }
 
@@ -158,30 +165,45 @@ impl MessageMemory {
         }
     }
 
-    /// Registers the message with `rdma_port`, unless it is registered already. A slice whose region
-    /// is not registered is copied instead, since the region may be much longer.
-    pub(super) fn register(&mut self, rdma_port: &RdmaPort) -> Result<(), MemoryError> {
+    /// Registers the message with `rdma_port`, unless it is registered already. A registration with
+    /// another port goes to `leftovers`.
+    fn register(
+        &mut self,
+        rdma_port: &RdmaPort,
+        leftovers: &mut Vec<Box<dyn Any>>,
+    ) -> Result<(), MemoryError> {
         let before = self.registered.take();
-        if let MessageBytes::Slice(slice, _) = &self.bytes {
-            let mapped = mapped_bytes(slice);
-            self.registered =
-                mapped.and_then(|(mapped, _)| rdma_port.registered_mapped(mapped, before));
-            if self.registered.is_some() {
-                return Ok(());
-            }
-            // No frame in flight refers to the slice: the registration of one that does is still valid,
-            // or its device has ended.
-            let copy = MessageBytes::Lease(copied(slice)?);
-            if let MessageBytes::Slice(slice, _) = mem::replace(&mut self.bytes, copy) {
-                self.copied = Some(slice);
-            }
-            return self.register(rdma_port);
-        }
-        if let MessageBytes::Lease(lease) = &self.bytes {
-            let registered = rdma_port.message_to_send(lease, self.length, before)?;
-            self.registered = Some(registered);
-        }
+        let registered = self.registration(rdma_port, before.as_ref());
+        leave_replaced(before, registered.as_ref().ok(), leftovers);
+        self.registered = Some(registered?);
         Ok(())
+    }
+
+    /// Returns the registration of the message with `rdma_port`: `before`, if it is that, or another.
+    /// A slice whose region is not registered is copied, since the region may be much longer.
+    fn registration(
+        &mut self,
+        rdma_port: &RdmaPort,
+        before: Option<&Arc<RegisteredMessage>>,
+    ) -> Result<Arc<RegisteredMessage>, MemoryError> {
+        let slice = match &self.bytes {
+            MessageBytes::Lease(lease) => {
+                return rdma_port.message_to_send(lease, self.length, before);
+            }
+            MessageBytes::Slice(slice, _) => slice,
+        };
+        let mapped = mapped_bytes(slice);
+        let registered = mapped.and_then(|(mapped, _)| rdma_port.registered_mapped(mapped, before));
+        if let Some(registered) = registered {
+            return Ok(registered);
+        }
+        // No frame in flight refers to the slice: the registration of one that does is still valid,
+        // or its device has ended.
+        let copy = MessageBytes::Lease(copied(slice)?);
+        if let MessageBytes::Slice(slice, _) = mem::replace(&mut self.bytes, copy) {
+            self.copied = Some(slice);
+        }
+        self.registration(rdma_port, None)
     }
 
     /// Returns the registration of the message, and where the message lies in it.
@@ -236,14 +258,29 @@ fn copied(slice: &RegionSlice) -> Result<LargeLease, MemoryError> {
     Ok(lease)
 }
 
-/// Registers memory to send from with a device, unless it is registered already.
+/// Registers memory to send from with a device, unless it is registered already. Registrations with
+/// another device go to `leftovers`: their ends take long, and belong behind the turn.
 pub(crate) fn register_with<'a>(
     rdma_port: &RdmaPort,
     ring: Option<&mut SendRingMemory>,
     mut messages: impl Iterator<Item = &'a mut MessageMemory>,
+    leftovers: &mut Vec<Box<dyn Any>>,
 ) -> Result<(), MemoryError> {
     if let Some(ring) = ring {
-        ring.register(rdma_port)?;
+        ring.register(rdma_port, leftovers)?;
     }
-    messages.try_for_each(|message| message.register(rdma_port))
+    messages.try_for_each(|message| message.register(rdma_port, leftovers))
+}
+
+/// Leaves the registration `before`, unless `now` is the same one.
+fn leave_replaced<T: 'static>(
+    before: Option<Arc<T>>,
+    now: Option<&Arc<T>>,
+    leftovers: &mut Vec<Box<dyn Any>>,
+) {
+    if let Some(before) = before
+        && !now.is_some_and(|now| Arc::ptr_eq(now, &before))
+    {
+        leftovers.push(Box::new(before));
+    }
 }

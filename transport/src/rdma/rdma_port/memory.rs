@@ -125,11 +125,11 @@ impl RdmaPort {
     pub(crate) fn registered_mapped(
         &self,
         mapped: &MappedBytes,
-        before: Option<Arc<RegisteredMessage>>,
+        before: Option<&Arc<RegisteredMessage>>,
     ) -> Option<Arc<RegisteredMessage>> {
         let bytes = mapped.memory().bytes();
         let is_of = |kept: &RegisteredMessage| kept.is_of(self.number, bytes);
-        let before = before.filter(|before| is_of(before));
+        let before = before.filter(|before| is_of(before)).cloned();
         before.or_else(|| mapped.attachments().find(is_of))
     }
 
@@ -176,9 +176,9 @@ impl RdmaPort {
     pub(crate) fn ring_to_send(
         &self,
         lease: &RingLease,
-        before: Option<Arc<RegisteredRing>>,
+        before: Option<&Arc<RegisteredRing>>,
     ) -> Result<Arc<RegisteredRing>, MemoryError> {
-        let before = before.filter(|ring| ring.is_of(self.number));
+        let before = before.filter(|ring| ring.is_of(self.number)).cloned();
         if let Some(ring) = before.or_else(|| self.registered_ring(lease)) {
             return Ok(ring);
         }
@@ -194,11 +194,12 @@ impl RdmaPort {
         &self,
         lease: &LargeLease,
         bytes: usize,
-        before: Option<Arc<RegisteredMessage>>,
+        before: Option<&Arc<RegisteredMessage>>,
     ) -> Result<Arc<RegisteredMessage>, MemoryError> {
         let is_of = |message: &Arc<RegisteredMessage>| message.is_of(self.number, bytes);
+        let before = before.filter(|before| is_of(before)).cloned();
         let kept = || self.registered_message(lease).filter(is_of);
-        if let Some(message) = before.filter(is_of).or_else(kept) {
+        if let Some(message) = before.or_else(kept) {
             return Ok(message);
         }
         let (number, access) = (self.number, self.message_access());

@@ -34,7 +34,7 @@ mod rails;
 mod receive;
 mod send;
 
-use std::{fmt::Display, io, mem, sync::Arc, time::Instant};
+use std::{any::Any, fmt::Display, io, mem, sync::Arc, time::Instant};
 
 use ibex_protocol::session::{Session, WireTerms};
 use ibex_ring::memory::MemoryError;
@@ -486,8 +486,9 @@ impl Wire for QueuePairWire {
         &self,
         ring: Option<&mut SendRingMemory>,
         messages: impl Iterator<Item = &'a mut MessageMemory>,
+        leftovers: &mut Vec<Box<dyn Any>>,
     ) -> Result<(), MemoryError> {
-        register_with(&self.permit.rdma_port, ring, messages)
+        register_with(&self.permit.rdma_port, ring, messages, leftovers)
     }
 
     /// Moves the queue pair to ERR; completions are taken in until it is drained.

@@ -185,7 +185,7 @@ fn a_slice_that_a_device_cannot_have_is_copied_for_it() {
         let from = MessageBytes::Slice(from, None);
         let mut message = MessageMemory::new(from, length, &session.frame_path);
         assert_eq!(message.base().as_ptr().cast_const(), lies_at);
-        register_with(rdma_port, None, iter::once(&mut message)).unwrap();
+        register_with(rdma_port, None, iter::once(&mut message), &mut Vec::new()).unwrap();
         assert_ne!(message.base().as_ptr().cast_const(), lies_at);
         // SAFETY: these are the message's bytes, which nobody writes.
         let copy = unsafe { slice::from_raw_parts(message.base().as_ptr(), length) };

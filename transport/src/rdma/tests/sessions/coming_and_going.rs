@@ -103,3 +103,18 @@ fn a_handshake_that_breaks_gives_its_place_back() {
     }
     rdma_ports[0].prepare(true).unwrap();
 }
+
+/// What is left of a session that cannot begin, or cannot go on, is dropped behind the turn: a
+/// registration that ends inside would panic.
+#[test]
+fn a_session_without_a_connected_queue_pair_does_not_begin_and_leaves_nothing_behind() {
+    let stage = Stage::new();
+    let before = stage.fake.alive();
+    let node = &stage.nodes[0];
+    let [stream, _peer] = connection();
+    let unconnected = node.rdma_port.prepare(true).unwrap();
+    let refused = node.runtime.admit(admission(stream, unconnected));
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("never connected"), "{refused}");
+    assert_eq!(stage.fake.alive(), before);
+}

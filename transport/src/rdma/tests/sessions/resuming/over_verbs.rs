@@ -181,3 +181,46 @@ fn queue_pairs_that_come_early_wait_until_the_one_before_is_gone() {
     let counts = stats.map(|stats| (stats.suspensions, stats.resumes));
     assert_eq!(counts, [(1, 1); 2]);
 }
+
+/// The registrations at a port that a session has left end behind the turn: one that ends inside would
+/// panic.
+#[test]
+fn a_session_moves_from_port_to_port() {
+    let mut test = Resuming::by(VERBS_FIRST, one_device(), trusting());
+    let mut left = Vec::new();
+    for moves in 1..=3 {
+        test.carry(20);
+        test.calm_down();
+        let rdma_ports = [0, 1].map(|_| open_port(&test.stage.fake, trusting()));
+        left.push(test.move_to(rdma_ports));
+        // Large messages are under way.
+        test.stage.fake.hold_sends(true);
+        test.each(|stream| stream.send(16));
+        test.turn(20);
+        test.breaks(Breaks::Send(12));
+        test.stage.fake.hold_sends(false);
+        test.settle_resumed(moves);
+        test.settle_over(Fabric::Verbs);
+    }
+    test.carry(20);
+    test.finish();
+    test.each(Stream::release);
+}
+
+/// What is left of a wire that cannot be made is dropped behind the turn, too.
+#[test]
+fn a_session_whose_next_queue_pair_was_never_connected_ends() {
+    let mut test = Resuming::by(VERBS_FIRST, one_device(), trusting());
+    test.carry(20);
+    test.calm_down();
+    let pairs = [true, false].map(|dialed| {
+        let rdma_port = &test.stage.nodes[usize::from(!dialed)].rdma_port;
+        rdma_port.prepare(dialed).unwrap()
+    });
+    let [_, there] = reconnections(1, Some(pairs));
+    test.stage.nodes[1].runtime.resume(there);
+    test.stage.settle();
+    let end = &mut test.channels[0].receiver;
+    let cause = end_cause(&end.receive(Patience::None).unwrap_err()).to_string();
+    assert!(cause.contains("never connected"), "{cause}");
+}
