@@ -187,7 +187,8 @@ impl CreditBroker {
     /// session joined, left or reported.
     #[must_use]
     pub fn poll_action(&mut self, used: impl Fn(SessionId) -> u64) -> Option<CreditAction> {
-        while let Some((&ticket, &session)) = self.waiting.first_key_value() {
+        let mut next = 0;
+        while let Some((&ticket, &session)) = self.waiting.range(next..).next() {
             let holding = self.holdings.get(session).copied().unwrap_or_default();
             let target = self.target(holding.turn);
             let has_enough = holding.kept() >= target;
@@ -211,8 +212,15 @@ impl CreditBroker {
             }
             let missing = target - holding.kept();
             let room = self.settings.most - holding.held;
+            let least = self.settings.grain.min(missing);
+            if room < least {
+                // Recalled credit has to come back from the session first. If it is silent, the
+                // sessions behind it would wait for ever.
+                next = ticket + 1;
+                continue;
+            }
             let credit = missing.min(room).min(self.holdings.free());
-            if credit >= self.settings.grain.min(missing) {
+            if credit >= least {
                 if credit == missing || !self.is_crowded() {
                     self.drop_wish(session, ticket);
                     self.gifts += 1;

@@ -464,3 +464,29 @@ fn more_sessions_than_there_are_reserves_for_are_refused() {
     broker.leave(1);
     broker.join(3).unwrap();
 }
+
+/// A session that waits, and could hold no more than a part of a grain besides what was recalled of it,
+/// holds up nobody when it falls silent.
+#[test]
+fn a_silent_session_without_room_for_a_grain_does_not_hold_up_those_behind_it() {
+    let mut host = Host::new(BrokerSettings {
+        capacity: 22,
+        reserve: 1,
+        max_sessions: 10,
+        grain: 2,
+        most: 4,
+    });
+    for id in [0, 1, 4, 2] {
+        host.make(Move::Join(id)).unwrap();
+    }
+    host.make(Move::Want(4)).unwrap();
+    host.make(Move::Join(3)).unwrap();
+    host.make(Move::FallSilent(4)).unwrap();
+    for id in (0..4).cycle().take(4 * 40) {
+        host.make(Move::Use(id, u64::MAX)).unwrap();
+        host.make(Move::Want(id)).unwrap();
+    }
+    assert_eq!(host.sessions[&4].out, 3, "{host:?}");
+    let mut used = (0..4).map(|id| host.sessions[&id].used);
+    assert!(used.all(|used| used > 20), "{host:?}");
+}
