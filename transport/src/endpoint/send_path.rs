@@ -166,7 +166,7 @@ impl SendPath {
         };
         let most = producer.out.most_in_regions();
         // Moving it to a file would be in vain.
-        if mapped_bytes(slice)?.0.memory().bytes() > most {
+        if mapped_bytes(slice)?.0.page_bytes() > most {
             return None;
         }
         let (file, offset) = end.session.as_segment(slice)?;
@@ -194,10 +194,9 @@ impl SendPath {
     ) -> Result<SendPlace, MemoryError> {
         match self {
             Self::Mapped(_) => {
-                let most = producer.out.most_in_segments();
-                if let Ok(more) = class_bytes(bytes)
-                    && let emptied @ 1.. = producer.segments.make_room(bytes, more, most)
-                {
+                let (more, most) = (class_bytes(bytes)?, producer.out.most_in_segments());
+                let emptied = producer.segments.make_room(bytes, more, most);
+                if emptied != 0 {
                     forget(emptied);
                 }
                 let slot = producer.segments.take(bytes)?;

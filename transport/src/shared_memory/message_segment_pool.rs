@@ -57,8 +57,8 @@ impl MessageSegmentPool {
     }
 
     /// Returns a free slot with room for `bytes`, or `None` while every slot holds an unreleased
-    /// message. Maps and zeroes memory if no free slot is long enough, so it must be called outside
-    /// turns.
+    /// message or a region, for which [`make_room`](Self::make_room) makes room. Maps and zeroes memory
+    /// if no free slot is long enough, so it must be called outside turns.
     ///
     /// # Errors
     /// [`MemoryError`] if there is not enough memory.
@@ -115,7 +115,8 @@ impl MessageSegmentPool {
 
     /// Takes a slot for another message in a region of the program, whose pages are those of `file`.
     /// The slot is busy from now on. Regions have at most `most` bytes in all slots together, for which
-    /// regions without messages make room. `None` if that is not enough, or no slot is free.
+    /// regions without messages make room. `None` if that is not enough, or no slot is free; then no
+    /// slot was emptied.
     pub fn take_region(&mut self, file: &Arc<RegionFile>, most: usize) -> Option<RegionSlot> {
         let is_same = |slot: &Slot| match &slot.memory {
             SlotMemory::Region(region, _) => region.as_ptr() == Arc::as_ptr(file),
@@ -130,9 +131,13 @@ impl MessageSegmentPool {
             });
         }
         let bytes = file.bytes();
+        // A slot that is emptied in vain would be one that the receiver is never told to forget.
+        if bytes > most.saturating_sub(self.region_bytes(|slot| slot.busy > 0)) {
+            return None;
+        }
         let mut emptied = 0;
-        while bytes > most.saturating_sub(self.region_bytes()) {
-            let index = self.oldest_free(|slot| matches!(slot.memory, SlotMemory::Region(..)))?;
+        while bytes > most.saturating_sub(self.region_bytes(|_| true)) {
+            let index = self.oldest_free(Slot::is_region)?;
             self.slots[index] = Slot::default();
             emptied |= 1 << index;
         }
@@ -158,13 +163,14 @@ impl MessageSegmentPool {
         })
     }
 
-    /// Returns the bytes of the regions in all slots.
-    fn region_bytes(&self) -> usize {
+    /// Returns the bytes of the regions in `these` slots.
+    fn region_bytes(&self, these: impl Fn(&Slot) -> bool) -> usize {
         let bytes = |slot: &Slot| match slot.memory {
             SlotMemory::Region(_, bytes) => bytes,
             _ => 0,
         };
-        self.slots.iter().map(bytes).sum()
+        let slots = self.slots.iter().filter(|slot| these(slot));
+        slots.map(bytes).sum()
     }
 
     /// Returns the free slot among `these` whose last message was released first. Its region may be gone.
@@ -222,20 +228,18 @@ impl MessageSegmentPool {
         };
         // An unused slot is taken if no other is free, or in rotation.
         let known = self.slots.len().max(ROUND_SLOTS);
-        let is_region = |slot: &Slot| matches!(slot.memory, SlotMemory::Region(..));
-        let is_free = |&index: &usize| slot(index).busy == 0 && !is_region(slot(index));
+        let is_free = |&index: &usize| slot(index).busy == 0 && !slot(index).is_region();
         (0..known)
             .filter(is_free)
             .min_by_key(rank)
             .or_else(|| (known < MESSAGE_SLOTS).then_some(known))
             .map(|index| index.min(self.slots.len()))
-            // The last resort is the slot of a region that no message lies in.
-            .or_else(|| self.oldest_free(is_region))
     }
 
     /// Empties free slots until all segments together, with one of `more` bytes, have at most
-    /// `most` bytes. Empties none if a slot has room for a message of `bytes`. Returns the emptied
-    /// slots as a set of bits, which the receiver is to [forget](super::MessageSlots::forget).
+    /// `most` bytes, and until one slot can be taken, if only regions without messages are left. Empties
+    /// none if a slot has room for a message of `bytes`. Returns the emptied slots as a set of bits,
+    /// which the receiver is to [forget](super::MessageSlots::forget).
     pub fn make_room(&mut self, bytes: usize, more: usize, most: usize) -> u64 {
         let fits = |slot: &Slot| slot.busy == 0 && slot.bytes() >= bytes;
         if self.slots.iter().any(fits) {
@@ -253,6 +257,12 @@ impl MessageSegmentPool {
                 emptied |= 1 << index;
             }
         }
+        if self.best_free_slot(bytes).is_none()
+            && let Some(index) = self.oldest_free(Slot::is_region)
+        {
+            self.slots[index] = Slot::default();
+            emptied |= 1 << index;
+        }
         emptied
     }
 }
@@ -264,6 +274,11 @@ impl Slot {
             SlotMemory::Own(segment) => Some(segment),
             SlotMemory::None | SlotMemory::Region(..) => None,
         }
+    }
+
+    /// Returns whether the slot has a region of the program.
+    fn is_region(&self) -> bool {
+        matches!(self.memory, SlotMemory::Region(..))
     }
 
     /// Returns the length of the pool's own segment.

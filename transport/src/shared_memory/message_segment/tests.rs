@@ -256,12 +256,32 @@ fn a_region_serves_several_messages_in_one_slot() {
     assert!(pool.release(first.index));
     let (_other, longer) = region();
     assert!(pool.take_region(&longer, 128 << 10).is_none());
+    assert!(!pool.take_region(&file, 1 << 20).unwrap().is_new, "it stays");
+    assert!(pool.release(first.index));
     assert_ne!(pool.take(1000).unwrap().unwrap().index(), first.index);
     assert!(pool.release(first.index));
     assert!(!pool.release(first.index));
     let third = pool.take_region(&longer, 128 << 10).unwrap();
     assert!(third.is_new);
     assert_eq!(third.emptied, 1 << first.index & !(1 << third.index));
+}
+
+#[test]
+fn a_region_for_which_there_is_no_room_empties_no_slot() {
+    let mut pool = MessageSegmentPool::new();
+    let regions: Vec<_> = (0..3).map(|_| region()).collect();
+    let idle = pool.take_region(&regions[0].1, 256 << 10).unwrap();
+    pool.take_region(&regions[1].1, 256 << 10).unwrap();
+    pool.release(idle.index);
+    let long = Region::zeroed(256 << 10).unwrap();
+    let long = MessageSegment::of_region(&long.slice(..)).unwrap();
+    let (long, _) = long.expect("it has pages of its own");
+    assert_eq!(pool.take_region(&long, 256 << 10), None);
+    let again = pool.take_region(&regions[0].1, 256 << 10).unwrap();
+    assert_eq!((again.index, again.is_new), (idle.index, false));
+    pool.release(again.index);
+    let third = pool.take_region(&regions[2].1, 256 << 10).unwrap();
+    assert!(third.is_new, "the idle one makes room");
 }
 
 #[test]
@@ -273,11 +293,18 @@ fn regions_leave_slots_to_other_messages() {
         assert!(slot.is_new);
         pool.release(slot.index);
     }
-    let mut given = Vec::new();
-    while let Some(slot) = pool.take(64 << 10).unwrap() {
+    let (mut given, mut forgotten) = (Vec::new(), 0);
+    for _ in 0..MESSAGE_SLOTS {
+        let emptied = pool.make_room(64 << 10, 64 << 10, usize::MAX);
+        let slot = pool.take(64 << 10).unwrap().unwrap();
+        let place = 1 << slot.index();
+        assert!(emptied == 0 || emptied == place, "one at a time");
+        forgotten |= emptied;
         given.push(slot.index());
         let _fd = slot.announce();
     }
+    assert_eq!(forgotten, u64::MAX, "the peer hears of each");
+    assert!(pool.take(64 << 10).unwrap().is_none());
     given.sort_unstable();
     assert_eq!(given, Vec::from_iter(0..MESSAGE_SLOTS as u32));
     assert!(pool.take_region(&regions[0].1, usize::MAX).is_none());

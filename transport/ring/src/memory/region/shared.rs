@@ -55,7 +55,8 @@ impl MappedBytes {
     }
 
     /// Returns the number of bytes that the pages have.
-    fn page_bytes(&self) -> usize {
+    #[must_use]
+    pub fn page_bytes(&self) -> usize {
         self.memory.bytes().next_multiple_of(page_size())
     }
 
