@@ -9,7 +9,7 @@ use std::{env, io::BufRead, process::Stdio, sync::Mutex, thread, time::Duration}
 
 use ibex::{
     ChannelBuilder, Driver, Event, Events, Fabric, Message, Node, NodeBuilder, Peer, Policy, Raw,
-    Receiver, RecvErrorKind, SendErrorKind,
+    Receiver, RecvErrorKind, Region, SendErrorKind,
 };
 use ibex_harness::process::{self, Process, memory_kib};
 
@@ -191,6 +191,48 @@ fn a_message_that_waits_for_room_outlives_its_session() {
     drop(held);
     let message = receiver.recv().expect("there is room");
     assert_eq!(&message[..1], [3]);
+}
+
+/// A region counts once, whole, however many messages in it are held, and however short they are.
+#[test]
+fn a_region_counts_whole_and_once() {
+    let _alone = ALONE.lock().expect("no test has failed beside");
+    let far = builder(Fabric::Shm).memory_limit(5 * LENGTH as u64 / 2);
+    let far = far.listen("127.0.0.1:0").build().expect("a node");
+    let near = builder(Fabric::Shm).build().expect("a node");
+    let here = near.connect(far.local_addr().expect("it listens"));
+    let (here, there) = (here.expect("a session"), far.accept().expect("a peer"));
+    let open = |peer: &Peer| {
+        let channel = peer.channel("regions").codec::<Raw>();
+        channel.max_unreleased_bytes(1 << 40)
+    };
+    let mut sender = open(&here).sender::<[u8]>().expect("an end");
+    let mut receiver = open(&there).receiver::<[u8]>().expect("an end");
+    let regions = [0; 3].map(|_| Region::zeroed(LENGTH).expect("memory"));
+    let mut held = Vec::new();
+    for region in &regions[..2] {
+        for start in 0..10 {
+            let slice = region.slice(start..start + HELD);
+            sender.send_region(&slice).expect("it may be out");
+            held.push(receiver.recv().expect("a message"));
+        }
+    }
+    // Two regions are held, and a third does not fit.
+    let slice = regions[2].slice(..HELD);
+    sender.send_region(&slice).expect("it may be out");
+    let waits = receiver.recv_timeout(Duration::from_millis(100));
+    let waits = waits.expect_err("no room");
+    assert!(
+        waits.kind() == RecvErrorKind::Timeout && waits.lacks_room(),
+        "{waits}"
+    );
+    // As long as one message of each is held, both count.
+    held.drain(1..10);
+    let waits = receiver.recv_timeout(Duration::from_millis(100));
+    assert!(waits.expect_err("no room").lacks_room());
+    drop(held.remove(0));
+    let third = receiver.recv().expect("there is room");
+    assert_eq!(third.len(), HELD);
 }
 
 /// The receiving end also learns that while its program takes nothing and its sender gives up.

@@ -108,7 +108,11 @@ fn headers(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = sender(&peer, "regions");
             for sequence in 1..=last {
-                let slice = Region::from(payload::numbered(sequence, length(sequence))).slice(..);
+                let bytes = payload::numbered(sequence, length(sequence));
+                let slice = match sequence % 2 {
+                    0 => Region::from(bytes).slice(..),
+                    _ => pages(&bytes).slice(..),
+                };
                 let header = header_of(sequence);
                 let message = (&header, &slice);
                 let sent = match sequence % 4 {
@@ -367,7 +371,7 @@ fn region_that_nobody_reads(stage: &mut Stage) {
     }
 }
 
-/// A peer that dies in the middle of a message gives its region back.
+/// A peer that dies in the middle of a message, and holds another, gives their region back.
 fn region_of_a_killed_peer(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
@@ -376,13 +380,15 @@ fn region_of_a_killed_peer(stage: &mut Stage) {
             let region = pages(&payload::numbered(1, LONG_BYTES));
             sender.send_region(&region.slice(..)).expect("sent");
             sender.wait_acked(1).expect("acknowledged");
+            sender.send_region(&region.slice(2..)).expect("sent");
+            stage.hear("one is held", &node);
             stage.stop_other();
             sender.send_region(&region.slice(1..)).expect("sent");
             if stage.fabric() == Fabric::Tcp || stage.maps_regions() {
                 assert!(!region.is_free());
             }
             stage.kill_other();
-            let ended = sender.wait_acked(2).expect_err("killed");
+            let ended = sender.wait_acked(3).expect_err("killed");
             assert_eq!(ended.kind(), ibex::WaitErrorKind::Disconnected);
             let refused = sender.send_region(&region.slice(..));
             assert!(refused.is_err(), "the session is over");
@@ -394,7 +400,10 @@ fn region_of_a_killed_peer(stage: &mut Stage) {
             let message = receiver.recv().expect("a message");
             payload::check(1, &message);
             message.ack();
+            let held = receiver.recv().expect("a message");
+            stage.tell("one is held");
             stage.hear("nothing, because this side is killed", &node);
+            drop(held);
         }
     }
 }

@@ -190,7 +190,10 @@ pub(crate) enum LargeMemory {
     /// The message has it.
     Region,
     Landed(Arc<GrantedBlock>),
-    Segment(Arc<MessageSegment>, Option<MemoryClaim>),
+    /// In a segment, whose claim the messages in it share.
+    Segment(Arc<MessageSegment>, Option<Arc<MemoryClaim>>),
+    /// The message has a copy.
+    Copied(Option<MemoryClaim>),
 }
 
 /// Gives access to the part that both ends have in common.

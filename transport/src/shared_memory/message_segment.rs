@@ -18,11 +18,11 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ibex_ring::memory::{
-    Access, Mapping, MemoryError, MemoryUse, RegionFile, RegionSlice, class_bytes, create_memfd,
-    share_region,
+    Access, Mapping, MemoryClaim, MemoryError, MemoryUse, RegionFile, RegionSlice, class_bytes,
+    create_memfd, share_region,
 };
 
 use super::aside::PassedFd;
@@ -137,7 +137,14 @@ impl PassedSegment {
 #[derive(Debug, Default)]
 pub struct MessageSlots {
     /// Slots, up to the highest that was named.
-    slots: Vec<Option<Arc<MessageSegment>>>,
+    slots: Vec<Option<MappedSlot>>,
+}
+
+#[derive(Debug)]
+struct MappedSlot {
+    segment: Arc<MessageSegment>,
+    /// The claim to the segment's memory, which the messages in it hold together.
+    claim: Weak<MemoryClaim>,
 }
 
 impl MessageSlots {
@@ -175,7 +182,10 @@ impl MessageSlots {
         let kept = &mut self.slots[index];
         // The old segment goes first, because there may be no room for both at once.
         *kept = None;
-        *kept = Some(passed.map(capacity)?);
+        *kept = Some(MappedSlot {
+            segment: passed.map(capacity)?,
+            claim: Weak::new(),
+        });
         Ok(())
     }
 
@@ -183,7 +193,8 @@ impl MessageSlots {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let segments = self.slots.iter().flatten();
-        segments.map(|segment| segment.memory.bytes() as u64).sum()
+        let bytes = |slot: &MappedSlot| slot.segment.memory.bytes() as u64;
+        segments.map(bytes).sum()
     }
 
     /// Empties the slot. A held message in its segment keeps the segment mapped.
@@ -205,6 +216,7 @@ impl MessageSlots {
         length: u64,
     ) -> Result<Arc<MessageSegment>, SegmentRefused> {
         let kept = self.slots.get(slot as usize).and_then(Option::as_ref);
+        let kept = kept.map(|kept| &kept.segment);
         let capacity = kept.map_or(0, |segment| segment.memory.bytes() as u64);
         let end = offset.checked_add(length);
         kept.filter(|_| end.is_some_and(|end| end <= capacity))
@@ -215,6 +227,19 @@ impl MessageSlots {
                 length,
                 capacity,
             })
+    }
+
+    /// Returns the claim that messages hold which lie in the slot's present segment and are not released.
+    #[must_use]
+    pub fn claim_of(&self, slot: u32) -> Option<Arc<MemoryClaim>> {
+        self.slots.get(slot as usize)?.as_ref()?.claim.upgrade()
+    }
+
+    /// Notes the claim to the slot's segment, which a message in it holds, for other messages there.
+    pub fn share_claim(&mut self, slot: u32, claim: &Arc<MemoryClaim>) {
+        if let Some(Some(kept)) = self.slots.get_mut(slot as usize) {
+            kept.claim = Arc::downgrade(claim);
+        }
     }
 }
 

@@ -9,13 +9,15 @@
 
 use std::mem::{self, ManuallyDrop};
 use std::os::fd::BorrowedFd;
+use std::process;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 
 use ibex_base::fork;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{
-    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap,
+    Advice, MapFlags, MremapFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous,
+    mremap_fixed, msync, munmap,
 };
 use rustix::param::page_size;
 
@@ -323,6 +325,9 @@ impl Mapping {
     /// reads there meanwhile waits for a moment, and then reads the other memory. If the kernel refuses,
     /// nothing has changed.
     ///
+    /// The process aborts if the kernel has unmapped this range by then, and lacks memory to go on: other
+    /// threads may be reading here, and must find neither a hole nor zeros.
+    ///
     /// # Safety
     /// Readers of this range expect the bytes of `other`, and no code writes to either meanwhile.
     pub(super) unsafe fn replace(&self, other: Mapping) -> Result<(), Errno> {
@@ -333,12 +338,27 @@ impl Mapping {
         );
         // SAFETY: MREMAP_FIXED unmaps what is here, which is this range (rule 1), and the caller vouches
         // for its readers. The other range is ours too, and no code knows it after this.
-        unsafe {
+        let moved = unsafe {
             let (from, to) = (other.base.as_ptr().cast(), self.base.as_ptr().cast());
             mremap_fixed(from, bytes, bytes, MremapFlags::MAYMOVE, to)
-        }?;
-        mem::forget(other);
-        Ok(())
+        };
+        match moved {
+            Ok(_) => {
+                mem::forget(other);
+                Ok(())
+            }
+            Err(errno) if self.is_mapped() => Err(errno),
+            Err(errno) => {
+                tracing::error!(%errno, bytes, "mremap: memory that is in use is gone, aborting");
+                process::abort()
+            }
+        }
+    }
+
+    /// Returns whether all of the range is mapped: a failed mremap(2) may have left a hole.
+    fn is_mapped(&self) -> bool {
+        // SAFETY: msync(2) with MS_ASYNC changes nothing; a hole is ENOMEM.
+        unsafe { msync(self.base.as_ptr().cast(), self.bytes, MsyncFlags::ASYNC) }.is_ok()
     }
 
     /// Gives the pages of anonymous memory back: the memory reads as zero again, and costs nothing
@@ -454,6 +474,43 @@ mod tests {
         }
         let short = Mapping::anonymous_huge(MemoryUse::LargeMessage, 64 << 10).unwrap();
         assert_eq!(short.bytes(), 64 << 10);
+    }
+
+    #[test]
+    fn a_hole_in_a_range_is_noticed() {
+        let page = page_size();
+        let mapping = Mapping::anonymous(MemoryUse::LargeMessage, 3 * page).unwrap();
+        assert!(mapping.is_mapped());
+        // The kernel maps nothing so low.
+        let hole = ManuallyDrop::new(Mapping {
+            base: NonNull::new(ptr::without_provenance_mut(page)).unwrap(),
+            bytes: page,
+        });
+        assert!(!hole.is_mapped());
+    }
+
+    #[test]
+    fn memory_that_the_kernel_refuses_to_replace_stays() {
+        let page = page_size();
+        let three = Mapping::anonymous(MemoryUse::LargeMessage, 3 * page).unwrap();
+        let base = three.base();
+        mem::forget(three);
+        let part = |from: usize| Mapping {
+            // SAFETY: inside the mapping.
+            base: unsafe { base.add(from) },
+            bytes: 2 * page,
+        };
+        // The kernel refuses to move memory over itself.
+        let (mapping, other) = (part(0), part(page));
+        // SAFETY: inside the mapping, which no other code knows.
+        unsafe { base.as_ptr().write(7) };
+        // SAFETY: nobody reads or writes either.
+        assert!(unsafe { mapping.replace(other) }.is_err());
+        // SAFETY: as above; the other range, which is gone now, begins behind this page.
+        assert_eq!(unsafe { base.as_ptr().read() }, 7);
+        mem::forget(mapping);
+        let bytes = page;
+        drop(Mapping { base, bytes });
     }
 
     #[test]

@@ -26,6 +26,7 @@ use std::{
 
 use ibex_base::{fork, sync::lock};
 
+use self::shared::Pages;
 pub use self::{
     provided::{ProvidedRegion, RegionUnfit},
     shared::{PagesHeld, RegionFile, keep_to_itself, share_region},
@@ -86,7 +87,7 @@ pub struct MappedBytes {
     /// False if the bytes are those of a file that the program has mapped.
     is_own: bool,
     /// The memory file that the pages are those of, since peers map them; see `shared`.
-    file: Mutex<Option<Arc<RegionFile>>>,
+    pages: Mutex<Pages>,
 }
 
 impl MappedBytes {
@@ -96,7 +97,7 @@ impl MappedBytes {
             memory: Arc::new(memory),
             length,
             is_own,
-            file: Mutex::default(),
+            pages: Mutex::default(),
         }
     }
 
@@ -179,8 +180,11 @@ impl Region {
     /// bytes move once to a memory file, at the same addresses. The file takes one descriptor for as long
     /// as the region exists. Its pages are huge ones only where
     /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled` says `advise` or `always`. If the kernel refuses
-    /// the file, such messages are copied. A process of the same user that maps the region may read
-    /// all of it.
+    /// the file, such messages are copied from then on. Whatever else knew the pages before they move
+    /// knows the old ones: buffers that the program has registered with io_uring or a device of its own,
+    /// or locked by mlock(2). A process of the same user that maps the region may read
+    /// all of it. A receiver counts the whole region, once, against its node's `memory_limit` while it
+    /// holds messages in it.
     ///
     /// A child of a fork has a copy of the memory, unless a send over RDMA or, to be read in place, over
     /// shared memory was tried before, or a message over RDMA was to arrive in it: then
@@ -308,7 +312,8 @@ impl Region {
     /// resumes after an outage, it drops the slice when the peer has confirmed the message. If the peer
     /// reads the message where it lies, over shared memory, it drops the slice when the peer's program
     /// has released the message. If the channel or the session ends before, the peer keeps the pages, and
-    /// the region is copied to others.
+    /// the region is copied to others, all of it, by the thread that turns the engine, behind the turn.
+    /// If there is no memory for that, the log says so, and the region is never free again.
     ///
     /// This call does not turn the engine. Under `Driver::Caller` the thread that waits here must
     /// not be the one whose calls turn it, and under `Driver::Tasks` not one that the node's tasks

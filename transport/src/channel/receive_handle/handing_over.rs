@@ -52,7 +52,7 @@ impl ReceiveHandle {
         at: NonNull<u8>,
         length: usize,
     ) -> Result<Payload, ChannelError> {
-        if !matches!(self.source, Source::CopiedRing(_)) {
+        if !self.copies_messages() {
             return Ok(Payload::InPlace(at, length));
         }
         // SAFETY: such bytes are mapped as long as the end has their record, and aligned to 8
@@ -62,5 +62,11 @@ impl ReceiveHandle {
             let error = MemoryError::new(MemoryUse::LargeMessage, length, "malloc", Errno::NOMEM);
             self.end.failed(FailureReason::Memory(error))
         })
+    }
+
+    /// Returns whether messages are copied before anyone reads them, since a process of another user
+    /// could rewrite them.
+    pub(super) fn copies_messages(&self) -> bool {
+        matches!(self.source, Source::CopiedRing(_))
     }
 }

@@ -3,7 +3,10 @@
 
 use std::{
     ptr::NonNull,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use ibex_protocol::{
@@ -195,9 +198,10 @@ impl ReceiveHandle {
         };
         let agreed = self.end.state.agreed();
         let most = agreed.map_or(0, Agreed::mapped_bytes);
+        let charge = self.charge(length, capacity);
         let claimed = self
             .memory_wait
-            .claim(charge(length, capacity), &self.end.session.node)
+            .claim(charge, &self.end.session.node)
             .map_err(SegmentRefused::from);
         let mapped = claimed.and_then(|()| {
             let slots = &mut self.end.held().slots;
@@ -248,27 +252,48 @@ impl ReceiveHandle {
             Ok(segment) => {
                 let (base, capacity) = segment.memory();
                 let length = length as usize;
-                self.memory_wait
-                    .claim(charge(length, capacity as u64), &self.end.session.node)
-                    .map_err(|error| self.end.failed(FailureReason::Memory(error)))?;
                 // SAFETY: `of_message` has checked that the message lies in its segment.
                 let at = unsafe { base.add(offset as usize) };
-                let payload = match self.end.provided.take(length as u64) {
-                    Some(region) => {
-                        // SAFETY: `of_message` has checked that the message lies in its segment,
-                        // which is mapped as long as `segment` lives. The region has room for it,
-                        // and is this thread's alone.
-                        unsafe { copy_shared(at, region.base(), length) };
-                        Payload::InRegion(region, length)
-                    }
-                    // SAFETY: as above.
-                    None => unsafe { self.payload(at, length)? },
-                };
-                let memory = LargeMemory::Segment(segment, self.memory_wait.take_claim());
-                Ok((payload, memory, 0))
+                if let Some(region) = self.end.provided.take(length as u64) {
+                    // SAFETY: `of_message` has checked that the message lies in its segment, which is
+                    // mapped as long as `segment` lives. The region has room for it, and is this
+                    // thread's alone.
+                    unsafe { copy_shared(at, region.base(), length) };
+                    drop(self.memory_wait.take_claim());
+                    return Ok((Payload::InRegion(region, length), LargeMemory::Region, 0));
+                }
+                let copies = self.copies_messages();
+                let shared = self.end.held().slots.claim_of(slot).filter(|_| !copies);
+                if shared.is_none() {
+                    let charge = self.charge(length, capacity as u64);
+                    self.memory_wait
+                        .claim(charge, &self.end.session.node)
+                        .map_err(|error| self.end.failed(FailureReason::Memory(error)))?;
+                }
+                // SAFETY: as above.
+                let payload = unsafe { self.payload(at, length)? };
+                let claim = self.memory_wait.take_claim();
+                if copies {
+                    return Ok((payload, LargeMemory::Copied(claim), 0));
+                }
+                let claim = shared.or_else(|| claim.map(Arc::new));
+                if let Some(claim) = &claim {
+                    self.end.held().slots.share_claim(slot, claim);
+                }
+                Ok((payload, LargeMemory::Segment(segment, claim), 0))
             }
             Err(refused) => Err(self.refused(&refused.to_string())),
         }
+    }
+
+    /// Returns the bytes that a message in a segment counts as, within the node's limit on memory that
+    /// peers make it hold: those of its copy, or the whole segment, which stays mapped however short the
+    /// message is. A segment beyond the limit counts as all of it.
+    fn charge(&self, length: usize, capacity: u64) -> u64 {
+        if self.copies_messages() {
+            return class_bytes(length).map_or(capacity, |bytes| capacity.min(bytes as u64));
+        }
+        capacity.min(self.end.session.node.memory.limit())
     }
 }
 
@@ -300,10 +325,4 @@ fn announced_in_ring(found: &FoundRecord) -> Option<InSegment> {
         announced.offset = u64::from_le(word(2));
     }
     Some(announced)
-}
-
-/// Returns the bytes that a message in a segment counts as, within the node's limit on memory that
-/// peers make it hold: those of a segment for this message alone.
-fn charge(length: usize, capacity: u64) -> u64 {
-    class_bytes(length).map_or(capacity, |bytes| capacity.min(bytes as u64))
 }

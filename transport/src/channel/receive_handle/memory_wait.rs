@@ -53,7 +53,7 @@ impl MemoryWait {
     /// memory that peers make it hold. A claim that has to wait keeps its place before later ones.
     ///
     /// A segment is entirely its sender's memory, which was checked when the segment came. It
-    /// counts while a message in it is not released, or stands for the message's copy.
+    /// counts once while messages in it are not released. A copy counts for each message.
     pub(super) fn claim(&mut self, capacity: u64, node: &NodeState) -> Result<(), MemoryError> {
         let begun = self.claim.take();
         let begun = begun.filter(|claim| claim.total() == capacity);

@@ -3,7 +3,7 @@
 use super::super::{aside::tests::open_descriptors_of, message_segment_pool::ROUND_SLOTS};
 use super::*;
 use crate::shared_memory::MessageSegmentPool;
-use ibex_ring::memory::{Region, probe};
+use ibex_ring::memory::{MemoryBudget, Region, probe};
 use rustix::fs::ftruncate;
 use rustix::io::Errno;
 use std::sync::atomic::{Ordering::SeqCst, fence};
@@ -256,7 +256,10 @@ fn a_region_serves_several_messages_in_one_slot() {
     assert!(pool.release(first.index));
     let (_other, longer) = region();
     assert!(pool.take_region(&longer, 128 << 10).is_none());
-    assert!(!pool.take_region(&file, 1 << 20).unwrap().is_new, "it stays");
+    assert!(
+        !pool.take_region(&file, 1 << 20).unwrap().is_new,
+        "it stays"
+    );
     assert!(pool.release(first.index));
     assert_ne!(pool.take(1000).unwrap().unwrap().index(), first.index);
     assert!(pool.release(first.index));
@@ -335,6 +338,29 @@ fn a_message_beyond_its_segment_is_refused() {
         };
     }
     assert!(slots.of_message(6, 0, 1).is_err(), "nothing was passed");
+}
+
+#[test]
+fn messages_in_one_segment_share_its_claim() {
+    let budget = MemoryBudget::new(Box::leak(Box::default()), 1 << 20);
+    let mut slots = MessageSlots::new();
+    let (_region, file) = region();
+    let passed = file.as_fd().try_clone_to_owned().unwrap();
+    let passed = PassedSegment::Fd(PassedFd::new(passed));
+    slots.map(5, 128 << 10, &passed).unwrap();
+    assert!(slots.claim_of(5).is_none() && slots.claim_of(6).is_none());
+    let first = Arc::new(budget.claim(128 << 10).unwrap());
+    slots.share_claim(5, &first);
+    let second = slots.claim_of(5).unwrap();
+    drop(first);
+    assert_eq!(budget.used(), 128 << 10, "the second message holds it");
+    // Another segment in the slot counts for itself.
+    slots.map(5, 128 << 10, &passed).unwrap();
+    assert!(slots.claim_of(5).is_none());
+    slots.share_claim(5, &second);
+    drop(second);
+    assert_eq!(budget.used(), 0);
+    assert!(slots.claim_of(5).is_none(), "no message lies there");
 }
 
 #[test]

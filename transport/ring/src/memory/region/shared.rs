@@ -9,7 +9,8 @@
 //! Rules:
 //!
 //! 1. Pages are replaced only while there is a slice, so that nobody writes to them, and under the lock
-//!    of `file`. A reader finds the same bytes before and afterwards.
+//!    of `pages`. A reader finds the same bytes before and afterwards.
+//!    If the kernel lacks memory in the middle of that, the process aborts.
 //! 2. A device knows pages and not addresses. So whoever registers the region holds the same lock until
 //!    the registration is attached, and all attachments go when pages are replaced. A device that is
 //!    still sending then keeps its registration, and with it the former pages, whose bytes are the same.
@@ -26,6 +27,18 @@ use rustix::param::page_size;
 
 use super::{Attachments, MappedBytes, RegionBytes, RegionSlice};
 use crate::memory::{Mapping, MemoryError, MemoryUse};
+
+/// What is known of a region's pages.
+#[derive(Debug, Default)]
+pub(super) enum Pages {
+    /// They are private.
+    #[default]
+    Private,
+    /// They are those of a file.
+    File(Arc<RegionFile>),
+    /// They are private, and the kernel has refused a file for them: it is not asked again.
+    Refused,
+}
 
 /// A memory file that the pages of a region are those of.
 #[derive(Debug)]
@@ -51,7 +64,7 @@ impl AsFd for RegionFile {
 impl MappedBytes {
     /// Locks the pages, which stay in place as long as the result lives.
     pub fn hold_pages(&self) -> PagesHeld<'_> {
-        PagesHeld(lock(&self.file))
+        PagesHeld(lock(&self.pages))
     }
 
     /// Returns the number of bytes that the pages have.
@@ -64,7 +77,7 @@ impl MappedBytes {
     ///
     /// # Safety
     ///
-    /// There is a slice, and the lock of `file` is held (rule 1).
+    /// There is a slice, and the lock of `pages` is held (rule 1).
     unsafe fn move_to(&self, to: Mapping) -> Result<(), MemoryError> {
         let (from, bytes) = (self.memory.base(), self.page_bytes());
         // SAFETY: both have that many bytes, and nobody else has those of `to`, nor writes to the others
@@ -85,10 +98,10 @@ impl MappedBytes {
 #[derive(Debug)]
 pub struct PagesHeld<'a>(#[allow(dead_code, reason = "held for its drop")] Guard<'a>);
 
-type Guard<'a> = MutexGuard<'a, Option<Arc<RegionFile>>>;
+type Guard<'a> = MutexGuard<'a, Pages>;
 
 /// Returns the memory file that the slice's region lies in, and where the slice begins in it; `None` if
-/// the region has no pages of its own. The first call moves the region to such a file, which `make`
+/// the region has no pages of its own, or an earlier call failed. The first call moves the region to such a file, which `make`
 /// makes, with a mapping of it, of so many bytes. All of the region has memory then, and a child of a
 /// fork does not have it.
 ///
@@ -103,18 +116,27 @@ pub fn share_region(
         RegionBytes::Mapped(mapped) if mapped.is_own => mapped,
         _ => return Ok(None),
     };
-    let mut file = lock(&mapped.file);
-    let shared = match &*file {
-        Some(shared) => shared.clone(),
-        None => {
-            let bytes = mapped.page_bytes();
-            let (memory, fd) = make(bytes)?;
-            // SAFETY: there is this slice, and the lock is held.
-            unsafe { mapped.move_to(memory)? };
-            file.insert(Arc::new(RegionFile { fd, bytes })).clone()
+    let mut pages = lock(&mapped.pages);
+    match &*pages {
+        Pages::File(file) => return Ok(Some((file.clone(), slice.start))),
+        Pages::Refused => return Ok(None),
+        Pages::Private => {}
+    }
+    let bytes = mapped.page_bytes();
+    let moved = make(bytes).and_then(|(memory, fd)| {
+        // SAFETY: there is this slice, and the lock is held.
+        unsafe { mapped.move_to(memory) }.map(|()| Arc::new(RegionFile { fd, bytes }))
+    });
+    match moved {
+        Ok(file) => {
+            *pages = Pages::File(file.clone());
+            Ok(Some((file, slice.start)))
         }
-    };
-    Ok(Some((shared, slice.start)))
+        Err(error) => {
+            *pages = Pages::Refused;
+            Err(error)
+        }
+    }
 }
 
 /// Moves the region of a slice to private memory, if its pages are those of `file`, which is left to
@@ -128,13 +150,14 @@ pub fn keep_to_itself(slice: &RegionSlice, shared: &Arc<RegionFile>) -> Result<(
         return Ok(());
     };
     let is_last = Arc::strong_count(&slice.bytes) == 1;
-    let mut file = lock(&mapped.file);
-    if is_last || !file.as_ref().is_some_and(|file| Arc::ptr_eq(file, shared)) {
+    let mut pages = lock(&mapped.pages);
+    let is_there = matches!(&*pages, Pages::File(file) if Arc::ptr_eq(file, shared));
+    if is_last || !is_there {
         return Ok(());
     }
     let memory = Mapping::inherited_huge(MemoryUse::LargeMessage, mapped.page_bytes())?;
     // SAFETY: there is this slice, and the lock is held.
     unsafe { mapped.move_to(memory)? };
-    *file = None;
+    *pages = Pages::Private;
     Ok(())
 }

@@ -302,6 +302,8 @@ fn a_region_that_cannot_be_moved_stays_as_it_is() {
     });
     assert!(refused.is_err());
     assert!(region.is_free() && region.iter().all(|&byte| byte == 0));
+    let again = share_region(&region.slice(..), |_| unreachable!("it is known"));
+    assert!(again.unwrap().is_none());
     let heap = Region::from(vec![1; 100]);
     let none = share_region(&heap.slice(..), |_| unreachable!("it has no pages"));
     assert!(none.unwrap().is_none());
