@@ -50,6 +50,8 @@ pub(crate) struct ReceiveChannel {
     pub(super) owes_news: bool,
     /// Large messages that are here, and that the sender keeps because it does not know.
     kept_there: u32,
+    /// The last message that came in a block. It may be here ahead of a longer one before it.
+    landed: u64,
     /// The end is in the session's queue of ends with news.
     pub(super) queued: bool,
 }
@@ -101,6 +103,7 @@ impl ReceiveChannel {
             tell_every: HALF_WINDOW,
             owes_news: false,
             kept_there: 0,
+            landed: 0,
             queued: false,
         }
     }
@@ -266,6 +269,7 @@ impl ReceiveChannel {
                 return Err(PeerMisbehaved::UngrantedLanding { sequence, id });
             }
             if landing.keeps {
+                self.landed = sequence;
                 self.is_kept_there();
             }
             return Ok(0);
@@ -417,8 +421,11 @@ impl ReceiveChannel {
     /// Takes the counters into a frame.
     pub(super) fn tell(&mut self) -> Counters {
         self.owes_news = false;
-        self.kept_there = 0;
         self.told = self.counters();
+        // What landed ahead of a message that is under way is not told yet. The news is due when the
+        // next message is complete.
+        let is_ahead = self.landed > self.told.received;
+        self.kept_there = if is_ahead { KEPT_THERE - 1 } else { 0 };
         self.told
     }
 }

@@ -5,8 +5,15 @@ use crate::session::*;
 #[allow(unused_imports, reason = "each test file uses some of them")]
 use crate::{
     credit::session::*,
-    format::{control::*, frame::*},
-    transfer::rendezvous::*,
+    format::{
+        control::*,
+        frame::*,
+        record::{LargeAnnouncement, RecordKind},
+    },
+    transfer::{
+        eager_write::{LANDING_BYTES, LandingId},
+        rendezvous::*,
+    },
 };
 
 #[test]
@@ -86,6 +93,41 @@ fn a_large_message_is_received_when_its_last_byte_is_in_place() {
         told(&mut session).map(|counters| counters.received),
         Some(1)
     );
+}
+
+/// The sender keeps the three until it hears that they are here, and sends no fourth before.
+#[test]
+fn messages_are_told_of_when_the_last_one_overtaken_by_a_block_is_complete() {
+    let mut session = writing(Role::Receiver);
+    let index = session
+        .grant_landing(1, memory(LANDING_BYTES as u64))
+        .unwrap();
+    let block = LandingId {
+        index,
+        generation: 0,
+    };
+    let landed = LargeAnnouncement::in_landing(10, block);
+    let body = [
+        record(1, b"one"),
+        large(2, 100),
+        large(3, 100),
+        record_of(RecordKind::Large, 4, landed.bytes()),
+    ];
+    let frame = frame(FrameKind::Records, PEER, 1, None, &body.concat());
+    deliver(&mut session, &frame).unwrap();
+    session.grant(1, 2, 100);
+    session.grant(1, 3, 100);
+    // The sender hears of the first message while the block is ahead of two.
+    deliver(&mut session, &ask(Ask::received(1))).unwrap();
+    let received = |session: &mut Session| told(session).map(|counters| counters.received);
+    assert_eq!(received(&mut session), Some(1));
+    let mut heard = 1;
+    for sequence in [2, 3] {
+        deliver(&mut session, &chunk(sequence, 100)).unwrap();
+        session.handle_large_complete(1);
+        heard = received(&mut session).unwrap_or(heard);
+    }
+    assert_eq!(heard, 4);
 }
 
 #[test]
