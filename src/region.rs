@@ -52,8 +52,12 @@ use crate::{Receiver, RecvError, SendError, Sender};
 /// [`Message::header`](crate::Message::header). The header is the program's own, as the body is: ibex
 /// reads neither. It does not count in
 /// [`max_message_bytes`](crate::ChannelBuilder::max_message_bytes).
+///
+/// A header costs its bytes, and over RDMA a question as well: a body of up to 64 KiB that is too long
+/// for a receive buffer goes without one into memory that the receiver has granted ahead. With a
+/// header it waits for a grant, as longer bodies do.
 #[derive(Clone, Copy, Debug)]
-pub struct RegionMessage<'a>(channel::RegionMessage<'a>);
+pub struct RegionMessage<'a>(channel::SliceMessage<'a>);
 
 impl RegionMessage<'_> {
     /// The most bytes of a header: 256.
@@ -70,7 +74,7 @@ impl<'a> From<&'a RegionSlice> for RegionMessage<'a> {
 impl<'a, H: AsRef<[u8]> + ?Sized> From<(&'a H, &'a RegionSlice)> for RegionMessage<'a> {
     fn from((header, body): (&'a H, &'a RegionSlice)) -> Self {
         let header = header.as_ref();
-        Self(channel::RegionMessage { header, body })
+        Self(channel::SliceMessage { header, body })
     }
 }
 

@@ -19,7 +19,7 @@ use ibex_base::sync::lock;
 use ibex_ring::memory::RegionSlice;
 use ibex_ring::parking::{self, Attended, Condition, Patience, Ticket, WaitSlot};
 use ibex_transport::{
-    channel::{ChannelError, RegionMessage, SendHandle},
+    channel::{ChannelError, SendHandle, SliceMessage},
     node::SessionShared,
 };
 
@@ -395,7 +395,7 @@ fn send_frame<P: Content>(
 ) -> Result<u64, ChannelError> {
     if let Some(body) = long_slice(handle, &content) {
         let header = &header.to_bytes();
-        return handle.send_region(RegionMessage { header, body }, Patience::None);
+        return handle.send_region(SliceMessage { header, body }, Patience::None);
     }
     let encode = |slot: &mut [MaybeUninit<u8>]| encode_frame(header, content, slot);
     handle.send(frame_size(content), Patience::None, encode)
@@ -411,18 +411,18 @@ fn poll_send_frame<P: Content>(
 ) -> Poll<Result<u64, ChannelError>> {
     if let Some(body) = long_slice(handle, &content) {
         let header = &header.to_bytes();
-        return handle.poll_send_region(waker, RegionMessage { header, body });
+        return handle.poll_send_region(waker, SliceMessage { header, body });
     }
     let encode = |slot: &mut [MaybeUninit<u8>]| encode_frame(header, content, slot);
     handle.poll_send(waker, frame_size(content), encode)
 }
 
-/// Returns the slice that is the content, if it is too long to travel as a record and the peer takes
-/// a header beside it.
+/// Returns the slice that is the content, if the frame would have to wait for a grant and the peer
+/// takes a header beside the slice.
 #[inline]
-fn long_slice<'a>(handle: &SendHandle, content: &'a impl Content) -> Option<&'a RegionSlice> {
+fn long_slice<'a, P: Content>(handle: &SendHandle, content: &'a P) -> Option<&'a RegionSlice> {
     let slice = content.slice()?;
-    let is_long = slice.len() > handle.eager_bytes();
+    let is_long = handle.needs_grant(P::offset() + slice.len());
     (is_long && handle.session().peer().carries_headers).then_some(slice)
 }
 

@@ -5,7 +5,7 @@ use std::thread;
 
 use ibex_bootstrap::message::Hello;
 use ibex_ring::parking::Patience;
-use ibex_transport::channel::{RegionMessage, SendHandle};
+use ibex_transport::channel::{SendHandle, SliceMessage};
 
 use super::{
     header::{CallId, Header, Kind},
@@ -129,7 +129,7 @@ fn a_long_payload_has_its_header_beside_it_and_a_malformed_one_is_dropped() {
         let header = |kind| Header::new(id, kind).with_time_left(None).to_bytes();
         let body = &Region::from(vec![5; LENGTHS[5]]).slice(..);
         let mut send = |header: &[u8]| {
-            let message = RegionMessage { header, body };
+            let message = SliceMessage { header, body };
             let sent = requests.send_region(message, Patience::FOREVER);
             sent.expect("sent");
         };

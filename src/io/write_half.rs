@@ -126,19 +126,26 @@ impl WriteHalf {
         &'a mut self,
         slice: &'a RegionSlice,
     ) -> impl Future<Output = io::Result<()>> + Send + 'a {
-        let mut written = 0;
+        let (mut written, mut waited) = (0, None);
         poll_fn(move |context| {
             let sender = self.sender.as_mut().ok_or_else(is_finished)?;
-            let waited = sender.drop_wakers();
-            for piece in pieces(slice, written) {
-                ready!(sender.poll_send_region(context, &piece))?;
-                written += piece.len();
-            }
+            // Whether a write was pending before: the first poll takes its waker back.
+            let waited = *waited.get_or_insert_with(|| sender.drop_wakers());
+            let mut rest = pieces(slice, written);
+            let done = loop {
+                let Some(piece) = rest.next() else {
+                    break Ok(());
+                };
+                match ready!(sender.poll_send_region(context, &piece)) {
+                    Ok(_) => written += piece.len(),
+                    Err(error) => break Err(error.into()),
+                }
+            };
             if waited {
                 // As in `poll_write`.
                 context.waker().wake_by_ref();
             }
-            Poll::Ready(Ok(()))
+            Poll::Ready(done)
         })
     }
 

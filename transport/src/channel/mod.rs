@@ -23,5 +23,5 @@ pub use group::{
 pub use message::RawMessage;
 pub use receive_handle::ReceiveHandle;
 pub use reservation::RawReservation;
-pub use send_handle::{Abort, RegionMessage, SendHandle};
+pub use send_handle::{Abort, SendHandle, SliceMessage};
 pub use several::{Awaited, AwaitedEnd, AwaitedEnds, FOUND_PER_TURN, Several};

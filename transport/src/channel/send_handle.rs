@@ -11,7 +11,7 @@ mod region;
 mod steps;
 
 pub(super) use self::entered::Entered;
-pub use self::region::RegionMessage;
+pub use self::region::SliceMessage;
 
 use std::sync::atomic::Ordering;
 use std::{

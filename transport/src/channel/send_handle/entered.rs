@@ -57,7 +57,7 @@ impl Entered<'_> {
                 Err(Abort::Failed(error)) => return Err(end.failed(FailureReason::Encode(error))),
             }
         }
-        self.send_slow(&[], size, patience, &mut encode)
+        self.send_slow(size, patience, &mut encode)
     }
 
     #[inline(always)]
@@ -108,18 +108,16 @@ impl Entered<'_> {
         }
     }
 
-    /// Sends a message with this header, or none, over an open channel that may have to be waited
-    /// for.
+    /// Sends a message over an open channel that may have to be waited for.
     #[cold]
     #[inline(never)]
-    pub(super) fn send_slow(
+    fn send_slow(
         &mut self,
-        header: &[u8],
         size: Option<usize>,
         patience: Patience,
         encode: &mut Encoder<'_>,
     ) -> Result<u64, ChannelError> {
-        let sent = self.find_room_and_send(header, size, patience, encode);
+        let sent = self.find_room_and_send(size, patience, encode);
         if sent.is_err() {
             self.end.gave_up_waiting();
         }
@@ -128,14 +126,27 @@ impl Entered<'_> {
 
     fn find_room_and_send(
         &mut self,
-        header: &[u8],
         size: Option<usize>,
         patience: Patience,
         encode: &mut Encoder<'_>,
     ) -> Result<u64, ChannelError> {
         self.open_producer(patience)?;
-        let context = self.end.trace_context();
-        match context.filter(|_| header.is_empty()) {
+        let extension = MessageExtension {
+            trace: self.end.trace_context().map(TraceContext::to_bytes),
+            header: &[],
+        };
+        self.send_extended(&extension, size, patience, encode)
+    }
+
+    /// Sends a message that is encoded into the ring, or into memory of its own, with this extension.
+    pub(super) fn send_extended(
+        &mut self,
+        extension: &MessageExtension<'_>,
+        size: Option<usize>,
+        patience: Patience,
+        encode: &mut Encoder<'_>,
+    ) -> Result<u64, ChannelError> {
+        match extension.trace.filter(|_| extension.header.is_empty()) {
             // Older peers know this form too.
             Some(context) => self.send_as(
                 (RecordKind::TracedData, RecordKind::TracedLarge),
@@ -145,15 +156,11 @@ impl Entered<'_> {
                 &mut |slot| append_context(context, slot, encode),
             ),
             None => {
-                let extension = MessageExtension {
-                    trace: context.map(TraceContext::to_bytes),
-                    header,
-                };
                 let kinds = match extension.is_empty() {
                     true => (RecordKind::Data, RecordKind::Large),
                     false => (RecordKind::ExtendedData, RecordKind::ExtendedLarge),
                 };
-                self.send_as(kinds, &extension, size, patience, encode)
+                self.send_as(kinds, extension, size, patience, encode)
             }
         }
     }
@@ -254,14 +261,14 @@ fn append_extension(
 
 /// Encodes a message with a trace context behind it. Returns the length of both.
 fn append_context(
-    context: TraceContext,
+    context: [u8; TraceContext::BYTES],
     slot: &mut [MaybeUninit<u8>],
     encode: &mut Encoder<'_>,
 ) -> Result<usize, Abort> {
     let room = slot.len().checked_sub(TraceContext::BYTES);
     let room = room.ok_or(Abort::Overflow)?;
     let length = encode(&mut slot[..room])?;
-    for (to, from) in slot[length..].iter_mut().zip(context.to_bytes()) {
+    for (to, from) in slot[length..].iter_mut().zip(context) {
         to.write(from);
     }
     Ok(length + TraceContext::BYTES)

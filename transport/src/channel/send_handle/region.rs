@@ -25,26 +25,33 @@ use crate::{
 
 /// A message whose body is a slice of the program's memory.
 #[derive(Clone, Copy, Debug)]
-pub struct RegionMessage<'a> {
+pub struct SliceMessage<'a> {
     /// The header beside the body; empty if there is none.
     pub header: &'a [u8],
     /// The body.
     pub body: &'a RegionSlice,
 }
 
-impl<'a> From<&'a RegionSlice> for RegionMessage<'a> {
+impl<'a> From<&'a RegionSlice> for SliceMessage<'a> {
     fn from(body: &'a RegionSlice) -> Self {
         Self { header: &[], body }
     }
 }
 
 impl SendHandle {
+    /// Returns whether a message of this length has to be announced and waits for the peer's grant:
+    /// it is too long for a frame of the session, and for a block that was granted ahead.
+    #[must_use]
+    pub fn needs_grant(&self, bytes: usize) -> bool {
+        bytes > self.eager_bytes() && !self.end.session.frame_path.may_land(bytes)
+    }
+
     /// Sends a slice as the body of a message, from where it lies if the path can. Until the wire is
     /// done with the message, or the peer that reads it there has released it, the engine holds a
     /// clone of the slice. The header is copied.
     pub fn send_region(
         &mut self,
-        message: RegionMessage<'_>,
+        message: SliceMessage<'_>,
         patience: Patience,
     ) -> Result<u64, ChannelError> {
         self.enter(patience)?.send_region(message, patience)
@@ -55,7 +62,7 @@ impl SendHandle {
     pub fn poll_send_region(
         &mut self,
         waker: &Waker,
-        message: RegionMessage<'_>,
+        message: SliceMessage<'_>,
     ) -> Poll<Result<u64, ChannelError>> {
         self.poll_entered(waker, |entered| {
             entered.send_region(message, Patience::None)
@@ -68,48 +75,41 @@ impl Entered<'_> {
     /// right back.
     fn send_region(
         mut self,
-        message: RegionMessage<'_>,
+        message: SliceMessage<'_>,
         patience: Patience,
     ) -> Result<u64, ChannelError> {
-        let RegionMessage { header, body } = message;
+        let SliceMessage { header, body } = message;
         self.end.check_header(header)?;
-        let sent = self.send_in_place(message, patience);
-        match sent.inspect_err(|_| self.end.gave_up_waiting())? {
-            Some(sequence) => Ok(sequence),
-            None if header.is_empty() => {
-                self.send(Some(body.len()), patience, |slot| copy(body, slot))
-            }
-            None => self.send_slow(header, Some(body.len()), patience, &mut |slot| {
-                copy(body, slot)
-            }),
+        let fits = |producer: &mut SendProducer| producer.takes(body.len());
+        if header.is_empty() && self.producer().is_some_and(fits) {
+            return self.send(Some(body.len()), patience, |slot| copy(body, slot));
         }
+        let sent = self.find_room_and_send_region(message, patience);
+        sent.inspect_err(|_| self.end.gave_up_waiting())
     }
 
-    /// Sends a slice from where it lies, if it is long enough and the path can; `None` if not.
-    fn send_in_place(
+    /// Sends a slice from where it lies, if it is long enough and the path can, or copies it.
+    fn find_room_and_send_region(
         &mut self,
-        message: RegionMessage<'_>,
+        message: SliceMessage<'_>,
         patience: Patience,
-    ) -> Result<Option<u64>, ChannelError> {
+    ) -> Result<u64, ChannelError> {
+        let SliceMessage { header, body } = message;
         let end = self.end;
         let producer = self.open_producer(patience)?;
         producer.largest = end.path.longest_record(end, &producer.ring);
-        let length = message.body.len();
-        let is_large = length > producer.largest
-            && length as u64 <= producer.max_message_bytes
-            && !end.state.is_over();
-        if !is_large || !end.path.sends_in_place(end) {
-            return Ok(None);
-        }
         let extension = MessageExtension {
             trace: end.trace_context().map(TraceContext::to_bytes),
-            header: message.header,
+            header,
         };
-        // Older peers read a trace context behind the bytes, where a slice has none.
-        match extension.is_empty() || end.session.peer().carries_headers {
-            true => end.send_in_place(producer, message.body, &extension, patience),
-            false => Ok(None),
+        if end.may_send_in_place(producer, body.len(), &extension)
+            && let Some(sequence) = end.send_in_place(producer, body, &extension, patience)?
+        {
+            return Ok(sequence);
         }
+        self.send_extended(&extension, Some(body.len()), patience, &mut |slot| {
+            copy(body, slot)
+        })
     }
 }
 
@@ -124,6 +124,30 @@ impl SendEnd {
             _ => return Ok(()),
         };
         Err(self.failed(reason))
+    }
+
+    /// Returns whether a slice of this length is sent from where it lies if its memory can.
+    fn may_send_in_place(
+        &self,
+        producer: &SendProducer,
+        length: usize,
+        extension: &MessageExtension<'_>,
+    ) -> bool {
+        let is_large = length > producer.largest
+            && length as u64 <= producer.max_message_bytes
+            && !self.state.is_over();
+        if !is_large || !self.path.sends_in_place(self) {
+            return false;
+        }
+        // Older peers read a trace context behind the bytes, where a slice has none. A block takes it
+        // there too, and no extension: a copy into one is sooner there than a slice that has to be
+        // granted.
+        let lands = extension.header.is_empty()
+            && self
+                .session
+                .frame_path
+                .may_land(length + TraceContext::BYTES);
+        extension.is_empty() || self.session.peer().carries_headers && !lands
     }
 
     /// Returns the trace context in which a message is sent now, if the channel carries them.
