@@ -326,3 +326,43 @@ fn announced_in_ring(found: &FoundRecord) -> Option<InSegment> {
     }
     Some(announced)
 }
+
+#[cfg(test)]
+mod tests {
+    use ibex_protocol::format::record::RecordKind;
+
+    use super::*;
+
+    #[test]
+    fn an_announcement_whose_record_is_cut_or_too_long_is_malformed() {
+        let part = LargeAnnouncement::of_part(1000, 7, true, 4096);
+        let whole = LargeAnnouncement::in_segment(1000, 7, true);
+        for (announcement, offset) in [(part, 4096), (whole, 0)] {
+            let mut record = [0_u64; 5];
+            for (word, bytes) in record.iter_mut().zip(announcement.bytes().chunks(8)) {
+                *word = u64::from_ne_bytes(bytes.try_into().expect("whole words"));
+            }
+            let mut read = |kind, length| {
+                let payload = NonNull::from(&mut record).cast();
+                announced_in_ring(&FoundRecord {
+                    kind,
+                    payload,
+                    length,
+                    size: length,
+                    time: 0,
+                })
+            };
+            let bytes = announcement.bytes().len();
+            for length in 0..40 {
+                let plain = read(RecordKind::Large, length);
+                assert_eq!(plain.is_some(), length == bytes, "{length}");
+                let extended = read(RecordKind::ExtendedLarge, length);
+                assert_eq!(extended.is_some(), length > bytes, "{length}");
+                for announced in plain.into_iter().chain(extended) {
+                    let InSegment { length, slot, .. } = announced;
+                    assert_eq!((length, slot, announced.offset), (1000, 7, offset));
+                }
+            }
+        }
+    }
+}
