@@ -24,10 +24,11 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("region_of_a_killed_peer", region_of_a_killed_peer).kills(Side::Listener),
 ];
 
-/// Around the longest record over TCP, and far beyond, mixed with short ones.
-const LENGTHS: [usize; 9] = [
+/// Around the longest records over RDMA and TCP, and far beyond, mixed with short ones.
+const LENGTHS: [usize; 10] = [
     0,
     1,
+    20_000,
     64 << 10,
     (128 << 10) + 1,
     128 << 10,
@@ -36,6 +37,8 @@ const LENGTHS: [usize; 9] = [
     3 << 20,
     (128 << 10) + 9,
 ];
+
+const HEADER_LENGTHS: [usize; 5] = [0, 1, 16, 255, RegionMessage::MAX_HEADER_BYTES];
 
 /// A message that neither end has memory for before the other grants it.
 const LONG_BYTES: usize = 3 << 20;
@@ -94,12 +97,13 @@ fn regions(stage: &mut Stage, make: fn(Vec<u8>) -> Region) {
 }
 
 /// Messages of all lengths with headers of all lengths, by every kind of call, mixed with messages
-/// without one. Some arrive in regions of the receiver, and some are copied out.
+/// without one. Some arrive in regions of the receiver, some are copied out, and a few of these are
+/// kept.
 fn headers(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let driver = stage.driver();
     let header_of = |sequence: u64| {
-        let length = [0, 1, 16, 255, RegionMessage::MAX_HEADER_BYTES][sequence as usize % 5];
+        let length = HEADER_LENGTHS[(sequence / 10 + sequence) as usize % 5];
         payload::numbered(1000 + sequence, length)
     };
     let last = 5 * LENGTHS.len() as u64;
@@ -138,6 +142,7 @@ fn headers(stage: &mut Stage) {
         }
         Side::Listener => {
             let mut receiver = receiver(&peer, "regions");
+            let mut kept = Vec::new();
             for sequence in 1..=last {
                 if sequence % 7 == 0 {
                     let region = Region::zeroed(LONG_BYTES).expect("memory");
@@ -154,10 +159,17 @@ fn headers(stage: &mut Stage) {
                     header_of(sequence),
                     "of message {sequence}"
                 );
-                match message.ack_on_drop().into_region() {
-                    Ok((region, taken)) => payload::check(sequence, &region[..taken]),
-                    Err(message) => drop(message),
+                match sequence % 3 {
+                    0 if kept.len() < 4 => kept.push(message.ack_on_drop()),
+                    _ => match message.ack_on_drop().into_region() {
+                        Ok((region, taken)) => payload::check(sequence, &region[..taken]),
+                        Err(message) => drop(message),
+                    },
                 }
+            }
+            for message in kept {
+                payload::check(message.sequence(), &message);
+                assert_eq!(message.header(), header_of(message.sequence()));
             }
             assert_ended(receiver);
         }
