@@ -172,7 +172,9 @@ impl Message<[u8], Raw> {
 
     /// Returns the [provided region](crate::Receiver::provide) that the message arrived in, and the
     /// message's length. The message is the beginning of the region; what lies behind it there is of no
-    /// message. Its [header](Self::header) is not in the region, so read it before. It is released, and acknowledged only after [`ack_on_drop`](Self::ack_on_drop).
+    /// message. Its [header](Self::header) is not in the region and goes with the message, so copy it
+    /// before. The message is released, and acknowledged only after
+    /// [`ack_on_drop`](Self::ack_on_drop).
     ///
     /// Dropping the message instead drops its region with it.
     ///

@@ -190,9 +190,9 @@ pub(super) fn encode_frame<P: Content>(
 /// Reads a frame's header: the message's header, if there is one, and otherwise its first bytes.
 #[inline]
 pub(super) fn header_of(raw: &RawMessage) -> Result<Header, MalformedCallFrame> {
-    match raw.header() {
-        [] => Header::parse(raw.bytes()),
-        beside => header_beside(beside),
+    match raw.has_header() {
+        false => Header::parse(raw.bytes()),
+        true => header_beside(raw.header()),
     }
 }
 
@@ -263,7 +263,7 @@ impl FrameBody {
     #[inline]
     pub(super) fn payload(&self, offset: usize) -> Option<&[u8]> {
         let is_payload = match self {
-            Self::InPlace(raw) => !raw.header().is_empty(),
+            Self::InPlace(raw) => raw.has_header(),
             Self::Other(OtherBody::Copied(copied)) => copied.is_payload,
             Self::Other(OtherBody::Cut(_)) => false,
         };
@@ -322,7 +322,7 @@ impl Copied {
         Self {
             lines,
             length: bytes.len(),
-            is_payload: !raw.header().is_empty(),
+            is_payload: raw.has_header(),
         }
     }
 

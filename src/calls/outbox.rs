@@ -418,7 +418,7 @@ fn poll_send_frame<P: Content>(
 }
 
 /// Returns the slice that is the content, if the frame would have to wait for a grant and the peer
-/// takes a header beside the slice.
+/// takes a header beside the slice. A frame that is too long is so in either form.
 #[inline]
 fn long_slice<'a, P: Content>(handle: &SendHandle, content: &'a P) -> Option<&'a RegionSlice> {
     let slice = content.slice()?;

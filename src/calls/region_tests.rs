@@ -18,7 +18,7 @@ use crate::{
 };
 
 const FABRICS: [Fabric; 2] = [Fabric::Tcp, Fabric::Shm];
-const LENGTHS: [usize; 6] = [0, 1, 4000, 128 << 10, 200_000, (3 << 20) + 5];
+const LENGTHS: [usize; 7] = [0, 1, 4000, 20_000, 128 << 10, 200_000, (3 << 20) + 5];
 
 fn builder(fabric: Fabric) -> NodeBuilder {
     Node::builder().fabric(fabric, Policy::Require)
@@ -91,6 +91,7 @@ fn slices_are_called_with_and_replied_as_other_bytes_are() {
                 }
                 assert!(items.next().expect("the end").is_none());
                 drop(slice);
+                assert!(region.wait_free(std::time::Duration::MAX));
                 assert!(region.into_vec().is_ok(), "the request has arrived");
             }
             assert_eq!(caller.strays(), 0);
@@ -127,7 +128,7 @@ fn a_long_payload_has_its_header_beside_it_and_a_malformed_one_is_dropped() {
             generation: 1,
         };
         let header = |kind| Header::new(id, kind).with_time_left(None).to_bytes();
-        let body = &Region::from(vec![5; LENGTHS[5]]).slice(..);
+        let body = &Region::from(vec![5; LENGTHS[6]]).slice(..);
         let mut send = |header: &[u8]| {
             let message = SliceMessage { header, body };
             let sent = requests.send_region(message, Patience::FOREVER);

@@ -35,8 +35,8 @@ pub struct RawMessage {
     units: u32,
     /// Bytes behind the payload that the message has too: a trace context, or an extension.
     behind: u16,
-    /// Bits of [`OWNED`], [`DETACHED`], [`ACKNOWLEDGES`], [`TRACED`], [`EXTENDED`], [`BESIDE`] and
-    /// [`IN_REGION`]. Most messages have none.
+    /// Bits of [`OWNED`], [`DETACHED`], [`ACKNOWLEDGES`], [`TRACED`], [`EXTENDED`], [`BESIDE`],
+    /// [`IN_REGION`] and [`HEADED`]. Most messages have none.
     marks: u8,
 }
 
@@ -73,6 +73,8 @@ const IN_REGION: u8 = 16;
 const BESIDE: u8 = 32;
 /// The message has an extension, which lies behind the payload, or beside it if it is large.
 const EXTENDED: u8 = 64;
+/// The extension had a header when the message was handed out.
+const HEADED: u8 = 128;
 
 /// The payload of a message that is about to be handed out.
 #[derive(Debug)]
@@ -276,6 +278,14 @@ impl RawMessage {
     pub(super) fn take_extension_off(&mut self, bytes: usize) {
         self.take_off(bytes);
         self.marks |= EXTENDED;
+        self.note_header();
+    }
+
+    /// Notes whether the extension has a header. A peer that maps the bytes may rewrite them later.
+    fn note_header(&mut self) {
+        if !self.header().is_empty() {
+            self.marks |= HEADED;
+        }
     }
 
     fn take_off(&mut self, bytes: usize) {
@@ -299,6 +309,7 @@ impl RawMessage {
             unsafe { self.aside.beside.as_mut().extension = extension };
         }
         self.marks |= BESIDE | EXTENDED;
+        self.note_header();
     }
 
     /// Returns what the message has beside its payload.
@@ -332,6 +343,14 @@ impl RawMessage {
         let bytes = beside.filter(|extension| !extension.is_empty());
         let split = MessageExtension::split(bytes.unwrap_or_else(|| self.bytes_behind()));
         Some(split.ok()?.1)
+    }
+
+    /// Returns whether the message had a [header](Self::header) when it was handed out. The answer
+    /// stays, whatever a peer writes to memory that it shares.
+    #[inline]
+    #[must_use]
+    pub fn has_header(&self) -> bool {
+        self.marks & HEADED != 0
     }
 
     /// Returns the header that the sender sent beside the message's bytes; empty if it sent none.

@@ -39,11 +39,14 @@ impl<'a> From<&'a RegionSlice> for SliceMessage<'a> {
 }
 
 impl SendHandle {
-    /// Returns whether a message of this length has to be announced and waits for the peer's grant:
-    /// it is too long for a frame of the session, and for a block that was granted ahead.
+    /// Returns whether a message of this length may be sent and waits for the peer's grant: it is too
+    /// long for a frame of the session, and for a block that was granted ahead.
     #[must_use]
     pub fn needs_grant(&self, bytes: usize) -> bool {
-        bytes > self.eager_bytes() && !self.end.session.frame_path.may_land(bytes)
+        let agreed = self.end.state.agreed();
+        bytes > self.eager_bytes()
+            && !self.end.session.frame_path.may_land(bytes)
+            && agreed.is_some_and(|agreed| bytes as u64 <= agreed.max_message_bytes)
     }
 
     /// Sends a slice as the body of a message, from where it lies if the path can. Until the wire is
