@@ -11,12 +11,12 @@ use std::{
     time::Instant,
 };
 
-use ibex_codec::Codec;
+use ibex_codec::{Codec, Raw};
 use ibex_ring::parking::Patience;
 
 use super::{
     error::CallError,
-    frame::Value,
+    frame::{Content, SliceContent, Value},
     header::Kind,
     line_ref::LineRef,
     options::CallOptions,
@@ -24,8 +24,33 @@ use super::{
     reply::Reply,
 };
 
-/// A call, for a task. See [`Caller::call_async`](crate::calls::Caller::call_async). `V` is the request
-/// or a reference to it.
+/// What a call's request is made of, each time that it is tried.
+pub(super) trait AsContent<Q: ?Sized, C> {
+    fn content<'a>(&'a self) -> impl Content
+    where
+        Q: 'a;
+}
+
+impl<V: Borrow<Q>, Q: ?Sized, C: Codec<Q>> AsContent<Q, C> for V {
+    fn content<'a>(&'a self) -> impl Content
+    where
+        Q: 'a,
+    {
+        Value::<Q, C>::new(self.borrow())
+    }
+}
+
+impl AsContent<[u8], Raw> for SliceContent<'_> {
+    fn content<'a>(&'a self) -> impl Content
+    where
+        [u8]: 'a,
+    {
+        *self
+    }
+}
+
+/// A call, for a task. See [`Caller::call_async`](crate::calls::Caller::call_async). `V` is the request,
+/// a reference to it, or a slice that holds its bytes.
 #[must_use = "a future does nothing unless it is awaited"]
 #[cfg_attr(
     not(feature = "tower"),
@@ -80,15 +105,18 @@ impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
     }
 }
 
-impl<V: Borrow<Q>, Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> CallAsync<V, Q, R, C> {
+#[allow(
+    private_bounds,
+    reason = "the trait only says how a request is written"
+)]
+impl<V: AsContent<Q, C>, Q: ?Sized, R: ?Sized, C: Codec<R>> CallAsync<V, Q, R, C> {
     fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Reply<R, C>, CallError>> {
         let (line, deadline, options) = (&self.line, self.deadline, &self.options);
         let claim = self
             .claim
             .get_or_insert_with(|| PendingCall::new(line.clone(), Kind::Call, deadline, options));
         if !claim.is_sent {
-            let request = Value::<Q, C>::new(self.request.borrow());
-            ready!(claim.poll_send(context.waker(), request, &self.line))?;
+            ready!(claim.poll_send(context.waker(), self.request.content(), &self.line))?;
         }
         let waited = match mem::replace(&mut self.patience, Patience::None) {
             Patience::Until(at) => claim.answer_by::<R, C>(at.into_iter().chain(deadline).min()),
@@ -106,10 +134,10 @@ impl<V, Q: ?Sized, R: ?Sized, C> Unpin for CallAsync<V, Q, R, C> {}
 
 impl<V, Q, R, C> Future for CallAsync<V, Q, R, C>
 where
-    V: Borrow<Q>,
+    V: AsContent<Q, C>,
     Q: ?Sized,
     R: ?Sized,
-    C: Codec<Q> + Codec<R>,
+    C: Codec<R>,
 {
     type Output = Result<Reply<R, C>, CallError>;
 

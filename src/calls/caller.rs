@@ -1,12 +1,6 @@
 //! The calling end of a service.
 
-use std::{
-    fmt,
-    future::poll_fn,
-    marker::PhantomData,
-    task::{Poll, ready},
-    time::Instant,
-};
+use std::{fmt, future::poll_fn, marker::PhantomData, task::Poll, time::Instant};
 
 use ibex_codec::{Codec, Raw};
 use ibex_ring::memory::RegionSlice;
@@ -306,29 +300,8 @@ where
         &self,
         request: &'a RegionSlice,
     ) -> impl Future<Output = Result<Reply<R, Raw>, CallError>> + use<'a, R> {
-        let (line, options) = (self.line.clone(), self.options);
-        let (deadline, mut retries) = (options.deadline(), options.retries());
-        async move {
-            let mut before = None;
-            loop {
-                let mut claim = PendingCall::new(line.clone(), Kind::Call, deadline, &options);
-                let answer = poll_fn(|context| {
-                    if !claim.is_sent {
-                        let request = SliceContent(request);
-                        ready!(claim.poll_send(context.waker(), request, &line))?;
-                    }
-                    claim.poll_answer(context.waker())
-                });
-                match answer.await {
-                    Err(error) if retries > 0 && error.is_worth_another() => {
-                        retries -= 1;
-                        before = Some(error.behind(before));
-                    }
-                    Err(error) => return Err(error.behind(before)),
-                    Ok(reply) => return Ok(reply.expect(ONE_REPLY)),
-                }
-            }
-        }
+        let request = SliceContent(request);
+        CallAsync::<_, [u8], R, Raw>::new(self.line.clone(), &self.options, None, request)
     }
 }
 

@@ -59,7 +59,7 @@ impl AnyWire {
         let path = WirePath(data_path);
         let socket = match WireSocket::new(stream, session) {
             Ok(socket) => socket,
-            Err(error) => return Err(NotBegun { error, pair: rdma }),
+            Err(error) => return Err(NotBegun::new(error, rdma)),
         };
         let (wire, terms) = match rdma {
             #[cfg(feature = "pipe")]
@@ -75,10 +75,7 @@ impl AnyWire {
             Some(pair) => {
                 let terms = match QueuePairWire::terms(&pair) {
                     Ok(terms) => terms,
-                    Err(error) => {
-                        let pair = Some(pair);
-                        return Err(NotBegun { error, pair });
-                    }
+                    Err(error) => return Err(NotBegun::new(error, Some(pair))),
                 };
                 let wire = QueuePairWire::new(pair, Layer::new(tls), &leftover);
                 (AnyWire::QueuePair(Box::new(wire)), terms)

@@ -103,10 +103,10 @@ impl WireStart {
         let has_buffers = self.parts.rdma.is_some();
         match WirePath(self.data_path).make_room(has_buffers, tools) {
             Ok(()) => AnyWire::new(self),
-            Err(refused) => Err(NotBegun {
-                error: io::Error::other(refused),
-                pair: self.parts.abandon(self.resumes),
-            }),
+            Err(refused) => {
+                let pair = self.parts.abandon(self.resumes);
+                Err(NotBegun::new(io::Error::other(refused), pair))
+            }
         }
     }
 }
@@ -115,5 +115,12 @@ impl WireStart {
 pub(crate) struct NotBegun {
     pub(crate) error: io::Error,
     /// The queue pair, if there is one, to be destroyed behind the turn.
-    pub(crate) pair: Option<PreparedPair>,
+    pub(crate) pair: Option<Box<PreparedPair>>,
+}
+
+impl NotBegun {
+    pub(super) fn new(error: io::Error, pair: Option<PreparedPair>) -> Self {
+        let pair = pair.map(Box::new);
+        Self { error, pair }
+    }
 }
