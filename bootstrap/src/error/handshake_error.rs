@@ -242,7 +242,10 @@ impl HandshakeError {
                 );
                 *step == HandshakeStep::Hello || is_unchecked
             }
-            HandshakeError::OutOfTurn { step, .. } => *step == HandshakeStep::Hello,
+            // A Hello has no checksum of its own, and its peer says nothing else before it.
+            HandshakeError::OutOfTurn { step, .. } | HandshakeError::Refused { step, .. } => {
+                *step == HandshakeStep::Hello
+            }
             HandshakeError::NotIbex { seen } => is_nearly_magic(seen),
             _ => false,
         }

@@ -392,6 +392,22 @@ fn an_unknown_fabric_is_no_message() {
     assert_eq!(reunion.acceptor_end, Some(Err(malformed)));
 }
 
+/// A Hello whose kind has changed into that of a Refusal may be read as one, which proves nothing.
+#[test]
+fn a_hello_of_another_kind_is_no_permanent_failure() {
+    // The kind lies behind the magic bytes and the length.
+    let kind = MAGIC.len() + 2;
+    for change in 1..=u8::MAX {
+        let mut reunion = Reunion::new(EPOCH);
+        reunion.garbled = Some((Party::Acceptor, kind, change));
+        reunion.run();
+        reunion.wait_for_ever();
+        let (dialer, _) = reunion.ends();
+        let dialer = dialer.expect_err("it is noticed");
+        assert!(dialer.may_be_garbling(), "{change}: {dialer}");
+    }
+}
+
 proptest! {
     /// Changes any byte of either end; the dialer may try again.
     #[test]
