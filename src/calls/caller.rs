@@ -2,8 +2,8 @@
 
 use std::{fmt, future::poll_fn, marker::PhantomData, task::Poll, time::Instant};
 
+use crate::RegionSlice;
 use ibex_codec::{Codec, Raw};
-use ibex_ring::memory::RegionSlice;
 
 use super::{
     Metadata,

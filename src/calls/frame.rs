@@ -3,12 +3,12 @@
 
 use std::{marker::PhantomData, mem::MaybeUninit, ops::Deref};
 
+use crate::RegionSlice;
 use ibex_codec::{
     Codec, EncodeError, Invalid, Raw, SlotWriter,
     bytemuck::{self, Pod, Zeroable},
 };
 use ibex_protocol::format::call_extension::{CallExtension, MalformedExtension, WrittenExtension};
-use ibex_ring::memory::RegionSlice;
 use ibex_transport::channel::{Abort, RawMessage};
 
 use super::header::{Header, Kind, MalformedCallFrame};

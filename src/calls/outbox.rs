@@ -15,8 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::RegionSlice;
 use ibex_base::sync::lock;
-use ibex_ring::memory::RegionSlice;
 use ibex_ring::parking::{self, Attended, Condition, Patience, Ticket, WaitSlot};
 use ibex_transport::{
     channel::{ChannelError, SendHandle, SliceMessage},

@@ -12,8 +12,8 @@ use std::{
     time::Instant,
 };
 
+use crate::RegionSlice;
 use ibex_codec::{Codec, Raw};
-use ibex_ring::memory::RegionSlice;
 use ibex_ring::parking::{self, TimedOut};
 use ibex_transport::node::CallTime;
 

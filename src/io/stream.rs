@@ -2,7 +2,7 @@
 
 use std::{fmt, io, time::Duration};
 
-use ibex_ring::memory::RegionSlice;
+use crate::RegionSlice;
 
 use super::{ReadHalf, ReuniteError, WriteHalf};
 use crate::Peer;
