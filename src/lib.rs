@@ -219,6 +219,7 @@ pub mod stats;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod template;
+mod until_quorum;
 mod versions;
 mod wake_ups;
 

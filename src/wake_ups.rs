@@ -19,7 +19,7 @@ use ibex_transport::runtime::{Looks, Runtime};
 pub(crate) struct WakeUps {
     set: Arc<ReadySet<()>>,
     waker: Waker,
-    /// The place of a task that waits.
+    /// The place of a thread or task that waits by [`register`](Self::register).
     held: Option<Ticket>,
 }
 
@@ -43,30 +43,23 @@ impl WakeUps {
         while self.set.pop().is_some() {}
     }
 
-    /// Waits until there is a wake-up, or `is_done` returns true. Returns false if the time is up.
-    pub(crate) fn wait(
-        &self,
-        runtime: &Runtime,
-        deadline: Option<Instant>,
-        mut is_done: impl FnMut() -> bool,
-    ) -> bool {
-        let look = || (self.set.has_items() || is_done()).then_some(());
+    /// Waits until there is a wake-up. Returns false if the time is up.
+    pub(crate) fn wait(&self, runtime: &Runtime, deadline: Option<Instant>) -> bool {
+        let look = || self.has_any().then_some(());
         let mut held = None;
         let condition = AtSlot::new(self.set.waiters(), &mut held, look);
         // What wakes may be sessions of several engines.
         runtime.wait(deadline, Looks::Socket, condition).is_ok()
     }
 
-    /// Waits as [`wait`](Self::wait) does, for a task.
-    pub(crate) fn poll(
-        &mut self,
-        runtime: &Runtime,
-        waker: &Waker,
-        mut is_done: impl FnMut() -> bool,
-    ) -> Poll<()> {
-        let set = &self.set;
-        let look = || (set.has_items() || is_done()).then_some(());
-        runtime.poll_at(set.waiters(), &mut self.held, waker, look)
+    /// Returns whether there was a wake-up that is not forgotten.
+    pub(crate) fn has_any(&self) -> bool {
+        self.set.has_items()
+    }
+
+    /// Leaves the waker of a thread or task that waits, in place of an earlier one of its own.
+    pub(crate) fn register(&mut self, waker: &Waker) {
+        self.set.waiters().renew(&mut self.held, waker);
     }
 
     /// Runs a future on the calling thread, which turns the runtime's engines while it waits, if
@@ -79,11 +72,11 @@ impl WakeUps {
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 return output;
             }
-            wake_ups.wait(runtime, None, || false);
+            wake_ups.wait(runtime, None);
         }
     }
 
-    /// Takes back the waker of a task that does not wait any more.
+    /// Takes back the waker of a thread or task that does not wait any more.
     pub(crate) fn leave(&mut self) {
         self.set.waiters().leave(&mut self.held);
     }

@@ -422,8 +422,8 @@ impl<O: Opener> Condition for Gathered<O> {
 }
 
 impl<O: Opener> AwaitedEnd for Gathered<O> {
-    fn event_loop(&self) -> &Arc<EventLoop> {
-        self.gathering.event_loop()
+    fn event_loops(&self) -> &[Arc<EventLoop>] {
+        self.gathering.event_loops()
     }
 
     fn looks(&self) -> Looks {

@@ -9,10 +9,9 @@ use std::{
 };
 
 use ibex_codec::Raw;
-use ibex_ring::{memory::RegionSlice, parking::Patience};
 
 use super::announcement::{MOST_PIECE_BYTES, Side};
-use crate::{Loan, Peer, Sender};
+use crate::{Loan, Peer, RegionSlice, Sender};
 
 /// The half of a [`Stream`](super::Stream) that writes; see
 /// [`Stream::into_split`](super::Stream::into_split).
@@ -107,8 +106,10 @@ impl WriteHalf {
         let sender = self.sender.as_mut().ok_or_else(is_finished)?;
         sender.drop_wakers();
         for piece in pieces(slice, 0) {
-            let patience = self.timeout.map_or(Patience::FOREVER, Patience::at_most);
-            sender.send_region_with((&piece).into(), patience)?;
+            match self.timeout {
+                None => sender.send_region(&piece)?,
+                Some(timeout) => sender.send_region_timeout(&piece, timeout)?,
+            };
         }
         Ok(())
     }

@@ -30,7 +30,7 @@ use self::{
     progress::LogProgress,
     sessions::SessionSource,
     source::{Waiting, is_past, left},
-    steps::{PositionQuestion, SendStep},
+    steps::{FarAnswer, PositionQuestion, SendStep},
 };
 use crate::{Peer, Selectable, Sender, ToAddress, discovery::Peers, message::DefaultCodec};
 
@@ -126,6 +126,8 @@ pub struct LogSender<T: ?Sized, C = DefaultCodec> {
     /// The channel, once the far end has answered in the session that lasts.
     channel: Option<Sender<T, C>>,
     progress: LogProgress,
+    /// The far end's answer, until the sender's group has noted it.
+    answer: Option<FarAnswer>,
 }
 
 impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
@@ -158,6 +160,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             question: None,
             channel: None,
             progress: LogProgress::default(),
+            answer: None,
         }
     }
 

@@ -31,8 +31,8 @@ pub type LogAnswer<T, C = DefaultCodec> =
 ///
 /// A log only grows. A far end's position means that its log equals this one up to there, and what
 /// was sent is not compared again. A program that cuts its log or writes a part of it anew therefore
-/// also begins anew: it drops the log senders, or has the members [leave](crate::log::LogGroup::leave)
-/// their group, aborts their channels, and makes or joins new ones. The source then answers
+/// also begins anew: it takes the log senders out of their [group](crate::log::LogGroup::leave), aborts
+/// their channels, and makes new senders and a new group. The source then answers
 /// positions up to which both logs are equal. A log that ends before what was sent is the error
 /// [`Ahead`](crate::log::LogErrorKind::Ahead). A log that was cut and has grown again is not noticed.
 ///
@@ -45,9 +45,11 @@ pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
     /// Asks the far end of a new session up to which position it has the log, and opens the
     /// channel: the future's output. The position is 0 if the far end has nothing.
     ///
-    /// An implementation asks by a call or by a message on another channel. The answer decides
-    /// which messages come again. Ask first and open the channel last, because a channel that is
-    /// opened and dropped is an orderly end to the far end.
+    /// An implementation asks by a call or by a message on another channel. If the answer has to be
+    /// compared with the log, a checksum say, the program takes it by a [`FanIn`](crate::FanIn)
+    /// before the peer joins, and this method returns the position that it has noted. The answer
+    /// decides which messages come again. Ask first and open the channel last, because a channel
+    /// that is opened and dropped is an orderly end to the far end.
     ///
     /// The future may wait for as long as the far end takes; it does not borrow the log, which can
     /// be sent to others meanwhile. Blocking calls poll it on their thread, so it must not block,

@@ -13,6 +13,7 @@ use ibex_transport::runtime::Runtime;
 use super::{
     LogAnswer, LogError, LogMemberState, LogSender, LogSent, LogSource, LogTurn,
     error::{Ended, LogFailure},
+    sessions::SessionSource,
     source::{SourceResult, Waiting, is_past},
 };
 use crate::{Peer, SendError, Sender, WaitError, WaitErrorKind, wake_ups::WakeUps};
@@ -22,6 +23,14 @@ pub(super) struct PositionQuestion<T: ?Sized, C> {
     peer: Peer,
     /// Never locked: the lock lets threads share a log sender whose answer is pending.
     answer: Mutex<LogAnswer<T, C>>,
+}
+
+/// The far end's answer up to which position it has the log.
+#[derive(Clone, Copy)]
+pub(super) struct FarAnswer {
+    pub(super) position: u64,
+    /// It had acknowledged more.
+    pub(super) has_lost: bool,
 }
 
 /// Result of an attempt to send the next message.
@@ -91,7 +100,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
                 return resumed.map(|()| true);
             }
             let has_news = match self.runtime() {
-                Some(runtime) if !is_past(deadline) => news.wait(runtime, deadline, || false),
+                Some(runtime) if !is_past(deadline) => news.wait(runtime, deadline),
                 _ => false,
             };
             if !has_news {
@@ -122,25 +131,32 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         Ok((sent, SendTurn::More))
     }
 
-    /// Has `waker` called when the far end has acknowledged `position`, if it was sent that far.
-    /// Returns true if it has by now, or the wait begins anew.
-    pub(super) fn poll_acked<L: LogSource<T, C>>(
+    /// Looks whether the far end has given up a message before `position` without acknowledging it.
+    /// Returns true if the wait for `position` begins anew. Leaves no waker.
+    pub(super) fn look_acked<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
         position: u64,
-        waker: &Waker,
     ) -> Result<bool, LogError> {
-        if position > self.position() {
-            return Ok(false);
-        }
-        let message = self.unacked(position)?;
-        let (Some(message), Some(channel)) = (message, &mut self.channel) else {
+        let message = self.unacked(position).unwrap_or_default();
+        let channel = self.channel.as_mut().map(|channel| &mut channel.handle);
+        let Some((channel, message)) = channel.zip(message) else {
             return Ok(false);
         };
-        match channel.poll_acked(&mut Context::from_waker(waker), message) {
-            Poll::Ready(waited) => self.waited(log, waited).map(|()| true),
+        if !channel.is_answered(message) {
+            return Ok(false);
+        }
+        match channel.poll_acked(Waker::noop(), message) {
+            Poll::Ready(waited) => self
+                .waited(log, waited.map_err(WaitError::from))
+                .map(|()| true),
             Poll::Pending => Ok(false),
         }
+    }
+
+    /// Returns the sessions, and the present channel.
+    pub(super) fn sessions_and_channel(&mut self) -> (&SessionSource, Option<&mut Sender<T, C>>) {
+        (&self.sessions, self.channel.as_mut())
     }
 
     /// Leaves a session that is over although the whole log was sent in it, and nothing else would
@@ -254,6 +270,10 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             };
             return Err(ahead.into());
         }
+        self.answer = Some(FarAnswer {
+            position,
+            has_lost: position < self.acked(),
+        });
         self.progress.resume(position);
         self.channel = Some(channel);
         Ok(())
@@ -339,8 +359,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         }
     }
 
-    /// Returns the message of the channel to wait for until `position` is acknowledged; `None` if
-    /// it is.
+    /// Returns the message of the channel to wait for until `position` is acknowledged. `None` if it
+    /// is, or if there is no channel.
     pub(super) fn unacked(&self, position: u64) -> Result<Option<u64>, LogError> {
         let end = self.position();
         if position > end {

@@ -8,6 +8,7 @@ mod numbers;
 #[path = "../common/over.rs"]
 mod over;
 mod quorums;
+mod until_acked;
 
 use std::{error::Error, net::SocketAddr, thread, time::Duration};
 

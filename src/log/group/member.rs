@@ -12,7 +12,10 @@ use ibex_codec::Codec;
 use crate::{
     Peer, PeerId, SendErrorKind,
     group::MemberId,
-    log::{LogError, LogErrorKind, LogSender, LogSource, steps::SendTurn},
+    log::{
+        LogError, LogErrorKind, LogSender, LogSource,
+        steps::{FarAnswer, SendTurn},
+    },
 };
 
 /// A member of a [`LogGroup`](crate::log::LogGroup) and its progress. Positions are the log's.
@@ -167,8 +170,8 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
         self.address = self.sender.far_end().unwrap_or_default();
     }
 
-    /// Sends a few messages, as far as there is room, and asks for the acknowledgement of
-    /// `position`. `waker` is called when more may be done.
+    /// Sends a few messages, as far as there is room. `waker` is called when more may be done, other
+    /// than by an acknowledgement.
     pub(super) fn turn<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
@@ -199,11 +202,22 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
             }
             advanced => advanced?,
         };
-        let is_acked = self.sender.poll_acked(log, position, waker)?;
+        let begins_anew = self.sender.look_acked(log, position)?;
         Ok(MemberTurn {
             has_sent: sent > 0,
-            has_more: matches!(turn, SendTurn::More) || is_acked,
+            has_more: matches!(turn, SendTurn::More) || begins_anew,
         })
+    }
+
+    /// Returns the far end's answer, and the member as it was then, if it is not noted yet.
+    pub(super) fn take_answer(&mut self) -> Option<(FarAnswer, LogMember)> {
+        let answer = self.sender.answer.take()?;
+        let member = LogMember {
+            position: answer.position,
+            acked: answer.position,
+            ..self.describe()
+        };
+        Some((answer, member))
     }
 
     /// Returns whether the far end failed to answer in this session, and is not asked again yet.

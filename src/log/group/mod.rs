@@ -6,18 +6,22 @@ mod waiting;
 
 use std::{
     collections::VecDeque,
-    fmt, ptr,
+    fmt, mem, ptr,
     time::{Duration, Instant},
 };
 
 use ibex_codec::Codec;
 use ibex_transport::runtime::Runtime;
 
-use self::member::MemberSender;
 pub use self::member::{LogMember, LogMemberLost, LogMemberState};
+use self::{
+    member::MemberSender,
+    waiting::{MOST_KEPT, Round},
+};
 use super::{LogError, LogSender, LogSource};
 use crate::{
-    Peer, ToAddress, discovery::Peers, group::MemberId, message::DefaultCodec, wake_ups::WakeUps,
+    Peer, Selectable, ToAddress, discovery::Peers, group::MemberId, message::DefaultCodec,
+    wake_ups::WakeUps,
 };
 
 /// Sends a log that the program keeps to several far ends, and waits for a quorum of their
@@ -102,14 +106,16 @@ use crate::{
 /// has its next session. Nothing is polled. A member that is behind therefore gains on the others
 /// only in calls that wait.
 ///
-/// A blocking call holds the group. Where the program accepts the members' sessions itself, let it
-/// wait with a time-out or in a task, so that it can hand on a session meanwhile.
+/// A blocking call holds the group and the log. A thread that also waits for requests or for joining
+/// members calls [`try_acked`](Self::try_acked), and has a [`Select`](crate::Select) wait for
+/// [`until_acked`](Self::until_acked) beside them.
 ///
 /// # Quorums
 ///
 /// A member counts with what it has acknowledged, or has answered that it has. This stays while the
-/// member is away, and [goes back](LogMember::acked) if it returns with less. Only members count:
-/// who has left or is lost counts no more.
+/// member is away, and [goes back](LogMember::acked) if it returns with less. Only members count in
+/// a wait: who has left or is lost counts no more. The position that a quorum had with them stays
+/// [`acked`](Self::acked).
 ///
 /// # Lost members
 ///
@@ -140,9 +146,15 @@ pub struct LogGroup<T: ?Sized, C = DefaultCodec> {
     /// The number of members that have joined so far.
     joined: u64,
     lost: VecDeque<LogMemberLost>,
+    /// Members as they were when they had answered.
+    answered: VecDeque<LogMember>,
     /// The last loss in words, also after the program was told of it.
     last_loss: Option<String>,
     news: WakeUps,
+    /// The position that one member has had, the one that two had at a time, and so on.
+    reached: Vec<u64>,
+    /// The members' positions, while they are sorted.
+    positions: Vec<u64>,
 }
 
 impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
@@ -153,8 +165,11 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
             members: Vec::new(),
             joined: 0,
             lost: VecDeque::new(),
+            answered: VecDeque::new(),
             last_loss: None,
             news: WakeUps::new(),
+            reached: Vec::new(),
+            positions: Vec::new(),
         }
     }
 
@@ -203,6 +218,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         self.joined += 1;
         let id = MemberId(self.joined);
         self.members.push(MemberSender::new(id, sender));
+        self.news.waker().wake_by_ref();
         id
     }
 
@@ -217,7 +233,9 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     pub fn go_on_with(&mut self, member: MemberId, peer: Peer) -> bool {
         let others = self.members.iter().filter(|one| one.id != member);
         check_node(others, peer.session().runtime());
+        self.note_acked();
         let member = self.members.iter_mut().find(|one| one.id == member);
+        self.news.waker().wake_by_ref();
         member.map(|member| member.go_on_with(peer)).is_some()
     }
 
@@ -225,6 +243,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     /// the log sender ends its channel in order.
     pub fn leave(&mut self, member: MemberId) -> Option<LogSender<T, C>> {
         let index = self.members.iter().position(|one| one.id == member)?;
+        self.note_acked();
         Some(self.members.remove(index).sender)
     }
 
@@ -240,8 +259,15 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         self.lost.pop_front()
     }
 
+    /// Returns the earliest answer of a member that was not yet returned here: the member as it was
+    /// then, with the [position](LogMember::position) up to which it has the log. A member answers
+    /// after joining, and again in each later session. Never waits. Only the last 64 are kept.
+    pub fn next_answered(&mut self) -> Option<LogMember> {
+        self.answered.pop_front()
+    }
+
     fn lose(&mut self, lost: LogMemberLost) {
-        if self.lost.len() == MOST_LOST {
+        if self.lost.len() == MOST_KEPT {
             self.lost.pop_front();
         }
         self.last_loss = Some(lost.to_string());
@@ -251,14 +277,35 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     // ---- Progress --------------------------------------------------------------------
 
     /// Returns the position up to which at least `quorum` members have the log, as far as this end
-    /// has heard; 0 if there are fewer members.
+    /// has heard; 0 if there never were as many. Never waits.
+    ///
+    /// It does not fall when a member is lost or leaves, who still has what it acknowledged. It goes
+    /// back to what the present members have when one of them returns with less.
     #[must_use]
     pub fn acked(&self, quorum: usize) -> u64 {
-        let members = self.members.iter();
-        let mut positions: Vec<u64> = members.map(|member| member.sender.acked()).collect();
-        positions.sort_unstable_by(|a, b| b.cmp(a));
         let last = quorum.saturating_sub(1);
-        positions.get(last).copied().unwrap_or(0)
+        let mut positions: Vec<u64> = self.acked_of_each().collect();
+        positions.sort_unstable_by(|a, b| b.cmp(a));
+        let of = |positions: &[u64]| positions.get(last).copied().unwrap_or(0);
+        of(&positions).max(of(&self.reached))
+    }
+
+    /// Notes what quorums have, before a member may have less or be gone.
+    fn note_acked(&mut self) {
+        let mut positions = mem::take(&mut self.positions);
+        positions.clear();
+        positions.extend(self.acked_of_each());
+        positions.sort_unstable_by(|a, b| b.cmp(a));
+        let most = self.reached.len().max(positions.len());
+        self.reached.resize(most, 0);
+        for (reached, position) in self.reached.iter_mut().zip(&positions) {
+            *reached = (*reached).max(*position);
+        }
+        self.positions = positions;
+    }
+
+    fn acked_of_each(&self) -> impl Iterator<Item = u64> {
+        self.members.iter().map(|member| member.sender.acked())
     }
 
     /// Returns the position up to which a member has the log, as far as this end has heard. `None`
@@ -338,12 +385,73 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         position: u64,
         quorum: usize,
     ) -> impl Future<Output = Result<(), LogError>> {
-        waiting::LogQuorumAsync {
-            group: self,
-            log,
-            position,
-            quorum,
+        self.wait_acked_in_task(log, position, quorum)
+    }
+
+    /// Sends each member the next few messages that it lacks, as [`try_send`](Self::try_send) does,
+    /// and returns whether at least `quorum` members have acknowledged the log up to `position`.
+    /// Never waits. [`until_acked`](Self::until_acked) waits until another call may do or tell more.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`wait_acked`](Self::wait_acked). A program that goes on nevertheless, to wait
+    /// for members that join, calls it again when they have.
+    pub fn try_acked<L: LogSource<T, C>>(
+        &mut self,
+        log: &mut L,
+        position: u64,
+        quorum: usize,
+    ) -> Result<bool, LogError> {
+        match self.run_round(log, position, quorum) {
+            Round::Done(answer) => answer.map(|()| true),
+            Round::More | Round::Wait => Ok(false),
         }
+    }
+
+    /// Returns the wait that ends when at least `quorum` members have acknowledged the log up to
+    /// `position`, or when a call of [`try_acked`](Self::try_acked) has more to do: a member has
+    /// room, has answered, has its next session, or will not acknowledge what it was sent. It is an
+    /// end for a [`Select`](crate::Select), and a future. The log is free meanwhile.
+    ///
+    /// `None` if no member has a session or is kept connected, because nothing can happen then
+    /// until the program has one join or go on.
+    ///
+    /// What was appended to the log since the last call that sends is not noticed here, so call
+    /// `try_acked` first:
+    ///
+    /// ```
+    /// use ibex::{FanIn, Raw, Select, Selectable, log::{LogError, LogGroup, LogSource}};
+    ///
+    /// /// Returns true once two replicas have the log up to its end, and false as soon as a
+    /// /// request or a joining replica is there.
+    /// fn wait<L: LogSource<[u8], Raw>>(
+    ///     log: &mut L,
+    ///     replicas: &mut LogGroup<[u8], Raw>,
+    ///     requests: &mut FanIn<[u8], Raw>,
+    ///     joins: &mut FanIn<u64>,
+    ///     select: &mut Select,
+    /// ) -> Result<bool, LogError> {
+    ///     let end = log.end();
+    ///     while !replicas.try_acked(log, end, 2)? {
+    ///         let mut ends: Vec<&mut dyn Selectable> = vec![requests, joins];
+    ///         let mut acked = replicas.until_acked(end, 2);
+    ///         ends.extend(acked.as_mut().map(|acked| acked as &mut dyn Selectable));
+    ///         if select.ready(&mut ends) < 2 {
+    ///             return Ok(false);
+    ///         }
+    ///     }
+    ///     Ok(true)
+    /// }
+    /// ```
+    ///
+    /// Dropping it changes nothing: what was sent stays sent, and another one may follow.
+    #[must_use]
+    pub fn until_acked(
+        &mut self,
+        position: u64,
+        quorum: usize,
+    ) -> Option<impl Selectable + Future<Output = ()>> {
+        self.until_quorum(position, quorum)
     }
 }
 
@@ -379,6 +487,3 @@ fn check_node<'a, T: ?Sized + 'a, C: Codec<T> + 'a>(
          their node accepted or connected to"
     );
 }
-
-/// The lost members that are kept for [`LogGroup::next_lost`].
-const MOST_LOST: usize = 64;

@@ -1,21 +1,18 @@
 //! The rounds of a group of log senders, and the waits between them.
 #![forbid(unsafe_code)]
 
-use std::{
-    future::Future,
-    pin::Pin,
-    task::{Context, Poll, ready},
-    time::Instant,
-};
+use std::{future::poll_fn, task::Poll, time::Instant};
 
 use ibex_codec::Codec;
-use ibex_transport::runtime::Runtime;
 
 use super::{LogGroup, MemberSender, member::MemberTurn};
-use crate::log::{LogError, LogSource, error::LogFailure, source::is_past};
+use crate::{
+    log::{LogError, LogSource, error::LogFailure, source::is_past},
+    until_quorum::UntilQuorum,
+};
 
 /// Result of a round.
-enum Round {
+pub(super) enum Round {
     Done(Result<(), LogError>),
     /// There is more to do at once.
     More,
@@ -23,16 +20,8 @@ enum Round {
     Wait,
 }
 
-/// A wait for a quorum; see [`LogGroup::wait_acked_async`].
-pub(super) struct LogQuorumAsync<'a, T: ?Sized, C: Codec<T>, L> {
-    pub(super) group: &'a mut LogGroup<T, C>,
-    pub(super) log: &'a mut L,
-    pub(super) position: u64,
-    pub(super) quorum: usize,
-}
-
 impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
-    /// Gives each member its turn, and asks for the acknowledgement of `position`.
+    /// Gives each member its turn, and notices who will not acknowledge `position`.
     ///
     /// A message that cannot be sent at all is an error once each member had its turn, since no
     /// member is at fault.
@@ -41,10 +30,18 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         log: &mut L,
         position: u64,
     ) -> Result<MemberTurn, LogError> {
+        self.note_acked();
         self.news.forget();
         let (mut round, mut index) = (Ok(MemberTurn::default()), 0);
         while let Some(member) = self.members.get_mut(index) {
-            match member.turn(log, position, self.news.waker()) {
+            let turn = member.turn(log, position, self.news.waker());
+            if let Some((answer, member)) = member.take_answer() {
+                self.answered.push_back(member);
+                if answer.has_lost {
+                    self.reached.clear();
+                }
+            }
+            match turn {
                 Ok(turn) => {
                     round = round.map(|others| MemberTurn {
                         has_sent: others.has_sent || turn.has_sent,
@@ -62,6 +59,11 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
                 }
             }
         }
+        self.answered
+            .drain(..self.answered.len().saturating_sub(MOST_KEPT));
+        if round.as_ref().is_ok_and(|turn| turn.has_more) {
+            self.news.waker().wake_by_ref();
+        }
         round
     }
 
@@ -73,15 +75,14 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         deadline: Option<Instant>,
     ) -> Result<(), LogError> {
         loop {
-            let round = self.try_acked(log, position, quorum);
+            let round = self.run_round(log, position, quorum);
             let in_time = match round {
                 Round::Done(answer) => return answer,
                 _ if is_past(deadline) => false,
                 Round::More => true,
                 Round::Wait => {
-                    let (news, members) = (&self.news, &self.members);
-                    let has_quorum = || has(members, position, quorum);
-                    runtime(members).is_some_and(|runtime| news.wait(runtime, deadline, has_quorum))
+                    let until = self.until_quorum(position, quorum);
+                    until.is_some_and(|mut until| until.wait(deadline))
                 }
             };
             if !in_time {
@@ -90,8 +91,49 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         }
     }
 
+    pub(super) async fn wait_acked_in_task<L: LogSource<T, C>>(
+        &mut self,
+        log: &mut L,
+        position: u64,
+        quorum: usize,
+    ) -> Result<(), LogError> {
+        loop {
+            match self.run_round(log, position, quorum) {
+                Round::Done(answer) => return answer,
+                Round::More => {}
+                Round::Wait => {
+                    let Some(until) = self.until_quorum(position, quorum) else {
+                        return Err(self.not_acked(position, quorum));
+                    };
+                    until.await;
+                }
+            }
+            let_others_run().await;
+        }
+    }
+
+    /// Returns the wait for a quorum, or for anything that gives the next round more to do. `None`
+    /// if the program has to give all members their sessions.
+    pub(super) fn until_quorum(&mut self, position: u64, quorum: usize) -> Option<UntilQuorum<'_>> {
+        let (mut lacking, mut runtime) = (quorum, None);
+        let mut channels = Vec::with_capacity(self.members.len());
+        for member in &mut self.members {
+            let sender = &mut member.sender;
+            let message = sender.unacked(position).unwrap_or_default();
+            // The far end acknowledges meanwhile. A member with a message is counted by that, once.
+            if message.is_none() && sender.acked() >= position {
+                lacking = lacking.saturating_sub(1);
+            }
+            let (sessions, channel) = sender.sessions_and_channel();
+            runtime = runtime.or(sessions.runtime());
+            channels.push(channel.map(|channel| (&mut channel.handle, message)));
+        }
+        let news = &mut self.news;
+        Some(UntilQuorum::new((runtime?, news), lacking, channels))
+    }
+
     /// Runs a round, unless the answer is known without.
-    fn try_acked<L: LogSource<T, C>>(
+    pub(super) fn run_round<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
         position: u64,
@@ -180,43 +222,19 @@ fn has<T: ?Sized, C: Codec<T>>(
     last.is_none_or(|last| members.iter().filter(have).nth(last).is_some())
 }
 
-/// Returns the runtime whose turns bring the members' news; `None` if the program has to give all
-/// of them their sessions.
-fn runtime<T: ?Sized, C: Codec<T>>(members: &[MemberSender<T, C>]) -> Option<&Runtime> {
-    members.iter().find_map(|member| member.sender.runtime())
-}
-
-impl<T: ?Sized, C: Codec<T>, L: LogSource<T, C>> Future for LogQuorumAsync<'_, T, C, L> {
-    type Output = Result<(), LogError>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self {
-            group,
-            log,
-            position,
-            quorum,
-        } = self.get_mut();
-        let (position, quorum) = (*position, *quorum);
-        match group.try_acked(*log, position, quorum) {
-            Round::Done(answer) => return Poll::Ready(answer),
-            Round::More => {}
-            Round::Wait => {
-                let (news, members) = (&mut group.news, &group.members);
-                let has_quorum = || has(members, position, quorum);
-                let Some(runtime) = runtime(members) else {
-                    return Poll::Ready(Err(group.not_acked(position, quorum)));
-                };
-                ready!(news.poll(runtime, context.waker(), has_quorum));
-            }
+/// Lets other tasks of this thread have their turn.
+async fn let_others_run() {
+    let mut is_second = false;
+    poll_fn(|context| {
+        if is_second {
+            return Poll::Ready(());
         }
-        // Other tasks of this thread have their turn before the next round.
+        is_second = true;
         context.waker().wake_by_ref();
         Poll::Pending
-    }
+    })
+    .await;
 }
 
-impl<T: ?Sized, C: Codec<T>, L> Drop for LogQuorumAsync<'_, T, C, L> {
-    fn drop(&mut self) {
-        self.group.news.leave();
-    }
-}
+/// The answers and losses that a group keeps for the program.
+pub(super) const MOST_KEPT: usize = 64;

@@ -4,7 +4,7 @@
 //! about to sleep, it leaves its waker at each of these places, and takes all back when it is awake.
 //! Nothing is polled meanwhile, and no other thread takes part.
 
-use std::{fmt, sync::Arc, task::Waker};
+use std::{fmt, slice, sync::Arc, task::Waker};
 
 use ibex_base::fork;
 use ibex_protocol::format::control::Ask;
@@ -12,7 +12,7 @@ use ibex_ring::parking::{Condition, Patience, TimedOut};
 
 use super::{ReceiveHandle, SendHandle};
 use crate::{
-    endpoint::send_wait::Registration,
+    endpoint::{send_end::SendEnd, send_wait::Registration},
     runtime::{Driver, EventLoop, Looks, wait_for_any},
 };
 
@@ -39,8 +39,8 @@ pub enum Awaited<'a> {
 
 /// The condition "this end has an event", as one of several.
 pub trait AwaitedEnd: Condition<Output = ()> + fmt::Debug {
-    /// Returns the engine whose turns bring the events.
-    fn event_loop(&self) -> &Arc<EventLoop>;
+    /// Returns the engines whose turns bring the events.
+    fn event_loops(&self) -> &[Arc<EventLoop>];
     /// Returns the kind of look that a waiting call needs.
     fn looks(&self) -> Looks;
     /// Notes that a call has found nothing, and whether it waits.
@@ -69,8 +69,8 @@ impl Condition for ReceiveHandle {
 }
 
 impl AwaitedEnd for ReceiveHandle {
-    fn event_loop(&self) -> &Arc<EventLoop> {
-        self.session().requests.event_loop()
+    fn event_loops(&self) -> &[Arc<EventLoop>] {
+        slice::from_ref(self.session().requests.event_loop())
     }
 
     fn looks(&self) -> Looks {
@@ -85,45 +85,64 @@ impl AwaitedEnd for ReceiveHandle {
 /// The end of a sender, with what the wait for an acknowledgement leaves there.
 #[derive(Debug)]
 struct Acknowledged<'a> {
-    handle: &'a SendHandle,
+    end: &'a SendEnd,
     ask: Ask,
     wait: &'a mut Registration,
+}
+
+impl SendHandle {
+    /// Returns whether message `sequence` is acknowledged, or never will be.
+    #[must_use]
+    pub fn is_answered(&self, sequence: u64) -> bool {
+        fork::is_child() || self.end.look_for(&Ask::acknowledged(sequence)).is_some()
+    }
+
+    /// Returns the condition that message `sequence` is acknowledged, or never will be, for a wait
+    /// that has this one as a part. What it leaves lies where that of
+    /// [`poll_acked`](Self::poll_acked) lies.
+    pub fn acknowledged(&mut self, sequence: u64) -> impl AwaitedEnd {
+        Acknowledged {
+            end: &self.end,
+            ask: Ask::acknowledged(sequence),
+            wait: &mut self.waits.acked,
+        }
+    }
 }
 
 impl Condition for Acknowledged<'_> {
     type Output = ();
 
     fn look(&mut self) -> Option<()> {
-        let is_known = fork::is_child() || self.handle.end().look_for(&self.ask).is_some();
+        let is_known = fork::is_child() || self.end.look_for(&self.ask).is_some();
         is_known.then_some(())
     }
 
     fn ask(&mut self) {
         // The peer's engine was asked before (`missed`).
-        let end = self.handle.end();
-        end.path.ask_for(end, &self.ask, &mut self.wait.asked, true);
+        let Self { end, ask, wait } = self;
+        end.path.ask_for(end, ask, &mut wait.asked, true);
     }
 
     fn register(&mut self, waker: &Waker) {
-        self.handle.end().register(self.wait, waker);
+        self.end.register(self.wait, waker);
     }
 
     fn leave(&mut self) {
-        self.handle.end().leave(self.wait);
+        self.end.leave(self.wait);
     }
 }
 
 impl AwaitedEnd for Acknowledged<'_> {
-    fn event_loop(&self) -> &Arc<EventLoop> {
-        self.handle.session().requests.event_loop()
+    fn event_loops(&self) -> &[Arc<EventLoop>] {
+        slice::from_ref(self.end.session.requests.event_loop())
     }
 
     fn looks(&self) -> Looks {
-        self.handle.session().looks()
+        self.end.session.looks()
     }
 
     fn missed(&mut self, waits: bool) {
-        let end = self.handle.end();
+        let end = self.end;
         match waits {
             true => end.path.ask_ahead(end, &self.ask),
             false => end.path.ask_in_passing(end, self.ask.acknowledged),
@@ -170,17 +189,21 @@ impl Several {
             let found_so_far = ready.several.found.wrapping_add(1);
             ready.several.found = found_so_far;
             if found_so_far.is_multiple_of(FOUND_PER_TURN) {
-                ready.at(found, |end| end.event_loop().look_around());
+                ready.at(found, |end| {
+                    let event_loops = end.event_loops().iter();
+                    event_loops.for_each(|event_loop| event_loop.look_around());
+                });
             }
             return Ok(found);
         }
-        let event_loop = ready.at(0, |end| end.event_loop().clone());
+        let event_loop = ready.at(0, |end| end.event_loops()[0].clone());
         let (mut others, mut looks) = (Vec::new(), Looks::Memory);
         ready.for_each(|end| {
-            let other = end.event_loop();
-            let is_known = |known: &Arc<EventLoop>| Arc::ptr_eq(known, other);
-            if !is_known(&event_loop) && !others.iter().any(is_known) {
-                others.push(other.clone());
+            for other in end.event_loops() {
+                let is_known = |known: &Arc<EventLoop>| Arc::ptr_eq(known, other);
+                if !is_known(&event_loop) && !others.iter().any(is_known) {
+                    others.push(other.clone());
+                }
             }
             looks = looks.max(end.looks());
             end.missed(matches!(patience, Patience::Until(_)));
@@ -209,7 +232,7 @@ impl AnyReady<'_> {
         match self.ends.end(number) {
             Awaited::Event(end) => act(end),
             Awaited::Acknowledgement(handle, sequence) => act(&mut Acknowledged {
-                handle,
+                end: handle.end(),
                 ask: Ask::acknowledged(sequence),
                 wait: &mut self.several.waits[number],
             }),

@@ -481,7 +481,7 @@ impl Gathering {
         may_look: bool,
         condition: C,
     ) -> Poll<C::Output> {
-        let looks = may_look.then(|| (brief_looks, &**self.event_loop()));
+        let looks = may_look.then(|| (brief_looks, &*self.event_loops()[0]));
         poll_again(looks, waker, condition, || self.poll())
     }
 }

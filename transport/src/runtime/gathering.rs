@@ -65,10 +65,10 @@ impl Gathering {
         self.told.waker(move || Told::Member(member))
     }
 
-    /// Returns the engine that calls turn which wait for no particular peer.
+    /// Returns the engines of the node, any of which may bring news.
     #[must_use]
-    pub fn event_loop(&self) -> &Arc<EventLoop> {
-        self.runtime.first()
+    pub fn event_loops(&self) -> &[Arc<EventLoop>] {
+        self.runtime.event_loops()
     }
 
     /// Returns the kind of look of a call that waits for a member at `session` beside others, whose
