@@ -34,12 +34,12 @@ fn metadata() -> Metadata {
     metadata
 }
 
-fn builder(fabric: Fabric) -> NodeBuilder {
+pub(super) fn builder(fabric: Fabric) -> NodeBuilder {
     Node::builder().fabric(fabric, Policy::Require)
 }
 
 /// Joins two nodes: the one that calls, and the one that serves.
-fn joined(here: NodeBuilder, there: NodeBuilder) -> (Node, Node, Peer, Peer) {
+pub(super) fn joined(here: NodeBuilder, there: NodeBuilder) -> (Node, Node, Peer, Peer) {
     let there = there.listen("127.0.0.1:0").build().expect("a node");
     let here = here.build().expect("a node");
     let address = there.local_addr().expect("it listens");

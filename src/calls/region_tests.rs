@@ -8,31 +8,15 @@ use ibex_ring::parking::Patience;
 use ibex_transport::channel::{SendHandle, SliceMessage};
 
 use super::{
+    extension_tests::{builder, joined},
     header::{CallId, Header, Kind},
     opening::{reply_version, request_version},
     *,
 };
-use crate::{
-    ChannelBuilder, Fabric, Node, NodeBuilder, Peer, Policy, Raw, Region,
-    channel_builder::MessageVersions,
-};
+use crate::{ChannelBuilder, Fabric, Peer, Raw, Region, channel_builder::MessageVersions};
 
 const FABRICS: [Fabric; 2] = [Fabric::Tcp, Fabric::Shm];
 const LENGTHS: [usize; 7] = [0, 1, 4000, 20_000, 128 << 10, 200_000, (3 << 20) + 5];
-
-fn builder(fabric: Fabric) -> NodeBuilder {
-    Node::builder().fabric(fabric, Policy::Require)
-}
-
-/// Joins two nodes: the one that calls, and the one that serves.
-fn joined(here: NodeBuilder, there: NodeBuilder) -> (Node, Node, Peer, Peer) {
-    let there = there.listen("127.0.0.1:0").build().expect("a node");
-    let here = here.build().expect("a node");
-    let address = there.local_addr().expect("it listens");
-    let to = here.connect(address).expect("a session");
-    let from = there.accept().expect("a session");
-    (here, there, to, from)
-}
 
 fn service(from: &Peer) -> Service<[u8], [u8], Raw> {
     let service = from.channel("blocks").codec::<Raw>().service();

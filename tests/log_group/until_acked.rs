@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Waits alone by a `Select`, until a quorum has the log up to `position`.
-fn wait_in_select<L: LogSource<u64, Pod>>(
+pub(crate) fn wait_in_select<L: LogSource<u64, Pod>>(
     group: &mut LogGroup<u64, Pod>,
     log: &mut L,
     position: u64,
@@ -131,31 +131,6 @@ fn a_task_waits_while_the_log_is_free_and_may_drop_the_wait() {
         drop(group);
     });
     disks.iter().for_each(|disk| disk.assert_has_each_once(END));
-}
-
-/// Members acknowledge also while the wait for them is being made.
-#[test]
-fn members_of_several_engines_are_waited_for_in_one_select() -> Outcome {
-    for over in Over::each() {
-        let star = Star::around(&over, over.builder(Driver::Threads).io_threads(2), 4);
-        let disks: [Disk; 4] = Default::default();
-        thread::scope(|scope| {
-            for (peer, disk) in star.there.iter().zip(&disks) {
-                scope.spawn(move || follow(peer, disk, END));
-            }
-            let mut group = star.group();
-            let mut log = Numbers { end: 0 };
-            for end in (50..=END).step_by(50) {
-                log.end = end;
-                wait_in_select(&mut group, &mut log, end, 4)?;
-            }
-            drop(group);
-            let _ = star.node.close(Duration::MAX);
-            Outcome::Ok(())
-        })?;
-        disks.iter().for_each(|disk| disk.assert_has_each_once(END));
-    }
-    Ok(())
 }
 
 #[test]
