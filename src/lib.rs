@@ -40,7 +40,7 @@
 //! | for | there is |
 //! |---|---|
 //! | a receiver of all peers of a node | [`FanIn`] |
-//! | a sender to several peers, and quorums | [`Group`] |
+//! | a sender to several peers, and quorums | [`group::Group`] |
 //! | a sender to all peers that subscribe | [`Publisher`] |
 //! | waiting for several receivers | [`Select`] |
 //! | tasks: futures, streams and sinks | [`asynchronous`] |
@@ -59,7 +59,7 @@
 //! |---|---|
 //! | How do I bound memory? | [`guide::memory`] |
 //! | What happens to messages when the peer is killed? | [`guide::semantics`], [`guide::acknowledgement`] |
-//! | How do I wait for two of three replicas? | [`Group::wait_acked`], [`guide::groups`] |
+//! | How do I wait for two of three replicas? | [`Group::wait_acked`](group::Group::wait_acked), [`guide::groups`] |
 //! | How do I stop a blocked receive? | [`Receiver`, Stopping a blocked receive](Receiver#stopping-a-blocked-receive) |
 //! | Which fabric do I get, and why? | [`guide::which_fabric`], [`Peer::fabric_reason`] |
 //! | How do I go on after a restart? | [`guide::restarting`](guide::restarting#resuming-channels) |

@@ -135,6 +135,11 @@ impl<E> Conversation<E> {
                 ..
             })) => {
                 self.end_with(match refusal.cause {
+                    // An end refuses only once it has said Hello, so this is another message, garbled.
+                    _ if step == HandshakeStep::Hello => HandshakeError::Refused {
+                        step,
+                        reason: refusal.reason,
+                    },
                     Some(RefusalCause::Limit(end, limit)) => {
                         HandshakeError::TooManySessions { end, limit }
                     }

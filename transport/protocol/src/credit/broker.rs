@@ -19,7 +19,8 @@
 //! 4. If there is not even a grain for each session, they take *turns*. Each wish is given one
 //!    grain, in the order of the wishes, or [`BUSY_TURN`] of them if the session has used all
 //!    of its last turn and more waits behind that. A session that is given a part of its turn
-//!    gets the rest before any other. Turns come back without a recall.
+//!    gets the rest before any other, unless it has no room before it returns credit. Turns come
+//!    back without a recall.
 //! 5. The level moves in steps of a quarter or a third: down as soon as it must, up only when a
 //!    third more sessions would still find room. So the arrival of n sessions costs each of the
 //!    others a recall per step, not one per arrival, and the remainder of a step is there for the

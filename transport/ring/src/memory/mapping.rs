@@ -326,7 +326,8 @@ impl Mapping {
     /// nothing has changed.
     ///
     /// The process aborts if the kernel has unmapped this range by then, and lacks memory to go on: other
-    /// threads may be reading here, and must find neither a hole nor zeros.
+    /// threads may be reading here, and must find neither a hole nor zeros. A mapping that another thread
+    /// makes in the hole, between the kernel's refusal and the look, hides it.
     ///
     /// # Safety
     /// Readers of this range expect the bytes of `other`, and no code writes to either meanwhile.

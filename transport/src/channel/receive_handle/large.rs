@@ -288,12 +288,15 @@ impl ReceiveHandle {
 
     /// Returns the bytes that a message in a segment counts as, within the node's limit on memory that
     /// peers make it hold: those of its copy, or the whole segment, which stays mapped however short the
-    /// message is. A segment beyond the limit counts as all of it.
+    /// message is. Of a segment above half of the limit, more than that half counts only if the message
+    /// itself is longer, so that a short message of a long region leaves room for others.
     fn charge(&self, length: usize, capacity: u64) -> u64 {
+        let message = class_bytes(length).map_or(capacity, |bytes| capacity.min(bytes as u64));
         if self.copies_messages() {
-            return class_bytes(length).map_or(capacity, |bytes| capacity.min(bytes as u64));
+            return message;
         }
-        capacity.min(self.end.session.node.memory.limit())
+        let limit = self.end.session.node.memory.limit();
+        capacity.min(limit / 2).max(message).min(limit)
     }
 }
 
