@@ -69,6 +69,12 @@ impl<'a> UntilQuorum<'a> {
         runtime.wait(deadline, looks, self).is_ok()
     }
 
+    /// Asks the peers, if that was not done, and takes what is there. Never waits.
+    pub(crate) fn look_in_passing(&mut self) {
+        self.missed(false);
+        self.runtime.poll_in_passing();
+    }
+
     fn each(&mut self, mut act: impl FnMut(&mut dyn AwaitedEnd)) {
         for (handle, message) in &mut self.awaited {
             act(&mut handle.acknowledged(*message));
@@ -138,7 +144,7 @@ impl Future for UntilQuorum<'_> {
             until.missed(true);
         }
         let runtime = until.runtime;
-        parking::poll(until, context.waker(), || runtime.turn_for_caller())
+        parking::poll(until, context.waker(), || runtime.poll_in_passing())
     }
 }
 

@@ -272,7 +272,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         }
         self.answer = Some(FarAnswer {
             position,
-            has_lost: position < self.acked(),
+            has_lost: position < self.acked()
+                || self.answer.as_ref().is_some_and(|before| before.has_lost),
         });
         self.progress.resume(position);
         self.channel = Some(channel);

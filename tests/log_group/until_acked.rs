@@ -133,6 +133,36 @@ fn a_task_waits_while_the_log_is_free_and_may_drop_the_wait() {
     disks.iter().for_each(|disk| disk.assert_has_each_once(END));
 }
 
+/// Far ends tell of acknowledgements when they are asked, which calls that never wait do too.
+#[test]
+fn calls_that_never_wait_are_told_in_time() {
+    for (over, driver) in cells() {
+        let star = Star::over(&over, driver, 2);
+        let disks: [Disk; 2] = Default::default();
+        let mut group = star.group();
+        thread::scope(|scope| {
+            for (peer, disk) in star.there.iter().zip(&disks) {
+                scope.spawn(move || follow(peer, disk, END));
+            }
+            let mut log = Numbers { end: END / 2 };
+            while !group
+                .try_acked(&mut log, END / 2, 2)
+                .expect("both are there")
+            {
+                thread::yield_now();
+            }
+            log.end = END;
+            while let Err(late) = group.wait_acked_timeout(&mut log, END, 2, Duration::ZERO) {
+                assert_eq!(late.kind(), LogErrorKind::Timeout, "{late}");
+                thread::yield_now();
+            }
+            drop(group);
+            let _ = star.node.close(Duration::MAX);
+        });
+        disks.iter().for_each(|disk| disk.assert_has_each_once(END));
+    }
+}
+
 #[test]
 fn a_quorum_larger_than_the_members_is_not_reached_until_others_join() {
     for (over, driver) in cells() {

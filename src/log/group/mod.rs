@@ -16,7 +16,7 @@ use ibex_transport::runtime::Runtime;
 pub use self::member::{LogMember, LogMemberLost, LogMemberState};
 use self::{
     member::MemberSender,
-    waiting::{MOST_KEPT, Round},
+    waiting::{MOST_KEPT, Round, has},
 };
 use super::{LogError, LogSender, LogSource};
 use crate::{
@@ -211,12 +211,14 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     ///
     /// If another member's session is one of another node.
     #[track_caller]
-    pub fn join_sender(&mut self, sender: LogSender<T, C>) -> MemberId {
+    pub fn join_sender(&mut self, mut sender: LogSender<T, C>) -> MemberId {
         if let Some(runtime) = sender.runtime() {
             check_node(self.members.iter(), runtime);
         }
         self.joined += 1;
         let id = MemberId(self.joined);
+        // What the far end answered before is no news of a member.
+        sender.answer = None;
         self.members.push(MemberSender::new(id, sender));
         self.news.waker().wake_by_ref();
         id
@@ -280,14 +282,13 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     /// has heard; 0 if there never were as many. Never waits.
     ///
     /// It does not fall when a member is lost or leaves, who still has what it acknowledged. It goes
-    /// back to what the present members have when one of them returns with less.
+    /// back to what the present members have when one of them returns with less. A far end that joins
+    /// again is another member, so what it lacks now is not noticed here.
     #[must_use]
     pub fn acked(&self, quorum: usize) -> u64 {
-        let last = quorum.saturating_sub(1);
-        let mut positions: Vec<u64> = self.acked_of_each().collect();
-        positions.sort_unstable_by(|a, b| b.cmp(a));
-        let of = |positions: &[u64]| positions.get(last).copied().unwrap_or(0);
-        of(&positions).max(of(&self.reached))
+        let reached = self.reached.get(quorum.saturating_sub(1));
+        let present = of_quorum(self.acked_of_each().collect(), quorum);
+        present.max(reached.copied().unwrap_or(0))
     }
 
     /// Notes what quorums have, before a member may have less or be gone.
@@ -404,7 +405,14 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     ) -> Result<bool, LogError> {
         match self.run_round(log, position, quorum) {
             Round::Done(answer) => answer.map(|()| true),
-            Round::More | Round::Wait => Ok(false),
+            Round::More => Ok(false),
+            Round::Wait => {
+                // A program that calls this again and again is told of acknowledgements.
+                if let Some(mut until) = self.until_quorum(position, quorum) {
+                    until.look_in_passing();
+                }
+                Ok(has(&self.members, position, quorum))
+            }
         }
     }
 
@@ -486,4 +494,11 @@ fn check_node<'a, T: ?Sized + 'a, C: Codec<T> + 'a>(
         "a peer of another node than the other members' cannot be one of their group: join one that \
          their node accepted or connected to"
     );
+}
+
+/// Returns the position up to which `quorum` of these have the log; 0 if they are fewer.
+fn of_quorum(mut positions: Vec<u64>, quorum: usize) -> u64 {
+    positions.sort_unstable_by(|a, b| b.cmp(a));
+    let last = quorum.saturating_sub(1);
+    positions.get(last).copied().unwrap_or(0)
 }

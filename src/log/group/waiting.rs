@@ -5,7 +5,7 @@ use std::{future::poll_fn, task::Poll, time::Instant};
 
 use ibex_codec::Codec;
 
-use super::{LogGroup, MemberSender, member::MemberTurn};
+use super::{LogGroup, MemberSender, member::MemberTurn, of_quorum};
 use crate::{
     log::{LogError, LogSource, error::LogFailure, source::is_past},
     until_quorum::UntilQuorum,
@@ -43,6 +43,10 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
             }
             match turn {
                 Ok(turn) => {
+                    // Others may fail, and the program go on.
+                    if turn.has_more {
+                        self.news.waker().wake_by_ref();
+                    }
                     round = round.map(|others| MemberTurn {
                         has_sent: others.has_sent || turn.has_sent,
                         has_more: others.has_more || turn.has_more,
@@ -61,9 +65,6 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         }
         self.answered
             .drain(..self.answered.len().saturating_sub(MOST_KEPT));
-        if round.as_ref().is_ok_and(|turn| turn.has_more) {
-            self.news.waker().wake_by_ref();
-        }
         round
     }
 
@@ -74,12 +75,16 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         quorum: usize,
         deadline: Option<Instant>,
     ) -> Result<(), LogError> {
+        let mut is_late = false;
         loop {
             let round = self.run_round(log, position, quorum);
+            let was_late = is_late;
+            is_late = is_past(deadline);
             let in_time = match round {
                 Round::Done(answer) => return answer,
-                _ if is_past(deadline) => false,
-                Round::More => true,
+                Round::More => !is_late,
+                Round::Wait if was_late => false,
+                // Once the time is up too, since a wait asks the far ends, and takes what is there.
                 Round::Wait => {
                     let until = self.until_quorum(position, quorum);
                     until.is_some_and(|mut until| until.wait(deadline))
@@ -188,7 +193,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         LogFailure::NotAcked {
             quorum,
             position,
-            acked: self.acked(quorum),
+            acked: of_quorum(self.acked_of_each().collect(), quorum),
             members: self.describe(),
         }
         .into()
@@ -212,7 +217,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
 }
 
 /// Returns whether at least `quorum` members have the log up to `position`.
-fn has<T: ?Sized, C: Codec<T>>(
+pub(super) fn has<T: ?Sized, C: Codec<T>>(
     members: &[MemberSender<T, C>],
     position: u64,
     quorum: usize,

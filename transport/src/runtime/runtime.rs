@@ -287,7 +287,7 @@ impl Runtime {
     }
 
     /// Runs a turn of each engine for a call that does not wait, where callers turn engines.
-    pub(crate) fn poll_in_passing(&self) {
+    pub fn poll_in_passing(&self) {
         let event_loops = self.event_loops.iter();
         event_loops.for_each(|event_loop| event_loop.poll_in_passing());
     }
