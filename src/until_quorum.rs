@@ -69,12 +69,6 @@ impl<'a> UntilQuorum<'a> {
         runtime.wait(deadline, looks, self).is_ok()
     }
 
-    /// Asks the peers, if that was not done, and takes what is there. Never waits.
-    pub(crate) fn look_in_passing(&mut self) {
-        self.missed(false);
-        self.runtime.poll_in_passing();
-    }
-
     fn each(&mut self, mut act: impl FnMut(&mut dyn AwaitedEnd)) {
         for (handle, message) in &mut self.awaited {
             act(&mut handle.acknowledged(*message));

@@ -20,7 +20,7 @@ use self::{
 };
 use super::{LogError, LogSender, LogSource};
 use crate::{
-    Peer, Selectable, ToAddress, discovery::Peers, group::MemberId, message::DefaultCodec,
+    Peer, Select, Selectable, ToAddress, discovery::Peers, group::MemberId, message::DefaultCodec,
     wake_ups::WakeUps,
 };
 
@@ -409,7 +409,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
             Round::Wait => {
                 // A program that calls this again and again is told of acknowledgements.
                 if let Some(mut until) = self.until_quorum(position, quorum) {
-                    until.look_in_passing();
+                    Select::new().try_ready(&mut [&mut until]);
                 }
                 Ok(has(&self.members, position, quorum))
             }
