@@ -48,7 +48,7 @@ use crate::{Receiver, RecvError, SendError, Sender};
 /// ```
 ///
 /// The header is copied; only the slice is sent from where it lies. The receiver gets both as one
-/// message: the body as the message's bytes, aligned as all messages are, and the header by
+/// message: the body as the message's bytes, and the header by
 /// [`Message::header`](crate::Message::header). The header is the program's own, as the body is: ibex
 /// reads neither. It does not count in
 /// [`max_message_bytes`](crate::ChannelBuilder::max_message_bytes).
@@ -99,10 +99,12 @@ impl Sender<[u8], Raw> {
     /// region stays registered until it and all slices are dropped, or the node is closed.
     /// Registering it is not within a time-out, and happens on the calling thread, also in a task.
     ///
-    /// Over shared memory, a channel's peer maps regions of together up to twice the bytes of
-    /// [`max_unreleased_bytes`](crate::ChannelBuilder::max_unreleased_bytes) beyond the window: four times
-    /// `max_message_bytes`, unless that is set. Messages from longer regions are copied, and so are those
-    /// to a peer that does not know them, before ibex's protocol 3.2. The first message of a region moves
+    /// Over shared memory, a channel's peer maps at most 64 regions, of together at most 64 MiB by
+    /// default: four times `max_message_bytes`, or, where
+    /// [`max_unreleased_bytes`](crate::ChannelBuilder::max_unreleased_bytes) is set at both ends, twice
+    /// what that is beyond the window. Messages from longer regions are copied, without a word. With more
+    /// regions in turn, each message maps one anew, which takes longer than to copy a message of 1 MiB. So
+    /// keep many values in few regions. Messages to a peer before ibex's protocol 3.2 are copied too. The first message of a region moves
     /// all of it to a memory file, on the calling thread, also in a task. A slice may begin anywhere, so
     /// the bytes that the receiver reads are aligned as the slice is. The peer maps a region until about
     /// a second after it is dropped, or until the channel is silent.

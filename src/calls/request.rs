@@ -339,14 +339,17 @@ where
     /// of bytes.
     ///
     /// Only [long](crate::guide::memory#large-payloads) replies are sent so, and only to callers
-    /// whose release of ibex takes [headers](crate::RegionMessage); others are copied. Until the
-    /// reply has left the slice, the node holds a clone of it.
+    /// whose version of ibex takes [headers](crate::RegionMessage); others are copied. Until the
+    /// reply has left the slice, the node holds a clone of it: over shared memory, until the caller has
+    /// dropped the reply, so a slow caller keeps the value. The caller's channel bounds the regions
+    /// that it maps, as the service's does; a few regions that hold many values each stay within that
+    /// bound.
     ///
     /// ```
     /// use std::collections::HashMap;
     /// use ibex::{Raw, RegionSlice, RecvError, calls::Service};
     ///
-    /// /// Serves what is kept, without a copy of it.
+    /// /// Serves what is kept, from where it lies if that can be.
     /// fn serve(
     ///     service: &mut Service<[u8], [u8], Raw>,
     ///     kept: &HashMap<Vec<u8>, RegionSlice>,
