@@ -2,7 +2,6 @@
 
 use std::{fmt, future::poll_fn, marker::PhantomData, task::Poll, time::Instant};
 
-use crate::RegionSlice;
 use ibex_codec::{Codec, Raw};
 
 use super::{
@@ -17,7 +16,7 @@ use super::{
     replies::Replies,
     reply::Reply,
 };
-use crate::{TraceContext, message::DefaultCodec};
+use crate::{RegionSlice, TraceContext, message::DefaultCodec};
 
 /// Calls a service of a peer. [`Peer::caller`](crate::Peer::caller) opens one, or
 /// [`Peer::channel`](crate::Peer::channel) with settings.

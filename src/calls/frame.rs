@@ -3,7 +3,6 @@
 
 use std::{marker::PhantomData, mem::MaybeUninit, ops::Deref};
 
-use crate::RegionSlice;
 use ibex_codec::{
     Codec, EncodeError, Invalid, Raw, SlotWriter,
     bytemuck::{self, Pod, Zeroable},
@@ -12,6 +11,7 @@ use ibex_protocol::format::call_extension::{CallExtension, MalformedExtension, W
 use ibex_transport::channel::{Abort, RawMessage};
 
 use super::header::{Header, Kind, MalformedCallFrame};
+use crate::RegionSlice;
 
 /// What a frame that is sent has behind its header.
 pub(super) trait Content: Copy {

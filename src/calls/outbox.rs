@@ -15,7 +15,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::RegionSlice;
 use ibex_base::sync::lock;
 use ibex_ring::parking::{self, Attended, Condition, Patience, Ticket, WaitSlot};
 use ibex_transport::{
@@ -27,6 +26,7 @@ use super::{
     frame::{Content, TextContent, encode_frame, frame_size},
     header::Header,
 };
+use crate::RegionSlice;
 
 /// See the module.
 pub(super) struct Outbox {

@@ -12,7 +12,6 @@ use std::{
     time::Instant,
 };
 
-use crate::RegionSlice;
 use ibex_codec::{Codec, Raw};
 use ibex_ring::parking::{self, TimedOut};
 use ibex_transport::node::CallTime;
@@ -25,7 +24,9 @@ use super::{
     frame::{Content, DecodedPayload, SliceContent, Value},
     header::{CallId, Header, Kind},
 };
-use crate::{PeerAt, PeerNames, SendError, SendErrorKind, TraceContext, message::DefaultCodec};
+use crate::{
+    PeerAt, PeerNames, RegionSlice, SendError, SendErrorKind, TraceContext, message::DefaultCodec,
+};
 
 /// A request, read where it arrived, with the duty to answer it.
 /// [`Service::next`](crate::calls::Service::next) returns it.
@@ -218,10 +219,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     ///
     /// [`SendError`]: the reply is too long or cannot be encoded, or memory was refused. The caller
     /// is told that there is no answer.
-    pub fn reply(mut self, reply: &R) -> Result<(), SendError> {
-        let sent = self.call.send(Kind::Reply, Value::<R, C>::new(reply));
-        self.call.is_over = sent.is_ok();
-        unless_cancelled(sent)
+    pub fn reply(self, reply: &R) -> Result<(), SendError> {
+        self.reply_with(Value::<R, C>::new(reply))
     }
 
     /// Like [`reply`](Self::reply), for a task. If the future is dropped before it is ready, there
@@ -230,11 +229,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     /// # Errors
     ///
     /// The errors of [`reply`](Self::reply).
-    pub async fn reply_async(mut self, reply: &R) -> Result<(), SendError> {
-        let reply = Value::<R, C>::new(reply);
-        let sent = self.call.send_async(Kind::Reply, reply).await;
-        self.call.is_over = sent.is_ok();
-        unless_cancelled(sent)
+    pub async fn reply_async(self, reply: &R) -> Result<(), SendError> {
+        self.reply_with_async(Value::<R, C>::new(reply)).await
     }
 
     /// Fails the call with an error of the application: a code, and a text of up to 4 KiB. The
@@ -264,9 +260,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     /// ([`Cancelled`](SendErrorKind::Cancelled)), the call takes one reply alone
     /// ([`NotAStream`](SendErrorKind::NotAStream)), or the item cannot be sent.
     pub fn send(&mut self, item: &R) -> Result<(), SendError> {
-        self.begin_stream()?;
-        self.call.take_credit()?;
-        self.call.send(Kind::Item, Value::<R, C>::new(item))
+        self.send_with(Value::<R, C>::new(item))
     }
 
     /// Like [`send`](Self::send), for a task. If the future is dropped, the item is sent whole or
@@ -276,15 +270,36 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     ///
     /// The errors of [`send`](Self::send).
     pub async fn send_async(&mut self, item: &R) -> Result<(), SendError> {
-        self.begin_stream()?;
-        self.call.take_credit_async().await?;
-        let item = Value::<R, C>::new(item);
-        self.call.send_async(Kind::Item, item).await
+        self.send_with_async(Value::<R, C>::new(item)).await
     }
 
     /// Ends a stream in order. Never waits.
     pub fn end(mut self) {
         self.call.finish(Kind::End, 0, "");
+    }
+
+    fn reply_with(mut self, content: impl Content) -> Result<(), SendError> {
+        let sent = self.call.send(Kind::Reply, content);
+        self.call.is_over = sent.is_ok();
+        unless_cancelled(sent)
+    }
+
+    async fn reply_with_async(mut self, content: impl Content) -> Result<(), SendError> {
+        let sent = self.call.send_async(Kind::Reply, content).await;
+        self.call.is_over = sent.is_ok();
+        unless_cancelled(sent)
+    }
+
+    fn send_with(&mut self, item: impl Content) -> Result<(), SendError> {
+        self.begin_stream()?;
+        self.call.take_credit()?;
+        self.call.send(Kind::Item, item)
+    }
+
+    async fn send_with_async(&mut self, item: impl Content) -> Result<(), SendError> {
+        self.begin_stream()?;
+        self.call.take_credit_async().await?;
+        self.call.send_async(Kind::Item, item).await
     }
 
     fn begin_stream(&mut self) -> Result<(), SendError> {
@@ -371,10 +386,8 @@ where
     /// # Errors
     ///
     /// The errors of [`reply`](Self::reply).
-    pub fn reply_region(mut self, slice: &RegionSlice) -> Result<(), SendError> {
-        let sent = self.call.send(Kind::Reply, SliceContent(slice));
-        self.call.is_over = sent.is_ok();
-        unless_cancelled(sent)
+    pub fn reply_region(self, slice: &RegionSlice) -> Result<(), SendError> {
+        self.reply_with(SliceContent(slice))
     }
 
     /// Like [`reply_region`](Self::reply_region), for a task. If the future is dropped before it is
@@ -383,11 +396,8 @@ where
     /// # Errors
     ///
     /// The errors of [`reply`](Self::reply).
-    pub async fn reply_region_async(mut self, slice: &RegionSlice) -> Result<(), SendError> {
-        let slice = SliceContent(slice);
-        let sent = self.call.send_async(Kind::Reply, slice).await;
-        self.call.is_over = sent.is_ok();
-        unless_cancelled(sent)
+    pub async fn reply_region_async(self, slice: &RegionSlice) -> Result<(), SendError> {
+        self.reply_with_async(SliceContent(slice)).await
     }
 
     /// Sends the bytes of a slice as one item of a stream, as [`send`](Self::send) does, and from
@@ -397,9 +407,7 @@ where
     ///
     /// The errors of [`send`](Self::send).
     pub fn send_region(&mut self, slice: &RegionSlice) -> Result<(), SendError> {
-        self.begin_stream()?;
-        self.call.take_credit()?;
-        self.call.send(Kind::Item, SliceContent(slice))
+        self.send_with(SliceContent(slice))
     }
 
     /// Like [`send_region`](Self::send_region), for a task. If the future is dropped, the item is
@@ -409,10 +417,7 @@ where
     ///
     /// The errors of [`send`](Self::send).
     pub async fn send_region_async(&mut self, slice: &RegionSlice) -> Result<(), SendError> {
-        self.begin_stream()?;
-        self.call.take_credit_async().await?;
-        let slice = SliceContent(slice);
-        self.call.send_async(Kind::Item, slice).await
+        self.send_with_async(SliceContent(slice)).await
     }
 }
 

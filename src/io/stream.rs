@@ -2,10 +2,8 @@
 
 use std::{fmt, io, time::Duration};
 
-use crate::RegionSlice;
-
 use super::{ReadHalf, ReuniteError, WriteHalf};
-use crate::Peer;
+use crate::{Peer, RegionSlice};
 
 /// A byte stream between two nodes: the counterpart of a `TcpStream`, over the session's fabric.
 ///

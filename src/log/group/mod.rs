@@ -416,9 +416,9 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         }
     }
 
-    /// Returns the wait that ends when at least `quorum` members have acknowledged the log up to
-    /// `position`, or when a call of [`try_acked`](Self::try_acked) has more to do: a member has
-    /// room, has answered, has its next session, or will not acknowledge what it was sent. It is an
+    /// Returns the wait until at least `quorum` members have acknowledged the log up to `position`.
+    /// It also ends when a call of [`try_acked`](Self::try_acked) has more to do: a member has room,
+    /// has answered, has its next session, or will not acknowledge what it was sent. The wait is an
     /// end for a [`Select`](crate::Select), and a future. The log is free meanwhile.
     ///
     /// `None` if no member has a session or is kept connected, because nothing can happen then

@@ -114,7 +114,7 @@ impl Senders {
         &mut self,
         wire: &AnyWire,
         common: &mut Common,
-        shared_memory: Option<&mut SharedMemory>,
+        mut shared_memory: Option<&mut SharedMemory>,
         context: &mut Context<'_>,
     ) -> bool {
         let mut goes_on = false;
@@ -134,7 +134,6 @@ impl Senders {
                 }
             }
         }
-        let mut shared_memory = shared_memory;
         if let Some(shared_memory) = &mut shared_memory {
             goes_on |= shared_memory.forget_regions();
         }

@@ -186,9 +186,9 @@ impl Region {
     /// all of it. A receiver counts the whole region, once, against its node's `memory_limit` while it
     /// holds messages in it.
     ///
-    /// A child of a fork has a copy of the memory, unless a send over RDMA or, to be read in place, over
-    /// shared memory was tried before, or a message over RDMA was to arrive in it: then
-    /// the memory is not there, as that of a message is not (the section on forks of `Node`).
+    /// A child of a fork has a copy of the memory, but not once a send over RDMA was tried, or one over
+    /// shared memory to be read in place, or a message over RDMA was to arrive in it. Then the memory is
+    /// not there, as that of a message is not (the section on forks of `Node`).
     ///
     /// ```
     /// # use ibex_ring::memory as ibex;
