@@ -397,9 +397,11 @@ impl<T> Endpoints<T> {
 }
 
 impl<'a> Refresh<'a> {
+    /// Begins a refresh, unless another thread has.
     fn begin<T>(of: &'a Endpoints<T>) -> Option<Self> {
         let is_under_way = &of.is_refreshing;
-        (!is_under_way.swap(true, Ordering::Relaxed)).then_some(Self {
+        // Made only then: dropping one ends the refresh that is under way, whoever runs it.
+        (!is_under_way.swap(true, Ordering::Relaxed)).then(|| Self {
             is_under_way,
             board: &of.board,
         })
@@ -532,3 +534,6 @@ const MOST_FAILURES: usize = 3;
 /// has refused is avoided.
 pub(super) const BACK_OFF: BackOff =
     BackOff::new(Duration::from_millis(10), Duration::from_secs(1));
+
+#[cfg(test)]
+mod tests;
