@@ -172,8 +172,8 @@ struct FailedCall {
     service: String,
     peer: String,
     failure: CallFailure,
-    /// The call would have been tried again if its caller had retries left.
-    is_out_of_retries: bool,
+    /// The call would have been tried again, but for this.
+    out_of_retries: Option<OutOfRetries>,
 }
 
 /// The reason for which a call failed. Its text follows the names of service and peer, unless it
@@ -262,7 +262,7 @@ impl CallError {
             service,
             peer,
             failure,
-            is_out_of_retries: false,
+            out_of_retries: None,
         }))
     }
 
@@ -365,9 +365,9 @@ impl CallError {
         }
     }
 
-    /// Notes that only the retry budget kept the call from being tried again.
-    pub(super) fn out_of_retries(mut self) -> Self {
-        self.0.is_out_of_retries = true;
+    /// Notes that only this kept the call from being tried again.
+    pub(super) fn out_of_retries(mut self, why: OutOfRetries) -> Self {
+        self.0.out_of_retries = Some(why);
         self
     }
 
@@ -399,7 +399,7 @@ impl fmt::Display for CallError {
             service,
             peer,
             failure,
-            is_out_of_retries,
+            out_of_retries,
         } = &*self.0;
         match failure {
             CallFailure::NotSent(_) | CallFailure::CannotOpen(_) | CallFailure::Lost(_) => {
@@ -407,14 +407,36 @@ impl fmt::Display for CallError {
             }
             _ => write!(f, "service \"{service}\" of {peer}{failure}")?,
         }
-        match is_out_of_retries {
-            true => f.write_str(OUT_OF_RETRIES),
-            false => Ok(()),
-        }
+        out_of_retries.map_or(Ok(()), |why| f.write_str(why.suffix()))
     }
 }
 
 impl std::error::Error for CallError {}
+
+/// What keeps a call from being tried again that would be.
+#[derive(Clone, Copy)]
+pub(super) enum OutOfRetries {
+    /// The budget of its caller is empty.
+    Budget,
+    /// The call has taken all that one call may take of the budget.
+    Share,
+}
+
+impl OutOfRetries {
+    /// Returns what follows the error.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Budget => {
+                "; it is not tried again, because the retry budget is empty: of this caller's last \
+                 calls too many failed, and retries must not multiply an overload"
+            }
+            Self::Share => {
+                "; it is not tried again, because it has taken its share of the retry budget: one \
+                 call may take a fifth of the retries that are left when it begins"
+            }
+        }
+    }
+}
 
 /// The reason for which no more replies come over a channel.
 #[derive(Clone, Debug)]
@@ -449,11 +471,6 @@ fn cut_off(suspended: Option<&Suspension>) -> String {
 /// Returns consequence and advice where [`Execution::Unknown`] is all that is certain.
 const MAY_BE_EXECUTED: &str = "a handler may have executed the call: call again only if it may be \
                                executed twice";
-
-/// What follows an error after which the call would have been tried again.
-const OUT_OF_RETRIES: &str = "; it is not tried again, because the retry budget is empty: of this \
-                              caller's last calls too many failed, and retries must not multiply \
-                              an overload";
 
 /// The longest text of a failure; what is longer is cut.
 pub(super) const MAX_FAILURE_BYTES: usize = 4096;

@@ -178,6 +178,34 @@ fn retries_of_calls_that_all_peers_refuse_are_bounded() {
     }
 }
 
+/// One call leaves the others most of the budget, of which it takes a fifth: 20 retries of 100, and
+/// then 17 of 80.
+#[test]
+fn one_call_takes_its_share_of_the_retry_budget() {
+    for cell in CELLS {
+        let drops = |_: &Node, request: Request<u64, u64>| drop(request);
+        let replicas = [(); 5].map(|()| Replica::start(cell, ANY, drops));
+        let node = builder(cell).build().unwrap();
+        let (_peers, put) = keep(&node, &replicas.each_ref());
+        let again = put.with(CallOptions::new().timeout(FOR_EVER).idempotent(100));
+        for error in [
+            again.call(&1).unwrap_err(),
+            run(&node, again.call_async(&2)).unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), CallErrorKind::Unanswered, "{error}");
+            let text = error.to_string();
+            assert!(text.contains("its share of the retry budget"), "{text}");
+        }
+        let _ = node.close(FOR_EVER);
+        let got: Vec<_> = replicas
+            .into_iter()
+            .flat_map(|one| one.close(&node))
+            .collect();
+        let sent = [1, 2].map(|number| got.iter().filter(|one| **one == number).count());
+        assert_eq!(sent, [1 + 20, 1 + 17]);
+    }
+}
+
 /// Counts how often it is woken.
 struct Woken {
     thread: Thread,

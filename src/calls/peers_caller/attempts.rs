@@ -7,7 +7,7 @@ use ibex_ring::parking::Patience;
 use super::retry_budget::RetryBudget;
 use crate::{
     OpenErrorKind, Peer, SendErrorKind,
-    calls::{CallError, CallErrorKind, CallOptions, Execution},
+    calls::{CallError, CallErrorKind, CallOptions, Execution, error::OutOfRetries},
     peers::Tried,
 };
 
@@ -20,6 +20,8 @@ pub(super) struct Attempts {
     options: CallOptions,
     /// The times that the call may yet be sent again after an outcome that is not known.
     repeats: u32,
+    /// The retries and hedges that the call may yet take from the budget.
+    share: u32,
     /// The attempts so far failed so.
     before: Option<CallError>,
 }
@@ -118,8 +120,14 @@ impl Attempts {
             is_blocking: false,
             options: *options,
             repeats: options.retries(),
+            share: 0,
             before: None,
         }
+    }
+
+    /// Notes the call in the budget, before its first attempt.
+    pub(super) fn begin(&mut self, budget: &RetryBudget) {
+        self.share = budget.deposit();
     }
 
     /// Returns the options of the next attempt. It need not wait for a connection if there is
@@ -175,16 +183,39 @@ impl Attempts {
             NextStep::Exclude | NextStep::Leave => self.tried.is_first_round(),
             _ => false,
         };
-        if !is_free && !budget.withdraw() {
+        if !is_free && let Err(why) = self.withdraw(budget) {
             let error = failed.error.behind(self.before.take());
-            return Err(error.out_of_retries());
+            return Err(error.out_of_retries(why));
         }
         self.another_is_made(failed);
         Ok(())
     }
 
+    /// Takes a retry out of the budget.
+    fn withdraw(&mut self, budget: &RetryBudget) -> Result<(), OutOfRetries> {
+        if self.share == 0 {
+            return Err(OutOfRetries::Share);
+        }
+        if !budget.withdraw() {
+            return Err(OutOfRetries::Budget);
+        }
+        self.share -= 1;
+        Ok(())
+    }
+
+    /// Returns whether the budget has a retry that the call may take.
+    pub(super) fn has_retry(&self, budget: &RetryBudget) -> bool {
+        self.share > 0 && budget.has_retry()
+    }
+
+    /// Takes an attempt that has failed and that was hedged.
+    pub(super) fn hedged(&mut self, failed: FailedAttempt) {
+        self.share = self.share.saturating_sub(1);
+        self.another_is_made(failed);
+    }
+
     /// Takes an attempt that has failed, after or beside which another one is made.
-    pub(super) fn another_is_made(&mut self, failed: FailedAttempt) {
+    fn another_is_made(&mut self, failed: FailedAttempt) {
         let FailedAttempt { error, step, peer } = failed;
         let repeats = u32::from(step == NextStep::Repeat);
         self.repeats = self.repeats.saturating_sub(repeats);

@@ -15,7 +15,7 @@ use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
 
 use super::{
-    Attempted, ChosenCaller, PeersCaller,
+    Attempted, ChosenCaller, PeersCaller, SharedCaller,
     attempts::{Attempts, FailedAttempt},
     recent_times::RecentTimes,
 };
@@ -53,8 +53,9 @@ where
     ///   because both handlers may execute them. A hedge counts as one of the times that such a call
     ///   may be sent again.
     /// - Times are those of the last 1000 to 2000 calls that may be hedged, of this caller and its
-    ///   clones, and that were answered or waited until their deadline. Until there were 100 of
-    ///   them, none is hedged, so call this once and clone what it returns. The least time is 100 µs.
+    ///   clones, and that were answered or waited until their deadline, or whose future was dropped
+    ///   after the time of the percentile. Until there were 100 of them, none is hedged, so call this
+    ///   once and clone what it returns. The least time is 100 µs.
     /// - A hedge goes to another peer, which is connected, has opened the service, does not drain
     ///   and has not just refused a call. A peer that hangs counts as one that refuses: one of whose
     ///   calls three in a row were answered by the other peer. If there is none, there is no hedge, and likewise if the
@@ -128,16 +129,15 @@ where
         times: &RecentTimes,
     ) -> Attempted<Reply<R, C>> {
         let began = Instant::now();
+        let timed = times.begin(began);
         let Raced { failed, last } = self.race(first, attempts, request, (began, times)).await;
-        // Other failures are quick, and say nothing of how long answers take.
-        if is_answer(&last) {
-            times.record(began.elapsed());
-        } else if matches!(&last, Err(Some(failed)) if failed.is_late()) {
-            // The answer would have taken longer than the rest of the time for the call.
-            times.record(began.elapsed().max(times.limit().unwrap_or_default()));
+        match &last {
+            _ if is_answer(&last) => timed.answered(),
+            Err(Some(failed)) if failed.is_late() => timed.late(),
+            _ => timed.failed(),
         }
         if let Some(failed) = failed {
-            attempts.another_is_made(failed);
+            attempts.hedged(failed);
         }
         last
     }
@@ -151,10 +151,16 @@ where
         request: &Q,
         (began, times): (Instant, &RecentTimes),
     ) -> Raced<Reply<R, C>> {
-        let (endpoints, hedges) = (&self.shared.endpoints, &self.shared.hedges);
+        let SharedCaller {
+            endpoints,
+            budget,
+            hedges,
+            ..
+        } = &*self.shared;
         // A thread waits in another way from then on, so the time counts if there may be a hedge.
         let limit = times.limit();
-        let limit = limit.filter(|_| endpoints.has_second(first, &attempts.tried));
+        let limit = limit
+            .filter(|_| attempts.has_retry(budget) && endpoints.has_second(first, &attempts.tried));
         let hedge_at = limit.and_then(|limit| began.checked_add(limit));
         let patience = attempts.patience(hedge_at);
         let mut call = pin!(self.attempt(first, attempts, request, patience));
@@ -165,7 +171,7 @@ where
             return Raced::alone(attempted);
         }
         let second = endpoints.choose_second(first, &attempts.tried);
-        let Some(second) = second.filter(|_| self.shared.budget.withdraw()) else {
+        let Some(second) = second.filter(|_| budget.withdraw()) else {
             return Raced::alone(call.await);
         };
         hedges.sent.fetch_add(1, Ordering::Relaxed);

@@ -55,8 +55,9 @@ use crate::{
 /// | any other error | the call fails with it at once |
 ///
 /// *Retry budget.* Retries do not multiply an overload: all clones together may make one retry for
-/// each five calls, and 100 more when nothing has failed for long. Beyond that a call fails with
-/// the error of its last attempt, whose text says so. Leaving a peer that drains or is gone for
+/// each five calls, and 100 more when nothing has failed for long. One call may make a fifth of the
+/// retries that are left when it begins, and one at least. Beyond that a call fails with the error of
+/// its last attempt, whose text says so. Leaving a peer that drains or is gone for
 /// another costs nothing, so the drain of a peer with many calls under way fails none of those.
 ///
 /// A call of several attempts fails with the error of the last one; if a handler may have executed
@@ -182,7 +183,7 @@ where
             let call = self.clone().run(attempts.blocking(), request);
             return shared.endpoints.block_on(call);
         }
-        shared.budget.deposit();
+        attempts.begin(&shared.budget);
         loop {
             let (tried, deadline) = (&mut attempts.tried, attempts.deadline);
             let endpoint = match shared.endpoints.choose(tried, deadline) {
@@ -217,7 +218,7 @@ where
     /// Makes attempts at a call until one has an answer or there is to be no other.
     async fn run(self, mut attempts: Attempts, request: &Q) -> CallResult<R, C> {
         let shared = &*self.shared;
-        shared.budget.deposit();
+        attempts.begin(&shared.budget);
         loop {
             let (tried, deadline) = (&mut attempts.tried, attempts.deadline);
             let endpoint = match shared.endpoints.choose_async(tried, deadline).await {

@@ -1,11 +1,12 @@
 //! How long recent calls took, for the time after which a call is hedged.
 
 use std::{
+    mem,
     sync::{
         Mutex,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ibex_base::sync::lock;
@@ -41,9 +42,14 @@ impl RecentTimes {
         }
     }
 
+    /// Begins to measure a call.
+    pub(super) fn begin(&self, began: Instant) -> TimedCall<'_> {
+        TimedCall { times: self, began }
+    }
+
     /// Notes how long a call took, or may have taken at least: a call that was hedged counts from its
     /// beginning to the first answer. So each such call counts as slower than the limit, as it was.
-    pub(super) fn record(&self, took: Duration) {
+    fn record(&self, took: Duration) {
         self.recorder.record(took);
         let calls = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         if calls.is_multiple_of(CALLS_PER_LOOK) {
@@ -70,6 +76,46 @@ impl RecentTimes {
     pub(super) fn limit(&self) -> Option<Duration> {
         let limit = Duration::from_nanos(self.limit.load(Ordering::Relaxed));
         (!limit.is_zero()).then(|| limit.max(LEAST))
+    }
+}
+
+/// A call whose time is to be noted. One whose future is dropped before it has an answer would have
+/// taken longer: it counts if it was slow by then, and says nothing otherwise. Were such calls left out,
+/// a program that gives up slow calls would have the slow ones missing, and the percentile would fall.
+#[must_use = "dropping it says that the call was given up"]
+pub(super) struct TimedCall<'a> {
+    times: &'a RecentTimes,
+    began: Instant,
+}
+
+impl TimedCall<'_> {
+    /// Notes that a handler has answered now.
+    pub(super) fn answered(self) {
+        self.times.record(self.began.elapsed());
+        mem::forget(self);
+    }
+
+    /// Notes that the deadline has passed. The answer would have taken longer than the rest of the
+    /// time for the call.
+    pub(super) fn late(self) {
+        let limit = self.times.limit().unwrap_or_default();
+        self.times.record(self.began.elapsed().max(limit));
+        mem::forget(self);
+    }
+
+    /// Notes that the call failed otherwise. Such failures are quick, and say nothing of how long
+    /// answers take.
+    pub(super) fn failed(self) {
+        mem::forget(self);
+    }
+}
+
+impl Drop for TimedCall<'_> {
+    fn drop(&mut self) {
+        let took = self.began.elapsed();
+        if self.times.limit().is_some_and(|limit| took >= limit) {
+            self.times.record(took);
+        }
     }
 }
 
@@ -113,6 +159,27 @@ mod tests {
         record(&times, 2900, FAST);
         let limit = times.limit().unwrap();
         assert!((FAST..FAST * 2).contains(&limit), "{limit:?}");
+    }
+
+    #[test]
+    fn calls_that_are_given_up_count_once_they_are_slow() {
+        let times = RecentTimes::new(50);
+        record(&times, 100, FAST);
+        let (now, calls) = (Instant::now(), || times.calls.load(Ordering::Relaxed));
+        // A time to come: no time has passed since then.
+        drop(times.begin(now + SLOW * 1_000_000));
+        assert_eq!(calls(), 100);
+        let slow = now
+            .checked_sub(SLOW)
+            .expect("the machine has run for longer");
+        (0..200).for_each(|_| drop(times.begin(slow)));
+        assert_eq!(calls(), 300);
+        assert!(times.limit().unwrap() >= SLOW);
+        times.begin(slow).failed();
+        assert_eq!(calls(), 300);
+        times.begin(now + SLOW * 1_000_000).late();
+        times.begin(slow).answered();
+        assert_eq!(calls(), 302);
     }
 
     #[test]
