@@ -165,8 +165,9 @@ impl SendPath {
             return end.session.in_place(slice).map(SlicePlace::Sent);
         };
         let most = producer.out.most_in_regions();
+        let region = mapped_bytes(slice)?.0;
         // Moving it to a file would be in vain.
-        if mapped_bytes(slice)?.0.page_bytes() > most {
+        if !region.is_shared() && !producer.segments.admits_region(region.page_bytes(), most) {
             return None;
         }
         let (file, offset) = end.session.as_segment(slice)?;

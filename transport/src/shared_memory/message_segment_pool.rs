@@ -16,6 +16,12 @@ use super::message_segment::{MESSAGE_SLOTS, MessageSegment};
 /// alternate (21 GB/s with two slots, 50 with four, without a library).
 pub(super) const ROUND_SLOTS: usize = 4;
 
+/// Number of released messages after which one region may take the place of another. To pass a region
+/// to the receiver takes several times as long as to copy a message of 1 to 15 MiB, so messages from more
+/// regions than there is room for are copied in between (128 regions of 1 MiB in turn: 771 µs for a call
+/// where each is passed anew, 156 where all are copied).
+pub(super) const DISPLACED_EVERY: u64 = 64;
+
 /// Messages up to this length are short.
 const SHORT_MESSAGE_BYTES: usize = 4 << 20;
 
@@ -25,6 +31,8 @@ pub struct MessageSegmentPool {
     /// Slots; their number is the most that were in use at a time.
     slots: Vec<Slot>,
     releases: u64,
+    /// Time from which on a region may take the place of memory that may serve again.
+    displaces_from: u64,
 }
 
 #[derive(Debug, Default)]
@@ -114,9 +122,8 @@ impl MessageSegmentPool {
     }
 
     /// Takes a slot for another message in a region of the program, whose pages are those of `file`.
-    /// The slot is busy from now on. Regions have at most `most` bytes in all slots together, for which
-    /// regions without messages make room. `None` if that is not enough, or no slot is free; then no
-    /// slot was emptied.
+    /// The slot is busy from now on. `None` if the receiver does not have the region, and the pool
+    /// does not [admit](Self::admits_region) one of its length; then no slot was emptied.
     pub fn take_region(&mut self, file: &Arc<RegionFile>, most: usize) -> Option<RegionSlot> {
         let is_same = |slot: &Slot| match &slot.memory {
             SlotMemory::Region(region, _) => region.as_ptr() == Arc::as_ptr(file),
@@ -132,35 +139,65 @@ impl MessageSegmentPool {
         }
         let bytes = file.bytes();
         // A slot that is emptied in vain would be one that the receiver is never told to forget.
-        if bytes > most.saturating_sub(self.region_bytes(|slot| slot.busy > 0)) {
+        if !self.admits_region(bytes, most) {
             return None;
         }
+        let may_displace = self.may_displace();
         let mut emptied = 0;
         while bytes > most.saturating_sub(self.region_bytes(|_| true)) {
-            let index = self.oldest_free(Slot::is_region)?;
-            self.slots[index] = Slot::default();
+            let index = self.place_of_region(may_displace, Slot::is_region)?;
+            self.empty(index);
             emptied |= 1 << index;
         }
-        // The first slots are for messages in rotation.
-        let known = self.slots.len().max(ROUND_SLOTS);
-        let is_empty = |&index: &usize| matches!(self.slots[index].memory, SlotMemory::None);
-        let index = (ROUND_SLOTS..self.slots.len())
-            .find(is_empty)
-            .or_else(|| (known < MESSAGE_SLOTS).then_some(known))
-            .or_else(|| self.oldest_free(|_| true))?;
+        let index = self.place_of_region(may_displace, |_| true)?;
         if index >= self.slots.len() {
             self.slots.resize_with(index + 1, Slot::default);
         }
-        self.slots[index] = Slot {
-            memory: SlotMemory::Region(Arc::downgrade(file), bytes),
-            busy: 1,
-            ..Slot::default()
-        };
+        self.empty(index);
+        let slot = &mut self.slots[index];
+        slot.memory = SlotMemory::Region(Arc::downgrade(file), bytes);
+        slot.busy = 1;
         Some(RegionSlot {
             index: index as u32,
             is_new: true,
             emptied: emptied & !(1 << index),
         })
+    }
+
+    /// Returns whether [`take_region`](Self::take_region) has a slot for a region of so many bytes
+    /// that the receiver does not have. Regions have at most `most` bytes in all slots together.
+    /// Regions without messages make room: those that the program has dropped always, and others, or
+    /// the pool's own segments, once in [`DISPLACED_EVERY`] releases.
+    #[must_use]
+    pub fn admits_region(&self, bytes: usize, most: usize) -> bool {
+        let may_displace = self.may_displace();
+        let stays = self.region_bytes(|slot| !slot.gives_way(may_displace));
+        bytes <= most.saturating_sub(stays)
+            && self.place_of_region(may_displace, |_| true).is_some()
+    }
+
+    fn may_displace(&self) -> bool {
+        self.releases >= self.displaces_from
+    }
+
+    /// Returns the slot among `these` that a region gets, if one may be had: an empty one, else one
+    /// that no message or region was in yet, else that of a region that is dropped, else the one whose
+    /// last message was released first. The first slots are for messages in rotation.
+    fn place_of_region(&self, may_displace: bool, these: impl Fn(&Slot) -> bool) -> Option<usize> {
+        let none = Slot::default();
+        let end = (self.slots.len().max(ROUND_SLOTS) + 1).min(MESSAGE_SLOTS);
+        let slot = |index: usize| self.slots.get(index).unwrap_or(&none);
+        (ROUND_SLOTS..end)
+            .filter(|&index| slot(index).gives_way(may_displace) && these(slot(index)))
+            .min_by_key(|&index| (slot(index).may_serve(), slot(index).released))
+    }
+
+    /// Empties a slot that gives way to a region.
+    fn empty(&mut self, index: usize) {
+        if self.slots[index].may_serve() {
+            self.displaces_from = self.releases + DISPLACED_EVERY;
+        }
+        self.slots[index] = Slot::default();
     }
 
     /// Returns the bytes of the regions in `these` slots.
@@ -279,6 +316,21 @@ impl Slot {
     /// Returns whether the slot has a region of the program.
     fn is_region(&self) -> bool {
         matches!(self.memory, SlotMemory::Region(..))
+    }
+
+    /// Returns whether the slot has memory that may serve again: it is empty otherwise, or has a region
+    /// that the program has dropped.
+    fn may_serve(&self) -> bool {
+        match &self.memory {
+            SlotMemory::None => false,
+            SlotMemory::Own(_) => true,
+            SlotMemory::Region(file, _) => file.strong_count() > 0,
+        }
+    }
+
+    /// Returns whether the slot may be emptied for a region that the receiver does not have.
+    fn gives_way(&self, may_displace: bool) -> bool {
+        self.busy == 0 && (may_displace || !self.may_serve())
     }
 
     /// Returns the length of the pool's own segment.

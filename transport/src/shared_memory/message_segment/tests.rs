@@ -1,6 +1,9 @@
 //! Segments between a sender's pool and a receiver's slots.
 
-use super::super::{aside::tests::open_descriptors_of, message_segment_pool::ROUND_SLOTS};
+use super::super::{
+    aside::tests::open_descriptors_of,
+    message_segment_pool::{DISPLACED_EVERY, ROUND_SLOTS},
+};
 use super::*;
 use crate::shared_memory::MessageSegmentPool;
 use ibex_ring::memory::{MemoryBudget, Region, probe};
@@ -287,15 +290,47 @@ fn a_region_for_which_there_is_no_room_empties_no_slot() {
     assert!(third.is_new, "the idle one makes room");
 }
 
-#[test]
-fn regions_leave_slots_to_other_messages() {
+/// Returns a pool with as many regions as it takes, and the regions.
+fn full_of_regions() -> (MessageSegmentPool, Vec<(Region, Arc<RegionFile>)>) {
     let mut pool = MessageSegmentPool::new();
-    let regions: Vec<_> = (0..MESSAGE_SLOTS).map(|_| region()).collect();
+    let regions: Vec<_> = (ROUND_SLOTS..MESSAGE_SLOTS).map(|_| region()).collect();
     for (_, file) in &regions {
         let slot = pool.take_region(file, usize::MAX).unwrap();
         assert!(slot.is_new);
         pool.release(slot.index);
     }
+    (pool, regions)
+}
+
+#[test]
+fn regions_in_turn_displace_each_other_rarely() {
+    let (mut pool, mut regions) = full_of_regions();
+    let (_region, late) = region();
+    let place = pool
+        .take_region(&late, usize::MAX)
+        .expect("it is the first");
+    assert!(place.is_new, "in place of the region that was used first");
+    pool.release(place.index);
+    for _ in 1..DISPLACED_EVERY {
+        assert_eq!(pool.take_region(&regions[0].1, usize::MAX), None);
+        let again = pool.take_region(&late, usize::MAX).unwrap();
+        assert_eq!((again.index, again.is_new), (place.index, false));
+        pool.release(again.index);
+    }
+    let next = pool.take_region(&regions[0].1, usize::MAX).unwrap();
+    assert_eq!((next.index, next.is_new), (place.index + 1, true));
+    pool.release(next.index);
+
+    // The region of which the program has nothing any more gives way at once.
+    assert_eq!(pool.take_region(&regions[1].1, usize::MAX), None);
+    drop(regions.remove(7));
+    let next = pool.take_region(&regions[1].1, usize::MAX).unwrap();
+    assert_eq!((next.index, next.is_new), (place.index + 7, true));
+}
+
+#[test]
+fn regions_leave_slots_to_other_messages() {
+    let (mut pool, regions) = full_of_regions();
     let (mut given, mut forgotten) = (Vec::new(), 0);
     for _ in 0..MESSAGE_SLOTS {
         let emptied = pool.make_room(64 << 10, 64 << 10, usize::MAX);
@@ -306,7 +341,7 @@ fn regions_leave_slots_to_other_messages() {
         given.push(slot.index());
         let _fd = slot.announce();
     }
-    assert_eq!(forgotten, u64::MAX, "the peer hears of each");
+    assert_eq!(forgotten, u64::MAX << ROUND_SLOTS, "the peer hears of each");
     assert!(pool.take(64 << 10).unwrap().is_none());
     given.sort_unstable();
     assert_eq!(given, Vec::from_iter(0..MESSAGE_SLOTS as u32));

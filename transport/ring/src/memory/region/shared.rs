@@ -67,6 +67,12 @@ impl MappedBytes {
         PagesHeld(lock(&self.pages))
     }
 
+    /// Returns whether the pages are those of a memory file, which peers may map.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        matches!(&*lock(&self.pages), Pages::File(_))
+    }
+
     /// Returns the number of bytes that the pages have.
     #[must_use]
     pub fn page_bytes(&self) -> usize {
