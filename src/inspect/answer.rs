@@ -239,6 +239,7 @@ fn write_channel(object: &mut Object<'_>, channel: &ChannelStats) {
     object.number("stalled_ns", nanoseconds(channel.stalled));
     object.number("large_messages", channel.large_messages);
     object.number("large_bytes", channel.large_bytes);
+    object.number("region_bytes_copied", channel.region_bytes_copied);
 }
 
 fn write_slow(object: &mut Object<'_>, message: &SlowMessageFacts) {

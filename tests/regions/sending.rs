@@ -7,8 +7,9 @@ use std::{
 };
 
 use ibex::{
-    Peer, Raw, Region, SendErrorKind,
+    Fabric, Node, Peer, Raw, Region, Role, SendErrorKind,
     log::{LogAnswer, LogGroup, LogSender, LogSent, LogSource, LogTurn},
+    stats::ChannelStats,
 };
 
 use super::{LENGTH, LONG, MOMENT, Over, Pair, bytes};
@@ -55,6 +56,73 @@ fn a_full_channel_takes_no_region() {
         pair.take(&slice);
     }
 }
+
+/// Returns the bytes that the sending end of a channel has copied out of regions.
+fn copied(node: &Node, channel: &str) -> u64 {
+    let stats = node.stats();
+    let mut ends = stats.sessions.iter().flat_map(|session| &session.channels);
+    let is_it = |end: &&ChannelStats| end.end == Role::Sender && end.name == channel;
+    ends.find(is_it).expect("it is open").region_bytes_copied
+}
+
+/// The fabrics copy no long message from a region that suits them, and short ones do not count.
+#[test]
+fn copies_out_of_a_region_are_counted() {
+    for over in Over::each() {
+        let mut pair = Pair::meet(&over, 64);
+        let suits = pair.region("counted");
+        for slice in [suits.slice(..), suits.slice(..100)] {
+            pair.sender.send_region(&slice).expect("sent");
+            pair.take(&slice);
+        }
+        assert_eq!(copied(&pair.here, "bytes"), 0, "over {}", over.fabric);
+        let heap = Region::from(bytes()).slice(..);
+        let sent = if over.fabric == Fabric::Tcp {
+            0
+        } else {
+            LENGTH as u64
+        };
+        for times in 1..3 {
+            pair.sender.send_region(&heap).expect("sent");
+            pair.take(&heap);
+            let counted = copied(&pair.here, "bytes");
+            assert_eq!(counted, times * sent, "over {}", over.fabric);
+        }
+    }
+}
+
+/// A peer that maps as many regions as it may keeps most of them, and gets the messages of others in
+/// copies.
+#[test]
+fn of_many_regions_some_are_copied() {
+    let pair = Pair::meet(&Over::new(Fabric::Shm), 1);
+    let [peer, other] = &pair.peers;
+    let many = peer.channel("many").codec::<Raw>();
+    let mut sender = many.window_bytes(64 << 10).sender().expect("a sender");
+    let many = other.channel("many").codec::<Raw>();
+    let mut receiver = many.receiver::<[u8]>().expect("a receiver");
+    while sender.opened(MOMENT).is_err() {
+        pair.there.poll();
+    }
+    let regions = (0..70).map(|number| {
+        let mut region = Region::zeroed(LONG_BYTES).expect("memory");
+        region.get_mut().expect("no slice").fill(number);
+        region
+    });
+    let regions: Vec<_> = regions.collect();
+    for _ in 0..3 {
+        for region in &regions {
+            sender.send_region(&region.slice(..)).expect("sent");
+            let message = receiver.recv_timeout(LONG).expect("a message");
+            assert!(message[..] == region[..]);
+        }
+    }
+    let (copied, all) = (copied(&pair.here, "many"), 3 * 70 * LONG_BYTES as u64);
+    assert!(0 < copied && copied < all / 4, "{copied} of {all}");
+}
+
+/// Longer than half of a window of 64 KiB.
+const LONG_BYTES: usize = 40_000;
 
 #[test]
 fn an_aborted_channel_gives_its_regions_back() {

@@ -171,6 +171,7 @@ pub static TABLE: &[Metric] = &[
     bytes("ibex_released_bytes_total", "Bytes of sent messages, with their headers, that the receiving program has released from the ring", Read::Channel(Role::Sender, |end| end.released_bytes, None)),
     counter("ibex_large_messages_total", "Sent messages with memory of their own", Read::Channel(Role::Sender, |end| end.large_messages, None)),
     bytes("ibex_large_bytes_total", "Bytes of sent messages with memory of their own", Read::Channel(Role::Sender, |end| end.large_bytes, None)),
+    bytes("ibex_copied_region_bytes_total", "Bytes of sent messages with memory of their own that were copied out of a region", Read::Channel(Role::Sender, |end| end.region_bytes_copied, None)),
     counter("ibex_stalls_total", "Times that a sender found no room in its channel", Read::Channel(Role::Sender, |end| end.stalls, Some(|totals| totals.stalls))),
     seconds("ibex_stalled_seconds_total", "Time for which senders have waited for room", Read::Channel(Role::Sender, |end| nanoseconds(end.stalled), Some(|totals| nanoseconds(totals.stalled)))),
     gauge("ibex_unreleased_messages", "Sent messages that the receiving program has not released", Read::ChannelNow(Role::Sender, |end| end.held)),

@@ -72,6 +72,8 @@ pub struct SendEnd {
     /// Messages with memory of their own.
     pub(crate) large_messages: Counter,
     pub(crate) large_bytes: Counter,
+    /// Those of them that lay in a region, and were copied.
+    pub(crate) region_bytes_copied: Counter,
     /// Measures waits for acknowledgements, from the first one on, if the node keeps histograms.
     pub(crate) ack_waits: OnceLock<Option<Arc<Recorder>>>,
     /// The times of messages, if the node is inspected.
@@ -121,6 +123,7 @@ impl SendEnd {
             stall: Stall::default(),
             large_messages: Counter::default(),
             large_bytes: Counter::default(),
+            region_bytes_copied: Counter::default(),
             ack_waits: OnceLock::new(),
         }
     }

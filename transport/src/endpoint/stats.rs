@@ -57,6 +57,10 @@ pub struct ChannelStats {
     pub large_messages: u64,
     /// Bytes of those messages.
     pub large_bytes: u64,
+    /// Bytes of those messages that were sent from a region, and were copied on the way out of it
+    /// (sending end). Short messages are copied always and do not count.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub region_bytes_copied: u64,
 }
 
 /// The counts of several ends together, which only rise.
@@ -145,6 +149,7 @@ impl ChannelStats {
             stalled: Duration::ZERO,
             large_messages: 0,
             large_bytes: 0,
+            region_bytes_copied: 0,
         }
     }
 }
@@ -160,6 +165,7 @@ impl SendEnd {
             stalled: stalls.total,
             large_messages: self.large_messages.get(),
             large_bytes: self.large_bytes.get(),
+            region_bytes_copied: self.region_bytes_copied.get(),
             ..ChannelStats::of(self, counts, counts.sent, position)
         }
     }

@@ -110,9 +110,14 @@ impl Entered<'_> {
         {
             return Ok(sequence);
         }
-        self.send_extended(&extension, Some(body.len()), patience, &mut |slot| {
+        let is_large = body.len() + extension.bytes() > producer.largest;
+        let sequence = self.send_extended(&extension, Some(body.len()), patience, &mut |slot| {
             copy(body, slot)
-        })
+        })?;
+        if is_large {
+            end.region_bytes_copied.add(body.len() as u64);
+        }
+        Ok(sequence)
     }
 }
 
