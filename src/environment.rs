@@ -9,7 +9,10 @@ use std::{env, time::Duration};
 
 use ibex_transport::node::has_more_rights_than_its_user;
 
-use crate::{Fabric, NodeBuilder, node_builder::is_compiled_in, shared_memory::parse_share_with};
+use crate::{
+    Fabric, NodeBuilder, error::Required, node_builder::is_compiled_in,
+    shared_memory::parse_share_with,
+};
 
 /// The `IBEX_*` variables that a node used when it was made, and those that it could not use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +22,15 @@ pub(crate) struct Environment {
     pub(crate) overrides: Vec<(&'static str, String)>,
     /// Variables that have no effect, and why not, as text; each is also a [`tracing`] warning.
     pub(crate) warnings: Vec<String>,
+    /// The value of `IBEX_FABRICS`, if it is set.
+    fabrics: Option<String>,
+}
+
+impl Environment {
+    /// Returns who requires a fabric that is required.
+    pub(crate) fn required(&self) -> Required {
+        Required(self.fabrics.clone())
+    }
 }
 
 /// A variable that cannot be used.
@@ -233,6 +245,9 @@ pub(crate) fn apply(
             value: value.to_owned(),
             range: variable.values,
         })?;
+        if variable.overrides == ("NodeBuilder", "fabric") {
+            environment.fabrics = Some(value.to_owned());
+        }
         if fabrics.iter().any(|fabric| is_compiled_in(*fabric)) {
             environment.overrides.push((name, value.to_owned()));
         }

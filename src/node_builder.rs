@@ -82,7 +82,7 @@ use crate::{
 ///
 /// *W* is `window_bytes`, rounded up to a power of two from 64 KiB on. *n* is `window_messages`, rounded
 /// up to a power of two. *U* is what `max_unreleased_bytes` leaves beside *W*. Of each, the smaller of
-/// both ends' values holds. A message is long if it is longer than half of *W*, over TCP also if it is
+/// both ends' values holds. A message is long if it takes more than half of *W*, over TCP also if it is
 /// longer than 128 KiB, and over verbs if it is longer than a receive buffer.
 ///
 /// For example, one session with one channel each way over TCP takes by default up to 118 MiB for short
@@ -324,7 +324,8 @@ impl NodeBuilder {
             tracing::warn!(%warning, "a variable has no effect");
         }
         if let Some(fabric) = self.absent {
-            return Err(ListenFailure::NotCompiledIn { fabric }.into());
+            let required = environment.required();
+            return Err(ListenFailure::NotCompiledIn { fabric, required }.into());
         }
         self.settings.check_relations()?;
         #[cfg(feature = "tls")]

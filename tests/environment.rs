@@ -136,6 +136,11 @@ fn the_site_overrides_what_the_program_requires() {
         .build()
         .expect_err("not there");
     assert!(error.kind() == ListenErrorKind::NotCompiledIn, "{error}");
+    assert_eq!(
+        error.to_string(),
+        "verbs is required by IBEX_FABRICS=\"verbs\" in the environment, and verbs is not compiled \
+         in: enable the feature `verbs` of the crate ibex, or do not require it"
+    );
     let tcp = [("IBEX_FABRICS", "tcp")];
     let required = Node::builder().fabric(Fabric::Verbs, Policy::Require);
     required.environment(tcp).build().expect("tcp will do");

@@ -217,7 +217,7 @@ fn a_peer_that_forbids_verbs_is_named() {
     assert!(
         said.ends_with(
             "the listening node insists on verbs, which cannot be had: the connecting node's \
-             policy forbids verbs; use `Prefer` to allow another fabric"
+             policy forbids verbs; use `Prefer` in its program, or name a second fabric in its IBEX_FABRICS"
         ),
         "{said}"
     );

@@ -209,6 +209,18 @@ fn a_device_that_is_required_is_looked_for_when_the_node_is_made() {
         error.to_string(),
         format!("verbs is required, and this node cannot have it: {source}")
     );
+    let required = Node::builder()
+        .environment([("IBEX_FABRICS", "verbs")])
+        .rdma(RdmaSettings::new().device("no-such-device"));
+    let error = required.build().expect_err("there is none of that name");
+    let source = error.verbs_error().expect("it is about RDMA");
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "verbs is required by IBEX_FABRICS=\"verbs\" in the environment, and this node cannot \
+             have it: {source}"
+        )
+    );
     let odd = Node::builder().rdma(RdmaSettings::new().tuning(Tuning::new().retry_count(7)));
     let error = odd.build().expect_err("7 means for ever");
     assert_eq!(error.to_string(), "retry_count is 7; it may be 0 to 6");

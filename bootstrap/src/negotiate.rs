@@ -217,7 +217,8 @@ pub enum FabricConflict {
     },
     /// A fabric that one end insists on cannot be had.
     #[error(
-        "the {by} insists on {fabric}, which cannot be had: {why}; use `Prefer` to allow another fabric"
+        "the {by} insists on {fabric}, which cannot be had: {why}; use `Prefer` in its program, or \
+         name a second fabric in its IBEX_FABRICS"
     )]
     Unavailable {
         /// The end that insists.
@@ -228,7 +229,10 @@ pub enum FabricConflict {
         why: String,
     },
     /// No fabric is left.
-    #[error("no fabric suits both nodes: {why}; allow one that both can use")]
+    #[error(
+        "no fabric suits both nodes: {why}; allow one that both can use, in the programs or by \
+         IBEX_FABRICS"
+    )]
     Nothing {
         /// Each fabric and what stands in its way.
         why: String,

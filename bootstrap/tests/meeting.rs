@@ -161,7 +161,7 @@ fn a_requirement_that_cannot_be_met_fails_at_both_ends() {
     assert!(
         error.to_string().ends_with(
             "the connecting node insists on shm, which cannot be had: the listening node's \
-             policy forbids shm; use `Prefer` to allow another fabric"
+             policy forbids shm; use `Prefer` in its program, or name a second fabric in its IBEX_FABRICS"
         ),
         "{error}"
     );

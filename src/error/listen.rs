@@ -71,6 +71,19 @@ pub enum ListenErrorKind {
     UsedAfterFork,
 }
 
+/// Who requires a fabric: the program, or the variable `IBEX_FABRICS` with a value, which overrides it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Required(pub(crate) Option<String>);
+
+impl fmt::Display for Required {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            None => f.write_str("required"),
+            Some(value) => write!(f, "required by IBEX_FABRICS=\"{value}\" in the environment"),
+        }
+    }
+}
+
 /// The reason for which there is no node.
 #[derive(thiserror::Error)]
 pub(crate) enum ListenFailure {
@@ -110,17 +123,21 @@ pub(crate) enum ListenFailure {
     Security(#[from] crate::SecurityError),
     /// A fabric is required that this build does not have.
     #[error(
-        "{fabric} is required, and {fabric} is not compiled in: enable the feature `{fabric}` of \
-         the crate ibex, or do not require it, in the program or by IBEX_FABRICS"
+        "{fabric} is {required}, and {fabric} is not compiled in: enable the feature `{fabric}` of \
+         the crate ibex, or do not require it"
     )]
     NotCompiledIn {
         /// The fabric, and the feature's name.
         fabric: Fabric,
+        /// Who requires it.
+        required: Required,
     },
     /// RDMA is required, or all that the policies leave, and no device can be used.
     #[cfg(feature = "verbs")]
-    #[error("verbs is required, and this node cannot have it: {source}")]
+    #[error("verbs is {required}, and this node cannot have it: {source}")]
     Rdma {
+        /// Who requires it.
+        required: Required,
         /// The obstacle to RDMA.
         r#source: crate::rdma::VerbsError,
     },
@@ -201,7 +218,7 @@ impl ListenError {
     #[must_use]
     pub fn fabric(&self) -> Option<Fabric> {
         match &*self.0 {
-            ListenFailure::NotCompiledIn { fabric } => Some(*fabric),
+            ListenFailure::NotCompiledIn { fabric, .. } => Some(*fabric),
             _ => None,
         }
     }
@@ -211,7 +228,7 @@ impl ListenError {
     #[must_use]
     pub fn verbs_error(&self) -> Option<&crate::rdma::VerbsError> {
         match &*self.0 {
-            ListenFailure::Rdma { source } => Some(source),
+            ListenFailure::Rdma { source, .. } => Some(source),
             _ => None,
         }
     }

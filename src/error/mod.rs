@@ -7,7 +7,7 @@ pub(crate) use self::{
     connect::NotAccepted,
     fault::ChannelFault,
     interface::{Interface, REPLIES},
-    listen::ListenFailure,
+    listen::{ListenFailure, Required},
     open::{OpenFailure, Refusal},
 };
 pub use self::{

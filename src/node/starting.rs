@@ -151,7 +151,10 @@ impl Node {
                 .as_ref()
                 .and_then(|listening| listening.address.ip());
             let required = node.devices.require(listen);
-            required.map_err(|source| ListenFailure::Rdma { source })?;
+            required.map_err(|source| {
+                let required = node.environment.required();
+                ListenFailure::Rdma { required, source }
+            })?;
         }
         if let Some(listening) = listening {
             node.bind(listening)?;

@@ -218,7 +218,7 @@ impl Told {
             said,
             format!(
                 "the connecting node insists on verbs, which cannot be had: the listening node \
-                 {why}; use `Prefer` to allow another fabric"
+                 {why}; use `Prefer` in its program, or name a second fabric in its IBEX_FABRICS"
             )
         );
     }

@@ -157,7 +157,7 @@ fn a_policy_against_verbs_is_named_whatever_the_peer_has() {
     assert_eq!(
         fabric(&insists, &forbids, &[]).unwrap_err().to_string(),
         "the connecting node insists on verbs, which cannot be had: the listening node's policy \
-         forbids verbs; use `Prefer` to allow another fabric"
+         forbids verbs; use `Prefer` in its program, or name a second fabric in its IBEX_FABRICS"
     );
 }
 
@@ -250,7 +250,7 @@ fn a_requirement_that_cannot_be_had_says_whose_and_why() {
     assert_eq!(
         fabric(&shm, &plain(2), &[]).unwrap_err().to_string(),
         "the connecting node insists on shm, which cannot be had: the nodes run on different \
-         hosts; use `Prefer` to allow another fabric"
+         hosts; use `Prefer` in its program, or name a second fabric in its IBEX_FABRICS"
     );
 }
 
@@ -291,7 +291,7 @@ fn a_node_without_a_fabric_is_no_match_for_it() {
     assert_eq!(
         fabric(&verbs, &tcp_only, &[]).unwrap_err().to_string(),
         "the connecting node insists on verbs, which cannot be had: verbs is not compiled into \
-         the listening node (feature `verbs`); use `Prefer` to allow another fabric"
+         the listening node (feature `verbs`); use `Prefer` in its program, or name a second fabric in its IBEX_FABRICS"
     );
 }
 
