@@ -424,6 +424,7 @@ const EXAMPLES: &[&str] = &[
     "fan_in",
     "event_loop",
     "large_payload",
+    "regions",
     "calls",
     "restart",
     "stream",
