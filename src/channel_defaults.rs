@@ -22,7 +22,8 @@ settings! {
     #[default(2 MiB)] #[range(1 byte..=4 MiB)]
     /// The window is rounded up to a power of two from 64 KiB on.
     ///
-    /// Messages longer than half of it get memory of their own, and count in
+    /// A message takes its bytes and 8 more. Messages that take more than half of the window get memory
+    /// of their own, and count in
     /// [`max_unreleased_bytes`](Self::max_unreleased_bytes) instead. A larger window takes more
     /// [memory](crate::NodeBuilder#memory) at both ends, once used.
     pub fn window_bytes(bytes: u64);
@@ -47,7 +48,7 @@ settings! {
     /// out. So the true maximum is twice `window_bytes`, or `window_bytes` and one message, if that
     /// is more than the setting.
     ///
-    /// Over every fabric, a message longer than half of `window_bytes` has memory of its own.
+    /// Over every fabric, a message that takes more than half of `window_bytes` has memory of its own.
     /// Shorter ones have it over TCP above 128 KiB, and over verbs above a receive buffer. A
     /// setting below `window_bytes` lowers the window too, to a power of two that is at least 64
     /// KiB. Over shared memory, at most 64 messages with memory of their own may be out, whatever

@@ -65,6 +65,7 @@
 //! | How do I go on after a restart? | [`guide::restarting`](guide::restarting#resuming-channels) |
 //! | What does an acknowledgement cost? | [`guide::acknowledgement`](guide::acknowledgement#price) |
 //! | How do I send 1 GiB without a copy? | [`guide::memory`](guide::memory#large-payloads) |
+//! | How do I send from memory of my own, and write there again? | [`guide::memory`](guide::memory#large-payloads), [`Region`] |
 //! | How do I run it in tokio? | [`guide::which_driver`](guide::which_driver#tokio) |
 //! | How do I authenticate peers, and encrypt? | [`guide::security`] |
 //! | How do I renew certificates while the program runs? | [`guide::security`](guide::security#renewing-and-revoking) |

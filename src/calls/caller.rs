@@ -81,7 +81,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// Returns the same caller, whose calls carry this metadata and no other.
     /// [`Request::metadata`](crate::calls::Request::metadata) reads it there.
     ///
-    /// A peer whose release of ibex has protocol 3.0 gets the calls without it. Each call carries
+    /// A peer whose version of ibex has protocol 3.0 gets the calls without it. Each call carries
     /// the metadata behind its request, where it counts in
     /// [`max_message_bytes`](crate::ChannelBuilder::max_message_bytes). Calls without metadata and
     /// trace context cost nothing more.
@@ -110,7 +110,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     ///
     /// A program whose tracer knows the present span gives it to all calls at once by
     /// [`NodeBuilder::trace_context`](crate::NodeBuilder::trace_context) instead. A peer whose
-    /// release of ibex has protocol 3.0 gets the calls without it.
+    /// version of ibex has protocol 3.0 gets the calls without it.
     ///
     /// ```
     /// # #[cfg(feature = "rkyv")]
@@ -263,7 +263,7 @@ where
     /// bytes.
     ///
     /// Only [long](crate::guide::memory#large-payloads) requests are sent so, and only to a peer whose
-    /// release of ibex takes [headers](crate::RegionMessage). Others are copied, and so are those with
+    /// version of ibex takes [headers](crate::RegionMessage). Others are copied, and so are those with
     /// metadata or a trace context. Until the request has left the slice, the node holds a clone of
     /// it.
     ///

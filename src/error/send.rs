@@ -71,7 +71,7 @@ pub enum SendErrorKind {
     /// The message is above the channel's limit, or its
     /// [header](crate::RegionMessage) above 256 bytes. The channel goes on.
     TooLong,
-    /// A message has a header, and the peer's release of ibex takes none. The channel goes on.
+    /// A message has a header, and the peer's version of ibex takes none. The channel goes on.
     HeaderUnknown,
     /// The codec refused the value. The channel goes on.
     Encode,

@@ -92,7 +92,7 @@ impl fmt::Display for Wording<'_> {
             ),
             FailureReason::HeaderUnknown => write!(
                 f,
-                "channel \"{channel}\": nothing was sent: the release of ibex at {peer} takes no \
+                "channel \"{channel}\": nothing was sent: the version of ibex at {peer} takes no \
                  header beside a message; update that node, or send the header in the body"
             ),
             FailureReason::Encode(error) => write!(f, "the value cannot be encoded: {error}"),
@@ -190,8 +190,8 @@ impl Wording<'_> {
         if full == Full::Slots {
             write!(
                 f,
-                "; of messages longer than half of window_bytes {MESSAGE_SLOTS} may be unreleased \
-                 over shared memory"
+                "; of long messages, which take more than half of window_bytes, {MESSAGE_SLOTS} may \
+                 be unreleased over shared memory"
             )?;
         }
         match released {

@@ -65,8 +65,8 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     /// not opened its end.
     ///
     /// The message is encoded once, into the first member's window, and copied to the others'. A
-    /// message longer than half of a window gets memory of its own at each member, as it does on a
-    /// channel. Its bytes are then there once for each member that has not taken it. If its length
+    /// message that takes more than half of a window gets memory of its own at each member, as it does
+    /// on a channel. Its bytes are then there once for each member that has not taken it. If its length
     /// is not known in advance, encoding begins several times.
     ///
     /// # Errors

@@ -125,7 +125,7 @@ pub enum FailureReason {
         /// The longest header.
         limit: usize,
     },
-    /// The peer's release of ibex knows no headers. Nothing was sent, and the channel stays usable.
+    /// The peer's version of ibex knows no headers. Nothing was sent, and the channel stays usable.
     #[error("the peer takes no headers")]
     HeaderUnknown,
     /// The codec refused the value. Nothing was sent, and the channel stays usable.

@@ -307,6 +307,10 @@ impl Region {
 
     /// Waits until no slice exists, for up to `timeout`. Returns whether none does.
     ///
+    /// If one does, `Debug` of the region shows how many there are: the program's own, and one or more of
+    /// each message. The statistics of the node show which channels have messages that are not released
+    /// (`ChannelStats::held`).
+    ///
     /// The drop of a slice wakes it. The node's engine drops that of a message when the wire has
     /// taken the last byte, the peer has closed the channel, or the session has ended. If the session
     /// resumes after an outage, it drops the slice when the peer has confirmed the message. If the peer
@@ -486,7 +490,8 @@ impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut region = f.debug_struct("Region");
         region.field("bytes", &self.len());
-        region.field("is_free", &self.is_free()).finish()
+        let slices = Arc::strong_count(&self.bytes) - 1;
+        region.field("slices", &slices).finish()
     }
 }
 

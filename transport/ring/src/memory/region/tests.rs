@@ -115,6 +115,16 @@ fn a_task_that_gives_up_leaves_nothing() {
 }
 
 #[test]
+fn a_region_tells_how_many_slices_keep_it() {
+    let region = Region::from(vec![1; 100]);
+    let slice = region.slice(..);
+    let _message = slice.slice(1..);
+    assert_eq!(format!("{region:?}"), "Region { bytes: 100, slices: 2 }");
+    drop(slice);
+    assert_eq!(format!("{region:?}"), "Region { bytes: 100, slices: 1 }");
+}
+
+#[test]
 fn a_mapped_file_is_read_in_place() {
     let path = env::temp_dir().join(format!("ibex-region-{}", process::id()));
     let content: Vec<u8> = (0..10_000).map(|at| at as u8).collect();
