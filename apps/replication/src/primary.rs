@@ -14,8 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     load::{Load, Next},
     log::{Log, Spent, Tip},
-    quorum::{Change, Quorum},
-    transport::Endpoint,
+    transport::{Change, Replicas},
 };
 
 /// The pace at which a primary takes records from its writer.
@@ -61,9 +60,9 @@ pub(crate) trait Observer {
 }
 
 /// A log with its replicas.
-pub(crate) struct Primary<'a, E: Endpoint> {
+pub(crate) struct Primary<'a, R: Replicas> {
     log: Log,
-    quorum: Quorum<E>,
+    replicas: R,
     observer: &'a mut dyn Observer,
 
     // The writer's unacknowledged records: the end of each, and the time of its append.
@@ -71,28 +70,25 @@ pub(crate) struct Primary<'a, E: Endpoint> {
     latency: Histogram<u64>,
     acknowledged: u64,
 
-    // The group of the replicas: events to report, and losses so far.
-    changes: Vec<Change>,
+    // The changes of the replicas: losses so far, and when to look next.
     lost: usize,
     look_at: Instant,
 }
 
-impl<'a, E: Endpoint> Primary<'a, E> {
-    /// Creates a primary whose `replicas` replicas are about to join.
+impl<'a, R: Replicas> Primary<'a, R> {
+    /// Creates a primary whose `replicas` are about to join.
     pub(crate) fn new(
         log: Log,
-        endpoint: E,
-        replicas: usize,
+        replicas: R,
         observer: &'a mut dyn Observer,
     ) -> Result<Self, Error> {
         Ok(Primary {
             acknowledged: log.tip().number,
             log,
-            quorum: Quorum::new(endpoint, replicas),
+            replicas,
             observer,
             outstanding: VecDeque::new(),
             latency: Histogram::new_with_bounds(1, LONGEST_TICKS, 3).map_err(Error::subject)?,
-            changes: Vec::new(),
             lost: 0,
             look_at: Instant::now(),
         })
@@ -102,10 +98,10 @@ impl<'a, E: Endpoint> Primary<'a, E> {
     /// all of it.
     pub(crate) fn write(mut self, load: &mut Load, pace: Pace) -> Result<Written, Error> {
         let patience = Instant::now() + PATIENCE;
-        while !self.quorum.all_have(0) {
+        while !self.replicas.all_have(0) {
             self.progress_by(patience, "join")?;
             self.look_around()?;
-            self.quorum.wait(u64::MAX, LOOK_EVERY);
+            self.wait_for(u64::MAX, LOOK_EVERY);
         }
 
         let (begun, begun_ticks) = (Instant::now(), clock::ticks());
@@ -127,17 +123,17 @@ impl<'a, E: Endpoint> Primary<'a, E> {
 
         let patience = Instant::now() + PATIENCE;
         let end = self.log.tip().end;
-        while !self.quorum.all_have(end) {
+        while !self.replicas.all_have(end) {
             self.progress_by(patience, "have everything")?;
             self.look_around()?;
             self.replicate()?;
-            self.quorum.wait(end, LOOK_EVERY);
+            self.wait_for(end, LOOK_EVERY);
         }
         self.log.sync().map_err(Error::subject)?;
         let settled_after = begun.elapsed();
         let tip = self.log.read_back().map_err(Error::subject)?;
-        let carrier = self.quorum.carrier();
-        self.quorum.end();
+        let carrier = self.replicas.carrier();
+        self.replicas.end();
         Ok(Written {
             tip,
             payload_bytes,
@@ -178,9 +174,9 @@ impl<'a, E: Endpoint> Primary<'a, E> {
     /// Sends appended records, makes them durable here while the replicas do the same, and
     /// acknowledges to the writer those that a majority has.
     fn replicate(&mut self) -> Result<(), Error> {
-        self.quorum.send(&mut self.log, &mut self.changes);
+        self.replicas.send(&mut self.log)?;
         let own = self.log.commit().map_err(Error::subject)?;
-        let reached = self.quorum.reached(own, &mut self.changes);
+        let reached = self.replicas.reached(own);
         let now = clock::ticks();
         while let Some(&(end, begun)) = self.outstanding.front()
             && end <= reached
@@ -200,7 +196,7 @@ impl<'a, E: Endpoint> Primary<'a, E> {
         let group = pace.group.min(self.outstanding.len()).max(1);
         let Some(&(offset, _)) = self.outstanding.get(group - 1) else {
             // No record is outstanding, so the writer is the one to wait for.
-            self.quorum.wait(u64::MAX, LOOK_EVERY);
+            self.wait_for(u64::MAX, LOOK_EVERY);
             return;
         };
         let limit = self.log.sync_due();
@@ -209,16 +205,19 @@ impl<'a, E: Endpoint> Primary<'a, E> {
         } else {
             limit
         };
-        self.quorum.wait(offset, limit.min(LOOK_EVERY));
+        self.wait_for(offset, limit.min(LOOK_EVERY));
     }
 
-    /// Admits replicas, and reports changes to the observer.
+    fn wait_for(&mut self, offset: u64, limit: Duration) {
+        if self.replicas.wait(offset, limit) {
+            self.look_at = Instant::now();
+        }
+    }
+
+    /// Admits replicas, leaves lost ones out, and reports that to the observer.
     fn look_around(&mut self) -> Result<(), Error> {
         self.look_at = Instant::now() + LOOK_EVERY;
-        while let Some(change) = self.quorum.admit(&mut self.log)? {
-            self.changes.push(change);
-        }
-        for change in self.changes.drain(..) {
+        while let Some(change) = self.replicas.next_change(&mut self.log)? {
             self.lost += usize::from(matches!(change, Change::Lost { .. }));
             self.observer.changed(&change);
         }
@@ -229,7 +228,7 @@ impl<'a, E: Endpoint> Primary<'a, E> {
         if Instant::now() < patience {
             return Ok(());
         }
-        let present = self.quorum.present();
+        let present = self.replicas.present();
         Err(Error::subject(format!(
             "not all replicas came to {what} within {PATIENCE:?}; {present} are there, and what \
              they said is above"
@@ -245,7 +244,7 @@ pub(crate) fn processor_time() -> Duration {
 
 /// About 10 s at 5 GHz; longer latencies are recorded as this.
 const LONGEST_TICKS: u64 = 50_000_000_000;
-/// Interval at which joining replicas are admitted.
+/// Interval at which joining replicas are admitted, and lost ones left out.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// The longest wait for replicas to join, and to catch up at the end.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -19,10 +19,10 @@ use crate::{
     primary::{Observer, Primary, Written},
     processes::{Processes, Role},
     progress::Progress,
-    quorum::Change,
+    quorum::Quorum,
     raw_copy::Copy,
     replica::{Report, Task, Transport},
-    transport::{Endpoint, ibex::IbexEndpoint, sockets::SocketEndpoint},
+    transport::{Change, Replicas, ibex::IbexReplicas},
 };
 
 /// Results of a run.
@@ -102,13 +102,13 @@ pub(crate) fn run(
     match transport {
         TransportName::Ibex => {
             let setup = options.setup();
-            let endpoint = IbexEndpoint::listen(setup, HERE)?;
-            run_over(options, Transport::Ibex(setup), endpoint, progress)
+            let replicas = IbexReplicas::listen(setup, HERE, options.replicas.into())?;
+            run_over(options, Transport::Ibex(setup), replicas, progress)
         }
         TransportName::Sockets => {
-            let endpoint = SocketEndpoint::listen(options.wait, HERE)?;
+            let replicas = Quorum::listen(options.wait, HERE, options.replicas.into())?;
             let transport = Transport::Sockets(options.wait);
-            run_over(options, transport, endpoint, progress)
+            run_over(options, transport, replicas, progress)
         }
     }
 }
@@ -140,23 +140,23 @@ pub(crate) fn log_settings(options: &Options, directory: Option<PathBuf>) -> Log
     }
 }
 
-fn run_over<E: Endpoint>(
+fn run_over(
     options: &Options,
     transport: Transport,
-    endpoint: E,
+    replicas: impl Replicas,
     progress: &Progress,
 ) -> Result<Outcome, Error> {
     let directories = Directories::make(options)?;
     let settings = |name: &str| log_settings(options, directories.of(name));
-    let replicas = u32::from(options.replicas);
+    let primary = replicas.address();
     let task = |replica| Task {
         replica,
-        primary: endpoint.address(),
+        primary,
         transport,
         log: settings(&format!("replica-{replica}")),
         patience: Duration::ZERO,
     };
-    let roles = (0..replicas).map(|replica| Role::Replica(task(replica)));
+    let roles = (0..options.replicas.into()).map(|replica| Role::Replica(task(replica)));
     let mut watch = Watch {
         options,
         processes: Processes::start(roles.collect())?,
@@ -166,7 +166,7 @@ fn run_over<E: Endpoint>(
     let mut load = Load::open(&options.source(), options.record_bytes())?;
     let log = Log::open(settings("primary")).map_err(Error::subject)?;
     let before = log.tip().number;
-    let primary = Primary::new(log, endpoint, replicas as usize, &mut watch)?;
+    let primary = Primary::new(log, replicas, &mut watch)?;
     let written = primary.write(&mut load, options.pace())?;
     let mut reports = watch.processes.finish()?;
     reports.sort_by_key(|report| report.replica);

@@ -14,9 +14,9 @@ use crate::{
     load::{Load, Source},
     log::{Log, LogSettings, Tip},
     primary::{Observer, Pace, Primary},
-    quorum::Change,
+    quorum::Quorum,
     replica::Transport,
-    transport::{Endpoint, ibex::IbexEndpoint, sockets::SocketEndpoint},
+    transport::{Change, Replicas, ibex::IbexReplicas},
 };
 
 /// Instructions to a primary process.
@@ -61,21 +61,21 @@ impl Serve {
         if let Some(namespace) = &self.namespace {
             network::enter(namespace).map_err(Error::io("entering a network namespace"))?;
         }
-        let address = self.address;
+        let (address, replicas) = (self.address, self.replicas);
         match self.transport {
-            Transport::Ibex(setup) => self.serve(IbexEndpoint::listen(setup, address)?),
-            Transport::Sockets(waiting) => self.serve(SocketEndpoint::listen(waiting, address)?),
+            Transport::Ibex(setup) => self.serve(IbexReplicas::listen(setup, address, replicas)?),
+            Transport::Sockets(waiting) => self.serve(Quorum::listen(waiting, address, replicas)?),
         }
     }
 
-    fn serve<E: Endpoint>(self, endpoint: E) -> Result<(), Error> {
+    fn serve(self, replicas: impl Replicas) -> Result<(), Error> {
         let log = Log::open(self.log).map_err(Error::subject)?;
         let records = log.tip().number;
-        let address = endpoint.address();
+        let address = replicas.address();
         tell(&Told::Listens { address, records })?;
         let mut load = Load::open(&Source::Stdin, self.record_bytes)?;
         let mut teller = Teller(records);
-        let primary = Primary::new(log, endpoint, self.replicas, &mut teller)?;
+        let primary = Primary::new(log, replicas, &mut teller)?;
         let written = primary.write(&mut load, self.pace)?;
         tell(&Told::Complete {
             tip: written.tip,

@@ -1,6 +1,6 @@
 //! Replication over ibex. Each replica has a channel "log" from the primary, which carries batches
-//! and is acknowledged when records are durable, and a channel "join" to it. A [`LogSender`] sends
-//! the log from the position at which the replica joined.
+//! and is acknowledged when records are durable, and a channel "join" to it. A [`LogGroup`] sends
+//! the log to each from the position at which it joined.
 //!
 //! A batch of the segment that still grows is built in the ring, or beside it if it is long. One of
 //! a sealed segment goes out from where it lies, as far as the fabric can. Either is read where it
@@ -10,20 +10,19 @@
 use std::{
     future,
     net::{IpAddr, SocketAddr},
-    rc::Rc,
     thread,
     time::{Duration, Instant},
 };
 
 use ::ibex::{
-    Address, Driver, Fabric, FanIn, FanInEvent, Message, Node, NodeBuilder, Peer, Policy, Raw,
-    Receiver, RecvError, RecvErrorKind, Select, Selectable, SendErrorKind, Wait,
-    log::{LogAnswer, LogSender, LogSent, LogSource, LogTurn},
+    Address, Driver, Fabric, FanIn, FanInEvent, MemberId, Message, Node, NodeBuilder, Peer, PeerId,
+    Policy, Raw, Receiver, RecvError, RecvErrorKind, Select, Selectable, Wait,
+    log::{LogAnswer, LogGroup, LogMember, LogMemberState, LogSender, LogSent, LogSource, LogTurn},
 };
 use ibex_harness::{Error, run_keys::RunKeys};
 use serde::{Deserialize, Serialize};
 
-use super::{Endpoint, Join, Joined, Lost, PrimaryLink, Received, ReplicaLink, Waiting, security};
+use super::{Change, Join, Lost, PrimaryLink, Received, Replicas, Waiting, majority, security};
 use crate::{
     catch_up,
     log::{Log, Piece},
@@ -94,21 +93,38 @@ impl Setup {
 /// primary answers, that the one before is gone.
 const PRIMARY: [u8; 16] = *b"primary of a log";
 
-/// The primary's node.
-pub(crate) struct IbexEndpoint {
-    node: Rc<Node>,
+/// The primary's node, and the group of the replicas that have joined.
+pub(crate) struct IbexReplicas {
+    node: Node,
     setup: Setup,
     address: SocketAddr,
     /// Messages of replicas that say where their logs end.
     joins: FanIn<Join>,
     carrier: Option<Fabric>,
     select: Select,
+
+    replicas: usize,
+    group: LogGroup<[u8], Raw>,
+    members: Vec<Member>,
 }
 
-impl IbexEndpoint {
-    /// Listens at any port of `address`. Strangers must not be able to reach `address`, unless
-    /// nodes authenticate each other.
-    pub(crate) fn listen(setup: Setup, address: IpAddr) -> Result<IbexEndpoint, Error> {
+/// A replica that joined.
+struct Member {
+    replica: u32,
+    id: MemberId,
+    session: PeerId,
+    /// The end of its part of the log when it joined.
+    has: u64,
+}
+
+impl IbexReplicas {
+    /// Listens at any port of `address` for `replicas` replicas. Strangers must not be able to
+    /// reach `address`, unless nodes authenticate each other.
+    pub(crate) fn listen(
+        setup: Setup,
+        address: IpAddr,
+        replicas: usize,
+    ) -> Result<IbexReplicas, Error> {
         let builder = setup.builder()?.identity(PRIMARY);
         let mut builder = builder.listen((address, 0));
         if !address.is_loopback() && setup.keys.is_none() {
@@ -116,20 +132,47 @@ impl IbexEndpoint {
         }
         let node = builder.build().map_err(Error::subject)?;
         let address = node.local_addr().and_then(Address::inet);
-        Ok(IbexEndpoint {
+        Ok(IbexReplicas {
             address: address.ok_or_else(|| Error::subject("the node does not listen"))?,
             joins: node.fan_in("join").map_err(Error::subject)?,
-            node: Rc::new(node),
+            node,
             setup,
             carrier: None,
             select: Select::new(),
+            replicas,
+            group: LogGroup::new(),
+            members: Vec::new(),
         })
+    }
+
+    /// Returns whether a member has the log up to `offset`, as far as is known.
+    fn has(&self, member: &Member, offset: u64) -> bool {
+        self.group.acked_of(member.id) >= Some(offset)
+    }
+
+    fn leave_out(&mut self, is_it: impl Fn(&Member) -> bool, why: String) -> Option<Change> {
+        let index = self.members.iter().position(is_it)?;
+        let Member { replica, id, .. } = self.members.swap_remove(index);
+        self.group.leave(id);
+        Some(Change::Lost { replica, why })
+    }
+
+    /// Returns a loss that was not reported yet. The sessions of replicas do not come again, since
+    /// a replica joins in a new one.
+    fn next_lost(&mut self) -> Option<Change> {
+        let lost = self.group.next_lost();
+        let lost = lost.map(|lost| (lost.id, lost.reason.to_string()));
+        let without_session = |member: LogMember| match member.state {
+            LogMemberState::NoSession { why } => Some((member.id, why)),
+            _ => None,
+        };
+        let gone = || self.group.members().into_iter().find_map(without_session);
+        let (id, why) = lost.or_else(gone)?;
+        self.leave_out(|one| one.id == id, why)
     }
 }
 
-impl Endpoint for IbexEndpoint {
-    type Link = IbexReplica;
-
+impl Replicas for IbexReplicas {
     fn address(&self) -> SocketAddr {
         self.address
     }
@@ -139,7 +182,7 @@ impl Endpoint for IbexEndpoint {
             .map_or_else(|| "none".to_owned(), |fabric| fabric.to_string())
     }
 
-    fn poll_join(&mut self, log: &mut Log) -> Result<Option<Joined<IbexReplica>>, Error> {
+    fn next_change(&mut self, log: &mut Log) -> Result<Option<Change>, Error> {
         while let Ok(Some(event)) = self.joins.try_next() {
             let FanInEvent::Message(who, message) = event else {
                 continue;
@@ -154,89 +197,105 @@ impl Endpoint for IbexEndpoint {
             let Some(peer) = self.joins.peer(who) else {
                 continue; // The replica is gone already.
             };
+            let replica = join.replica;
             let has = catch_up::position(&join, log).map_err(Error::subject)?;
-            let fabric = *self.carrier.insert(peer.fabric());
-            // Over shared memory a published batch has arrived; other fabrics need a turn of the
-            // engine.
-            let turns = self.setup.driver == DriverName::Caller && fabric != Fabric::Shm;
-            let mut log = LogSender::new();
-            log.go_on_with(peer);
-            return Ok(Some(Joined {
-                replica: join.replica,
+            // A replica that comes again has left before, even if its old session has not noticed.
+            self.leave_out(|one| one.replica == replica, String::new());
+            self.carrier = Some(peer.fabric());
+            self.members.push(Member {
+                replica,
+                session: peer.id(),
+                id: self.group.join(peer),
                 has,
-                link: IbexReplica {
-                    log,
-                    has,
-                    turns: turns.then(|| self.node.clone()),
-                },
-            }));
+            });
+            return Ok(Some(Change::Joined { replica, has }));
         }
-        Ok(None)
+        Ok(self.next_lost())
     }
 
-    fn wait<'a>(
-        &mut self,
-        links: impl Iterator<Item = &'a mut IbexReplica>,
-        offset: u64,
-        limit: Duration,
-    ) {
+    fn send(&mut self, log: &mut Log) -> Result<(), Error> {
+        let members = &self.members;
+        let has_sent = self.group.try_send(&mut Source { log, members });
+        // Over shared memory a published batch has arrived; other fabrics need a turn of the engine.
+        if has_sent.map_err(Error::subject)?
+            && self.setup.driver == DriverName::Caller
+            && self.carrier != Some(Fabric::Shm)
+        {
+            self.node.poll();
+        }
+        Ok(())
+    }
+
+    fn reached(&mut self, own: u64) -> u64 {
+        // With its own log, the primary is one of the majority.
+        let others = majority(self.replicas) - 1;
+        let with_own = own.min(self.group.acked(others));
+        with_own.max(self.group.acked(others + 1))
+    }
+
+    fn wait(&mut self, offset: u64, limit: Duration) -> bool {
         if self.setup.waiting == Waiting::Poll {
             // Except over shared memory, acknowledgements arrive only with a turn of the engine.
             if self.carrier != Some(Fabric::Shm) {
                 self.node.poll();
             }
             thread::yield_now();
-            return;
+            return false;
         }
-        // Acknowledgements show in the counters; a lost replica shows when the next batch is sent
-        // to it.
-        let mut acknowledged: Vec<_> = links
-            .filter_map(|link| link.log.until_acked(offset))
-            .collect();
-        if acknowledged.is_empty() {
-            // No batch is under way that could be acknowledged, so only a joining replica can end
-            // this wait.
-            thread::sleep(limit.min(JOINS_EVERY));
-            return;
+        let have = self.members.iter().filter(|one| self.has(one, offset));
+        let mut acked = self.group.until_acked(offset, have.count() + 1);
+        let mut ends: Vec<&mut dyn Selectable> = vec![&mut self.joins];
+        ends.extend(acked.as_mut().map(|acked| acked as &mut dyn Selectable));
+        self.select.ready_timeout(&mut ends, limit) == Some(0)
+    }
+
+    fn present(&self) -> usize {
+        self.members.len()
+    }
+
+    fn all_have(&self, offset: u64) -> bool {
+        self.members.len() == self.replicas && self.members.iter().all(|one| self.has(one, offset))
+    }
+
+    fn end(mut self) {
+        for Member { id, .. } in self.members {
+            // A batch without records ends the log. If it cannot be sent, the replica is lost and
+            // knows.
+            let channel = self.group.leave(id).and_then(LogSender::into_channel);
+            if let Some(mut log) = channel {
+                let _ = log.send(&[]);
+                // Closing waits until the peer's engine has everything. By then the counters say
+                // how much its application has acknowledged.
+                let _ = log.close();
+            }
         }
-        let mut ends: Vec<&mut dyn Selectable> = acknowledged
-            .iter_mut()
-            .map(|one| one as &mut dyn Selectable)
-            .collect();
-        self.select.ready_timeout(&mut ends, limit);
     }
 }
 
-/// A replica that joined.
-pub(crate) struct IbexReplica {
-    log: LogSender<[u8], Raw>,
-    /// The end of the replica's log when it joined.
-    has: u64,
-    /// The node, if its engine must be turned to transmit a short batch.
-    turns: Option<Rc<Node>>,
+/// The log as the group reads it. Where each member's part ends was found with the log in hand, when
+/// the member joined.
+struct Source<'a> {
+    log: &'a mut Log,
+    members: &'a [Member],
 }
 
 /// The result of a log's source.
 type Sourced<R> = Result<R, Box<dyn std::error::Error + Send + Sync>>;
 
-/// A log for a replica that has the part of it that it joined with.
-struct Joining<'a> {
-    log: &'a mut Log,
-    has: u64,
-}
-
-impl LogSource<[u8], Raw> for Joining<'_> {
+impl LogSource<[u8], Raw> for Source<'_> {
     fn end(&self) -> u64 {
         self.log.tip().end
     }
 
     fn resume(&mut self, peer: Peer) -> LogAnswer<[u8], Raw> {
+        let member = self.members.iter().find(|one| one.session == peer.id());
+        let has = member.map_or(0, |one| one.has);
         let log = peer.channel("log").codec::<Raw>();
         let log = log
             .window_messages(WINDOW_MESSAGES)
             .window_bytes(WINDOW_BYTES);
         let sender = log.sender().map_err(Into::into);
-        Box::pin(future::ready(sender.map(|sender| (sender, self.has))))
+        Box::pin(future::ready(sender.map(|sender| (sender, has))))
     }
 
     fn send_next(&mut self, position: u64, turn: LogTurn<'_, [u8], Raw>) -> Sourced<LogSent> {
@@ -246,44 +305,6 @@ impl LogSource<[u8], Raw> for Joining<'_> {
             Piece::Active(records) => turn.send(records, end),
             Piece::Sealed(records) => turn.send_region(&records, end),
         })
-    }
-}
-
-impl ReplicaLink for IbexReplica {
-    fn try_send(&mut self, log: &mut Log) -> Result<bool, Lost> {
-        let has = self.has;
-        let before = self.log.position().max(has);
-        match self.log.try_send(&mut Joining { log, has }) {
-            // Memory may be available at the next attempt.
-            Ok(false) => return Ok(false),
-            Err(error) => match error.send_error() {
-                Some(reason) if reason.kind() == SendErrorKind::Memory => return Ok(false),
-                _ => return Err(Lost::because(error)),
-            },
-            Ok(true) => {}
-        }
-        // Publishing a long batch has transmitted it.
-        if let Some(node) = &self.turns
-            && self.log.position() - before < TRANSMITTED_BYTES
-        {
-            node.poll();
-        }
-        Ok(true)
-    }
-
-    fn acknowledged(&mut self) -> Result<u64, Lost> {
-        Ok(self.log.acked())
-    }
-
-    fn end(self) {
-        // A batch without records ends the log. If it cannot be sent, the replica is lost and
-        // knows.
-        if let Some(mut log) = self.log.into_channel() {
-            let _ = log.send(&[]);
-            // Closing waits until the peer's engine has everything. By then the counters say how
-            // much its application has acknowledged.
-            let _ = log.close();
-        }
     }
 }
 
@@ -404,7 +425,3 @@ const WINDOW_MESSAGES: u64 = 8;
 /// Room for that many batches of 4 KiB records, small enough that the copies stay in a core's
 /// cache.
 pub(crate) const WINDOW_BYTES: u64 = 512 << 10;
-/// Bytes whose publication runs a turn of the engine under `Driver::Caller`.
-const TRANSMITTED_BYTES: u64 = 32 << 10;
-/// Interval at which joining replicas are looked for while no batch is under way.
-const JOINS_EVERY: Duration = Duration::from_millis(1);

@@ -4,7 +4,7 @@
 //! Batches of the log's bytes go one way, the offset up to which they are durable comes back, and a
 //! joining replica says where its log ends. A batch is whole records as they lie in the log, and
 //! the first record says whether they follow or replace the replica's. Everything else (the log, its
-//! checksums, the content of batches, the number outstanding, catching up, the quorum) is common code.
+//! checksums, the content of batches, the number outstanding, catching up) is common code.
 
 pub(crate) mod ibex;
 mod security;
@@ -19,55 +19,74 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::wire::Join;
 use crate::log::Log;
 
-/// The primary's end, which replicas join.
-pub(crate) trait Endpoint: Sized {
-    /// A replica, as its primary sees it.
-    type Link: ReplicaLink;
-
+/// A primary's replicas together: each is sent the records that it lacks, and a record counts once
+/// a majority has it. Over ibex this is a [`LogGroup`](::ibex::log::LogGroup), over sockets a
+/// [`Quorum`](crate::quorum::Quorum).
+///
+/// A slow replica is sent less at a time and delays no other. A lost replica is left out until it
+/// joins again. Both find the records that they lack in the log.
+pub(crate) trait Replicas {
     /// Returns the address to which replicas connect.
     fn address(&self) -> SocketAddr;
 
     /// Describes the carrier of the bytes.
     fn carrier(&self) -> String;
 
-    /// Returns a replica that has joined since the last call, if there is one, with the position up
-    /// to which it has `log`. Never waits.
-    fn poll_join(&mut self, log: &mut Log) -> Result<Option<Joined<Self::Link>>, Error>;
+    /// Admits a replica that has come, or leaves out a lost one, and returns that change, if there
+    /// is one. Never waits.
+    fn next_change(&mut self, log: &mut Log) -> Result<Option<Change>, Error>;
 
-    /// Waits until one of `links` has acknowledged the log up to `offset`, or for `limit`. May
-    /// return early.
-    fn wait<'a>(
-        &mut self,
-        links: impl Iterator<Item = &'a mut Self::Link>,
-        offset: u64,
-        limit: Duration,
-    ) where
-        Self::Link: 'a;
-}
+    /// Sends replicas the records that they lack, as far as each has room, and at most
+    /// [`BATCHES_AT_ONCE`] each. Without that bound, a replica that catches up would take all the
+    /// time while those that are abreast wait.
+    fn send(&mut self, log: &mut Log) -> Result<(), Error>;
 
-/// A replica that has joined.
-pub(crate) struct Joined<L> {
-    /// Index of the replica.
-    pub(crate) replica: u32,
-    /// The end of its part of the log.
-    pub(crate) has: u64,
-    /// The link to it.
-    pub(crate) link: L,
-}
+    /// Returns the offset up to which a majority has the log. The primary counts with `own`, up to
+    /// which its own log is durable. A replica counts with its position at joining before it has
+    /// acknowledged anything. One that had a record and is lost still has it, so the offset never
+    /// falls.
+    fn reached(&mut self, own: u64) -> u64;
 
-/// The primary's link to a replica.
-pub(crate) trait ReplicaLink {
-    /// Sends the next batch of `log` that the replica lacks. Returns false if there is none, or no
-    /// room for it.
-    fn try_send(&mut self, log: &mut Log) -> Result<bool, Lost>;
+    /// Waits until one more replica has the log up to `offset`, or for `limit`. May return early.
+    /// Returns whether a replica may have come.
+    fn wait(&mut self, offset: u64, limit: Duration) -> bool;
 
-    /// Returns the highest offset known to be acknowledged by the replica; 0 before the first
-    /// acknowledgement.
-    fn acknowledged(&mut self) -> Result<u64, Lost>;
+    /// Returns the number of joined replicas.
+    fn present(&self) -> usize;
 
-    /// Tells the replica that the log ends behind the batches sent.
+    /// Returns whether all replicas have joined and have the log up to `offset`.
+    fn all_have(&self, offset: u64) -> bool;
+
+    /// Tells all replicas that the log has ended.
     fn end(self);
 }
+
+/// A change among the replicas.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// A replica joined, and has the log up to an offset.
+    Joined {
+        /// Index of the replica.
+        replica: u32,
+        /// The end of its part of the log.
+        has: u64,
+    },
+    /// A replica is lost.
+    Lost {
+        /// Index of the replica.
+        replica: u32,
+        /// The reason.
+        why: String,
+    },
+}
+
+/// Returns the majority of the primary and `replicas` replicas.
+pub(crate) fn majority(replicas: usize) -> usize {
+    replicas.div_ceil(2) + 1
+}
+
+/// Batches that a replica is sent before another one's turn: as many as a log group sends.
+pub(crate) const BATCHES_AT_ONCE: usize = 4;
 
 /// A replica's link to its primary.
 pub(crate) trait PrimaryLink {

@@ -14,7 +14,7 @@ use ibex::RegionSlice;
 use ibex_harness::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Endpoint, Join, Joined, Lost, PrimaryLink, Received, ReplicaLink, Waiting};
+use super::{Join, Lost, PrimaryLink, Received, Waiting};
 use crate::{
     catch_up,
     log::{Log, Piece, is_starved},
@@ -45,20 +45,14 @@ impl SocketEndpoint {
             joining: Vec::new(),
         })
     }
-}
 
-impl Endpoint for SocketEndpoint {
-    type Link = SocketReplica;
-
-    fn address(&self) -> SocketAddr {
+    /// Returns the address to which replicas connect.
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    fn carrier(&self) -> String {
-        "sockets".to_owned()
-    }
-
-    fn poll_join(&mut self, log: &mut Log) -> Result<Option<Joined<SocketReplica>>, Error> {
+    /// Returns a replica that has joined since the last call, if there is one. Never waits.
+    pub(crate) fn poll_join(&mut self, log: &mut Log) -> Result<Option<SocketReplica>, Error> {
         while let Some((socket, _)) =
             accepted(self.listener.accept()).map_err(Error::io("accepting a replica"))?
         {
@@ -87,24 +81,16 @@ impl Endpoint for SocketEndpoint {
                 let (socket, _) = self.joining.swap_remove(index);
                 let join = Join::from_bytes(bytes);
                 let has = catch_up::position(&join, log).map_err(Error::subject)?;
-                return Ok(Some(Joined {
-                    replica: join.replica,
-                    has,
-                    link: SocketReplica::new(socket, has),
-                }));
+                return Ok(Some(SocketReplica::new(socket, join.replica, has)));
             }
         }
         Ok(None)
     }
 
-    fn wait<'a>(
-        &mut self,
-        links: impl Iterator<Item = &'a mut SocketReplica>,
-        _offset: u64,
-        limit: Duration,
-    ) {
-        let links: Vec<&SocketReplica> = links.map(|link| &*link).collect();
-        let sockets = links.iter().map(|link| {
+    /// Waits until one of `links` has something to read, or room for the rest of a batch, or for
+    /// `limit`. May return early.
+    pub(crate) fn wait<'a>(&self, links: impl Iterator<Item = &'a SocketReplica>, limit: Duration) {
+        let sockets = links.map(|link| {
             let writable = if link.has_rest() {
                 PollFlags::OUT
             } else {
@@ -116,7 +102,7 @@ impl Endpoint for SocketEndpoint {
     }
 }
 
-/// A replica that joined.
+/// A replica that has joined, as its primary sees it.
 pub(crate) struct SocketReplica {
     socket: TcpStream,
     /// The offset up to which the log was sent.
@@ -127,18 +113,22 @@ pub(crate) struct SocketReplica {
     unsent_slice: Option<RegionSlice>,
     /// The beginning of an incomplete answer.
     answer: Vec<u8>,
-    acknowledged: u64,
+    /// Index of the replica.
+    pub(crate) replica: u32,
+    /// The replica has the log up to here, at first its position at joining.
+    pub(crate) has: u64,
 }
 
 impl SocketReplica {
-    fn new(socket: TcpStream, position: u64) -> SocketReplica {
+    fn new(socket: TcpStream, replica: u32, position: u64) -> SocketReplica {
         SocketReplica {
             socket,
             position,
             unsent: Vec::new(),
             unsent_slice: None,
             answer: Vec::new(),
-            acknowledged: position,
+            replica,
+            has: position,
         }
     }
 
@@ -168,10 +158,10 @@ impl SocketReplica {
         let rest = slice.map(|slice| slice.slice(count - copied..));
         self.unsent_slice = rest.filter(|rest| !rest.is_empty());
     }
-}
 
-impl ReplicaLink for SocketReplica {
-    fn try_send(&mut self, log: &mut Log) -> Result<bool, Lost> {
+    /// Sends the next batch of `log` that the replica lacks. Returns false if there is none, or no
+    /// room for it.
+    pub(crate) fn try_send(&mut self, log: &mut Log) -> Result<bool, Lost> {
         if !self.send_rest()? || self.position == log.tip().end {
             return Ok(false);
         }
@@ -197,7 +187,8 @@ impl ReplicaLink for SocketReplica {
         Ok(true)
     }
 
-    fn acknowledged(&mut self) -> Result<u64, Lost> {
+    /// Takes the acknowledgements that are there.
+    pub(crate) fn take_acknowledged(&mut self) -> Result<(), Lost> {
         self.send_rest()?;
         let mut answers = [0; 512];
         while let Some(count) = ready(self.socket.read(&mut answers)).map_err(Lost::because)? {
@@ -208,17 +199,18 @@ impl ReplicaLink for SocketReplica {
             let whole = self.answer.len() / ANSWER_BYTES * ANSWER_BYTES;
             // Each answer includes those before, so the last one counts.
             if let Some(last) = self.answer[..whole].last_chunk::<ANSWER_BYTES>() {
-                self.acknowledged = u64::from_le_bytes(*last);
+                self.has = u64::from_le_bytes(*last);
             }
             self.answer.drain(..whole);
             if count < answers.len() {
                 break;
             }
         }
-        Ok(self.acknowledged)
+        Ok(())
     }
 
-    fn end(mut self) {
+    /// Tells the replica that the log ends behind the batches sent.
+    pub(crate) fn end(mut self) {
         // A batch without records ends the log. If it cannot be sent, the replica is lost and
         // knows.
         let _ = self.socket.set_nonblocking(false);
