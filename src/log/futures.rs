@@ -8,7 +8,7 @@ use std::{
 
 use ibex_codec::Codec;
 
-use super::{LogError, LogSender, LogSource, steps::SendTurn};
+use super::{LogError, LogSender, LogSource, source::Waiting, steps::SendTurn};
 
 impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// Sends in a task all of `log` that the far end lacks, as [`send`](Self::send) does.
@@ -62,8 +62,9 @@ impl<T: ?Sized, C: Codec<T>, L: LogSource<T, C>> Future for LogSendAsync<'_, T, 
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { sender, log } = self.get_mut();
+        let waiting = Waiting::Task(context.waker());
         match sender
-            .poll_some(*log, MESSAGES_PER_POLL, context.waker())?
+            .poll_some(*log, (MESSAGES_PER_POLL, waiting), context.waker())?
             .1
         {
             SendTurn::More => {

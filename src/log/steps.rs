@@ -109,11 +109,13 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         }
     }
 
-    /// Polls to send up to `most` messages. Returns how many were sent, and why no more.
+    /// Polls to send up to `most` messages, each of which waits for room as `waiting` says. Returns
+    /// how many were sent, and why no more. `waker` is left where the next session or the far end's
+    /// answer comes.
     pub(super) fn poll_some<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
-        most: usize,
+        (most, waiting): (usize, Waiting<'_>),
         waker: &Waker,
     ) -> Result<(usize, SendTurn), LogError> {
         let mut sent = 0;
@@ -121,7 +123,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             if self.poll_resume(log, waker)?.is_pending() {
                 return Ok((sent, SendTurn::Pending));
             }
-            match self.step(log, Waiting::Task(waker))? {
+            match self.step(log, waiting)? {
                 SendStep::Sent => sent += 1,
                 SendStep::Restarted => {}
                 SendStep::AtEnd => return Ok((sent, SendTurn::AtEnd)),

@@ -14,6 +14,7 @@ use crate::{
     group::MemberId,
     log::{
         LogError, LogErrorKind, LogSender, LogSource,
+        source::Waiting,
         steps::{FarAnswer, SendTurn},
     },
 };
@@ -171,18 +172,22 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
     }
 
     /// Sends a few messages, as far as there is room. `waker` is called when more may be done, other
-    /// than by an acknowledgement.
+    /// than by an acknowledgement; for room only if a wait follows.
     pub(super) fn turn<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
-        position: u64,
+        (position, a_wait_follows): (u64, bool),
         waker: &Waker,
     ) -> Result<MemberTurn, LogError> {
         self.sender.leave_session_over(log.end());
         if self.rests() {
             return Ok(MemberTurn::default());
         }
-        let advanced = self.advance(log, position, waker);
+        let waiting = match a_wait_follows {
+            true => Waiting::Task(waker),
+            false => Waiting::No,
+        };
+        let advanced = self.advance(log, position, waiting, waker);
         match advanced {
             Err(error) if self.may_go_on_after(&error, waker) => Ok(MemberTurn::default()),
             advanced => advanced,
@@ -193,9 +198,13 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
         &mut self,
         log: &mut L,
         position: u64,
+        waiting: Waiting<'_>,
         waker: &Waker,
     ) -> Result<MemberTurn, LogError> {
-        let (sent, turn) = match self.sender.poll_some(log, MESSAGES_PER_TURN, waker) {
+        let (sent, turn) = match self
+            .sender
+            .poll_some(log, (MESSAGES_PER_TURN, waiting), waker)
+        {
             // `position` lies before the message that cannot be sent.
             Err(error) if error.is_of_message() && position <= self.sender.position() => {
                 (0, SendTurn::Pending)

@@ -320,14 +320,16 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     // ---- Sending ---------------------------------------------------------------------
 
     /// Sends each member the next few messages that it lacks, if it has a session and room for them
-    /// now. Never waits. Returns whether it sent any.
+    /// now. Never waits. Returns whether it sent any. A wait by [`until_acked`](Self::until_acked)
+    /// behind this call does not end when a member has room; behind [`try_acked`](Self::try_acked) it
+    /// does.
     ///
     /// # Errors
     ///
     /// [`Send`](super::LogErrorKind::Send) if a member's next message cannot be sent at all. The
     /// other members had their turn. The failure of one member is no error here.
     pub fn try_send<L: LogSource<T, C>>(&mut self, log: &mut L) -> Result<bool, LogError> {
-        self.round(log, u64::MAX).map(|turn| turn.has_sent)
+        self.round(log, u64::MAX, false).map(|turn| turn.has_sent)
     }
 
     /// Sends each member what it lacks, and returns once at least `quorum` members have

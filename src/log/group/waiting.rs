@@ -21,7 +21,9 @@ pub(super) enum Round {
 }
 
 impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
-    /// Gives each member its turn, and notices who will not acknowledge `position`.
+    /// Gives each member its turn, and notices who will not acknowledge `position`. Unless a wait
+    /// follows, no member is asked to tell when it has room: over shared memory that is a system
+    /// call.
     ///
     /// A message that cannot be sent at all is an error once each member had its turn, since no
     /// member is at fault.
@@ -29,12 +31,13 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         &mut self,
         log: &mut L,
         position: u64,
+        a_wait_follows: bool,
     ) -> Result<MemberTurn, LogError> {
         self.note_acked();
         self.news.forget();
         let (mut round, mut index) = (Ok(MemberTurn::default()), 0);
         while let Some(member) = self.members.get_mut(index) {
-            let turn = member.turn(log, position, self.news.waker());
+            let turn = member.turn(log, (position, a_wait_follows), self.news.waker());
             if let Some((answer, member)) = member.take_answer() {
                 self.answered.push_back(member);
                 if answer.has_lost {
@@ -148,7 +151,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         if position > end {
             return Round::Done(Err(LogFailure::Beyond { position, end }.into()));
         }
-        let round = self.round(log, position);
+        let round = self.round(log, position, true);
         match (self.answer(position, quorum), round) {
             (Some(answer), _) => Round::Done(answer),
             (None, Err(error)) => Round::Done(Err(error)),

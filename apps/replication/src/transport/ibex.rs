@@ -15,8 +15,9 @@ use std::{
 };
 
 use ::ibex::{
-    Address, Driver, Fabric, FanIn, FanInEvent, MemberId, Message, Node, NodeBuilder, Peer, PeerId,
-    Policy, Raw, Receiver, RecvError, RecvErrorKind, Select, Selectable, Wait,
+    Address, Driver, Fabric, FanIn, FanInEvent, Message, Node, NodeBuilder, Peer, PeerId, Policy,
+    Raw, Receiver, RecvError, RecvErrorKind, Select, Selectable, Wait,
+    group::MemberId,
     log::{LogAnswer, LogGroup, LogMember, LogMemberState, LogSender, LogSent, LogSource, LogTurn},
 };
 use ibex_harness::{Error, run_keys::RunKeys};
@@ -115,6 +116,8 @@ struct Member {
     session: PeerId,
     /// The end of its part of the log when it joined.
     has: u64,
+    /// What it had acknowledged at the last look.
+    acked: u64,
 }
 
 impl IbexReplicas {
@@ -207,6 +210,7 @@ impl Replicas for IbexReplicas {
                 session: peer.id(),
                 id: self.group.join(peer),
                 has,
+                acked: has,
             });
             return Ok(Some(Change::Joined { replica, has }));
         }
@@ -214,10 +218,16 @@ impl Replicas for IbexReplicas {
     }
 
     fn send(&mut self, log: &mut Log) -> Result<(), Error> {
-        let members = &self.members;
-        let has_sent = self.group.try_send(&mut Source { log, members });
-        // Over shared memory a published batch has arrived; other fabrics need a turn of the engine.
-        if has_sent.map_err(Error::subject)?
+        let mut source = Source {
+            log,
+            members: &self.members,
+            has_short: false,
+        };
+        let has_sent = self.group.try_send(&mut source).map_err(Error::subject)?;
+        // Over shared memory a published batch has arrived. Over other fabrics a long one was
+        // transmitted when it was published, and short ones need a turn of the engine.
+        if has_sent
+            && source.has_short
             && self.setup.driver == DriverName::Caller
             && self.carrier != Some(Fabric::Shm)
         {
@@ -227,6 +237,9 @@ impl Replicas for IbexReplicas {
     }
 
     fn reached(&mut self, own: u64) -> u64 {
+        for member in &mut self.members {
+            member.acked = self.group.acked_of(member.id).unwrap_or(0);
+        }
         // With its own log, the primary is one of the majority.
         let others = majority(self.replicas) - 1;
         let with_own = own.min(self.group.acked(others));
@@ -242,7 +255,7 @@ impl Replicas for IbexReplicas {
             thread::yield_now();
             return false;
         }
-        let have = self.members.iter().filter(|one| self.has(one, offset));
+        let have = self.members.iter().filter(|one| one.acked >= offset);
         let mut acked = self.group.until_acked(offset, have.count() + 1);
         let mut ends: Vec<&mut dyn Selectable> = vec![&mut self.joins];
         ends.extend(acked.as_mut().map(|acked| acked as &mut dyn Selectable));
@@ -277,6 +290,8 @@ impl Replicas for IbexReplicas {
 struct Source<'a> {
     log: &'a mut Log,
     members: &'a [Member],
+    /// A batch was sent that is short enough to wait for others.
+    has_short: bool,
 }
 
 /// The result of a log's source.
@@ -301,6 +316,7 @@ impl LogSource<[u8], Raw> for Source<'_> {
     fn send_next(&mut self, position: u64, turn: LogTurn<'_, [u8], Raw>) -> Sourced<LogSent> {
         let piece = catch_up::next(self.log, position)?;
         let end = position + piece.len() as u64;
+        self.has_short |= piece.len() < TRANSMITTED_BYTES;
         Ok(match piece {
             Piece::Active(records) => turn.send(records, end),
             Piece::Sealed(records) => turn.send_region(&records, end),
@@ -425,3 +441,5 @@ const WINDOW_MESSAGES: u64 = 8;
 /// Room for that many batches of 4 KiB records, small enough that the copies stay in a core's
 /// cache.
 pub(crate) const WINDOW_BYTES: u64 = 512 << 10;
+/// Bytes whose publication runs a turn of the engine under `Driver::Caller`.
+const TRANSMITTED_BYTES: usize = 32 << 10;
