@@ -295,8 +295,7 @@ impl<C> ChannelBuilder<C> {
             window: self.template.defaults.ring_window(),
             max_message_bytes: self.template.defaults.max_message_bytes,
             max_unreleased_bytes: self.template.defaults.unreleased_bytes(),
-            is_traced: self.template.defaults.trace_context
-                && self.at.session().peer().carries_context,
+            is_traced: self.template.defaults.trace_context,
         })
     }
 }

@@ -88,13 +88,10 @@ settings! {
 
     /// Sets whether messages of the channel carry the trace context in which they were sent.
     #[default(false)]
-    /// They do if both ends ask for it, the sending node [knows its
-    /// trace](crate::NodeBuilder::trace_context), and both nodes have protocol 3.1; the channel
-    /// opens in any case. [`Message::trace_context`](crate::Message::trace_context) reads it.
+    /// They do if both ends ask for it and the sending node [knows its
+    /// trace](crate::NodeBuilder::trace_context); the channel opens in any case. [`Message::trace_context`](crate::Message::trace_context) reads it.
     ///
-    /// A message with it is 26 bytes longer, which count in
-    /// [`max_message_bytes`](Self::max_message_bytes), and takes a longer way through the code at
-    /// both ends. [Loans](crate::Sender::loan) and messages of a
+    /// A message with it is 29 bytes longer, and takes a longer way through the code at both ends. [Loans](crate::Sender::loan) and messages of a
     /// [`Group`](crate::group::Group) carry none. Calls carry theirs without this setting.
     ///
     /// ```

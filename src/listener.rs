@@ -12,9 +12,7 @@ use std::{
 };
 
 use ibex_base::Address;
-use ibex_bootstrap::{
-    Acceptor, Established, FabricKind, HandshakeError, NodeIdentity, Problem, message::Hello,
-};
+use ibex_bootstrap::{Acceptor, Established, FabricKind, HandshakeError, NodeIdentity, Problem};
 use ibex_ring::parking::Wakers;
 use ibex_transport::{
     engine::{Admission, ControlSource, Incoming},
@@ -271,10 +269,6 @@ pub(crate) fn admission(
             },
             names: PeerNames::new(info.name.as_str(), info.authenticated_as),
             known_to: resuming.name.clone(),
-            carries_context: info.features & Hello::CARRIES_CONTEXT != 0,
-            fences_when_told: info.features & Hello::FENCES_WHEN_TOLD != 0,
-            takes_parts: info.features & Hello::TAKES_PARTS != 0,
-            carries_headers: info.features & Hello::CARRIES_HEADERS != 0,
         },
     }
 }

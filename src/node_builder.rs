@@ -4,7 +4,7 @@ mod settings;
 
 use std::{io, net::TcpListener, path::PathBuf, sync::Arc};
 
-use ibex_bootstrap::{Policy, message::Hello, own_address, resolve};
+use ibex_bootstrap::{Policy, own_address, resolve};
 #[allow(unused_imports, reason = "the documentation speaks of it")]
 use ibex_transport::runtime::Driver;
 
@@ -134,10 +134,7 @@ pub struct NodeBuilder {
 impl NodeBuilder {
     pub(crate) fn new() -> Self {
         Self {
-            settings: NodeSettings {
-                features: Hello::FEATURES,
-                ..NodeSettings::default()
-            },
+            settings: NodeSettings::default(),
             listen: None,
             insecure_network: false,
             #[cfg(feature = "tls")]
@@ -215,13 +212,6 @@ impl NodeBuilder {
             row.variable = environment::variable_of(row.builder, row.name);
         }
         rows
-    }
-
-    /// Plays a node that knows these optional parts of the protocol and no others.
-    #[cfg(test)]
-    pub(crate) fn features(mut self, features: u64) -> Self {
-        self.settings.features = features;
-        self
     }
 
     /// Lets programs of this user inspect the node at a path, in place of

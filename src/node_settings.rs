@@ -42,8 +42,6 @@ pub(crate) struct NodeSettings {
     pub(crate) histograms: bool,
     pub(crate) channel: ChannelDefaults,
     pub(crate) trace_context: Option<fn() -> Option<TraceContext>>,
-    /// The optional parts of the protocol that the node knows. Tests play older nodes by it.
-    pub(crate) features: u64,
     /// The place of the socket at which the node is inspected, if it has one.
     pub(crate) inspect: Option<SocketPlace>,
 }

@@ -102,12 +102,12 @@ impl Sender<[u8], Raw> {
     /// Over shared memory, a channel's peer maps at most 60 regions, of together at most 64 MiB by
     /// default: four times `max_message_bytes`, or, where
     /// [`max_unreleased_bytes`](crate::ChannelBuilder::max_unreleased_bytes) is set at both ends, twice
-    /// what that is beyond the window. Messages from further regions, and from longer ones, are copied,
-    /// which [`region_bytes_copied`](crate::stats::ChannelStats::region_bytes_copied) counts. To map a
-    /// region takes longer than to copy a message from it. So a region takes the place of another that the
-    /// program still has after 64 long messages at the earliest, and that of a dropped one at once. Keep
-    /// many values in few regions. Messages to a peer before ibex's protocol 3.2 are copied too. The first
-    /// message that the peer reads in a region moves all of it to a memory file, on the calling thread, also in a task. A slice may begin anywhere, so
+    /// what that is beyond the window. Messages from further regions, and from longer ones, are
+    /// copied, which [`region_bytes_copied`](crate::stats::ChannelStats::region_bytes_copied) counts.
+    /// To map a region takes longer than to copy a message from it. So a region takes the place of
+    /// another that the program still has after 64 long messages at the earliest, and that of a
+    /// dropped one at once. Keep many values in few regions. The first message that the peer reads in
+    /// a region moves all of it to a memory file, on the calling thread, also in a task. A slice may begin anywhere, so
     /// the bytes that the receiver reads are aligned as the slice is. The peer maps a region until about
     /// a second after it is dropped, or until the channel is silent.
     ///
@@ -142,8 +142,7 @@ impl Sender<[u8], Raw> {
     /// # Errors
     ///
     /// The errors of [`send`](Self::send). Nothing was sent then, and the node holds no clone. A
-    /// header above 256 bytes is [`TooLong`](crate::SendErrorKind::TooLong); one to a peer whose
-    /// version of ibex takes none, [`HeaderUnknown`](crate::SendErrorKind::HeaderUnknown).
+    /// header above 256 bytes is [`TooLong`](crate::SendErrorKind::TooLong).
     pub fn send_region<'a>(
         &mut self,
         message: impl Into<RegionMessage<'a>>,

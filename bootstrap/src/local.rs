@@ -66,8 +66,8 @@ pub struct Local {
     /// The protocol versions that the node speaks. Default: [`VersionRange::SUPPORTED`]; anything
     /// else is for testing how versions meet.
     pub versions: VersionRange,
-    /// Optional parts of the protocol that the node knows, one bit each. Default:
-    /// [`Hello::FEATURES`]; anything else is for testing how versions meet.
+    /// Optional parts of the protocol that the node knows, one bit each. Default: none;
+    /// anything else is for testing how versions meet.
     pub features: u64,
     /// Keys and trusted authorities of this node, where its sessions are authenticated; both ends
     /// must do it in the same way. Default: none, and then nothing is authenticated.
@@ -107,7 +107,7 @@ impl Local {
             places: Places::new(SessionLimits::default()),
             resumable: None,
             versions: VersionRange::SUPPORTED,
-            features: Hello::FEATURES,
+            features: 0,
             credentials: None,
             dialed: None,
             handshake_timeout: Duration::from_secs(5),

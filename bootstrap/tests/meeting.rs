@@ -176,7 +176,7 @@ fn a_requirement_that_cannot_be_met_fails_at_both_ends() {
 fn another_protocol_version_fails_at_both_ends_at_once() {
     let listening = Listening::with(node(2));
     let mut later = node(1);
-    let newest = Version { major: 4, minor: 0 };
+    let newest = Version { major: 5, minor: 0 };
     later.versions = VersionRange {
         oldest: newest,
         newest,
@@ -196,7 +196,7 @@ fn another_protocol_version_fails_at_both_ends_at_once() {
     assert!(
         failure
             .to_string()
-            .contains("the peer speaks ibex protocol 4.0"),
+            .contains("the peer speaks ibex protocol 5.0"),
         "{failure}"
     );
 }

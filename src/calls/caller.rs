@@ -81,8 +81,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// Returns the same caller, whose calls carry this metadata and no other.
     /// [`Request::metadata`](crate::calls::Request::metadata) reads it there.
     ///
-    /// A peer whose version of ibex has protocol 3.0 gets the calls without it. Each call carries
-    /// the metadata behind its request, where it counts in
+    /// Each call carries the metadata behind its request, where it counts in
     /// [`max_message_bytes`](crate::ChannelBuilder::max_message_bytes). Calls without metadata and
     /// trace context cost nothing more.
     ///
@@ -109,8 +108,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// [`Request::trace_context`](crate::calls::Request::trace_context) reads it there.
     ///
     /// A program whose tracer knows the present span gives it to all calls at once by
-    /// [`NodeBuilder::trace_context`](crate::NodeBuilder::trace_context) instead. A peer whose
-    /// version of ibex has protocol 3.0 gets the calls without it.
+    /// [`NodeBuilder::trace_context`](crate::NodeBuilder::trace_context) instead.
     ///
     /// ```
     /// # #[cfg(feature = "rkyv")]

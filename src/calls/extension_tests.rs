@@ -1,15 +1,12 @@
-//! Trace context and metadata between two nodes: as they were sent, not at all with a peer that does
-//! not know them, and malformed.
+//! Trace context and metadata between two nodes: as they were sent, and malformed.
 
 use std::{thread, time::Duration};
 
-use ibex_bootstrap::message::Hello;
-use ibex_protocol::format::call_extension::MalformedExtension;
 use ibex_ring::parking::Patience;
 use ibex_transport::channel::SendHandle;
 
 use super::{
-    header::{CallId, Header, Kind, MalformedCallFrame},
+    header::{CallId, Header, Kind},
     opening::{reply_version, request_version},
     *,
 };
@@ -213,18 +210,6 @@ fn calls_carry_what_their_callers_were_given() {
     }
 }
 
-#[test]
-fn an_older_peer_gets_the_calls_and_nothing_else() {
-    for fabric in FABRICS {
-        for (ours, theirs) in [(0, Hello::FEATURES), (Hello::FEATURES, 0)] {
-            let here = builder(fabric).trace_context(ambient).features(ours);
-            let carried = carried(here, builder(fabric).features(theirs));
-            let nothing = (None, Metadata::new());
-            assert_eq!(carried, vec![nothing; 4 * LENGTHS.len()], "{fabric}");
-        }
-    }
-}
-
 /// Opens the two channels of a caller by hand.
 fn by_hand(to: &Peer) -> (SendHandle, ibex_transport::channel::ReceiveHandle) {
     let channel: ChannelBuilder<Mixed> = to.channel("sum").codec();
@@ -301,41 +286,11 @@ fn malformed_extensions_end_their_own_calls_and_nothing_else() {
 }
 
 #[test]
-fn an_extension_that_was_not_agreed_on_is_dropped_and_counted() {
-    let older = builder(Fabric::Tcp).features(0);
-    let (_here, _there, to, from) = joined(builder(Fabric::Tcp), older);
-    let serving = thread::spawn(move || {
-        let mut service = service(&from);
-        let request = service.next().expect("no error").expect("the valid call");
-        request.reply(&5).expect("sent");
-        service.strays()
-    });
-    let (mut requests, mut replies) = by_hand(&to);
-    let valid = [1, 0, 0, 0, b'k', 0, 8, 0];
-    send(&mut requests, 0, Kind::ExtendedCall, &valid);
-    send(&mut requests, 1, Kind::Call, &[]);
-    let reply = replies.receive(Patience::FOREVER).expect("an answer");
-    let reply = Header::parse(reply.bytes()).expect("a header");
-    assert_eq!((reply.id.number, reply.kind), (1, Kind::Reply));
-    assert_eq!(serving.join().expect("the service ends"), 1);
-    // The words for the log.
-    let words = MalformedCallFrame::Unagreed.to_string();
-    assert!(words.contains("did not agree"), "{words}");
-    let words = MalformedExtension::Flags(2).to_string();
-    assert!(words.contains("0x2"), "{words}");
-}
-
-#[test]
 fn messages_carry_trace_context_if_both_ends_ask_for_it() {
     for fabric in FABRICS {
-        for (features, there_asks, expected) in [
-            (Hello::FEATURES, true, ambient()),
-            (Hello::FEATURES, false, None),
-            (0, true, None),
-        ] {
+        for (there_asks, expected) in [(true, ambient()), (false, None)] {
             let here = builder(fabric).trace_context(ambient);
-            let there = builder(fabric).features(features);
-            let (_here, _there, to, from) = joined(here, there);
+            let (_here, _there, to, from) = joined(here, builder(fabric));
             let mut receiver = from
                 .channel("bytes")
                 .codec::<Raw>()

@@ -210,8 +210,6 @@ pub(super) enum MalformedCallFrame {
     Direction,
     #[error("a call's frame has a header beside it that is none, or of a kind without a payload")]
     Beside,
-    #[error("a call's frame has an extension, which the two nodes did not agree on")]
-    Unagreed,
 }
 
 /// The greatest `argument`: a request without a deadline.

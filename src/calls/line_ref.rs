@@ -52,11 +52,9 @@ impl LineRef {
         }))
     }
 
-    /// Returns whether calls may carry something, and the peer takes it.
+    /// Returns whether calls may carry something.
     pub(super) fn carries(&self) -> bool {
-        let session = &self.session;
-        let may_carry = !self.0.carried.is_empty() || session.node().asks_for_trace_context();
-        may_carry && session.peer().carries_context
+        !self.0.carried.is_empty() || self.session.node().asks_for_trace_context()
     }
 
     /// Returns what a call that is made here and now carries. The trace is the share's own, or that

@@ -417,13 +417,13 @@ fn poll_send_frame<P: Content>(
     handle.poll_send(waker, frame_size(content), encode)
 }
 
-/// Returns the slice that is the content, if the frame would have to wait for a grant and the peer
-/// takes a header beside the slice. A frame that is too long is so in either form.
+/// Returns the slice that is the content, if the frame would have to wait for a grant. A frame that is
+/// too long is so in either form.
 #[inline]
 fn long_slice<'a, P: Content>(handle: &SendHandle, content: &'a P) -> Option<&'a RegionSlice> {
     let slice = content.slice()?;
     let is_long = handle.needs_grant(P::offset() + slice.len());
-    (is_long && handle.session().peer().carries_headers).then_some(slice)
+    is_long.then_some(slice)
 }
 
 enum SendAttempt {

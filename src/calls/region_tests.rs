@@ -3,7 +3,6 @@
 
 use std::thread;
 
-use ibex_bootstrap::message::Hello;
 use ibex_ring::parking::Patience;
 use ibex_transport::channel::{SendHandle, SliceMessage};
 
@@ -47,41 +46,37 @@ fn echo(mut service: Service<[u8], [u8], Raw>) {
 
 #[test]
 fn slices_are_called_with_and_replied_as_other_bytes_are() {
-    let older = Hello::FEATURES & !Hello::CARRIES_HEADERS;
     for fabric in FABRICS {
-        for there in [Hello::FEATURES, older] {
-            let there = builder(fabric).features(there);
-            let (_here, _there, to, from) = joined(builder(fabric), there);
-            let serving = thread::spawn(move || echo(service(&from)));
-            let caller = to.channel("blocks").codec::<Raw>().caller();
-            let caller: Caller<[u8], [u8], Raw> = caller.expect("a caller");
-            let mut metadata = Metadata::new();
-            metadata.insert("tenant", "blue").expect("room");
-            let carrying = caller.with_metadata(metadata);
-            for length in LENGTHS {
-                let bytes: Vec<u8> = (0..length).map(|at| (at * 7 / 3) as u8).collect();
-                let region = Region::from(bytes.clone());
-                let slice = region.slice(..);
-                for caller in [&caller, &carrying] {
-                    let reply = caller.call_region(&slice).expect("a reply").into_owned();
-                    assert!(reply[..] == bytes, "{fabric} {length}");
-                    let reply = async_io::block_on(caller.call_region_async(&slice));
-                    assert!(reply.expect("a reply")[..] == bytes, "{fabric} {length}");
-                }
-                let mut items = caller.stream(&bytes).expect("sent");
-                for _ in 0..3 {
-                    let item = items.next().expect("an item").expect("not the end");
-                    assert!(item[..] == bytes, "{fabric} {length}");
-                }
-                assert!(items.next().expect("the end").is_none());
-                drop(slice);
-                assert!(region.wait_free(std::time::Duration::MAX));
-                assert!(region.into_vec().is_ok(), "the request has arrived");
+        let (_here, _there, to, from) = joined(builder(fabric), builder(fabric));
+        let serving = thread::spawn(move || echo(service(&from)));
+        let caller = to.channel("blocks").codec::<Raw>().caller();
+        let caller: Caller<[u8], [u8], Raw> = caller.expect("a caller");
+        let mut metadata = Metadata::new();
+        metadata.insert("tenant", "blue").expect("room");
+        let carrying = caller.with_metadata(metadata);
+        for length in LENGTHS {
+            let bytes: Vec<u8> = (0..length).map(|at| (at * 7 / 3) as u8).collect();
+            let region = Region::from(bytes.clone());
+            let slice = region.slice(..);
+            for caller in [&caller, &carrying] {
+                let reply = caller.call_region(&slice).expect("a reply").into_owned();
+                assert!(reply[..] == bytes, "{fabric} {length}");
+                let reply = async_io::block_on(caller.call_region_async(&slice));
+                assert!(reply.expect("a reply")[..] == bytes, "{fabric} {length}");
             }
-            assert_eq!(caller.strays(), 0);
-            drop((caller, carrying));
-            serving.join().expect("no panic");
+            let mut items = caller.stream(&bytes).expect("sent");
+            for _ in 0..3 {
+                let item = items.next().expect("an item").expect("not the end");
+                assert!(item[..] == bytes, "{fabric} {length}");
+            }
+            assert!(items.next().expect("the end").is_none());
+            drop(slice);
+            assert!(region.wait_free(std::time::Duration::MAX));
+            assert!(region.into_vec().is_ok(), "the request has arrived");
         }
+        assert_eq!(caller.strays(), 0);
+        drop((caller, carrying));
+        serving.join().expect("no panic");
     }
 }
 

@@ -80,13 +80,9 @@ impl Seat {
         handle: &ReceiveHandle,
         raw: RawMessage,
     ) -> Result<RequestFrame, ChannelError> {
-        let is_agreed = || handle.session().peer().carries_context;
-        let header = header_of(&raw).and_then(|header| match header.kind {
-            kind if !kind.is_for_service() => Err(MalformedCallFrame::Direction),
-            Kind::ExtendedCall | Kind::ExtendedStream if !is_agreed() => {
-                Err(MalformedCallFrame::Unagreed)
-            }
-            _ => Ok(header),
+        let header = header_of(&raw).and_then(|header| match header.kind.is_for_service() {
+            false => Err(MalformedCallFrame::Direction),
+            true => Ok(header),
         });
         let header = match header {
             Ok(header) => header,

@@ -80,7 +80,6 @@ fn of_send(error: &SendError) -> ErrorKind {
         SendErrorKind::Timeout | SendErrorKind::NotOpened => ErrorKind::TimedOut,
         SendErrorKind::Mismatch => ErrorKind::InvalidData,
         SendErrorKind::TooLong | SendErrorKind::Encode => ErrorKind::InvalidInput,
-        SendErrorKind::HeaderUnknown => ErrorKind::Unsupported,
         SendErrorKind::Disconnected => of_sending(error.cause()),
         SendErrorKind::NoMembers => ErrorKind::NotConnected,
         SendErrorKind::Memory => ErrorKind::OutOfMemory,

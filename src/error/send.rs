@@ -37,7 +37,6 @@ use crate::{Counts, EndCause, PeerAt, Suspension};
 /// | [`Timeout`](SendErrorKind::Timeout) | calls with a time-out | may succeed |
 /// | [`NotOpened`](SendErrorKind::NotOpened) | all, until the peer has opened its end | succeed once it has |
 /// | [`TooLong`](SendErrorKind::TooLong) | all | go on with other messages |
-/// | [`HeaderUnknown`](SendErrorKind::HeaderUnknown) | calls that send a header | go on with messages without one |
 /// | [`Encode`](SendErrorKind::Encode) | all | go on with other messages |
 /// | [`Memory`](SendErrorKind::Memory) | all | go on once there is memory |
 /// | [`Nested`](SendErrorKind::Nested) | all | go on behind the other message |
@@ -71,8 +70,6 @@ pub enum SendErrorKind {
     /// The message is above the channel's limit, or its
     /// [header](crate::RegionMessage) above 256 bytes. The channel goes on.
     TooLong,
-    /// A message has a header, and the peer's version of ibex takes none. The channel goes on.
-    HeaderUnknown,
     /// The codec refused the value. The channel goes on.
     Encode,
     /// There is no memory for the ring or the message. The channel goes on.
@@ -143,7 +140,6 @@ pub(super) fn kind_of(fault: &ChannelFault) -> SendErrorKind {
             FailureReason::TooLong { .. } | FailureReason::HeaderTooLong { .. } => {
                 SendErrorKind::TooLong
             }
-            FailureReason::HeaderUnknown => SendErrorKind::HeaderUnknown,
             FailureReason::Encode(_) => SendErrorKind::Encode,
             FailureReason::Memory(_) => SendErrorKind::Memory,
             FailureReason::Nested => SendErrorKind::Nested,
@@ -196,7 +192,6 @@ impl SendError {
             || matches!(
                 self.kind(),
                 SendErrorKind::TooLong
-                    | SendErrorKind::HeaderUnknown
                     | SendErrorKind::Encode
                     | SendErrorKind::Memory
                     | SendErrorKind::Nested

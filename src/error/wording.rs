@@ -90,11 +90,6 @@ impl fmt::Display for Wording<'_> {
                 "channel \"{channel}\": nothing was sent to {peer}: a header of {length} bytes is \
                  above the limit of {limit}; put the rest into the body"
             ),
-            FailureReason::HeaderUnknown => write!(
-                f,
-                "channel \"{channel}\": nothing was sent: the version of ibex at {peer} takes no \
-                 header beside a message; update that node, or send the header in the body"
-            ),
             FailureReason::Encode(error) => write!(f, "the value cannot be encoded: {error}"),
             FailureReason::Corrupt { sequence, why } => write!(
                 f,

@@ -59,7 +59,6 @@ impl Node {
         local.absent = absent_fabrics();
         local.is_shm_denied = settings.is_shm_denied();
         local.integrity = settings.integrity;
-        local.features = settings.features;
         local.credentials.clone_from(&settings.credentials);
         warn_of_credentials(&local, SystemTime::now());
         #[cfg(feature = "verbs")]

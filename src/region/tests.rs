@@ -1,29 +1,25 @@
-//! Headers between nodes of which one may not know them, and beside trace contexts.
+//! Headers beside trace contexts.
 
 use std::thread;
 
-use ibex_bootstrap::message::Hello;
-
 use super::*;
-use crate::{Fabric, Node, NodeBuilder, Policy, SendErrorKind, TraceContext};
+use crate::{Fabric, Node, Policy, TraceContext};
 
 /// The trace context of every thread.
 fn ambient() -> Option<TraceContext> {
     TraceContext::new([7; 16], [9; 8], 1).ok()
 }
 
-fn builder(fabric: Fabric, features: u64) -> NodeBuilder {
-    let builder = Node::builder().fabric(fabric, Policy::Require);
-    builder.trace_context(ambient).features(features)
-}
-
 type Ends = (Sender<[u8], Raw>, Receiver<[u8], Raw>);
 
-/// Joins two nodes that know these features, by a channel that carries trace contexts.
-fn joined(fabric: Fabric, here: u64, there: u64) -> ([Node; 2], Ends) {
-    let there = builder(fabric, there).listen("127.0.0.1:0").build();
-    let there = there.expect("a node");
-    let here = builder(fabric, here).build().expect("a node");
+/// Joins two nodes by a channel that carries trace contexts.
+fn joined(fabric: Fabric) -> ([Node; 2], Ends) {
+    let builder = || {
+        let builder = Node::builder().fabric(fabric, Policy::Require);
+        builder.trace_context(ambient)
+    };
+    let there = builder().listen("127.0.0.1:0").build().expect("a node");
+    let here = builder().build().expect("a node");
     let to = here.connect(there.local_addr().expect("it listens"));
     let from = there.accept().expect("a session");
     let channel = |peer: &crate::Peer| {
@@ -40,7 +36,7 @@ const LENGTHS: [usize; 5] = [0, 9, 4000, 200_000, 3 << 20];
 #[test]
 fn a_header_and_a_trace_context_come_beside_a_body() {
     for fabric in [Fabric::Tcp, Fabric::Shm] {
-        let (_nodes, (mut sender, mut receiver)) = joined(fabric, Hello::FEATURES, Hello::FEATURES);
+        let (_nodes, (mut sender, mut receiver)) = joined(fabric);
         let sending = thread::spawn(move || {
             for length in LENGTHS {
                 let slice = Region::from(vec![length as u8; length]).slice(..);
@@ -58,35 +54,5 @@ fn a_header_and_a_trace_context_come_beside_a_body() {
             }
         }
         drop(sending.join().expect("no panic"));
-    }
-}
-
-#[test]
-fn an_older_peer_gets_no_header_and_everything_else() {
-    let older = Hello::FEATURES & !Hello::CARRIES_HEADERS;
-    for fabric in [Fabric::Tcp, Fabric::Shm] {
-        for (here, there) in [(Hello::FEATURES, older), (older, Hello::FEATURES)] {
-            let (nodes, (mut sender, mut receiver)) = joined(fabric, here, there);
-            let address = nodes[1].local_addr().expect("it listens").to_string();
-            let sending = thread::spawn(move || {
-                for length in LENGTHS {
-                    let slice = Region::from(vec![length as u8; length]).slice(..);
-                    let refused = sender.send_region((b"h", &slice)).expect_err("too new");
-                    assert_eq!(refused.kind(), SendErrorKind::HeaderUnknown);
-                    assert!(refused.spares_channel() && !refused.is_transient());
-                    let text = refused.to_string();
-                    assert!(text.contains(&address) && text.contains("update"), "{text}");
-                    sender.send_region((b"", &slice)).expect("sent");
-                }
-                sender
-            });
-            for length in LENGTHS {
-                let message = receiver.recv().expect("a message");
-                assert_eq!(message[..], vec![length as u8; length]);
-                assert!(message.header().is_empty());
-                assert_eq!(message.trace_context(), ambient(), "{fabric} {length}");
-            }
-            drop(sending.join().expect("no panic"));
-        }
     }
 }

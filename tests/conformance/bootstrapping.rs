@@ -51,7 +51,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 
 /// Both ends know the two versions and the one to update, whichever end detects the mismatch first.
 fn another_version(stage: &mut Stage) {
-    let newest = Version { major: 4, minor: 0 };
+    let newest = Version { major: 5, minor: 0 };
     let mut later = hand_made_node();
     later.versions = VersionRange {
         oldest: newest,
@@ -60,7 +60,7 @@ fn another_version(stage: &mut Stage) {
     let is_diagnosis = |error: &HandshakeError| {
         let said = error.to_string();
         matches!(error, HandshakeError::Version { .. })
-            && said.contains("ibex protocol 4.0")
+            && said.contains("ibex protocol 5.0")
             && said.contains("update the older of the two")
     };
     match stage.side {

@@ -1,11 +1,11 @@
-//! Peers that speak another version of the protocol: the first minor version and a later one than
-//! this node's, and other major versions.
+//! Peers that speak another version of the protocol: a later minor version than this node's, and an
+//! older major version.
 //!
 //! The bytes of such a peer are written down in `*.txt`, with a word on each part. They come from
 //! the description of the protocol and not from this code, and stay unchanged when the code
 //! changes, since deployed nodes do not change either. They are played over a real connection to a
-//! real node. The peers of other minor versions send three samples, take three answers, acknowledge
-//! them and leave. Those of the other major versions are refused, whichever end dialed.
+//! real node. The peer of the other minor version sends three samples, takes three answers, acknowledges
+//! them and leaves. That of the other major version is refused, whichever end dialed.
 #![forbid(unsafe_code)]
 
 mod recording;
@@ -50,7 +50,7 @@ struct Ends {
 
 impl Ends {
     fn open(peer: &Peer) -> Self {
-        // The channels carry trace context with peers that know it, if those ask for it too.
+        // The channels carry trace context if the peer asks for it too.
         let channel = |name| peer.channel(name).codec::<Pod>().trace_context(true);
         Self {
             samples: channel("samples").versioned_receiver().expect("a receiver"),
@@ -62,20 +62,7 @@ impl Ends {
 /// A later minor version, with unknown feature bits and fields.
 #[test]
 fn a_peer_of_a_later_minor_version() {
-    exchange(include_str!("minor_3_3.txt"), true);
-}
-
-/// The first minor version, which has no features. It hears nothing of them either: the player
-/// knows the bytes of that version alone.
-#[test]
-fn a_peer_of_the_first_minor_version() {
-    exchange(include_str!("minor_3_0.txt"), false);
-}
-
-/// Exchanges samples and answers with a recorded peer, which has a list of versions of a message type
-/// of which the node knows the second.
-fn exchange(recording: &'static str, knows_trace_context: bool) {
-    let said = meet(recording, |peer| {
+    let said = meet(include_str!("minor_4_1.txt"), |peer| {
         let Ends {
             mut samples,
             mut answers,
@@ -107,7 +94,7 @@ fn exchange(recording: &'static str, knows_trace_context: bool) {
     assert_eq!(said.payloads, expected);
     let fingerprint = |info: ibex::codec::SchemaInfo| info.fingerprint.0;
     for (name, spec) in &said.opened {
-        assert_eq!(spec.is_traced, knows_trace_context, "{name}");
+        assert!(spec.is_traced, "{name}");
         let versions = spec.versions().map(|version| version.fingerprint);
         let known = [
             fingerprint(<Pod as Codec<SampleV2>>::schema()),
@@ -117,25 +104,16 @@ fn exchange(recording: &'static str, knows_trace_context: bool) {
     }
 }
 
-/// Peers of previous major versions.
-const OLDER: [(&str, VersionRange); 3] = [
-    (include_str!("minor_1_0.txt"), older(1, 0)),
-    (include_str!("minor_1_7.txt"), older(1, 7)),
-    (include_str!("minor_2_1.txt"), older(2, 1)),
-];
-
-const fn older(major: u16, newest: u16) -> VersionRange {
-    VersionRange {
-        oldest: Version { major, minor: 0 },
-        newest: Version {
-            major,
-            minor: newest,
-        },
-    }
-}
+/// A peer of the previous major version.
+const OLDER: &str = include_str!("minor_3_2.txt");
+const ITS_VERSIONS: VersionRange = VersionRange {
+    oldest: Version { major: 3, minor: 0 },
+    newest: Version { major: 3, minor: 2 },
+};
 
 /// Returns whether the node's error names both versions and the remedy.
-fn is_diagnosis(error: &HandshakeError, theirs: VersionRange) -> bool {
+fn is_diagnosis(error: &HandshakeError) -> bool {
+    let theirs = ITS_VERSIONS;
     let ours = VersionRange::SUPPORTED;
     let said = error.to_string();
     *error == HandshakeError::Version { ours, theirs }
@@ -147,65 +125,61 @@ fn is_diagnosis(error: &HandshakeError, theirs: VersionRange) -> bool {
 
 #[test]
 fn a_peer_of_an_older_major_version_that_dials_is_refused_in_its_own_way() {
-    for (recording, theirs) in OLDER {
-        let address = "127.0.0.1:0".parse().expect("an address");
-        let local = Local::new(NodeIdentity([7; 16]), 1);
-        let mut acceptor = Acceptor::bind(address, local).expect("a port");
-        let address = acceptor.local_addr();
-        let played = thread::spawn(move || {
-            let mut peer = Recording::open(recording, address.inet().expect("of TCP"));
-            peer.say("hello");
-            // The peer decides by this Hello.
-            peer.hear_magic();
-            let HandshakeMessage::Hello(hello) = peer.hear_message(MessageKind::Hello) else {
-                panic!("no Hello")
-            };
-            assert_eq!(hello.versions, VersionRange::SUPPORTED);
-            // The peer could read this, since its versions skip the bytes behind the words.
-            match peer.hear_message(MessageKind::Refusal) {
-                HandshakeMessage::Refusal(refusal) => refusal.reason.to_string(),
-                other => panic!("{other:?}"),
-            }
-        });
-        let failure = loop {
-            acceptor.turn(Instant::now());
-            match acceptor.poll_failure() {
-                Some(failure) => break failure,
-                None => thread::yield_now(),
-            }
+    let address = "127.0.0.1:0".parse().expect("an address");
+    let local = Local::new(NodeIdentity([7; 16]), 1);
+    let mut acceptor = Acceptor::bind(address, local).expect("a port");
+    let address = acceptor.local_addr();
+    let played = thread::spawn(move || {
+        let mut peer = Recording::open(OLDER, address.inet().expect("of TCP"));
+        peer.say("hello");
+        // The peer decides by this Hello.
+        peer.hear_magic();
+        let HandshakeMessage::Hello(hello) = peer.hear_message(MessageKind::Hello) else {
+            panic!("no Hello")
         };
-        let Problem::Handshake(error) = &failure.problem else {
-            panic!("{failure}")
-        };
-        assert!(is_diagnosis(error, theirs), "{error}");
-        assert_eq!(played.join().expect("it is told"), error.to_string());
-    }
+        assert_eq!(hello.versions, VersionRange::SUPPORTED);
+        // The peer could read this, since its versions skip the bytes behind the words.
+        match peer.hear_message(MessageKind::Refusal) {
+            HandshakeMessage::Refusal(refusal) => refusal.reason.to_string(),
+            other => panic!("{other:?}"),
+        }
+    });
+    let failure = loop {
+        acceptor.turn(Instant::now());
+        match acceptor.poll_failure() {
+            Some(failure) => break failure,
+            None => thread::yield_now(),
+        }
+    };
+    let Problem::Handshake(error) = &failure.problem else {
+        panic!("{failure}")
+    };
+    assert!(is_diagnosis(error), "{error}");
+    assert_eq!(played.join().expect("it is told"), error.to_string());
 }
 
 #[test]
 fn a_peer_of_an_older_major_version_that_listens_is_told_apart_at_once() {
-    for (recording, theirs) in OLDER {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("its address");
-        let played = thread::spawn(move || {
-            let (wire, _) = listener.accept().expect("the node");
-            let mut peer = Recording::over(recording, wire);
-            peer.hear_magic();
-            peer.hear_message(MessageKind::Hello);
-            // The peer sends its Hello, finds that the versions do not match, and disconnects.
-            peer.say("hello");
-        });
-        let node = Node::builder().build().expect("a node");
-        let error = node.connect(address).expect_err("another version");
-        match error.dial_error() {
-            Some(DialError::Handshake { peer, source, .. }) => {
-                assert_eq!(*peer, address.into());
-                assert!(is_diagnosis(source, theirs), "{source}");
-            }
-            _ => panic!("{error}"),
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let played = thread::spawn(move || {
+        let (wire, _) = listener.accept().expect("the node");
+        let mut peer = Recording::over(OLDER, wire);
+        peer.hear_magic();
+        peer.hear_message(MessageKind::Hello);
+        // The peer sends its Hello, finds that the versions do not match, and disconnects.
+        peer.say("hello");
+    });
+    let node = Node::builder().build().expect("a node");
+    let error = node.connect(address).expect_err("another version");
+    match error.dial_error() {
+        Some(DialError::Handshake { peer, source, .. }) => {
+            assert_eq!(*peer, address.into());
+            assert!(is_diagnosis(source), "{source}");
         }
-        played.join().expect("the node says Hello");
+        _ => panic!("{error}"),
     }
+    played.join().expect("the node says Hello");
 }
 
 /// Plays a recorded peer to a node, and runs the node's application.

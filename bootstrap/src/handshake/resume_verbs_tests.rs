@@ -23,7 +23,7 @@ pub(super) fn over_verbs() -> Reunion {
 }
 
 /// The length of an Endpoint with a queue pair.
-const ENDPOINT: usize = 2 + 50 + 4;
+const ENDPOINT: usize = 2 + 51 + 4;
 const READY: usize = 2 + 6 + 4;
 
 /// Returns the reason not to resume over verbs, which both ends must give alike.

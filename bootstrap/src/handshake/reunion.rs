@@ -70,7 +70,7 @@ impl ResumableSessions for OneSession {
 pub(super) const EPOCH: u64 = 0x0102;
 /// Lengths of what goes over the wire: magic and Hello, Offer, Resume, Resumed.
 pub(super) const HELLO: usize = 8 + 2 + 34;
-pub(super) const OFFER: usize = 2 + 119 + 4;
+pub(super) const OFFER: usize = 2 + 122 + 4;
 pub(super) const RESUME: usize = 2 + 58 + 4;
 pub(super) const RESUMED: usize = 2 + 33 + 4;
 

@@ -8,8 +8,8 @@ use crate::error::HandshakeError;
 use crate::fabric::Policy;
 use crate::identity::NodeIdentity;
 use crate::message::{
-    ALONE, FabricChoice, HandshakeMessage, Hello, MAGIC, MessageError, MessageKind, SecurityMode,
-    Text, Version, VersionRange,
+    ALONE, FabricChoice, HandshakeMessage, MAGIC, MessageError, MessageKind, SecurityMode, Text,
+    Version, VersionRange,
 };
 use crate::negotiate::{FabricConflict, Party};
 use crate::places::{Places, SessionLimit, SessionLimits};
@@ -202,22 +202,6 @@ fn a_later_minor_version_with_unknown_features_is_understood() {
     let (dialer, acceptor) = agreed(Meeting::new(&dialer, &acceptor));
     assert_eq!(dialer.version, VersionRange::SUPPORTED.newest);
     assert_eq!([dialer.features, acceptor.features], [0b0110; 2]);
-}
-
-#[test]
-fn a_node_of_the_first_minor_version_gets_no_feature() {
-    let mut older = local(1);
-    older.versions.newest.minor = 0;
-    older.features = 0;
-    let newer = local(2);
-    for (dialer, acceptor) in [(&older, &newer), (&newer, &older)] {
-        let (dialer, acceptor) = agreed(Meeting::new(dialer, acceptor));
-        for end in [dialer, acceptor] {
-            assert_eq!((end.version, end.features), (older.versions.newest, 0));
-        }
-    }
-    let (dialer, acceptor) = agreed(Meeting::new(&newer, &local(3)));
-    assert_eq!([dialer.features, acceptor.features], [Hello::FEATURES; 2]);
 }
 
 #[test]

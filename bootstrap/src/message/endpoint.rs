@@ -190,10 +190,7 @@ impl VerbsEndpoint {
         (endpoint.read_depth, endpoint.read_resources) = reads(abilities);
         endpoint.address.partition_key = fields.u16("partition key")?;
         endpoint.check()?;
-        // A node without rails ends here.
-        if fields.has_more() {
-            endpoint.rails = VerbsRail::parse_all(&mut fields)?;
-        }
+        endpoint.rails = VerbsRail::parse_all(&mut fields)?;
         Ok(endpoint)
     }
 
@@ -235,9 +232,7 @@ impl VerbsEndpoint {
         fields.u32(self.credit);
         fields.u8(u8::from(self.immediate) | read_bits(self.read_depth, self.read_resources));
         fields.u16(self.address.partition_key);
-        if !self.rails.is_empty() {
-            VerbsRail::write_all(&self.rails, fields);
-        }
+        VerbsRail::write_all(&self.rails, fields);
     }
 }
 

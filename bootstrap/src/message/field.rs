@@ -16,11 +16,6 @@ impl<'a> FieldReader<'a> {
         FieldReader { rest: bytes }
     }
 
-    /// Returns whether fields are left, which an earlier minor version would not have.
-    pub(super) fn has_more(&self) -> bool {
-        !self.rest.is_empty()
-    }
-
     pub(super) fn bytes(
         &mut self,
         field: &'static str,

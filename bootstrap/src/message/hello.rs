@@ -16,7 +16,7 @@ use super::field::{FieldReader, FieldWriter};
 pub struct Hello {
     /// The protocol versions that the node speaks.
     pub versions: VersionRange,
-    /// Optional parts of the protocol that the node knows, one bit each: [`Hello::FEATURES`].
+    /// Optional parts of the protocol that the node knows, one bit each. So far there are none.
     /// Unknown bits are ignored.
     pub features: u64,
     /// The protection that the node wants for the connection.
@@ -53,8 +53,8 @@ pub struct VersionRange {
 impl VersionRange {
     /// The versions that this crate speaks.
     pub const SUPPORTED: VersionRange = VersionRange {
-        oldest: Version { major: 3, minor: 0 },
-        newest: Version { major: 3, minor: 2 },
+        oldest: Version { major: 4, minor: 0 },
+        newest: Version { major: 4, minor: 0 },
     };
 }
 
@@ -73,20 +73,6 @@ pub enum SecurityMode {
 }
 
 impl Hello {
-    /// The feature of trace context and metadata: frames of calls may have an extension. Since 3.1.
-    pub const CARRIES_CONTEXT: u64 = 1 << 0;
-    /// The feature of fences on demand: in shared memory, a bit of an armed word has publishers make
-    /// a full fence. Since 3.2.
-    pub const FENCES_WHEN_TOLD: u64 = 1 << 1;
-    /// The feature of headers: a message may have one beside its body. Since 3.2.
-    pub const CARRIES_HEADERS: u64 = 1 << 2;
-    /// The feature of messages that are a part of a segment: in shared memory, a sender passes memory
-    /// of its program, and the announcement of a message says where it begins. Since 3.2.
-    pub const TAKES_PARTS: u64 = 1 << 3;
-    /// All features that this crate knows.
-    pub const FEATURES: u64 =
-        Self::CARRIES_CONTEXT | Self::FENCES_WHEN_TOLD | Self::CARRIES_HEADERS | Self::TAKES_PARTS;
-
     pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<Hello, MessageError> {
         let mut version = || {
             Ok(Version {

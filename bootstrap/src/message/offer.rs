@@ -118,13 +118,9 @@ impl Offer {
             }
             offer.fabrics.push(fabric);
         }
-        // A node whose Offer lacks the byte requires no encryption.
-        offer.requires_encryption = fields.u8("encryption").is_ok_and(|byte| byte != 0);
-        // A node whose Offer ends here has no name.
-        if fields.has_more() {
-            let name = fields.string("node name", Offer::MAX_NAME_BYTES)?;
-            offer.name = Text::new(&String::from_utf8_lossy(name));
-        }
+        offer.requires_encryption = fields.u8("encryption")? != 0;
+        let name = fields.string("node name", Offer::MAX_NAME_BYTES)?;
+        offer.name = Text::new(&String::from_utf8_lossy(name));
         Ok(offer)
     }
 
@@ -144,13 +140,8 @@ impl Offer {
         for fabric in &self.fabrics {
             write_fabric(fabric, fields);
         }
-        let name = self.name.as_str();
-        if self.requires_encryption || !name.is_empty() {
-            fields.u8(u8::from(self.requires_encryption));
-        }
-        if !name.is_empty() {
-            fields.string(name.as_bytes(), Offer::MAX_NAME_BYTES);
-        }
+        fields.u8(u8::from(self.requires_encryption));
+        fields.string(self.name.as_str().as_bytes(), Offer::MAX_NAME_BYTES);
     }
 }
 
@@ -204,7 +195,6 @@ fn write_fabric(fabric: &FabricOffer, fields: &mut FieldWriter<'_>) {
         fields.u8(u8::from(device.hardware));
         fields.string(device.name.as_bytes(), Offer::MAX_DEVICE_NAME_BYTES);
     }
-    // The first has to stay in front: older nodes look only there.
     let own = [
         (fabric.is_denied, DENIED),
         (fabric.crosses_users, CROSSES_USERS),

@@ -17,7 +17,7 @@ use ibex_bootstrap::handshake::{
     ResumerHandshake,
 };
 use ibex_bootstrap::message::{
-    ALONE, CHECKSUM_BYTES, GidKind, Hello, MAGIC, QueuePairAddress, VerbsEndpoint, VerbsRail,
+    ALONE, CHECKSUM_BYTES, GidKind, MAGIC, QueuePairAddress, VerbsEndpoint, VerbsRail,
     checksum,
 };
 use ibex_bootstrap::{
@@ -564,9 +564,5 @@ const LARGEST_PIECE: u8 = 32;
 const MENDED: u8 = 4;
 
 /// The acceptor's first bytes, including the magic.
-const ACCEPTORS_HELLO: [u8; 44] = {
-    let mut hello = *b"\x89ibex\r\n\x1a\x22\0\x01\x03\0\0\0\x03\0\x02\0\0\0\0\0\0\0\0\0\0\
-        \xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0";
-    hello[19] = Hello::FEATURES as u8;
-    hello
-};
+const ACCEPTORS_HELLO: [u8; 44] = *b"\x89ibex\r\n\x1a\x22\0\x01\x04\0\0\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\
+    \xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0";

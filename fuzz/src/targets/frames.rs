@@ -174,7 +174,6 @@ impl Node {
                 false => DataPath::Mapped,
             },
             resumes: true,
-            extends: true,
         });
         let mut open = |role, name| session.open(role, name, spec());
         let sender = open(Role::Sender, sends).expect("no channel is open yet");
@@ -349,10 +348,7 @@ impl Node {
         publish(&mut self.ring, RecordKind::ExtendedData, &[1; 40]);
         let sequence = self.ring.published + 1;
         let length = 4096;
-        self.session
-            .ends
-            .announce_extended(self.sender, sequence, length);
-        let announcement = LargeAnnouncement::in_chunks(length as usize).padded();
+        let announcement = self.announcement(sequence, length);
         publish(
             &mut self.ring,
             RecordKind::ExtendedLarge,
@@ -364,16 +360,17 @@ impl Node {
     /// Publishes the announcement of a message that travels in chunks.
     fn announce_large(&mut self, length: u64) {
         let sequence = self.ring.published + 1;
-        let landing = self
-            .session
-            .ends
-            .announce_large(self.sender, sequence, length);
-        let announcement = match landing {
-            None => LargeAnnouncement::in_chunks(length as usize),
-            Some(landing) => LargeAnnouncement::in_landing(length as usize, landing),
-        };
+        let announcement = self.announcement(sequence, length);
         self.ring.publish(RecordKind::Large, announcement.bytes());
         self.session.ends.mark_ready(self.sender);
+    }
+
+    fn announcement(&mut self, sequence: u64, length: u64) -> LargeAnnouncement {
+        let ends = &mut self.session.ends;
+        match ends.announce_large(self.sender, sequence, length) {
+            None => LargeAnnouncement::in_chunks(length as usize),
+            Some(landing) => LargeAnnouncement::in_landing(length as usize, landing),
+        }
     }
 
     /// Reports that all arrived messages were read and acknowledged. The report alone is not
@@ -486,6 +483,7 @@ impl RecordSource for Ring {
             position,
             bytes,
             records: records as u64,
+            announcement: 0,
         })
     }
 

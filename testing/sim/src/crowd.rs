@@ -94,6 +94,7 @@ impl RecordSource for Ring {
             position,
             bytes,
             records: 1,
+            announcement: 0,
         })
     }
 
@@ -132,7 +133,6 @@ impl Crowd {
             max_channels: 2,
             data_path: DataPath::Framed,
             resumes: false,
-            extends: true,
         };
         // The way back has all the room that it needs.
         let mut there = Session::new(config(true, PLENTY, 0));

@@ -583,7 +583,6 @@ fn config(side: Side, options: &SimOptions, wires: WireTerms) -> SessionConfig {
             false => DataPath::Mapped,
         },
         resumes: true,
-        extends: true,
     }
 }
 

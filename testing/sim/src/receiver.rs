@@ -194,10 +194,7 @@ impl Receiver {
                         is_read: false,
                     })
                 }
-                RecordKind::TracedData
-                | RecordKind::TracedLarge
-                | RecordKind::ExtendedData
-                | RecordKind::ExtendedLarge => {
+                RecordKind::ExtendedData | RecordKind::ExtendedLarge => {
                     return Err("a message of this simulation has something beside it".into());
                 }
             };

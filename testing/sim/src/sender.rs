@@ -117,7 +117,7 @@ impl Sender {
         let Some(ring) = &mut self.ring else { return };
         let length = length.min(ring.max_message_bytes);
         let is_large = length as usize > ring.producer.largest().min(max_record_bytes);
-        let longest = LargeAnnouncement::MAX_BYTES;
+        let longest = LargeAnnouncement::BYTES;
         let record = if is_large { longest } else { length as usize };
         let under_way = match lands(length) {
             true => LANDINGS_UNDER_WAY,
@@ -384,6 +384,7 @@ impl RecordSource for Rings<'_> {
             position,
             bytes: run.bytes,
             records: run.records,
+            announcement: run.large.map_or(0, |record| record.size),
         })
     }
 
@@ -396,7 +397,7 @@ impl RecordSource for Rings<'_> {
             let payload = position + HEADER_BYTES as u64;
             let mut bytes = Vec::new();
             ring.memory
-                .read(payload, LargeAnnouncement::MAX_BYTES, &mut bytes);
+                .read(payload, LargeAnnouncement::BYTES, &mut bytes);
             let mut bytes = bytes.try_into().expect("so many were read");
             LargeAnnouncement::forget_block(&mut bytes);
             ring.memory.write(payload, &bytes);

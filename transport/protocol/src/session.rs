@@ -65,8 +65,6 @@ pub struct SessionConfig {
     /// If its wires break, the session goes on over others, so it keeps everything until it is
     /// known to have arrived.
     pub resumes: bool,
-    /// Both ends know records with an [extension](crate::format::message_extension).
-    pub extends: bool,
 }
 
 /// A session's parts, and the order between them. See the [module](self).

@@ -35,7 +35,7 @@ pub struct RawMessage {
     units: u32,
     /// Bytes behind the payload that the message has too: a trace context, or an extension.
     behind: u16,
-    /// Bits of [`OWNED`], [`DETACHED`], [`ACKNOWLEDGES`], [`TRACED`], [`EXTENDED`], [`BESIDE`],
+    /// Bits of [`OWNED`], [`DETACHED`], [`ACKNOWLEDGES`], [`EXTENDED`], [`BESIDE`],
     /// [`IN_REGION`] and [`HEADED`]. Most messages have none.
     marks: u8,
 }
@@ -63,18 +63,16 @@ struct Beside {
 const DETACHED: u8 = 1;
 /// Dropping the message acknowledges it.
 const ACKNOWLEDGES: u8 = 2;
-/// A trace context lies behind the payload.
-const TRACED: u8 = 4;
 /// The payload lies in a buffer that the message owns.
-const OWNED: u8 = 8;
+const OWNED: u8 = 4;
 /// The payload lies in the region that the message has beside it.
-const IN_REGION: u8 = 16;
+const IN_REGION: u8 = 8;
 /// The message owns something beside its payload.
-const BESIDE: u8 = 32;
+const BESIDE: u8 = 16;
 /// The message has an extension, which lies behind the payload, or beside it if it is large.
-const EXTENDED: u8 = 64;
+const EXTENDED: u8 = 32;
 /// The extension had a header when the message was handed out.
-const HEADED: u8 = 128;
+const HEADED: u8 = 64;
 
 /// The payload of a message that is about to be handed out.
 #[derive(Debug)]
@@ -260,23 +258,15 @@ impl RawMessage {
         }
     }
 
-    /// Takes the trace context off the end of the bytes.
-    ///
-    /// # Panics
-    ///
-    /// If there are fewer bytes than those of a trace context.
-    pub(super) fn take_trace_off(&mut self) {
-        self.take_off(TraceContext::BYTES);
-        self.marks |= TRACED;
-    }
-
     /// Takes an extension of this length off the end of the bytes, which the caller has found there.
     ///
     /// # Panics
     ///
     /// If there are fewer bytes.
     pub(super) fn take_extension_off(&mut self, bytes: usize) {
-        self.take_off(bytes);
+        let length = self.length.checked_sub(bytes);
+        self.length = length.expect("the caller has looked at the length");
+        self.behind = bytes as u16;
         self.marks |= EXTENDED;
         self.note_header();
     }
@@ -286,12 +276,6 @@ impl RawMessage {
         if !self.header().is_empty() {
             self.marks |= HEADED;
         }
-    }
-
-    fn take_off(&mut self, bytes: usize) {
-        let length = self.length.checked_sub(bytes);
-        self.length = length.expect("the caller has looked at the length");
-        self.behind = bytes as u16;
     }
 
     /// Keeps the extension of a large message, which the caller has checked.
@@ -323,7 +307,7 @@ impl RawMessage {
 
     /// Returns the bytes behind the payload that are the message's too.
     fn bytes_behind(&self) -> &[u8] {
-        // SAFETY: `take_off` took these bytes off the payload. They are valid and unchanged as long
+        // SAFETY: `take_extension_off` took these bytes off the payload. They are valid and unchanged as long
         // as the payload is (`new`), and `detach` copies them with it.
         unsafe { slice::from_raw_parts(self.payload.add(self.length).as_ptr(), self.behind.into()) }
     }
@@ -364,11 +348,7 @@ impl RawMessage {
     /// bytes that are no trace context.
     #[must_use]
     pub fn trace_context(&self) -> Option<TraceContext> {
-        let bytes = match self.marks & TRACED {
-            0 => self.extension()?.trace?,
-            _ => *self.bytes_behind().first_chunk()?,
-        };
-        TraceContext::from_bytes(bytes).ok()
+        TraceContext::from_bytes(self.extension()?.trace?).ok()
     }
 
     /// The message's bytes as the sender wrote them.

@@ -20,7 +20,7 @@ use std::{fmt, mem, ptr::NonNull, sync::Arc};
 use ibex_base::fork;
 use ibex_protocol::format::{
     channel_window::ChannelWindow, control::CloseReason, counters::Counters,
-    message_extension::MessageExtension, record::RecordKind, trace_context::TraceContext,
+    message_extension::MessageExtension,
 };
 use ibex_ring::{
     Arm, CellBlock,
@@ -286,7 +286,6 @@ impl ReceiveHandle {
         if found.kind.is_large() {
             return self.poll_large(found, over);
         }
-        self.check_trace(found.kind, found.length)?;
         // SAFETY: the source has found this record.
         let payload = unsafe { self.payload(found.payload, found.length)? };
         let mut extension = 0;
@@ -295,7 +294,7 @@ impl ReceiveHandle {
             // payload of another peer's was copied.
             extension = self.check_extension(unsafe { payload.bytes() })?;
         }
-        let mut message = self.hand_over(found.kind, payload, found.size, found.time);
+        let mut message = self.hand_over(payload, found.size, found.time);
         if extension > 0 {
             message.take_extension_off(extension);
         }
@@ -354,32 +353,14 @@ impl ReceiveHandle {
         Ok(None)
     }
 
-    /// Checks that a message of `length` bytes has a trace context at its end, if its record says
-    /// so, and that the ends agreed on that.
-    fn check_trace(&self, kind: RecordKind, length: usize) -> Result<(), ChannelError> {
-        let is_agreed = || {
-            self.end
-                .state
-                .agreed()
-                .is_some_and(|agreed| agreed.is_traced)
-        };
-        if kind.is_traced() && !(is_agreed() && length >= TraceContext::BYTES) {
-            return Err(self.refused("a message has a trace context where none may be"));
-        }
-        Ok(())
-    }
-
-    /// Returns the length of the extension at the end of these bytes, if it is one and the ends
-    /// agreed on it.
+    /// Returns the length of the extension at the end of these bytes, if it is one whose parts the ends
+    /// agreed on.
     fn check_extension(&self, bytes: &[u8]) -> Result<usize, ChannelError> {
         let agreed = self.end.state.agreed();
         let may_trace = agreed.is_some_and(|agreed| agreed.is_traced);
-        let is_agreed = self.end.session.peer().carries_headers;
         match MessageExtension::split(bytes) {
-            Ok((_, extension)) if is_agreed && (may_trace || extension.trace.is_none()) => {
-                Ok(extension.bytes())
-            }
-            Ok(_) => Err(self.refused("a message has an extension where none may be")),
+            Ok((_, extension)) if may_trace || extension.trace.is_none() => Ok(extension.bytes()),
+            Ok(_) => Err(self.refused("a message has a trace context where none may be")),
             Err(malformed) => Err(self.refused(&malformed.to_string())),
         }
     }

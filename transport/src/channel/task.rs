@@ -432,7 +432,7 @@ impl Entered<'_> {
     fn usual_length(&mut self) -> Result<usize, ChannelError> {
         let producer = self.open_producer(Patience::None)?;
         let usual = producer.typical.min(producer.largest);
-        Ok(usual.max(LargeAnnouncement::MAX_BYTES))
+        Ok(usual.max(LargeAnnouncement::BYTES))
     }
 
     /// Keeps the right to the producer for a reservation.

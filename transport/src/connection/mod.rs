@@ -154,7 +154,6 @@ impl Connection {
             max_channels,
             data_path,
             resumes,
-            extends: shared.peer().carries_headers,
         };
         let fabric = shared.fabric();
         let address = socket.stream().local_addr().ok().map(Into::into);
@@ -276,24 +275,18 @@ impl Connection {
     }
 
     /// Takes over a large message. It waits for its grant, or goes into the block that this
-    /// returns. A message that `is_extended` gets no block.
+    /// returns.
     pub(crate) fn send_large(
         &mut self,
         end: u32,
         sequence: u64,
-        (length, is_extended): (usize, bool),
+        length: usize,
         bytes: MessageBytes,
         context: &mut Context<'_>,
     ) -> Option<LandingId> {
         let core = &mut self.core;
         let senders = &mut core.ends.senders;
-        let block = senders.take_large(
-            end,
-            sequence,
-            (length, is_extended),
-            bytes,
-            &mut core.common,
-        );
+        let block = senders.take_large(end, sequence, length, bytes, &mut core.common);
         // A session that closes still sends what its handles have begun.
         if senders.is_over(end) && core.common.phase != Phase::Closing {
             senders.forget_large(end, sequence, &mut core.retained);

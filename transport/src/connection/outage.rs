@@ -175,7 +175,6 @@ mod tests {
             max_channels: 4,
             data_path: DataPath::Framed,
             resumes: true,
-            extends: true,
         })
     }
 

@@ -237,6 +237,7 @@ impl RecordSource for Rings<'_> {
             position,
             bytes: run.bytes,
             records: run.records,
+            announcement: run.large.map_or(0, |record| record.size),
         })
     }
 
@@ -254,9 +255,7 @@ impl RecordSource for Rings<'_> {
         // published, so its handle does not write there any more, and it is not released.
         let payload = unsafe {
             let payload = ring.at(position).add(record::HEADER_BYTES);
-            payload
-                .cast::<[u8; LargeAnnouncement::MAX_BYTES]>()
-                .as_mut()
+            payload.cast::<[u8; LargeAnnouncement::BYTES]>().as_mut()
         };
         LargeAnnouncement::forget_block(payload);
     }
@@ -325,7 +324,7 @@ impl Senders {
         &mut self,
         end: u32,
         sequence: u64,
-        (length, is_extended): (usize, bool),
+        length: usize,
         bytes: MessageBytes,
         common: &mut Common,
     ) -> Option<LandingId> {
@@ -336,10 +335,6 @@ impl Senders {
             sent_in: None,
         });
         let ends = &mut common.session.ends;
-        if is_extended {
-            ends.announce_extended(end, sequence, length as u64);
-            return None;
-        }
         ends.announce_large(end, sequence, length as u64)
     }
 

@@ -146,7 +146,7 @@ impl SendPath {
     /// place is shown all of a region, and so has to be of the same user.
     pub(crate) fn sends_in_place(&self, end: &SendEnd) -> bool {
         match self {
-            Self::Mapped(_) => end.session.peer().takes_parts && !end.session.copies_messages(),
+            Self::Mapped(_) => !end.session.copies_messages(),
             Self::Framed => true,
         }
     }

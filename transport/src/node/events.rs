@@ -260,10 +260,6 @@ mod tests {
             fabric: Fabric::Tcp,
             reason: "tcp: a test".to_owned(),
             known_to: None,
-            carries_context: false,
-            fences_when_told: true,
-            takes_parts: true,
-            carries_headers: true,
         }
     }
 

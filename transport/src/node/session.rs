@@ -37,8 +37,7 @@ pub struct SessionShared {
     /// True if the session goes on over another connection when its own breaks.
     pub(crate) resumes: bool,
     payload_checksums: bool,
-    /// True if either side cannot or will not use membarrier(2), or does not know of fences on
-    /// demand, so that both always use fences.
+    /// True if either side cannot or will not use membarrier(2), so that both always use fences.
     fences: AtomicBool,
     is_over: AtomicBool,
     /// The account of the present suspension, if the session has no connection.
@@ -82,8 +81,6 @@ impl SessionShared {
         payload_checksums: bool,
         (path, pair): (SessionPath, Option<&PreparedPair>),
     ) -> Self {
-        // An older peer has to fence for every message, and so does this end.
-        let fences = peer.fabric == Fabric::Shm && !peer.fences_when_told;
         Self {
             node,
             requests: EngineRequests {
@@ -97,7 +94,7 @@ impl SessionShared {
             path,
             resumes,
             payload_checksums,
-            fences: AtomicBool::new(fences),
+            fences: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             suspension: SuspensionCell::default(),
             silence: SuspensionCell::default(),

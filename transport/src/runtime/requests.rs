@@ -229,16 +229,14 @@ impl EngineRequests {
         &self,
         end: u32,
         sequence: u64,
-        (length, is_extended): (usize, bool),
+        length: usize,
         bytes: MessageBytes,
     ) -> Option<LandingId> {
         // If the session is gone, the message is dropped here and not under the engine's lock: a
         // region tells who waits for it.
         let mut bytes = Some(bytes);
-        self.on_link(|link, context| {
-            link.send_large(end, sequence, (length, is_extended), bytes.take()?, context)
-        })
-        .flatten()
+        self.on_link(|link, context| link.send_large(end, sequence, length, bytes.take()?, context))
+            .flatten()
     }
 
     pub(crate) fn pass_large(

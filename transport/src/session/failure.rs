@@ -125,9 +125,6 @@ pub enum FailureReason {
         /// The longest header.
         limit: usize,
     },
-    /// The peer's version of ibex knows no headers. Nothing was sent, and the channel stays usable.
-    #[error("the peer takes no headers")]
-    HeaderUnknown,
     /// The codec refused the value. Nothing was sent, and the channel stays usable.
     #[error("a value cannot be encoded: {0}")]
     Encode(Box<dyn Error + Send + Sync>),
@@ -241,7 +238,6 @@ impl ChannelError {
                 reason,
                 FailureReason::TooLong { .. }
                     | FailureReason::HeaderTooLong { .. }
-                    | FailureReason::HeaderUnknown
                     | FailureReason::Encode(_)
                     | FailureReason::Corrupt { .. }
                     | FailureReason::Memory(_)

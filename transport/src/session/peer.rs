@@ -30,14 +30,6 @@ pub struct PeerDescription {
     pub names: PeerNames,
     /// The name of the local node whose peer this is, for the log, if the program gave it one.
     pub known_to: Option<Arc<str>>,
-    /// The peer takes trace context and metadata.
-    pub carries_context: bool,
-    /// Publishers of both ends make a fence where an armed word asks for it.
-    pub fences_when_told: bool,
-    /// The peer takes messages that are a part of a segment (shm).
-    pub takes_parts: bool,
-    /// The peer takes headers beside messages.
-    pub carries_headers: bool,
 }
 
 /// The names of a peer: the name that it gives itself, and the identity that it has proven.

@@ -38,7 +38,6 @@ pub(crate) fn config() -> SessionConfig {
         max_channels: MAX_CHANNELS,
         data_path: DataPath::Framed,
         resumes: true,
-        extends: true,
     }
 }
 

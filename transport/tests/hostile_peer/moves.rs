@@ -97,9 +97,10 @@ impl Move {
                 for (index, (length, is_large)) in records.into_iter().enumerate() {
                     let sequence = first.wrapping_add(index as u64);
                     // Messages of the second sender are written.
-                    let announced = (length * 10 + u64::from(end == 3)).to_le_bytes();
+                    let announced = length as usize * 10 + usize::from(end == 3);
+                    let announced = LargeAnnouncement::in_chunks(announced);
                     body.extend(match is_large {
-                        true => record(RecordKind::Large, sequence, &announced),
+                        true => record(RecordKind::Large, sequence, announced.bytes()),
                         false => record(RecordKind::Data, sequence, &vec![7; length as usize]),
                     });
                 }

@@ -7,7 +7,7 @@ use ibex_protocol::{
         control::{Ask, CloseReason, Control},
         counters::Counters,
         frame::{FRAME_ALIGNMENT, FrameHeader},
-        record::RecordKind,
+        record::{LargeAnnouncement, RecordKind},
     },
     session::{Body, RecordSource, Run, Session},
 };
@@ -157,13 +157,11 @@ impl Ring {
         }
     }
 
-    fn announce(&mut self, length: u64) {
+    fn announce(&mut self, length: usize) {
         self.published += 1;
-        self.bytes.extend(record(
-            RecordKind::Large,
-            self.published,
-            &length.to_le_bytes(),
-        ));
+        let announcement = LargeAnnouncement::in_chunks(length);
+        let large = record(RecordKind::Large, self.published, announcement.bytes());
+        self.bytes.extend(large);
         self.ends.push_back(self.bytes.len());
     }
 }
@@ -181,6 +179,7 @@ impl RecordSource for Ring {
             position,
             bytes,
             records: 1,
+            announcement: 0,
         })
     }
 

@@ -248,7 +248,7 @@ fn covered_of(body: &[u8], alignment: usize) -> Option<(&[u8], usize)> {
     let header = RecordHeader::from_word(u64::from_le_bytes(*word));
     let (covered, length) = match header {
         Some(Ok(header)) if header.kind.is_large() => {
-            let announced = (header.length as usize).min(LargeAnnouncement::MAX_BYTES);
+            let announced = (header.length as usize).min(LargeAnnouncement::BYTES);
             (word.len() + announced, header.length)
         }
         Some(Ok(header)) => (word.len(), header.length),

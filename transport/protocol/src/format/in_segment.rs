@@ -39,7 +39,7 @@ impl InSegment {
     pub fn bytes(&self) -> usize {
         match self.is_part {
             true => LargeAnnouncement::OF_PART_BYTES,
-            false => LargeAnnouncement::MAX_BYTES,
+            false => LargeAnnouncement::BYTES,
         }
     }
 }

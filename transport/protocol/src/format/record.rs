@@ -65,10 +65,8 @@ impl RecordHeader {
         let kind = match word >> KIND_SHIFT {
             1 => RecordKind::Data,
             2 => RecordKind::Large,
-            3 => RecordKind::TracedData,
-            4 => RecordKind::TracedLarge,
-            5 => RecordKind::ExtendedData,
-            6 => RecordKind::ExtendedLarge,
+            3 => RecordKind::ExtendedData,
+            4 => RecordKind::ExtendedLarge,
             _ => return Some(Err(UnknownKind { word })),
         };
         Some(Ok(Self {
@@ -100,20 +98,13 @@ impl RecordHeader {
 pub enum RecordKind {
     /// The encoded message itself.
     Data = 1,
-    /// The announcement of a message that travels outside the ring: its length
-    /// as a little-endian `u64`.
+    /// The [announcement](LargeAnnouncement) of a message that travels outside the ring.
     Large = 2,
-    /// [`Data`](Self::Data) with the trace context of the message behind it, in its
-    /// [binary form](super::trace_context::TraceContext::BYTES).
-    TracedData = 3,
-    /// [`Large`](Self::Large), where the message that travels outside the ring ends with its trace
-    /// context.
-    TracedLarge = 4,
     /// [`Data`](Self::Data) with an [extension](super::message_extension) behind it.
-    ExtendedData = 5,
+    ExtendedData = 3,
     /// [`Large`](Self::Large), with the message's [extension](super::message_extension) behind the
-    /// announcement, which has [`LargeAnnouncement::MAX_BYTES`].
-    ExtendedLarge = 6,
+    /// announcement.
+    ExtendedLarge = 4,
 }
 
 impl RecordKind {
@@ -121,14 +112,7 @@ impl RecordKind {
     #[inline]
     #[must_use]
     pub const fn is_large(self) -> bool {
-        matches!(self, Self::Large | Self::TracedLarge | Self::ExtendedLarge)
-    }
-
-    /// Returns whether the message ends with its trace context.
-    #[inline]
-    #[must_use]
-    pub const fn is_traced(self) -> bool {
-        matches!(self, Self::TracedData | Self::TracedLarge)
+        matches!(self, Self::Large | Self::ExtendedLarge)
     }
 
     /// Returns whether the record ends with an extension.
@@ -146,9 +130,8 @@ const NO_BLOCK: LandingId = LandingId {
 };
 const _: () = assert!(LANDINGS_PER_SESSION < u16::MAX as usize);
 
-/// The announcement of a message that travels outside the ring: its length and, if the message
-/// lies in a segment that the peer maps or in a block that the peer granted, that segment or
-/// block.
+/// The announcement of a message that travels outside the ring: its length, and the segment that the
+/// peer maps or the block that the peer granted, if the message lies in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LargeAnnouncement {
     bytes: [u8; Self::OF_PART_BYTES],
@@ -156,48 +139,36 @@ pub struct LargeAnnouncement {
 }
 
 impl LargeAnnouncement {
-    /// The longest announcement, but for one [of a part](Self::of_part).
-    pub const MAX_BYTES: usize = 16;
+    /// The length of every announcement, but for one [of a part](Self::of_part).
+    pub const BYTES: usize = 16;
     /// The length of the announcement of a message in a part of a segment.
     pub const OF_PART_BYTES: usize = 24;
-    /// Creates the announcement of a message that goes in chunks.
-    pub const IN_CHUNKS_BYTES: usize = 8;
 
     /// The message goes in chunks.
     #[must_use]
     pub fn in_chunks(length: usize) -> Self {
-        let mut bytes = [0; Self::OF_PART_BYTES];
-        bytes[..8].copy_from_slice(&(length as u64).to_le_bytes());
-        Self {
-            bytes,
-            length: Self::IN_CHUNKS_BYTES,
-        }
+        Self::in_landing(length, NO_BLOCK)
     }
 
     /// The message was written into a landing block.
     #[must_use]
     pub fn in_landing(length: usize, landing: LandingId) -> Self {
-        let mut bytes = Self::in_chunks(length).bytes;
-        bytes[8..12].copy_from_slice(&landing.to_word().to_le_bytes());
-        Self {
-            bytes,
-            length: Self::MAX_BYTES,
-        }
+        Self::in_place(length, landing.to_word())
     }
 
-    /// Makes this announcement [as long as any](Self::MAX_BYTES), so that an extension may follow it.
-    #[must_use]
-    pub fn padded(mut self) -> Self {
-        if self.length < Self::MAX_BYTES {
-            self.bytes[8..12].copy_from_slice(&NO_BLOCK.to_word().to_le_bytes());
-            self.length = Self::MAX_BYTES;
+    fn in_place(length: usize, place: u32) -> Self {
+        let mut bytes = [0; Self::OF_PART_BYTES];
+        bytes[..8].copy_from_slice(&(length as u64).to_le_bytes());
+        bytes[8..12].copy_from_slice(&place.to_le_bytes());
+        Self {
+            bytes,
+            length: Self::BYTES,
         }
-        self
     }
 
     /// Makes the payload of an announcement [in a block](Self::in_landing) say that the message
-    /// goes in chunks: the block is no longer available, and the record keeps its length.
-    pub fn forget_block(payload: &mut [u8; Self::MAX_BYTES]) {
+    /// goes in chunks: the block is no longer available.
+    pub fn forget_block(payload: &mut [u8; Self::BYTES]) {
         payload[8..12].copy_from_slice(&NO_BLOCK.to_word().to_le_bytes());
     }
 
@@ -206,31 +177,23 @@ impl LargeAnnouncement {
     #[must_use]
     pub fn parse(payload: &[u8]) -> Option<(u64, Option<LandingId>)> {
         let (length, place) = payload.split_first_chunk()?;
-        let landing = match place.split_first_chunk() {
-            None if place.is_empty() => None,
-            Some((word, [0, 0, 0, 0])) => {
-                let landing = LandingId::from_word(u32::from_le_bytes(*word));
-                (landing != NO_BLOCK).then_some(landing)
-            }
-            _ => return None,
+        let (word, [0, 0, 0, 0]) = place.split_first_chunk()? else {
+            return None;
         };
+        let landing = LandingId::from_word(u32::from_le_bytes(*word));
+        let landing = (landing != NO_BLOCK).then_some(landing);
         Some((u64::from_le_bytes(*length), landing))
     }
 
     /// The message lies in a segment; one that is new is passed beside the ring.
     #[must_use]
     pub fn in_segment(length: usize, slot: u32, is_new: bool) -> Self {
-        let mut bytes = Self::in_chunks(length).bytes;
-        bytes[8..12].copy_from_slice(&slot.to_le_bytes());
-        bytes[12] = if is_new { IS_NEW } else { 0 };
-        Self {
-            bytes,
-            length: Self::MAX_BYTES,
-        }
+        let mut announcement = Self::in_place(length, slot);
+        announcement.bytes[12] = if is_new { IS_NEW } else { 0 };
+        announcement
     }
 
-    /// The message is a part of a segment, which begins at `offset`. Only for peers that say that they
-    /// know it.
+    /// The message is a part of a segment, which begins at `offset`.
     #[must_use]
     pub fn of_part(length: usize, slot: u32, is_new: bool, offset: usize) -> Self {
         let mut bytes = Self::in_segment(length, slot, is_new).bytes;
@@ -251,7 +214,7 @@ impl LargeAnnouncement {
 
 /// A header word whose kind this version does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("header word {word:#018x} has kind {}, which is none of 1 to 6", word >> KIND_SHIFT)]
+#[error("header word {word:#018x} has kind {}, which is none of 1 to 4", word >> KIND_SHIFT)]
 pub struct UnknownKind {
     /// The word as it was read.
     pub word: u64,
@@ -439,7 +402,7 @@ mod tests {
         };
         assert_eq!(
             error.to_string(),
-            "header word 0x7000000000000001 has kind 7, which is none of 1 to 6"
+            "header word 0x7000000000000001 has kind 7, which is none of 1 to 4"
         );
     }
 
@@ -447,20 +410,17 @@ mod tests {
         #[test]
         fn headers_survive_the_round_trip(
             large: bool,
-            traced: Option<bool>,
+            extended: bool,
             length in 0..=MAX_LENGTH,
             sequence_low: u32,
         ) {
-            let kind = match (large, traced) {
-                (false, None) => RecordKind::Data,
-                (true, None) => RecordKind::Large,
-                (false, Some(true)) => RecordKind::TracedData,
-                (true, Some(true)) => RecordKind::TracedLarge,
-                (false, Some(false)) => RecordKind::ExtendedData,
-                (true, Some(false)) => RecordKind::ExtendedLarge,
+            let kind = match (large, extended) {
+                (false, false) => RecordKind::Data,
+                (true, false) => RecordKind::Large,
+                (false, true) => RecordKind::ExtendedData,
+                (true, true) => RecordKind::ExtendedLarge,
             };
-            prop_assert_eq!(kind.is_large(), large);
-            prop_assert_eq!((kind.is_traced(), kind.is_extended()), (traced == Some(true), traced == Some(false)));
+            prop_assert_eq!((kind.is_large(), kind.is_extended()), (large, extended));
             let header = RecordHeader { kind, length, sequence_low };
             prop_assert_eq!(RecordHeader::from_word(header.to_word()), Some(Ok(header)));
         }
@@ -472,17 +432,16 @@ mod tests {
                 None => LargeAnnouncement::in_chunks(length),
                 Some(landing) => LargeAnnouncement::in_landing(length, landing),
             };
+            prop_assert_eq!(announcement.bytes().len(), LargeAnnouncement::BYTES);
             let parsed = LargeAnnouncement::parse(announcement.bytes());
+            let landing = landing.filter(|landing| *landing != NO_BLOCK);
             prop_assert_eq!(parsed, Some((length as u64, landing)));
-            let padded = announcement.padded();
-            prop_assert_eq!(padded.bytes().len(), LargeAnnouncement::MAX_BYTES);
-            prop_assert_eq!(LargeAnnouncement::parse(padded.bytes()), parsed);
         }
 
         #[test]
         fn any_announcement_of_a_large_message_is_read_or_refused(payload: Vec<u8>) {
             let parsed = LargeAnnouncement::parse(&payload);
-            prop_assert!(parsed.is_none() || [8, 16].contains(&payload.len()));
+            prop_assert!(parsed.is_none() || payload.len() == LargeAnnouncement::BYTES);
         }
 
         #[test]

@@ -350,14 +350,6 @@ impl EndTable {
         self.sender_mut(end)?.announce(sequence, length)
     }
 
-    /// Notes, as [`announce_large`](Self::announce_large) does, a large message with an extension.
-    /// It gets no block: a write into one carries no longer announcement than that of the block.
-    pub fn announce_extended(&mut self, end: u32, sequence: u64, length: u64) {
-        if let Some(sender) = self.sender_mut(end) {
-            sender.announce_in(sequence, length, None);
-        }
-    }
-
     /// Returns whether bytes of large message `sequence` may still be wanted for a frame.
     #[must_use]
     pub fn sends_large(&self, end: u32, sequence: u64) -> bool {

@@ -158,7 +158,6 @@ impl Session {
             blocks: &mut self.landings,
             keeps: self.config.resumes,
             offers: self.config.wires.reads > 0,
-            extends: self.config.extends,
         };
         let records = channel.handle_records(header.sequence, body, &mut landing)?;
         let is_urgent = channel.arrival_is_urgent() || channel.owes_news;

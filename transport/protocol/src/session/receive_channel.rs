@@ -10,7 +10,6 @@ use crate::{
         counters::Counters,
         message_extension::MessageExtension,
         record::{self, LargeAnnouncement, RecordHeader, RecordKind},
-        trace_context::TraceContext,
     },
     transfer::{
         eager_write::{Landings, lands},
@@ -73,8 +72,6 @@ pub(super) struct Landing<'a> {
     pub(super) keeps: bool,
     /// The sender offers its memory of large messages.
     pub(super) offers: bool,
-    /// Records may have extensions.
-    pub(super) extends: bool,
 }
 
 impl ReceiveChannel {
@@ -153,9 +150,9 @@ impl ReceiveChannel {
                 .ok_or(PeerMisbehaved::RecordCut { sequence })?;
             let (kind, payload) = (header.kind, &this[8..][..length]);
             let payload = match kind {
-                RecordKind::Data => payload,
-                _ => self
-                    .without_extension(kind, payload, landing.extends)
+                RecordKind::Data | RecordKind::Large => payload,
+                RecordKind::ExtendedData | RecordKind::ExtendedLarge => self
+                    .without_extension(payload)
                     .ok_or(PeerMisbehaved::RecordKind { sequence })?,
             };
             if kind.is_large() {
@@ -195,28 +192,12 @@ impl ReceiveChannel {
         })
     }
 
-    /// Returns the payload of a record without its extension. `None` if the record has something
-    /// beside its message that is malformed or that the ends did not agree on.
+    /// Returns the payload of a record without the extension behind it. `None` if the extension is
+    /// malformed, or has a trace context that the ends did not agree on.
     #[cold]
-    fn without_extension<'a>(
-        &self,
-        kind: RecordKind,
-        payload: &'a [u8],
-        extends: bool,
-    ) -> Option<&'a [u8]> {
-        let mut is_agreed = true;
-        let mut before = payload;
-        if kind.is_extended() {
-            let (rest, extension) = MessageExtension::split(payload).ok()?;
-            is_agreed = extends && (self.is_traced || extension.trace.is_none());
-            is_agreed &= !kind.is_large() || rest.len() == LargeAnnouncement::MAX_BYTES;
-            before = rest;
-        }
-        if kind.is_traced() {
-            // Of a large message, the trace context is in its own memory.
-            is_agreed = self.is_traced && (kind.is_large() || before.len() >= TraceContext::BYTES);
-        }
-        is_agreed.then_some(before)
+    fn without_extension<'a>(&self, payload: &'a [u8]) -> Option<&'a [u8]> {
+        let (before, extension) = MessageExtension::split(payload).ok()?;
+        (self.is_traced || extension.trace.is_none()).then_some(before)
     }
 
     /// Takes in an ordinary message that is all of a frame's `bytes`, if it is valid. If it is not,

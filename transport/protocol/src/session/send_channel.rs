@@ -9,7 +9,6 @@ use crate::{
     format::{
         control::{Ask, CloseReason, KnownReceiver, Questions},
         counters::{Counters, ImpossibleCounters},
-        record::{self, LargeAnnouncement},
     },
     transfer::{
         eager_write::{GrantedLandings, LandingId, lands},
@@ -115,17 +114,6 @@ impl SendChannel {
         let landing = lands(length)
             .then(|| self.landings.take(sequence, length, released))
             .flatten();
-        self.announce_in(sequence, length, landing);
-        landing.map(|(id, _)| id)
-    }
-
-    /// Notes that a large message is about to be published, which goes into this block or none.
-    pub(super) fn announce_in(
-        &mut self,
-        sequence: u64,
-        length: u64,
-        landing: Option<(LandingId, RemoteMemory)>,
-    ) {
         self.unannounced.push_back(Unannounced {
             sequence,
             length,
@@ -133,6 +121,7 @@ impl SendChannel {
             is_written: false,
             names_dead_block: false,
         });
+        landing.map(|(id, _)| id)
     }
 
     /// Returns whether the next announcement has to wait: its message is not in its block yet, or
@@ -204,13 +193,12 @@ impl SendChannel {
         }
     }
 
-    /// Returns the position of the record that ends `run`, if that record names a block that is
-    /// gone: a run ends with the first announcement in it.
+    /// Returns the position of the announcement that ends `run`, if it names a block that is gone.
     pub(super) fn names_dead_block(&self, run: &Run) -> Option<u64> {
         let next = self.unannounced.front()?;
         let is_in_run = next.sequence == self.sent + run.records;
-        let size = record::record_size(LargeAnnouncement::MAX_BYTES, self.alignment);
-        (next.names_dead_block && is_in_run).then(|| run.position + (run.bytes - size) as u64)
+        let before = run.bytes - run.announcement;
+        (next.names_dead_block && is_in_run).then(|| run.position + before as u64)
     }
 
     /// Sends again the records that the receiving end does not have, after its counters were

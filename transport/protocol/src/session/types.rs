@@ -49,6 +49,9 @@ pub struct Run {
     pub bytes: usize,
     /// The number of records.
     pub records: u64,
+    /// The length of the last record if it announces a large message, and 0 otherwise. No other
+    /// record of a run announces one.
+    pub announcement: usize,
 }
 
 /// The body behind the head of a frame that [`Session::poll_transmit`] built.

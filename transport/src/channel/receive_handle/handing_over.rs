@@ -3,7 +3,6 @@
 
 use std::ptr::NonNull;
 
-use ibex_protocol::format::record::RecordKind;
 use ibex_ring::memory::{MemoryError, MemoryUse};
 use rustix::io::Errno;
 
@@ -15,15 +14,9 @@ use crate::{
 
 impl ReceiveHandle {
     /// Hands out the message whose record is at the front, and moves past that record.
-    pub(super) fn hand_over(
-        &mut self,
-        kind: RecordKind,
-        payload: Payload,
-        size: usize,
-        time: u64,
-    ) -> RawMessage {
+    pub(super) fn hand_over(&mut self, payload: Payload, size: usize, time: u64) -> RawMessage {
         self.source.pass(size);
-        let mut message = match payload {
+        match payload {
             Payload::InPlace(payload, length) => self.hand_out(payload, length, size, time),
             Payload::Copied(copy) => {
                 let (sequence, units) = self.hold(size);
@@ -34,11 +27,7 @@ impl ReceiveHandle {
                 let region = region.arrived();
                 RawMessage::in_region(region, length, self.cells, sequence, units, time)
             }
-        };
-        if kind.is_traced() {
-            message.take_trace_off();
         }
-        message
     }
 
     /// Returns the payload that lies at this address, copied if a process of another user could

@@ -46,7 +46,6 @@ impl ReceiveHandle {
             };
         };
         let length = payload.length();
-        self.check_trace(found.kind, length)?;
         let extension = self.extension_of(&found)?;
         self.end.large_messages.add(1);
         self.end.large_bytes.add(length as u64);
@@ -58,7 +57,7 @@ impl ReceiveHandle {
         // Handing this message out also gives back the released memory of earlier large messages.
         // Their sender waits for it; or the pool would get memory for the next from the kernel.
         self.advance_at_bytes = 0;
-        let mut message = self.hand_over(found.kind, payload, found.size, time);
+        let mut message = self.hand_over(payload, found.size, time);
         if let Some(extension) = extension {
             message.keep_extension(extension);
         }
@@ -73,7 +72,7 @@ impl ReceiveHandle {
         }
         let announced = match self.source.ring() {
             Some(_) => announced_in_ring(found).map_or(found.length, |announced| announced.bytes()),
-            None => LargeAnnouncement::MAX_BYTES,
+            None => LargeAnnouncement::BYTES,
         };
         const MOST: usize = MessageExtension::MAX_BYTES;
         let mut copy = [0; MOST];
@@ -309,7 +308,7 @@ fn announces_new_segment(found: &FoundRecord) -> bool {
 /// Reads the announcement of a large message in a ring; `None` if the record has not the length of an
 /// announcement, or of one with an extension behind it.
 fn announced_in_ring(found: &FoundRecord) -> Option<InSegment> {
-    if found.length < LargeAnnouncement::MAX_BYTES {
+    if found.length < LargeAnnouncement::BYTES {
         return None;
     }
     let words = found.payload.cast::<AtomicU64>();

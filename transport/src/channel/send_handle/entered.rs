@@ -5,7 +5,6 @@ use std::{mem::MaybeUninit, sync::Arc};
 use ibex_protocol::format::{
     message_extension::MessageExtension,
     record::{LargeAnnouncement, RecordKind},
-    trace_context::TraceContext,
 };
 use ibex_ring::parking::Patience;
 
@@ -131,10 +130,7 @@ impl Entered<'_> {
         encode: &mut Encoder<'_>,
     ) -> Result<u64, ChannelError> {
         self.open_producer(patience)?;
-        let extension = MessageExtension {
-            trace: self.end.trace_context().map(TraceContext::to_bytes),
-            header: &[],
-        };
+        let extension = self.end.extension(&[]);
         self.send_extended(&extension, size, patience, encode)
     }
 
@@ -146,37 +142,11 @@ impl Entered<'_> {
         patience: Patience,
         encode: &mut Encoder<'_>,
     ) -> Result<u64, ChannelError> {
-        match extension.trace.filter(|_| extension.header.is_empty()) {
-            // Older peers know this form too.
-            Some(context) => self.send_as(
-                (RecordKind::TracedData, RecordKind::TracedLarge),
-                &MessageExtension::default(),
-                size.map(|size| size + TraceContext::BYTES),
-                patience,
-                &mut |slot| append_context(context, slot, encode),
-            ),
-            None => {
-                let kinds = match extension.is_empty() {
-                    true => (RecordKind::Data, RecordKind::Large),
-                    false => (RecordKind::ExtendedData, RecordKind::ExtendedLarge),
-                };
-                self.send_as(kinds, extension, size, patience, encode)
-            }
-        }
-    }
-
-    /// Sends a message by a record of one of these kinds: in the ring, or as the announcement of
-    /// one beside it.
-    fn send_as(
-        &mut self,
-        kinds: (RecordKind, RecordKind),
-        extension: &MessageExtension<'_>,
-        size: Option<usize>,
-        patience: Patience,
-        encode: &mut Encoder<'_>,
-    ) -> Result<u64, ChannelError> {
         let end = self.end;
-        let (in_ring, beside) = kinds;
+        let (in_ring, beside) = match extension.is_empty() {
+            true => (RecordKind::Data, RecordKind::Large),
+            false => (RecordKind::ExtendedData, RecordKind::ExtendedLarge),
+        };
         let producer = self.open_producer(patience)?;
         producer.largest = end.path.longest_record(end, &producer.ring);
         if let Some(length) = size.filter(|&length| length as u64 > producer.max_message_bytes) {
@@ -237,7 +207,7 @@ impl Entered<'_> {
             return Ok(());
         }
         let place = end.large_place(producer, length, patience)?;
-        end.wait_room(producer, LargeAnnouncement::MAX_BYTES, patience)?;
+        end.wait_room(producer, LargeAnnouncement::BYTES, patience)?;
         producer.reserved_large = Some(place);
         Ok(())
     }
@@ -257,19 +227,4 @@ fn append_extension(
         to.write(from);
     }
     Ok(length)
-}
-
-/// Encodes a message with a trace context behind it. Returns the length of both.
-fn append_context(
-    context: [u8; TraceContext::BYTES],
-    slot: &mut [MaybeUninit<u8>],
-    encode: &mut Encoder<'_>,
-) -> Result<usize, Abort> {
-    let room = slot.len().checked_sub(TraceContext::BYTES);
-    let room = room.ok_or(Abort::Overflow)?;
-    let length = encode(&mut slot[..room])?;
-    for (to, from) in slot[length..].iter_mut().zip(context) {
-        to.write(from);
-    }
-    Ok(length + TraceContext::BYTES)
 }

@@ -28,7 +28,7 @@ impl SendEnd {
         patience: Patience,
         encode: &mut Encoder<'_>,
     ) -> Result<u64, ChannelError> {
-        let announced = LargeAnnouncement::MAX_BYTES + extension.bytes();
+        let announced = LargeAnnouncement::BYTES + extension.bytes();
         let limit = usize::try_from(producer.max_message_bytes).unwrap_or(usize::MAX);
         let mut room = size.unwrap_or(producer.largest * 2).min(limit);
         loop {
@@ -91,10 +91,7 @@ impl SendEnd {
     ) -> u64 {
         // The engine must know of the bytes before any reader can see the announcement.
         let (slot, announcement) = match place {
-            SendPlace::Lease(lease) => {
-                let bytes = (length, kind.is_extended());
-                (0, self.hand_over(producer, lease.into(), bytes))
-            }
+            SendPlace::Lease(lease) => (0, self.hand_over(producer, lease.into(), length)),
             SendPlace::Slot(slot) => {
                 let place = producer.segments.slot(slot);
                 let (capacity, fd) = (place.capacity(), place.announce());
@@ -117,12 +114,11 @@ impl SendEnd {
         &self,
         producer: &SendProducer,
         bytes: MessageBytes,
-        (length, is_extended): (usize, bool),
+        length: usize,
     ) -> LargeAnnouncement {
         let sequence = producer.ring.sequence() + 1;
         let requests = &self.session.requests;
-        match requests.send_large(self.id, sequence, (length, is_extended), bytes) {
-            None if is_extended => LargeAnnouncement::in_chunks(length).padded(),
+        match requests.send_large(self.id, sequence, length, bytes) {
             None => LargeAnnouncement::in_chunks(length),
             Some(landing) => LargeAnnouncement::in_landing(length, landing),
         }

@@ -101,11 +101,8 @@ impl Entered<'_> {
         let end = self.end;
         let producer = self.open_producer(patience)?;
         producer.largest = end.path.longest_record(end, &producer.ring);
-        let extension = MessageExtension {
-            trace: end.trace_context().map(TraceContext::to_bytes),
-            header,
-        };
-        if end.may_send_in_place(producer, body.len(), &extension)
+        let extension = end.extension(header);
+        if end.may_send_in_place(producer, body.len())
             && let Some(sequence) = end.send_in_place(producer, body, &extension, patience)?
         {
             return Ok(sequence);
@@ -128,42 +125,28 @@ impl SendEnd {
         let reason = match header.len() {
             0 => return Ok(()),
             length if length > limit => FailureReason::HeaderTooLong { length, limit },
-            _ if !self.session.peer().carries_headers => FailureReason::HeaderUnknown,
             _ => return Ok(()),
         };
         Err(self.failed(reason))
     }
 
     /// Returns whether a slice of this length is sent from where it lies if its memory can.
-    fn may_send_in_place(
-        &self,
-        producer: &SendProducer,
-        length: usize,
-        extension: &MessageExtension<'_>,
-    ) -> bool {
-        let is_large = length > producer.largest
+    fn may_send_in_place(&self, producer: &SendProducer, length: usize) -> bool {
+        length > producer.largest
             && length as u64 <= producer.max_message_bytes
-            && !self.state.is_over();
-        if !is_large || !self.path.sends_in_place(self) {
-            return false;
-        }
-        // Older peers read a trace context behind the bytes, where a slice has none. A block takes it
-        // there too, and no extension: a copy into one is sooner there than a slice that has to be
-        // granted.
-        let lands = extension.header.is_empty()
-            && self
-                .session
-                .frame_path
-                .may_land(length + TraceContext::BYTES);
-        extension.is_empty() || self.session.peer().carries_headers && !lands
+            && !self.state.is_over()
+            && self.path.sends_in_place(self)
     }
 
-    /// Returns the trace context in which a message is sent now, if the channel carries them.
-    pub(super) fn trace_context(&self) -> Option<TraceContext> {
+    /// Returns the extension of a message that is sent now with this header: with a trace context if
+    /// the channel carries them.
+    pub(super) fn extension<'h>(&self, header: &'h [u8]) -> MessageExtension<'h> {
         let is_traced = self.state.agreed().is_some_and(|agreed| agreed.is_traced);
-        is_traced
-            .then(|| self.session.node.trace_context())
-            .flatten()
+        let trace = is_traced.then(|| self.session.node.trace_context());
+        MessageExtension {
+            trace: trace.flatten().map(TraceContext::to_bytes),
+            header,
+        }
     }
 
     /// Sends a message that does not fit the ring from where it lies; `None` if the session cannot.
@@ -187,10 +170,7 @@ impl SendEnd {
         let forget = |emptied| requests.pass_forget(self.id, emptied);
         let (slot, announcement) = match self.path.slice_place(self, producer, slice, forget) {
             None => return Ok(None),
-            Some(SlicePlace::Sent(bytes)) => (
-                0,
-                self.hand_over(producer, bytes, (length, kind.is_extended())),
-            ),
+            Some(SlicePlace::Sent(bytes)) => (0, self.hand_over(producer, bytes, length)),
             Some(SlicePlace::Mapped {
                 slot,
                 offset,

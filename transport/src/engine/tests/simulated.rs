@@ -384,10 +384,6 @@ fn admission(stream: TcpStream, number: u8) -> Admission {
             fabric: Fabric::Tcp,
             reason: "the test says so".to_owned(),
             known_to: None,
-            carries_context: false,
-            fences_when_told: true,
-            takes_parts: true,
-            carries_headers: true,
         },
         parts: WireParts {
             stream,

@@ -69,10 +69,6 @@ pub(crate) fn admit_sealed(
             fabric,
             reason: "the test says so".to_owned(),
             known_to: None,
-            carries_context: false,
-            fences_when_told: true,
-            takes_parts: true,
-            carries_headers: true,
         },
         parts: WireParts {
             stream,

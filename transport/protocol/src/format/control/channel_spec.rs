@@ -18,7 +18,7 @@ pub struct ChannelSpec {
     pub max_message_bytes: u64,
     /// Payload bytes that may be out and not yet released, as this end asks.
     pub max_unreleased_bytes: u64,
-    /// The end wants messages to carry trace context. Only for a peer that knows it.
+    /// The end wants messages to carry trace context.
     pub is_traced: bool,
 }
 

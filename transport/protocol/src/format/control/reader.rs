@@ -181,7 +181,7 @@ impl<'a> ControlReader<'a> {
             max_message_bytes: self.u64()?,
             max_unreleased_bytes: self.u64()?,
             older: self.older_versions()?,
-            is_traced: self.is_traced()?,
+            is_traced: self.flag("unknown flags of a channel")?,
         };
         if spec.window.messages == 0 || spec.window.bytes == 0 {
             return Err(MalformedControl {
@@ -189,19 +189,6 @@ impl<'a> ControlReader<'a> {
             });
         }
         Ok(spec)
-    }
-
-    /// Reads the flag behind the list of older versions, which is there only if it is set.
-    fn is_traced(&mut self) -> Result<bool, MalformedControl> {
-        if self.is_empty() {
-            return Ok(false);
-        }
-        match self.byte()? {
-            1 => Ok(true),
-            _ => Err(MalformedControl {
-                what: "unknown flags of a channel",
-            }),
-        }
     }
 
     fn version(&mut self, schema_limit: usize) -> Result<MessageVersion, MalformedControl> {
@@ -219,15 +206,10 @@ impl<'a> ControlReader<'a> {
     }
 
     fn older_versions(&mut self) -> Result<Vec<MessageVersion>, MalformedControl> {
-        if self.bytes.is_empty() {
-            return Ok(Vec::new());
-        }
         let count = usize::from(self.byte()?);
-        // An empty list is there only if flags follow.
-        let is_left_out = count == 0 && self.is_empty();
-        if is_left_out || count > MAX_OLDER_VERSIONS {
+        if count > MAX_OLDER_VERSIONS {
             return Err(MalformedControl {
-                what: "a list of no older versions, or of too many",
+                what: "a list of too many older versions",
             });
         }
         (0..count)

@@ -103,18 +103,12 @@ impl<'a> Writer<'a> {
             spec.max_message_bytes,
             spec.max_unreleased_bytes,
         ]);
-        // Without older versions and flags the spec ends here, as it does for builds that know
-        // of one version only.
-        if !spec.older.is_empty() || spec.is_traced {
-            debug_assert!(spec.older.len() <= MAX_OLDER_VERSIONS);
-            self.byte(spec.older.len() as u8);
-            for version in &spec.older {
-                self.version(version, MAX_OLDER_SCHEMA_BYTES);
-            }
+        debug_assert!(spec.older.len() <= MAX_OLDER_VERSIONS);
+        self.byte(spec.older.len() as u8);
+        for version in &spec.older {
+            self.version(version, MAX_OLDER_SCHEMA_BYTES);
         }
-        if spec.is_traced {
-            self.byte(1);
-        }
+        self.byte(u8::from(spec.is_traced));
     }
 
     fn version(&mut self, version: &MessageVersion, schema_limit: usize) {

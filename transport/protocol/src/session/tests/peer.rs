@@ -12,7 +12,7 @@ use crate::{
             EXTENSION_BYTES, Extension, FRAME_ALIGNMENT, FrameHeader, FrameKind, HEADER_BYTES,
         },
         message_version::MessageVersion,
-        record::{RecordHeader, RecordKind, first_position, record_size},
+        record::{LargeAnnouncement, RecordHeader, RecordKind, first_position, record_size},
     },
     session::{
         Arrival, DataPath, PeerMisbehaved, RecordSource, Run, Session, SessionConfig, SessionEvent,
@@ -38,7 +38,6 @@ pub(super) fn config() -> SessionConfig {
         max_channels: MAX_CHANNELS,
         data_path: DataPath::Framed,
         resumes: true,
-        extends: true,
     }
 }
 
@@ -148,6 +147,7 @@ impl RecordSource for Ring {
             position: 0,
             bytes,
             records: 1,
+            announcement: 0,
         })
     }
 
@@ -198,7 +198,8 @@ pub(super) fn record(sequence: u64, payload: &[u8]) -> Vec<u8> {
 }
 
 pub(super) fn large(sequence: u64, length: u64) -> Vec<u8> {
-    record_of(RecordKind::Large, sequence, &length.to_le_bytes())
+    let announcement = LargeAnnouncement::in_chunks(length as usize);
+    record_of(RecordKind::Large, sequence, announcement.bytes())
 }
 
 pub(super) fn record_of(kind: RecordKind, sequence: u64, payload: &[u8]) -> Vec<u8> {

@@ -119,7 +119,6 @@ fn records_that_are_none_are_refused() {
 
 #[test]
 fn trace_context_comes_where_both_ends_asked_for_it() {
-    const BYTES: usize = crate::format::trace_context::TraceContext::BYTES;
     let refused = Err(PeerMisbehaved::RecordKind { sequence: 1 });
     for (here, there) in [(false, false), (true, false), (false, true), (true, true)] {
         let traced = |is_traced| ChannelSpec {
@@ -139,19 +138,22 @@ fn trace_context_comes_where_both_ends_asked_for_it() {
             assert_eq!(agreed, Some(here && there));
             session
         };
-        for (record, is_valid) in [
-            (record_of(RecordKind::TracedData, 1, &[1; BYTES]), true),
-            (record_of(RecordKind::TracedData, 1, &[1; BYTES - 1]), false),
-            (
-                record_of(RecordKind::TracedLarge, 1, &100_u64.to_le_bytes()),
-                true,
-            ),
-            (record_of(RecordKind::Data, 1, b"one"), true),
+        let extension = MessageExtension {
+            trace: Some([1; TraceContext::BYTES]),
+            header: &[],
+        };
+        let extension: Vec<u8> = extension.encoded().collect();
+        let announcement = LargeAnnouncement::in_chunks(100);
+        let large = [announcement.bytes(), &extension].concat();
+        for (kind, payload) in [
+            (RecordKind::ExtendedData, &extension[..]),
+            (RecordKind::ExtendedLarge, &large),
+            (RecordKind::Data, b"one"),
         ] {
-            let is_traced = record[7] >> 4 > 2;
+            let record = record_of(kind, 1, payload);
             let frame = frame(FrameKind::Records, PEER, 1, None, &record);
             let delivered = deliver(&mut receiving(), &frame);
-            match is_valid && (!is_traced || here && there) {
+            match !kind.is_extended() || here && there {
                 true => assert!(matches!(delivered, Ok(Arrival::Records { .. }))),
                 false => assert_eq!(delivered, refused),
             }
@@ -160,12 +162,14 @@ fn trace_context_comes_where_both_ends_asked_for_it() {
 }
 
 #[test]
-fn extensions_come_where_both_ends_know_them() {
+fn malformed_extensions_are_refused() {
     let extension = |trace, header: &[u8]| -> Vec<u8> {
         MessageExtension { trace, header }.encoded().collect()
     };
+    let valid = Ok(());
     let refused = Err(PeerMisbehaved::RecordKind { sequence: 1 });
-    let announcement = LargeAnnouncement::in_chunks(100).padded();
+    let cut = Err(PeerMisbehaved::RecordCut { sequence: 1 });
+    let announcement = LargeAnnouncement::in_chunks(100);
     let data = |extension: &[u8]| {
         let payload = [b"body", extension].concat();
         record_of(RecordKind::ExtendedData, 1, &payload)
@@ -180,40 +184,27 @@ fn extensions_come_where_both_ends_know_them() {
     longer[foot] += 1;
     let traced = extension(Some([1; TraceContext::BYTES]), b"h");
     let announced = announcement.bytes();
-    for (record, is_valid) in [
-        (data(&header), true),
-        (data(&longer), false),
-        (data(&header[1..]), true),
-        (data(&header[..header.len() - 1]), false),
+    for (record, expected) in [
+        (data(&header), &valid),
+        (data(&longer), &refused),
+        (data(&header[1..]), &valid),
+        (data(&header[..header.len() - 1]), &refused),
         // No header, and an extension that is longer than its record.
-        (data(&[0, 3, 0]), false),
-        (data(&[9, 0, 255, 255]), false),
-        (data(&traced), false),
-        (large(announced, &header), true),
-        (large(announced, &longer), false),
-        (large(announced, &traced), false),
-        // The announcement is shorter than one before an extension, or there is none.
-        (large(&announced[..8], &header), false),
-        (large(&[], &header), false),
-        (large(announced, &[]), false),
+        (data(&[0, 3, 0]), &refused),
+        (data(&[9, 0, 255, 255]), &refused),
+        // The ends did not agree on trace contexts.
+        (data(&traced), &refused),
+        (large(announced, &header), &valid),
+        (large(announced, &longer), &refused),
+        (large(announced, &traced), &refused),
+        // The announcement is cut, or there is none.
+        (large(&announced[..8], &header), &cut),
+        (large(&[], &header), &cut),
+        (large(announced, &[]), &refused),
     ] {
-        for extends in [true, false] {
-            let mut session = Session::new(SessionConfig {
-                extends,
-                ..config()
-            });
-            session.open(Role::Receiver, "wal", spec()).unwrap();
-            deliver(&mut session, &open(PEER, Role::Sender)).unwrap();
-            let frame = frame(FrameKind::Records, PEER, 1, None, &record);
-            let delivered = deliver(&mut session, &frame);
-            match is_valid && extends {
-                true => assert!(
-                    matches!(delivered, Ok(Arrival::Records { .. })),
-                    "{record:?}"
-                ),
-                false => assert_eq!(delivered, refused, "{record:?}"),
-            }
-        }
+        let frame = frame(FrameKind::Records, PEER, 1, None, &record);
+        let delivered = deliver(&mut receiving(), &frame);
+        assert_eq!(delivered.map(drop), *expected, "{record:?}");
     }
 }
 

@@ -127,10 +127,6 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
             fabric: Fabric::Verbs,
             reason: "the test says so".to_owned(),
             known_to: None,
-            carries_context: false,
-            fences_when_told: true,
-            takes_parts: true,
-            carries_headers: true,
         },
         parts: WireParts {
             stream,

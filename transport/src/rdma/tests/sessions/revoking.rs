@@ -135,9 +135,7 @@ fn a_message_that_is_sent_while_the_node_closes_leaves_others_as_they_are() {
     stage.nodes[0].runtime.begin_close();
     let session = &stage.nodes[0].session;
     let memory = session.lease_large(LONG).unwrap();
-    session
-        .requests
-        .send_large(1, 2, (LONG, false), memory.into());
+    session.requests.send_large(1, 2, LONG, memory.into());
     settle_first(&stage);
     assert_eq!((open_offers(&stage), kept(&stage)), (1, 0));
     stage.settle();
