@@ -167,7 +167,7 @@ impl MessageSegmentPool {
     /// Returns whether [`take_region`](Self::take_region) has a slot for a region of so many bytes
     /// that the receiver does not have. Regions have at most `most` bytes in all slots together.
     /// Regions without messages make room: those that the program has dropped always, and others, or
-    /// the pool's own segments, once in [`DISPLACED_EVERY`] releases.
+    /// the pool's own segments, once in `DISPLACED_EVERY` releases.
     #[must_use]
     pub fn admits_region(&self, bytes: usize, most: usize) -> bool {
         let may_displace = self.may_displace();
