@@ -96,10 +96,10 @@ fn main() -> Result<(), Error> {
     store(&node.accept()?, log.get_mut().ok_or("it has no slice")?)?;
     thread::scope(|scope| {
         let serving = scope.spawn(|| serve(&node, &log));
-        let done = primary.join().map_err(|_| "the primary panicked")?;
+        let done = primary.join();
         println!("{}", node.close(Duration::from_secs(10)));
         serving.join().map_err(|_| "the backup panicked")??;
-        done
+        done.map_err(|_| "the primary panicked")?
     })
 }
 

@@ -105,8 +105,9 @@ impl Sender<[u8], Raw> {
     /// what that is beyond the window. Messages from further regions, and from longer ones, are
     /// copied, which [`region_bytes_copied`](crate::stats::ChannelStats::region_bytes_copied) counts.
     /// To map a region takes longer than to copy a message from it. So a region takes the place of
-    /// another that the program still has after 64 long messages at the earliest, and that of a
-    /// dropped one at once. Keep many values in few regions. The first message that the peer reads in
+    /// others that the program still has only once in 64 long messages, and that of a dropped one at
+    /// once. More than four copies that the peer has not released take places of regions too. Keep many
+    /// values in few regions. The first message that the peer reads in
     /// a region moves all of it to a memory file, on the calling thread, also in a task. A slice may begin anywhere, so
     /// the bytes that the receiver reads are aligned as the slice is. The peer maps a region until about
     /// a second after it is dropped, or until the channel is silent.

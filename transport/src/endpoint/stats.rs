@@ -58,7 +58,9 @@ pub struct ChannelStats {
     /// Bytes of those messages.
     pub large_bytes: u64,
     /// Bytes of those messages that were sent from a region, and were copied on the way out of it
-    /// (sending end). Short messages are copied always and do not count.
+    /// (sending end). Short messages are copied always and do not count. Calls, replies and items of
+    /// streams count where they are too long for a frame and for a block that was granted ahead, and
+    /// have no metadata.
     #[cfg_attr(feature = "serde", serde(default))]
     pub region_bytes_copied: u64,
 }

@@ -16,7 +16,7 @@ use super::message_segment::{MESSAGE_SLOTS, MessageSegment};
 /// alternate (21 GB/s with two slots, 50 with four, without a library).
 pub(super) const ROUND_SLOTS: usize = 4;
 
-/// Number of released messages after which one region may take the place of another. To pass a region
+/// Once in so many released messages, a region may take the place of others. To pass a region
 /// to the receiver takes several times as long as to copy a message of 1 to 15 MiB, so messages from more
 /// regions than there is room for are copied in between (128 regions of 1 MiB in turn: 771 µs for a call
 /// where each is passed anew, 156 where all are copied).
@@ -210,12 +210,13 @@ impl MessageSegmentPool {
         slots.map(bytes).sum()
     }
 
-    /// Returns the free slot among `these` whose last message was released first. Its region may be gone.
-    fn oldest_free(&self, these: impl Fn(&Slot) -> bool) -> Option<usize> {
+    /// Returns the free slot with a region that gives way to a copy: one whose region the program has
+    /// dropped, else the one whose last message was released first.
+    fn region_to_displace(&self) -> Option<usize> {
         let slots = self.slots.iter().enumerate();
         slots
-            .filter(|(_, slot)| slot.busy == 0 && these(slot))
-            .min_by_key(|(_, slot)| slot.released)
+            .filter(|(_, slot)| slot.busy == 0 && slot.is_region())
+            .min_by_key(|(_, slot)| (slot.may_serve(), slot.released))
             .map(|(index, _)| index)
     }
 
@@ -295,7 +296,7 @@ impl MessageSegmentPool {
             }
         }
         if self.best_free_slot(bytes).is_none()
-            && let Some(index) = self.oldest_free(Slot::is_region)
+            && let Some(index) = self.region_to_displace()
         {
             self.slots[index] = Slot::default();
             emptied |= 1 << index;
