@@ -338,7 +338,8 @@ impl Session {
     }
 
     /// Has a message written into its block, together with its announcement if that is the next
-    /// record and immediate data can announce it.
+    /// record, is short, and immediate data can announce it. Otherwise the announcement goes in a frame
+    /// behind the write.
     fn land(
         &mut self,
         end: u32,
@@ -361,24 +362,30 @@ impl Session {
             if !channel.is_turn_of_records(channel.large.has_piece(true)) {
                 return None;
             }
-            // The announcement is taken alone, so that it has room before the message.
-            let run = source.take_run(end, 0, MAX_ALIGNMENT)?;
-            channel.records_went(run.records, run.bytes, false);
-            let records = FrameRecords {
-                end,
-                sequence: next.sequence as u32,
-                run,
-                alignment: channel.alignment,
-            };
-            let wants = self.wants_behind_this();
-            let extension = self.extension_of(false, wants, true);
-            self.frame_records(&records, extension, landing, head);
-            word = Some(LandingWord {
-                immediate: id.to_word(),
-                position: run.position,
-                bytes: run.bytes,
-            });
-        } else if let Some(unannounced) = channel.unannounced.front_mut() {
+            // The announcement is taken alone, so that it has room before the message. One with a
+            // long extension has none.
+            if let Some(run) = source.take_run(end, 0, MAX_ALIGNMENT) {
+                channel.records_went(run.records, run.bytes, false);
+                let records = FrameRecords {
+                    end,
+                    sequence: next.sequence as u32,
+                    run,
+                    alignment: channel.alignment,
+                };
+                let wants = self.wants_behind_this();
+                let extension = self.extension_of(false, wants, true);
+                self.frame_records(&records, extension, landing, head);
+                word = Some(LandingWord {
+                    immediate: id.to_word(),
+                    position: run.position,
+                    bytes: run.bytes,
+                });
+            } else if !source.has_records(end) {
+                return None;
+            }
+        }
+        if word.is_none() {
+            let unannounced = self.ends.sender_mut(end)?.unannounced.front_mut()?;
             unannounced.is_written = true;
         }
         self.ends.turns.writes_under_way += 1;
