@@ -84,7 +84,7 @@ impl CallOptions {
 
     /// Declares that executing the call twice has the effect of once. The call is then sent again,
     /// up to this many times, if the handler dropped it without an answer or handed it back. A
-    /// [`PeersCaller`](crate::calls::PeersCaller) sends it again also if the session or the service
+    /// [`PeersCaller`](crate::calls::PeersCaller) has a retry budget too, and sends it again also if the session or the service
     /// ended, or beside a slow attempt if its calls are
     /// [hedged](crate::calls::PeersCaller::hedge_after_percentile). Default: 0, so that no call is
     /// sent twice. A stream is never started again.

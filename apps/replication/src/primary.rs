@@ -101,6 +101,7 @@ impl<'a, R: Replicas> Primary<'a, R> {
         while !self.replicas.all_have(0) {
             self.progress_by(patience, "join")?;
             self.look_around()?;
+            self.replicate()?;
             self.wait_for(u64::MAX, LOOK_EVERY);
         }
 

@@ -320,9 +320,10 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     // ---- Sending ---------------------------------------------------------------------
 
     /// Sends each member the next few messages that it lacks, if it has a session and room for them
-    /// now. Never waits. Returns whether it sent any. A wait by [`until_acked`](Self::until_acked)
-    /// behind this call does not end when a member has room; behind [`try_acked`](Self::try_acked) it
-    /// does.
+    /// now. Never waits. Returns whether it sent any. A member without
+    /// room, or whose far end has not opened its end, is not asked to tell when that changes, and
+    /// [no event](crate::Event::NotOpened) tells of it. So a program that waits afterwards calls
+    /// [`try_acked`](Self::try_acked) instead, unless its wait has a time limit and it sends again.
     ///
     /// # Errors
     ///
@@ -426,8 +427,8 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     /// `None` if no member has a session or is kept connected, because nothing can happen then
     /// until the program has one join or go on.
     ///
-    /// What was appended to the log since the last call that sends is not noticed here, so call
-    /// `try_acked` first:
+    /// What was appended to the log since the last call that sends is not noticed here, nor that a
+    /// member has room which [`try_send`](Self::try_send) found without. So call `try_acked` first:
     ///
     /// ```
     /// use ibex::{FanIn, Raw, Select, Selectable, log::{LogError, LogGroup, LogSource}};

@@ -114,6 +114,8 @@ struct Member {
     replica: u32,
     id: MemberId,
     session: PeerId,
+    /// Its batches go in frames of the engine, and not through shared memory.
+    is_framed: bool,
     /// The end of its part of the log when it joined.
     has: u64,
     /// What it had acknowledged at the last look.
@@ -148,6 +150,12 @@ impl IbexReplicas {
         })
     }
 
+    /// Returns whether batches and acknowledgements need turns of the engine. Over shared memory what
+    /// is published has arrived.
+    fn needs_turns(&self) -> bool {
+        self.members.is_empty() || self.members.iter().any(|one| one.is_framed)
+    }
+
     /// Returns whether a member has the log up to `offset`, as far as is known.
     fn has(&self, member: &Member, offset: u64) -> bool {
         self.group.acked_of(member.id) >= Some(offset)
@@ -163,14 +171,17 @@ impl IbexReplicas {
     /// Returns a loss that was not reported yet. The sessions of replicas do not come again, since
     /// a replica joins in a new one.
     fn next_lost(&mut self) -> Option<Change> {
-        let lost = self.group.next_lost();
-        let lost = lost.map(|lost| (lost.id, lost.reason.to_string()));
+        while let Some(lost) = self.group.next_lost() {
+            let change = self.leave_out(|one| one.id == lost.id, lost.reason.to_string());
+            if change.is_some() {
+                return change;
+            }
+        }
         let without_session = |member: LogMember| match member.state {
             LogMemberState::NoSession { why } => Some((member.id, why)),
             _ => None,
         };
-        let gone = || self.group.members().into_iter().find_map(without_session);
-        let (id, why) = lost.or_else(gone)?;
+        let (id, why) = self.group.members().into_iter().find_map(without_session)?;
         self.leave_out(|one| one.id == id, why)
     }
 }
@@ -208,6 +219,7 @@ impl Replicas for IbexReplicas {
             self.members.push(Member {
                 replica,
                 session: peer.id(),
+                is_framed: peer.fabric() != Fabric::Shm,
                 id: self.group.join(peer),
                 has,
                 acked: has,
@@ -224,12 +236,11 @@ impl Replicas for IbexReplicas {
             has_short: false,
         };
         let has_sent = self.group.try_send(&mut source).map_err(Error::subject)?;
-        // Over shared memory a published batch has arrived. Over other fabrics a long one was
-        // transmitted when it was published, and short ones need a turn of the engine.
+        // A long batch was transmitted when it was published, and short ones need a turn.
         if has_sent
             && source.has_short
             && self.setup.driver == DriverName::Caller
-            && self.carrier != Some(Fabric::Shm)
+            && self.needs_turns()
         {
             self.node.poll();
         }
@@ -248,8 +259,7 @@ impl Replicas for IbexReplicas {
 
     fn wait(&mut self, offset: u64, limit: Duration) -> bool {
         if self.setup.waiting == Waiting::Poll {
-            // Except over shared memory, acknowledgements arrive only with a turn of the engine.
-            if self.carrier != Some(Fabric::Shm) {
+            if self.needs_turns() {
                 self.node.poll();
             }
             thread::yield_now();
