@@ -17,8 +17,7 @@ use ibex_bootstrap::handshake::{
     ResumerHandshake,
 };
 use ibex_bootstrap::message::{
-    ALONE, CHECKSUM_BYTES, GidKind, MAGIC, QueuePairAddress, VerbsEndpoint, VerbsRail,
-    checksum,
+    ALONE, CHECKSUM_BYTES, GidKind, MAGIC, QueuePairAddress, VerbsEndpoint, VerbsRail, checksum,
 };
 use ibex_bootstrap::{
     FabricKind, HostHint, Local, NodeIdentity, PairRequest, Resumable, ResumableSessions,
@@ -564,5 +563,6 @@ const LARGEST_PIECE: u8 = 32;
 const MENDED: u8 = 4;
 
 /// The acceptor's first bytes, including the magic.
-const ACCEPTORS_HELLO: [u8; 44] = *b"\x89ibex\r\n\x1a\x22\0\x01\x04\0\0\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\
+const ACCEPTORS_HELLO: [u8; 44] =
+    *b"\x89ibex\r\n\x1a\x22\0\x01\x04\0\0\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\
     \xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0";

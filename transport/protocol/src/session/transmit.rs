@@ -318,23 +318,18 @@ impl Session {
         let Some(channel) = self.ends.sender_mut(end) else {
             return Served::Empty;
         };
-        match channel.closing {
-            Some((final_sequence, reason))
-                if !takes_records || channel.is_drained(final_sequence) =>
-            {
-                channel.closing = None;
-                channel.queued = false;
-                let role = Role::Sender;
-                let final_sequence = final_sequence.max(channel.sent);
-                Served::Closed(Control::Close {
-                    end,
-                    role,
-                    reason,
-                    final_sequence,
-                })
-            }
-            _ => Served::Empty,
-        }
+        let is_due = |&(last, _): &(u64, _)| !takes_records || channel.is_drained(last);
+        let Some((last, reason)) = channel.closing.filter(is_due) else {
+            return Served::Empty;
+        };
+        channel.closing = None;
+        channel.queued = false;
+        Served::Closed(Control::Close {
+            end,
+            role: Role::Sender,
+            reason,
+            final_sequence: last.max(channel.sent),
+        })
     }
 
     /// Has a message written into its block, together with its announcement if that is the next
@@ -385,8 +380,11 @@ impl Session {
             }
         }
         if word.is_none() {
-            let unannounced = self.ends.sender_mut(end)?.unannounced.front_mut()?;
-            unannounced.is_written = true;
+            self.ends
+                .sender_mut(end)?
+                .unannounced
+                .front_mut()?
+                .is_written = true;
         }
         self.ends.turns.writes_under_way += 1;
         Some(Body::Landing {
