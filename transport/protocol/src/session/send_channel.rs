@@ -12,7 +12,7 @@ use crate::{
     },
     transfer::{
         eager_write::{GrantedLandings, LandingId, lands},
-        rendezvous::{RemoteMemory, Transfers},
+        rendezvous::{Chunk, RemoteMemory, Transfers},
     },
 };
 
@@ -60,6 +60,17 @@ pub(super) struct Unannounced {
     pub(super) is_written: bool,
     /// The message's record names a block of old wires.
     names_dead_block: bool,
+}
+
+impl Unannounced {
+    /// Returns all of the message as one chunk.
+    pub(super) fn whole(&self) -> Chunk {
+        Chunk {
+            sequence: self.sequence,
+            offset: 0,
+            bytes: self.length as usize,
+        }
+    }
 }
 
 /// A large message that was sent, or is being sent.

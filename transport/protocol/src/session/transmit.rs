@@ -13,7 +13,7 @@ use crate::{
         record::MAX_ALIGNMENT,
     },
     session::send_channel::Unannounced,
-    transfer::rendezvous::{Chunk, Piece},
+    transfer::rendezvous::Piece,
 };
 
 impl Session {
@@ -347,11 +347,6 @@ impl Session {
         let channel = self.ends.sender_mut(end)?;
         let (id, memory) = next.landing?;
         let is_next = next.sequence == channel.sent + 1;
-        let chunk = Chunk {
-            sequence: next.sequence,
-            offset: 0,
-            bytes: next.length as usize,
-        };
         let mut word = None;
         if can_tell && is_next {
             if !channel.is_turn_of_records(channel.large.has_piece(true)) {
@@ -389,7 +384,7 @@ impl Session {
         self.ends.turns.writes_under_way += 1;
         Some(Body::Landing {
             end,
-            chunk,
+            chunk: next.whole(),
             memory,
             word,
         })
