@@ -52,12 +52,11 @@ pub struct VerbsEndpoint {
     /// Set if the node takes immediate data, and makes writes with some.
     pub immediate: bool,
     /// Reads of the peer's large messages that the node makes at a time: at most 7, and 0 if it makes
-    /// none. A node that is older than these reads says 0.
+    /// none.
     pub read_depth: u8,
     /// The peer's reads that the node serves at a time, in the same way.
     pub read_resources: u8,
-    /// Its queue pairs on other ports, at most [`MAX_RAILS`](Self::MAX_RAILS). A node that is older
-    /// than these has none.
+    /// Its queue pairs on other ports, at most [`MAX_RAILS`](Self::MAX_RAILS).
     pub rails: Vec<VerbsRail>,
 }
 

@@ -33,7 +33,7 @@ pub struct RawMessage {
     sequence: u64,
     aside: TimeOrBeside,
     units: u32,
-    /// Bytes behind the payload that the message has too: a trace context, or an extension.
+    /// Bytes behind the payload that the message has too: an extension.
     behind: u16,
     /// Bits of [`OWNED`], [`DETACHED`], [`ACKNOWLEDGES`], [`EXTENDED`], [`BESIDE`],
     /// [`IN_REGION`] and [`HEADED`]. Most messages have none.
