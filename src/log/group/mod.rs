@@ -320,10 +320,12 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     // ---- Sending ---------------------------------------------------------------------
 
     /// Sends each member the next few messages that it lacks, if it has a session and room for them
-    /// now. Never waits. Returns whether it sent any. A member without
-    /// room, or whose far end has not opened its end, is not asked to tell when that changes, and
-    /// [no event](crate::Event::NotOpened) tells of it. So a program that waits afterwards calls
-    /// [`try_acked`](Self::try_acked) instead, unless its wait has a time limit and it sends again.
+    /// now. Never waits. Returns whether it sent any.
+    ///
+    /// A member without room, or whose far end has not opened its end, is not asked to tell when that
+    /// changes, and [no event](crate::Event::NotOpened) tells of it. So a program that waits
+    /// afterwards calls [`try_acked`](Self::try_acked) instead, unless its wait has a time limit and
+    /// it sends again.
     ///
     /// # Errors
     ///

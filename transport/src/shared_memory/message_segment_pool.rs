@@ -180,7 +180,8 @@ impl MessageSegmentPool {
         self.releases >= self.displaces_from
     }
 
-    /// Returns the slot among `these` that a region gets, if one may be had: an empty one, else one
+    /// Returns the slot among `these` that a region gets, or whose region gives way to a copy, if one may
+    /// be had: an empty one, else one
     /// that no message or region was in yet, else that of a region that is dropped, else the one whose
     /// last message was released first. The first slots are for messages in rotation.
     fn place_of_region(&self, may_displace: bool, these: impl Fn(&Slot) -> bool) -> Option<usize> {
@@ -208,16 +209,6 @@ impl MessageSegmentPool {
         };
         let slots = self.slots.iter().filter(|slot| these(slot));
         slots.map(bytes).sum()
-    }
-
-    /// Returns the free slot with a region that gives way to a copy: one whose region the program has
-    /// dropped, else the one whose last message was released first.
-    fn region_to_displace(&self) -> Option<usize> {
-        let slots = self.slots.iter().enumerate();
-        slots
-            .filter(|(_, slot)| slot.busy == 0 && slot.is_region())
-            .min_by_key(|(_, slot)| (slot.may_serve(), slot.released))
-            .map(|(index, _)| index)
     }
 
     /// Notes that the receiver has released the message in this slot (rule 2). Returns whether the
@@ -296,7 +287,7 @@ impl MessageSegmentPool {
             }
         }
         if self.best_free_slot(bytes).is_none()
-            && let Some(index) = self.region_to_displace()
+            && let Some(index) = self.place_of_region(true, Slot::is_region)
         {
             self.slots[index] = Slot::default();
             emptied |= 1 << index;

@@ -122,12 +122,12 @@ impl SendEnd {
     /// Checks that a message may have this header.
     fn check_header(&self, header: &[u8]) -> Result<(), ChannelError> {
         let limit = MessageExtension::MAX_HEADER_BYTES;
-        let reason = match header.len() {
-            0 => return Ok(()),
-            length if length > limit => FailureReason::HeaderTooLong { length, limit },
-            _ => return Ok(()),
-        };
-        Err(self.failed(reason))
+        match header.len() {
+            length if length > limit => {
+                Err(self.failed(FailureReason::HeaderTooLong { length, limit }))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns whether a slice of this length is sent from where it lies if its memory can.
