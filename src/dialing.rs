@@ -38,8 +38,7 @@ pub(crate) enum Owner {
     Session {
         session: u64,
         epoch: u64,
-        /// Set once it was logged that the peer and this node do not authenticate each other any
-        /// more.
+        /// Set once a refusal was logged that no other attempt is going to change.
         has_warned: Arc<AtomicBool>,
     },
 }

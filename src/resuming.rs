@@ -195,7 +195,7 @@ struct Redialer {
     ticket: ResumeTicket,
     local: Local,
     desk: Desk,
-    /// Set once it was logged that the peer and this node do not authenticate each other any more.
+    /// Set once a refusal was logged that no other attempt is going to change.
     has_warned: Arc<AtomicBool>,
 }
 
@@ -206,12 +206,15 @@ pub(crate) fn warn_of(error: &ResumeError, has_warned: &AtomicBool) {
     };
     let is_refusal = matches!(
         source,
-        HandshakeError::Authentication(_) | HandshakeError::Security { .. }
+        HandshakeError::Authentication(_)
+            | HandshakeError::NotIbex { .. }
+            | HandshakeError::Security { .. }
+            | HandshakeError::Version { .. }
     );
     if is_refusal && !has_warned.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             peer = %address, reason = %source,
-            "a session cannot be resumed, since its two ends do not authenticate each other"
+            "a session cannot be resumed, and it ends after `session_timeout` if that does not change"
         );
     }
 }
@@ -269,3 +272,34 @@ pub(crate) fn prepared_pair(pair: Box<dyn VerbsPair>) -> Option<PreparedPair> {
 /// Time limit of one attempt. The next one begins with fresh packets, so that a host that comes back
 /// is found soon.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use ibex_bootstrap::{Version, VersionRange};
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_that_lasts_is_told_once() {
+        let only = |major| VersionRange {
+            oldest: Version { major, minor: 0 },
+            newest: Version { major, minor: 0 },
+        };
+        let error = |source| ResumeError::Handshake {
+            address: ([127, 0, 0, 1], 7).into(),
+            source,
+        };
+        let has_warned = AtomicBool::new(false);
+        warn_of(&error(HandshakeError::Oneself), &has_warned);
+        assert!(
+            !has_warned.load(Ordering::Relaxed),
+            "another attempt may succeed"
+        );
+        let (ours, theirs) = (only(4), only(3));
+        warn_of(
+            &error(HandshakeError::Version { ours, theirs }),
+            &has_warned,
+        );
+        assert!(has_warned.load(Ordering::Relaxed));
+    }
+}

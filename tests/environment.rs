@@ -8,6 +8,7 @@ use std::{
 };
 
 use ibex::{Fabric, ListenErrorKind, Node, Policy};
+use ibex_harness::process::copy_this_program;
 
 #[test]
 fn the_process_has_the_last_word() {
@@ -50,7 +51,7 @@ fn a_setuid_program_ignores_the_variables_of_its_user() {
     let folder = env::temp_dir().join(format!("ibex-setuid-{}", std::process::id()));
     fs::create_dir(&folder).expect("a folder");
     let program = folder.join("program");
-    fs::copy(env::current_exe().expect("this program"), &program).expect("a copy");
+    copy_this_program(&program).expect("a copy");
     const NOBODY: u32 = 65534;
     let set = std::os::unix::fs::chown(&program, Some(NOBODY), None)
         .and_then(|()| fs::set_permissions(&program, Permissions::from_mode(0o4755)));

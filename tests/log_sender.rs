@@ -1,6 +1,8 @@
 //! Logs sent to a far end that ends and comes back in mid-stream.
 #![forbid(unsafe_code)]
 
+#[path = "common/listen_again.rs"]
+mod listen_again;
 #[path = "common/numbers.rs"]
 mod numbers;
 #[path = "common/over.rs"]
@@ -22,6 +24,7 @@ use ibex::{
     log::{LogAnswer, LogError, LogErrorKind, LogSender, LogSent, LogSource, LogTurn},
 };
 use ibex_harness::process::{Process, again};
+use listen_again::listen_again;
 use numbers::{Disk, Numbers, SourceResult, answered, await_next, free_address, numbers};
 use over::Over;
 
@@ -150,8 +153,7 @@ fn listening_far_end(over: &Over, address: SocketAddr, disk: &Disk) {
     // pauses.
     for (life, until) in [2_500, 7_000, END].into_iter().enumerate() {
         let driver = [Driver::Threads, Driver::Caller][life % 2];
-        let node = over.builder(driver).listen(address).build();
-        let node = node.expect("a node");
+        let node = listen_again(over.builder(driver), address);
         let peer = node.accept().expect("the log sender's node connects");
         live(&peer, disk, until);
         let patience = [Duration::ZERO, Duration::MAX][life % 2];

@@ -16,7 +16,7 @@ use std::{
 };
 
 use ibex::{Fabric, Node, NodeBuilder, Peer, Raw, Region, shared_memory::ShareWith};
-use ibex_harness::process::Process;
+use ibex_harness::process::{Process, copy_this_program};
 use rustix::process::{geteuid, getpid};
 
 /// The test of which this process is the child, if it is one.
@@ -38,8 +38,7 @@ impl Folder {
         fs::create_dir_all(folder.join("sockets")).expect("a folder");
         let entered = fs::Permissions::from_mode(0o755);
         fs::set_permissions(&folder, entered).expect("it is ours");
-        let program = env::current_exe().expect("this program has a path");
-        fs::copy(program, folder.join("program")).expect("room");
+        copy_this_program(&folder.join("program")).expect("room");
         let shared = fs::Permissions::from_mode(0o1777);
         fs::set_permissions(folder.join("sockets"), shared).expect("it is ours");
         Self(folder)
@@ -94,6 +93,16 @@ fn listening(builder: NodeBuilder) -> (Node, String) {
     let node = builder.listen("127.0.0.1:0").build().expect("a node");
     let address = node.local_addr().expect("it listens").to_string();
     (node, address)
+}
+
+/// Waits for the session of a child, or panics when the child has ended without one.
+fn accept(node: &Node, child: &mut Process) -> Peer {
+    loop {
+        match node.accept_timeout(Duration::from_millis(100)) {
+            Ok(peer) => return peer,
+            Err(_) => child.check().expect("the child connects"),
+        }
+    }
 }
 
 fn connect(builder: NodeBuilder) -> (Node, Peer) {
@@ -174,7 +183,7 @@ fn users_who_allow_each_other_share_memory() {
         let (node, address) = listening(Node::builder().share_memory_with(share_with));
         let mut child = folder.child(test, AS_USER);
         let mut child = Process::start("the other user", child.env(ADDRESS, address)).unwrap();
-        let peer = node.accept().expect("a session");
+        let peer = accept(&node, &mut child);
         assert_eq!(peer.fabric(), Fabric::Shm, "{}", peer.fabric_reason());
         let why = "shm: same host, and both nodes share memory with other users";
         assert_eq!(peer.fabric_reason(), why);
@@ -221,7 +230,7 @@ fn another_user_is_not_shown_a_region() {
     let (node, address) = listening(Node::builder().share_memory_with(ShareWith::Anyone));
     let mut child = folder.child(test, AS_USER);
     let mut child = Process::start("the other user", child.env(ADDRESS, address)).unwrap();
-    let peer = node.accept().expect("a session");
+    let peer = accept(&node, &mut child);
     let mut sender = peer
         .channel("region")
         .codec::<Raw>()
@@ -285,7 +294,7 @@ fn users_whom_an_end_does_not_allow_get_tcp() {
         let mut child = folder.child(test, AS_USER);
         child.env("IBEX_SHARE_MEMORY_WITH", theirs);
         let mut child = Process::start("the other user", child.env(ADDRESS, address)).unwrap();
-        let peer = node.accept().expect("a session");
+        let peer = accept(&node, &mut child);
         assert_eq!(peer.fabric(), Fabric::Tcp, "{}", peer.fabric_reason());
         let reason = child.hear("reason: ").expect("a reason");
         assert!(reason.contains(why), "{ours:?}, {theirs}: {reason}");
@@ -322,7 +331,7 @@ fn what_another_user_rewrites_is_not_read() {
         let (node, address) = listening(Node::builder().share_memory_with(ShareWith::Anyone));
         let mut child = folder.child(test, wrapper);
         let mut child = Process::start("the writer", child.env(ADDRESS, address)).unwrap();
-        let peer = node.accept().expect("a session");
+        let peer = accept(&node, &mut child);
         assert_eq!(peer.fabric(), Fabric::Shm, "{}", peer.fabric_reason());
         let log = peer.channel("log").codec::<Raw>();
         let log = log.window_bytes(64 << 10).max_message_bytes(1 << 20);

@@ -9,7 +9,7 @@ use std::{
 };
 
 use ibex::{Fabric, ListenErrorKind, Node, Raw};
-use ibex_harness::process::Process;
+use ibex_harness::process::{Process, copy_this_program};
 use rustix::process::{Resource, Rlimit, geteuid, setrlimit};
 
 /// The variable that is set in a process that a test has started.
@@ -42,7 +42,7 @@ impl Copy {
         let folder = format!("ibex-sandboxed-{}-{test}", std::process::id());
         let folder = env::temp_dir().join(folder);
         fs::create_dir_all(&folder).expect("a folder");
-        fs::copy(here(), folder.join("program")).expect("room");
+        copy_this_program(&folder.join("program")).expect("room");
         Self(folder)
     }
 }

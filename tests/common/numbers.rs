@@ -106,10 +106,19 @@ pub(crate) fn await_next(receiver: &mut Receiver<u64, Pod>) -> Message<u64, Pod>
 }
 
 /// Returns an address at which nobody listens. It stays free while its far end is away: no other
-/// process has this address of the loopback interface, and connections come from 127.0.0.1.
+/// process has this address of the loopback interface, connections come from 127.0.0.1, and no two
+/// calls return the same.
 pub(crate) fn free_address() -> SocketAddr {
+    static RETURNED: Mutex<Vec<SocketAddr>> = Mutex::new(Vec::new());
     let [_, a, b, c] = process::id().to_be_bytes();
     let host = Ipv4Addr::new(127, 128 | a, b, c);
-    let socket = TcpListener::bind((host, 0)).expect("a port");
-    socket.local_addr().expect("it is bound")
+    let mut returned = RETURNED.lock().expect("no panic");
+    loop {
+        let socket = TcpListener::bind((host, 0)).expect("a port");
+        let address = socket.local_addr().expect("it is bound");
+        if !returned.contains(&address) {
+            returned.push(address);
+            return address;
+        }
+    }
 }

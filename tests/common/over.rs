@@ -1,6 +1,6 @@
 //! Nodes that have one fabric alone.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use ibex::{Driver, Fabric, Node, NodeBuilder, Policy};
 
@@ -39,11 +39,15 @@ impl Over {
         Over { fabric, devices }
     }
 
-    /// Returns a builder that ignores the environment.
+    /// Returns a builder that ignores the environment. Calls wait for the other end for as long as
+    /// a busy machine needs.
     pub(crate) fn builder(&self, driver: Driver) -> NodeBuilder {
         let none: [(&str, &str); 0] = [];
         let builder = Node::builder().environment(none).driver(driver);
-        let builder = builder.fabric(self.fabric, Policy::Require);
+        let builder = builder
+            .fabric(self.fabric, Policy::Require)
+            .connect_timeout(Duration::MAX)
+            .open_timeout(Duration::MAX);
         #[cfg(feature = "fake-device")]
         let builder = {
             let settings = ibex::rdma::RdmaSettings::new().device("fake0");

@@ -76,13 +76,15 @@ impl Pair {
     }
 
     fn carry_first(&mut self) {
-        while self.sender.opened(MOMENT).is_err() {
+        while let Err(late) = self.sender.opened(MOMENT) {
+            assert!(late.is_transient(), "{late}");
             self.there.poll();
         }
         let first = self.sender.send(b"first").expect("sent");
         self.take(b"first");
         let mut acked = self.sender.clone();
-        while acked.wait_acked_timeout(first, MOMENT).is_err() {
+        while let Err(late) = acked.wait_acked_timeout(first, MOMENT) {
+            assert!(late.is_transient(), "{late}");
             assert!(self.receiver.try_recv().is_err(), "nothing more was sent");
         }
     }

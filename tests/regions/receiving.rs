@@ -60,7 +60,8 @@ fn long_messages_arrive_in_regions_and_short_ones_do_not() {
                 }
             }
         }
-        while pair.sender.wait_acked_timeout(7, MOMENT).is_err() {
+        while let Err(late) = pair.sender.wait_acked_timeout(7, MOMENT) {
+            assert!(late.is_transient(), "{late}");
             assert!(pair.receiver.try_recv().is_err(), "nothing more was sent");
         }
     }

@@ -8,7 +8,7 @@ use std::{
 
 use ibex::{
     Fabric, Node, Peer, Raw, Region, Role, SendErrorKind,
-    log::{LogAnswer, LogGroup, LogSender, LogSent, LogSource, LogTurn},
+    log::{LogAnswer, LogErrorKind, LogGroup, LogSender, LogSent, LogSource, LogTurn},
     stats::ChannelStats,
 };
 
@@ -101,7 +101,8 @@ fn of_many_regions_some_are_copied() {
     let mut sender = many.window_bytes(64 << 10).sender().expect("a sender");
     let many = other.channel("many").codec::<Raw>();
     let mut receiver = many.receiver::<[u8]>().expect("a receiver");
-    while sender.opened(MOMENT).is_err() {
+    while let Err(late) = sender.opened(MOMENT) {
+        assert!(late.is_transient(), "{late}");
         pair.there.poll();
     }
     let regions = (0..70).map(|number| {
@@ -251,8 +252,9 @@ fn a_log_of_regions_is_sent_whole_to_each_member() {
                     message.ack();
                 }
             }
-            if acked.is_ok() {
-                break;
+            match acked {
+                Ok(()) => break,
+                Err(late) => assert_eq!(late.kind(), LogErrorKind::Timeout, "{late}"),
             }
         }
         assert!(copies.iter().all(|(_, arrived)| *arrived == bytes()));

@@ -3,6 +3,8 @@
 mod blame;
 mod ending;
 mod limits;
+#[path = "../common/listen_again.rs"]
+mod listen_again;
 mod regions;
 mod streams;
 
@@ -25,6 +27,7 @@ use ibex_harness::{
     process::{Process, again, stay_with_parent},
     proxy::Proxy,
 };
+use listen_again::listen_again;
 
 fn node(driver: Driver) -> Node {
     node_over(Fabric::Tcp, driver)
@@ -602,7 +605,7 @@ fn a_node_that_is_being_closed_begins_no_session() {
     assert_eq!(*receiver.recv().unwrap(), 1);
     wait_until(|| closing.is_finished());
     assert!(closing.join().unwrap().undelivered.is_empty());
-    let next = Node::builder().listen(address).build().unwrap();
+    let next = listen_again(Node::builder(), address.inet().unwrap());
     assert!(connecting.join().unwrap().is_ok());
     drop((here, next));
 }

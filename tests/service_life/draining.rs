@@ -34,15 +34,10 @@ fn over_each_fabric(drains: Driver, calls: Driver, play: Play) {
     let _entered = runtime.enter();
     for over in Over::each() {
         eprintln!("{}: {drains:?} drains, {calls:?} calls", over.fabric);
-        let builder = |driver| {
-            over.builder(driver)
-                .connect_timeout(Duration::MAX)
-                .open_timeout(Duration::MAX)
-        };
-        let there = builder(drains).listen(LOOPBACK).build();
+        let there = over.builder(drains).listen(LOOPBACK).build();
         let there = there.expect("a node");
         let service = there.service("double").expect("a service");
-        let here = builder(calls).build().expect("a node");
+        let here = over.builder(calls).build().expect("a node");
         play(&there, service, &here);
     }
 }

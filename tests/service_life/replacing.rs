@@ -70,7 +70,7 @@ fn replace_twice(over: &Over, driver: Driver) {
 
     let first = serve();
     let mut service = first.service::<u64, u64>("double").expect("a service");
-    let node = over.builder(driver).open_timeout(Duration::MAX).build();
+    let node = over.builder(driver).build();
     let node = node.expect("a node");
     let mut of_node = node.events();
     let peers = node.keep_connected(both.clone()).expect("threads");

@@ -18,7 +18,8 @@ pub(crate) fn adopt_orphans() {
     let _ = set_child_subreaper(Some(getpid()));
 }
 
-/// Describes all processes below this one, and their present activity.
+/// Describes all processes below this one, their present activity, and the names of their threads: a
+/// test's thread has the first letters of the test's name.
 pub(crate) fn describe() -> Vec<String> {
     below(getpid().as_raw_pid(), &running())
         .map(describe_one)
@@ -93,7 +94,12 @@ impl Stat {
 fn describe_one(pid: i32) -> String {
     let read = |file| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
     let state = Stat::parse(&read("stat")).map_or('?', |stat| stat.state);
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let threads = threads.into_iter().flatten().flatten();
+    let names = threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
+    let mut names: Vec<_> = names.map(|name| name.trim_end().to_owned()).collect();
+    names.dedup();
+    names.truncate(MAX_THREAD_NAMES);
     let waits_in = match read("wchan").trim() {
         "" | "0" => String::new(),
         function => format!(", waits in {function}"),
@@ -104,14 +110,16 @@ fn describe_one(pid: i32) -> String {
         .take(MAX_COMMAND_CHARS)
         .collect();
     format!(
-        "{pid} (state {state}, threads {threads}{waits_in}): {}",
-        command.trim_end()
+        "{pid} (state {state}{waits_in}): {}; threads {}",
+        command.trim_end(),
+        names.join(", ")
     )
 }
 
 const KILL_ROUNDS: u32 = 100;
 const KILL_PAUSE: Duration = Duration::from_millis(20);
 const MAX_COMMAND_CHARS: usize = 300;
+const MAX_THREAD_NAMES: usize = 30;
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,5 @@
-//! A command's lines about failed tests and its last lines, kept while its output is passed on: they
-//! are repeated at the end of a run of an hour, so that nobody has to search for them.
+//! A command's lines about failed and long tests and its last lines, kept while its output is passed
+//! on: they are repeated at the end of a run of an hour, so that nobody has to search for them.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -13,7 +13,7 @@ pub(crate) struct PassedOn {
     kept: Receiver<Remarks>,
 }
 
-/// The last lines about failures, and the last lines of all.
+/// The last lines about failed and long tests, and the last lines of all.
 #[derive(Debug, Default)]
 struct Remarks {
     lines: VecDeque<String>,
@@ -71,7 +71,11 @@ impl Remarks {
     fn hear(&mut self, line: &str) {
         keep(&mut self.last, line);
         let is_panic = line.contains("panicked at ");
-        if !is_panic && !line.contains("FAILED") && self.belong == 0 {
+        let (failed, long) = (
+            line.contains("FAILED"),
+            line.contains("has been running for"),
+        );
+        if !is_panic && !failed && !long && self.belong == 0 {
             return;
         }
         self.belong = match is_panic {
@@ -100,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn remarks_keep_failed_tests_and_their_panic_messages() {
+    fn remarks_keep_failed_and_long_tests_and_panic_messages() {
         let output = "running 2 tests\ntest one ... ok\ntest two ... FAILED\n\nfailures:\n\n\
                       thread 'two' panicked at src/two.rs:2:2:\nassertion `left == right` failed\n  \
                       left: 1\n right: 2\nnote: run with a backtrace\n";
@@ -122,5 +126,8 @@ mod tests {
         remarks.hear("process 7: a proof hangs");
         assert_eq!(remarks.last.len(), LINES_KEPT);
         assert_eq!(remarks.last.back().unwrap(), "process 7: a proof hangs");
+        let long = "test three has been running for over 60 seconds";
+        remarks.hear(long);
+        assert_eq!(remarks.lines.back().unwrap(), long);
     }
 }

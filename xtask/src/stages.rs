@@ -367,7 +367,9 @@ fn proofs(watchdog: &Watchdog) -> Result<(), Failure> {
 /// Builds optimized tests, then runs concurrent lists of them, each to its end.
 fn at_once(lists: &[&str], watchdog: &Watchdog) -> Result<(), Failure> {
     build_tests(lists, watchdog)?;
-    let step = |list| [tested::test(&format!("--no-fail-fast {list}"))];
+    // A test whose helper thread has panicked may hang, and what is kept back is lost then.
+    let shown = |step: Step| step.env("RUST_TEST_NOCAPTURE", "1");
+    let step = |list| [shown(tested::test(&format!("--no-fail-fast {list}")))];
     let lists: Vec<_> = lists.iter().map(step).collect();
     let lists: Vec<_> = lists.iter().map(|list| &list[..]).collect();
     side_by_side(&lists, watchdog)

@@ -113,12 +113,16 @@ impl Step {
                 piped.map_err(|error| Failure::new(format!("a pipe: {error}")))?
             }
         };
-        let status = self.run_to_end(watchdog, stdout, stderr)?;
-        let remarks = passed_on.map(PassedOn::of_failures).unwrap_or_default();
-        if status.success() {
-            return Ok(());
+        let ended = self.run_to_end(watchdog, stdout, stderr);
+        let remarks = || passed_on.map(PassedOn::of_failures).unwrap_or_default();
+        match ended {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(Failure::new(format!(
+                "`{self}` failed: {status}{}",
+                remarks()
+            ))),
+            Err(failure) => Err(Failure::new(format!("{failure}{}", remarks()))),
         }
-        Err(Failure::new(format!("`{self}` failed: {status}{remarks}")))
     }
 
     /// Runs the command and keeps its standard output.
@@ -177,11 +181,12 @@ impl Step {
         let impossible = |error| Failure::new(format!("`{self}` cannot be run: {error}"));
         let child = self.command(stdout, stderr).spawn().map_err(impossible)?;
         match wait(child, watchdog).map_err(impossible)? {
-            Some(status) => Ok(status),
-            None => {
+            Ok(status) => Ok(status),
+            Err(running) => {
                 let seconds = watchdog.elapsed().as_secs();
+                let running = running.join("\n    ");
                 Err(Failure::new(format!(
-                    "`{self}` hung and was ended, {seconds} s into the stage"
+                    "`{self}` hung and was ended, {seconds} s into the stage\n  running:\n    {running}"
                 )))
             }
         }
@@ -268,20 +273,17 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// Waits for the end of `child`; `None` if it had to be killed.
-fn wait(mut child: Child, watchdog: &Watchdog) -> io::Result<Option<ExitStatus>> {
+/// Waits for the end of `child`. If it had to be killed, the error describes what ran then.
+fn wait(mut child: Child, watchdog: &Watchdog) -> io::Result<Result<ExitStatus, Vec<String>>> {
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
+            return Ok(Ok(status));
         }
         if watchdog.has_run_out() {
-            println!("HUNG. Still running, and now ended:");
-            for process in process_tree::describe() {
-                println!("  {process}");
-            }
+            let running = process_tree::describe();
             process_tree::kill_all();
             child.wait()?;
-            return Ok(None);
+            return Ok(Err(running));
         }
         thread::sleep(WAIT_PAUSE);
     }
@@ -362,6 +364,10 @@ mod tests {
         let soon = Watchdog::after(Duration::from_millis(300));
         let failure = hanging.run(&soon).unwrap_err().to_string();
         assert!(failure.contains("hung and was ended"), "{failure}");
+        assert!(
+            failure.contains(&format!("sleep {mark}; threads sleep")),
+            "{failure}"
+        );
         let left = process_tree::describe();
         assert!(
             !left.iter().any(|process| process.contains(mark)),

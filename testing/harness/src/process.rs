@@ -14,6 +14,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::process::{ExitStatusExt, parent_id},
     },
+    path::Path,
     process::{self, Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
@@ -367,6 +368,18 @@ pub fn was_killed(status: ExitStatus) -> bool {
 /// The path of this program is unknown.
 pub fn again() -> io::Result<Command> {
     Ok(ours(env::current_exe()?))
+}
+
+/// Copies this program to `path`, by cp(1): a process that another thread has just forked may have
+/// a file open that this process writes, and exec(3) of such a file fails.
+///
+/// # Errors
+///
+/// The path of this program is unknown, or there is no room.
+pub fn copy_this_program(path: &Path) -> io::Result<()> {
+    let mut copying = Command::new("cp");
+    copying.arg(env::current_exe()?).arg(path);
+    Process::start("cp", &mut copying)?.finish()
 }
 
 /// Returns a command that runs a program of ours, which may call [`stay_with_parent`]. The program
