@@ -10,15 +10,22 @@ use super::{Checked, Side, ensure};
 /// The lengths of all messages ever published, by sending end.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    channels: BTreeMap<(Side, u32), Vec<u64>>,
+    channels: BTreeMap<(Side, u32), Vec<Lengths>>,
+}
+
+/// The lengths of a message and of the header beside it, both of which are its first bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lengths {
+    pub(super) body: u64,
+    pub(super) header: usize,
 }
 
 impl Ledger {
     /// Notes the next message of a sending end and returns its sequence.
-    pub(super) fn publish(&mut self, side: Side, end: u32, length: u64) -> u64 {
-        let lengths = self.channels.entry((side, end)).or_default();
-        lengths.push(length);
-        lengths.len() as u64
+    pub(super) fn publish(&mut self, side: Side, end: u32, lengths: Lengths) -> u64 {
+        let published = self.channels.entry((side, end)).or_default();
+        published.push(lengths);
+        published.len() as u64
     }
 
     /// Returns the number of messages that a sending end published.
@@ -36,17 +43,10 @@ impl Ledger {
         offset: u64,
         bytes: &[u8],
     ) -> Checked {
-        let Message {
-            side,
-            end,
-            sequence,
-        } = message;
-        let published = self
-            .channels
-            .get(&(side, end))
-            .and_then(|lengths| lengths.get(sequence as usize - 1).copied());
+        let Message { end, sequence, .. } = message;
+        let published = self.lengths(message);
         ensure!(
-            published == Some(length),
+            published.is_some_and(|published| published.body == length),
             "message {sequence} of end {end} arrives with {length} bytes, published: {published:?}"
         );
         ensure!(
@@ -55,6 +55,22 @@ impl Ledger {
             bytes.len()
         );
         Ok(())
+    }
+
+    /// Checks the header beside an arrived message; empty if it has none.
+    pub(super) fn check_header(&self, message: Message, header: &[u8]) -> Checked {
+        let published = self.lengths(message);
+        ensure!(
+            published.is_some_and(|published| published.header == header.len())
+                && message.part(0, header.len()) == header,
+            "{message:?} arrives with the header {header:?}, published: {published:?}"
+        );
+        Ok(())
+    }
+
+    fn lengths(&self, message: Message) -> Option<Lengths> {
+        let published = self.channels.get(&(message.side, message.end))?;
+        published.get(message.sequence as usize - 1).copied()
     }
 }
 

@@ -7,7 +7,8 @@ use ibex_harness::draw::Draw;
 use ibex_protocol::{
     format::{
         counters::Counters,
-        record::{self, LargeAnnouncement, RecordHeader, RecordKind},
+        message_extension::MessageExtension,
+        record::{self, LargeAnnouncement, RecordHeader},
     },
     session::Agreed,
     transfer::rendezvous::LARGE_PER_CHANNEL,
@@ -175,15 +176,24 @@ impl Receiver {
             let size = record::record_size(payload.len(), alignment);
             self.arrived += 1;
             self.position += size as u64;
-            let large = match header.kind {
-                RecordKind::Data => {
-                    let length = payload.len() as u64;
-                    ledger.check(self.message(self.arrived), length, 0, payload)?;
+            let message = self.message(self.arrived);
+            let (inside, extension) = match header.kind.is_extended() {
+                true => MessageExtension::split(payload).map_err(|error| error.to_string())?,
+                false => (payload, MessageExtension::default()),
+            };
+            ensure!(
+                extension.trace.is_none(),
+                "{message:?} has {extension:?} beside it"
+            );
+            ledger.check_header(message, extension.header)?;
+            let large = match header.kind.is_large() {
+                false => {
+                    ledger.check(message, inside.len() as u64, 0, inside)?;
                     None
                 }
-                RecordKind::Large => {
+                true => {
                     let (length, landing) =
-                        LargeAnnouncement::parse(payload).ok_or("an announcement is cut")?;
+                        LargeAnnouncement::parse(inside).ok_or("an announcement is cut")?;
                     Some(Large {
                         length,
                         has_landed: landing.is_some(),
@@ -193,9 +203,6 @@ impl Receiver {
                         awaits_word: false,
                         is_read: false,
                     })
-                }
-                RecordKind::ExtendedData | RecordKind::ExtendedLarge => {
-                    return Err("a message of this simulation has something beside it".into());
                 }
             };
             let (sequence, behind) = (self.arrived, self.position);

@@ -3,10 +3,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use ibex_harness::draw::mix;
 use ibex_protocol::{
     format::{
         control::Ask,
         counters::Counters,
+        message_extension::MessageExtension,
         record::{HEADER_BYTES, LargeAnnouncement, Layout, RecordKind},
     },
     session::{Agreed, RecordSource, Run, Session},
@@ -19,7 +21,7 @@ use ibex_ring::{Consumer, Producer, Released};
 
 use super::{
     Checked, Side, ensure,
-    ledger::{Ledger, Message},
+    ledger::{Ledger, Lengths, Message},
     memory::SimMemory,
 };
 
@@ -116,9 +118,22 @@ impl Sender {
     ) {
         let Some(ring) = &mut self.ring else { return };
         let length = length.min(ring.max_message_bytes);
-        let is_large = length as usize > ring.producer.largest().min(max_record_bytes);
-        let longest = LargeAnnouncement::BYTES;
-        let record = if is_large { longest } else { length as usize };
+        let message = Message {
+            side: self.side,
+            end: self.end,
+            sequence: self.published + 1,
+        };
+        let largest = ring.producer.largest().min(max_record_bytes);
+        let header = header_bytes(message, largest);
+        let extension = MessageExtension {
+            trace: None,
+            header: message.part(0, header),
+        };
+        let is_large = length as usize + extension.bytes() > largest;
+        let inside = match is_large {
+            true => LargeAnnouncement::BYTES,
+            false => length as usize,
+        };
         let under_way = match lands(length) {
             true => LANDINGS_UNDER_WAY,
             // An arrived message is kept until the peer reports it.
@@ -128,7 +143,7 @@ impl Sender {
             // The handle waits for its own engine, or for news.
             return;
         }
-        if !ring.producer.fits(record) {
+        if !ring.producer.fits(inside + extension.bytes()) {
             let released = self.heard.released + 1;
             if released <= self.published && self.waits.released < released {
                 self.waits.released = released;
@@ -142,31 +157,33 @@ impl Sender {
             }
             return;
         }
-        let sequence = ledger.publish(self.side, self.end, length);
-        let message = Message {
-            side: self.side,
-            end: self.end,
-            sequence,
-        };
-        let payload = ring.producer.position() + 8;
-        let (kind, record) = if is_large {
+        let body = length;
+        let sequence = ledger.publish(self.side, self.end, Lengths { body, header });
+        let announcement;
+        let inside = if is_large {
             let landing = session.ends.announce_large(self.end, sequence, length);
             self.large.push_back(Large {
                 sequence,
                 length,
                 sent: 0,
             });
-            let announcement = match landing {
+            announcement = match landing {
                 None => LargeAnnouncement::in_chunks(length as usize),
                 Some(landing) => LargeAnnouncement::in_landing(length as usize, landing),
             };
-            ring.memory.write(payload, announcement.bytes());
-            (RecordKind::Large, announcement.bytes().len())
+            announcement.bytes()
         } else {
-            ring.memory.write(payload, message.part(0, record));
-            (RecordKind::Data, record)
+            message.part(0, inside)
         };
-        ring.producer.publish(kind, record);
+        let kind = match (is_large, extension.is_empty()) {
+            (false, true) => RecordKind::Data,
+            (false, false) => RecordKind::ExtendedData,
+            (true, true) => RecordKind::Large,
+            (true, false) => RecordKind::ExtendedLarge,
+        };
+        let payload: Vec<u8> = inside.iter().copied().chain(extension.encoded()).collect();
+        ring.memory.write(ring.producer.position() + 8, &payload);
+        ring.producer.publish(kind, payload.len());
         self.published = sequence;
     }
 
@@ -336,6 +353,18 @@ impl Sender {
         if let Some(ring) = &self.ring {
             ring.memory.read(position, bytes, out);
         }
+    }
+}
+
+/// Returns the length of the header beside a message: 0 for most, and otherwise at most what the
+/// record of an announcement of `largest` bytes has room for.
+fn header_bytes(message: Message, largest: usize) -> usize {
+    const FOOT_BYTES: usize = 3;
+    let [is_there, drawn, ..] = mix(message.sequence ^ u64::from(message.end)).to_le_bytes();
+    let room = largest.saturating_sub(LargeAnnouncement::BYTES + FOOT_BYTES);
+    match is_there % 8 {
+        0 => room.min(1 + usize::from(drawn)),
+        _ => 0,
     }
 }
 
