@@ -526,6 +526,7 @@ pub(super) const FINDERS: &[Finder] = &[
             "fence_skipped",
             "old_epoch",
             "block_outlives_epoch",
+            "header_overlooked",
         ],
     },
     Finder {
