@@ -275,6 +275,8 @@ pub(crate) const ATTEMPT: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use ibex_bootstrap::{Version, VersionRange};
 
     use super::*;
@@ -286,7 +288,7 @@ mod tests {
             newest: Version { major, minor: 0 },
         };
         let error = |source| ResumeError::Handshake {
-            address: ([127, 0, 0, 1], 7).into(),
+            address: SocketAddr::from(([127, 0, 0, 1], 7)).into(),
             source,
         };
         let has_warned = AtomicBool::new(false);

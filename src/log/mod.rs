@@ -20,6 +20,7 @@ use std::{
 };
 
 use ibex_codec::Codec;
+use ibex_ring::parking::Patience;
 
 pub use self::{
     error::{LogError, LogErrorKind},
@@ -29,7 +30,7 @@ pub use self::{
 use self::{
     progress::LogProgress,
     sessions::SessionSource,
-    source::{Waiting, is_past, left},
+    source::{Waiting, is_past},
     steps::{FarAnswer, PositionQuestion, SendStep},
 };
 use crate::{Peer, Selectable, Sender, ToAddress, discovery::Peers, message::DefaultCodec};
@@ -210,7 +211,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
                 Poll::Ready(resumed) => resumed?,
                 Poll::Pending => return Ok(false),
             }
-            match self.step(log, Waiting::No)? {
+            match self.step(log, Waiting::Thread(Patience::None))? {
                 SendStep::Sent => return Ok(true),
                 SendStep::AtEnd | SendStep::NotYet(_) => return Ok(false),
                 SendStep::Restarted => {}
@@ -227,7 +228,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             if !self.resume(log, deadline)? {
                 return Err(self.timed_out(log, self.missing()));
             }
-            match self.step(log, Waiting::Until(deadline))? {
+            match self.step(log, Waiting::Thread(Patience::Until(deadline)))? {
                 SendStep::Sent | SendStep::Restarted
                     if is_past(deadline) && self.position() < log.end() =>
                 {
@@ -288,10 +289,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             let (Some(message), Some(channel)) = (message, &mut self.channel) else {
                 return Ok(());
             };
-            let waited = match deadline {
-                None => channel.wait_acked(message),
-                Some(deadline) => channel.wait_acked_timeout(message, left(deadline)),
-            };
+            let waited = channel.wait_acked_with(message, Patience::Until(deadline));
             self.waited(log, waited)?;
         }
     }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use ibex_codec::Codec;
+use ibex_ring::parking::Patience;
 
 use crate::{
     Peer, PeerId, SendErrorKind,
@@ -185,7 +186,7 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
         }
         let waiting = match a_wait_follows {
             true => Waiting::Task(waker),
-            false => Waiting::No,
+            false => Waiting::Thread(Patience::None),
         };
         let advanced = self.advance(log, position, waiting, waker);
         match advanced {
