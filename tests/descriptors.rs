@@ -46,23 +46,24 @@ fn refuses_the_next_session(fabric: Fabric, least: usize) {
     let dialer = builder(fabric).build().expect("a node");
     let address = listener.address;
     let connect = || dialer.connect(address);
-    let mut sessions = Vec::new();
-    let refused = loop {
+    let (mut sessions, mut refused) = (Vec::new(), 0);
+    // A refused session costs nothing. A first refusal may come too early, while the process is
+    // still closing what it needed to accept the session before.
+    while refused < LIMIT {
         match connect() {
             Ok(peer) => {
                 play(&peer, ROUNDS[0]);
                 sessions.push(peer);
+                refused = 0;
             }
-            Err(error) => break error,
+            Err(error) => {
+                assert_refused(&error);
+                refused += 1;
+            }
         }
-    };
-    eprintln!("{fabric}: {} sessions, then: {refused}", sessions.len());
-    assert!(sessions.len() >= least, "{} sessions", sessions.len());
-    assert_refused(&refused);
-    // A refused session costs nothing.
-    for _ in 0..LIMIT {
-        assert_refused(&connect().expect_err("a refusal"));
     }
+    eprintln!("{fabric}: {} sessions", sessions.len());
+    assert!(sessions.len() >= least, "{} sessions", sessions.len());
     for peer in &sessions {
         play(peer, ROUNDS[1]);
     }

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, thread, time::Duration};
 use ibex::{Fabric, FanIn, FanInEvent, Message, Node, PeerAt, Pod, Policy, RecvErrorKind, Sender};
 
 const FABRICS: [Fabric; 2] = [Fabric::Shm, Fabric::Tcp];
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(300);
 
 fn server() -> (Node, FanIn<u64, Pod>) {
     let node = Node::listen("127.0.0.1:0").expect("a node");
@@ -17,6 +17,9 @@ fn server() -> (Node, FanIn<u64, Pod>) {
 /// Connects a client to `server`. Returns its node and its sender.
 fn client(server: &Node, fabric: Fabric) -> (Node, Sender<u64, Pod>) {
     let builder = Node::builder().fabric(fabric, Policy::Require);
+    let builder = builder
+        .connect_timeout(Duration::MAX)
+        .open_timeout(Duration::MAX);
     let node = builder.build().expect("a node");
     let address = server.local_addr().expect("it listens");
     let peer = node.connect(address).expect("a session");
@@ -47,6 +50,9 @@ fn peers_come_send_and_go() {
         for _ in 1..CLIENTS {
             clients.push(thread::spawn(move || {
                 let builder = Node::builder().fabric(fabric, Policy::Require);
+                let builder = builder
+                    .connect_timeout(Duration::MAX)
+                    .open_timeout(Duration::MAX);
                 let node = builder.build().expect("a node");
                 let peer = node.connect(address).expect("a session");
                 let numbers = peer.channel("numbers").codec::<Pod>();
@@ -253,6 +259,9 @@ fn a_peer_that_came_with_another_type_joins_with_the_right_one() {
     for fabric in FABRICS {
         let (node, mut numbers) = server();
         let builder = Node::builder().fabric(fabric, Policy::Require);
+        let builder = builder
+            .connect_timeout(Duration::MAX)
+            .open_timeout(Duration::MAX);
         let other = builder.build().expect("a node");
         let address = node.local_addr().expect("it listens");
         let peer = other.connect(address).expect("a session");

@@ -19,6 +19,9 @@ const LONG: Duration = Duration::from_secs(120);
 
 fn builder(fabric: Fabric, io_threads: usize) -> NodeBuilder {
     let builder = Node::builder().fabric(fabric, Policy::Require);
+    let builder = builder
+        .connect_timeout(Duration::MAX)
+        .open_timeout(Duration::MAX);
     builder.io_threads(io_threads)
 }
 

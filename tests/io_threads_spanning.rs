@@ -21,6 +21,9 @@ const MESSAGES: u64 = 200;
 
 fn builder(fabric: Fabric) -> NodeBuilder {
     let builder = Node::builder().fabric(fabric, Policy::Require);
+    let builder = builder
+        .connect_timeout(Duration::MAX)
+        .open_timeout(Duration::MAX);
     builder.io_threads(2)
 }
 

@@ -309,7 +309,7 @@ fn a_far_end_that_is_killed_has_each_message_once() -> Outcome {
             let mut again = again()?;
             let again = again.args(["--exact", "far_end_process", "--nocapture"]);
             let again = again.env(CHILD, arguments).stdout(Stdio::null());
-            Process::start("the far end", again.stderr(Stdio::null()))
+            Process::start("the far end", again)
         };
         thread::scope(|scope| {
             let lives = scope.spawn(|| -> io::Result<ExitStatus> {
@@ -323,7 +323,13 @@ fn a_far_end_that_is_killed_has_each_message_once() -> Outcome {
                 if error.kind() != LogErrorKind::NoSession {
                     return Err(error.into());
                 }
-                sender.go_on_with(node.accept()?);
+                let moment = Duration::from_millis(100);
+                while let Err(late) = node
+                    .accept_timeout(moment)
+                    .map(|peer| sender.go_on_with(peer))
+                {
+                    assert!(!lives.is_finished(), "the last far end has ended: {late}");
+                }
             }
             drop(sender);
             assert!(lives.join().expect("no panic")?.success());

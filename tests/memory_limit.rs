@@ -383,7 +383,10 @@ fn open(peer: &Peer) -> ChannelBuilder<Raw> {
 }
 
 fn builder(fabric: Fabric) -> NodeBuilder {
-    Node::builder().fabric(fabric, Policy::Require)
+    let builder = Node::builder().fabric(fabric, Policy::Require);
+    builder
+        .connect_timeout(Duration::MAX)
+        .open_timeout(Duration::MAX)
 }
 
 /// Returns the private memory of this process.

@@ -90,6 +90,9 @@ fn a_fan_in_is_waited_for_as_a_receiver_is() {
         let requests = requests.as_mut().expect("a fan-in");
         let client = |fabric| {
             let builder = Node::builder().fabric(fabric, Policy::Require);
+            let builder = builder
+                .connect_timeout(Duration::MAX)
+                .open_timeout(Duration::MAX);
             let node = builder.build().expect("a node");
             let peer = node.connect(address).expect("a session");
             let sender = peer.channel("requests").codec::<Pod>().sender::<u64>();
@@ -211,6 +214,9 @@ fn peers_in_shared_memory_starve_none_whose_bytes_an_engine_brings() {
         for fabric in FABRICS {
             let connecting = thread::spawn(move || {
                 let builder = Node::builder().fabric(fabric, Policy::Require);
+                let builder = builder
+                    .connect_timeout(Duration::MAX)
+                    .open_timeout(Duration::MAX);
                 let node = builder.build().expect("a node");
                 let peer = node.connect(address).expect("a session");
                 let numbers = peer.channel("numbers").codec::<Pod>();

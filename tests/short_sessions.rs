@@ -26,6 +26,9 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn builder(fabric: Fabric, driver: Driver) -> ibex::NodeBuilder {
     let none: [(&str, &str); 0] = [];
     let builder = Node::builder().environment(none).driver(driver);
+    let builder = builder
+        .connect_timeout(Duration::MAX)
+        .open_timeout(Duration::MAX);
     builder.fabric(fabric, Policy::Require)
 }
 

@@ -278,7 +278,7 @@ fn a_deadline_ends_the_handler_of_a_caller_that_says_nothing() {
         });
         let peer = here.connect(address).unwrap();
         let echo = peer.caller::<Question, Answer>("echo").unwrap();
-        let echo = echo.with(CallOptions::new().timeout(20 * MOMENT));
+        let echo = echo.with(CallOptions::new().timeout(60 * MOMENT));
         let question = question(1);
         let mut call = echo.call_async(&question);
         until(&here, || {

@@ -86,7 +86,10 @@ impl fmt::Display for Counted {
 }
 
 pub(crate) fn builder() -> NodeBuilder {
-    Node::builder().fabric(Fabric::Tcp, Policy::Require)
+    let builder = Node::builder().fabric(Fabric::Tcp, Policy::Require);
+    builder
+        .connect_timeout(Duration::MAX)
+        .open_timeout(Duration::MAX)
 }
 
 /// Both ends of the session, and the proxy between them.

@@ -1,5 +1,7 @@
 //! Two nodes of one process, for tests that do not depend on processes.
 
+use std::time::Duration;
+
 use ibex::{Fabric, Node, Peer, Pod, Policy, Receiver, Sender};
 
 /// Two nodes of this process, joined over `fabric`.
@@ -11,7 +13,12 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn over(fabric: Fabric) -> Self {
-        let builder = || Node::builder().fabric(fabric, Policy::Require);
+        let builder = || {
+            let builder = Node::builder().fabric(fabric, Policy::Require);
+            builder
+                .connect_timeout(Duration::MAX)
+                .open_timeout(Duration::MAX)
+        };
         let listener = builder().listen("127.0.0.1:0").build().expect("a node");
         let client = builder().build().expect("a node");
         let address = listener.local_addr().expect("it listens");

@@ -211,7 +211,9 @@ impl Setup {
     pub(crate) fn node(self) -> ibex::NodeBuilder {
         let builder = Node::builder()
             .driver(self.driver)
-            .fabric(self.fabric, Policy::Require);
+            .fabric(self.fabric, Policy::Require)
+            .connect_timeout(Duration::MAX)
+            .open_timeout(Duration::MAX);
         #[cfg(feature = "verbs")]
         if let Ok(device) = env::var(DEVICE_VARIABLE) {
             return builder.rdma(ibex::rdma::RdmaSettings::new().device(device));

@@ -112,11 +112,9 @@ fn a_file_that_cannot_be_registered_is_copied_and_not_tried_again() {
     let before = pair.fake.registered_bytes();
     pair.carry(&region.slice(3..));
     assert!(region.is_free(), "the node holds its copy alone");
-    assert_eq!(
-        pair.fake.registered_bytes(),
-        before,
-        "the file is tried again"
-    );
+    // Memory of copies may be given back meanwhile.
+    let after = pair.fake.registered_bytes();
+    assert!(after <= before, "the file is tried again");
     for (mut pair, region) in [(pair, mapped("other")), (Pair::meet(), region)] {
         let before = pair.fake.registered_bytes();
         pair.carry(&region.slice(..));

@@ -307,7 +307,7 @@ fn a_slow_receiver_is_told_apart_from_one_that_takes_nothing() {
     thread::spawn(move || {
         while let Ok(message) = receiver.recv() {
             message.ack();
-            thread::sleep(TIME / 50);
+            thread::sleep(TIME / 5);
         }
     });
     let said = loop {

@@ -32,7 +32,8 @@ fn over_tcp_encrypted() {
 
 #[test]
 fn over_shm_with_a_shared_secret() {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cluster.key");
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("cluster-{}.key", std::process::id()));
     let secret: [u8; 32] = std::array::from_fn(|at| (at as u8).wrapping_mul(37) ^ 0x5a);
     fs::write(&path, secret).expect("a file");
     let secret = path.to_str().expect("a path");
@@ -84,7 +85,8 @@ fn from_the_beginning_over_sockets() {
 #[test]
 fn of_a_file_and_of_standard_input() {
     let input: Vec<u8> = (0..300_007u32).flat_map(u32::to_le_bytes).collect();
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("input-to-replicate");
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("input-to-replicate-{}", std::process::id()));
     fs::write(&path, &input).expect("a file");
     let records = input.len().div_ceil(4096) as u64;
 

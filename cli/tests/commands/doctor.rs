@@ -420,11 +420,17 @@ fn a_way_that_is_closed_is_told_apart() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
     drop(listener);
-    let (exit, said) = Machine::bare().json(&["doctor", "--to", &address]);
-    assert_eq!(
-        (exit, &said["to"]["addresses"][0]["outcome"]),
-        (3, &"refused".into())
-    );
+    // A process that another test has just forked may have the port open for a moment.
+    let said = loop {
+        let (exit, said) = Machine::bare().json(&["doctor", "--to", &address]);
+        match said["to"]["addresses"][0]["outcome"].as_str() {
+            Some("connected") => {}
+            outcome => {
+                assert_eq!((exit, outcome), (3, Some("refused")), "{said:#}");
+                break said;
+            }
+        }
+    };
     assert_eq!(said["findings"][0]["check"], "connection");
     let mend = said["findings"][0]["mend"].as_str().expect("text");
     assert!(mend.contains("ss -ltn"), "{mend}");

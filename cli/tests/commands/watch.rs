@@ -1,6 +1,9 @@
 //! `ibex watch` of a session.
 
-use std::process::{Command, Stdio};
+use std::{
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use ibex::Node;
 use ibex_harness::process::Process;
@@ -16,7 +19,12 @@ fn the_events_of_a_session_come_as_lines() {
     command.args(["watch", "--json", "--to", &address]);
     command.env_remove("IBEX_FABRICS").stdout(Stdio::piped());
     let mut process = Process::start("ibex watch", &mut command).expect("the command runs");
-    let peer = node.accept().expect("a session");
+    let peer = loop {
+        match node.accept_timeout(Duration::from_millis(100)) {
+            Ok(peer) => break peer,
+            Err(_) => process.check().expect("it connects"),
+        }
+    };
     drop(peer);
     drop(node);
     let mut text = String::new();

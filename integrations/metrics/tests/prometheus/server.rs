@@ -21,13 +21,13 @@ pub(crate) struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts one that scrapes twice a second.
+    /// Starts one that scrapes every two seconds.
     pub(crate) fn scraping(page: SocketAddr) -> Self {
         let folder = env::temp_dir().join(format!("ibex-prometheus-{}", process::id()));
         fs::create_dir_all(&folder).expect("a folder");
         let settings = folder.join("prometheus.yml");
         let text = format!(
-            "global:\n  scrape_interval: 500ms\n  scrape_timeout: 500ms\nscrape_configs:\n  - \
+            "global:\n  scrape_interval: 2s\n  scrape_timeout: 2s\nscrape_configs:\n  - \
              job_name: ibex\n    static_configs:\n      - targets: ['{page}']\n"
         );
         fs::write(&settings, text).expect("a file");

@@ -34,8 +34,9 @@ impl Site {
         let address = node.local_addr().expect("it listens").to_string();
         let config = Config {
             heartbeat_interval: 500,
-            election_timeout_min: 3_000,
-            election_timeout_max: 6_000,
+            // A busy machine may stall for seconds; the first election does not wait.
+            election_timeout_min: 20_000,
+            election_timeout_max: 40_000,
             snapshot_policy: SnapshotPolicy::Never,
             max_in_snapshot_log_to_keep: 0,
             install_snapshot_timeout: 60_000,
@@ -78,7 +79,7 @@ pub(crate) fn node(fabric: Fabric, listens: bool) -> Node {
     let builder = Node::builder()
         .driver(Driver::Tasks)
         .fabric(fabric, Policy::Require)
-        .connect_timeout(Duration::from_millis(200));
+        .connect_timeout(WATCHDOG);
     #[cfg(feature = "fake-device")]
     let builder = {
         static DEVICE: LazyLock<MemoryDevice> = LazyLock::new(MemoryDevice::new);
