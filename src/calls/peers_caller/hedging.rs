@@ -30,7 +30,6 @@ pub(super) struct HedgeCounts {
 
 /// The attempts that were made at a time.
 struct Raced<T> {
-    is_hedged: bool,
     /// The one that failed while the other was under way.
     failed: Option<FailedAttempt>,
     /// The one that answered, or failed last.
@@ -131,15 +130,14 @@ where
     ) -> Attempted<Reply<R, C>> {
         let began = Instant::now();
         let timed = times.begin(began);
-        let raced = self.race(first, attempts, request, (began, times)).await;
-        let last = raced.last;
+        let Raced { failed, last } = self.race(first, attempts, request, (began, times)).await;
         match &last {
             _ if is_answer(&last) => timed.answered(),
             Err(Some(failed)) if failed.is_late() => timed.late(),
             _ => timed.failed(),
         }
-        if raced.is_hedged {
-            attempts.hedged(raced.failed);
+        if let Some(failed) = failed {
+            attempts.hedged(failed);
         }
         last
     }
@@ -181,14 +179,10 @@ where
         let mut hedge = Box::pin(self.attempt(&second, attempts, request, Patience::None));
         let (earlier, mut is_of_hedge) = first_of(call.as_mut(), hedge.as_mut()).await;
         let raced = if is_answer(&earlier) {
-            Raced {
-                is_hedged: true,
-                ..Raced::alone(earlier)
-            }
+            Raced::alone(earlier)
         } else {
             is_of_hedge = !is_of_hedge;
             Raced {
-                is_hedged: true,
                 failed: earlier.err().flatten(),
                 last: match is_of_hedge {
                     true => hedge.await,
@@ -208,11 +202,7 @@ where
 
 impl<T> Raced<T> {
     fn alone(last: Attempted<T>) -> Self {
-        Self {
-            is_hedged: false,
-            failed: None,
-            last,
-        }
+        Self { failed: None, last }
     }
 }
 
