@@ -184,6 +184,12 @@ impl Peer {
         &self.session
     }
 
+    /// Returns whether both name one session. Two sessions with one process have the same
+    /// [id](Self::id).
+    pub(crate) fn is_same_session(&self, other: &Peer) -> bool {
+        Arc::ptr_eq(&self.session, &other.session)
+    }
+
     /// Opens the sending end of a channel with the default settings and codec.
     ///
     /// Announces it and returns; see [`Sender`]. A name may be used once in each direction.

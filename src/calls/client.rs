@@ -351,8 +351,8 @@ impl Client {
         calls.is_gone || calls.entry(id).is_none_or(|entry| entry.is_cancelled)
     }
 
-    /// Takes the right to send one item. `None` while the caller has as many items as it takes.
-    pub(super) fn take_credit(&self, id: CallId) -> Option<Result<(), SendError>> {
+    /// Looks for the right to send an item. `None` while the caller has as many items as it takes.
+    pub(super) fn look_for_credit(&self, id: CallId) -> Option<Result<(), SendError>> {
         if self.is_cancelled(id) {
             return Some(Err(SendError::cancelled()));
         }
@@ -362,12 +362,16 @@ impl Client {
             .is_none_or(|shared| shared.is_closed.load(Ordering::Relaxed));
         let mut calls = self.calls();
         match calls.entry(id) {
-            Some(entry) if entry.credit > 0 => {
-                entry.credit -= 1;
-                Some(Ok(()))
-            }
+            Some(entry) if entry.credit > 0 => Some(Ok(())),
             Some(_) if !is_closed => None,
             _ => Some(Err(SendError::cancelled())),
+        }
+    }
+
+    /// Notes that an item was sent.
+    pub(super) fn use_credit(&self, id: CallId) {
+        if let Some(entry) = self.calls().entry(id) {
+            entry.credit -= 1;
         }
     }
 
@@ -473,9 +477,9 @@ impl Condition for ForCredit<'_> {
     type Output = Result<(), SendError>;
 
     fn look(&mut self) -> Option<Self::Output> {
-        self.client.take_credit(self.id).or_else(|| {
+        self.client.look_for_credit(self.id).or_else(|| {
             self.client.attend();
-            self.client.take_credit(self.id)
+            self.client.look_for_credit(self.id)
         })
     }
 

@@ -292,14 +292,18 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
 
     fn send_with(&mut self, item: impl Content) -> Result<(), SendError> {
         self.begin_stream()?;
-        self.call.take_credit()?;
-        self.call.send(Kind::Item, item)
+        self.call.wait_for_credit()?;
+        self.call.send(Kind::Item, item)?;
+        self.call.client.use_credit(self.call.id);
+        Ok(())
     }
 
     async fn send_with_async(&mut self, item: impl Content) -> Result<(), SendError> {
         self.begin_stream()?;
-        self.call.take_credit_async().await?;
-        self.call.send_async(Kind::Item, item).await
+        self.call.wait_for_credit_async().await?;
+        self.call.send_async(Kind::Item, item).await?;
+        self.call.client.use_credit(self.call.id);
+        Ok(())
     }
 
     fn begin_stream(&mut self) -> Result<(), SendError> {
@@ -469,20 +473,21 @@ impl Call {
         }
     }
 
-    /// Takes the right to send one item. Waits while the caller has as many items as it takes.
-    fn take_credit(&self) -> Result<(), SendError> {
-        self.client.take_credit(self.id).unwrap_or_else(|| {
+    /// Waits while the caller has as many items as it takes. Uses no credit up, since the item may yet
+    /// fail.
+    fn wait_for_credit(&self) -> Result<(), SendError> {
+        self.client.look_for_credit(self.id).unwrap_or_else(|| {
             let _waiting = CallerWait::on(&self.client);
             let credit = self.client.for_credit(self.id);
-            let taken = self.client.session.wait_for(self.deadline, credit);
-            taken.unwrap_or_else(|TimedOut| Err(SendError::cancelled()))
+            let found = self.client.session.wait_for(self.deadline, credit);
+            found.unwrap_or_else(|TimedOut| Err(SendError::cancelled()))
         })
     }
 
     /// Does the same for a task.
-    async fn take_credit_async(&self) -> Result<(), SendError> {
-        if let Some(taken) = self.client.take_credit(self.id) {
-            return taken;
+    async fn wait_for_credit_async(&self) -> Result<(), SendError> {
+        if let Some(found) = self.client.look_for_credit(self.id) {
+            return found;
         }
         let _waiting = CallerWait::on(&self.client);
         let credit = || self.client.for_credit(self.id);

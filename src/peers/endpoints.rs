@@ -443,7 +443,7 @@ impl<T> PeerEndpoint<T> {
     }
 
     fn is_of(&self, peer: &Peer) -> bool {
-        is_same(&self.peer, peer)
+        self.peer.is_same_session(peer)
     }
 
     fn is_avoided(&self, now: Instant) -> bool {
@@ -510,11 +510,6 @@ impl<T> Drop for ChosenEndpoint<T> {
     fn drop(&mut self) {
         self.0.under_way.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// Returns whether both name one session.
-pub(super) fn is_same(one: &Peer, other: &Peer) -> bool {
-    Arc::ptr_eq(one.session(), other.session())
 }
 
 /// Returns the sooner of two times, of which each may be never.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::endpoints::{BACK_OFF, is_same};
+use super::endpoints::BACK_OFF;
 use crate::Peer;
 
 /// The sessions in which a call was tried, so that it is tried elsewhere first. When all were
@@ -36,11 +36,13 @@ impl Tried {
     }
 
     pub(super) fn has(&self, peer: &Peer) -> bool {
-        self.now.iter().any(|tried| is_same(tried, peer))
+        self.now.iter().any(|tried| tried.is_same_session(peer))
     }
 
     pub(super) fn excludes(&self, peer: &Peer) -> bool {
-        self.excluded.iter().any(|tried| is_same(tried, peer))
+        self.excluded
+            .iter()
+            .any(|tried| tried.is_same_session(peer))
     }
 
     /// The time until which a call for which all were tried waits.

@@ -28,6 +28,36 @@ fn send_items(mut request: Request<Question, Answer>) -> Result<(), SendError> {
     Ok(())
 }
 
+/// A handler that goes on after items that are too long sends as many others as the caller takes.
+#[test]
+fn an_item_that_cannot_be_sent_uses_no_credit_up() {
+    in_each_cell(
+        |_, peer| {
+            let items = peer.channel("items").max_message_bytes(4096);
+            let items = items.caller::<Question, Answer>().unwrap();
+            let one = items.with(CallOptions::new().window(1));
+            let mut replies = one.stream(&question(5)).unwrap();
+            for number in 0..5 {
+                assert_eq!(replies.next().unwrap().unwrap().number, number);
+            }
+            assert!(replies.next().unwrap().is_none());
+        },
+        |_, peer| {
+            let items = peer.channel("items").max_message_bytes(4096);
+            let mut service = items.service::<Question, Answer>().unwrap();
+            while let Some(mut request) = service.next().unwrap() {
+                for number in 0..request.number.into() {
+                    let text = "x".repeat(8192);
+                    let long = request.send(&Answer { number, text }).unwrap_err();
+                    assert_eq!(long.kind(), SendErrorKind::TooLong, "{long}");
+                    request.send(&item(number)).unwrap();
+                }
+                request.end();
+            }
+        },
+    );
+}
+
 #[test]
 fn items_come_in_order_and_end() {
     in_each_cell(

@@ -206,6 +206,44 @@ fn a_member_that_could_not_answer_is_asked_again() {
     }
 }
 
+/// The pause of a failed question is one of its session, and not of its peer: in the next session
+/// with the same process the member is asked at once, although the alarm of the pause went off when
+/// the session before ended.
+#[test]
+fn a_member_is_asked_at_once_in_its_next_session_with_the_same_process() {
+    for (over, driver) in cells() {
+        let star = Star::over(&over, driver, 1);
+        let mut group = star.group();
+        let id = group.members()[0].id;
+        let mut log = Late(Numbers { end: 3 }, 0);
+        group.try_send(&mut log).expect("no member is at fault");
+        let state = in_state(&group, 0);
+        assert!(
+            matches!(state, LogMemberState::Unanswered { .. }),
+            "{state:?}"
+        );
+        let address = star.node.local_addr().expect("it listens");
+        let (here, there) = thread::scope(|scope| {
+            let there = scope.spawn(|| star.fars[0].connect(address).expect("it listens"));
+            let here = star.node.accept().expect("it connects");
+            (here, there.join().expect("no panic"))
+        });
+        assert_eq!(here.id(), star.here[0].id());
+        assert!(group.go_on_with(id, here));
+        assert_eq!(in_state(&group, 0), LogMemberState::NotAsked);
+        let channel = there.channel("numbers").codec::<Pod>();
+        let receiver = channel.receiver::<u64>().expect("a receiver");
+        group.try_send(&mut log).expect("no member is at fault");
+        assert_eq!(log.1, 2, "it was asked in the new session");
+        thread::scope(|scope| {
+            scope.spawn(move || take_to_the_end(receiver, 3));
+            group.wait_acked(&mut log, 3, 1).expect("it is sent all");
+            drop(group);
+            drop(star.node.close(Duration::MAX));
+        });
+    }
+}
+
 #[test]
 fn a_member_that_takes_shorter_messages_delays_no_other_one() {
     for (over, driver) in cells() {

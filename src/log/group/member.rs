@@ -11,7 +11,7 @@ use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
 
 use crate::{
-    Peer, PeerId, SendErrorKind,
+    Peer, SendErrorKind,
     group::MemberId,
     log::{
         LogError, LogErrorKind, LogSender, LogSource,
@@ -149,10 +149,21 @@ pub(super) struct MemberSender<T: ?Sized, C> {
 /// An attempt that is made again after a pause, of which an alarm tells.
 struct Again {
     at: Instant,
-    /// The session of the failed attempt. Another one makes the pause void.
-    session: Option<PeerId>,
+    /// The session of the failed attempt. Another one makes the pause void, although its peer may be
+    /// the same process.
+    session: Option<Peer>,
     /// The reason why the far end did not answer; `None` if there was no memory for a message.
     unanswered: Option<String>,
+}
+
+impl Again {
+    /// Returns whether the failed attempt was made in the session of this peer.
+    fn is_of(&self, peer: Option<&Peer>) -> bool {
+        match (&self.session, peer) {
+            (Some(session), Some(peer)) => session.is_same_session(peer),
+            (session, peer) => session.is_none() && peer.is_none(),
+        }
+    }
 }
 
 impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
@@ -235,7 +246,7 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
     fn rests(&mut self) -> bool {
         let peer = self.sender.peer();
         let is_in = |again: &mut Again| {
-            again.session == peer.map(Peer::id)
+            again.is_of(peer)
                 && again.at > Instant::now()
                 && (again.unanswered.is_none() || !peer.is_none_or(Peer::is_gone))
         };
@@ -265,7 +276,7 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
             self.sender.wake_at(at, waker);
             self.again = Some(Again {
                 at,
-                session: self.sender.peer().map(Peer::id),
+                session: self.sender.peer().cloned(),
                 unanswered,
             });
         }
@@ -290,10 +301,9 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
     }
 
     fn state(&self, lasting: Option<&Peer>) -> LogMemberState {
-        let unanswered = self
-            .again
-            .as_ref()
-            .and_then(|again| again.unanswered.clone());
+        let again = self.again.as_ref();
+        let again = again.filter(|again| again.is_of(self.sender.peer()));
+        let unanswered = again.and_then(|again| again.unanswered.clone());
         match (unanswered, self.sender.state(lasting)) {
             (Some(why), LogMemberState::NotAsked) => LogMemberState::Unanswered { why },
             (_, state) => state,
