@@ -69,7 +69,7 @@ pub enum DialError {
     },
     /// No process answered in all the time given.
     #[error(
-        "{address}: nobody answered for {} ({}); \
+        "{address}: no ibex node answered for {} ({}); \
          start the peer, or check the address and the firewall",
         Rounded(*waited), tries(*attempts, last)
     )]

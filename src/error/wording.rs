@@ -450,7 +450,9 @@ impl Wording<'_> {
             (cause, _) if cause.spares_session() => {
                 "the session goes on: connect again once the peer listens again"
             }
-            (_, Interface::Caller) => "connect again and make the caller anew",
+            (_, Interface::Caller) => {
+                "connect again and make the caller anew, as a `PeersCaller` does"
+            }
             (_, Interface::Service) => {
                 "connect or accept again, and make the service anew with that peer"
             }

@@ -147,7 +147,7 @@ pub(super) enum LogFailure {
     },
     /// The caller's time was up before the quorum was reached.
     #[error(
-        "{quorum} members have acknowledged up to position {acked} of {position} within the \
+        "a quorum of {quorum} has acknowledged up to position {acked} of {position} within the \
          time-out: {members}; a later call goes on from there"
     )]
     NotAcked {

@@ -72,7 +72,6 @@ pub enum PeersEvent {
 
 impl fmt::Display for PeersEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let left = |at: &Instant| at.saturating_duration_since(Instant::now());
         match self {
             PeersEvent::Connected { address, peer } => write!(f, "{address}: connected to {peer}"),
             PeersEvent::Lost {
@@ -93,17 +92,17 @@ impl fmt::Display for PeersEvent {
                 next_attempt,
             } => write!(
                 f,
-                "{address} was not reached, and is tried again in {:.1?}: {error}",
-                left(next_attempt)
+                "{address} was not reached, and is tried again {}: {error}",
+                time_left(*next_attempt)
             ),
             PeersEvent::DiscoveryFailed {
                 error,
                 next_attempt,
             } => write!(
                 f,
-                "the discovery of peers failed, and is asked again in {:.1?}; its last answer \
-                 stays in force: {error}",
-                left(next_attempt)
+                "the discovery of peers failed, and is asked again {}; its last answer stays in \
+                 force: {error}",
+                time_left(*next_attempt)
             ),
         }
     }
@@ -186,5 +185,13 @@ impl fmt::Debug for PeersEvents {
         f.debug_struct("PeersEvents")
             .field("dropped", &self.dropped())
             .finish_non_exhaustive()
+    }
+}
+
+/// Returns how long it is until then, in words.
+fn time_left(at: Instant) -> String {
+    match at.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => "now".to_owned(),
+        left => format!("in {left:.1?}"),
     }
 }
