@@ -124,6 +124,8 @@ pub struct LogSender<T: ?Sized, C = DefaultCodec> {
     sessions: SessionSource,
     /// The question in the session that lasts, until the far end has answered.
     question: Option<PositionQuestion<T, C>>,
+    /// How the far end gave the last channel up, until it has answered again.
+    given_up: Option<String>,
     /// The channel, once the far end has answered in the session that lasts.
     channel: Option<Sender<T, C>>,
     progress: LogProgress,
@@ -159,6 +161,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         Self {
             sessions,
             question: None,
+            given_up: None,
             channel: None,
             progress: LogProgress::default(),
             answer: None,

@@ -232,7 +232,9 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             },
             (Some(channel), _) if channel.handle.is_open() => LogMemberState::Sending,
             (Some(_), _) => LogMemberState::NotOpened,
-            (None, Some(_)) => LogMemberState::Asked,
+            (None, Some(_)) => LogMemberState::Asked {
+                after: self.given_up.clone(),
+            },
             (None, None) => LogMemberState::NotAsked,
         }
     }
@@ -241,7 +243,11 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     pub(super) fn missing(&self) -> String {
         match &self.question {
             Some(PositionQuestion { peer, .. }) => {
-                format!("{peer} has not answered yet up to which position it has the log")
+                let after = self.given_up.as_ref().map(|why| format!(" ({why})"));
+                format!(
+                    "{peer} has not answered yet up to which position it has the log{}",
+                    after.unwrap_or_default()
+                )
             }
             None => self.sessions.missing(),
         }
@@ -279,6 +285,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         });
         self.progress.resume(position);
         self.channel = Some(channel);
+        self.given_up = None;
         Ok(())
     }
 
@@ -336,7 +343,10 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         }
         if let Some(cause) = error.cause() {
             match Ended::of(cause) {
-                Ended::Channel => return Ok(()),
+                Ended::Channel => {
+                    self.given_up = Some(error.to_string());
+                    return Ok(());
+                }
                 Ended::Session => {
                     let peer = error.peer().unwrap_or_default();
                     self.sessions.end(format_args!("{peer}: {cause}"));
@@ -389,6 +399,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             // The far end does not have the messages that it dropped, and says where the log goes
             // on. The end of this channel is not the end of the log.
             Err(error) if error.kind() == WaitErrorKind::Unacknowledged => {
+                self.given_up = Some(error.to_string());
                 self.abort_channel();
                 Ok(())
             }

@@ -1,6 +1,6 @@
 //! Members that are lost, logs that were cut, and messages that cannot be sent.
 
-use std::{pin::pin, thread, time::Duration};
+use std::{future, mem, pin::pin, thread, time::Duration};
 
 use ibex::{
     Peer, Pod, Raw, SendError, SendErrorKind,
@@ -203,6 +203,56 @@ fn a_member_that_could_not_answer_is_asked_again() {
             drop(star.node.close(Duration::MAX));
         });
         assert_eq!(log.1, 2);
+    }
+}
+
+/// The time-out says why a member is asked again: its far end is at fault.
+#[test]
+fn a_member_that_drops_a_message_and_answers_no_more_is_said_to_have_dropped_it() {
+    for (over, driver) in cells() {
+        let star = Star::over(&over, driver, 1);
+        let mut group = star.group();
+        let channel = star.there[0].channel("numbers").codec::<Pod>();
+        let mut receiver = channel.receiver::<u64>().expect("a receiver");
+        let mut log = Once(Numbers { end: 1 }, false);
+        thread::scope(|scope| {
+            scope.spawn(move || drop(await_next(&mut receiver)));
+            let said = loop {
+                let late = group.wait_acked_timeout(&mut log, 1, 1, Duration::from_millis(20));
+                let late = late.expect_err("it acknowledges nothing");
+                assert_eq!(late.kind(), LogErrorKind::Timeout, "{late}");
+                if matches!(
+                    in_state(&group, 0),
+                    LogMemberState::Asked { after: Some(_) }
+                ) {
+                    break late.to_string();
+                }
+            };
+            assert!(
+                said.contains("dropped message 1 without acknowledging it"),
+                "{said}"
+            );
+        });
+    }
+}
+
+/// A log whose far end answers once.
+struct Once(Numbers, bool);
+
+impl LogSource<u64, Pod> for Once {
+    fn end(&self) -> u64 {
+        self.0.end
+    }
+
+    fn resume(&mut self, peer: Peer) -> LogAnswer<u64, Pod> {
+        match mem::replace(&mut self.1, true) {
+            false => Box::pin(async move { Ok((numbers(&peer)?, 0)) }),
+            true => Box::pin(future::pending()),
+        }
+    }
+
+    fn send_next(&mut self, position: u64, turn: LogTurn<'_, u64, Pod>) -> SourceResult<LogSent> {
+        self.0.send_next(position, turn)
     }
 }
 

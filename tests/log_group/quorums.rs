@@ -68,7 +68,7 @@ fn a_far_end_that_never_answers_delays_no_other_one() {
             assert!(late.to_string().contains("has not answered yet"), "{late}");
             let waiting = group.wait_acked_async(&mut log, END, 3);
             assert!(smol::block_on(smol::future::poll_once(waiting)).is_none());
-            assert_eq!(in_state(&group, 0), LogMemberState::Asked);
+            assert_eq!(in_state(&group, 0), LogMemberState::Asked { after: None });
             drop(group);
             let _ = star.node.close(Duration::MAX);
         });

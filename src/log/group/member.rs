@@ -52,7 +52,10 @@ pub enum LogMemberState {
     /// There is a session that the member was not asked in yet. The next call asks it.
     NotAsked,
     /// The member was asked up to which position it has the log, and has not answered yet.
-    Asked,
+    Asked {
+        /// How its far end gave the channel before up, if it did: it dropped a message, say.
+        after: Option<String>,
+    },
     /// The member did not answer up to which position it has the log. It is asked again a second
     /// later, or in its next session.
     Unanswered {
@@ -97,8 +100,9 @@ impl fmt::Display for LogMember {
             LogMemberState::NotAsked => {
                 f.write_str("and the next call asks it up to which position it has the log")
             }
-            LogMemberState::Asked => {
-                f.write_str("and has not answered yet up to which position it has the log")
+            LogMemberState::Asked { after } => {
+                f.write_str("and has not answered yet up to which position it has the log")?;
+                after.iter().try_for_each(|why| write!(f, " ({why})"))
             }
             LogMemberState::Unanswered { why } => {
                 write!(
