@@ -142,13 +142,10 @@ impl Board {
         fork::is_child() || self.lock().is_over
     }
 
-    /// Returns the texts of the last failures, of the first `most` addresses.
+    /// Returns the texts of the last failures, of the first `most` addresses. Each names its address.
     pub(super) fn failures(&self, most: usize) -> Vec<String> {
         let shown = self.lock();
-        let failures = shown.failures.iter().take(most);
-        failures
-            .map(|(address, failure)| format!("{address}: {failure}"))
-            .collect()
+        shown.failures.values().take(most).cloned().collect()
     }
 
     pub(super) fn dropped(&self) -> u64 {
@@ -235,10 +232,7 @@ impl Board {
 
     fn look_for(&self, address: &str, ended: Option<&Peer>) -> BoardPoll<Peer> {
         let shown = self.lock();
-        let has_ended = |peer: &&Peer| {
-            let session = peer.session();
-            ended.is_some_and(|ended| Arc::ptr_eq(ended.session(), session))
-        };
+        let has_ended = |peer: &&Peer| ended.is_some_and(|ended| ended.is_same_session(peer));
         match shown.peers.get(address).filter(|peer| !has_ended(peer)) {
             Some(peer) => Some(Some(peer.clone())),
             None => shown.is_over.then_some(None),
