@@ -14,7 +14,7 @@ use std::{
 };
 
 use ibex::{
-    Driver, EndCause, Event, Node, Peer,
+    Driver, EndCause, Event, Node, Peer, Raw,
     discovery::{Discovery, Dns, Found, Peers, PeersEvent, PeersEvents},
 };
 
@@ -142,6 +142,38 @@ fn a_peer_that_restarts_is_connected_anew_and_both_are_told() {
             .wait_for_timeout(address, WATCHDOG)
             .expect("it is there");
         assert_eq!(peer.id(), replica.id());
+    }
+}
+
+/// A loan keeps the session that is let go for up to a second.
+#[test]
+fn a_session_that_is_let_go_is_not_found_while_it_closes() {
+    let _beside = beside_others();
+    for driver in DRIVERS {
+        let none: [(&str, &str); 0] = [];
+        let builder = Node::builder().environment(none).insecure_network();
+        let replica = builder.listen("0.0.0.0:0").build().expect("a node");
+        let port = replica.local_addr().and_then(|one| one.inet());
+        let port = port.expect("an address of TCP").port();
+        let [first, second] = [1, 2].map(|last| SocketAddr::from(([127, 0, 0, last], port)));
+        let (discovery, answers, _asked) = told();
+        let node = node(driver);
+        let peers = node.keep_connected(discovery).expect("threads");
+        answers.send(Ok(vec![first])).expect("it is asked");
+        let old = peers.wait_for_timeout(first, WATCHDOG).expect("a peer");
+        let bytes = |peer: &Peer, name| peer.channel(name).codec::<Raw>();
+        let there = replica.accept_timeout(WATCHDOG).expect("a session");
+        let _receiver = bytes(&there, "held").receiver::<[u8]>().expect("an end");
+        let mut sender = bytes(&old, "held").sender::<[u8]>().expect("an end");
+        let _held = sender.loan(8).expect("room");
+        answers.send(Ok(vec![second])).expect("it is asked");
+        let new = peers
+            .wait_for_timeout(second, WATCHDOG)
+            .expect("the same node");
+        let opened = bytes(&new, "new").sender::<[u8]>();
+        opened.expect("a session that goes on");
+        assert!(peers.wait_for_timeout(first, Duration::ZERO).is_none());
+        assert_eq!(peers.connected().len(), 1);
     }
 }
 

@@ -20,7 +20,7 @@ use std::{
 };
 
 use ibex::{
-    Driver, Fabric, Message, Node, Peer, Pod, Receiver,
+    Driver, Fabric, Message, Node, Peer, Pod, Raw, Receiver,
     log::{LogAnswer, LogError, LogErrorKind, LogSender, LogSent, LogSource, LogTurn},
 };
 use ibex_harness::process::{Process, again};
@@ -176,6 +176,42 @@ fn a_far_end_that_is_kept_connected_has_each_message_once() -> Outcome {
                 sender.wait_acked(&mut log, end.saturating_sub(250))?;
             }
             sender.wait_acked(&mut log, END)
+        })?;
+        disk.assert_has_each_once(END);
+    }
+    Ok(())
+}
+
+/// A session that the program closes takes a moment to end, and fails what is asked in it at once.
+/// A loan makes the moment longer.
+#[test]
+fn a_far_end_whose_session_the_program_closes_is_asked_in_the_next_one() -> Outcome {
+    for over in Over::each() {
+        let (address, disk) = (free_address(), Disk::default());
+        let node = over.builder(Driver::Threads).build()?;
+        let peers = node.keep_connected([address])?;
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let node = listen_again(over.builder(Driver::Threads), address);
+                let first = node.accept().expect("the log sender's node connects");
+                let held = first.channel("held").codec::<Raw>().receiver::<[u8]>();
+                let mut held = held.expect("a receiver");
+                while let Ok(Some(_)) = held.next() {}
+                live(&node.accept().expect("it connects again"), &disk, END);
+            });
+            let first = peers.wait_for(address).expect("it is kept");
+            let mut held = first.channel("held").codec::<Raw>().sender::<[u8]>()?;
+            let mut log = Numbers { end: END };
+            let mut sender = LogSender::at(&peers, address);
+            let asked = smol::block_on(smol::future::poll_once(sender.send_async(&mut log)));
+            assert!(asked.is_none(), "{asked:?}");
+            let loan = held.loan(8)?;
+            thread::scope(|scope| {
+                scope.spawn(|| first.close(Duration::MAX));
+                sender.wait_acked(&mut log, END)?;
+                drop(loan);
+                Outcome::Ok(())
+            })
         })?;
         disk.assert_has_each_once(END);
     }

@@ -36,12 +36,13 @@ struct Shown {
 }
 
 impl Shown {
-    /// Returns each peer once, in the order of their addresses.
+    /// Returns each peer once, in the order of their addresses, but for those whose sessions the
+    /// program closes.
     fn distinct(&self) -> Vec<Peer> {
         let mut known = HashSet::new();
         let peers = self.peers.values();
         peers
-            .filter(|peer| known.insert(peer.id()))
+            .filter(|peer| !peer.session().is_closing() && known.insert(peer.id()))
             .cloned()
             .collect()
     }
@@ -233,7 +234,8 @@ impl Board {
     fn look_for(&self, address: &str, ended: Option<&Peer>) -> BoardPoll<Peer> {
         let shown = self.lock();
         let has_ended = |peer: &&Peer| ended.is_some_and(|ended| ended.is_same_session(peer));
-        match shown.peers.get(address).filter(|peer| !has_ended(peer)) {
+        let is_there = |peer: &&Peer| !has_ended(peer) && !peer.session().is_closing();
+        match shown.peers.get(address).filter(is_there) {
             Some(peer) => Some(Some(peer.clone())),
             None => shown.is_over.then_some(None),
         }

@@ -434,7 +434,8 @@ impl<T> PeerEndpoint<T> {
     /// Returns whether calls may be sent there. The keeper may not have seen yet that they may not.
     fn is_usable(&self) -> bool {
         let session = self.peer.session();
-        !session.is_over() && !session.peer_drains() && !self.has_ended()
+        let ends = session.is_closing() || session.is_over();
+        !ends && !session.peer_drains() && !self.has_ended()
     }
 
     /// Returns whether the handle has ended. Only a look under the set's lock is certain.

@@ -82,8 +82,8 @@ impl KeptSession {
         self.drains
             .get_or_insert_with(|| session.wake_when_peer_drains(waker));
         // Checked before the session's end, which may have followed: a peer that drained is never
-        // reported as lost.
-        let event = if session.peer_drains() {
+        // reported as lost, unless this node closes the session.
+        let event = if session.peer_drains() && !session.is_closing() {
             PeersEvent::Draining {
                 address,
                 peer: self.peer.clone(),
@@ -277,7 +277,8 @@ impl Keeper {
         let id = who(&admission);
         if id == self.own {
             admission.abandon();
-            return self.put(address, AddressState::Own);
+            self.put(address, AddressState::Own);
+            return self.board.show(address, None);
         }
         if let Some((first, peer)) = self.connected_to(id) {
             admission.abandon();
@@ -300,7 +301,9 @@ impl Keeper {
         self.kept
             .iter()
             .find_map(|(address, kept)| match &kept.place {
-                AddressState::Connected(session) if session.peer.id() == id => {
+                AddressState::Connected(session)
+                    if session.peer.id() == id && !session.peer.session().is_closing() =>
+                {
                     Some((address.clone(), session.peer.clone()))
                 }
                 _ => None,

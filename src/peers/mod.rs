@@ -73,9 +73,10 @@ impl Node {
     ///   found out.
     /// - An address that the discovery no longer returns is let go: its session is
     ///   [closed](Peer::close) once everything that was sent is delivered, after
-    ///   [`linger`](crate::NodeBuilder::linger) at the latest, and is not made again. Calls under way
-    ///   there are [lost](crate::calls::CallErrorKind::Lost), so drain a node before it leaves the
-    ///   list.
+    ///   [`linger`](crate::NodeBuilder::linger) at the latest, and is not made again. From the
+    ///   beginning of the close on, nobody finds it here. Calls under way there are
+    ///   [lost](crate::calls::CallErrorKind::Lost), so drain a node before it leaves the list. The
+    ///   program may close the session with a listed address too, which is then dialed again.
     /// - A peer that [drains](Self::drain) is left at once, and its address is dialed again. Where
     ///   processes share a listening socket, that leads to the next process. The session with the
     ///   old process goes on until that closes, for calls and channels that were begun there.
