@@ -275,8 +275,6 @@ pub(crate) const ATTEMPT: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
     use ibex_bootstrap::{Version, VersionRange};
 
     use super::*;
@@ -288,7 +286,7 @@ mod tests {
             newest: Version { major, minor: 0 },
         };
         let error = |source| ResumeError::Handshake {
-            address: SocketAddr::from(([127, 0, 0, 1], 7)).into(),
+            address: ([127, 0, 0, 1], 7).into(),
             source,
         };
         let has_warned = AtomicBool::new(false);

@@ -202,7 +202,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     }
 
     #[inline]
-    pub(crate) fn send_with(&mut self, value: &T, patience: Patience) -> Result<u64, SendError> {
+    fn send_with(&mut self, value: &T, patience: Patience) -> Result<u64, SendError> {
         self.handle
             .send(C::size(value), patience, Self::encoder(value))
             .map_err(SendError::from)
@@ -272,7 +272,8 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// if the channel ended before, and other [kinds](WaitError::kind) if it never opened. What was
     /// acknowledged before the end still answers with `Ok`.
     pub fn wait_acked(&mut self, sequence: u64) -> Result<(), WaitError> {
-        self.wait_acked_with(sequence, Patience::FOREVER)
+        let waited = self.handle.wait_acked(sequence, Patience::FOREVER);
+        waited.map_err(WaitError::from)
     }
 
     /// Like [`wait_acked`](Self::wait_acked), for up to `timeout`.
@@ -286,15 +287,7 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         sequence: u64,
         timeout: Duration,
     ) -> Result<(), WaitError> {
-        self.wait_acked_with(sequence, Patience::at_most(timeout))
-    }
-
-    pub(crate) fn wait_acked_with(
-        &mut self,
-        sequence: u64,
-        patience: Patience,
-    ) -> Result<(), WaitError> {
-        let waited = self.handle.wait_acked(sequence, patience);
+        let waited = self.handle.wait_acked(sequence, Patience::at_most(timeout));
         waited.map_err(WaitError::from)
     }
 

@@ -20,7 +20,6 @@ use std::{
 };
 
 use ibex_codec::Codec;
-use ibex_ring::parking::Patience;
 
 pub use self::{
     error::{LogError, LogErrorKind},
@@ -30,7 +29,7 @@ pub use self::{
 use self::{
     progress::LogProgress,
     sessions::SessionSource,
-    source::{Waiting, is_past},
+    source::{Waiting, is_past, left},
     steps::{FarAnswer, PositionQuestion, SendStep},
 };
 use crate::{Peer, Selectable, Sender, ToAddress, discovery::Peers, message::DefaultCodec};
@@ -214,7 +213,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
                 Poll::Ready(resumed) => resumed?,
                 Poll::Pending => return Ok(false),
             }
-            match self.step(log, Waiting::Thread(Patience::None))? {
+            match self.step(log, Waiting::No)? {
                 SendStep::Sent => return Ok(true),
                 SendStep::AtEnd | SendStep::NotYet(_) => return Ok(false),
                 SendStep::Restarted => {}
@@ -231,7 +230,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             if !self.resume(log, deadline)? {
                 return Err(self.timed_out(log, self.missing()));
             }
-            match self.step(log, Waiting::Thread(Patience::Until(deadline)))? {
+            match self.step(log, Waiting::Until(deadline))? {
                 SendStep::Sent | SendStep::Restarted
                     if is_past(deadline) && self.position() < log.end() =>
                 {
@@ -292,7 +291,10 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             let (Some(message), Some(channel)) = (message, &mut self.channel) else {
                 return Ok(());
             };
-            let waited = channel.wait_acked_with(message, Patience::Until(deadline));
+            let waited = match deadline {
+                None => channel.wait_acked(message),
+                Some(deadline) => channel.wait_acked_timeout(message, left(deadline)),
+            };
             self.waited(log, waited)?;
         }
     }

@@ -6,11 +6,10 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll, Waker},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use ibex_codec::{Codec, Raw};
-use ibex_ring::parking::Patience;
 
 use crate::{Peer, RegionMessage, SendError, Sender, message::DefaultCodec};
 
@@ -90,8 +89,15 @@ pub struct LogTurn<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
 /// The way in which a turn waits for room.
 #[derive(Clone, Copy)]
 pub(super) enum Waiting<'a> {
-    Thread(Patience),
+    No,
+    /// Until the deadline, if there is one.
+    Until(Option<Instant>),
     Task(&'a Waker),
+}
+
+/// Returns the time that is left until a deadline.
+pub(super) fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
 }
 
 /// Checks whether a deadline has passed.
@@ -120,7 +126,11 @@ impl<T: ?Sized, C: Codec<T>> LogTurn<'_, T, C> {
         self.check(end);
         let sender = self.sender;
         let message = match self.waiting {
-            Waiting::Thread(patience) => Poll::Ready(sender.send_with(value, patience)),
+            Waiting::No => Poll::Ready(sender.try_send(value)),
+            Waiting::Until(None) => Poll::Ready(sender.send(value)),
+            Waiting::Until(Some(deadline)) => {
+                Poll::Ready(sender.send_timeout(value, left(deadline)))
+            }
             Waiting::Task(waker) => sender.poll_send(&mut Context::from_waker(waker), value),
         };
         LogSent { message, end }
@@ -149,7 +159,11 @@ impl LogTurn<'_, [u8], Raw> {
         self.check(end);
         let sender = self.sender;
         let reserved = match self.waiting {
-            Waiting::Thread(patience) => Poll::Ready(sender.loan_with(length, patience)),
+            Waiting::No => Poll::Ready(sender.try_loan(length)),
+            Waiting::Until(None) => Poll::Ready(sender.loan(length)),
+            Waiting::Until(Some(deadline)) => {
+                Poll::Ready(sender.loan_timeout(length, left(deadline)))
+            }
             Waiting::Task(waker) => sender.poll_loan(&mut Context::from_waker(waker), length),
         };
         let message = reserved.map(|reserved| {
@@ -172,7 +186,11 @@ impl LogTurn<'_, [u8], Raw> {
         self.check(end);
         let sender = self.sender;
         let message = match self.waiting {
-            Waiting::Thread(patience) => Poll::Ready(sender.send_region_with(message, patience)),
+            Waiting::No => Poll::Ready(sender.try_send_region(message)),
+            Waiting::Until(None) => Poll::Ready(sender.send_region(message)),
+            Waiting::Until(Some(deadline)) => {
+                Poll::Ready(sender.send_region_timeout(message, left(deadline)))
+            }
             Waiting::Task(waker) => {
                 sender.poll_send_region(&mut Context::from_waker(waker), message)
             }

@@ -8,7 +8,6 @@ use std::{
 };
 
 use ibex_codec::Codec;
-use ibex_ring::parking::Patience;
 
 use crate::{
     Peer, SendErrorKind,
@@ -201,7 +200,7 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
         }
         let waiting = match a_wait_follows {
             true => Waiting::Task(waker),
-            false => Waiting::Thread(Patience::None),
+            false => Waiting::No,
         };
         let advanced = self.advance(log, position, waiting, waker);
         match advanced {
