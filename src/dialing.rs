@@ -38,7 +38,7 @@ pub(crate) enum Owner {
     Session {
         session: u64,
         epoch: u64,
-        /// Set once a refusal was logged that no other attempt is going to change.
+        /// Set once a refusal was logged that another attempt is not likely to change.
         has_warned: Arc<AtomicBool>,
     },
 }

@@ -184,12 +184,6 @@ impl Peer {
         &self.session
     }
 
-    /// Returns whether both name one session. Two sessions with one process have the same
-    /// [id](Self::id).
-    pub(crate) fn is_same_session(&self, other: &Peer) -> bool {
-        Arc::ptr_eq(&self.session, &other.session)
-    }
-
     /// Opens the sending end of a channel with the default settings and codec.
     ///
     /// Announces it and returns; see [`Sender`]. A name may be used once in each direction.
@@ -361,6 +355,22 @@ impl Peer {
     #[must_use]
     pub fn id(&self) -> PeerId {
         PeerId::of(self.session.peer())
+    }
+
+    /// Returns whether both are of one session. A process with which this node has two sessions, or
+    /// first one and then another, has one [id](Self::id) in all of them. Never waits.
+    ///
+    /// ```
+    /// use ibex::Peer;
+    ///
+    /// /// Forgets the peers of a session.
+    /// fn forget(peers: &mut Vec<Peer>, gone: &Peer) {
+    ///     peers.retain(|peer| !peer.is_same_session(gone));
+    /// }
+    /// ```
+    #[must_use]
+    pub fn is_same_session(&self, other: &Peer) -> bool {
+        Arc::ptr_eq(&self.session, &other.session)
     }
 
     /// Returns the peer's address as this node sees it.

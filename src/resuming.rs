@@ -195,11 +195,11 @@ struct Redialer {
     ticket: ResumeTicket,
     local: Local,
     desk: Desk,
-    /// Set once a refusal was logged that no other attempt is going to change.
+    /// Set once a refusal was logged that another attempt is not likely to change.
     has_warned: Arc<AtomicBool>,
 }
 
-/// Warns, once for a session, of a refusal that no other attempt is going to change.
+/// Warns, once for a session, of a refusal that another attempt is not likely to change.
 pub(crate) fn warn_of(error: &ResumeError, has_warned: &AtomicBool) {
     let ResumeError::Handshake { address, source } = error else {
         return;
@@ -275,6 +275,8 @@ pub(crate) const ATTEMPT: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use ibex_bootstrap::{Version, VersionRange};
 
     use super::*;
@@ -286,7 +288,7 @@ mod tests {
             newest: Version { major, minor: 0 },
         };
         let error = |source| ResumeError::Handshake {
-            address: ([127, 0, 0, 1], 7).into(),
+            address: SocketAddr::from(([127, 0, 0, 1], 7)).into(),
             source,
         };
         let has_warned = AtomicBool::new(false);

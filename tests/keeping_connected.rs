@@ -153,7 +153,7 @@ fn a_session_that_is_let_go_is_not_found_while_it_closes() {
         let none: [(&str, &str); 0] = [];
         let builder = Node::builder().environment(none).insecure_network();
         let replica = builder.listen("0.0.0.0:0").build().expect("a node");
-        let port = replica.local_addr().and_then(|one| one.inet());
+        let port = replica.local_addr().and_then(ibex::Address::inet);
         let port = port.expect("an address of TCP").port();
         let [first, second] = [1, 2].map(|last| SocketAddr::from(([127, 0, 0, last], port)));
         let (discovery, answers, _asked) = told();

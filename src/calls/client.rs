@@ -371,7 +371,8 @@ impl Client {
     /// Notes that an item was sent.
     pub(super) fn use_credit(&self, id: CallId) {
         if let Some(entry) = self.calls().entry(id) {
-            entry.credit -= 1;
+            // A caller that uses the name of a call anew may have taken the credit back.
+            entry.credit = entry.credit.saturating_sub(1);
         }
     }
 

@@ -123,8 +123,8 @@ pub struct LogSender<T: ?Sized, C = DefaultCodec> {
     sessions: SessionSource,
     /// The question in the session that lasts, until the far end has answered.
     question: Option<PositionQuestion<T, C>>,
-    /// How the far end gave the last channel up, until it has answered again.
-    given_up: Option<String>,
+    /// The session in which the far end gave the last channel up, and how.
+    given_up: Option<(Peer, String)>,
     /// The channel, once the far end has answered in the session that lasts.
     channel: Option<Sender<T, C>>,
     progress: LogProgress,

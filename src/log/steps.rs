@@ -232,8 +232,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             },
             (Some(channel), _) if channel.handle.is_open() => LogMemberState::Sending,
             (Some(_), _) => LogMemberState::NotOpened,
-            (None, Some(_)) => LogMemberState::Asked {
-                after: self.given_up.clone(),
+            (None, Some(question)) => LogMemberState::Asked {
+                after: self.given_up_in(&question.peer).map(str::to_owned),
             },
             (None, None) => LogMemberState::NotAsked,
         }
@@ -243,7 +243,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     pub(super) fn missing(&self) -> String {
         match &self.question {
             Some(PositionQuestion { peer, .. }) => {
-                let after = self.given_up.as_ref().map(|why| format!(" ({why})"));
+                let after = self.given_up_in(peer).map(|why| format!(" ({why})"));
                 format!(
                     "{peer} has not answered yet up to which position it has the log{}",
                     after.unwrap_or_default()
@@ -285,7 +285,6 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         });
         self.progress.resume(position);
         self.channel = Some(channel);
-        self.given_up = None;
         Ok(())
     }
 
@@ -344,7 +343,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         if let Some(cause) = error.cause() {
             match Ended::of(cause) {
                 Ended::Channel => {
-                    self.given_up = Some(error.to_string());
+                    self.gave_up(error.to_string());
                     return Ok(());
                 }
                 Ended::Session => {
@@ -356,6 +355,18 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             }
         }
         Err(error.into())
+    }
+
+    /// Notes how the far end gave the channel up.
+    fn gave_up(&mut self, how: String) {
+        self.given_up = self.peer().cloned().zip(Some(how));
+    }
+
+    /// Returns how the far end gave a channel up in this session, if it did.
+    fn given_up_in(&self, peer: &Peer) -> Option<&str> {
+        let given_up = self.given_up.as_ref();
+        let here = given_up.filter(|(session, _)| session.is_same_session(peer))?;
+        Some(&here.1)
     }
 
     /// Takes the channel away. The channel's last counts are final: no later ones will be known.
@@ -399,7 +410,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             // The far end does not have the messages that it dropped, and says where the log goes
             // on. The end of this channel is not the end of the log.
             Err(error) if error.kind() == WaitErrorKind::Unacknowledged => {
-                self.given_up = Some(error.to_string());
+                self.gave_up(error.to_string());
                 self.abort_channel();
                 Ok(())
             }

@@ -1,6 +1,7 @@
 //! The kernel objects of a process, counted.
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::Write,
     process::{Command, Stdio},
@@ -155,13 +156,11 @@ fn entries(folder: &str, what: impl Fn(&std::path::Path) -> Option<String>) -> V
     found
 }
 
-pub(crate) fn files_are_left() -> bool {
-    let Ok(entries) = fs::read_dir("/dev/shm") else {
-        return false;
-    };
-    entries
-        .flatten()
-        .any(|entry| entry.file_name().to_string_lossy().contains("ibex"))
+/// Returns the files of ibex in /dev/shm. Other tests may have left some.
+pub(crate) fn shared_files() -> BTreeSet<String> {
+    let entries = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.contains("ibex")).collect()
 }
 
 /// The time without a change that suffices. An awake engine needs one turn.

@@ -20,7 +20,7 @@ mod processes;
 
 use std::{net::TcpListener, process::ExitCode, thread};
 
-use belongings::{Belongings, files_are_left};
+use belongings::{Belongings, shared_files};
 use ibex::{Fabric, Message, Node, Raw, RecvErrorKind, SendErrorKind};
 use processes::{Party, Proof, Setup};
 
@@ -46,6 +46,7 @@ fn main() -> ExitCode {
 }
 
 fn survive(party: &mut Party) {
+    let before = shared_files();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = listener.local_addr().expect("its address");
     let mut settled = None;
@@ -70,7 +71,9 @@ fn survive(party: &mut Party) {
             None => {}
         }
     }
-    assert!(!files_are_left(), "a file is left in /dev/shm");
+    let after = shared_files();
+    let left: Vec<_> = after.difference(&before).collect();
+    assert!(left.is_empty(), "files are left in /dev/shm: {left:?}");
 }
 
 /// Streams both ways, kills the peer, and drops everything except the last message.

@@ -257,8 +257,7 @@ impl LogSource<u64, Pod> for Once {
 }
 
 /// The pause of a failed question is one of its session, and not of its peer: in the next session
-/// with the same process the member is asked at once, although the alarm of the pause went off when
-/// the session before ended.
+/// with the same process the member is asked at once.
 #[test]
 fn a_member_is_asked_at_once_in_its_next_session_with_the_same_process() {
     for (over, driver) in cells() {

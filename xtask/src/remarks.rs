@@ -13,10 +13,11 @@ pub(crate) struct PassedOn {
     kept: Receiver<Remarks>,
 }
 
-/// The last lines about failed and long tests, and the last lines of all.
+/// The last lines about failed tests, about long ones, and the last lines of all.
 #[derive(Debug, Default)]
 struct Remarks {
     lines: VecDeque<String>,
+    long: VecDeque<String>,
     last: VecDeque<String>,
     /// The number of following lines that belong to the last one.
     belong: usize,
@@ -57,7 +58,11 @@ impl PassedOn {
         // A process that outlives the command may keep its output open.
         let remarks = self.kept.recv_timeout(PATIENCE).unwrap_or_default();
         let mut said = String::new();
-        for (title, lines) in [("failures", &remarks.lines), ("last lines", &remarks.last)] {
+        for (title, lines) in [
+            ("failures", &remarks.lines),
+            ("long tests", &remarks.long),
+            ("last lines", &remarks.last),
+        ] {
             if !lines.is_empty() {
                 said.push_str(&format!("\n  {title}:"));
             }
@@ -71,11 +76,10 @@ impl Remarks {
     fn hear(&mut self, line: &str) {
         keep(&mut self.last, line);
         let is_panic = line.contains("panicked at ");
-        let (failed, long) = (
-            line.contains("FAILED"),
-            line.contains("has been running for"),
-        );
-        if !is_panic && !failed && !long && self.belong == 0 {
+        if line.contains("has been running for") {
+            keep(&mut self.long, line);
+        }
+        if !is_panic && !line.contains("FAILED") && self.belong == 0 {
             return;
         }
         self.belong = match is_panic {
@@ -128,6 +132,6 @@ mod tests {
         assert_eq!(remarks.last.back().unwrap(), "process 7: a proof hangs");
         let long = "test three has been running for over 60 seconds";
         remarks.hear(long);
-        assert_eq!(remarks.lines.back().unwrap(), long);
+        assert_eq!(remarks.long.back().unwrap(), long);
     }
 }

@@ -281,6 +281,10 @@ fn wait(mut child: Child, watchdog: &Watchdog) -> io::Result<Result<ExitStatus, 
         }
         if watchdog.has_run_out() {
             let running = process_tree::describe();
+            // Shown at once too, since a process in a system call of a driver may not end.
+            running
+                .iter()
+                .for_each(|process| println!("HUNG: {process}"));
             process_tree::kill_all();
             child.wait()?;
             return Ok(Err(running));
@@ -361,7 +365,7 @@ mod tests {
         let mark = "86399.25"; // seconds: a sleep that nobody else sleeps
         let script = format!("sleep {mark} & setsid sleep {mark}");
         let hanging = Step::new("sh").arg("-c").arg(script);
-        let soon = Watchdog::after(Duration::from_millis(300));
+        let soon = Watchdog::after(Duration::from_secs(2));
         let failure = hanging.run(&soon).unwrap_err().to_string();
         assert!(failure.contains("hung and was ended"), "{failure}");
         assert!(

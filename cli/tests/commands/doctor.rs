@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
 
 use crate::machine::{Machine, code, ibex, page};
 use ibex::{Node, Security, SharedSecret};
@@ -421,7 +422,12 @@ fn a_way_that_is_closed_is_told_apart() {
     let address = listener.local_addr().expect("an address").to_string();
     drop(listener);
     // A process that another test has just forked may have the port open for a moment.
+    let began = Instant::now();
     let said = loop {
+        assert!(
+            began.elapsed() < Duration::from_secs(120),
+            "somebody listens there"
+        );
         let (exit, said) = Machine::bare().json(&["doctor", "--to", &address]);
         match said["to"]["addresses"][0]["outcome"].as_str() {
             Some("connected") => {}

@@ -273,8 +273,9 @@ impl<T: ?Sized, C: Codec<T>> MemberSender<T, C> {
             (false, Some(_)) => ANSWER_AGAIN,
             (false, None) => return false,
         };
-        // One alarm at a time. `rests` has forgotten one that is due, or of another session.
-        if self.again.is_none() {
+        // One alarm at a time in a session. `rests` has forgotten one that is due.
+        let again = self.again.as_ref();
+        if !again.is_some_and(|again| again.is_of(self.sender.peer())) {
             let at = Instant::now() + pause;
             self.sender.wake_at(at, waker);
             self.again = Some(Again {

@@ -515,6 +515,7 @@ pub(super) const FINDERS: &[Finder] = &[
             "grant_unheard",
             "block_used_twice",
             "generation_kept",
+            "old_epoch",
         ],
     },
     Finder {
@@ -524,7 +525,6 @@ pub(super) const FINDERS: &[Finder] = &[
         mutants: &[
             "replay_from_released",
             "fence_skipped",
-            "old_epoch",
             "block_outlives_epoch",
             "header_overlooked",
         ],
