@@ -172,6 +172,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     pub fn go_on_with(&mut self, peer: Peer) {
         self.question = None;
         self.abort_channel();
+        self.given_up = None;
         self.sessions = SessionSource::Given(Ok(peer));
     }
 

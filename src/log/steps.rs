@@ -278,6 +278,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             };
             return Err(ahead.into());
         }
+        self.given_up = None;
         self.answer = Some(FarAnswer {
             position,
             has_lost: position < self.acked()

@@ -25,7 +25,8 @@ pub enum PeersEvent {
         peer: Peer,
     },
     /// The session with an address is over. The address is dialed again, if the discovery still
-    /// returns it.
+    /// returns it. If the peer has another listed address, its [`Connected`](Self::Connected) there
+    /// may come first, so keep peers by address.
     #[non_exhaustive]
     Lost {
         /// The address that was dialed.

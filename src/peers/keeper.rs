@@ -82,8 +82,8 @@ impl KeptSession {
         self.drains
             .get_or_insert_with(|| session.wake_when_peer_drains(waker));
         // Checked before the session's end, which may have followed: a peer that drained is never
-        // reported as lost, unless this node closes the session.
-        let event = if session.peer_drains() && !session.is_closing() {
+        // reported as lost.
+        let event = if session.peer_drains() {
             PeersEvent::Draining {
                 address,
                 peer: self.peer.clone(),

@@ -76,7 +76,8 @@ impl Node {
     ///   [`linger`](crate::NodeBuilder::linger) at the latest, and is not made again. From the
     ///   beginning of the close on, nobody finds it here. Calls under way there are
     ///   [lost](crate::calls::CallErrorKind::Lost), so drain a node before it leaves the list. The
-    ///   program may close the session with a listed address too, which is then dialed again.
+    ///   program may close the session with a listed address too; that address is dialed again after
+    ///   the session's end.
     /// - A peer that [drains](Self::drain) is left at once, and its address is dialed again. Where
     ///   processes share a listening socket, that leads to the next process. The session with the
     ///   old process goes on until that closes, for calls and channels that were begun there.
