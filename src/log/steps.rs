@@ -261,7 +261,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     ) -> Result<(), LogError> {
         let (channel, position) = match answer {
             Ok(answer) => answer,
-            Err(error) if peer.is_gone() || peer.session().is_closing() => {
+            Err(error) if peer.is_gone() || peer.session().ending.has_begun() => {
                 self.sessions.end(error);
                 return Ok(());
             }

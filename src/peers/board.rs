@@ -42,7 +42,7 @@ impl Shown {
         let mut known = HashSet::new();
         let peers = self.peers.values();
         peers
-            .filter(|peer| !peer.session().is_closing() && known.insert(peer.id()))
+            .filter(|peer| !peer.session().ending.has_begun() && known.insert(peer.id()))
             .cloned()
             .collect()
     }
@@ -234,7 +234,7 @@ impl Board {
     fn look_for(&self, address: &str, ended: Option<&Peer>) -> BoardPoll<Peer> {
         let shown = self.lock();
         let has_ended = |peer: &&Peer| ended.is_some_and(|ended| ended.is_same_session(peer));
-        let is_there = |peer: &&Peer| !has_ended(peer) && !peer.session().is_closing();
+        let is_there = |peer: &&Peer| !has_ended(peer) && !peer.session().ending.has_begun();
         match shown.peers.get(address).filter(is_there) {
             Some(peer) => Some(Some(peer.clone())),
             None => shown.is_over.then_some(None),

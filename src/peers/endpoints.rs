@@ -434,7 +434,7 @@ impl<T> PeerEndpoint<T> {
     /// Returns whether calls may be sent there. The keeper may not have seen yet that they may not.
     fn is_usable(&self) -> bool {
         let session = self.peer.session();
-        let ends = session.is_closing() || session.is_over();
+        let ends = session.ending.has_begun() || session.is_over();
         !ends && !session.peer_drains() && !self.has_ended()
     }
 

@@ -302,7 +302,7 @@ impl Keeper {
             .iter()
             .find_map(|(address, kept)| match &kept.place {
                 AddressState::Connected(session)
-                    if session.peer.id() == id && !session.peer.session().is_closing() =>
+                    if session.peer.id() == id && !session.peer.session().ending.has_begun() =>
                 {
                     Some((address.clone(), session.peer.clone()))
                 }

@@ -113,16 +113,13 @@ impl Step {
                 piped.map_err(|error| Failure::new(format!("a pipe: {error}")))?
             }
         };
-        let ended = self.run_to_end(watchdog, stdout, stderr);
-        let remarks = || passed_on.map(PassedOn::of_failures).unwrap_or_default();
-        match ended {
-            Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(Failure::new(format!(
-                "`{self}` failed: {status}{}",
-                remarks()
-            ))),
-            Err(failure) => Err(Failure::new(format!("{failure}{}", remarks()))),
-        }
+        let failure = match self.run_to_end(watchdog, stdout, stderr) {
+            Ok(status) if status.success() => return Ok(()),
+            Ok(status) => format!("`{self}` failed: {status}"),
+            Err(failure) => failure.to_string(),
+        };
+        let remarks = passed_on.map(PassedOn::of_failures).unwrap_or_default();
+        Err(Failure::new(failure + &remarks))
     }
 
     /// Runs the command and keeps its standard output.

@@ -39,8 +39,6 @@ pub struct SessionShared {
     payload_checksums: bool,
     /// True if either side cannot or will not use membarrier(2), so that both always use fences.
     fences: AtomicBool,
-    /// The program ends this session and keeps its node.
-    is_closing: AtomicBool,
     is_over: AtomicBool,
     /// The account of the present suspension, if the session has no connection.
     pub(crate) suspension: SuspensionCell,
@@ -97,7 +95,6 @@ impl SessionShared {
             resumes,
             payload_checksums,
             fences: AtomicBool::new(false),
-            is_closing: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             suspension: SuspensionCell::default(),
             silence: SuspensionCell::default(),
@@ -119,16 +116,6 @@ impl SessionShared {
 
     pub(crate) fn use_fences(&self) {
         self.fences.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns whether the program has begun to close this session alone, which may end later.
-    #[must_use]
-    pub fn is_closing(&self) -> bool {
-        self.is_closing.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn closes(&self) {
-        self.is_closing.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether times of messages are kept.

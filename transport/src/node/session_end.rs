@@ -1,7 +1,10 @@
 //! A session's end, for tasks that wait for the end alone.
 
 use std::{
-    sync::OnceLock,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Poll, Waker},
 };
 
@@ -14,6 +17,8 @@ use crate::session::EndCause;
 /// The end of a session: its cause, and the wakers that wait for it.
 #[derive(Debug, Default)]
 pub struct Ending {
+    /// The program closes this session alone.
+    has_begun: AtomicBool,
     cause: OnceLock<EndCause>,
     /// The channels with messages that the peer is not known to hold, set before the cause.
     undelivered: OnceLock<Vec<Undelivered>>,
@@ -21,6 +26,17 @@ pub struct Ending {
 }
 
 impl Ending {
+    /// Notes that the program closes this session alone.
+    pub(crate) fn begin(&self) {
+        self.has_begun.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the program has begun to close this session alone, which may end later.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::Relaxed)
+    }
+
     /// Notes what was not delivered by the end of the session, once.
     pub(crate) fn report(&self, undelivered: Vec<Undelivered>) {
         let _ = self.undelivered.set(undelivered);

@@ -169,7 +169,7 @@ impl SessionShared {
         // A time that the clock cannot express means no limit.
         let deadline = clock::now().checked_add(timeout);
         // Whoever finds a handle ended by this sees the reason.
-        self.closes();
+        self.ending.begin();
         self.requests
             .on_link(|link, context| link.core.begin_close(Some(reason), deadline, context));
         // The thread that sleeps in the epoll set must take up the new deadline.

@@ -180,10 +180,10 @@ impl MessageSegmentPool {
         self.releases >= self.displaces_from
     }
 
-    /// Returns the slot among `these` that a region gets, or whose region gives way to a copy, if one may
-    /// be had: an empty one, else one
-    /// that no message or region was in yet, else that of a region that is dropped, else the one whose
-    /// last message was released first. The first slots are for messages in rotation.
+    /// Returns the slot among `these` that a region gets, or whose region gives way to a copy, if one
+    /// may be had: an empty one, else one that no message or region was in yet, else that of a region
+    /// that is dropped, else the one whose last message was released first. The first slots are for
+    /// messages in rotation.
     fn place_of_region(&self, may_displace: bool, these: impl Fn(&Slot) -> bool) -> Option<usize> {
         let none = Slot::default();
         let end = (self.slots.len().max(ROUND_SLOTS) + 1).min(MESSAGE_SLOTS);
