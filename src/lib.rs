@@ -170,7 +170,11 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod guide;
+pub mod prelude;
 
+#[cfg(feature = "calls")]
+#[doc(inline)]
+pub use ibex_calls as calls;
 #[cfg(feature = "verbs")]
 #[doc(inline)]
 pub use ibex_core::rdma;
@@ -183,12 +187,20 @@ pub use ibex_core::{
     Policy, Publisher, Receiver, RecvError, RecvErrorKind, Region, RegionMessage, RegionSlice,
     Role, Select, Selectable, SendError, SendErrorKind, Sender, Suspension, ToAddress,
     TraceContext, Undelivered, VersionedReceiver, VersionedSender, Versions, Wait, WaitError,
-    WaitErrorKind, WeakNode, asynchronous, calls, discovery, group, inspect, io, log,
-    shared_memory, stats,
+    WaitErrorKind, WeakNode, asynchronous, group, inspect, shared_memory, stats,
 };
 #[cfg(feature = "tls")]
 #[doc(inline)]
 pub use ibex_core::{Encryption, Security, SecurityError, SharedSecret, rustls};
+#[cfg(feature = "io")]
+#[doc(inline)]
+pub use ibex_io as io;
+#[cfg(feature = "log")]
+#[doc(inline)]
+pub use ibex_log as log;
+#[cfg(feature = "peers")]
+#[doc(inline)]
+pub use ibex_peers::discovery;
 
 #[doc(no_inline)]
 pub use ibex_codec as codec;

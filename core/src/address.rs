@@ -36,7 +36,7 @@ mod private {
 }
 
 /// Returns the address as text.
-pub(crate) fn text_of(address: &(impl ToAddress + ?Sized)) -> String {
+pub fn text_of(address: &(impl ToAddress + ?Sized)) -> String {
     address.to_text()
 }
 

@@ -1,6 +1,6 @@
 //! Settings of channels, checked when an end is opened.
 
-use std::{marker::PhantomData, time::Duration};
+use std::marker::PhantomData;
 
 use ibex_base::fork;
 use ibex_protocol::format::{
@@ -43,8 +43,8 @@ use crate::{
 /// | one peer | [`sender`](Self::sender) | a [`Sender`] |
 /// | one peer | [`receiver`](Self::receiver) | a [`Receiver`] |
 /// | one peer | [`versioned_sender`](Self::versioned_sender), [`versioned_receiver`](Self::versioned_receiver) | an end that knows two [versions](crate::Versions) of the message type |
-/// | one peer | [`caller`](Self::caller) | a [`Caller`](crate::calls::Caller) of its service |
-/// | one peer, or all peers of a node | [`service`](Self::service) | a [`Service`](crate::calls::Service) for calls |
+/// | one peer | [`caller`](Self::caller) | a `Caller` of its service |
+/// | one peer, or all peers of a node | [`service`](Self::service) | a `Service` for calls |
 /// | all peers of a node | [`fan_in`](ChannelBuilder::fan_in) | a [`FanIn`](crate::FanIn), which receives from all of them |
 /// | all peers of a node | [`publisher`](ChannelBuilder::publisher) | a [`Publisher`](crate::Publisher), which sends to those that subscribe |
 /// | chosen peers | [`group`](ChannelBuilder::group) | a [`Group`](crate::group::Group), which sends to each of them |
@@ -218,11 +218,6 @@ impl<C> ChannelBuilder<C> {
         Ok(Sender::new(handle.with_tag(self.template.interface.tag())))
     }
 
-    /// Returns how long a blocking call waits for the peer to open its end.
-    pub(crate) fn timeout(&self) -> Duration {
-        self.template.defaults.open_timeout
-    }
-
     pub(crate) fn open_receiver(
         &self,
         offer: Result<MessageVersions, OpenFailure>,
@@ -245,12 +240,6 @@ impl<C> ChannelBuilder<C> {
         );
         let handle = opened.map_err(|error| refuse(error.into()))?;
         Ok(handle.with_tag(self.template.interface.tag()))
-    }
-
-    /// Returns the builder of a service's channel of replies; this is that of its requests.
-    pub(crate) fn for_replies(mut self) -> Self {
-        self.template = self.template.for_replies();
-        self
     }
 
     pub(crate) fn refused(&self, end: Role, reason: OpenFailure) -> OpenError {
@@ -301,13 +290,13 @@ impl<C> ChannelBuilder<C> {
 }
 
 /// The message types that an end knows.
-pub(crate) struct MessageVersions {
-    pub(crate) newest: MessageVersion,
-    pub(crate) older: Vec<MessageVersion>,
+pub struct MessageVersions {
+    pub newest: MessageVersion,
+    pub older: Vec<MessageVersion>,
 }
 
 impl MessageVersions {
-    pub(crate) fn of_one(version: MessageVersion) -> Self {
+    pub fn of_one(version: MessageVersion) -> Self {
         Self {
             newest: version,
             older: Vec::new(),
@@ -316,7 +305,7 @@ impl MessageVersions {
 }
 
 /// Describes messages of type `T` by codec `C`, as peers compare them.
-pub(crate) fn message_version<T: ?Sized, C: Codec<T>>() -> Result<MessageVersion, OpenFailure> {
+pub fn message_version<T: ?Sized, C: Codec<T>>() -> Result<MessageVersion, OpenFailure> {
     let alignment = C::alignment();
     if !alignment.is_power_of_two() || !(8..=64).contains(&alignment) {
         return Err(OpenFailure::Alignment { alignment });

@@ -82,7 +82,7 @@ settings! {
     /// limit.
     #[default(1024)] #[range(1..=65536)]
     /// Calls beyond the caller's own limit wait, and calls beyond the service's are
-    /// [refused](crate::calls::CallErrorKind::Overloaded). A higher limit lets more requests and
+    /// refused. A higher limit lets more requests and
     /// replies take room in the window.
     pub fn max_in_flight(calls: u32);
 

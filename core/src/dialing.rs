@@ -172,7 +172,7 @@ impl PendingDial {
 
 /// A session on its way. Dropping it cancels the attempt, and abandons a session that is there
 /// already: the peer would wait for this end.
-pub(crate) struct Connecting {
+pub struct Connecting {
     call: Arc<PendingDial>,
     held: Option<Ticket>,
     #[allow(dead_code, reason = "held for its drop")]
@@ -206,7 +206,7 @@ impl Connecting {
     }
 
     /// Returns the outcome, or has `waker` called when it comes. `turn` may bring it.
-    pub(crate) fn poll(
+    pub fn poll(
         &mut self,
         waker: &Waker,
         turn: impl FnOnce(),

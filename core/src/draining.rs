@@ -25,7 +25,7 @@ pub struct DrainReport {
     /// Calls that handlers had when the node began to drain, and that have ended since.
     pub finished: usize,
     /// Calls that handlers still had when the time was up. If the node is closed then, their
-    /// callers get [`Lost`](crate::calls::CallErrorKind::Lost), and cannot know whether the calls
+    /// callers get `Lost`, and cannot know whether the calls
     /// were executed.
     pub still_running: usize,
     /// Channels with messages that are not known to have reached their peers: messages that had
@@ -86,7 +86,7 @@ impl Node {
     ///
     /// 1. It [stops accepting](Self::stop_accepting).
     /// 2. It tells its peers, which get [`Event::Draining`](crate::Event::Draining). From then on
-    ///    their calls end with the kind [`Draining`](crate::calls::CallErrorKind::Draining).
+    ///    their calls end with the kind `Draining`.
     /// 3. It refuses requests that no handler has, and those that arrive, in the same way, even if
     ///    the program asks for no more requests.
     /// 4. Handlers that have a request may answer it.
@@ -97,7 +97,7 @@ impl Node {
     ///
     /// A stream of replies is a call, which ends with its last reply. Other channels and byte
     /// streams go on, and may be opened, until the node is closed; so do calls of this node to
-    /// others. Sessions stay, and a service still waits in [`next`](crate::calls::Service::next)
+    /// others. Sessions stay, and a service still waits in `next`
     /// until the node is closed.
     ///
     /// When all calls are answered, the peers hear that too. Every call of theirs without an answer

@@ -91,7 +91,7 @@ pub enum Event {
         reason: String,
     },
     /// The peer [drains](crate::Node::drain): it begins no more calls that come to its services,
-    /// and ends soon. Calls to it end as [not executed](crate::calls::Execution::NotExecuted) from
+    /// and ends soon. Calls to it end as not executed from
     /// now on, so send them to another node, or to the one that takes its place. The event comes
     /// once for each session, which goes on until [`Gone`](Event::Gone).
     #[non_exhaustive]

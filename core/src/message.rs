@@ -16,9 +16,9 @@ use ibex_transport::channel::RawMessage;
 
 /// The codec of channels that name none.
 #[cfg(feature = "rkyv")]
-pub(crate) type DefaultCodec = ibex_codec::Rkyv;
+pub type DefaultCodec = ibex_codec::Rkyv;
 #[cfg(not(feature = "rkyv"))]
-pub(crate) type DefaultCodec = ibex_codec::Raw;
+pub type DefaultCodec = ibex_codec::Raw;
 
 /// A received message, which is checked and read where it arrived.
 ///

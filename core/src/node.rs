@@ -30,7 +30,7 @@ use ibex_transport::{
 use crate::{
     ChannelBuilder, ConnectError, Events, ListenError, NodeBuilder, Peer, PeerId, ToAddress,
     channel_defaults::ChannelDefaults, dialing::Desk, inspect::Inspector, listener::admit,
-    message::DefaultCodec, peers::Reaching, security_stats::security_stats, stats::NodeStats,
+    message::DefaultCodec, security_stats::security_stats, stats::NodeStats,
     template::ChannelTemplate,
 };
 
@@ -98,7 +98,7 @@ use crate::{
 /// - Nothing is being sent, and the host has not answered keepalives for 15 to 19 s.
 ///
 /// Over vsock only the first counts, since that kernel interface has neither acknowledgements that a
-/// program sees nor keepalives; see [Virtual machines](crate::guide::which_fabric#virtual-machines).
+/// program sees nor keepalives; see [Virtual machines](https://docs.rs/ibex/latest/ibex/guide/which_fabric/index.html#virtual-machines).
 ///
 /// A process that is stopped, computes or does not read keeps its connection, because its host
 /// answers. But it cannot make another connection meanwhile if this one breaks.
@@ -119,7 +119,7 @@ use crate::{
 /// The session's handles hand out everything that arrived. Then they return an error with counters,
 /// whose [cause](crate::EndCause::PeerGone) says whether the peer is certain to be gone. The peer's next
 /// process gets another session: [`keep_connected`](Node::keep_connected) connects to it, and a
-/// [`LogSender`](crate::log::LogSender) goes on where its log ends.
+/// `LogSender` goes on where its log ends.
 ///
 /// # Fork
 ///
@@ -276,17 +276,6 @@ impl Node {
         self.parts.settings.time.connect_timeout
     }
 
-    /// Returns the means to reach kept peers.
-    pub(crate) fn reaching(&self) -> Reaching {
-        Reaching {
-            runtime: self.runtime().clone(),
-            local: self.parts.local.clone(),
-            desk: self.parts.resuming.desk.clone(),
-            channel: self.parts.settings.channel,
-            linger: self.parts.settings.time.linger,
-        }
-    }
-
     /// Returns an error if the calling process is a fork of the one that made the node.
     pub(crate) fn check_fork(&self) -> Result<(), UsedAfterFork> {
         fork::check(|| "this node".to_owned())
@@ -294,7 +283,7 @@ impl Node {
 
     /// Begins the settings of a channel with many peers, before it is opened as a
     /// [`FanIn`](crate::FanIn), a [`Group`](crate::group::Group), a [`Publisher`](crate::Publisher) or a
-    /// [`Service`](crate::calls::Service).
+    /// `Service`.
     pub fn channel(&self, name: &str) -> ChannelBuilder<DefaultCodec, &Self> {
         ChannelBuilder::new(self, ChannelTemplate::new(self, name))
     }

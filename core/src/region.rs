@@ -83,7 +83,7 @@ impl Sender<[u8], Raw> {
     /// where they lie if it can. The receiver gets an ordinary message of bytes. It gets a
     /// [header](crate::RegionMessage) too if one is given: `send_region((&header, &slice))`.
     ///
-    /// | over | a [long](crate::guide::memory#large-payloads) message |
+    /// | over | a [long](https://docs.rs/ibex/latest/ibex/guide/memory/index.html#large-payloads) message |
     /// |---|---|
     /// | TCP | is written, or encrypted, from the slice |
     /// | RDMA, from [pages of its own](crate::Region::zeroed) or a [mapped file](crate::Region::map) | is sent from the slice by the device, with which all of the region is registered once |
@@ -236,7 +236,7 @@ impl Sender<[u8], Raw> {
 impl Receiver<[u8], Raw> {
     /// Provides memory of the program for a long message to arrive in, before the message begins.
     ///
-    /// Each [long](crate::guide::memory#large-payloads) message takes the first of the regions that has
+    /// Each [long](https://docs.rs/ibex/latest/ibex/guide/memory/index.html#large-payloads) message takes the first of the regions that has
     /// room for it, when its bytes begin to come. The receiving calls return it as any other message, and
     /// [`Message::into_region`](crate::Message::into_region) returns the region with it. A message that
     /// finds no region, because none waits or each is too short, comes in memory of the node, within

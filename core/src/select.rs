@@ -6,7 +6,7 @@ use ibex_codec::Codec;
 use ibex_ring::parking::Patience;
 use ibex_transport::channel::{Awaited, AwaitedEnds, Several};
 
-use crate::{FanIn, Receiver, VersionedReceiver, sender::UntilAcked, until_quorum::UntilQuorum};
+use crate::{FanIn, Receiver, VersionedReceiver, sender::UntilAcked};
 
 /// Waits for the first of several receivers, fan-ins and acknowledgements.
 ///
@@ -40,7 +40,7 @@ use crate::{FanIn, Receiver, VersionedReceiver, sender::UntilAcked, until_quorum
 /// | [`Receiver`] | a message, the orderly end or an error is there | [`try_recv`](Receiver::try_recv) |
 /// | [`FanIn`] | an event of any peer is there | [`try_next`](FanIn::try_next) |
 /// | [`Sender::until_acked`](crate::Sender::until_acked) | the message is acknowledged, or never will be | [`wait_acked`](crate::Sender::wait_acked), which returns at once |
-/// | [`LogGroup::until_acked`](crate::log::LogGroup::until_acked) | a quorum has the log up to a position, or the group has more to do | [`try_acked`](crate::log::LogGroup::try_acked) |
+/// | `LogGroup::until_acked` | a quorum has the log up to a position, or the group has more to do | `try_acked` |
 ///
 /// Ends that always have something take turns, so that none is starved.
 ///
@@ -59,8 +59,8 @@ pub struct Select {
 }
 
 /// An end that [`Select`] can wait for: a receiver (also of two versions), a fan-in, the
-/// [acknowledgement of a message](crate::Sender::until_acked), or a [quorum of a
-/// log](crate::log::LogGroup::until_acked).
+/// [acknowledgement of a message](crate::Sender::until_acked), or a quorum of a
+/// log.
 pub trait Selectable: sealed::AwaitedSource {}
 
 impl<T: ?Sized, C: Codec<T>> Selectable for Receiver<T, C> {}
@@ -71,10 +71,8 @@ impl<T: ?Sized, C: Codec<T>> Selectable for FanIn<T, C> {}
 
 impl Selectable for UntilAcked<'_> {}
 
-impl Selectable for UntilQuorum<'_> {}
-
-mod sealed {
-    use super::{Awaited, Codec, FanIn, Receiver, UntilAcked, UntilQuorum, VersionedReceiver};
+pub(crate) mod sealed {
+    use super::{Awaited, Codec, FanIn, Receiver, UntilAcked, VersionedReceiver};
 
     pub trait AwaitedSource {
         fn awaited(&mut self) -> Awaited<'_>;
@@ -83,12 +81,6 @@ mod sealed {
     impl AwaitedSource for UntilAcked<'_> {
         fn awaited(&mut self) -> Awaited<'_> {
             Awaited::Acknowledgement(self.handle, self.sequence)
-        }
-    }
-
-    impl AwaitedSource for UntilQuorum<'_> {
-        fn awaited(&mut self) -> Awaited<'_> {
-            Awaited::Event(self)
         }
     }
 

@@ -102,7 +102,7 @@ pub(crate) struct UntilAcked<'a> {
 ///
 /// An error of `send` means that the message was not sent. Errors that end the channel carry
 /// [counters](crate::Counts), which say how far it came; the page
-/// [`acknowledgement`](crate::guide::acknowledgement) says what to do with the rest.
+/// [`acknowledgement`](https://docs.rs/ibex/latest/ibex/guide/acknowledgement/index.html) says what to do with the rest.
 #[repr(transparent)] // `of` relies on it
 pub struct Sender<T: ?Sized, C = DefaultCodec> {
     pub(crate) handle: SendHandle,

@@ -16,7 +16,7 @@ pub(crate) use table::*;
 
 /// A setting is out of its range.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct SettingError {
+pub struct SettingError {
     /// The setting's name, which is that of the builder's method.
     pub(crate) setting: &'static str,
     /// The value that was given.
@@ -42,7 +42,7 @@ pub(crate) enum SettingValue {
 ///
 /// The conflict is found when the node is made, since either may be set first.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct SettingConflict {
+pub struct SettingConflict {
     /// The two, by the names of the builder's methods.
     pub(crate) settings: [&'static str; 2],
     /// The values that were given.

@@ -10,7 +10,7 @@
 //! Each process maps the other's memory read-only, and checks what lies there before it is used.
 //! Messages between processes of one user are read where the sender wrote them, so a sender that
 //! breaks the protocol could change a message while it is read. Messages of another user are copied
-//! first. [The guide](crate::guide::which_fabric#other-users-and-containers) shows containers.
+//! first. [The guide](https://docs.rs/ibex/latest/ibex/guide/which_fabric/index.html#other-users-and-containers) shows containers.
 #![forbid(unsafe_code)]
 
 pub use ibex_bootstrap::ShareWith;

@@ -6,7 +6,7 @@ use ibex_protocol::format::control::MAX_NAME_BYTES;
 use ibex_transport::node::SessionShared;
 
 use crate::{
-    ChannelBuilder, Node, Peer,
+    ChannelBuilder, Node, OpenError, Peer,
     channel_defaults::ChannelDefaults,
     error::{Interface, OpenFailure, REPLIES},
     setting::SettingError,
@@ -14,7 +14,7 @@ use crate::{
 
 /// A name and settings, from which the channel with each of several peers is opened.
 #[derive(Clone, Debug)]
-pub(crate) struct ChannelTemplate {
+pub struct ChannelTemplate {
     name: String,
     pub(crate) defaults: ChannelDefaults,
     pub(crate) interface: Interface,
@@ -24,7 +24,7 @@ pub(crate) struct ChannelTemplate {
 
 impl ChannelTemplate {
     /// Creates a template with the node's settings.
-    pub(crate) fn new(node: &Node, name: &str) -> Self {
+    pub fn new(node: &Node, name: &str) -> Self {
         Self::with(node.channel_defaults(), name)
     }
 
@@ -39,7 +39,7 @@ impl ChannelTemplate {
     }
 
     /// Makes errors name this interface.
-    pub(crate) fn told_as(mut self, interface: Interface) -> Self {
+    pub fn told_as(mut self, interface: Interface) -> Self {
         self.interface = interface;
         // Calls carry theirs in their own frames.
         self.defaults.trace_context &= !matches!(interface, Interface::Caller | Interface::Service);
@@ -51,24 +51,36 @@ impl ChannelTemplate {
     }
 
     /// Returns how long a blocking call waits for the peer to open its end.
-    pub(crate) fn wait_for_open(&self) -> Duration {
+    pub fn wait_for_open(&self) -> Duration {
         self.defaults.open_timeout
     }
 
     /// Returns the template if every setting is in its range.
-    pub(crate) fn checked(mut self) -> Result<Self, SettingError> {
+    pub fn checked(self) -> Result<Self, OpenError> {
+        Ok(self.check()?)
+    }
+
+    pub(crate) fn check(mut self) -> Result<Self, SettingError> {
         match self.refused.take() {
             Some(refused) => Err(refused),
             None => Ok(self),
         }
     }
 
-    pub(crate) fn name(&self) -> &str {
+    /// Returns [`ChannelBuilder::max_in_flight`].
+    #[must_use]
+    pub fn max_in_flight(&self) -> u32 {
+        self.defaults.max_in_flight
+    }
+
+    /// Returns the name of the channel.
+    #[must_use]
+    pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the template of a service's replies; this is that of its requests.
-    pub(crate) fn for_replies(mut self) -> Self {
+    pub fn for_replies(mut self) -> Self {
         self.name.push_str(REPLIES);
         self
     }
@@ -88,7 +100,7 @@ impl ChannelTemplate {
     }
 
     /// Returns the builder of the channel over `session`.
-    pub(crate) fn over(&self, session: &Arc<SessionShared>) -> ChannelBuilder {
+    pub fn over(&self, session: &Arc<SessionShared>) -> ChannelBuilder {
         ChannelBuilder::new(Peer::new(session.clone(), self.defaults), self.clone())
     }
 }

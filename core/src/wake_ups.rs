@@ -16,7 +16,7 @@ use ibex_transport::runtime::{Looks, Runtime};
 
 /// Wake-ups by everything that has the waker. There is at most one item, which says that there was
 /// one.
-pub(crate) struct WakeUps {
+pub struct WakeUps {
     set: Arc<ReadySet<()>>,
     waker: Waker,
     /// The place of a thread or task that waits by [`register`](Self::register).
@@ -24,7 +24,7 @@ pub(crate) struct WakeUps {
 }
 
 impl WakeUps {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let set = Arc::<ReadySet<()>>::default();
         Self {
             waker: Waker::from(Arc::new(SharedWakeUps(Arc::downgrade(&set)))),
@@ -34,17 +34,17 @@ impl WakeUps {
     }
 
     /// Returns the waker to leave wherever wake-ups may come from.
-    pub(crate) fn waker(&self) -> &Waker {
+    pub fn waker(&self) -> &Waker {
         &self.waker
     }
 
     /// Forgets the wake-ups so far, because the caller is about to look everywhere.
-    pub(crate) fn forget(&self) {
+    pub fn forget(&self) {
         while self.set.pop().is_some() {}
     }
 
     /// Waits until there is a wake-up. Returns false if the time is up.
-    pub(crate) fn wait(&self, runtime: &Runtime, deadline: Option<Instant>) -> bool {
+    pub fn wait(&self, runtime: &Runtime, deadline: Option<Instant>) -> bool {
         let look = || self.has_any().then_some(());
         let mut held = None;
         let condition = AtSlot::new(self.set.waiters(), &mut held, look);
@@ -53,18 +53,18 @@ impl WakeUps {
     }
 
     /// Returns whether there was a wake-up that is not forgotten.
-    pub(crate) fn has_any(&self) -> bool {
+    pub fn has_any(&self) -> bool {
         self.set.has_items()
     }
 
     /// Leaves the waker of a thread or task that waits, in place of an earlier one of its own.
-    pub(crate) fn register(&mut self, waker: &Waker) {
+    pub fn register(&mut self, waker: &Waker) {
         self.set.waiters().renew(&mut self.held, waker);
     }
 
     /// Runs a future on the calling thread, which turns the runtime's engines while it waits, if
     /// threads do so.
-    pub(crate) fn block_on<F: Future>(runtime: &Runtime, future: F) -> F::Output {
+    pub fn block_on<F: Future>(runtime: &Runtime, future: F) -> F::Output {
         let (mut future, wake_ups) = (pin!(future), Self::new());
         let mut context = Context::from_waker(&wake_ups.waker);
         loop {
@@ -77,7 +77,7 @@ impl WakeUps {
     }
 
     /// Takes back the waker of a thread or task that does not wait any more.
-    pub(crate) fn leave(&mut self) {
+    pub fn leave(&mut self) {
         self.set.waiters().leave(&mut self.held);
     }
 }

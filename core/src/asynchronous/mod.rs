@@ -25,11 +25,11 @@
 //! | [`close_async`](crate::Node::close_async) | the node goes on closing |
 //! | [`close_async`](Sender::close_async) of a sender | the sender is dropped, which ends the channel in order |
 //! | [`next_async`](crate::Events::next_async) of events | an event that had come is there for the next call |
-//! | [`call_async`](crate::calls::Caller::call_async), [`stream_async`](crate::calls::Caller::stream_async) | nothing was sent, or the handler is told that nobody waits |
-//! | [`next_async`](crate::calls::Service::next_async) of a service | a request that had come is there for the next call |
-//! | [`reply_async`](crate::calls::Request::reply_async) | the caller hears that there is no answer, unless it was sent |
-//! | [`accept_async`](crate::io::Listener::accept_async) of streams | a stream that had come is there for the next call |
-//! | [`connect_async`](crate::io::Stream::connect_async()) to a listener | the request is taken back; a listener that has accepted it reads the end |
+//! | `call_async`, `stream_async` | nothing was sent, or the handler is told that nobody waits |
+//! | `next_async` of a service | a request that had come is there for the next call |
+//! | `reply_async` | the caller hears that there is no answer, unless it was sent |
+//! | `accept_async` of streams | a stream that had come is there for the next call |
+//! | `connect_async` to a listener | the request is taken back; a listener that has accepted it reads the end |
 //!
 //! # Polls
 //!
@@ -88,7 +88,7 @@
 //!   one turn. A poll that finds no room runs two: one to learn of room, and one to send its
 //!   question. Between polls nothing moves, so let the program turn the engine, by
 //!   [`Node::poll`](crate::Node::poll) when [`Node::as_fd`](crate::Node::as_fd) is readable, in a
-//!   task of its own, as [the guide](crate::guide::which_driver) shows for async-io.
+//!   task of its own, as [the guide](https://docs.rs/ibex/latest/ibex/guide/which_driver/index.html) shows for async-io.
 //!
 //! `open_timeout` ends blocking calls only. A future waits until the peer opens its end or the
 //! session is over. To wait no longer, drop the future, as an executor's time-out does. After the

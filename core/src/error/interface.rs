@@ -10,7 +10,7 @@ use std::fmt;
 
 /// The kind of handle that a program has for a channel's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Interface {
+pub enum Interface {
     /// A sender or a receiver of messages.
     Channel,
     /// A caller of a service.
@@ -26,7 +26,7 @@ pub(crate) enum Interface {
 /// Suffix of a channel of replies. The channel of a service's requests has the service's name, and
 /// that of its replies has this behind it. So two nodes can each call a service of one name of the
 /// other.
-pub(crate) const REPLIES: &str = "/replies";
+pub const REPLIES: &str = "/replies";
 
 impl fmt::Display for Interface {
     /// Writes the interface as the error for a taken name calls it.
@@ -42,19 +42,19 @@ impl fmt::Display for Interface {
 
 impl Interface {
     /// Returns the number by which an end carries its interface.
-    pub(crate) fn tag(self) -> u8 {
+    pub fn tag(self) -> u8 {
         self as u8
     }
 
     /// Returns the interface of an end with this tag.
-    pub(crate) fn of_tag(tag: u8) -> Self {
+    pub fn of_tag(tag: u8) -> Self {
         let others = [Self::Caller, Self::Service, Self::Stream, Self::Listener];
         let tagged = others.into_iter().find(|other| other.tag() == tag);
         tagged.unwrap_or(Self::Channel)
     }
 
     /// Returns the text for the channel `name` with `peer` in the terms of this interface.
-    pub(crate) fn subject(self, name: &str, peer: &str) -> String {
+    pub fn subject(self, name: &str, peer: &str) -> String {
         let service = name.strip_suffix(REPLIES).unwrap_or(name);
         match self {
             Self::Channel => format!("channel \"{name}\" with {peer}"),

@@ -6,8 +6,6 @@ use std::io::{self, ErrorKind};
 use crate::{
     CloseReason, ConnectError, ConnectErrorKind, EndCause, ListenError, ListenErrorKind, OpenError,
     OpenErrorKind, RecvError, RecvErrorKind, SendError, SendErrorKind, WaitError, WaitErrorKind,
-    calls::{CallError, CallErrorKind},
-    log::{LogError, LogErrorKind},
 };
 
 /// Converts errors, each to the kind that a function returns for it.
@@ -28,9 +26,7 @@ into_io_error!(
     OpenError: of_open,
     SendError: of_send,
     RecvError: of_recv,
-    WaitError: of_wait,
-    CallError: of_call,
-    LogError: of_log
+    WaitError: of_wait
 );
 
 fn of_listen(error: &ListenError) -> ErrorKind {
@@ -74,7 +70,7 @@ fn of_open(error: &OpenError) -> ErrorKind {
     }
 }
 
-fn of_send(error: &SendError) -> ErrorKind {
+pub(crate) fn of_send(error: &SendError) -> ErrorKind {
     match error.kind() {
         SendErrorKind::Full => ErrorKind::WouldBlock,
         SendErrorKind::Timeout | SendErrorKind::NotOpened => ErrorKind::TimedOut,
@@ -109,32 +105,6 @@ fn of_wait(error: &WaitError) -> ErrorKind {
         WaitErrorKind::NotSent => ErrorKind::InvalidInput,
         WaitErrorKind::Mismatch => ErrorKind::InvalidData,
         WaitErrorKind::Disconnected => of_sending(error.cause()),
-        _ => ErrorKind::Other,
-    }
-}
-
-fn of_call(error: &CallError) -> ErrorKind {
-    match error.kind() {
-        CallErrorKind::DeadlineExceeded => ErrorKind::TimedOut,
-        CallErrorKind::Suspended => ErrorKind::NotConnected,
-        CallErrorKind::NotSent => error.send_error().map_or(ErrorKind::Other, of_send),
-        CallErrorKind::InvalidRequest | CallErrorKind::InvalidReply => ErrorKind::InvalidData,
-        CallErrorKind::ServiceEnded | CallErrorKind::Lost => ErrorKind::ConnectionReset,
-        CallErrorKind::Overloaded
-        | CallErrorKind::HandedBack
-        | CallErrorKind::Draining
-        | CallErrorKind::Refused => ErrorKind::ConnectionRefused,
-        _ => ErrorKind::Other,
-    }
-}
-
-fn of_log(error: &LogError) -> ErrorKind {
-    match error.kind() {
-        LogErrorKind::Ahead => ErrorKind::InvalidData,
-        LogErrorKind::NoSession => ErrorKind::NotConnected,
-        LogErrorKind::Timeout => ErrorKind::TimedOut,
-        LogErrorKind::Send => error.send_error().map_or(ErrorKind::Other, of_send),
-        LogErrorKind::Beyond => ErrorKind::InvalidInput,
         _ => ErrorKind::Other,
     }
 }

@@ -6,14 +6,16 @@
 pub(crate) use self::{
     connect::NotAccepted,
     fault::ChannelFault,
-    interface::{Interface, REPLIES},
+    interface::REPLIES,
     listen::{ListenFailure, Required},
-    open::{OpenFailure, Refusal},
+    open::Refusal,
 };
 pub use self::{
     connect::{ConnectError, ConnectErrorKind},
+    interface::Interface,
     listen::{ListenError, ListenErrorKind},
     not_opened::NotOpened,
+    open::OpenFailure,
     open::{OpenError, OpenErrorKind},
     receive::{RecvError, RecvErrorKind},
     send::{SendError, SendErrorKind},
@@ -27,7 +29,7 @@ use crate::Suspension;
 mod connect;
 mod fault;
 mod interface;
-mod io;
+pub(crate) mod io;
 mod listen;
 mod not_opened;
 mod open;

@@ -211,7 +211,8 @@ impl OpenError {
     }
 
     /// Returns whether no end of the session can be opened any more.
-    pub(crate) fn is_end(&self) -> bool {
+    #[must_use]
+    pub fn is_end(&self) -> bool {
         let kind = self.kind();
         matches!(kind, OpenErrorKind::SessionOver | OpenErrorKind::NodeClosed)
     }
@@ -284,7 +285,7 @@ impl std::error::Error for OpenError {}
 
 /// The reason for which a channel's end could not be opened.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum OpenFailure {
+pub enum OpenFailure {
     /// The node has this end already. A name may be used once in each direction.
     #[error(
         "it is open already; use or drop the first handle (a sender can be cloned; a publisher of \

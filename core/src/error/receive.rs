@@ -210,8 +210,12 @@ impl RecvError {
         matches!(reason, Some(FailureReason::NoMessage { lacks_room: true }))
     }
 
-    /// Returns the error of an end that could not be opened, or this one again.
-    pub(crate) fn into_open_error(self) -> Result<OpenError, Self> {
+    /// Returns the error of an end that a [`FanIn`](crate::FanIn) could not open with a peer.
+    ///
+    /// # Errors
+    ///
+    /// This error itself, if it is another one.
+    pub fn into_open_error(self) -> Result<OpenError, Self> {
         match self.0 {
             RecvFailure::Opening(error) => Ok(error),
             other => Err(Self(other)),

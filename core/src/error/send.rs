@@ -12,8 +12,8 @@ use crate::{Counts, EndCause, PeerAt, Suspension};
 /// only borrows it.
 ///
 /// Calls of [`Sender`](crate::Sender), [`Group`](crate::group::Group), [`Loan`](crate::Loan)
-/// and [`Permit`](crate::Permit) return it, and so does a handler's [answer to a
-/// call](crate::calls::Request::reply). The text names the channel, the peer and their state, and
+/// and [`Permit`](crate::Permit) return it, and so does a handler's answer to a
+/// call. The text names the channel, the peer and their state, and
 /// says what happened, what follows and what to do. [`kind`](Self::kind) is for programs that
 /// decide by it.
 ///

@@ -24,7 +24,7 @@ use crate::{
 
 /// The receiving ends of one channel name with all peers of a node, present and future. `O` opens
 /// the messages that they receive.
-pub(crate) struct Gathered<O: Opener> {
+pub struct Gathered<O: Opener> {
     template: ChannelTemplate,
     /// Defaults for other channels with the peers.
     defaults: ChannelDefaults,
@@ -52,13 +52,13 @@ pub(super) const HOT_LOOKS: u32 = 64;
 
 /// The result of a look or wait in which nothing came.
 #[derive(Debug)]
-pub(crate) struct NothingCame;
+pub struct NothingCame;
 
 impl<O: Opener> Gathered<O> {
     /// Opens the receiving end with every present and future peer.
-    pub(crate) fn open(node: &Node, template: ChannelTemplate) -> Result<Self, SettingError> {
+    pub fn open(node: &Node, template: ChannelTemplate) -> Result<Self, SettingError> {
         Ok(Self {
-            template: template.checked()?,
+            template: template.check()?,
             defaults: node.channel_defaults(),
             gathering: Gathering::of(node.runtime()),
             members: Vec::new(),
@@ -75,7 +75,7 @@ impl<O: Opener> Gathered<O> {
     }
 
     /// See [`FanIn::next`](super::FanIn::next).
-    pub(crate) fn next(&mut self) -> Option<FanInEvent<O::Message>> {
+    pub fn next(&mut self) -> Option<FanInEvent<O::Message>> {
         match self.find() {
             Some(event) => Some(event),
             None => self.wait(None).unwrap_or(None),
@@ -83,7 +83,7 @@ impl<O: Opener> Gathered<O> {
     }
 
     /// See [`FanIn::next_timeout`](super::FanIn::next_timeout).
-    pub(crate) fn next_timeout(
+    pub fn next_timeout(
         &mut self,
         timeout: Duration,
     ) -> Result<Option<FanInEvent<O::Message>>, NothingCame> {
@@ -94,7 +94,7 @@ impl<O: Opener> Gathered<O> {
     }
 
     /// See [`FanIn::try_next`](super::FanIn::try_next).
-    pub(crate) fn try_next(&mut self) -> Result<Option<FanInEvent<O::Message>>, NothingCame> {
+    pub fn try_next(&mut self) -> Result<Option<FanInEvent<O::Message>>, NothingCame> {
         if let Some(event) = self.find() {
             return Ok(Some(event));
         }
@@ -135,7 +135,7 @@ impl<O: Opener> Gathered<O> {
 
     /// Polls for the next event. A task may look for a moment before it is pending. A waker may
     /// not, because it holds up its caller.
-    pub(crate) fn poll_for(
+    pub fn poll_for(
         &mut self,
         context: &mut Context<'_>,
         may_look: bool,
@@ -153,19 +153,19 @@ impl<O: Opener> Gathered<O> {
     }
 
     /// Sends acknowledgements out, where callers turn the engine.
-    pub(crate) fn let_out(&self) {
+    pub fn let_out(&self) {
         self.gathering.poll();
     }
 
     /// Takes back the waker that a poll left.
-    pub(crate) fn stop_waiting(&mut self) {
+    pub fn stop_waiting(&mut self) {
         self.is_registered = false;
         self.gathering.told().waiters().leave(&mut self.held);
     }
 
     // ---- Looking ---------------------------------------------------------------------
 
-    pub(crate) fn find(&mut self) -> Option<FanInEvent<O::Message>> {
+    pub fn find(&mut self) -> Option<FanInEvent<O::Message>> {
         if fork::is_child() {
             return self.find_after_fork();
         }
@@ -342,7 +342,7 @@ impl<O: Opener> Gathered<O> {
         self.events.pop_front()
     }
 
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.live == 0 && self.events.is_empty() && self.gathering.is_closed()
     }
 

@@ -5,11 +5,9 @@ use std::{fmt, time::Duration};
 use ibex_codec::Codec;
 
 pub use self::event::FanInEvent;
+pub(crate) use self::gathered::NothingCame;
 use self::opener::OfType;
-pub(crate) use self::{
-    gathered::{Gathered, NothingCame},
-    opener::Opener,
-};
+pub use self::{gathered::Gathered, opener::Opener};
 use crate::{
     ChannelBuilder, Counts, Message, Node, OpenError, Peer, PeerAt, RecvError, RecvErrorKind,
     message::DefaultCodec,

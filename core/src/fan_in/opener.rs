@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// What the ends of a fan-in carry: messages of a type, or the frames of calls.
-pub(crate) trait Opener {
+pub trait Opener {
     /// A message as it is received.
     type Message;
     /// State of one peer, from one message to the next.
@@ -34,7 +34,7 @@ pub(crate) trait Opener {
 }
 
 /// Messages of type `T` by codec `C`.
-pub(crate) struct OfType<T: ?Sized, C>(PhantomData<fn(&T) -> C>);
+pub struct OfType<T: ?Sized, C>(PhantomData<fn(&T) -> C>);
 
 impl<T: ?Sized, C: Codec<T>> Opener for OfType<T, C> {
     type Message = Message<T, C>;

@@ -9,7 +9,7 @@ use ibex_transport::{
 
 use crate::{PeerAt, SendError};
 
-/// The name of a member of a [`Group`](crate::group::Group) or a [`LogGroup`](crate::log::LogGroup). No
+/// The name of a member of a [`Group`](crate::group::Group) or a `LogGroup`. No
 /// other member of that group ever gets the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberId(pub(crate) u64);

@@ -149,7 +149,7 @@ impl<C> ChannelBuilder<C, &Node> {
     where
         C: Codec<T>,
     {
-        let template = self.template.checked()?;
+        let template = self.template.check()?;
         let runtime = self.at.runtime();
         let node = runtime.state();
         Ok(Group {

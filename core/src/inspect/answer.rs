@@ -1,5 +1,5 @@
 //! The answer to whoever inspects a node: its statistics as JSON. The form is documented in
-//! [`inspect`](crate::inspect).
+//! `inspect`.
 #![forbid(unsafe_code)]
 
 use std::{

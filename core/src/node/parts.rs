@@ -1,6 +1,11 @@
 //! What the clones of a node share, and the close of a node with its last clone.
 
-use std::{mem, sync::Arc, thread, time::Instant};
+use std::{
+    mem,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use ibex_base::{Address, fork};
 use ibex_bootstrap::Local;
@@ -13,9 +18,9 @@ use crate::{
     driving_tasks::Tasks,
     environment::Environment,
     inspect::{Inspector, Observed},
-    io::ListenerNames,
     listener::FailureCounts,
     node_settings::NodeSettings,
+    node_slots::NodeSlots,
     resuming::Resuming,
 };
 
@@ -31,7 +36,7 @@ pub(crate) struct NodeParts {
     pub(super) failures: Arc<FailureCounts>,
     pub(super) settings: NodeSettings,
     pub(super) environment: Environment,
-    pub(crate) listener_names: ListenerNames,
+    pub(crate) slots: NodeSlots,
     /// Dropped once the node is closed.
     pub(super) inspector: Option<Inspector>,
 }
@@ -40,6 +45,14 @@ impl NodeParts {
     /// Returns the node's identity, as its peers see it.
     pub(super) fn id(&self) -> PeerId {
         PeerId::new(self.local.identity.0, self.local.incarnation)
+    }
+
+    pub(crate) fn local(&self) -> &Local {
+        &self.local
+    }
+
+    pub(crate) fn linger(&self) -> Duration {
+        self.settings.time.linger
     }
 
     /// Returns what whoever inspects the node sees of it.

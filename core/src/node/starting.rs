@@ -22,10 +22,10 @@ use crate::{
     environment::Environment,
     error::ListenFailure,
     inspect::Inspector,
-    io::ListenerNames,
     listener::{Failures, PeerListener},
     node_builder::absent_fabrics,
     node_settings::NodeSettings,
+    node_slots::NodeSlots,
     resuming::{ResumeRegistry, Resuming},
     security_stats::warn_of_credentials,
 };
@@ -141,7 +141,7 @@ impl Node {
             failures: Arc::default(),
             settings,
             environment,
-            listener_names: ListenerNames::default(),
+            slots: NodeSlots::default(),
             inspector: None,
         };
         #[cfg(feature = "verbs")]

@@ -263,7 +263,7 @@ settings! {
     ///
     /// The socket is `$XDG_RUNTIME_DIR/ibex/PID-NAME.sock`, or `/tmp/ibex-UID/PID-NAME.sock` without
     /// that variable; [`Node::inspect_path`] returns it. NAME is that of the node, if it has one.
-    /// [`ibex::inspect`](crate::inspect) says what is answered there, and to whom.
+    /// `ibex::inspect` says what is answered there, and to whom.
     ///
     /// The node has a thread for it, under each driver, which sleeps while nobody is connected. An
     /// answer holds each engine's lock for some 100 ns for each channel.
@@ -291,7 +291,7 @@ settings! {
     /// receive buffers of its own on each device port that its sessions use, as many as
     /// `RdmaSettings` says. Fan-ins, groups and calls span engines.
     ///
-    /// [The guide](crate::guide::which_driver#several-io-threads) says when several engines help: if
+    /// [The guide](https://docs.rs/ibex/latest/ibex/guide/which_driver/index.html#several-io-threads) says when several engines help: if
     /// sessions over TCP or RDMA keep a core busy. The channels of one session share its engine.
     ///
     /// A thread that waits for one session turns that session's engine, as with one engine. While a

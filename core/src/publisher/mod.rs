@@ -191,7 +191,7 @@ impl<C> ChannelBuilder<C, &Node> {
         C: Codec<T>,
     {
         self.at.check_fork()?;
-        let template = self.template.checked()?;
+        let template = self.template.check()?;
         let refuse = |reason| OpenError::of_publisher(template.name(), reason);
         template.check_name().map_err(refuse)?;
         let version = message_version::<T, C>().map_err(refuse)?;

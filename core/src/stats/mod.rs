@@ -3,7 +3,7 @@
 //!
 //! [`Node::stats`](crate::Node::stats) returns all of it, [`Peer::stats`](crate::Peer::stats) the
 //! part of one session, and [`Node::slow_messages`](crate::Node::slow_messages) the messages that
-//! took long. The guide has a page on [watching](crate::guide::watching) a node.
+//! took long. The guide has a page on [watching](https://docs.rs/ibex/latest/ibex/guide/watching/index.html) a node.
 
 mod node_stats;
 

@@ -5,9 +5,8 @@
 //! - [`record`]: a message in a ring.
 //! - [`message_version`]: the message type that both ends of a channel know.
 //! - [`counters`], [`channel_window`]: how much of a channel the receiving application holds.
-//! - [`call_extension`], [`metadata`], [`trace_context`]: what a call carries beside its request.
+//! - [`trace_context`]: the place of a message or a call in a trace.
 
-pub mod call_extension;
 pub mod channel_window;
 pub mod control;
 pub mod counters;
@@ -17,6 +16,5 @@ pub mod in_segment;
 mod io_error;
 pub mod message_extension;
 pub mod message_version;
-pub mod metadata;
 pub mod record;
 pub mod trace_context;

@@ -3,14 +3,7 @@
 
 use std::io::{self, ErrorKind};
 
-use super::{metadata::MetadataRefused, trace_context::InvalidTraceContext};
-
-/// Keeps the error within.
-impl From<MetadataRefused> for io::Error {
-    fn from(error: MetadataRefused) -> Self {
-        Self::new(ErrorKind::InvalidInput, error)
-    }
-}
+use super::trace_context::InvalidTraceContext;
 
 /// Keeps the error within.
 impl From<InvalidTraceContext> for io::Error {

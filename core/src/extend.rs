@@ -1,0 +1,328 @@
+//! What a crate needs that stands on channels, beside what programs use: the untyped ends under
+//! [`Sender`](crate::Sender) and [`Receiver`](crate::Receiver), waiting, timers, and the ends of sessions and of nodes.
+//!
+//! Calls, kept peers, logs, byte streams and inspection are such crates. They know nothing of the
+//! core but what is public here, so anybody can write another one. Programs need none of this.
+//!
+//! | for | there is |
+//! |---|---|
+//! | frames of one's own in a channel | [`SendHandle`], [`ReceiveHandle`], [`RawMessage`], opened by [`ExtendChannel`] |
+//! | channels with several peers from one set of settings | [`ChannelTemplate`], [`Gathered`] |
+//! | a wait of a thread, and a future's poll | [`parking`], [`Runtime`], [`WakeUps`] |
+//! | a timer, the end of a session, a peer that drains | [`ExtendPeer`] |
+//! | a part that lives as long as its node | [`ExtendNode`] |
+//! | the terms of an end's errors | [`Interface`] |
+
+pub use ibex_base::{Address, BackOff, Escaped, debug_as_display, fork, sync::lock, threads};
+pub use ibex_protocol::format::message_version::MessageVersion;
+pub use ibex_ring::parking;
+pub use ibex_transport::{
+    channel::{
+        Abort, Awaited, AwaitedEnd, ChannelError, RawMessage, ReceiveHandle, SendHandle,
+        SliceMessage,
+    },
+    engine::Admission,
+    histogram::Recorder,
+    node::{CallTime, CallTimes, NodeState, Serves, SessionShared, TakenName},
+    runtime::{EventLoop, Looks, Runtime},
+};
+
+pub use crate::{
+    address::text_of,
+    channel_builder::{MessageVersions, message_version},
+    connector::Connector,
+    dialing::Connecting,
+    error::{Interface, OpenFailure},
+    fan_in::{Gathered, Opener},
+    message::DefaultCodec,
+    select::sealed::AwaitedSource,
+    template::ChannelTemplate,
+    wake_ups::WakeUps,
+};
+
+use std::{any::Any, sync::Arc};
+
+use ibex_base::fork::UsedAfterFork;
+use ibex_protocol::format::control::Role;
+
+use crate::{
+    ChannelBuilder, Codec, Node, OpenError, Peer, PeerAt, Receiver, Sender, group::MemberId,
+};
+
+/// The means of a [`Node`] for crates that stand on it.
+pub trait ExtendNode {
+    /// Returns what turns the node's engines. It does not keep the node open.
+    fn runtime(&self) -> &Arc<Runtime>;
+
+    /// Returns an error if the calling process is a fork of the one that made the node.
+    ///
+    /// # Errors
+    ///
+    /// [`UsedAfterFork`].
+    fn check_fork(&self) -> Result<(), UsedAfterFork>;
+
+    /// Returns the value of this type that lives as long as the node. The first call makes it.
+    fn slot<T: Any + Default + Send + Sync>(&self) -> Arc<T>;
+
+    /// Returns the means to make single attempts to connect.
+    fn connector(&self) -> Connector;
+}
+
+impl ExtendNode for Node {
+    fn runtime(&self) -> &Arc<Runtime> {
+        Self::runtime(self)
+    }
+
+    fn check_fork(&self) -> Result<(), UsedAfterFork> {
+        Self::check_fork(self)
+    }
+
+    fn slot<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
+        self.parts.slots.get()
+    }
+
+    fn connector(&self) -> Connector {
+        Connector::new(self)
+    }
+}
+
+/// The means of a [`Peer`] for crates that stand on it.
+pub trait ExtendPeer {
+    /// Returns the session: its timer, its end, and whether the peer drains.
+    fn session(&self) -> &Arc<SessionShared>;
+
+    /// Returns whether the close of the session has begun, here or at the peer. New work finds
+    /// another session.
+    fn is_ending(&self) -> bool;
+}
+
+impl ExtendPeer for Peer {
+    fn session(&self) -> &Arc<SessionShared> {
+        Self::session(self)
+    }
+
+    fn is_ending(&self) -> bool {
+        Self::session(self).ending.has_begun()
+    }
+}
+
+/// Takes the untyped end from under a handle, or lends it.
+pub trait Untyped {
+    /// The untyped end.
+    type Handle;
+
+    /// Lends the untyped end.
+    fn untyped(&self) -> &Self::Handle;
+
+    /// Lends the untyped end for a call that changes it.
+    fn untyped_mut(&mut self) -> &mut Self::Handle;
+
+    /// Takes the untyped end.
+    fn into_untyped(self) -> Self::Handle;
+}
+
+impl<T: ?Sized, C> Untyped for Sender<T, C> {
+    type Handle = SendHandle;
+
+    fn untyped(&self) -> &SendHandle {
+        &self.handle
+    }
+
+    fn untyped_mut(&mut self) -> &mut SendHandle {
+        &mut self.handle
+    }
+
+    fn into_untyped(self) -> SendHandle {
+        self.handle
+    }
+}
+
+impl<T: ?Sized, C> Untyped for Receiver<T, C> {
+    type Handle = ReceiveHandle;
+
+    fn untyped(&self) -> &ReceiveHandle {
+        &self.handle
+    }
+
+    fn untyped_mut(&mut self) -> &mut ReceiveHandle {
+        &mut self.handle
+    }
+
+    fn into_untyped(self) -> ReceiveHandle {
+        self.handle
+    }
+}
+
+/// The means of a [`ChannelBuilder`] for crates that stand on it.
+pub trait ExtendChannel: Sized {
+    /// With whom the channel is: a peer, a node, or what another crate has of several peers.
+    type At;
+
+    /// Begins settings from a template.
+    fn with_template(at: Self::At, template: ChannelTemplate) -> Self;
+
+    /// Returns with whom the channel is.
+    fn at(&self) -> &Self::At;
+
+    /// Returns the name and the settings.
+    fn template(&self) -> &ChannelTemplate;
+
+    /// Makes the errors of the end speak in the terms of this interface.
+    fn with_interface(self, interface: Interface) -> Self;
+}
+
+impl<C, At> ExtendChannel for ChannelBuilder<C, At> {
+    type At = At;
+
+    fn with_template(at: At, template: ChannelTemplate) -> Self {
+        ChannelBuilder::new(at, template).codec()
+    }
+
+    fn at(&self) -> &At {
+        &self.at
+    }
+
+    fn template(&self) -> &ChannelTemplate {
+        &self.template
+    }
+
+    fn with_interface(self, interface: Interface) -> Self {
+        self.told_as(interface)
+    }
+}
+
+/// Opens the untyped ends of a channel with one peer.
+pub trait OpenUntyped<C> {
+    /// Opens the sending end for messages of these versions.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`], as [`ChannelBuilder::sender`].
+    fn open_sender(
+        &self,
+        offer: Result<MessageVersions, OpenFailure>,
+    ) -> Result<SendHandle, OpenError>;
+
+    /// Opens the receiving end for messages of these versions.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`], as [`ChannelBuilder::receiver`].
+    fn open_receiver(
+        &self,
+        offer: Result<MessageVersions, OpenFailure>,
+    ) -> Result<ReceiveHandle, OpenError>;
+
+    /// Returns a handle of the shared sending end of this name, which stays open as long as the
+    /// session.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`], as [`ChannelBuilder::sender`].
+    fn shared_sender<T: ?Sized>(&self) -> Result<Sender<T, C>, OpenError>
+    where
+        C: Codec<T>;
+
+    /// Makes the error of an end that cannot be opened.
+    fn refused(&self, end: Role, reason: OpenFailure) -> OpenError;
+}
+
+impl<C> OpenUntyped<C> for ChannelBuilder<C> {
+    fn open_sender(
+        &self,
+        offer: Result<MessageVersions, OpenFailure>,
+    ) -> Result<SendHandle, OpenError> {
+        Self::open_sender(self, offer)
+    }
+
+    fn open_receiver(
+        &self,
+        offer: Result<MessageVersions, OpenFailure>,
+    ) -> Result<ReceiveHandle, OpenError> {
+        Self::open_receiver(self, offer)
+    }
+
+    fn shared_sender<T: ?Sized>(&self) -> Result<Sender<T, C>, OpenError>
+    where
+        C: Codec<T>,
+    {
+        Self::shared_sender(self)
+    }
+
+    fn refused(&self, end: Role, reason: OpenFailure) -> OpenError {
+        Self::refused(self, end, reason)
+    }
+}
+
+/// Returns the name and address of the peer at the other end of a session.
+#[must_use]
+pub fn peer_at(session: &SessionShared) -> PeerAt {
+    PeerAt::of(session.peer())
+}
+
+/// Names the member of a group by a number, which the group gives to no other member.
+#[must_use]
+pub fn member_id(number: u64) -> MemberId {
+    MemberId(number)
+}
+
+/// Errors of the core that crates above it return.
+pub mod errors {
+    use std::io;
+
+    use crate::{
+        ConnectError, OpenError, SendError,
+        error::{self, NotAccepted},
+    };
+    use ibex_transport::channel::{ChannelError, SendHandle};
+
+    /// Returns the kind that a socket's error would have.
+    #[must_use]
+    pub fn io_kind(error: &SendError) -> io::ErrorKind {
+        error::io::of_send(error)
+    }
+
+    /// Returns whether an end refused a message since its peer takes shorter ones only.
+    #[must_use]
+    pub fn is_narrow_for(end: &SendHandle, error: &SendError) -> bool {
+        error
+            .reason()
+            .is_some_and(|reason| end.is_narrow_for(reason))
+    }
+
+    /// Makes the error of a call that waits for a peer when the node is closed.
+    #[must_use]
+    pub fn not_accepted() -> ConnectError {
+        NotAccepted::Closed.into()
+    }
+
+    /// Makes the error of a call that needs a thread that the process cannot have.
+    #[must_use]
+    pub fn no_thread(error: io::Error) -> ConnectError {
+        ConnectError::no_thread(error)
+    }
+
+    /// Makes the error of a service for all peers whose name another service has.
+    #[must_use]
+    pub fn name_taken(name: &str) -> OpenError {
+        OpenError::name_taken(name)
+    }
+
+    /// Makes the error of an answer whose caller does not wait for it any more.
+    #[must_use]
+    pub fn cancelled() -> SendError {
+        SendError::cancelled()
+    }
+
+    /// Makes the error of an answer to a call that asked for a stream, or for none.
+    #[must_use]
+    pub fn not_a_stream() -> SendError {
+        SendError::not_a_stream()
+    }
+
+    /// Makes the error of an answer that was not sent, since its channel failed.
+    #[must_use]
+    pub fn of_answer(error: ChannelError) -> SendError {
+        SendError::of_answer(error)
+    }
+}

@@ -1,0 +1,472 @@
+//! A caller's line to one service: its two channels, and the calls that are under way on them.
+//!
+//! No thread or task stands between a reply and its call. The thread or task that has news takes in
+//! all replies and hands each to its call.
+//!
+//! A thread that waits in a call receives as from any channel, and gives replies of other calls to
+//! those. If no thread waits, the line's waker does the same at once; the engine calls it when a
+//! frame has come.
+
+mod conditions;
+mod held_slots;
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Poll, Wake, Waker},
+    time::{Duration, Instant},
+};
+
+use ibex_core::extend::fork;
+use ibex_core::extend::parking::{self, Attended, Patience, Ticket, TimedOut};
+use ibex_core::extend::{
+    CallTimes, ChannelError, RawMessage, ReceiveHandle, SendHandle, SessionShared,
+};
+
+use self::{
+    conditions::{FrameArrival, Turn},
+    held_slots::HeldSlots,
+};
+use super::{
+    error::RepliesOver,
+    frame::{FrameBody, header_of},
+    header::{CallId, Header, Kind, MalformedCallFrame},
+    line_ref::LineRef,
+    outbox::Outbox,
+    slots::{ArrivedFrame, CallKey, CallPoll, Slots},
+};
+use ibex_core::{Driver, Role};
+
+/// See the module.
+pub(super) struct Line {
+    pub(super) service: String,
+    pub(super) session: Arc<SessionShared>,
+    pub(super) outbox: Outbox,
+    inbox: Attended<ReplyChannel>,
+    /// The receiving end, as the session numbers it.
+    inbox_end: u32,
+    /// The calls. If the line's waker is called while a thread holds them, that thread acts on the
+    /// news.
+    slots: Attended<Slots>,
+    waker: Waker,
+    /// True if the waker is left at the receiving end and was not called since. The flag is set
+    /// before the waker is left, so that a call in between is not forgotten. The inbox's holder
+    /// writes it, and a call of the waker does, which then attends to the inbox: that shows the
+    /// holder what the call wrote.
+    is_registered: AtomicBool,
+    /// The line's waker is left at the session, to be called when the peer drains.
+    drains: Option<Ticket>,
+    /// Takes the times of the calls, if somebody wants to know them.
+    pub(super) times: Option<Arc<CallTimes>>,
+}
+
+/// The receiving end and its waker.
+struct ReplyChannel {
+    handle: ReceiveHandle,
+    is_over: bool,
+    /// Messages that came since the replies held here were last copied out.
+    messages: u64,
+    bytes: u64,
+}
+
+/// Settings of a line.
+pub(super) struct LineSettings {
+    pub(super) max_in_flight: u32,
+    pub(super) open_timeout: Duration,
+}
+
+/// The line's waker.
+struct LineWaker(Weak<Line>);
+
+impl Wake for LineWaker {
+    fn wake(self: Arc<Self>) {
+        if let Some(line) = self.0.upgrade() {
+            line.wake();
+        }
+    }
+}
+
+impl Line {
+    pub(super) fn open(
+        requests: SendHandle,
+        replies: ReceiveHandle,
+        settings: &LineSettings,
+    ) -> LineRef {
+        let session = requests.session().clone();
+        let times = session.node().call_times(Role::Sender, requests.name());
+        let line = Arc::new_cyclic(|line| {
+            let waker = Waker::from(Arc::new(LineWaker(line.clone())));
+            let drains = Some(session.wake_when_peer_drains(&waker));
+            Self {
+                service: requests.name().to_owned(),
+                outbox: Outbox::new(
+                    Some(requests),
+                    session.clone(),
+                    waker.clone(),
+                    // A cancellation for each call under way, and some credit for each.
+                    4 * settings.max_in_flight as usize,
+                    settings.open_timeout,
+                ),
+                session,
+                inbox_end: replies.number(),
+                inbox: Attended::new(ReplyChannel {
+                    handle: replies,
+                    is_over: false,
+                    messages: 0,
+                    bytes: 0,
+                }),
+                slots: Attended::new(Slots::new(settings.max_in_flight)),
+                waker,
+                is_registered: AtomicBool::new(false),
+                drains,
+                times,
+            }
+        });
+        LineRef::new(line)
+    }
+
+    /// Frees the line's names when its last caller was dropped. A new line may take the name,
+    /// although a waker may still hold this one.
+    pub(super) fn free_names(&self) {
+        self.session.free_name(self.inbox_end);
+        self.outbox.free_name();
+    }
+
+    pub(super) fn slots(&self) -> HeldSlots<'_> {
+        HeldSlots {
+            line: self,
+            slots: Some(self.slots.hold()),
+        }
+    }
+
+    pub(super) fn peer_name(&self) -> String {
+        self.session.peer_name()
+    }
+
+    /// Returns whether the line sends no more calls.
+    #[cfg(feature = "tower")]
+    pub(super) fn is_over(&self) -> bool {
+        self.session.peer_drains() || self.slots().over().is_some()
+    }
+
+    // ---- News ------------------------------------------------------------------------
+
+    /// Looks at the news, unless a thread, possibly this one, holds the slots. In that case the
+    /// holder looks.
+    fn wake(&self) {
+        self.slots.when_free(|| self.has_news());
+    }
+
+    /// Acts on news: frames have come, notices have room, a deadline has passed, or the peer
+    /// drains.
+    fn has_news(&self) {
+        self.is_registered.store(false, Ordering::Relaxed);
+        self.take_in_in_passing();
+        if self.session.peer_drains() {
+            let wakers = self.slots().unsent();
+            wakers.into_iter().for_each(Waker::wake);
+        }
+        self.outbox.has_room();
+        self.expire();
+    }
+
+    /// Hands out all frames that have come. If a task waits, the line's waker is called when the
+    /// next frame comes.
+    fn take_in(&self, inbox: &mut ReplyChannel) {
+        self.take_in_by(inbox, ReceiveHandle::poll_receive_at_once);
+    }
+
+    /// Takes in as [`take_in`](Self::take_in) does, by the given poll.
+    fn take_in_by(
+        &self,
+        inbox: &mut ReplyChannel,
+        poll: fn(&mut ReceiveHandle, &Waker) -> Poll<Result<RawMessage, ChannelError>>,
+    ) {
+        self.hand_out(inbox);
+        while !inbox.is_over && !self.is_registered() && self.slots().is_waited_for() {
+            // Takes back an older waker: it may not be called for messages behind those that were
+            // taken.
+            inbox.handle.leave();
+            self.is_registered.store(true, Ordering::Relaxed);
+            let polled = poll(&mut inbox.handle, &self.waker);
+            if let Poll::Ready(received) = polled {
+                self.is_registered.store(false, Ordering::Relaxed);
+                self.received(inbox, received);
+            }
+        }
+    }
+
+    fn is_registered(&self) -> bool {
+        self.is_registered.load(Ordering::Relaxed)
+    }
+
+    fn hand_out(&self, inbox: &mut ReplyChannel) {
+        while !inbox.is_over && !fork::is_child() {
+            match inbox.handle.poll() {
+                Ok(None) => break,
+                Ok(Some(raw)) => self.received(inbox, Ok(raw)),
+                Err(error) => self.received(inbox, Err(error)),
+            }
+        }
+    }
+
+    /// Takes in a message or an error.
+    fn received(&self, inbox: &mut ReplyChannel, received: Result<RawMessage, ChannelError>) {
+        match received {
+            Ok(raw) => {
+                inbox.counts(&raw, self);
+                if let Some(landed) = self.parse(raw) {
+                    self.land(landed);
+                }
+            }
+            Err(error) if error.spares_channel() => {}
+            Err(error) => {
+                inbox.is_over = true;
+                self.end(match self.session.peer_has_drained() {
+                    true => RepliesOver::Drained,
+                    false => RepliesOver::of(error, &self.service, &self.peer_name()),
+                });
+            }
+        }
+    }
+
+    /// Ends all calls that have no answer here yet.
+    fn end(&self, over: RepliesOver) {
+        let wakers = self.slots().end(over);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn parse(&self, raw: RawMessage) -> Option<ArrivedFrame> {
+        let header = header_of(&raw).and_then(|header| match header.kind {
+            Kind::Drained if header != Header::DRAINED => Err(MalformedCallFrame::Direction),
+            kind if kind.is_for_service() => Err(MalformedCallFrame::Direction),
+            _ => Ok(header),
+        });
+        match header {
+            Ok(header) => Some(ArrivedFrame {
+                header,
+                body: FrameBody::InPlace(raw),
+            }),
+            Err(malformed) => {
+                let peer = self.session.peer().address;
+                tracing::debug!(service = self.service, %peer, %malformed, "a frame is dropped");
+                self.slots().count_stray();
+                None
+            }
+        }
+    }
+
+    fn land(&self, landed: ArrivedFrame) {
+        if landed.header.kind == Kind::Drained {
+            return self.end(RepliesOver::Drained);
+        }
+        let landing = self.slots().land(landed);
+        if let Some(waker) = landing.waker
+            && !landing.looks_itself
+        {
+            waker.wake();
+        }
+    }
+
+    /// Wakes the calls whose time is over.
+    fn expire(&self) {
+        let (late, next) = self.slots().expire(Instant::now());
+        late.into_iter().for_each(Waker::wake);
+        if let Some(next) = next {
+            self.session.wake_at(next, &self.waker);
+        }
+    }
+
+    // ---- Waiting in a thread -----------------------------------------------------------
+
+    /// Waits until the call may be sent.
+    pub(super) fn wait_for_turn(
+        &self,
+        key: CallKey,
+        deadline: Option<Instant>,
+    ) -> Result<Option<CallId>, TimedOut> {
+        let turn = Turn { line: self, key };
+        self.session.wait_for(deadline, turn)
+    }
+
+    /// Waits for the next frame of a call.
+    pub(super) fn wait_for_answer(
+        &self,
+        key: CallKey,
+        id: CallId,
+        deadline: Option<Instant>,
+    ) -> Result<CallPoll, TimedOut> {
+        let Some(mut inbox) = self.inbox.try_hold() else {
+            let answer = FrameArrival { line: self, key };
+            return self.session.wait_for(deadline, answer);
+        };
+        let answered = self.receive_until(&mut inbox, key, id, deadline);
+        // The wait of a thread disarms what the registered waker needs.
+        self.is_registered.store(false, Ordering::Relaxed);
+        let others_wait = self.slots().is_waited_for();
+        self.inbox.leave(inbox, |inbox| self.take_in(inbox));
+        if others_wait {
+            self.inbox.attend(|inbox| self.take_in(inbox));
+        }
+        answered
+    }
+
+    /// Receives for all calls until this call has a frame.
+    fn receive_until(
+        &self,
+        inbox: &mut ReplyChannel,
+        key: CallKey,
+        id: CallId,
+        deadline: Option<Instant>,
+    ) -> Result<CallPoll, TimedOut> {
+        let look = self.slots().look(key);
+        if !matches!(look, CallPoll::Nothing) {
+            return Ok(look);
+        }
+        loop {
+            match inbox.handle.receive(Patience::Until(deadline)) {
+                Ok(raw) => {
+                    inbox.counts(&raw, self);
+                    match self.parse(raw) {
+                        // The call's entry holds no frame, so this frame is the call's next one.
+                        Some(landed) if landed.header.id == id => {
+                            return Ok(CallPoll::Landed(landed));
+                        }
+                        Some(landed) => {
+                            let is_last = landed.header.kind == Kind::Drained;
+                            self.land(landed);
+                            if is_last {
+                                return Ok(self.slots().look(key));
+                            }
+                        }
+                        None => {}
+                    }
+                }
+                Err(error) if !error.is_transient() => {
+                    self.received(inbox, Err(error));
+                    if inbox.is_over {
+                        return Ok(self.slots().look(key));
+                    }
+                }
+                Err(_) => return Err(TimedOut),
+            }
+        }
+    }
+
+    // ---- Waiting in a task -------------------------------------------------------------
+
+    /// Returns the frame that has come for a call. If there is none, the call's task is woken when
+    /// one comes or the deadline passes.
+    pub(super) fn poll_answer(
+        &self,
+        key: CallKey,
+        waker: &Waker,
+        deadline: Option<Instant>,
+    ) -> CallPoll {
+        let (look, _before) = {
+            let mut slots = self.slots();
+            let look = slots.look(key);
+            match look {
+                CallPoll::Nothing => {
+                    slots.begin_look(key);
+                    (look, slots.set_waker(key, Some(waker)))
+                }
+                look => (look, None),
+            }
+        };
+        if !matches!(look, CallPoll::Nothing) {
+            return look;
+        }
+        self.inbox.attend(|inbox| {
+            if self.is_registered() && self.session.node().driver() == Driver::Caller {
+                // If callers turn the engine, a poll runs a turn.
+                match inbox.handle.receive(Patience::None) {
+                    Ok(raw) => self.received(inbox, Ok(raw)),
+                    Err(error) if !error.is_transient() => self.received(inbox, Err(error)),
+                    Err(_) => {}
+                }
+            }
+            // This runs in a task, so the poll may look for a moment.
+            self.take_in_by(inbox, ReceiveHandle::poll_receive);
+        });
+        let look = self.slots().look_behind(key);
+        if matches!(look, CallPoll::Nothing) {
+            self.wake_by(deadline);
+        }
+        look
+    }
+
+    /// Waits in a task until the call may be sent; `None` if no call will be.
+    pub(super) fn poll_turn(
+        &self,
+        key: CallKey,
+        waker: &Waker,
+        deadline: Option<Instant>,
+    ) -> Poll<Option<CallId>> {
+        let turn = parking::poll(Turn { line: self, key }, waker, || ());
+        if turn.is_pending() {
+            self.wake_by(deadline);
+        }
+        turn
+    }
+
+    /// Has the task of a call that waits for room woken at its deadline.
+    pub(super) fn wake_late(&self, key: CallKey, waker: &Waker, deadline: Option<Instant>) {
+        let _before = self.slots().set_waker(key, Some(waker));
+        self.wake_by(deadline);
+    }
+
+    fn wake_by(&self, deadline: Option<Instant>) {
+        if let Some(deadline) = deadline
+            && self.slots().wants_alarm(deadline)
+        {
+            self.session.wake_at(deadline, &self.waker);
+        }
+    }
+
+    pub(super) fn take_in_in_passing(&self) {
+        self.inbox.attend(|inbox| self.take_in(inbox));
+    }
+}
+
+impl ReplyChannel {
+    /// Messages or bytes after which replies are copied out of the channel: half a window. A reply
+    /// that stays where it lies stops the channel, and with it all calls, once the window behind it
+    /// is full.
+    #[inline]
+    fn counts(&mut self, raw: &RawMessage, line: &Line) {
+        // The registered waker may be about to be called for this message alone, and not for a
+        // later one.
+        line.is_registered.store(false, Ordering::Relaxed);
+        self.messages += 1;
+        self.bytes += raw.bytes().len() as u64;
+        if self.messages >= LOOK_EVERY || self.bytes >= LOOK_EVERY_BYTES {
+            self.look_at_window(line);
+        }
+    }
+
+    #[cold]
+    fn look_at_window(&mut self, line: &Line) {
+        let Some(window) = self.handle.window() else {
+            return;
+        };
+        if self.messages >= window.messages / 4 || self.bytes >= window.bytes / 4 {
+            self.messages = 0;
+            self.bytes = 0;
+            line.slots().copy_out();
+        }
+    }
+}
+
+/// No window is smaller than four times these.
+const LOOK_EVERY: u64 = 64;
+const LOOK_EVERY_BYTES: u64 = 16 << 10;
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.session.leave_peer_drains(&mut self.drains);
+        self.inbox.attend(|inbox| inbox.handle.leave());
+    }
+}

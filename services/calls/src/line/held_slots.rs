@@ -1,0 +1,42 @@
+//! The slots of a line while a thread holds them.
+
+use std::{
+    ops::{Deref, DerefMut},
+    sync::MutexGuard,
+};
+
+use super::Line;
+use crate::slots::Slots;
+
+/// The slots, held by a thread. A reply that is dropped or copied out during that time may turn the
+/// engine in this very thread, and the engine may call the line's waker. The waker then leaves its
+/// news to the holder.
+pub(crate) struct HeldSlots<'a> {
+    pub(super) line: &'a Line,
+    /// `Some` until the drop.
+    pub(super) slots: Option<MutexGuard<'a, Slots>>,
+}
+
+impl Deref for HeldSlots<'_> {
+    type Target = Slots;
+
+    fn deref(&self) -> &Slots {
+        self.slots.as_ref().expect("held until the drop")
+    }
+}
+
+impl DerefMut for HeldSlots<'_> {
+    fn deref_mut(&mut self) -> &mut Slots {
+        self.slots.as_mut().expect("held until the drop")
+    }
+}
+
+impl Drop for HeldSlots<'_> {
+    fn drop(&mut self) {
+        if let Some(slots) = self.slots.take()
+            && self.line.slots.unlock(slots)
+        {
+            self.line.wake();
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! The sending end of a service's channel. Many threads write to it, one after the other, and no
+//! thread waits while it holds the end.
+//!
+//! A *notice* is sent without waiting: a call is cancelled, or got no answer. A notice goes out at
+//! once if there is room, and otherwise before the next message.
+
+use std::{
+    collections::VecDeque,
+    mem::MaybeUninit,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use ibex_core::extend::lock;
+use ibex_core::extend::parking::{self, Attended, Condition, Patience, Ticket, WaitSlot};
+use ibex_core::extend::{ChannelError, SendHandle, SessionShared, SliceMessage};
+
+use super::{
+    frame::{Content, TextContent, encode_frame, frame_size},
+    header::Header,
+};
+use ibex_core::RegionSlice;
+
+/// See the module.
+pub(super) struct Outbox {
+    session: Arc<SessionShared>,
+    /// The channel's end: `None` until it is opened, and when it was closed here.
+    sending: Attended<Option<SendHandle>>,
+    /// The channel's end, as the session numbers it, once it was opened.
+    end: OnceLock<u32>,
+    /// True once frames are no longer sent. A thread that sets this or `has_notices` attends to
+    /// `sending` afterwards, which shows both to the thread that holds it.
+    is_closed: AtomicBool,
+    /// There may be notices. Written under their lock.
+    has_notices: AtomicBool,
+    notices: Mutex<VecDeque<Notice>>,
+    /// Limit of the notices that are due at a time to a peer that takes its messages.
+    max_notices: usize,
+    /// The waker that is left at the channel's end, to be called when there is room.
+    waker: Waker,
+    /// True if a thread that found room took the waker back while others wait for room. The thread
+    /// wakes those waiters instead.
+    owes_wake: AtomicBool,
+    /// Waiting place of threads and tasks that wait for room.
+    room: WaitSlot,
+    open_timeout: Duration,
+}
+
+/// A frame that is sent without waiting.
+#[derive(Debug)]
+pub(super) struct Notice {
+    pub(super) header: Header,
+    pub(super) text: String,
+}
+
+/// The reason why a message did not go out.
+#[derive(Debug)]
+pub(super) enum Unsent {
+    /// The time was up.
+    Late,
+    /// The frame is no longer wanted.
+    InVain,
+    Failed(ChannelError),
+}
+
+impl Outbox {
+    pub(super) fn new(
+        handle: Option<SendHandle>,
+        session: Arc<SessionShared>,
+        waker: Waker,
+        max_notices: usize,
+        open_timeout: Duration,
+    ) -> Self {
+        let end = handle.as_ref().map(SendHandle::number);
+        Self {
+            session,
+            sending: Attended::new(handle),
+            end: end.map_or_else(OnceLock::new, OnceLock::from),
+            is_closed: AtomicBool::new(false),
+            has_notices: AtomicBool::new(false),
+            notices: Mutex::default(),
+            max_notices,
+            waker,
+            owes_wake: AtomicBool::new(false),
+            room: WaitSlot::new(),
+            open_timeout,
+        }
+    }
+
+    /// Opens the end, if it is not open.
+    pub(super) fn open<E>(&self, open: impl FnOnce() -> Result<SendHandle, E>) -> Result<(), E> {
+        let mut sending = self.sending.hold();
+        let opened = match *sending {
+            Some(_) => Ok(()),
+            None => open().map(|handle| {
+                self.end.get_or_init(|| handle.number());
+                *sending = Some(handle);
+            }),
+        };
+        self.leave_sending(sending);
+        opened
+    }
+
+    /// Ends the channel in order, after the messages that were sent, either at once or when the
+    /// sending thread leaves.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        self.attend();
+    }
+
+    /// Returns whether the peer has opened its end.
+    #[cold]
+    pub(super) fn is_open(&self) -> bool {
+        let sending = self.sending.hold();
+        let is_open = sending.as_ref().is_some_and(SendHandle::is_open);
+        self.leave_sending(sending);
+        is_open
+    }
+
+    /// Returns whether the peer has opened its end, unless a thread is sending.
+    pub(super) fn is_open_now(&self) -> Option<bool> {
+        let sending = self.sending.try_hold()?;
+        let is_open = sending.as_ref().is_some_and(SendHandle::is_open);
+        self.leave_sending(sending);
+        Some(is_open)
+    }
+
+    /// Lets another end of the name be opened, although this one may still be in use.
+    pub(super) fn free_name(&self) {
+        if let Some(end) = self.end.get() {
+            self.session.free_name(*end);
+        }
+    }
+
+    /// Sends a frame. Waits for room until `deadline`, and for the peer's open no longer than
+    /// `open_timeout`. `header` is asked again at each attempt, since time passes. `None` from it
+    /// means that the frame is no longer wanted.
+    #[inline]
+    pub(super) fn send<P: Content>(
+        &self,
+        header: impl Fn() -> Option<Header>,
+        content: P,
+        deadline: Option<Instant>,
+    ) -> Result<(), Unsent> {
+        let mut frame = OutgoingFrame { header, content };
+        match self.attempt(&mut frame) {
+            SendAttempt::Done(done) => done,
+            SendAttempt::NotOpen => self.send_when_open(frame, deadline),
+            SendAttempt::Full => self.wait(&mut frame, deadline),
+        }
+    }
+
+    /// Sends a frame from a task. Pending while there is no room, or the peer has not opened its
+    /// end.
+    pub(super) fn poll_send<P: Content>(
+        &self,
+        ticket: &mut Option<Ticket>,
+        waker: &Waker,
+        header: impl Fn() -> Header,
+        content: P,
+    ) -> Poll<Result<(), Unsent>> {
+        let mut frame = OutgoingFrame {
+            header: || Some(header()),
+            content,
+        };
+        parking::poll(FrameSent::new(self, &mut frame, ticket), waker, || ())
+    }
+
+    /// Takes back the ticket of a task that no longer waits.
+    pub(super) fn leave(&self, ticket: &mut Option<Ticket>) {
+        self.room.leave(ticket);
+    }
+
+    /// Handles a call of the waker: there may be room.
+    pub(super) fn has_room(&self) {
+        self.flush();
+        self.room.wake_all();
+    }
+
+    /// Sends a notice without waiting.
+    pub(super) fn notify(&self, header: Header, text: String) {
+        let mut notices = self.notices();
+        if notices.len() < self.max_notices {
+            notices.push_back(Notice { header, text });
+        }
+        self.has_notices.store(true, Ordering::Relaxed);
+        drop(notices);
+        self.flush();
+    }
+
+    /// Sends the notices that wait, as far as there is room.
+    pub(super) fn flush(&self) {
+        if self.has_notices.load(Ordering::Relaxed) {
+            self.attend();
+        }
+    }
+
+    /// Returns whether notices wait for room, or for the thread that is sending.
+    pub(super) fn has_notices(&self) -> bool {
+        // SAID, pairs with `flush_notices`: a drain that finds no notice here finds them among the
+        // messages that were sent.
+        !self.is_closed.load(Ordering::Relaxed) && self.has_notices.load(Ordering::Acquire)
+    }
+
+    /// Returns whether the channel's end was opened. Without one, notices are never sent.
+    pub(super) fn has_channel(&self) -> bool {
+        self.end.get().is_some()
+    }
+
+    // ---- Inside ----------------------------------------------------------------------
+
+    fn attend(&self) {
+        self.sending.attend(|sending| self.flush_into(sending));
+        self.wake_if_owed();
+    }
+
+    #[inline]
+    fn leave_sending(&self, mut sending: MutexGuard<'_, Option<SendHandle>>) {
+        // What has gone out opened the way for notices that found the peer's end not open, and the
+        // channel may end behind it.
+        if self.has_notices.load(Ordering::Relaxed) {
+            self.flush_into(&mut sending);
+        }
+        self.sending
+            .leave(sending, |sending| self.flush_into(sending));
+        self.wake_if_owed();
+    }
+
+    /// Wakes the waiters that relied on the waker that was taken back, so that they look again.
+    #[inline]
+    fn wake_if_owed(&self) {
+        // OWED, pairs with `flush_notices` and `attempt_and_register`: the thread that takes the debt
+        // sees the waiters that relied on the waker.
+        if self.owes_wake.load(Ordering::Relaxed) && self.owes_wake.swap(false, Ordering::Acquire) {
+            self.room.wake_all();
+        }
+    }
+
+    #[inline]
+    fn flush_into(&self, sending: &mut Option<SendHandle>) {
+        if self.is_closed.load(Ordering::Relaxed) {
+            close(sending);
+        } else if self.has_notices.load(Ordering::Relaxed) {
+            self.flush_notices(sending);
+        }
+    }
+
+    #[cold]
+    fn flush_notices(&self, sending: &mut Option<SendHandle>) {
+        let Some(handle) = sending else {
+            return;
+        };
+        loop {
+            let next = {
+                let mut notices = self.notices();
+                let next = notices.pop_front();
+                // SAID, pairs with `has_notices`: the last notice was sent before.
+                self.has_notices.store(next.is_some(), Ordering::Release);
+                next
+            };
+            let Some(notice) = next else {
+                return self.session.node().wake_drain();
+            };
+            let content = TextContent(&notice.text);
+            match poll_send_frame(handle, &self.waker, notice.header, content) {
+                // OWED, pairs with `wake_if_owed`.
+                Poll::Ready(Ok(_)) => self.owes_wake.store(true, Ordering::Release),
+                // The channel is over, so no peer is left to be told.
+                Poll::Ready(Err(_)) => self.notices().clear(),
+                Poll::Pending => return self.notices().push_front(notice),
+            }
+        }
+    }
+
+    #[inline]
+    fn attempt<H, P>(&self, frame: &mut OutgoingFrame<H, P>) -> SendAttempt
+    where
+        H: Fn() -> Option<Header>,
+        P: Content,
+    {
+        let mut sending = self.sending.hold();
+        self.flush_into(&mut sending);
+        let attempt = match (&mut *sending, (frame.header)()) {
+            (Some(handle), Some(header)) => match send_frame(handle, header, frame.content) {
+                Ok(_) => SendAttempt::Done(Ok(())),
+                Err(ChannelError::NotOpenYet) => SendAttempt::NotOpen,
+                Err(ChannelError::WouldBlock) => SendAttempt::Full,
+                Err(error) => SendAttempt::Done(Err(Unsent::Failed(error))),
+            },
+            _ => SendAttempt::Done(Err(Unsent::InVain)),
+        };
+        self.leave_sending(sending);
+        attempt
+    }
+
+    /// Tries to send, and leaves the waker if there is no room.
+    fn attempt_and_register<H, P>(
+        &self,
+        frame: &mut OutgoingFrame<H, P>,
+    ) -> Option<Result<(), Unsent>>
+    where
+        H: Fn() -> Option<Header>,
+        P: Content,
+    {
+        let mut sending = self.sending.hold();
+        self.flush_into(&mut sending);
+        let done = match (&mut *sending, (frame.header)()) {
+            (Some(handle), Some(header)) => {
+                match poll_send_frame(handle, &self.waker, header, frame.content) {
+                    Poll::Ready(sent) => {
+                        // OWED, pairs with `wake_if_owed`.
+                        self.owes_wake.store(true, Ordering::Release);
+                        Some(sent.map(drop).map_err(Unsent::Failed))
+                    }
+                    Poll::Pending => None,
+                }
+            }
+            _ => Some(Err(Unsent::InVain)),
+        };
+        self.leave_sending(sending);
+        done
+    }
+
+    #[cold]
+    fn send_when_open<H, P>(
+        &self,
+        mut frame: OutgoingFrame<H, P>,
+        deadline: Option<Instant>,
+    ) -> Result<(), Unsent>
+    where
+        H: Fn() -> Option<Header>,
+        P: Content,
+    {
+        let give_up = Instant::now().checked_add(self.open_timeout);
+        let until = [deadline, give_up].into_iter().flatten().min();
+        match self.wait(&mut frame, until) {
+            Err(Unsent::Late) if until == give_up => match self.not_opened() {
+                Some(error) => Err(Unsent::Failed(error)),
+                None => self.wait(&mut frame, deadline),
+            },
+            done => done,
+        }
+    }
+
+    /// Returns the error for a peer that has not opened its end within `open_timeout`.
+    fn not_opened(&self) -> Option<ChannelError> {
+        let mut sending = self.sending.hold();
+        let opened = sending.as_mut()?;
+        let opened = opened.opened(Patience::Until(Some(Instant::now())));
+        self.leave_sending(sending);
+        let error = opened.err()?;
+        Some(error.waited_for(self.open_timeout))
+    }
+
+    #[cold]
+    fn wait<H, P>(
+        &self,
+        frame: &mut OutgoingFrame<H, P>,
+        deadline: Option<Instant>,
+    ) -> Result<(), Unsent>
+    where
+        H: Fn() -> Option<Header>,
+        P: Content,
+    {
+        let mut ticket = None;
+        let room = FrameSent::new(self, frame, &mut ticket);
+        let waited = self.session.wait_for(deadline, room);
+        waited.unwrap_or(Err(Unsent::Late))
+    }
+
+    fn notices(&self) -> MutexGuard<'_, VecDeque<Notice>> {
+        lock(&self.notices)
+    }
+}
+
+/// A message that is to be sent.
+struct OutgoingFrame<H, P> {
+    header: H,
+    content: P,
+}
+
+/// Sends a frame without waiting.
+#[inline]
+fn send_frame<P: Content>(
+    handle: &mut SendHandle,
+    header: Header,
+    content: P,
+) -> Result<u64, ChannelError> {
+    if let Some(body) = long_slice(handle, &content) {
+        let header = &header.to_bytes();
+        return handle.send_region(SliceMessage { header, body }, Patience::None);
+    }
+    let encode = |slot: &mut [MaybeUninit<u8>]| encode_frame(header, content, slot);
+    handle.send(frame_size(content), Patience::None, encode)
+}
+
+/// Sends a frame, or leaves the waker if there is no room.
+#[inline]
+fn poll_send_frame<P: Content>(
+    handle: &mut SendHandle,
+    waker: &Waker,
+    header: Header,
+    content: P,
+) -> Poll<Result<u64, ChannelError>> {
+    if let Some(body) = long_slice(handle, &content) {
+        let header = &header.to_bytes();
+        return handle.poll_send_region(waker, SliceMessage { header, body });
+    }
+    let encode = |slot: &mut [MaybeUninit<u8>]| encode_frame(header, content, slot);
+    handle.poll_send(waker, frame_size(content), encode)
+}
+
+/// Returns the slice that is the content, if the frame would have to wait for a grant. A frame that is
+/// too long is so in either form.
+#[inline]
+fn long_slice<'a, P: Content>(handle: &SendHandle, content: &'a P) -> Option<&'a RegionSlice> {
+    let slice = content.slice()?;
+    let is_long = handle.needs_grant(P::offset() + slice.len());
+    is_long.then_some(slice)
+}
+
+enum SendAttempt {
+    Done(Result<(), Unsent>),
+    Full,
+    NotOpen,
+}
+
+/// The condition "the frame has gone out, or never will".
+struct FrameSent<'a, H, P> {
+    outbox: &'a Outbox,
+    frame: &'a mut OutgoingFrame<H, P>,
+    found: Option<Result<(), Unsent>>,
+    /// The place of the thread or task among those that wait for room.
+    held: &'a mut Option<Ticket>,
+}
+
+impl<'a, H, P> FrameSent<'a, H, P> {
+    fn new(
+        outbox: &'a Outbox,
+        frame: &'a mut OutgoingFrame<H, P>,
+        held: &'a mut Option<Ticket>,
+    ) -> Self {
+        Self {
+            outbox,
+            frame,
+            found: None,
+            held,
+        }
+    }
+}
+
+impl<H, P> Condition for FrameSent<'_, H, P>
+where
+    H: Fn() -> Option<Header>,
+    P: Content,
+{
+    type Output = Result<(), Unsent>;
+
+    fn look(&mut self) -> Option<Self::Output> {
+        match self.found.take() {
+            Some(found) => Some(found),
+            None => match self.outbox.attempt(self.frame) {
+                SendAttempt::Done(done) => Some(done),
+                SendAttempt::Full | SendAttempt::NotOpen => None,
+            },
+        }
+    }
+
+    fn register(&mut self, waker: &Waker) {
+        self.outbox.room.renew(self.held, waker);
+        self.found = self.outbox.attempt_and_register(self.frame);
+    }
+
+    fn leave(&mut self) {
+        self.outbox.room.leave(self.held);
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.sending.attend(close);
+    }
+}
+
+fn close(sending: &mut Option<SendHandle>) {
+    if let Some(mut handle) = sending.take() {
+        handle.leave();
+    }
+}

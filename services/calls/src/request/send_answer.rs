@@ -1,0 +1,64 @@
+//! An answer of a task on its way into its channel.
+
+use std::{future::poll_fn, task::Poll};
+
+use ibex_core::extend::errors;
+use ibex_core::extend::parking::Ticket;
+
+use super::Call;
+use crate::{
+    frame::Content,
+    header::{Header, Kind},
+    outbox::{Outbox, Unsent},
+};
+use ibex_core::SendError;
+
+/// Says what the sending of an answer means for its handler.
+pub(super) fn sent(sent: Result<(), Unsent>) -> Result<(), SendError> {
+    match sent {
+        Ok(()) => Ok(()),
+        // The caller's end is gone, and so is the caller that waits.
+        Err(Unsent::Late | Unsent::InVain) => Err(errors::cancelled()),
+        Err(Unsent::Failed(error)) if error.cause().is_some() => Err(errors::cancelled()),
+        Err(Unsent::Failed(error)) => Err(errors::of_answer(error)),
+    }
+}
+
+impl Call {
+    /// Sends an answer, for a task.
+    pub(super) async fn send_async(
+        &self,
+        kind: Kind,
+        content: impl Content,
+    ) -> Result<(), SendError> {
+        let Some(outbox) = self.client.outbox() else {
+            return Err(errors::cancelled());
+        };
+        if self.client.is_cancelled(self.id) {
+            return Err(errors::cancelled());
+        }
+        let mut room = RoomWait(outbox, None);
+        poll_fn(|context| {
+            let header = || Header::new(self.id, kind);
+            let polled = outbox.poll_send(&mut room.1, context.waker(), header, content);
+            if polled.is_pending() {
+                // A caller that does not take its replies may cancel, which wakes this task.
+                self.client.set_waker(self.id, Some(context.waker()));
+                if self.client.is_cancelled(self.id) {
+                    return Poll::Ready(Err(errors::cancelled()));
+                }
+            }
+            polled.map(sent)
+        })
+        .await
+    }
+}
+
+/// A task's wait for room, which ends when this is dropped.
+struct RoomWait<'a>(&'a Outbox, Option<Ticket>);
+
+impl Drop for RoomWait<'_> {
+    fn drop(&mut self) {
+        self.0.leave(&mut self.1);
+    }
+}

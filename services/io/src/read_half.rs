@@ -1,0 +1,239 @@
+//! The reading half of a byte stream.
+
+use std::{
+    fmt, io, mem,
+    task::{Poll, Waker, ready},
+    time::Duration,
+};
+
+use ibex_core::codec::Raw;
+use ibex_core::extend::parking::Patience;
+use ibex_core::extend::{ChannelError, RawMessage, ReceiveHandle};
+
+use super::{Stream, WriteHalf, announcement::Side};
+use ibex_core::{Peer, Receiver, RecvError, extend::Untyped};
+
+/// The half of a [`Stream`] that reads. See [`Stream::into_split`].
+///
+/// The half has the stream's reading traits. The waker of a pending read stays until there is
+/// something to read, whatever is called on the other half in the meantime.
+///
+/// Dropping the half ends this direction: later writes of the peer fail by
+/// [`BrokenPipe`](io::ErrorKind::BrokenPipe).
+pub struct ReadHalf {
+    handle: ReceiveHandle,
+
+    // Progress of reading.
+    /// The message that is being read, never at its end.
+    current: Option<RawMessage>,
+    /// Bytes of the message that were read.
+    position: usize,
+    /// The peer has ended this direction, and everything before was read.
+    is_over: bool,
+    /// An error that was found behind bytes that were read. The next read returns it.
+    failed: Option<ChannelError>,
+
+    /// Time that a blocking read waits at most.
+    timeout: Option<Duration>,
+
+    // Identity of the stream.
+    peer: Peer,
+    id: (Side, u64),
+}
+
+/// Two halves that are not of one stream. See [`ReadHalf::reunite`].
+#[derive(thiserror::Error)]
+#[error("the two halves are not of one stream")]
+pub struct ReuniteError(
+    /// The reading half, as it was given.
+    pub ReadHalf,
+    /// The writing half, as it was given.
+    pub WriteHalf,
+);
+
+impl ReadHalf {
+    pub(super) fn new(receiver: Receiver<[u8], Raw>, peer: Peer, id: (Side, u64)) -> Self {
+        Self {
+            handle: receiver.into_untyped(),
+            current: None,
+            position: 0,
+            is_over: false,
+            failed: None,
+            timeout: None,
+            peer,
+            id,
+        }
+    }
+
+    /// The node at the other end.
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// The stream that both halves are of.
+    ///
+    /// # Errors
+    ///
+    /// [`ReuniteError`] with both halves, if they are of different streams.
+    #[allow(clippy::result_large_err, reason = "the error gives both halves back")]
+    pub fn reunite(self, write: WriteHalf) -> Result<Stream, ReuniteError> {
+        let of_one = self.id == write.id() && self.peer.id() == write.peer().id();
+        match of_one {
+            true => Ok(Stream { read: self, write }),
+            false => Err(ReuniteError(self, write)),
+        }
+    }
+
+    /// Sets how long a blocking read waits, like [`Stream::set_read_timeout`].
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.timeout = timeout;
+    }
+
+    /// Returns whether the peer has ended the direction without a byte, as far as is known here.
+    pub(super) fn is_empty(&mut self) -> bool {
+        self.take_what_is_there();
+        self.is_over && self.current.is_none()
+    }
+
+    // ---- Reading ---------------------------------------------------------------------
+
+    /// Returns the bytes that can be read in place, behind a call that filled; none at the end.
+    #[inline]
+    pub(super) fn rest(&self) -> &[u8] {
+        self.current
+            .as_ref()
+            .map_or(&[], |message| &message.bytes()[self.position..])
+    }
+
+    /// Moves on by this many bytes of the rest.
+    #[inline]
+    pub(super) fn go_on(&mut self, bytes: usize) {
+        let rest = self.rest().len();
+        self.position += bytes.min(rest);
+        if bytes >= rest
+            && let Some(message) = self.current.take()
+        {
+            message.acknowledge();
+        }
+    }
+
+    /// Hands up to `room` bytes to `put`, of as many messages as are there, and returns their
+    /// number.
+    #[inline]
+    pub(super) fn read_into(&mut self, room: usize, mut put: impl FnMut(&[u8])) -> usize {
+        let mut read = 0;
+        loop {
+            let rest = self.rest();
+            let part = &rest[..rest.len().min(room - read)];
+            put(part);
+            let bytes = part.len();
+            self.go_on(bytes);
+            read += bytes;
+            if read == room {
+                return read;
+            }
+            self.take_what_is_there();
+            if self.current.is_none() {
+                return read;
+            }
+        }
+    }
+
+    /// Looks for the next message without waiting, unless one is being read.
+    fn take_what_is_there(&mut self) {
+        while self.current.is_none() && !self.is_over && self.failed.is_none() {
+            match self.handle.poll() {
+                Ok(Some(message)) => self.begin(message),
+                Ok(None) => return,
+                Err(ChannelError::Ended) => self.is_over = true,
+                Err(error) => self.failed = Some(error),
+            }
+        }
+    }
+
+    /// An empty message is neither a part of a stream nor its end. Peers do not send empty
+    /// messages.
+    fn begin(&mut self, message: RawMessage) {
+        self.position = 0;
+        match message.bytes() {
+            [] => message.acknowledge(),
+            _ => self.current = Some(message),
+        }
+    }
+
+    /// Makes sure that there is something to read, or the end, for a task.
+    pub(super) fn poll_fill(&mut self, waker: &Waker) -> Poll<io::Result<()>> {
+        while self.has_to_wait()? {
+            let received = ready!(self.handle.poll_receive_waking(waker));
+            self.take_in(received)?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Makes sure that there is something to read, or the end, for a thread.
+    fn fill(&mut self) -> io::Result<()> {
+        if !self.has_to_wait()? {
+            return Ok(());
+        }
+        let patience = self.timeout.map_or(Patience::FOREVER, Patience::at_most);
+        while self.has_to_wait()? {
+            match self.handle.receive(patience) {
+                Ok(message) => self.begin(message),
+                Err(error) => self.take_in(Err(error))?,
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn has_to_wait(&mut self) -> io::Result<bool> {
+        match mem::take(&mut self.failed) {
+            None => Ok(self.current.is_none() && !self.is_over),
+            Some(error) => Err(RecvError::from(error).into()),
+        }
+    }
+
+    fn take_in(&mut self, received: Result<RawMessage, ChannelError>) -> io::Result<()> {
+        match received {
+            Ok(message) => self.begin(message),
+            Err(ChannelError::Ended) => self.is_over = true,
+            Err(error) => return Err(RecvError::from(error).into()),
+        }
+        Ok(())
+    }
+}
+
+impl io::Read for ReadHalf {
+    #[inline]
+    fn read(&mut self, mut to: &mut [u8]) -> io::Result<usize> {
+        if to.is_empty() {
+            return Ok(0);
+        }
+        self.fill()?;
+        Ok(self.read_into(to.len(), |bytes| {
+            let (now, later) = mem::take(&mut to).split_at_mut(bytes.len());
+            now.copy_from_slice(bytes);
+            to = later;
+        }))
+    }
+}
+
+impl io::BufRead for ReadHalf {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.fill()?;
+        Ok(self.rest())
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.go_on(bytes);
+    }
+}
+
+impl fmt::Debug for ReadHalf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadHalf")
+            .field("peer", &self.peer.at())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,137 @@
+//! A byte stream: what both of its halves are together.
+
+use std::{fmt, io, time::Duration};
+
+use super::{ReadHalf, ReuniteError, WriteHalf};
+use ibex_core::{Peer, RegionSlice};
+
+/// A byte stream between two nodes: the counterpart of a `TcpStream`, over the session's fabric.
+///
+/// Blocking programs use it by [`std::io::Read`], [`Write`](std::io::Write) and
+/// [`BufRead`](std::io::BufRead). Tasks use `AsyncRead`, `AsyncWrite` and `AsyncBufRead` of
+/// futures-io or, with the feature `tokio`, of tokio. [`connect`](Self::connect),
+/// [`connect_async`](Self::connect_async) and a [`Listener`](super::Listener) return streams. The
+/// [module](super) says what a stream promises.
+///
+/// Dropping it ends both directions. The peer reads what was written, and then the end; its later
+/// writes fail by [`BrokenPipe`](std::io::ErrorKind::BrokenPipe). A drop by a panic is an
+/// [`abort`](Self::abort).
+pub struct Stream {
+    pub(super) read: ReadHalf,
+    pub(super) write: WriteHalf,
+}
+
+impl Stream {
+    /// Returns the node at the other end: its identity, its address, and the fabric.
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        self.read.peer()
+    }
+
+    /// Borrows both halves, for example for two threads of a scope, one that reads and one that
+    /// writes.
+    pub fn split(&mut self) -> (&mut ReadHalf, &mut WriteHalf) {
+        (&mut self.read, &mut self.write)
+    }
+
+    /// Splits the stream into two halves, to be moved to threads or tasks. Each ends its direction
+    /// when it is dropped. [`ReadHalf::reunite`] makes a stream of them again.
+    #[must_use]
+    pub fn into_split(self) -> (ReadHalf, WriteHalf) {
+        (self.read, self.write)
+    }
+
+    /// Writes all bytes of a slice of the program's memory; see [`WriteHalf::write_region`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WriteHalf::write_region`].
+    pub fn write_region(&mut self, slice: &RegionSlice) -> io::Result<()> {
+        self.write.write_region(slice)
+    }
+
+    /// Writes all bytes of a slice of the program's memory, for a task; see
+    /// [`WriteHalf::write_region_async`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WriteHalf::write_region`].
+    pub fn write_region_async<'a>(
+        &'a mut self,
+        slice: &'a RegionSlice,
+    ) -> impl Future<Output = io::Result<()>> + Send + 'a {
+        self.write.write_region_async(slice)
+    }
+
+    /// Ends the writing direction in order, without waiting. The peer reads what was written, and
+    /// then the end. Reading goes on; see [`WriteHalf::finish`].
+    pub fn finish(&mut self) {
+        self.write.finish();
+    }
+
+    /// Breaks the stream off. The peer reads what was written, and then
+    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset) in place of an orderly end.
+    pub fn abort(self) {
+        self.write.abort();
+    }
+
+    /// Limits how long a blocking read waits. `None`, the default, means no limit. When the time is
+    /// up, the read fails by [`TimedOut`](io::ErrorKind::TimedOut), and a later one goes on. Tasks
+    /// use the time-outs of their executor.
+    pub fn set_read_timeout(&mut self, timeout: Option<Duration>) {
+        self.read.set_timeout(timeout);
+    }
+
+    /// Limits how long a blocking write waits, in the same way. A write that fails by it has
+    /// written nothing.
+    pub fn set_write_timeout(&mut self, timeout: Option<Duration>) {
+        self.write.set_timeout(timeout);
+    }
+}
+
+impl io::Read for Stream {
+    #[inline]
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.read.read(to)
+    }
+}
+
+impl io::BufRead for Stream {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.read.fill_buf()
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.read.consume(bytes);
+    }
+}
+
+impl io::Write for Stream {
+    #[inline]
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.write.write(from)
+    }
+
+    fn write_vectored(&mut self, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        self.write.write_vectored(from)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.write.flush()
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("peer", &self.peer().at())
+            .field("fabric", &self.peer().fabric())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ReuniteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,258 @@
+//! The board: all that a program sees of the peers that are kept.
+
+use std::{
+    collections::{BTreeMap, HashSet, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Poll, Waker},
+};
+
+use ibex_core::extend::Runtime;
+use ibex_core::extend::parking::{Patience, Ticket, WaitSlot};
+use ibex_core::extend::{fork, lock};
+
+use super::PeersEvent;
+use ibex_core::{ConnectError, Peer, extend::ExtendPeer};
+
+pub(crate) struct Board {
+    runtime: Arc<Runtime>,
+    shown: Mutex<Shown>,
+    /// Counts the changes of the peers that are shown. Written under their lock.
+    version: AtomicU64,
+    waiters: WaitSlot,
+}
+
+#[derive(Default)]
+struct Shown {
+    /// The peers, under all of their addresses.
+    peers: BTreeMap<String, Peer>,
+    /// The last failures of the addresses that are not reached.
+    failures: BTreeMap<String, String>,
+    events: VecDeque<PeersEvent>,
+    dropped: u64,
+    is_over: bool,
+}
+
+impl Shown {
+    /// Returns each peer once, in the order of their addresses, but for those whose sessions the
+    /// program closes.
+    fn distinct(&self) -> Vec<Peer> {
+        let mut known = HashSet::new();
+        let peers = self.peers.values();
+        peers
+            .filter(|peer| !peer.is_ending() && known.insert(peer.id()))
+            .cloned()
+            .collect()
+    }
+}
+
+/// Result of a look by a call that waits; `None` within if nothing more will come.
+pub(crate) type BoardPoll<T> = Option<Option<T>>;
+
+impl Board {
+    pub(super) fn new(runtime: Arc<Runtime>) -> Self {
+        Self {
+            runtime,
+            shown: Mutex::default(),
+            version: AtomicU64::new(0),
+            waiters: WaitSlot::new(),
+        }
+    }
+
+    pub(super) fn runtime(&self) -> &Arc<Runtime> {
+        &self.runtime
+    }
+
+    // ---- Writing by the keeper -------------------------------------------------------
+
+    pub(super) fn tell(&self, event: PeersEvent) {
+        let mut shown = self.lock();
+        if shown.events.len() == MOST_EVENTS {
+            shown.events.pop_front();
+            shown.dropped += 1;
+        }
+        shown.events.push_back(event);
+        drop(shown);
+        self.wake();
+    }
+
+    /// Shows the peer at an address, or that there is none.
+    pub(super) fn show(&self, address: &str, peer: Option<&Peer>) {
+        let mut shown = self.lock();
+        shown.failures.remove(address);
+        match peer {
+            Some(peer) => drop(shown.peers.insert(address.to_owned(), peer.clone())),
+            None => drop(shown.peers.remove(address)),
+        }
+        self.count_change();
+        drop(shown);
+        self.wake();
+    }
+
+    /// Shows why the last attempt did not reach an address.
+    pub(super) fn show_failure(&self, address: &str, error: &ConnectError) {
+        let mut shown = self.lock();
+        shown.failures.insert(address.to_owned(), error.to_string());
+    }
+
+    /// Notes that the keeper has ended, so that nothing changes any more.
+    pub(super) fn end(&self) {
+        let mut shown = self.lock();
+        shown.is_over = true;
+        shown.peers.clear();
+        self.count_change();
+        drop(shown);
+        self.wake();
+    }
+
+    /// Has all that wait look again.
+    pub(super) fn wake(&self) {
+        self.runtime.wake_at(&self.waiters);
+    }
+
+    fn count_change(&self) {
+        self.version.fetch_add(1, Ordering::Relaxed);
+    }
+
+    // ---- Reading by the program ------------------------------------------------------
+
+    pub(super) fn connected(&self) -> Vec<Peer> {
+        if fork::is_child() {
+            return Vec::new();
+        }
+        self.lock().distinct()
+    }
+
+    /// Returns the number of the changes so far. The slot's barriers order the look of a waiter
+    /// after its registration.
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// Returns the connected peers, and the number of changes that led to them. `None` once the
+    /// keeping has ended.
+    pub(super) fn connected_at(&self) -> Option<(Vec<Peer>, u64)> {
+        let shown = self.lock();
+        (!shown.is_over).then(|| (shown.distinct(), self.version()))
+    }
+
+    /// Returns whether the keeping has ended.
+    pub(super) fn is_over(&self) -> bool {
+        fork::is_child() || self.lock().is_over
+    }
+
+    /// Returns the texts of the last failures, of the first `most` addresses. Each names its address.
+    pub(super) fn failures(&self, most: usize) -> Vec<String> {
+        let shown = self.lock();
+        shown.failures.values().take(most).cloned().collect()
+    }
+
+    pub(super) fn dropped(&self) -> u64 {
+        match fork::is_child() {
+            true => 0,
+            false => self.lock().dropped,
+        }
+    }
+
+    /// Returns why the last attempt did not reach an address, if it did not.
+    pub(super) fn failure(&self, address: &str) -> Option<String> {
+        match fork::is_child() {
+            true => None,
+            false => self.lock().failures.get(address).cloned(),
+        }
+    }
+
+    /// Returns the next peer at `address` after `ended`, whose end the keeper may not have seen.
+    pub(super) fn next_peer(
+        &self,
+        address: &str,
+        ended: Option<&Peer>,
+        patience: Patience,
+    ) -> BoardPoll<Peer> {
+        self.wait(patience, || self.look_for(address, ended))
+    }
+
+    pub(super) fn next_event(&self, patience: Patience) -> Option<PeersEvent> {
+        self.wait(patience, || self.look_event()).flatten()
+    }
+
+    /// Polls for the peer that [`next_peer`](Self::next_peer) waits for.
+    pub(super) fn poll_peer(
+        &self,
+        address: &str,
+        ended: Option<&Peer>,
+        held: &mut Option<Ticket>,
+        waker: &Waker,
+    ) -> Poll<Option<Peer>> {
+        self.poll(held, waker, || self.look_for(address, ended))
+    }
+
+    pub(super) fn poll_event(
+        &self,
+        held: &mut Option<Ticket>,
+        waker: &Waker,
+    ) -> Poll<Option<PeersEvent>> {
+        self.poll(held, waker, || self.look_event())
+    }
+
+    /// Takes back the ticket that a poll left.
+    pub(super) fn leave(&self, held: &mut Option<Ticket>) {
+        self.waiters.leave(held);
+    }
+
+    pub(super) fn wait<T>(
+        &self,
+        patience: Patience,
+        mut look: impl FnMut() -> BoardPoll<T>,
+    ) -> BoardPoll<T> {
+        if fork::is_child() {
+            return Some(None);
+        }
+        match patience {
+            Patience::None => {
+                self.runtime.turn_for_caller();
+                look()
+            }
+            Patience::Until(deadline) => self.runtime.wait_at(&self.waiters, deadline, look).ok(),
+        }
+    }
+
+    pub(super) fn poll<T>(
+        &self,
+        held: &mut Option<Ticket>,
+        waker: &Waker,
+        look: impl FnMut() -> BoardPoll<T>,
+    ) -> Poll<Option<T>> {
+        if fork::is_child() {
+            return Poll::Ready(None);
+        }
+        self.runtime.poll_at(&self.waiters, held, waker, look)
+    }
+
+    fn look_for(&self, address: &str, ended: Option<&Peer>) -> BoardPoll<Peer> {
+        let shown = self.lock();
+        let has_ended = |peer: &&Peer| ended.is_some_and(|ended| ended.is_same_session(peer));
+        let is_there = |peer: &&Peer| !has_ended(peer) && !peer.is_ending();
+        match shown.peers.get(address).filter(is_there) {
+            Some(peer) => Some(Some(peer.clone())),
+            None => shown.is_over.then_some(None),
+        }
+    }
+
+    fn look_event(&self) -> BoardPoll<PeersEvent> {
+        let mut shown = self.lock();
+        match shown.events.pop_front() {
+            Some(event) => Some(Some(event)),
+            None => shown.is_over.then_some(None),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shown> {
+        lock(&self.shown)
+    }
+}
+
+/// The number of events that are kept for a reader.
+const MOST_EVENTS: usize = 1024;

@@ -1,0 +1,89 @@
+//! News for the keeper, and its sleep until there is some.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Waker,
+    time::{Duration, Instant},
+};
+
+use ibex_core::extend::parking::{self, AtSlot, ReadySet, WaitSlot};
+
+use super::alarms::{AlarmKey, TaskAlarms};
+use crate::discovery::DiscoveryError;
+
+/// News for the keeper. A thread that leaves news never waits for the keeper.
+#[derive(Default)]
+pub(super) struct Inbox {
+    news: Arc<ReadySet<News>>,
+    /// The waiting place of the thread that asks the discovery, which is to stop.
+    discovery: WaitSlot,
+    is_stopped: AtomicBool,
+    /// Times at which the keeper wakes tasks.
+    pub(super) alarms: TaskAlarms,
+}
+
+pub(super) enum News {
+    /// The discovery has answered.
+    Found(Vec<String>),
+    /// The discovery has failed, and is asked again then.
+    NotFound(DiscoveryError, Instant),
+    /// The attempt at this address has an outcome.
+    Dialed(String),
+    /// The session with this address is over, or its peer drains.
+    Changed(String),
+    /// An alarm was set that is sooner than those before.
+    Alarm,
+    /// The node was closed.
+    Closed,
+}
+
+impl Inbox {
+    pub(super) fn tell(&self, news: News) {
+        self.news.push(news);
+    }
+
+    /// Has the keeper's thread call `waker` at `at`, in place of the alarm `held`.
+    pub(super) fn wake_at(&self, held: &mut Option<AlarmKey>, at: Instant, waker: &Waker) {
+        if self.alarms.set(held, at, waker) {
+            self.tell(News::Alarm);
+        }
+    }
+
+    /// Returns a waker that leaves the news that `make` makes.
+    pub(super) fn waker(&self, make: impl Fn() -> News + Send + Sync + 'static) -> Waker {
+        self.news.waker(make)
+    }
+
+    /// Returns the next news; `None` when `due` has come, or at once after the stop.
+    pub(super) fn next(&self, due: Option<Instant>) -> Option<News> {
+        let look = || match self.is_stopped() {
+            true => Some(None),
+            false => self.news.pop().map(Some),
+        };
+        let mut held = None;
+        let news = AtSlot::new(self.news.waiters(), &mut held, look);
+        parking::block(news, due).ok().flatten()
+    }
+
+    /// Waits for `pause`, or until the inbox is stopped. Returns whether the keeper goes on.
+    pub(super) fn pause(&self, pause: Duration) -> bool {
+        let mut held = None;
+        let look = || self.is_stopped().then_some(());
+        let stopped = AtSlot::new(&self.discovery, &mut held, look);
+        parking::block(stopped, Instant::now().checked_add(pause)).is_err()
+    }
+
+    pub(super) fn stop(&self) {
+        // Each slot's barrier orders this before the question whether a thread waits there.
+        self.is_stopped.store(true, Ordering::Relaxed);
+        self.news.waiters().wake_all();
+        self.discovery.wake_all();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+}
