@@ -11,8 +11,10 @@ use std::{
     time::Instant,
 };
 
-use ibex_core::codec::{Codec, Raw};
-use ibex_core::extend::parking::Patience;
+use ibex_core::{
+    codec::{Codec, Raw},
+    extend::parking::Patience,
+};
 
 use super::{
     error::CallError,

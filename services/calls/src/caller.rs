@@ -2,7 +2,11 @@
 
 use std::{fmt, future::poll_fn, marker::PhantomData, task::Poll, time::Instant};
 
-use ibex_core::codec::{Codec, Raw};
+use ibex_core::{
+    RegionSlice, TraceContext,
+    codec::{Codec, Raw},
+    extend::DefaultCodec,
+};
 
 use super::{
     Metadata,
@@ -16,7 +20,6 @@ use super::{
     replies::Replies,
     reply::Reply,
 };
-use ibex_core::{RegionSlice, TraceContext, extend::DefaultCodec};
 
 /// Calls a service of a peer. [`Peer::caller`](ibex_core::Peer::caller) opens one, or
 /// [`Peer::channel`](ibex_core::Peer::channel) with settings.

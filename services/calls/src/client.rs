@@ -14,21 +14,19 @@ use std::{
     time::Instant,
 };
 
-use ibex_core::extend::MessageVersion;
-use ibex_core::extend::errors;
-use ibex_core::extend::lock;
-use ibex_core::extend::parking::Condition;
-use ibex_core::extend::{CallTimes, Serves, SessionShared};
+use ibex_core::{
+    OpenError, PeerAt, SendError,
+    extend::{
+        CallTimes, ChannelTemplate, MessageVersion, MessageVersions, OpenFailure, OpenUntyped,
+        Serves, SessionShared, errors, lock, parking::Condition, peer_at,
+    },
+};
 
 use super::{
     deadline_alarm::DeadlineAlarm,
     error::Refused,
     header::{CallId, Header, Kind},
     outbox::Outbox,
-};
-use ibex_core::{
-    OpenError, PeerAt, SendError,
-    extend::{ChannelTemplate, MessageVersions, OpenFailure, OpenUntyped, peer_at},
 };
 
 /// The state that a service shares with its clients.

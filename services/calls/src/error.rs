@@ -2,9 +2,10 @@
 
 use std::{fmt, sync::Arc};
 
-use ibex_core::extend::ChannelError;
-
-use ibex_core::{OpenError, RecvError, SendError, SendErrorKind, Suspension, extend::Interface};
+use ibex_core::{
+    OpenError, RecvError, SendError, SendErrorKind, Suspension,
+    extend::{ChannelError, Interface},
+};
 
 /// The progress of a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

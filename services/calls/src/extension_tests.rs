@@ -2,17 +2,15 @@
 
 use std::{thread, time::Duration};
 
-use ibex_core::extend::SendHandle;
-use ibex_core::extend::parking::Patience;
+use ibex_core::{
+    ChannelBuilder, Fabric, Node, NodeBuilder, Peer, Pod, Policy, Raw, TraceContext,
+    extend::{MessageVersions, SendHandle, parking::Patience},
+};
 
 use super::{
     header::{CallId, Header, Kind},
     opening::{reply_version, request_version},
     *,
-};
-use ibex_core::{
-    ChannelBuilder, Fabric, Node, NodeBuilder, Peer, Pod, Policy, Raw, TraceContext,
-    extend::MessageVersions,
 };
 
 fn trace(id: u8) -> TraceContext {

@@ -3,15 +3,17 @@
 
 use std::{marker::PhantomData, mem::MaybeUninit, ops::Deref};
 
-use crate::call_extension::{CallExtension, MalformedExtension, WrittenExtension};
-use ibex_core::codec::{
-    Codec, EncodeError, Invalid, Raw, SlotWriter,
-    bytemuck::{self, Pod, Zeroable},
+use ibex_core::{
+    RegionSlice,
+    codec::{
+        Codec, EncodeError, Invalid, Raw, SlotWriter,
+        bytemuck::{self, Pod, Zeroable},
+    },
+    extend::{Abort, RawMessage},
 };
-use ibex_core::extend::{Abort, RawMessage};
 
 use super::header::{Header, Kind, MalformedCallFrame};
-use ibex_core::RegionSlice;
+use crate::call_extension::{CallExtension, MalformedExtension, WrittenExtension};
 
 /// What a frame that is sent has behind its header.
 pub(super) trait Content: Copy {

@@ -6,10 +6,9 @@ use std::{
     thread,
 };
 
-use ibex_core::codec::Codec;
+use ibex_core::{RecvError, SendError, codec::Codec};
 
 use super::{request::Request, service::Service};
-use ibex_core::{RecvError, SendError};
 
 /// The reason for which a handler gives no reply. The caller gets it as the
 /// [kind](crate::CallErrorKind) of the same name.

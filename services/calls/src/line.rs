@@ -19,10 +19,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_core::extend::fork;
-use ibex_core::extend::parking::{self, Attended, Patience, Ticket, TimedOut};
-use ibex_core::extend::{
-    CallTimes, ChannelError, RawMessage, ReceiveHandle, SendHandle, SessionShared,
+use ibex_core::{
+    Driver, Role,
+    extend::{
+        CallTimes, ChannelError, RawMessage, ReceiveHandle, SendHandle, SessionShared, fork,
+        parking::{self, Attended, Patience, Ticket, TimedOut},
+    },
 };
 
 use self::{
@@ -37,7 +39,6 @@ use super::{
     outbox::Outbox,
     slots::{ArrivedFrame, CallKey, CallPoll, Slots},
 };
-use ibex_core::{Driver, Role};
 
 /// See the module.
 pub(super) struct Line {

@@ -2,10 +2,10 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use crate::call_extension::{CallExtension, WrittenExtension};
+use ibex_core::TraceContext;
 
 use super::{Metadata, line::Line};
-use ibex_core::TraceContext;
+use crate::call_extension::{CallExtension, WrittenExtension};
 
 /// A share of a line, held by each clone of a caller and by each call of a task. The last share
 /// gives the service's name back at once, although a waker in another thread may hold the line for

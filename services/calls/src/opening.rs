@@ -1,22 +1,22 @@
 //! The opening of callers and services: the two channels that a service is.
 
-use ibex_core::codec::{Codec, Describer, MAX_TEXT_BYTES, Schema, SchemaInfo};
-use ibex_core::extend::MessageVersion;
+use ibex_core::{
+    ChannelBuilder, Node, OpenError, Peer,
+    codec::{Codec, Describer, MAX_TEXT_BYTES, Schema, SchemaInfo},
+    extend::{
+        ExtendChannel, ExtendPeer, Interface, MessageVersion, MessageVersions, OpenFailure,
+        OpenUntyped, message_version,
+    },
+};
 
 use super::{
     caller::Caller,
     line::{Line, LineSettings},
     service::Service,
 };
+
 #[cfg(feature = "rkyv")]
 use ibex_core::Rkyv;
-use ibex_core::{
-    ChannelBuilder, Node, OpenError, Peer,
-    extend::{
-        ExtendChannel, ExtendPeer, Interface, MessageVersions, OpenFailure, OpenUntyped,
-        message_version,
-    },
-};
 
 /// Opens callers: of one peer's services, or of those of all [kept peers](ibex_peers::discovery::Peers).
 pub trait OpenCaller {

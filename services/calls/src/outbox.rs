@@ -15,15 +15,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_core::extend::lock;
-use ibex_core::extend::parking::{self, Attended, Condition, Patience, Ticket, WaitSlot};
-use ibex_core::extend::{ChannelError, SendHandle, SessionShared, SliceMessage};
+use ibex_core::{
+    RegionSlice,
+    extend::{
+        ChannelError, SendHandle, SessionShared, SliceMessage, lock,
+        parking::{self, Attended, Condition, Patience, Ticket, WaitSlot},
+    },
+};
 
 use super::{
     frame::{Content, TextContent, encode_frame, frame_size},
     header::Header,
 };
-use ibex_core::RegionSlice;
 
 /// See the module.
 pub(super) struct Outbox {

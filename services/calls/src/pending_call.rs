@@ -6,10 +6,13 @@ use std::{
     time::Instant,
 };
 
-use crate::call_extension::WrittenExtension;
-use ibex_core::codec::Codec;
-use ibex_core::extend::CallTime;
-use ibex_core::extend::parking::{Ticket, TimedOut};
+use ibex_core::{
+    codec::Codec,
+    extend::{
+        CallTime,
+        parking::{Ticket, TimedOut},
+    },
+};
 
 use super::{
     error::{CallError, CallFailure, MAX_FAILURE_BYTES, Refused, RepliesOver},
@@ -21,7 +24,7 @@ use super::{
     outbox::Unsent,
     slots::{ArrivedFrame, CallKey, CallPoll},
 };
-use crate::Reply;
+use crate::{Reply, call_extension::WrittenExtension};
 
 /// The next reply, or the end of a stream.
 pub(super) type NextReply<R, C> = Result<Option<Reply<R, C>>, CallError>;

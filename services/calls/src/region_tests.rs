@@ -3,8 +3,10 @@
 
 use std::thread;
 
-use ibex_core::extend::parking::Patience;
-use ibex_core::extend::{SendHandle, SliceMessage};
+use ibex_core::{
+    ChannelBuilder, Fabric, Peer, Raw, Region,
+    extend::{MessageVersions, SendHandle, SliceMessage, parking::Patience},
+};
 
 use super::{
     extension_tests::{builder, joined},
@@ -12,7 +14,6 @@ use super::{
     opening::{reply_version, request_version},
     *,
 };
-use ibex_core::{ChannelBuilder, Fabric, Peer, Raw, Region, extend::MessageVersions};
 
 const FABRICS: [Fabric; 2] = [Fabric::Tcp, Fabric::Shm];
 const LENGTHS: [usize; 7] = [0, 1, 4000, 20_000, 128 << 10, 200_000, (3 << 20) + 5];

@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures_core::{FusedStream, Stream};
-use ibex_core::codec::Codec;
+use ibex_core::{codec::Codec, extend::DefaultCodec};
 
 use super::{
     error::CallError,
@@ -17,7 +17,6 @@ use super::{
     pending_call::{NextReply, PendingCall},
     reply::Reply,
 };
-use ibex_core::extend::DefaultCodec;
 
 /// The replies to one request, one after the other.
 /// [`Caller::stream`](crate::Caller::stream) returns them.

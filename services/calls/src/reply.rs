@@ -2,10 +2,9 @@
 
 use std::{fmt, ops::Deref};
 
-use ibex_core::codec::Codec;
+use ibex_core::{codec::Codec, extend::DefaultCodec};
 
 use super::frame::DecodedPayload;
-use ibex_core::extend::DefaultCodec;
 
 /// A reply where it came in, checked. [`Caller::call`](crate::Caller::call) returns it.
 ///

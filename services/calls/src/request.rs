@@ -12,10 +12,14 @@ use std::{
     time::Instant,
 };
 
-use ibex_core::codec::{Codec, Raw};
-use ibex_core::extend::CallTime;
-use ibex_core::extend::errors;
-use ibex_core::extend::parking::{self, TimedOut};
+use ibex_core::{
+    PeerAt, PeerNames, RegionSlice, SendError, SendErrorKind, TraceContext,
+    codec::{Codec, Raw},
+    extend::{
+        CallTime, DefaultCodec, errors,
+        parking::{self, TimedOut},
+    },
+};
 
 use self::send_answer::sent;
 use super::{
@@ -24,9 +28,6 @@ use super::{
     error::{MAX_FAILURE_BYTES, Refused},
     frame::{Content, DecodedPayload, SliceContent, Value},
     header::{CallId, Header, Kind},
-};
-use ibex_core::{
-    PeerAt, PeerNames, RegionSlice, SendError, SendErrorKind, TraceContext, extend::DefaultCodec,
 };
 
 /// A request, read where it arrived, with the duty to answer it.

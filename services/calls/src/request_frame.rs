@@ -5,19 +5,20 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use ibex_core::codec::Codec;
-use ibex_core::extend::MessageVersion;
-use ibex_core::extend::{ChannelError, RawMessage, ReceiveHandle};
+use ibex_core::{
+    ChannelBuilder,
+    codec::Codec,
+    extend::{
+        ChannelError, ExtendChannel, ExtendPeer, MessageVersion, MessageVersions, OpenFailure,
+        OpenUntyped, Opener, RawMessage, ReceiveHandle,
+    },
+};
 
 use super::{
     client::{Client, ServiceState},
     frame::{FrameBody, header_of},
     header::{Header, Kind, MalformedCallFrame},
     opening::{reply_version, request_version},
-};
-use ibex_core::{
-    ChannelBuilder,
-    extend::{ExtendChannel, ExtendPeer, MessageVersions, OpenFailure, OpenUntyped, Opener},
 };
 
 /// Requests of type `Q` that are answered with `R`, both by codec `C`.

@@ -13,11 +13,14 @@ use std::{
 };
 
 use futures_core::Stream;
-use ibex_core::codec::Codec;
-use ibex_core::extend::errors;
-use ibex_core::extend::lock;
-use ibex_core::extend::parking::Attended;
-use ibex_core::extend::{NodeState, SessionShared, TakenName};
+use ibex_core::{
+    Node, OpenError, RecvError, Role,
+    codec::Codec,
+    extend::{
+        ChannelTemplate, DefaultCodec, ExtendNode, Gathered, Interface, MessageVersions, NodeState,
+        OpenFailure, OpenUntyped, SessionShared, TakenName, errors, lock, parking::Attended,
+    },
+};
 
 use super::{
     client::{Attendant, CallAdmission, ServiceState},
@@ -28,13 +31,6 @@ use super::{
     request::Request,
     request_frame::RequestFrame,
     source::RequestSource,
-};
-use ibex_core::{
-    Node, OpenError, RecvError, Role,
-    extend::{
-        ChannelTemplate, DefaultCodec, ExtendNode, Gathered, Interface, MessageVersions,
-        OpenFailure, OpenUntyped,
-    },
 };
 
 /// Serves calls. [`Node::service`] opens one for all peers, and

@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures_core::Stream;
-use ibex_core::codec::Codec;
+use ibex_core::{RecvError, codec::Codec};
 use tokio::{
     sync::oneshot,
     task::{JoinHandle, JoinSet},
@@ -21,7 +21,6 @@ use super::{
     request::Request,
     service::Service,
 };
-use ibex_core::RecvError;
 
 impl<Q: ?Sized + 'static, R, C> Service<Q, R, C>
 where

@@ -5,16 +5,17 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use ibex_core::codec::Codec;
-use ibex_core::extend::parking::Patience;
-use ibex_core::extend::{ChannelError, RawMessage, ReceiveHandle};
+use ibex_core::{
+    ChannelBuilder, FanInEvent, RecvError, RecvErrorKind,
+    codec::Codec,
+    extend::{ChannelError, Gathered, RawMessage, ReceiveHandle, parking::Patience},
+};
 
 use super::{
     opening::reply_version,
     request::Request,
     request_frame::{CallTypes, RequestFrame, Seat},
 };
-use ibex_core::{ChannelBuilder, FanInEvent, RecvError, RecvErrorKind, extend::Gathered};
 
 /// See the module.
 pub(super) struct RequestSource<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {

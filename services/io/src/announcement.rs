@@ -5,13 +5,13 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use ibex_core::codec::{Codec, EncodeError, Invalid, MIN_ALIGNMENT, Raw, SchemaInfo, SlotWriter};
-
-use super::{ReadHalf, Stream, WriteHalf};
 use ibex_core::{
     OpenError, Peer, Receiver,
+    codec::{Codec, EncodeError, Invalid, MIN_ALIGNMENT, Raw, SchemaInfo, SlotWriter},
     extend::{ExtendChannel, Interface},
 };
+
+use super::{ReadHalf, Stream, WriteHalf};
 
 /// The codec of stream numbers. It has a schema of its own, so that a channel of messages and a
 /// listener of the same name refuse each other.

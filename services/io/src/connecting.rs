@@ -15,16 +15,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_core::{
+    CloseReason, EndCause, OpenError, Peer, SendError, Sender, WaitError,
+    extend::{ExtendChannel, Interface, OpenUntyped},
+};
+
 use super::{
     Stream,
     announcement::{
         Announced, Announcement, MOST_NAME_BYTES, Side, StreamEnds, is_name, next_number,
     },
     error,
-};
-use ibex_core::{
-    CloseReason, EndCause, OpenError, Peer, SendError, Sender, WaitError,
-    extend::{ExtendChannel, Interface, OpenUntyped},
 };
 
 impl Stream {

@@ -11,17 +11,18 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use futures_core::{FusedStream, Stream as FuturesStream};
+use ibex_core::{
+    ConnectError, FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt,
+    extend::{self, ExtendChannel, ExtendNode, ExtendPeer, Interface},
+};
 
 use super::{
     Stream,
     announcement::{Announced, Announcement, Side, StreamEnds},
     connecting::check_name,
 };
-use ibex_core::{
-    ConnectError, FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt,
-    extend::{self, ExtendChannel, ExtendNode, ExtendPeer, Interface},
-};
+
+use futures_core::{FusedStream, Stream as FuturesStream};
 
 /// Accepts byte streams of all present and future peers. It is the counterpart of a `TcpListener`,
 /// with a name in place of a port.

@@ -6,12 +6,13 @@ use std::{
     time::Duration,
 };
 
-use ibex_core::codec::Raw;
-use ibex_core::extend::parking::Patience;
-use ibex_core::extend::{ChannelError, RawMessage, ReceiveHandle};
+use ibex_core::{
+    Peer, Receiver, RecvError,
+    codec::Raw,
+    extend::{ChannelError, RawMessage, ReceiveHandle, Untyped, parking::Patience},
+};
 
 use super::{Stream, WriteHalf, announcement::Side};
-use ibex_core::{Peer, Receiver, RecvError, extend::Untyped};
 
 /// The half of a [`Stream`] that reads. See [`Stream::into_split`].
 ///

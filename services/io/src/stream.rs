@@ -2,8 +2,9 @@
 
 use std::{fmt, io, time::Duration};
 
-use super::{ReadHalf, ReuniteError, WriteHalf};
 use ibex_core::{Peer, RegionSlice};
+
+use super::{ReadHalf, ReuniteError, WriteHalf};
 
 /// A byte stream between two nodes: the counterpart of a `TcpStream`, over the session's fabric.
 ///

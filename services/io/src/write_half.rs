@@ -8,10 +8,9 @@ use std::{
     time::Duration,
 };
 
-use ibex_core::codec::Raw;
+use ibex_core::{Loan, Peer, RegionSlice, Sender, codec::Raw, extend::Untyped};
 
 use super::announcement::{MOST_PIECE_BYTES, Side};
-use ibex_core::{Loan, Peer, RegionSlice, Sender, extend::Untyped};
 
 /// The half of a [`Stream`](super::Stream) that writes; see
 /// [`Stream::into_split`](super::Stream::into_split).

@@ -21,21 +21,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_core::codec::Codec;
+use ibex_core::{Peer, Selectable, Sender, ToAddress, codec::Codec, extend::DefaultCodec};
+use ibex_peers::discovery::Peers;
 
-pub use self::{
-    error::{LogError, LogErrorKind},
-    group::{LogGroup, LogMember, LogMemberLost, LogMemberState},
-    source::{LogAnswer, LogSent, LogSource, LogTurn},
-};
 use self::{
     progress::LogProgress,
     sessions::SessionSource,
     source::{Waiting, is_past, left},
     steps::{FarAnswer, PositionQuestion, SendStep},
 };
-use ibex_core::{Peer, Selectable, Sender, ToAddress, extend::DefaultCodec};
-use ibex_peers::discovery::Peers;
+
+pub use self::{
+    error::{LogError, LogErrorKind},
+    group::{LogGroup, LogMember, LogMemberLost, LogMemberState},
+    source::{LogAnswer, LogSent, LogSource, LogTurn},
+};
 
 /// Sends a log that the program keeps, and goes on after a restart of the far end.
 ///

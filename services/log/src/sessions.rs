@@ -2,12 +2,13 @@
 
 use std::task::{Poll, Waker};
 
-use ibex_core::extend::Runtime;
-use ibex_core::extend::fork;
+use ibex_core::{
+    Peer,
+    extend::{ExtendPeer, Runtime, fork},
+};
+use ibex_peers::extend::KeptPeer;
 
 use super::{LogError, error::LogFailure};
-use ibex_core::{Peer, extend::ExtendPeer};
-use ibex_peers::extend::KeptPeer;
 
 /// The source of a log sender's next session.
 pub(super) enum SessionSource {

@@ -9,9 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_core::codec::{Codec, Raw};
-
-use ibex_core::{Peer, RegionMessage, SendError, Sender, extend::DefaultCodec};
+use ibex_core::{
+    Peer, RegionMessage, SendError, Sender,
+    codec::{Codec, Raw},
+    extend::DefaultCodec,
+};
 
 /// The result of a [`LogSource`]. An error reaches the caller as
 /// [`LogErrorKind::Source`](crate::LogErrorKind::Source).

@@ -7,18 +7,17 @@ use std::{
     time::Instant,
 };
 
-use ibex_core::codec::Codec;
-use ibex_core::extend::Runtime;
+use ibex_core::{
+    Peer, SendError, Sender, WaitError, WaitErrorKind,
+    codec::Codec,
+    extend::{ExtendPeer, Runtime, Untyped, WakeUps, errors},
+};
 
 use super::{
     LogAnswer, LogError, LogMemberState, LogSender, LogSent, LogSource, LogTurn,
     error::{Ended, LogFailure},
     sessions::SessionSource,
     source::{SourceResult, Waiting, is_past},
-};
-use ibex_core::{
-    Peer, SendError, Sender, WaitError, WaitErrorKind,
-    extend::{ExtendPeer, Untyped, WakeUps, errors},
 };
 
 /// The question up to which position the far end of a session has the log.

@@ -10,13 +10,13 @@ use std::{
     time::Instant,
 };
 
-use ibex_core::Selectable;
-use ibex_core::extend::parking::{self, Condition};
-use ibex_core::extend::{
-    Awaited, AwaitedEnd, AwaitedSource, EventLoop, Looks, Runtime, SendHandle,
+use ibex_core::{
+    Selectable,
+    extend::{
+        Awaited, AwaitedEnd, AwaitedSource, EventLoop, Looks, Runtime, SendHandle, WakeUps,
+        parking::{self, Condition},
+    },
 };
-
-use ibex_core::extend::WakeUps;
 
 /// The condition that a quorum has the log up to a position, or that the group has more to do; see
 /// [`LogGroup::until_acked`](crate::LogGroup::until_acked).

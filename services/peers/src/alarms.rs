@@ -8,8 +8,7 @@ use std::{
     time::Instant,
 };
 
-use ibex_core::extend::parking::Wakers;
-use ibex_core::extend::{fork, lock};
+use ibex_core::extend::{fork, lock, parking::Wakers};
 
 /// The alarms of the tasks that wait for kept peers. The keeper's thread calls their wakers.
 #[derive(Default)]

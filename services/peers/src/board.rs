@@ -9,12 +9,15 @@ use std::{
     task::{Poll, Waker},
 };
 
-use ibex_core::extend::Runtime;
-use ibex_core::extend::parking::{Patience, Ticket, WaitSlot};
-use ibex_core::extend::{fork, lock};
+use ibex_core::{
+    ConnectError, Peer,
+    extend::{
+        ExtendPeer, Runtime, fork, lock,
+        parking::{Patience, Ticket, WaitSlot},
+    },
+};
 
 use super::PeersEvent;
-use ibex_core::{ConnectError, Peer, extend::ExtendPeer};
 
 pub(crate) struct Board {
     runtime: Arc<Runtime>,

@@ -7,14 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_core::extend::parking::Ticket;
+use ibex_core::extend::{WakeUps, parking::Ticket};
 
 use super::{
     alarms::AlarmKey,
     endpoints::{ChosenEndpoint, Endpoints, NoEndpoint, PeerEndpoint, soonest},
     tried::Tried,
 };
-use ibex_core::extend::WakeUps;
 
 /// A wait for an endpoint. Dropping the future changes nothing.
 pub struct EndpointWait<'a, T> {

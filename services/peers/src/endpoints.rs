@@ -14,8 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_core::extend::parking::Patience;
-use ibex_core::extend::{BackOff, fork, lock};
+use ibex_core::{
+    Peer,
+    extend::{BackOff, ExtendPeer, fork, lock, parking::Patience},
+};
 
 use super::{
     alarms::AlarmKey,
@@ -24,7 +26,6 @@ use super::{
     inbox::Inbox,
     tried::Tried,
 };
-use ibex_core::{Peer, extend::ExtendPeer};
 
 /// The connected peers of [`Peers`](super::Peers), each with a handle of type `T`.
 pub struct Endpoints<T> {

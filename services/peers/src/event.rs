@@ -7,11 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_core::extend::parking::{Patience, Ticket};
+use ibex_core::{
+    ConnectError, EndCause, Peer, PeerId, PeerNames,
+    extend::parking::{Patience, Ticket},
+};
 
 use super::{board::Board, futures::PeersEventAsync};
 use crate::discovery::DiscoveryError;
-use ibex_core::{ConnectError, EndCause, Peer, PeerId, PeerNames};
 
 /// Something that happened to the peers of [`Peers`](super::Peers).
 #[derive(Debug)]

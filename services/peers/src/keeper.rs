@@ -9,16 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_core::extend::Admission;
-use ibex_core::extend::BackOff;
-use ibex_core::extend::parking::Ticket;
+use ibex_core::{
+    ConnectError, Peer, PeerId,
+    extend::{Admission, BackOff, Connecting, Connector, ExtendPeer, parking::Ticket},
+};
 
 use super::{Board, Inbox, News, PeersEvent, watch_close};
 use crate::discovery::{Discovery, DiscoveryError};
-use ibex_core::{
-    ConnectError, Peer, PeerId,
-    extend::{Connecting, Connector, ExtendPeer},
-};
 
 pub(super) struct Keeper {
     own: PeerId,

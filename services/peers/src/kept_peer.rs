@@ -8,11 +8,15 @@ use std::{
     time::Instant,
 };
 
-use ibex_core::extend::Runtime;
-use ibex_core::extend::parking::{Patience, Ticket};
+use ibex_core::{
+    Peer,
+    extend::{
+        Runtime,
+        parking::{Patience, Ticket},
+    },
+};
 
 use super::board::{Board, BoardPoll};
-use ibex_core::Peer;
 
 /// The sessions with the peer at a kept address, one after the other.
 pub struct KeptPeer {

@@ -27,15 +27,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_core::extend::parking::Ticket;
-use ibex_core::extend::{fork, threads};
+use ibex_core::extend::{fork, parking::Ticket, threads};
 
-pub use self::event::{PeersEvent, PeersEvents};
 use self::{
     board::Board,
     inbox::{Inbox, News},
     keeper::Keeper,
 };
+
+pub use self::event::{PeersEvent, PeersEvents};
 /// What a crate needs that opens something with each of several kept peers, as calls and logs do.
 pub mod extend {
     pub use super::{

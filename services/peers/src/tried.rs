@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
-use super::endpoints::BACK_OFF;
 use ibex_core::Peer;
+
+use super::endpoints::BACK_OFF;
 
 /// The sessions in which a call was tried, so that it is tried elsewhere first. When all were
 /// tried, there is a pause, and a next round.

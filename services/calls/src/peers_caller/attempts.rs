@@ -2,12 +2,11 @@
 
 use std::time::Instant;
 
-use ibex_core::extend::parking::Patience;
+use ibex_core::{OpenErrorKind, Peer, SendErrorKind, extend::parking::Patience};
+use ibex_peers::extend::Tried;
 
 use super::retry_budget::RetryBudget;
 use crate::{CallError, CallErrorKind, CallOptions, Execution, error::OutOfRetries};
-use ibex_core::{OpenErrorKind, Peer, SendErrorKind};
-use ibex_peers::extend::Tried;
 
 /// The state of a call that may be tried several times.
 pub(super) struct Attempts {

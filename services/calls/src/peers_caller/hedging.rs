@@ -11,8 +11,7 @@ use std::{
     time::Instant,
 };
 
-use ibex_core::codec::Codec;
-use ibex_core::extend::parking::Patience;
+use ibex_core::{codec::Codec, extend::parking::Patience};
 
 use super::{
     Attempted, ChosenCaller, PeersCaller, SharedCaller,

@@ -15,8 +15,12 @@ mod tower;
 
 use std::{fmt, sync::Arc};
 
-use ibex_core::codec::Codec;
-use ibex_core::extend::parking::Patience;
+use ibex_core::{
+    OpenError, SendError, TraceContext,
+    codec::Codec,
+    extend::{DefaultCodec, parking::Patience},
+};
+use ibex_peers::extend::{ChosenEndpoint, Endpoints, NoEndpoint};
 
 use self::{
     attempts::{Attempts, FailedAttempt},
@@ -25,8 +29,6 @@ use self::{
     retry_budget::RetryBudget,
 };
 use super::{CallError, CallOptions, Caller, Metadata, Reply, error::CallFailure};
-use ibex_core::{OpenError, SendError, TraceContext, extend::DefaultCodec};
-use ibex_peers::extend::{ChosenEndpoint, Endpoints, NoEndpoint};
 
 /// Calls a service of the peers that a node [keeps connected](ibex_core::Node::keep_connected),
 /// whichever of them can serve the call. [`Peers::caller`](ibex_peers::discovery::Peers::caller) opens

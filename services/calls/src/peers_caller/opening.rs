@@ -1,18 +1,19 @@
 //! The opening of callers of kept peers.
 
-use ibex_core::codec::Codec;
+use ibex_core::{
+    ChannelBuilder, OpenError, Peer,
+    codec::Codec,
+    extend::{ExtendChannel, ExtendPeer},
+};
+use ibex_peers::discovery::Peers;
 
 use super::{OpenedCaller, PeersCaller};
 use crate::opening::CallerSettings;
+
 #[cfg(feature = "rkyv")]
 use crate::opening::OpenCaller;
 #[cfg(feature = "rkyv")]
 use ibex_core::Rkyv;
-use ibex_core::{
-    ChannelBuilder, OpenError, Peer,
-    extend::{ExtendChannel, ExtendPeer},
-};
-use ibex_peers::discovery::Peers;
 
 #[cfg(feature = "rkyv")]
 impl OpenCaller for Peers {

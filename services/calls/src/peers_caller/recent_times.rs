@@ -9,10 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_core::extend::Recorder;
-use ibex_core::extend::lock;
-
-use ibex_core::stats::Histogram;
+use ibex_core::{
+    extend::{Recorder, lock},
+    stats::Histogram,
+};
 
 /// The times of the last 1000 to 2000 calls, and one percentile of them. It takes up to 9 KiB.
 ///

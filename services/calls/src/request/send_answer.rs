@@ -2,8 +2,10 @@
 
 use std::{future::poll_fn, task::Poll};
 
-use ibex_core::extend::errors;
-use ibex_core::extend::parking::Ticket;
+use ibex_core::{
+    SendError,
+    extend::{errors, parking::Ticket},
+};
 
 use super::Call;
 use crate::{
@@ -11,7 +13,6 @@ use crate::{
     header::{Header, Kind},
     outbox::{Outbox, Unsent},
 };
-use ibex_core::SendError;
 
 /// Says what the sending of an answer means for its handler.
 pub(super) fn sent(sent: Result<(), Unsent>) -> Result<(), SendError> {

@@ -7,14 +7,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_core::codec::Codec;
+use ibex_core::{Peer, SendErrorKind, codec::Codec, group::MemberId};
 
 use crate::{
     LogError, LogErrorKind, LogSender, LogSource,
     source::Waiting,
     steps::{FarAnswer, SendTurn},
 };
-use ibex_core::{Peer, SendErrorKind, group::MemberId};
 
 /// A member of a [`LogGroup`](crate::LogGroup) and its progress. Positions are the log's.
 #[derive(Clone, Debug)]

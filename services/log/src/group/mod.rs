@@ -10,21 +10,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_core::codec::Codec;
-use ibex_core::extend::Runtime;
+use ibex_core::{
+    Peer, Select, Selectable, ToAddress,
+    codec::Codec,
+    extend::{DefaultCodec, ExtendPeer, Runtime, WakeUps, member_id},
+    group::MemberId,
+};
+use ibex_peers::discovery::Peers;
 
-pub use self::member::{LogMember, LogMemberLost, LogMemberState};
 use self::{
     member::MemberSender,
     waiting::{MOST_KEPT, Round, has},
 };
 use super::{LogError, LogSender, LogSource};
-use ibex_core::{
-    Peer, Select, Selectable, ToAddress,
-    extend::{DefaultCodec, ExtendPeer, WakeUps, member_id},
-    group::MemberId,
-};
-use ibex_peers::discovery::Peers;
+
+pub use self::member::{LogMember, LogMemberLost, LogMemberState};
 
 /// Sends a log that the program keeps to several far ends, and waits for a quorum of their
 /// acknowledgements.

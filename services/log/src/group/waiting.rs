@@ -3,11 +3,10 @@
 
 use std::{future::poll_fn, task::Poll, time::Instant};
 
-use ibex_core::codec::Codec;
+use ibex_core::{codec::Codec, extend::Untyped};
 
 use super::{LogGroup, MemberSender, member::MemberTurn, of_quorum};
 use crate::{LogError, LogSource, error::LogFailure, source::is_past, until_quorum::UntilQuorum};
-use ibex_core::extend::Untyped;
 
 /// Result of a round.
 pub(super) enum Round {

@@ -9,9 +9,10 @@ mod dns;
 
 use std::{error::Error, time::Duration};
 
+use ibex_core::{ToAddress, extend::text_of};
+
 pub use self::dns::Dns;
 pub use crate::{Peers, PeersEvent, PeersEvents};
-use ibex_core::{ToAddress, extend::text_of};
 
 /// Returns the addresses that a node should be connected to, for
 /// [`Node::keep_connected`](ibex_core::Node::keep_connected).

@@ -3,8 +3,9 @@ use std::{
     thread,
 };
 
-use crate::{Endpoints, Tried};
 use ibex_core::{Fabric, Node, NodeBuilder, Peer, Policy};
+
+use crate::{Endpoints, Tried};
 
 fn builder() -> NodeBuilder {
     let none: [(&str, &str); 0] = [];
