@@ -6,6 +6,7 @@
 use std::{collections::HashMap, thread, time::Duration};
 
 use futures_util::future::join_all;
+use ibex::prelude::*;
 use ibex::{
     Address, Node, SendError,
     calls::{CallErrorKind, CallOptions, Caller, Request},

@@ -5,6 +5,7 @@
 
 use std::thread;
 
+use ibex::prelude::*;
 use ibex::{
     Node, Peer,
     log::{LogAnswer, LogGroup, LogSent, LogSource, LogTurn},

@@ -5,6 +5,7 @@
 
 use std::{thread, time::Duration};
 
+use ibex::prelude::*;
 use ibex::{Address, Node, Peer, Raw, Region};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;

@@ -20,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use ibex::prelude::*;
 use ibex::{
     Node,
     calls::{CallError, CallOptions, Caller, Execution},

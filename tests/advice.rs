@@ -13,6 +13,7 @@ use std::{
 };
 
 use futures_util::future::join;
+use ibex::prelude::*;
 use ibex::{
     Fabric, Node, Peer, Pod, SendErrorKind,
     calls::{CallError, CallOptions, Caller, Execution, Service},

@@ -23,6 +23,7 @@ use std::{
 use crc_fast::CrcAlgorithm;
 use futures_core::Stream;
 use futures_sink::Sink;
+use ibex::prelude::*;
 use ibex::{
     ConnectError, ConnectErrorKind, Driver, FanIn, FanInEvent, ListenErrorKind, Node,
     OpenErrorKind, Pod, Raw, Receiver, RecvError, RecvErrorKind, Region, Select, SendError,

@@ -16,6 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex::prelude::*;
 use ibex::{
     Fabric, FanInEvent, Node, Pod, Policy, Raw, Receiver, Select, Sender,
     discovery::{Dns, PeersEvent},

@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use ibex::prelude::*;
 use ibex::{Fabric, ListenErrorKind, Node, Peer, Policy, Raw, Role, stats::MessageStages};
 use rustix::process::{Uid, geteuid};
 use serde_json::Value;

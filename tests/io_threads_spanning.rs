@@ -8,6 +8,7 @@ mod kernel;
 
 use std::{collections::BTreeSet, sync::mpsc, thread, time::Duration};
 
+use ibex::prelude::*;
 use ibex::{
     EndCause, Event, Fabric, Node, NodeBuilder, Peer, Pod, Policy, Receiver, Select, Sender,
     calls::{Caller, Service},

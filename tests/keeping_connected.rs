@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use ibex::prelude::*;
 use ibex::{
     Driver, EndCause, Event, Node, Peer, Raw,
     discovery::{Discovery, Dns, Found, Peers, PeersEvent, PeersEvents},

@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex::prelude::*;
 use ibex::{
     Fabric, Node, Peer, Policy, Raw,
     log::{LogAnswer, LogSender, LogSent, LogSource, LogTurn},

@@ -19,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use ibex::prelude::*;
 use ibex::{
     Driver, Fabric, Message, Node, Peer, Pod, Raw, Receiver,
     log::{LogAnswer, LogError, LogErrorKind, LogSender, LogSent, LogSource, LogTurn},

@@ -8,6 +8,7 @@ mod log_lines;
 
 use std::{thread, time::Duration};
 
+use ibex::prelude::*;
 use ibex::{Event, Fabric, Node, Policy, Raw, RecvErrorKind};
 use log_lines::Log;
 

@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use ibex::prelude::*;
 use ibex::{
     ConnectErrorKind, Driver, EndCause, Fabric, ListenErrorKind, Node, NodeBuilder, Peer, Pod,
     Policy, Receiver, RecvErrorKind, Sender,

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ibex::calls::{CallOptions, Caller};
+use ibex::prelude::*;
 use ibex::{Fabric, Node, Policy, Raw, Security};
 use serde::Serialize;
 

@@ -291,11 +291,15 @@ impl<C> ChannelBuilder<C> {
 
 /// The message types that an end knows.
 pub struct MessageVersions {
+    /// The type that the end prefers.
     pub newest: MessageVersion,
+    /// Older types that it can read or write too.
     pub older: Vec<MessageVersion>,
 }
 
 impl MessageVersions {
+    /// Makes the versions of an end that knows one type.
+    #[must_use]
     pub fn of_one(version: MessageVersion) -> Self {
         Self {
             newest: version,

@@ -17,6 +17,7 @@ use ibex_transport::channel::RawMessage;
 /// The codec of channels that name none.
 #[cfg(feature = "rkyv")]
 pub type DefaultCodec = ibex_codec::Rkyv;
+/// The codec of channels that name none.
 #[cfg(not(feature = "rkyv"))]
 pub type DefaultCodec = ibex_codec::Raw;
 

@@ -74,7 +74,9 @@ impl Selectable for UntilAcked<'_> {}
 pub(crate) mod sealed {
     use super::{Awaited, Codec, FanIn, Receiver, UntilAcked, VersionedReceiver};
 
+    /// An end that a [`Select`](crate::Select) can wait for. Crates above the core implement it for their own.
     pub trait AwaitedSource {
+        /// Returns what the wait registers at, and looks at.
         fn awaited(&mut self) -> Awaited<'_>;
     }
 

@@ -24,6 +24,8 @@ pub struct WakeUps {
 }
 
 impl WakeUps {
+    /// Makes the place, without a wake-up.
+    #[must_use]
     pub fn new() -> Self {
         let set = Arc::<ReadySet<()>>::default();
         Self {

@@ -1,5 +1,6 @@
 //! Callers and services that are dropped and created again while their session lives.
 
+use ibex::prelude::*;
 use ibex::{
     Node, Peer,
     calls::{CallErrorKind, Caller, Execution, Service},

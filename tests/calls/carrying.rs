@@ -1,5 +1,6 @@
 //! Metadata and trace context travel with calls of each kind.
 
+use ibex::prelude::*;
 use ibex::{
     TraceContext,
     calls::{Metadata, MetadataValue},

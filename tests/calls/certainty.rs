@@ -7,6 +7,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
+use ibex::prelude::*;
 use ibex::{
     SendError, SendErrorKind,
     calls::{CallError, CallErrorKind, CallOptions, Execution, Service},

@@ -1,6 +1,7 @@
 //! Peers that do not speak as ibex does: their messages are dropped and counted, and harm only
 //! themselves.
 
+use ibex::prelude::*;
 use ibex::{
     Codec, Rkyv, Schema,
     codec::{Describer, EncodeError, Invalid, SchemaInfo, SlotWriter},

@@ -1,5 +1,6 @@
 //! Services of one name: a node has one for all peers, or one each for some peers.
 
+use ibex::prelude::*;
 use ibex::{Node, OpenErrorKind, Peer, calls::Service};
 
 use crate::{Answer, Question, in_each_cell, question};

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use ibex::prelude::*;
 use ibex::{Driver, Fabric};
 
 use ibex_harness::proxy::Proxy;

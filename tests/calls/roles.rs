@@ -2,6 +2,7 @@
 
 use std::thread;
 
+use ibex::prelude::*;
 use ibex::{Node, OpenErrorKind, Peer};
 
 use super::*;

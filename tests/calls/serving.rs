@@ -10,6 +10,7 @@ use std::{
 
 use futures_util::future::join_all;
 use ibex::calls::{CallError, CallErrorKind, Caller, Execution, HandlerError, Request};
+use ibex::prelude::*;
 use tokio::{
     runtime::{Builder, Runtime},
     sync::{Notify, Semaphore, mpsc},

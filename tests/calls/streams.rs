@@ -6,6 +6,7 @@ use std::{
 };
 
 use futures_util::StreamExt;
+use ibex::prelude::*;
 use ibex::{
     Raw, SendError, SendErrorKind,
     calls::{CallErrorKind, CallOptions, Request, Service},

@@ -1,5 +1,6 @@
 //! A caller as a tower service.
 
+use ibex::prelude::*;
 use std::future::poll_fn;
 
 use futures_util::future::join_all;

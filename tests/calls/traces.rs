@@ -4,6 +4,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use ibex::calls::{CallErrorKind, CallOptions, Caller, Execution, Request};
+use ibex::prelude::*;
 use ibex_harness::draw::Draw;
 
 use super::*;

@@ -8,6 +8,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
+use ibex::prelude::*;
 use ibex::{
     Driver, Node, Peer, Pod,
     calls::{CallError, CallErrorKind, CallOptions, Caller, Execution, Request, Service},

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use ibex::prelude::*;
 use ibex::{Raw, TraceContext, calls::Metadata};
 
 use crate::common::{

@@ -11,6 +11,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use ibex::prelude::*;
 use ibex::{
     Node, Peer, Raw,
     log::{LogAnswer, LogSender, LogSent, LogSource, LogTurn},

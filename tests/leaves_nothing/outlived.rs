@@ -6,6 +6,7 @@
 
 use std::{any::Any, mem, thread};
 
+use ibex::prelude::*;
 use ibex::{Fabric, FanInEvent, Message, Node, Peer, Raw};
 
 use crate::{

@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex::prelude::*;
 use ibex::{
     Driver, Fabric, Node, Pod, Receiver,
     discovery::Peers,

@@ -2,6 +2,7 @@
 
 use std::{future, mem, pin::pin, thread, time::Duration};
 
+use ibex::prelude::*;
 use ibex::{
     Peer, Pod, Raw, SendError, SendErrorKind,
     log::{LogAnswer, LogErrorKind, LogGroup, LogMemberState, LogSent, LogSource, LogTurn},

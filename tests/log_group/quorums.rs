@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex::prelude::*;
 use ibex::{
     Driver, Fabric, Peer, Pod,
     log::{

@@ -1,5 +1,6 @@
 //! Which peer a call goes to, and what it waits for.
 
+use ibex::prelude::*;
 use std::{future::Future, pin::pin, task::Context};
 
 use futures_util::future::join;

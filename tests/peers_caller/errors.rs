@@ -1,5 +1,6 @@
 //! The errors of calls that are not tried again.
 
+use ibex::prelude::*;
 use std::{
     future::Future,
     pin::pin,

@@ -10,6 +10,7 @@ use std::{
 
 use futures_util::future::select;
 use ibex::calls::CallError;
+use ibex::prelude::*;
 use tower_service::Service;
 
 use super::*;

@@ -20,6 +20,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
+use ibex::prelude::*;
 use ibex::{
     Driver, Fabric, Node, Policy, Raw, SendErrorKind, ToAddress,
     calls::{CallErrorKind, CallOptions, Execution, Metadata, MetadataValue, PeersCaller, Request},

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use ibex::prelude::*;
 use ibex::{
     EndCause, Event, Fabric, Node, Peer, SendErrorKind, Sender, Suspension,
     calls::{CallErrorKind, CallOptions, Execution},

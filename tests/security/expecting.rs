@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ibex::prelude::*;
 use ibex::{ConnectErrorKind, Fabric, discovery::PeersEvent};
 use ibex_harness::{
     authority::Request,

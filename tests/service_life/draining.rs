@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex::prelude::*;
 use ibex::{
     ConnectErrorKind, Driver, Event, Events, Fabric, Node, Peer,
     calls::{CallError, CallErrorKind, CallOptions, Execution, Request, Service},

@@ -3,6 +3,7 @@
 
 use std::{net::TcpListener, thread, time::Duration};
 
+use ibex::prelude::*;
 use ibex::{
     Driver, Event, Node, PeerId,
     calls::Service,

@@ -2,8 +2,8 @@
 //! it and none above.
 //!
 //! Cargo refuses circles of crates, but not a new arrow that points up, and nothing checks the
-//! folders of one crate. So both are tests here. A third one checks that what stands on channels
-//! uses channels as a program does.
+//! folders of one crate. So both are tests here. What stands on channels is crates that know the
+//! core alone, so the compiler holds it to what is public there.
 
 mod tests {
     use std::collections::BTreeSet;
@@ -34,7 +34,7 @@ mod tests {
         ("codec", &["ibex-derive"]),
         ("bootstrap", &["ibex-base", "ibex-tls"]),
         (
-            "",
+            "core",
             &[
                 "ibex-base",
                 "ibex-bootstrap",
@@ -44,6 +44,21 @@ mod tests {
                 "ibex-tls",
                 "ibex-transport",
                 "ibex-verbs",
+            ],
+        ),
+        ("services/io", &["ibex-core"]),
+        ("services/peers", &["ibex-core"]),
+        ("services/calls", &["ibex-core", "ibex-peers"]),
+        ("services/log", &["ibex-calls", "ibex-core", "ibex-peers"]),
+        (
+            "",
+            &[
+                "ibex-calls",
+                "ibex-codec",
+                "ibex-core",
+                "ibex-io",
+                "ibex-log",
+                "ibex-peers",
             ],
         ),
     ];
@@ -64,9 +79,6 @@ mod tests {
         "runtime",
         "channel",
     ];
-
-    /// The folders of the facade that use channels as a program does.
-    const ROOF: &[&str] = &["calls", "io", "log", "peers"];
 
     #[test]
     fn each_crate_knows_only_those_below_it() {
@@ -255,168 +267,5 @@ mod tests {
         let text = fs::read_to_string(path).expect("the file can be read");
         let code = text.split("#[cfg(test)]\nmod tests {").next();
         vec![(path.to_path_buf(), code.unwrap_or_default().to_owned())]
-    }
-
-    /// What stands on channels proves that their public API suffices. `xtask/roof.txt` has what it
-    /// uses beside that API, and becomes shorter only.
-    #[test]
-    fn the_roof_stands_on_public_names() {
-        let root = workspace::root();
-        let library = fs::read_to_string(root.join("src/lib.rs")).expect("the library is there");
-        let public = public_names(&library);
-        let hidden = hidden_members(&root.join("src"));
-        let mut used = BTreeSet::new();
-        for folder in ROOF {
-            for (_, text) in sources(&root.join("src").join(folder)) {
-                let code = without_comments(&text);
-                let ours = paths(&code, "crate").into_iter().filter(|path| {
-                    let name = path.split("::").nth(1).unwrap_or_default();
-                    !public.contains(name) && name != *folder
-                });
-                let others = CRATES.iter().flat_map(|(_, below)| below.iter());
-                let others = others.filter(|name| !matches!(**name, "ibex-codec" | "ibex-derive"));
-                let others = others.collect::<BTreeSet<_>>().into_iter();
-                let others = others.flat_map(|name| paths(&code, &name.replace('-', "_")));
-                let members = members(&code).filter(|name| hidden.contains(*name));
-                let members = members.map(|name| format!(".{name}"));
-                let found = ours.chain(others).chain(members);
-                used.extend(found.map(|name| format!("{folder} {name}")));
-            }
-        }
-        let listed = fs::read_to_string(root.join("xtask/roof.txt")).expect("the list is there");
-        let listed = listed.lines().filter(|line| !line.starts_with('#'));
-        let listed = listed.map(str::to_owned).collect::<BTreeSet<_>>();
-        let new = used.difference(&listed).collect::<Vec<_>>();
-        assert!(
-            new.is_empty(),
-            "these folders use what no program can; use the public API, or make it suffice: {new:#?}"
-        );
-        let gone = listed.difference(&used).collect::<Vec<_>>();
-        assert!(
-            gone.is_empty(),
-            "not used any more, take it from the list: {gone:#?}"
-        );
-    }
-
-    #[test]
-    fn paths_and_members_are_found_however_they_are_written() {
-        let code =
-            "use crate::{\n    One, deep::{self, Two},\n};\nfn f() -> crate::Three { a.b().c }";
-        let expected = [
-            "crate::One",
-            "crate::deep",
-            "crate::deep::Two",
-            "crate::Three",
-        ];
-        assert_eq!(paths(code, "crate"), expected);
-        assert_eq!(members(code).collect::<Vec<_>>(), ["b", "c"]);
-        let library = "mod message;\npub mod io;\nmod node;\npub use ibex_codec::{Raw, message};\n\
-                       pub use node::Node;\n";
-        let public = ["Node", "Raw", "io"].map(str::to_owned);
-        assert_eq!(public_names(library), BTreeSet::from(public));
-    }
-
-    /// Returns the names that a program reaches in the library's root.
-    fn public_names(library: &str) -> BTreeSet<String> {
-        let code = without_comments(library);
-        let (mut public, mut private) = (BTreeSet::new(), BTreeSet::new());
-        for statement in code.split(';').map(str::trim) {
-            let statement = statement.rsplit("\n\n").next().unwrap_or_default();
-            let statement = statement.rsplit(']').next().unwrap_or_default().trim();
-            if let Some(path) = statement.strip_prefix("pub use ") {
-                let name = |leaf: &String| leaf.rsplit([':', ' ']).next().map(str::to_owned);
-                public.extend(leaves(path).iter().filter_map(name));
-            } else if let Some(name) = statement.strip_prefix("pub mod ") {
-                public.insert(name.to_owned());
-            } else if let Some(name) = statement.strip_prefix("mod ") {
-                private.insert(name.to_owned());
-            }
-        }
-        &public - &private
-    }
-
-    /// Returns the methods that the facade keeps to itself, outside of the roof, and the fields by
-    /// which it reaches the transport.
-    fn hidden_members(facade: &Path) -> BTreeSet<String> {
-        let is_roof = |path: &Path| {
-            ROOF.iter()
-                .any(|folder| path.starts_with(facade.join(folder)))
-        };
-        let declared = |code: &str, before: &str| -> BTreeSet<String> {
-            let first = |rest: &str| {
-                rest.split(|letter| !is_of_name(letter))
-                    .next()
-                    .map(str::to_owned)
-            };
-            code.split(before).skip(1).filter_map(first).collect()
-        };
-        let mut hidden = BTreeSet::from(["handle", "runtime"].map(str::to_owned));
-        // Another type may have such a method for everyone, or the roof for itself.
-        let mut others = BTreeSet::new();
-        for (path, text) in sources(facade) {
-            let code = without_comments(&text);
-            others.extend(declared(&code, "pub fn "));
-            match is_roof(&path) {
-                true => others.extend(declared(&code, "fn ")),
-                false => hidden.extend(declared(&code, "pub(crate) fn ")),
-            }
-        }
-        &hidden - &others
-    }
-
-    /// Returns the names behind dots.
-    fn members(code: &str) -> impl Iterator<Item = &str> {
-        let names = code.split('.').skip(1);
-        names.filter_map(|rest| rest.split(|letter| !is_of_name(letter)).next())
-    }
-
-    /// Returns the paths that begin with this name, those in braces one by one.
-    fn paths(code: &str, root: &str) -> Vec<String> {
-        let root = format!("{root}::");
-        let begins = |place: &usize| !code[..*place].ends_with(is_of_name);
-        let places = code.match_indices(&root).map(|(place, _)| place);
-        places
-            .filter(begins)
-            .flat_map(|place| leaves(&code[place..]))
-            .collect()
-    }
-
-    /// Returns the paths of a tree of paths at the beginning of a text.
-    fn leaves(text: &str) -> Vec<String> {
-        let end = text.find(|letter| !is_of_name(letter) && letter != ':');
-        let (path, rest) = text.split_at(end.unwrap_or(text.len()));
-        let Some(group) = rest.strip_prefix('{').filter(|_| path.ends_with("::")) else {
-            return vec![path.trim_end_matches(':').to_owned()];
-        };
-        let (mut depth, mut start, mut found) = (0, 0, Vec::new());
-        for (place, letter) in group.char_indices() {
-            if depth == 0 && matches!(letter, ',' | '}') {
-                let branch = group[start..place].trim();
-                let below = leaves(branch).into_iter().filter(|leaf| !leaf.is_empty());
-                found.extend(below.map(|leaf| match &*leaf {
-                    "self" => path.trim_end_matches(':').to_owned(),
-                    _ => format!("{path}{leaf}"),
-                }));
-                start = place + 1;
-            }
-            match letter {
-                '}' if depth == 0 => break,
-                '{' => depth += 1,
-                '}' => depth -= 1,
-                _ => {}
-            }
-        }
-        found
-    }
-
-    fn is_of_name(letter: char) -> bool {
-        letter.is_alphanumeric() || letter == '_'
-    }
-
-    fn without_comments(text: &str) -> String {
-        let code = text
-            .lines()
-            .map(|line| line.split("//").next().unwrap_or_default());
-        code.collect::<Vec<_>>().join("\n")
     }
 }

@@ -5,7 +5,7 @@
 //! compiler, so the list is compared only under the compiler that its first line names.
 
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::fs;
     use std::process::Command;
 
@@ -42,27 +42,26 @@ mod tests {
         );
     }
 
-    /// Returns rustdoc's description of the crate.
-    fn documented() -> Value {
+    /// Returns rustdoc's descriptions of the front and of the crates that it re-exports, by name.
+    fn documented() -> BTreeMap<String, Value> {
         let target = workspace::target();
-        let mut rustdoc = Command::new(env!("CARGO"));
-        rustdoc
-            .current_dir(workspace::root())
+        let mut doc = Command::new(env!("CARGO"));
+        doc.current_dir(workspace::root())
             .env("RUSTDOC", rustdoc::unstable().expect("a script"))
-            .args([
-                "rustdoc",
-                "--quiet",
-                "-p",
-                "ibex",
-                "--lib",
-                "--all-features",
-                "--",
-            ])
-            .args(["-Z", "unstable-options", "--output-format", "json"])
-            .arg("--document-hidden-items");
-        output(&mut rustdoc);
-        let json = fs::read(target.join("doc/ibex.json")).expect("rustdoc's description");
-        serde_json::from_slice(&json).expect("JSON")
+            .env(
+                "RUSTDOCFLAGS",
+                "-Z unstable-options --output-format json --document-hidden-items",
+            )
+            .args(["doc", "--quiet", "--no-deps", "--lib", "--all-features"])
+            .args(CRATES.iter().map(|name| format!("-p{name}")));
+        output(&mut doc);
+        let described = CRATES.iter().map(|name| {
+            let name = name.replace('-', "_");
+            let json = fs::read(target.join(format!("doc/{name}.json")));
+            let json = json.expect("rustdoc's description");
+            (name, serde_json::from_slice(&json).expect("JSON"))
+        });
+        described.collect()
     }
 
     fn output(command: &mut Command) -> String {
@@ -73,16 +72,23 @@ mod tests {
     }
 
     /// Returns the kind and path of every item that can be named, in order of the paths.
-    fn names(crate_: &Value) -> Vec<String> {
+    fn names(crates: &BTreeMap<String, Value>) -> Vec<String> {
         let mut found = BTreeSet::new();
-        walk(crate_, &crate_["root"], "ibex", &mut found);
+        let front = &crates["ibex"];
+        walk(crates, front, &front["root"], "ibex", &mut found);
         found
             .into_iter()
             .map(|(path, kind)| format!("{path} ({kind})"))
             .collect()
     }
 
-    fn walk(crate_: &Value, module: &Value, path: &str, found: &mut BTreeSet<(String, String)>) {
+    fn walk(
+        crates: &BTreeMap<String, Value>,
+        crate_: &Value,
+        module: &Value,
+        path: &str,
+        found: &mut BTreeSet<(String, String)>,
+    ) {
         let item = |id: &Value| &crate_["index"][id.to_string()];
         let items = item(module)["inner"]["module"]["items"].as_array();
         for id in items.expect("a module has items") {
@@ -96,14 +102,33 @@ mod tests {
                 false => (&reexport["name"], &reexport["id"]),
             };
             let path = format!("{path}::{}", name.as_str().expect("a name"));
-            // The JSON describes an item of another crate by its kind alone.
-            let kind = crate_["paths"][id.to_string()]["kind"].as_str();
+            // The JSON describes an item of another crate by its kind and path alone.
+            let summary = &crate_["paths"][id.to_string()];
             let inner_kind = || inner.as_object().and_then(|inner| inner.keys().next());
+            let kind = summary["kind"].as_str();
             let kind = kind.or_else(|| inner_kind().map(String::as_str));
             found.insert((path.clone(), kind.expect("a kind").to_owned()));
             if !item(id)["inner"]["module"].is_null() {
-                walk(crate_, id, &path, found);
+                walk(crates, crate_, id, &path, found);
+            } else if kind == Some("module")
+                && let Some(other) = summary["path"][0].as_str().and_then(|name| crates.get(name))
+            {
+                let there = other["paths"].as_object().expect("paths").iter();
+                let mut there = there.filter(|(_, one)| one["path"] == summary["path"]);
+                let (id, _) = there.next().expect("the module is described");
+                let id = serde_json::from_str(id).expect("a number");
+                walk(crates, other, &id, &path, found);
             }
         }
     }
+
+    /// The front, and the crates whose modules it re-exports.
+    const CRATES: &[&str] = &[
+        "ibex",
+        "ibex-calls",
+        "ibex-core",
+        "ibex-io",
+        "ibex-log",
+        "ibex-peers",
+    ];
 }

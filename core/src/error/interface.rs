@@ -26,7 +26,7 @@ pub enum Interface {
 /// Suffix of a channel of replies. The channel of a service's requests has the service's name, and
 /// that of its replies has this behind it. So two nodes can each call a service of one name of the
 /// other.
-pub const REPLIES: &str = "/replies";
+pub(crate) const REPLIES: &str = "/replies";
 
 impl fmt::Display for Interface {
     /// Writes the interface as the error for a taken name calls it.

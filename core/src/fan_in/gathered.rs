@@ -152,11 +152,6 @@ impl<O: Opener> Gathered<O> {
         there.map(|()| self.find())
     }
 
-    /// Sends acknowledgements out, where callers turn the engine.
-    pub fn let_out(&self) {
-        self.gathering.poll();
-    }
-
     /// Takes back the waker that a poll left.
     pub fn stop_waiting(&mut self) {
         self.is_registered = false;
@@ -165,6 +160,7 @@ impl<O: Opener> Gathered<O> {
 
     // ---- Looking ---------------------------------------------------------------------
 
+    /// Takes the next event that is there, without waiting.
     pub fn find(&mut self) -> Option<FanInEvent<O::Message>> {
         if fork::is_child() {
             return self.find_after_fork();
@@ -342,6 +338,8 @@ impl<O: Opener> Gathered<O> {
         self.events.pop_front()
     }
 
+    /// Returns whether no event can follow: the node is closed, and all events were taken.
+    #[must_use]
     pub fn is_over(&self) -> bool {
         self.live == 0 && self.events.is_empty() && self.gathering.is_closed()
     }

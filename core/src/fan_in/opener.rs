@@ -34,7 +34,7 @@ pub trait Opener {
 }
 
 /// Messages of type `T` by codec `C`.
-pub struct OfType<T: ?Sized, C>(PhantomData<fn(&T) -> C>);
+pub(crate) struct OfType<T: ?Sized, C>(PhantomData<fn(&T) -> C>);
 
 impl<T: ?Sized, C: Codec<T>> Opener for OfType<T, C> {
     type Message = Message<T, C>;

@@ -230,6 +230,7 @@ settings! {
     ///
     /// ```
     /// use ibex::{Node, Pod, stats::Measured};
+    /// use ibex::prelude::*;
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let store = Node::builder().listen("127.0.0.1:0").build()?;

@@ -6,6 +6,7 @@ use std::{
 };
 
 use ibex::{Driver, Node, Raw};
+use ibex::prelude::*;
 use iceoryx2_bb_elementary::generation::Generation;
 use iceoryx2_link_backend::{Reactive, WakeHandle, service_description::ServiceDescriptor};
 use iceoryx2_link_carrier::{Announcement, Carrier, Offer, PeerId};

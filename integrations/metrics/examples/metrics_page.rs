@@ -21,6 +21,7 @@ use std::{
 };
 
 use ibex::{Node, Peer, Pod, calls::Service};
+use ibex::prelude::*;
 use ibex_metrics::Metrics;
 use prometheus_client::{
     encoding::prometheus_text::{self, CONTENT_TYPE},

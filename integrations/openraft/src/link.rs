@@ -16,6 +16,7 @@ use ibex::{
     Node, Peer, Raw,
     calls::{CallOptions, Caller},
 };
+use ibex::prelude::*;
 use openraft::{RaftTypeConfig, error::Unreachable};
 
 use crate::wire::{CONTROL, LOG, MAX_MESSAGE_BYTES};

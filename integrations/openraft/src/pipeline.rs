@@ -15,6 +15,7 @@ use ibex::{
     Raw,
     calls::{CallOptions, Replies},
 };
+use ibex::prelude::*;
 use openraft::{
     RaftTypeConfig,
     alias::LogIdOf,

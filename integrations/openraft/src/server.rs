@@ -11,6 +11,7 @@ use ibex::{
     Node, PeerId, Raw,
     io::{Listener, Stream},
 };
+use ibex::prelude::*;
 use openraft::{Raft, RaftTypeConfig, Snapshot, alias::SnapshotDataOf, storage::RaftStateMachine};
 use tokio::{io::AsyncReadExt, task::AbortHandle, time::interval};
 

@@ -9,6 +9,7 @@ use ibex::{
     Node,
     calls::{Metadata, MetadataValue},
 };
+use ibex::prelude::*;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::{
     error::OTelSdkResult,

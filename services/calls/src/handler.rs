@@ -84,6 +84,7 @@ impl<Q: ?Sized + 'static, R: 'static, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
     /// # #[cfg(feature = "rkyv")]
     /// # mod example {
     /// use ibex::{Node, calls::HandlerError};
+    /// use ibex::prelude::*;
     ///
     /// fn serve(node: &Node) -> Result<(), Box<dyn std::error::Error>> {
     ///     let lengths = node.service::<String, u64>("length")?;

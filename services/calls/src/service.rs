@@ -51,6 +51,7 @@ use super::{
 /// # #[cfg(feature = "rkyv")]
 /// # mod example {
 /// use ibex::{Node, rkyv::string::ArchivedString};
+/// use ibex::prelude::*;
 ///
 /// fn serve(node: &Node) -> Result<(), Box<dyn std::error::Error>> {
 ///     let mut lengths = node.service::<String, u64>("length")?;

@@ -48,6 +48,7 @@ where
     /// # #[cfg(feature = "rkyv")]
     /// # mod example {
     /// use ibex::{Node, calls::HandlerError};
+    /// use ibex::prelude::*;
     ///
     /// async fn serve(node: &Node) -> Result<(), Box<dyn std::error::Error>> {
     ///     let lengths = node.service::<String, u64>("length")?;

@@ -75,6 +75,7 @@ pub use self::{
 /// # mod example {
 /// use std::error::Error;
 /// use ibex::{Node, Peer, log::{LogAnswer, LogError, LogSender, LogSent, LogSource, LogTurn}};
+/// use ibex::prelude::*;
 ///
 /// type Result<R, E = Box<dyn Error + Send + Sync>> = std::result::Result<R, E>;
 ///

@@ -101,6 +101,7 @@ pub trait KeepConnected {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use std::time::Duration;
     /// use ibex::{Node, discovery::PeersEvent};
+    /// use ibex::prelude::*;
     ///
     /// let replica = Node::listen("127.0.0.1:0")?;
     /// let address = replica.local_addr().unwrap();

@@ -2,6 +2,7 @@
 //! channels without a call around them.
 
 use ibex::{Peer, Receiver, RecvErrorKind, Sender, calls::Caller};
+use ibex::prelude::*;
 use ibex_harness::check;
 
 use crate::{

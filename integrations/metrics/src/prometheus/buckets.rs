@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ibex::stats::Histogram;
+use ibex::prelude::*;
 
 use crate::buckets::{bounds, middle, seconds};
 

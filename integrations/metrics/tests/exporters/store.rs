@@ -9,6 +9,7 @@ use ibex::{
     Fabric, Node, NodeBuilder, Peer, Pod, Policy, Raw, Receiver, Sender, calls::Caller,
     stats::Histogram,
 };
+use ibex::prelude::*;
 use ibex_metrics::{Metrics, Value};
 
 /// The nodes, with a service that one calls, and a channel.

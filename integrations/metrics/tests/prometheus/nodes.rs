@@ -10,6 +10,7 @@ use std::{
 };
 
 use ibex::{Fabric, Node, NodeBuilder, Pod, Policy, Raw, Receiver, Sender};
+use ibex::prelude::*;
 use ibex_metrics::Metrics;
 
 use crate::metrics_page;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, future::join_all, stream};
 use ibex::Fabric;
+use ibex::prelude::*;
 use openraft::{
     RaftNetworkV2,
     alias::{SnapshotMetaOf, SnapshotOf, StoredMembershipOf},

@@ -76,6 +76,7 @@ where
     /// # mod example {
     /// use std::time::Duration;
     /// use ibex::{OpenError, calls::{CallOptions, PeersCaller}, discovery::Peers};
+    /// use ibex::prelude::*;
     ///
     /// /// Makes a caller of a service that only reads.
     /// fn quotes(peers: &Peers) -> Result<PeersCaller<String, u64>, OpenError> {

@@ -73,6 +73,7 @@ use super::{CallError, CallOptions, Caller, Metadata, Reply, error::CallFailure}
 /// # mod example {
 /// use std::{error::Error, time::Duration};
 /// use ibex::{Node, calls::CallOptions};
+/// use ibex::prelude::*;
 ///
 /// fn total(node: &Node, symbols: &[String]) -> Result<u64, Box<dyn Error>> {
 ///     let peers = node.keep_connected(["10.0.0.1:7000", "10.0.0.2:7000"])?;

@@ -39,6 +39,7 @@ pub use self::member::{LogMember, LogMemberLost, LogMemberState};
 /// # mod example {
 /// use std::error::Error;
 /// use ibex::{Node, Peer, log::{LogAnswer, LogError, LogGroup, LogSent, LogSource, LogTurn}};
+/// use ibex::prelude::*;
 ///
 /// type Result<R, E = Box<dyn Error + Send + Sync>> = std::result::Result<R, E>;
 ///

@@ -12,6 +12,7 @@ use super::{Discovery, DiscoveryError, Found};
 /// The name stands for all of them.
 ///
 /// ```
+/// use ibex::prelude::*;
 /// # fn start(node: &ibex::Node) -> Result<ibex::discovery::Peers, ibex::ConnectError> {
 /// node.keep_connected(ibex::discovery::Dns::new("replicas.storage.svc", 7000))
 /// # }
