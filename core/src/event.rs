@@ -10,7 +10,7 @@ use std::{
 use ibex_base::{Address, Counted, Rounded};
 use ibex_transport::node::{self, What};
 
-use crate::{EndCause, Fabric, NotOpened, PeerId, PeerNames, Role, Suspension, peer::fabric_of};
+use crate::{EndCause, Fabric, NotOpened, PeerId, PeerNames, Role, Suspension, peer_id::fabric_of};
 
 /// Something that happened to a session or to a channel.
 ///

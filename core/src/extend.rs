@@ -29,14 +29,14 @@ pub use ibex_transport::{
 
 pub use crate::{
     address::text_of,
-    channel_builder::{MessageVersions, message_version},
-    connector::Connector,
-    dialing::Connecting,
     error::{Interface, OpenFailure},
-    fan_in::{Gathered, Opener},
-    message::DefaultCodec,
-    select::sealed::AwaitedSource,
-    template::ChannelTemplate,
+    handles::{message::DefaultCodec, selectable::AwaitedSource},
+    many::fan_in::{Gathered, Opener},
+    meeting::{connector::Connector, dialing::Connecting},
+    peer::{
+        channel_builder::{MessageVersions, message_version},
+        template::ChannelTemplate,
+    },
     wake_ups::WakeUps,
 };
 
@@ -46,7 +46,7 @@ use ibex_base::fork::UsedAfterFork;
 use ibex_protocol::format::control::Role;
 
 use crate::{
-    ChannelBuilder, Codec, Node, OpenError, Peer, PeerAt, Receiver, Sender, group::MemberId,
+    ChannelBuilder, Codec, Node, OpenError, Peer, PeerAt, Receiver, Sender, many::group::MemberId,
 };
 
 /// The means of a [`Node`] for crates that stand on it.
@@ -82,7 +82,7 @@ impl ExtendNode for Node {
     }
 
     fn connector(&self) -> Connector {
-        Connector::new(self)
+        Self::connector(self)
     }
 }
 

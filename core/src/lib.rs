@@ -12,69 +12,41 @@ extern crate self as ibex;
 
 mod accept_placement;
 mod address;
-pub mod asynchronous;
-mod channel_builder;
-mod channel_defaults;
-mod connector;
-mod dialing;
-mod draining;
-mod driving_tasks;
-mod environment;
 mod error;
 mod event;
 mod events;
 pub mod extend;
-mod fan_in;
-pub mod group;
+mod handles;
 pub mod inspect;
-mod listener;
-mod message;
+mod many;
+mod meeting;
 mod node;
-mod node_builder;
-mod node_settings;
-mod node_slots;
 mod peer;
-mod publisher;
+mod peer_id;
 #[cfg(feature = "verbs")]
 pub mod rdma;
-mod receiver;
-mod region;
-mod reservation;
-mod resuming;
 mod security_stats;
-mod select;
-mod sender;
 mod setting;
 pub mod shared_memory;
-mod slow_message;
 pub mod stats;
-#[cfg(feature = "tokio")]
-mod tasks;
-mod template;
-mod versions;
 mod wake_ups;
 
 pub use address::ToAddress;
-pub use channel_builder::ChannelBuilder;
-pub use draining::DrainReport;
 pub use error::{
     ConnectError, ConnectErrorKind, ListenError, ListenErrorKind, NotOpened, OpenError,
     OpenErrorKind, RecvError, RecvErrorKind, SendError, SendErrorKind, WaitError, WaitErrorKind,
 };
 pub use event::Event;
 pub use events::Events;
-pub use fan_in::{FanIn, FanInEvent};
-pub use message::Message;
-pub use node::{Node, WeakNode};
-pub use node_builder::NodeBuilder;
-pub use peer::{Peer, PeerAt, PeerId};
-pub use publisher::Publisher;
-pub use receiver::Receiver;
-pub use region::RegionMessage;
-pub use reservation::{Loan, Permit};
-pub use select::{Select, Selectable};
-pub use sender::Sender;
-pub use versions::{VersionedReceiver, VersionedSender, Versions};
+pub use handles::{
+    Loan, Message, Permit, Receiver, RegionMessage, Selectable, Sender, asynchronous,
+};
+pub use many::{
+    FanIn, FanInEvent, Publisher, Select, VersionedReceiver, VersionedSender, Versions, group,
+};
+pub use node::{DrainReport, Node, NodeBuilder, WeakNode};
+pub use peer::{ChannelBuilder, Peer};
+pub use peer_id::{PeerAt, PeerId};
 
 #[doc(no_inline)]
 pub use ibex_codec as codec;

@@ -111,7 +111,9 @@ mod tests {
             if !item(id)["inner"]["module"].is_null() {
                 walk(crates, crate_, id, &path, found);
             } else if kind == Some("module")
-                && let Some(other) = summary["path"][0].as_str().and_then(|name| crates.get(name))
+                && let Some(other) = summary["path"][0]
+                    .as_str()
+                    .and_then(|name| crates.get(name))
             {
                 let there = other["paths"].as_object().expect("paths").iter();
                 let mut there = there.filter(|(_, one)| one["path"] == summary["path"]);

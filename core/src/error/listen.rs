@@ -4,9 +4,9 @@ use std::{fmt, io, path::PathBuf};
 
 use ibex_base::{Address, fork::UsedAfterFork};
 
+use super::VariableError;
 use crate::{
     Fabric,
-    environment::VariableError,
     setting::{SettingConflict, SettingError},
 };
 

@@ -9,6 +9,7 @@ pub(crate) use self::{
     interface::REPLIES,
     listen::{ListenFailure, Required},
     open::Refusal,
+    variable::VariableError,
 };
 pub use self::{
     connect::{ConnectError, ConnectErrorKind},
@@ -35,6 +36,7 @@ mod not_opened;
 mod open;
 mod receive;
 mod send;
+mod variable;
 mod wait;
 mod wording;
 

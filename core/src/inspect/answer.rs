@@ -19,7 +19,7 @@ use ibex_transport::{
 use super::json::{self, Object};
 use crate::{
     PeerId, Role,
-    listener::FailureCounts,
+    meeting::listener::FailureCounts,
     stats::{
         ChannelState, ChannelStats, EngineStats, NodeSession, NodeStats, NodeTotals, SecurityStats,
         SessionState,

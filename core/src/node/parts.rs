@@ -1,11 +1,6 @@
 //! What the clones of a node share, and the close of a node with its last clone.
 
-use std::{
-    mem,
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{mem, sync::Arc, thread, time::Instant};
 
 use ibex_base::{Address, fork};
 use ibex_bootstrap::Local;
@@ -15,13 +10,11 @@ use ibex_transport::runtime::Runtime;
 use crate::rdma::NodeDevices;
 use crate::{
     CloseReason, PeerId,
-    driving_tasks::Tasks,
-    environment::Environment,
     inspect::{Inspector, Observed},
-    listener::FailureCounts,
-    node_settings::NodeSettings,
-    node_slots::NodeSlots,
-    resuming::Resuming,
+    meeting::{listener::FailureCounts, resuming::Resuming},
+    node::{
+        driving_tasks::Tasks, environment::Environment, settings::NodeSettings, slots::NodeSlots,
+    },
 };
 
 /// The parts of a node, which its clones share. Dropping them closes the node.
@@ -45,14 +38,6 @@ impl NodeParts {
     /// Returns the node's identity, as its peers see it.
     pub(super) fn id(&self) -> PeerId {
         PeerId::new(self.local.identity.0, self.local.incarnation)
-    }
-
-    pub(crate) fn local(&self) -> &Local {
-        &self.local
-    }
-
-    pub(crate) fn linger(&self) -> Duration {
-        self.settings.time.linger
     }
 
     /// Returns what whoever inspects the node sees of it.

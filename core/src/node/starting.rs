@@ -17,16 +17,17 @@ use super::{Node, NodeParts};
 use crate::rdma::NodeDevices;
 use crate::{
     ListenError,
-    dialing::Dials,
-    driving_tasks::Tasks,
-    environment::Environment,
     error::ListenFailure,
     inspect::Inspector,
-    listener::{Failures, PeerListener},
-    node_builder::absent_fabrics,
-    node_settings::NodeSettings,
-    node_slots::NodeSlots,
-    resuming::{ResumeRegistry, Resuming},
+    meeting::{
+        dialing::Dials,
+        listener::{Failures, PeerListener},
+        resuming::{ResumeRegistry, Resuming},
+    },
+    node::{
+        builder::absent_fabrics, driving_tasks::Tasks, environment::Environment,
+        settings::NodeSettings, slots::NodeSlots,
+    },
     security_stats::warn_of_credentials,
 };
 

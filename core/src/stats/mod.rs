@@ -6,11 +6,12 @@
 //! took long. The guide has a page on [watching](https://docs.rs/ibex/latest/ibex/guide/watching/index.html) a node.
 
 mod node_stats;
+mod slow_message;
 
 #[cfg(feature = "verbs")]
 pub use self::node_stats::PortCounters;
 pub use self::node_stats::{EngineStats, NodeSession, NodeStats, NodeTotals, SessionState};
-pub use crate::slow_message::SlowMessage;
+pub use self::slow_message::SlowMessage;
 pub use ibex_tls::SecurityStats;
 pub use ibex_transport::{
     endpoint::stats::{ChannelState, ChannelStats},

@@ -14,8 +14,8 @@ use ibex_transport::{
 use super::{ChannelState, ChannelStats, SecurityStats};
 use crate::{
     Fabric, PeerId, PeerNames, Role,
-    listener::FailureCounts,
-    peer::{carrier, fabric_of},
+    meeting::listener::FailureCounts,
+    peer_id::{carrier, fabric_of},
 };
 
 /// A snapshot of a node, returned by [`Node::stats`](crate::Node::stats).

@@ -1,0 +1,307 @@
+//! Sessions that go on over another connection: answers to peers that dial for one, and dialing for
+//! this node's own.
+
+use std::{
+    any::Any,
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use ibex_base::Address;
+use ibex_base::sync::lock;
+use ibex_bootstrap::{
+    Established, FabricKind, HandshakeError, Local, Place, Resumable, ResumableSessions,
+    ResumeError, ResumeRequest, ResumeTicket, ResumedConnection, VerbsPair,
+};
+use ibex_transport::{
+    connection::{Attempt, NewWire, ReconnectTerms, Redial},
+    engine::Incoming,
+    rdma::PreparedPair,
+    session::{FailoverPolicy, HeldPlace},
+    wire::WireParts,
+};
+
+use crate::{
+    meeting::dialing::{Desk, Owner},
+    peer_id::{as_carried, fabric_of},
+};
+
+/// The sessions of a node that may go on over another connection.
+#[derive(Default)]
+pub(crate) struct ResumeRegistry(Mutex<HashMap<[u8; 16], Resumable>>);
+
+/// A session's place in its node, and among those that may go on.
+pub(crate) struct ResumablePlace {
+    pub(crate) place: Place,
+    pub(crate) session: [u8; 16],
+    pub(crate) _registered: Option<Registered>,
+}
+
+impl HeldPlace for ResumablePlace {
+    fn suspended(&self, keeps_until: Instant) {
+        self.place.suspended(self.session, keeps_until);
+    }
+
+    fn resumed(&self) {
+        self.place.resumed();
+    }
+}
+
+/// A session among them, until this is dropped.
+pub(crate) struct Registered {
+    sessions: Arc<ResumeRegistry>,
+    id: [u8; 16],
+}
+
+impl ResumeRegistry {
+    fn enter(self: &Arc<Self>, id: [u8; 16], session: Resumable) -> Registered {
+        self.lock().insert(id, session);
+        let sessions = self.clone();
+        Registered { sessions, id }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 16], Resumable>> {
+        lock(&self.0)
+    }
+}
+
+impl ResumableSessions for ResumeRegistry {
+    fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
+        self.lock().get(session_id).cloned()
+    }
+}
+
+/// Omits the sessions' names, which are half of the secret that resumes them.
+impl fmt::Debug for ResumeRegistry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResumeRegistry")
+            .field("count", &self.lock().len())
+            .finish()
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.sessions.lock().remove(&self.id);
+    }
+}
+
+/// The state that all sessions of a node share for going on over another connection.
+#[derive(Clone)]
+pub(crate) struct Resuming {
+    pub(crate) sessions: Arc<ResumeRegistry>,
+    pub(crate) desk: Desk,
+    pub(crate) local: Local,
+    /// [`NodeBuilder::name`](crate::NodeBuilder::name).
+    pub(crate) name: Option<Arc<str>>,
+    /// [`NodeBuilder::fail_over_after`](crate::NodeBuilder::fail_over_after).
+    pub(crate) fail_over_after: Duration,
+}
+
+impl Resuming {
+    /// Makes the state that a new session needs to be resumed. If this end was dialed, the peer
+    /// finds the session here when it dials again.
+    pub(crate) fn terms(&self, established: &Established) -> (ReconnectTerms, Option<Registered>) {
+        let peer = &established.peer;
+        let (ways, session) = self.ways(established);
+        let id = established.session_id;
+        let redial = established.is_dialer.then(|| {
+            Arc::new(Redialer {
+                address: peer.address,
+                ticket: ResumeTicket {
+                    session_id: id,
+                    secret: session.secret.clone(),
+                    peer: peer.identity,
+                    incarnation: peer.incarnation,
+                    authenticated_as: peer.authenticated_as.clone(),
+                    epoch: 0,
+                    fabric: established.fabric,
+                },
+                local: self.local.clone(),
+                desk: self.desk.clone(),
+                has_warned: Arc::default(),
+            }) as Arc<dyn Redial>
+        });
+        let terms = ReconnectTerms {
+            session: id,
+            redial,
+            ways,
+            process: peer.pid.or(peer.stated_pid),
+            max_age: self.max_age(),
+        };
+        let is_found = !established.is_dialer;
+        let registered = is_found.then(|| self.sessions.enter(id, session));
+        (terms, registered)
+    }
+
+    /// Returns the sessions that have lost their places to others since the last call.
+    pub(crate) fn displaced(&self) -> impl Iterator<Item = Incoming> {
+        let sessions = self.local.places.take_displaced();
+        sessions.into_iter().map(Incoming::Displaced)
+    }
+
+    fn max_age(&self) -> Option<Duration> {
+        let credentials = self.local.credentials.as_ref();
+        credentials.and_then(|credentials| credentials.max_session_age())
+    }
+
+    /// The newest connection of a session, made by the end that dialed.
+    pub(crate) fn resumed(&self, connection: ResumedConnection) -> NewWire {
+        if let Some(session) = self.sessions.lock().get_mut(&connection.session_id) {
+            session.epoch = session.epoch.max(connection.epoch);
+            if connection.fabric == FabricKind::Tcp {
+                session.fabrics = vec![FabricKind::Tcp];
+                session.reason = "the session goes over tcp, and stays there".to_owned();
+            }
+        }
+        reconnection(connection)
+    }
+
+    /// The routes that the session asks for if this end dials, and those that it lets the other end
+    /// have.
+    fn ways(&self, established: &Established) -> (FailoverPolicy, Resumable) {
+        let began = established.fabric;
+        let (ways, fabrics, reason) = match (began, &established.no_tcp) {
+            (FabricKind::Verbs, None) => {
+                let after = self.fail_over_after;
+                let fabrics = vec![FabricKind::Verbs, FabricKind::Tcp];
+                (FailoverPolicy::VerbsThenTcp { after }, fabrics, None)
+            }
+            (FabricKind::Verbs, Some(why)) => {
+                let only = FailoverPolicy::Only(as_carried(began));
+                (only, vec![began], Some(why.clone()))
+            }
+            (began, ..) => (FailoverPolicy::Only(as_carried(began)), vec![began], None),
+        };
+        let session = Resumable {
+            secret: established.resume_secret.clone(),
+            authenticated_as: established.peer.authenticated_as.clone(),
+            epoch: 0,
+            fabrics,
+            reason: reason.unwrap_or_else(|| format!("the session began over {began}")),
+        };
+        (ways, session)
+    }
+}
+
+/// Dials the peer of a session again.
+struct Redialer {
+    address: Address,
+    ticket: ResumeTicket,
+    local: Local,
+    desk: Desk,
+    /// Set once a refusal was logged that another attempt is not likely to change.
+    has_warned: Arc<AtomicBool>,
+}
+
+/// Warns, once for a session, of a refusal that another attempt is not likely to change.
+pub(crate) fn warn_of(error: &ResumeError, has_warned: &AtomicBool) {
+    let ResumeError::Handshake { address, source } = error else {
+        return;
+    };
+    let is_refusal = matches!(
+        source,
+        HandshakeError::Authentication(_)
+            | HandshakeError::NotIbex { .. }
+            | HandshakeError::Security { .. }
+            | HandshakeError::Version { .. }
+    );
+    if is_refusal && !has_warned.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            peer = %address, reason = %source,
+            "a session cannot be resumed, and it ends after `session_timeout` if that does not change"
+        );
+    }
+}
+
+impl Redial for Redialer {
+    fn redial(&self, session: u64, attempt: Attempt) -> Box<dyn Any + Send> {
+        let request = ResumeRequest {
+            address: self.address,
+            local: self.local.clone(),
+            ticket: ResumeTicket {
+                epoch: attempt.epoch,
+                fabric: fabric_of(attempt.fabric),
+                ..self.ticket.clone()
+            },
+            timeout: ATTEMPT,
+        };
+        let owner = Owner::Session {
+            session,
+            epoch: attempt.epoch,
+            has_warned: self.has_warned.clone(),
+        };
+        // A node whose dialer has ended has ended its sessions too.
+        Box::new(self.desk.resume(owner, request).ok())
+    }
+}
+
+impl fmt::Debug for Redialer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redialer")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Makes the engine's new wire of a session's next connection.
+pub(crate) fn reconnection(connection: ResumedConnection) -> NewWire {
+    NewWire {
+        session: connection.session_id,
+        epoch: connection.epoch,
+        parts: WireParts {
+            stream: connection.stream,
+            leftover: connection.leftover,
+            tls: connection.tls,
+            rdma: connection.verbs.and_then(prepared_pair),
+        },
+    }
+}
+
+/// Converts a queue pair of the bootstrap's. Only this crate's own devices make such pairs.
+pub(crate) fn prepared_pair(pair: Box<dyn VerbsPair>) -> Option<PreparedPair> {
+    let pair = pair.into_any().downcast().ok();
+    pair.map(|pair| *pair)
+}
+
+/// Time limit of one attempt. The next one begins with fresh packets, so that a host that comes back
+/// is found soon.
+pub(crate) const ATTEMPT: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use ibex_bootstrap::{Version, VersionRange};
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_that_lasts_is_told_once() {
+        let only = |major| VersionRange {
+            oldest: Version { major, minor: 0 },
+            newest: Version { major, minor: 0 },
+        };
+        let error = |source| ResumeError::Handshake {
+            address: SocketAddr::from(([127, 0, 0, 1], 7)).into(),
+            source,
+        };
+        let has_warned = AtomicBool::new(false);
+        warn_of(&error(HandshakeError::Oneself), &has_warned);
+        assert!(
+            !has_warned.load(Ordering::Relaxed),
+            "another attempt may succeed"
+        );
+        let (ours, theirs) = (only(4), only(3));
+        warn_of(
+            &error(HandshakeError::Version { ours, theirs }),
+            &has_warned,
+        );
+        assert!(has_warned.load(Ordering::Relaxed));
+    }
+}

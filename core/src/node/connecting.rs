@@ -1,0 +1,216 @@
+//! The calls that connect a node to a peer.
+
+use std::{
+    future::Future,
+    mem,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use ibex_base::fork;
+use ibex_bootstrap::DialRequest;
+use ibex_transport::engine::Admission;
+
+use super::Node;
+use crate::{
+    ConnectError, ConnectErrorKind, Peer, ToAddress, address,
+    meeting::{
+        connector::Connector,
+        dialing::{Connecting, closed, closed_by},
+    },
+};
+
+/// A task that connects. See [`Node::connect_async`].
+pub(crate) struct ConnectAsync<'a> {
+    node: &'a Node,
+    address: String,
+    engine: Option<usize>,
+    state: State,
+}
+
+enum State {
+    New,
+    Connecting(Connecting),
+    Done,
+}
+
+impl Node {
+    /// Connects to the node that listens on `address`: `host:port`, `vsock:CID:PORT`, an
+    /// [`Address`](crate::Address), or `(host, port)`; see [`ToAddress`].
+    ///
+    /// The addresses of a name are tried beside each other, a quarter of a second apart, and the
+    /// first that gives a session wins. An IPv6 address may name its interface:
+    /// `[fe80::1%eth0]:7000`.
+    ///
+    /// Waits for up to `connect_timeout` (default 10 s) for a node that starts later. Under
+    /// [`Driver::Caller`](crate::Driver::Caller) it runs turns meanwhile: sessions go on and peers are let in, so a node
+    /// may connect to itself, and two nodes to each other.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]: no node answered in time; the program that answered is not ibex, or has
+    /// another version or kind of security; or no fabric suits both nodes. A failed attempt leaves
+    /// nothing behind.
+    pub fn connect(&self, address: impl ToAddress) -> Result<Peer, ConnectError> {
+        self.connect_to(&address::text_of(&address), None)
+    }
+
+    /// Connects like [`connect`](Self::connect), and places the session on one of the engines that
+    /// [`io_threads`](crate::NodeBuilder::io_threads) gave the node, numbered from 0. It stays there for as
+    /// long as it lasts, and over RDMA uses the queues of that engine. Without this call the session
+    /// is on the engine with the fewest sessions.
+    ///
+    /// ```no_run
+    /// use ibex::Node;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let node = Node::builder().io_threads(2).build()?;
+    /// // Two sessions with one peer, each on an engine of its own.
+    /// let bulk = node.connect_on(0, "db:7000")?;
+    /// let requests = node.connect_on(1, "db:7000")?;
+    /// assert_ne!(bulk.engine(), requests.engine());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`connect`](Self::connect), and
+    /// [`NoSuchEngine`](crate::ConnectErrorKind::NoSuchEngine).
+    pub fn connect_on(&self, engine: usize, address: impl ToAddress) -> Result<Peer, ConnectError> {
+        self.connect_to(&address::text_of(&address), Some(engine))
+    }
+
+    /// Connects in a task to the node that listens on `address`. Connecting begins with the first
+    /// poll.
+    ///
+    /// Any number of tasks may connect at a time; a peer that does not answer holds up no other.
+    /// Dropping the future ends the attempt at once: the peer may then have seen a session for a
+    /// moment. Under [`Driver::Caller`](crate::Driver::Caller) each poll runs a turn, and the attempt
+    /// goes on in the node's turns.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`connect`](Self::connect).
+    ///
+    /// # Panics
+    ///
+    /// If it is polled after it was ready.
+    pub fn connect_async(
+        &self,
+        address: impl ToAddress,
+    ) -> impl Future<Output = Result<Peer, ConnectError>> {
+        ConnectAsync::new(self, address::text_of(&address), None)
+    }
+
+    /// Connects like [`connect_async`](Self::connect_async), and places the session on an engine as
+    /// [`connect_on`](Self::connect_on) does.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`connect_on`](Self::connect_on).
+    ///
+    /// # Panics
+    ///
+    /// If it is polled after it was ready.
+    pub fn connect_on_async(
+        &self,
+        engine: usize,
+        address: impl ToAddress,
+    ) -> impl Future<Output = Result<Peer, ConnectError>> {
+        ConnectAsync::new(self, address::text_of(&address), Some(engine))
+    }
+
+    /// Returns the means to make single attempts to connect.
+    pub(crate) fn connector(&self) -> Connector {
+        Connector {
+            runtime: self.runtime().clone(),
+            local: self.parts.local.clone(),
+            desk: self.desk().clone(),
+            channel: self.channel_defaults(),
+            linger: self.parts.settings.time.linger,
+        }
+    }
+
+    fn connect_to(&self, address: &str, engine: Option<usize>) -> Result<Peer, ConnectError> {
+        self.check_fork()?;
+        let connecting = self.begin_to_connect(address, engine)?;
+        let outcome = connecting.wait(self.runtime());
+        let outcome = outcome.unwrap_or_else(|| Err(closed(self.runtime(), address)));
+        self.connected(address, engine, outcome)
+    }
+
+    fn begin_to_connect(
+        &self,
+        address: &str,
+        engine: Option<usize>,
+    ) -> Result<Connecting, ConnectError> {
+        let request = DialRequest {
+            address: address.to_owned(),
+            local: self.local_for(address, engine)?,
+            timeout: self.connect_timeout(),
+            tries_again: true,
+        };
+        Connecting::begin(self.runtime(), self.desk(), request)
+    }
+
+    fn connected(
+        &self,
+        address: &str,
+        engine: Option<usize>,
+        outcome: Result<Box<Admission>, ConnectError>,
+    ) -> Result<Peer, ConnectError> {
+        match outcome {
+            Ok(admission) => self.admit(address, engine, *admission),
+            Err(error) if error.kind() == ConnectErrorKind::Closed => {
+                Err(closed_by(self.runtime(), address, error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl<'a> ConnectAsync<'a> {
+    fn new(node: &'a Node, address: String, engine: Option<usize>) -> Self {
+        Self {
+            node,
+            address,
+            engine,
+            state: State::New,
+        }
+    }
+}
+
+impl Future for ConnectAsync<'_> {
+    type Output = Result<Peer, ConnectError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        this.node.check_fork()?;
+        let mut connecting = match mem::replace(&mut this.state, State::Done) {
+            State::New => this.node.begin_to_connect(&this.address, this.engine)?,
+            State::Connecting(connecting) => connecting,
+            State::Done => panic!("polled after it was ready"),
+        };
+        match connecting.poll(context.waker(), || this.node.runtime().turn_for_caller()) {
+            Poll::Ready(outcome) => {
+                drop(connecting);
+                let peer = this.node.connected(&this.address, this.engine, outcome);
+                Poll::Ready(peer)
+            }
+            Poll::Pending => {
+                this.state = State::Connecting(connecting);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for ConnectAsync<'_> {
+    fn drop(&mut self) {
+        if fork::is_child() {
+            // A forked child does not drop what its parent dialed.
+            mem::forget(mem::replace(&mut self.state, State::Done));
+        }
+    }
+}
