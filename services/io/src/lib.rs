@@ -96,7 +96,6 @@ mod tokio;
 mod write_half;
 
 pub use listener::Listener;
-pub(crate) use listener::ListenerNames;
 pub use read_half::{ReadHalf, ReuniteError};
 pub use stream::Stream;
 pub use write_half::WriteHalf;

@@ -12,7 +12,7 @@ use std::{
 };
 
 use ibex_core::{
-    ConnectError, FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt,
+    FanIn, FanInEvent, Message, Node, OpenErrorKind, PeerAt,
     extend::{self, ExtendChannel, ExtendNode, ExtendPeer, Interface},
 };
 

@@ -54,7 +54,9 @@ struct Refresh<'a> {
 
 /// A session with a peer, and what was opened in it.
 pub struct PeerEndpoint<T> {
+    /// The peer.
     pub peer: Peer,
+    /// What was opened with it.
     pub opened: T,
     /// The peer has opened its end.
     is_open: AtomicBool,

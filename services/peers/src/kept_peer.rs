@@ -31,7 +31,7 @@ pub struct KeptPeer {
 }
 
 impl KeptPeer {
-    pub fn new(board: Arc<Board>, address: String) -> Self {
+    pub(crate) fn new(board: Arc<Board>, address: String) -> Self {
         Self {
             board,
             address,
@@ -82,6 +82,8 @@ impl KeptPeer {
         self.board.runtime()
     }
 
+    /// Returns the address, as the discovery writes it.
+    #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -108,7 +110,7 @@ impl Drop for KeptPeer {
 
 /// A wait for a kept peer's next session. `None` says that the keeping has ended. Dropping the
 /// future changes nothing.
-pub struct KeptPeerAsync(KeptPeer);
+pub(crate) struct KeptPeerAsync(KeptPeer);
 
 impl Future for KeptPeerAsync {
     type Output = Option<Peer>;
