@@ -6,7 +6,7 @@
 //! core alone, so the compiler holds it to what is public there.
 
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::fs;
     use std::path::{Path, PathBuf};
     use std::process::Command;
@@ -207,6 +207,79 @@ mod tests {
         assert!(broken.is_empty(), "\n{}", broken.join("\n"));
     }
 
+    /// A reader may begin at any module and go down. A module's name at the crate's root counts as
+    /// the module.
+    #[test]
+    fn no_crate_has_modules_that_know_each_other_in_a_circle() {
+        let mut circles = Vec::new();
+        for (folder, _) in CRATES {
+            let source = workspace::root().join(folder).join("src");
+            let library = fs::read_to_string(source.join("lib.rs")).expect("a library");
+            let homes = homes(&library);
+            let mut knows = BTreeMap::<String, BTreeSet<String>>::new();
+            for (path, text) in sources(&source) {
+                let top = path.strip_prefix(&source).expect("it lies there");
+                let top = Path::new(top.iter().next().expect("a name"));
+                let top = top.with_extension("").display().to_string();
+                let known = named(&text).into_iter();
+                let known = known.map(|(_, name)| homes.get(&name).cloned().unwrap_or(name));
+                knows.entry(top).or_default().extend(known);
+            }
+            knows.remove("lib");
+            // A module that knows only those that were taken away is taken away; circles stay.
+            loop {
+                let names = knows.keys().cloned().collect::<BTreeSet<_>>();
+                let is_free = |(name, known): &(&String, &BTreeSet<String>)| {
+                    known.iter().all(|one| one == *name || !names.contains(one))
+                };
+                let free: Vec<_> = knows
+                    .iter()
+                    .filter(is_free)
+                    .map(|(n, _)| n.clone())
+                    .collect();
+                if free.is_empty() {
+                    break;
+                }
+                knows.retain(|name, _| !free.contains(name));
+            }
+            if !knows.is_empty() {
+                let names = knows.keys().map(String::as_str).collect::<Vec<_>>();
+                circles.push(format!(
+                    "{folder}: in or above a circle: {}",
+                    names.join(", ")
+                ));
+            }
+        }
+        assert!(circles.is_empty(), "\n{}", circles.join("\n"));
+    }
+
+    #[test]
+    fn names_at_the_root_lead_to_their_modules() {
+        let library = "mod ring;\npub use ring::{Ring, reader::Reader};\npub use other_crate::X;\n";
+        let homes = homes(library);
+        assert_eq!(homes["Ring"], "ring");
+        assert_eq!(homes["Reader"], "ring");
+        assert_eq!(homes["X"], "other_crate");
+    }
+
+    /// Returns the modules from which the names at a crate's root come.
+    fn homes(library: &str) -> BTreeMap<String, String> {
+        let code = library
+            .lines()
+            .map(|line| line.split("//").next().unwrap_or_default());
+        let code = code.collect::<Vec<_>>().join(" ");
+        let mut homes = BTreeMap::new();
+        for path in code.split("use ").skip(1) {
+            for leaf in leaves(path) {
+                let leaf = leaf.trim_start_matches("self::");
+                let home = leaf.split("::").next().unwrap_or_default().to_owned();
+                let name = leaf.rsplit("::").next().unwrap_or_default().to_owned();
+                homes.insert(name, home);
+            }
+        }
+        homes
+    }
+
     #[test]
     fn modules_that_a_file_names_are_found_with_their_lines() {
         let text = "use crate::{\n    below::{One, other::Two},\n    above::Three,\n};\n\
@@ -258,14 +331,47 @@ mod tests {
             let paths = entries.map(|entry| entry.expect("an entry can be read").path());
             return paths.flat_map(|path| sources(&path)).collect();
         }
-        let is_test = path
-            .iter()
-            .any(|part| part == "tests" || part.to_string_lossy().ends_with("tests.rs"));
+        let is_test = path.iter().any(|part| {
+            let part = part.to_string_lossy();
+            part == "tests" || part.ends_with("tests.rs") || part == "models.rs"
+        });
         if is_test || path.extension().is_none_or(|extension| extension != "rs") {
             return Vec::new();
         }
         let text = fs::read_to_string(path).expect("the file can be read");
         let code = text.split("#[cfg(test)]\nmod tests {").next();
         vec![(path.to_path_buf(), code.unwrap_or_default().to_owned())]
+    }
+
+    /// Returns the paths of a tree of paths at the beginning of a text.
+    fn leaves(text: &str) -> Vec<String> {
+        let end = text.find(|letter| !is_of_name(letter) && letter != ':');
+        let (path, rest) = text.split_at(end.unwrap_or(text.len()));
+        let Some(group) = rest.strip_prefix('{').filter(|_| path.ends_with("::")) else {
+            return vec![path.trim_end_matches(':').to_owned()];
+        };
+        let (mut depth, mut start, mut found) = (0, 0, Vec::new());
+        for (place, letter) in group.char_indices() {
+            if depth == 0 && matches!(letter, ',' | '}') {
+                let branch = group[start..place].trim();
+                let below = leaves(branch).into_iter().filter(|leaf| !leaf.is_empty());
+                found.extend(below.map(|leaf| match &*leaf {
+                    "self" => path.trim_end_matches(':').to_owned(),
+                    _ => format!("{path}{leaf}"),
+                }));
+                start = place + 1;
+            }
+            match letter {
+                '}' if depth == 0 => break,
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                _ => {}
+            }
+        }
+        found
+    }
+
+    fn is_of_name(letter: char) -> bool {
+        letter.is_alphanumeric() || letter == '_'
     }
 }

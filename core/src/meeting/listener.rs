@@ -305,7 +305,7 @@ mod tests {
             match *event.metadata().level() {
                 Level::WARN => {
                     // A filter on this module finds the count beside what was counted.
-                    assert_eq!(event.metadata().target(), "ibex::listener");
+                    assert_eq!(event.metadata().target(), "ibex_core::meeting::listener");
                     self.warnings.fetch_add(1, Ordering::Relaxed)
                 }
                 _ => self.others.fetch_add(1, Ordering::Relaxed),

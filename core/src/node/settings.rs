@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_table_by_purpose_has_every_setting_of_a_node() {
-        let source = include_str!("node_builder.rs");
+        let source = include_str!("builder.rs");
         for row in NodeBuilder::settings() {
             let shown = format!("`{}`", row.name);
             assert!(

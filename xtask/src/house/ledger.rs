@@ -10,9 +10,9 @@ use crate::failure::Failure;
 pub(super) const FILE: &str = "xtask/house.txt";
 
 /// The lines of the file: a count's name, its value at commit 826ba384, the most that it may be, and
-/// the aim; `-` for none.
+/// the aim; `-` for none. Behind them, the raises and what a user got for each.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Ledger(Vec<[String; 4]>);
+pub(super) struct Ledger(Vec<[String; 4]>, Vec<String>);
 
 impl Ledger {
     /// Reads the file's text.
@@ -21,7 +21,10 @@ impl Ledger {
     /// A line is not a name and three words.
     pub(super) fn parse(text: &str) -> Result<Self, Failure> {
         let lines = text.lines().skip_while(|line| !line.starts_with("name "));
-        let entries = lines.skip(1).map(|line| {
+        let (raises, lines): (Vec<_>, Vec<_>) = lines
+            .filter(|line| !line.is_empty())
+            .partition(|line| line.starts_with(RAISED));
+        let entries = lines.into_iter().skip(1).map(|line| {
             let mut words = line.rsplit(' ').filter(|word| !word.is_empty());
             let cells = [words.next(), words.next(), words.next()];
             let name: Vec<_> = words.collect();
@@ -33,7 +36,8 @@ impl Ledger {
             };
             Ok([name, before.to_owned(), most.to_owned(), aim.to_owned()])
         });
-        entries.collect::<Result<_, _>>().map(Self)
+        let raises = raises.into_iter().map(str::to_owned).collect();
+        Ok(Self(entries.collect::<Result<_, _>>()?, raises))
     }
 
     /// Returns the value before, the most and the aim of a count.
@@ -76,16 +80,18 @@ impl Ledger {
             true => Ok(()),
             false => Err(Failure::new(format!(
                 "these counts have risen (`cargo xtask house --list` shows what they count):{risen}\n\
-                 If a change is worth it, run `cargo xtask house --write` and say why in its message."
+                 Take something away. If a user got something that is worth it, raise the value in\n\
+                 {FILE} by hand, with a line `{RAISED}NAME, FROM -> TO: what a user got for it`."
             ))),
         }
     }
 
-    /// Holds these values from now on.
+    /// Holds the values that are lower from now on, and those of new counts.
     pub(super) fn take_in(&mut self, counts: &[Count]) {
         let entries = counts.iter().map(|count| {
-            let [before, _, aim] = self.held(count).map(str::to_owned);
-            [count.name.clone(), before, count.value.to_string(), aim]
+            let [before, most, aim] = self.held(count).map(str::to_owned);
+            let most = most.parse().map_or(count.value, |most| count.value.min(most));
+            [count.name.clone(), before, most.to_string(), aim]
         });
         self.0 = entries.collect();
     }
@@ -98,7 +104,9 @@ impl fmt::Display for Ledger {
         let mut entries = self.0.iter();
         entries.try_for_each(|[name, values @ ..]| {
             f.write_str(&row(name, values.each_ref().map(|value| &value[..])))
-        })
+        })?;
+        let mut raises = self.1.iter();
+        raises.try_for_each(|raise| writeln!(f, "{raise}"))
     }
 }
 
@@ -107,10 +115,14 @@ fn row<const N: usize>(name: &str, cells: [&str; N]) -> String {
     format!("{name:38}{cells}\n")
 }
 
+/// The beginning of a line that explains a raise.
+const RAISED: &str = "raised ";
+
 const HEAD: &str = "\
 # Counts over the published crates, without tests and the instruments of tests: their values at
 # commit 826ba384, the most that each may be, and the aim. `cargo xtask house` counts, `--list` shows
-# what the counts consist of, and `--write` writes the present values here. Code is lines without
+# what the counts consist of, and `--write` writes lower values here. A raise is made by hand, with a
+# line behind the table that says what a user got for it. Code is lines without
 # comments. An ordering names its pair if the comment at its statement says `pairs with`; `Relaxed`
 # has none. A fabric is asked for by `is_over_pair`, `DataPath` and the like outside files
 # `*_path.rs`. A name may serve several types if it is `Builder`, `Error` or `State`; a type of
