@@ -5,6 +5,7 @@
 
 mod pair;
 
+use ibex_harness::wait_until;
 use std::{
     fmt::Display,
     io::{self, ErrorKind, Read, Write},
@@ -185,9 +186,7 @@ fn a_service_that_is_not_opened_in_time_is_missed_as_a_service() {
     check_call(&late, Execution::NotExecuted, &["\"quotes\"", &address]);
     // The two ends use different names.
     let _quote = pair.peers[1].service::<String, u64>("quote").expect("one");
-    while peer.incoming().is_empty() {
-        thread::yield_now();
-    }
+    wait_until(|| !peer.incoming().is_empty());
     let parts = ["\"quotes\"", "\"quote\"", "check the name at both nodes"];
     check_call(&call(&hasty("quotes")), Execution::NotExecuted, &parts);
     // The service waits for its caller.

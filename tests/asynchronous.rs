@@ -3,6 +3,7 @@
 
 mod pair;
 
+use ibex_harness::wait_until;
 use std::{
     future::Future,
     net::TcpListener,
@@ -256,9 +257,7 @@ fn a_task_awaits_events_until_the_node_is_closed() {
         });
         drop(listener);
         let gone = thread::spawn(move || {
-            while !pair.peers[0].is_gone() {
-                thread::yield_now();
-            }
+            wait_until(|| pair.peers[0].is_gone());
         });
         gone.join().expect("it ends");
         let _report = client.close(Duration::from_secs(1));

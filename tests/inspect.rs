@@ -1,5 +1,6 @@
 //! The socket at which a node is inspected: what it answers, to whom, and what it refuses.
 
+use ibex_harness::wait_until;
 use std::{
     env, fs,
     io::{BufRead, BufReader, ErrorKind, Read, Write},
@@ -173,9 +174,7 @@ fn times_of_two(fabric: Fabric, is_inspected: bool) -> [Vec<MessageStages>; 2] {
         sender.send(b"second").expect("room comes");
         sender
     });
-    while near.stats().totals.stalls == 0 {
-        thread::yield_now();
-    }
+    wait_until(|| near.stats().totals.stalls > 0);
     first.ack();
     // The receiver's call finds the first message released.
     let second = receiver.recv().expect("it was sent");

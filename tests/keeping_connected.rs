@@ -1,6 +1,7 @@
 //! A node stays connected to the peers at the addresses that a discovery returns.
 #![forbid(unsafe_code)]
 
+use ibex_harness::wait_until;
 use std::{
     error::Error,
     fs,
@@ -404,17 +405,13 @@ fn nothing_is_left_when_the_handle_is_dropped_or_the_node_closed() {
         drop(peers);
         assert!(matches!(next(&mut events), PeersEvent::Connected { .. }));
         assert!(events.next().is_none());
-        while keeping() > 0 {
-            thread::sleep(Duration::from_millis(1));
-        }
+        wait_until(|| keeping() == 0);
         assert!(!peer.is_gone(), "its session goes on");
 
         let peers = keep(&node, address);
         drop(node);
         assert!(peers.wait_for("127.0.0.1:1").is_none());
-        while keeping() > 0 {
-            thread::sleep(Duration::from_millis(1));
-        }
+        wait_until(|| keeping() == 0);
         drop(replica);
     }
 }

@@ -5,6 +5,7 @@
 #[path = "common/log_lines.rs"]
 mod log_lines;
 
+use ibex_harness::wait_until;
 use std::{
     error::Error,
     io::Write as _,
@@ -97,9 +98,7 @@ fn log_lines_name_a_peer_by_identity_and_by_the_node_it_connected_to() {
     for _ in 0..5 {
         drop(TcpStream::connect(address).expect("a connection"));
     }
-    while listener.stats().totals.silent_connections < 5 {
-        thread::yield_now();
-    }
+    wait_until(|| listener.stats().totals.silent_connections >= 5);
     assert_eq!(warnings(), before);
     let line = log
         .line_with("before its first byte")
@@ -158,9 +157,7 @@ fn totals_of_a_node_never_fall() {
                 look();
             }
             drop((here, there, client));
-            while !look().sessions.is_empty() {
-                thread::yield_now();
-            }
+            wait_until(|| look().sessions.is_empty());
             let totals = look().totals;
             assert_eq!((totals.sessions, totals.received), (run, run * 20));
             assert_eq!(look().engines[0].received, run * 20);
@@ -183,9 +180,7 @@ fn a_suspension_is_a_warning_and_its_end_is_information() {
     let of_cut = |words: &str| log.lines_with(&[words, "via node cut"]);
     let suspended = "message=a session is suspended";
     log.awaited(suspended);
-    while of_cut(suspended).is_empty() {
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until(|| !of_cut(suspended).is_empty());
     let line = of_cut(suspended).remove(0);
     assert!(line.starts_with("WARN "), "{line}");
     for part in ["there has been no connection to", "has to dial again"] {
@@ -194,9 +189,7 @@ fn a_suspension_is_a_warning_and_its_end_is_information() {
     assert!(!line.contains("gone"), "{line}");
     proxy.mend();
     let goes_on = "a session goes on over a new connection";
-    while of_cut(goes_on).is_empty() {
-        thread::sleep(Duration::from_millis(1));
-    }
+    wait_until(|| !of_cut(goes_on).is_empty());
     let line = of_cut(goes_on).remove(0);
     assert!(line.starts_with("INFO "), "{line}");
 }

@@ -5,6 +5,7 @@
 //! no further call: the announcements have arrived, and nothing behind them.
 #![forbid(unsafe_code)]
 
+use ibex_harness::wait_until;
 use std::{env, io::BufRead, process::Stdio, sync::Mutex, thread, time::Duration};
 
 use ibex::{
@@ -25,9 +26,7 @@ fn announcements_cost_nothing() {
     let before = resident();
     go_on(&mut attackers);
     for (_, receiver) in &attacked {
-        while receiver.counts().sent < ANNOUNCED {
-            thread::sleep(Duration::from_millis(1));
-        }
+        wait_until(|| receiver.counts().sent >= ANNOUNCED);
     }
     // Memory is granted in order of requests, and these messages request theirs later.
     others_go_on(&node, Fabric::Tcp);

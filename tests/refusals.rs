@@ -2,6 +2,7 @@
 //! peer, the reason and the remedy.
 #![forbid(unsafe_code)]
 
+use ibex_harness::wait_until;
 use std::{
     pin::pin,
     task::{Context, Poll, Waker},
@@ -383,9 +384,7 @@ fn two_ends_of_one_kind_are_told_that_they_wait_for_each_other() {
     let (_node, (_listener, theirs), peer) = meet();
     let _other = theirs.sender::<u64>("log").expect("an end");
     // The announcement of the peer's end may still be on its way.
-    while peer.incoming().is_empty() {
-        std::thread::yield_now();
-    }
+    wait_until(|| !peer.incoming().is_empty());
     let mut sender = peer.sender::<u64>("log").expect("an end");
     let error = sender.opened(MOMENT).expect_err("no receiver");
     assert!(
@@ -403,9 +402,7 @@ fn a_name_that_only_one_of_both_has_is_told_with_those_of_the_peer() {
     // for the sought one.
     let _ends = ["logs", "l\nog"].map(|name| theirs.receiver::<u64>(name).expect("an end"));
     let _other = theirs.sender::<u64>("blog").expect("an end");
-    while peer.incoming().len() < 3 {
-        std::thread::yield_now();
-    }
+    wait_until(|| peer.incoming().len() >= 3);
     let mut sender = peer.sender::<u64>("log").expect("an end");
     let error = sender.opened(MOMENT).expect_err("no receiver");
     let missing = error.not_opened().expect("it is not open");

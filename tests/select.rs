@@ -3,6 +3,7 @@
 
 mod pair;
 
+use ibex_harness::wait_until;
 use std::{thread, time::Duration};
 
 use ibex::{Driver, Fabric, FanIn, FanInEvent, Message, Node, Pod, Policy, Select};
@@ -149,9 +150,7 @@ fn a_fan_in_is_waited_for_as_a_receiver_is() {
             }
             sender.flush().expect("delivered");
         }
-        while select.try_ready(&mut [requests]).is_none() {
-            thread::yield_now();
-        }
+        wait_until(|| select.try_ready(&mut [requests]).is_some());
         let (mut of_all, mut of_one) = (0, 0);
         while of_all + of_one < 3 * EACH {
             match select.ready(&mut [requests, &mut commands]) {
@@ -258,9 +257,7 @@ fn peers_in_shared_memory_starve_none_whose_bytes_an_engine_brings() {
         // From here on the engine has a message, but no call waits for it.
         let before = peer_of_turns.stats().bytes_sent;
         by_turns.send(&u64::MAX).expect("sent");
-        while peer_of_turns.stats().bytes_sent == before {
-            thread::sleep(Duration::from_millis(1));
-        }
+        wait_until(|| peer_of_turns.stats().bytes_sent != before);
         let place = (10..EACH).position(|_| next() == u64::MAX);
         assert!(
             place.is_some_and(|place| place < 200),

@@ -1,11 +1,11 @@
 //! The kernel's view of processes, threads and connections, as evidence that depends on no library.
 
+use ibex_harness::wait_until;
 use std::{
     collections::HashSet,
     fs,
     net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     path::Path,
-    thread,
 };
 
 use rustix::{
@@ -56,9 +56,7 @@ pub(crate) fn this_thread() -> Pid {
 /// Waits until `thread` of this process sleeps in the kernel.
 pub(crate) fn wait_until_asleep(thread: Pid) {
     let stat = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
-    while !is_in_state(Path::new(&stat), 'S').expect("the thread lives") {
-        thread::yield_now();
-    }
+    wait_until(|| is_in_state(Path::new(&stat), 'S').expect("the thread lives"));
 }
 
 /// Waits until every thread of a process that got SIGSTOP has stopped or ended.
@@ -71,9 +69,7 @@ pub(crate) fn wait_until_stopped(process: Pid) {
             is_in_state(&stat, 'T').unwrap_or(true)
         })
     };
-    while !is_stopped() {
-        thread::yield_now();
-    }
+    wait_until(is_stopped);
 }
 
 /// Returns whether a thread's `stat` (proc_pid_stat(5)) shows this state; `None` if the thread has

@@ -1,6 +1,7 @@
 //! Promises of a node's calls to the thread that drives it: an infinite wait is possible, closing
 //! twice gives the same report, and a program's own event loop suffices.
 
+use ibex_harness::wait_until;
 use std::{os::fd::OwnedFd, thread, time::Duration};
 
 use ibex::{Driver, Message, Node, Peer, Raw, RecvErrorKind};
@@ -194,9 +195,7 @@ fn while_serving(stage: &mut Stage) {
             drop(nobody);
             thread::scope(|scope| {
                 let connecting = scope.spawn(|| node.connect(address).map(|_| ()));
-                while !peer.is_gone() {
-                    thread::sleep(Duration::from_millis(1));
-                }
+                wait_until(|| peer.is_gone());
                 let _ = node.close(MOMENT);
                 let end = connecting.join().expect("no panic");
                 end.expect_err("nobody is there");

@@ -1,6 +1,7 @@
 //! Guards: messages may be held for long, dropped in any order, on any thread and after everything
 //! else is gone. A held message blocks its own channel and no other.
 
+use ibex_harness::wait_until;
 use std::{
     mem,
     panic::{self, AssertUnwindSafe},
@@ -83,9 +84,7 @@ fn out_of_order(stage: &mut Stage) {
 /// Waits until everything up to `last` is released, and checks that no more is. The engine may be
 /// summing at this moment, and is then slightly ahead of its report.
 fn await_released(receiver: &BytesReceiver, last: u64) {
-    while receiver.released() < last {
-        thread::yield_now();
-    }
+    wait_until(|| receiver.released() >= last);
     assert_eq!(receiver.released(), last);
 }
 

@@ -128,17 +128,24 @@ fn main() -> ExitCode {
     if let Some(part) = &part {
         eprintln!("played are the scenarios of {part}; IBEX_TEST_PART asks for no more");
     }
-    let is_in_part = |name| part.as_ref().is_none_or(|part| part.has(name));
-    let is_played = |name| match is_short_list() {
-        true => SHORT_LIST.contains(&name),
-        false => is_in_part(name),
+    #[cfg(feature = "fake-device")]
+    let needs_processes = |scenario: &Scenario| masked::why_not_in_one_process(scenario).is_some();
+    #[cfg(not(feature = "fake-device"))]
+    let needs_processes = |_: &Scenario| false;
+    let is_in_part = |scenario: &Scenario| {
+        let has = |part: &Part| part.has(scenario.name, needs_processes(scenario));
+        part.as_ref().is_none_or(has)
+    };
+    let is_played = |scenario: &Scenario| match is_short_list() {
+        true => SHORT_LIST.contains(&scenario.name),
+        false => is_in_part(scenario),
     };
     let cells = cells.into_iter().filter(|cell| {
         let has_device = has_device || !cell.takes_device();
         // Other uses of a device behave alike with and without security, so they are played
         // without.
         let is_asked_for = cell.secured.is_none() || !is_short_list();
-        has_device && is_asked_for && is_played(cell.scenario.name)
+        has_device && is_asked_for && is_played(&cell.scenario)
     });
     let mut arguments = Arguments::from_args();
     let kind = |cell: &Cell| match cell.secured {

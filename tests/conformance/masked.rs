@@ -98,7 +98,7 @@ fn why_not_over_pipes(scenario: &Scenario) -> Option<&'static str> {
 }
 
 /// Returns the reason why a scenario cannot be played in one process, if there is one.
-fn why_not_in_one_process(scenario: &Scenario) -> Option<&'static str> {
+pub(crate) fn why_not_in_one_process(scenario: &Scenario) -> Option<&'static str> {
     let is_in = |names: &[&str]| names.contains(&scenario.name);
     if scenario.killed.is_some() {
         Some("a side is killed")

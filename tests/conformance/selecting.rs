@@ -1,6 +1,7 @@
 //! A single call waits for several receivers: none is starved, nothing is missed, and the arrival
 //! at any of them wakes a sleeper.
 
+use ibex_harness::wait_until;
 use std::time::Duration;
 
 use ibex::{Pod, Raw, Receiver, RecvErrorKind, Select, Selectable};
@@ -202,14 +203,10 @@ fn acknowledged_without_waiting(stage: &mut Stage) {
                 assert_eq!(select.try_ready(&mut [&mut third, &mut second]), None);
             }
             stage.tell("looked");
-            while select.try_ready(&mut [&mut third, &mut second]) != Some(1) {
-                std::thread::yield_now();
-            }
+            wait_until(|| select.try_ready(&mut [&mut third, &mut second]) == Some(1));
             assert_eq!(sender.acked(), 2);
             stage.tell("two");
-            while select.try_ready(&mut [&mut third]).is_none() {
-                std::thread::yield_now();
-            }
+            wait_until(|| select.try_ready(&mut [&mut third]).is_some());
             // The frames are a question for each of two messages, and little else.
             let sent = peer.stats().frames_sent - sent_before;
             assert!(sent <= 20, "{sent} frames");

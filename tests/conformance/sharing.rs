@@ -1,6 +1,7 @@
 //! Handles of one sender that wait for each other: none waits longer than its time-out, and the end
 //! of the node ends every wait.
 
+use ibex_harness::wait_until;
 use std::{mem, sync::mpsc, thread, time::Duration};
 
 use ibex::{EndCause, Raw, SendError, SendErrorKind, Sender};
@@ -39,9 +40,7 @@ fn give_up_in_time(stage: &mut Stage) {
             let waiting = thread::spawn(move || {
                 clone.send(&payload::numbered(WINDOW + 1, 8)).expect("sent");
             });
-            while !is_inside(&mut sender) {
-                thread::yield_now();
-            }
+            wait_until(|| is_inside(&mut sender));
             assert!(
                 matches!(sender.try_loan(8), Err(error) if error.kind() == SendErrorKind::Full)
             );

@@ -27,36 +27,40 @@ fn computes_for_a_minute(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     let minute = at_length(stage, 60);
     if stage.is_dialer() {
-        press(stage, &peer);
+        press(stage, &peer, at_length(stage, 10));
     } else {
         take(&peer, minute);
     }
 }
 
 /// A peer is stopped, and then computes for long, where an unreachable peer would be waited for a
-/// tenth of that.
+/// third of that.
 fn stopped_under_load(stage: &mut Stage) {
-    const PATIENCE: Duration = Duration::from_secs(1);
+    // A machine that stands still for as long is no subject of this test.
+    let patience = match stage.fabric() {
+        Fabric::Shm | Fabric::Tcp => Duration::from_secs(10),
+        Fabric::Verbs => Duration::from_secs(4),
+    };
     let settings =
-        |builder: NodeBuilder| builder.notice_timeout(PATIENCE).session_timeout(PATIENCE);
+        move |builder: NodeBuilder| builder.notice_timeout(patience).session_timeout(patience);
     let (_node, peer) = stage.meet_as(settings);
     if stage.is_dialer() {
-        press(stage, &peer);
+        press(stage, &peer, 3 * patience);
     } else {
-        take(&peer, 3 * PATIENCE);
+        take(&peer, 3 * patience);
     }
 }
 
-/// Sends to a peer that is stopped meanwhile, and continues until it has computed. By then more was
-/// sent than the window holds.
-fn press(stage: &Stage, peer: &Peer) {
+/// Sends to a peer that is stopped for `stopped_for` meanwhile, and continues until it has computed.
+/// By then more was sent than the window holds.
+fn press(stage: &Stage, peer: &Peer, stopped_for: Duration) {
     let mut out = sender(peer, "out");
     out.opened(LONG).expect("the peer opens");
     send_all(&mut out, 100, |_| LENGTH);
     // The peer's time-out for opening its own end equals the time for which it is stopped.
     out.wait_acked(1).expect("the peer is there");
     stage.stop_other();
-    let until = Instant::now() + at_length(stage, 10);
+    let until = Instant::now() + stopped_for;
     while Instant::now() < until {
         match out.send_timeout(&next(&out), MOMENT) {
             Ok(_) => {}

@@ -1,5 +1,6 @@
 //! Waits for a quorum beside other ends, in a `Select` and in tasks.
 
+use ibex_harness::wait_until;
 use std::{thread, time::Duration};
 
 use ibex::{
@@ -145,12 +146,11 @@ fn calls_that_never_wait_are_told_in_time() {
                 scope.spawn(move || follow(peer, disk, END));
             }
             let mut log = Numbers { end: END / 2 };
-            while !group
-                .try_acked(&mut log, END / 2, 2)
-                .expect("both are there")
-            {
-                thread::yield_now();
-            }
+            wait_until(|| {
+                group
+                    .try_acked(&mut log, END / 2, 2)
+                    .expect("both are there")
+            });
             log.end = END;
             while let Err(late) = group.wait_acked_timeout(&mut log, END, 2, Duration::ZERO) {
                 assert_eq!(late.kind(), LogErrorKind::Timeout, "{late}");

@@ -1,5 +1,6 @@
 //! Calls that are sent to a second peer while the first takes long.
 
+use ibex_harness::wait_until;
 use std::{
     future::poll_fn,
     ops::Range,
@@ -260,9 +261,7 @@ fn hedges_take_from_the_retry_budget() {
             let put = put.clone();
             move || {
                 // The budget was full.
-                while put.hedges_sent() < 100 {
-                    thread::sleep(Duration::from_millis(1));
-                }
+                wait_until(|| put.hedges_sent() >= 100);
                 thread::sleep(MOMENT);
                 (0..CALLS).for_each(|_| answer(held.recv().unwrap()));
             }

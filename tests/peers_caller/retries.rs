@@ -1,5 +1,6 @@
 //! Which calls are tried again, and how often.
 
+use ibex_harness::wait_until;
 use std::{
     task::{Wake, Waker},
     thread::Thread,
@@ -117,9 +118,7 @@ fn a_rolling_restart_fails_no_call() {
                 });
             }
             let wait_for_calls = |replica: &Replica| {
-                while replica.got().len() < 20 {
-                    thread::sleep(Duration::from_millis(1));
-                }
+                wait_until(|| replica.got().len() >= 20);
             };
             for place in &mut replicas {
                 let old = place.take().expect("it runs");

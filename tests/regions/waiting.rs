@@ -1,5 +1,6 @@
 //! Tasks that wait until no message needs a region.
 
+use ibex_harness::wait_until;
 use std::{
     future::Future,
     pin::{Pin, pin},
@@ -8,7 +9,6 @@ use std::{
         atomic::{AtomicU32, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
-    thread,
     time::Duration,
 };
 
@@ -73,9 +73,7 @@ fn wait_while(name: &str, end: End) {
         assert!(poll(wait.as_mut(), &waker).is_ready());
         assert!(region.is_free());
         // The thread that called it may still be inside.
-        while Arc::strong_count(&waker) > 1 {
-            thread::yield_now();
-        }
+        wait_until(|| Arc::strong_count(&waker) == 1);
     }
 }
 

@@ -26,6 +26,7 @@ use ibex::{
 use ibex_harness::{
     process::{Process, again, stay_with_parent},
     proxy::Proxy,
+    wait_until,
 };
 use listen_again::listen_again;
 
@@ -513,14 +514,6 @@ fn is_out_of_reach(cause: Option<&EndCause>, within: &str) {
         ),
         "{cause:?}"
     );
-}
-
-fn wait_until(is_so: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < LONG);
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Sessions that reach their age limit: they are authenticated again, or end.
 
-use std::sync::atomic::AtomicBool;
+use ibex_harness::wait_until;
+use std::{sync::atomic::AtomicBool, time::Instant};
 
 use super::*;
 
@@ -37,8 +38,10 @@ fn sessions_of_an_age_are_authenticated_again_under_load() {
                 })
             };
             let mut received = 0_u64;
+            let began = Instant::now();
             while here.stats().resumes < 3 || there.stats().resumes < 3 {
                 let message = receiver.recv().unwrap();
+                assert!(began.elapsed() < LONG, "they are not authenticated again");
                 assert_eq!(message[..], received.to_le_bytes());
                 received += 1;
             }
@@ -56,6 +59,14 @@ fn sessions_of_an_age_are_authenticated_again_under_load() {
 /// A session outlives the revocation of its peer's certificate by at most its age limit.
 #[test]
 fn a_peer_whose_certificate_is_revoked_is_gone_when_its_session_is_old() {
+    // On a machine so busy that authentication takes longer than the session is kept for it, the
+    // session ends before anything is revoked, or before a refusal comes. It is kept longer then.
+    let kept_for = [3, 30, 300].map(Duration::from_secs);
+    assert!(kept_for.into_iter().any(is_shown_within));
+}
+
+/// Returns false if the session ended before the revocation, or before a refusal came.
+fn is_shown_within(kept_for: Duration) -> bool {
     let folder = Folder::new();
     let authority = folder.authority();
     let revocations = authority.revoke(&[77]).unwrap();
@@ -67,41 +78,41 @@ fn a_peer_whose_certificate_is_revoked_is_gone_when_its_session_is_old() {
         .max_session_age(Duration::from_millis(300));
     let acceptor = builder(Fabric::Tcp)
         .listen("127.0.0.1:0")
-        .session_timeout(Duration::from_secs(3))
+        .session_timeout(kept_for)
         .security(b);
     let acceptor = acceptor.build().unwrap();
-    let dialer = builder(Fabric::Tcp)
-        .session_timeout(Duration::from_secs(3))
-        .security(a);
+    let dialer = builder(Fabric::Tcp).session_timeout(kept_for).security(a);
     let dialer = dialer.build().unwrap();
     let there = dialer.connect(address(&acceptor)).unwrap();
     let here = acceptor.accept().unwrap();
-    talk(&there, &here, "before");
-    // The session continues while the peer's certificate is valid.
     let (_sender, mut receiver) = log(&there, &here);
     let (_answers, mut answered) = {
         let channel = |peer: &Peer| peer.channel("answers").codec::<Raw>();
         let sender = channel(&here).sender::<[u8]>().unwrap();
         (sender, channel(&there).receiver::<[u8]>().unwrap())
     };
-    while here.stats().resumes < 1 {
-        thread::sleep(Duration::from_millis(5));
-    }
+    // The session continues while the peer's certificate is valid.
+    wait_until(|| here.stats().resumes > 0 || here.is_gone());
     authority.revoke(&[5]).unwrap();
     acceptor.reload_certificates().unwrap();
+    if here.is_gone() {
+        return false;
+    }
     let error = receiver.recv().expect_err("the peer is gone").to_string();
     assert!(error.contains("max_session_age"), "{error}");
-    let error = answered
-        .recv()
-        .expect_err("this end is refused")
-        .to_string();
-    assert!(error.contains("revoked"), "{error}");
+    let error = answered.recv().expect_err("this end is refused");
+    let error = error.to_string();
+    if !error.contains("revoked") {
+        eprintln!("no refusal came within {kept_for:?}: {error}");
+        return false;
+    }
     // The peer does not come back with another session, either.
     let refused = refusal(&dialer, &acceptor);
     let HandshakeError::Authentication(why) = &refused else {
         panic!("{refused}");
     };
     assert_eq!(why.cause, AuthenticationCause::Revoked);
+    true
 }
 
 #[test]
@@ -110,3 +121,6 @@ fn an_age_that_is_none_is_refused() {
     let refused = Node::builder().security(security).build().unwrap_err();
     assert!(refused.to_string().contains("max_session_age"), "{refused}");
 }
+
+/// A watchdog's time: nothing takes so long on any machine.
+const LONG: Duration = Duration::from_secs(600);

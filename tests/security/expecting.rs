@@ -1,5 +1,6 @@
 //! A dialer that names whom it expects at an address.
 
+use ibex_harness::wait_until;
 use std::time::Duration;
 
 use ibex::prelude::*;
@@ -54,7 +55,5 @@ fn a_node_that_is_not_the_expected_one_gets_no_session() {
     talk(&to_a, &of_dialer, "before");
     assert!(right.harm_one(Harm::Reset, Duration::ZERO));
     talk(&to_a, &of_dialer, "after");
-    while of_dialer.stats().resumes == 0 {
-        std::thread::yield_now();
-    }
+    wait_until(|| of_dialer.stats().resumes > 0);
 }

@@ -1,5 +1,6 @@
 //! Places of sessions that have lost their connections, when a node has no free place.
 
+use ibex_harness::wait_until;
 use std::{
     net::{SocketAddr, TcpListener},
     time::{Duration, Instant},
@@ -93,12 +94,8 @@ fn a_certificate_whose_sessions_are_suspended_keeps_nobody_out() {
     // The others go on.
     proxy.set_target(address(&server));
     let resumed = || here.iter().filter(|peer| peer.stats().resumes > 0).count();
-    while resumed() < here.len() - 1 {
-        std::thread::yield_now();
-    }
-    while !of_b.iter().any(Peer::is_gone) {
-        std::thread::yield_now();
-    }
+    wait_until(|| resumed() >= here.len() - 1);
+    wait_until(|| of_b.iter().any(Peer::is_gone));
     assert_full(&a.connect(address(&server)).expect_err("no place is free"));
 }
 

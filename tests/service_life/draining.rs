@@ -1,5 +1,6 @@
 //! Nodes that drain, over each fabric and under each driver.
 
+use ibex_harness::wait_until;
 use std::{
     future::Future,
     pin::{Pin, pin},
@@ -256,9 +257,7 @@ fn calls_that_wait_for_their_turn_end_when_their_node_hears_of_a_drain() {
                 let request = service.next().expect("it serves").expect("a request");
                 let in_thread = scope.spawn(|| caller.call(&1).map(drop));
                 let in_task = scope.spawn(|| smol::block_on(caller.call_async(&2)).map(drop));
-                while caller.queued() < 2 {
-                    thread::yield_now();
-                }
+                wait_until(|| caller.queued() >= 2);
                 let report = there.drain(Duration::ZERO);
                 assert_eq!(report.still_running, 1, "{report}");
                 for waiting in [in_thread, in_task] {

@@ -10,6 +10,7 @@ use std::{
 };
 
 use ibex::Node;
+use ibex_harness::wait_until;
 
 /// Runs a task on this thread, and turns the node if callers drive it.
 pub(crate) fn run<F: Future>(node: &Node, task: F) -> F::Output {
@@ -32,12 +33,16 @@ pub(crate) fn run_with<F: Future>(node: &Node, waker: &Waker, task: F) -> F::Out
 }
 
 /// Turns the node until the condition holds.
+#[track_caller]
 pub(crate) fn until(node: &Node, mut is_so: impl FnMut() -> bool) {
-    while !is_so() {
-        if !node.poll() {
-            thread::sleep(Duration::from_micros(200));
+    wait_until(|| {
+        while !is_so() {
+            if !node.poll() {
+                return false;
+            }
         }
-    }
+        true
+    });
 }
 
 /// Returns a waker that unparks this thread.

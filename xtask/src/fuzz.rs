@@ -18,16 +18,10 @@ use crate::workspace;
 /// other stages.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     let target = workspace::target();
-    for line in [
-        "cargo clippy --manifest-path fuzz/Cargo.toml --no-default-features --all-targets \
-         -- -D warnings",
-        "cargo test --manifest-path fuzz/Cargo.toml --no-default-features",
-    ] {
-        Step::of_line(line)
-            .env("CARGO_TARGET_DIR", target.to_string_lossy())
-            .run(watchdog)?;
-    }
-    Ok(())
+    Step::of_line("cargo test --manifest-path fuzz/Cargo.toml --no-default-features")
+        .linted()
+        .env("CARGO_TARGET_DIR", target.to_string_lossy())
+        .run(watchdog)
 }
 
 /// Runs the stage `fuzz` of `cargo xtask torture`.

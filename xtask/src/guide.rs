@@ -166,6 +166,28 @@ mod tests {
         );
     }
 
+    /// A link to an item becomes its text, which code beside it would run into.
+    #[test]
+    fn no_code_touches_a_link_to_an_item() {
+        for entry in fs::read_dir(workspace::root().join(SOURCES)).unwrap() {
+            let path = entry.unwrap().path();
+            let page = fs::read_to_string(&path).unwrap();
+            for (at, _) in page
+                .match_indices("](crate::")
+                .chain(page.match_indices("](std::"))
+            {
+                let opens = page[..at].rfind('[').unwrap();
+                let ends = at + page[at..].find(')').unwrap();
+                let around = [
+                    page[..opens].chars().last(),
+                    page[ends + 1..].chars().next(),
+                ];
+                let link = &page[opens..=ends];
+                assert!(!around.contains(&Some('`')), "{path:?}: {link}");
+            }
+        }
+    }
+
     #[test]
     fn links_to_files_are_found() {
         let page = "[a](b.md#c) [d](https://e) ![f](g.svg \"h\")\n[i]: j.md\n[k](#l)\n";

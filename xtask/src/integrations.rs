@@ -14,11 +14,26 @@ use crate::workspace;
 /// Tools for the stage.
 pub(crate) const TOOLS: &[Tool] = &[CLIPPY, PROMETHEUS];
 
-/// Runs the stage `integrations` of `cargo xtask test`.
+/// Runs the stage `integrations` of `cargo xtask test`: all tests, in the folder and the profile in
+/// which the stages before it have built most dependencies.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
-    test("--all-targets --no-run").run(watchdog)?;
-    test("--no-fail-fast -- --skip /verbs/").run(watchdog)?;
+    let target = workspace::target();
+    // The comparison of async programs is a benchmark, whose baselines nothing else needs.
+    let line = format!(
+        "cargo test {MANIFEST} --workspace --exclude ibex-comparison {FEATURES} --no-fail-fast \
+         -- --skip /verbs/"
+    );
+    Step::of_line(&line)
+        .linted()
+        .env("CARGO_TARGET_DIR", target.to_string_lossy())
+        .run(watchdog)?;
     by_path(watchdog)
+}
+
+/// Runs the stage `integrations` of `cargo xtask torture`: everything, as optimized programs.
+pub(crate) fn optimized(watchdog: &Watchdog) -> Result<(), Failure> {
+    test("--all-targets --no-run").run(watchdog)?;
+    test("--no-fail-fast -- --skip /verbs/").run(watchdog)
 }
 
 /// Has cargo read a crate outside of the clone that names ibex and every integration by path, as
@@ -62,20 +77,11 @@ fn write_user(folder: &Path) -> io::Result<()> {
     fs::write(folder.join("Cargo.toml"), manifest)
 }
 
-/// Returns `cargo test` with these targets, and arguments for their programs behind `--`.
-///
-/// Every call selects the same packages and features, so that all share one build. Clippy compiles
-/// it: as rustc's driver it makes programs as well, and hundreds of dependencies need not be
-/// checked once more for it alone.
+/// Returns an optimized `cargo test` with these targets, and arguments for their programs behind
+/// `--`. Every call selects the same packages and features, so that all share one build.
 pub(crate) fn test(targets: &str) -> Step {
     let line = format!("cargo test {MANIFEST} --workspace --release {FEATURES} {targets}");
-    Step::of_line(&line)
-        .env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver")
-        // The words of `cargo clippy -- -D warnings`, as it passes them on.
-        .env(
-            "CLIPPY_ARGS",
-            "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__",
-        )
+    Step::of_line(&line).linted()
 }
 
 /// Builds a test and returns the path of its program.

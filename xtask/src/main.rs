@@ -28,10 +28,12 @@ mod rustdoc;
 mod simulate;
 mod soak;
 mod stage;
+mod stage_table;
 mod stages;
 mod step;
 mod tested;
 mod tool;
+mod torture;
 mod verbs;
 mod vm;
 mod watchdog;
@@ -42,7 +44,7 @@ use std::process::ExitCode;
 use failure::Failure;
 use options::{BenchOptions, FuzzOptions, TestOptions};
 use stage::Stage;
-use stages::{STAGES, TORTURE};
+use stages::STAGES;
 use vm::VmOptions;
 
 /// A command: its name, its arguments and its purpose.
@@ -56,17 +58,26 @@ struct CommandEntry {
 const COMMANDS: &[CommandEntry] = &[
     CommandEntry {
         name: "test",
-        arguments: "[--stage NAME]... [--quick] [--no-install]",
+        arguments: "[--stage NAME]... [--quick] [--no-install] | --write",
         about: "run all tests, stage by stage; --quick: the stages for the inner loop;\n      \
-                --no-install: a stage that lacks a tool fails, nothing is installed",
-        run: |arguments| run_stages(STAGES, arguments),
+                --no-install: a stage that lacks a tool fails, nothing is installed;\n      \
+                --write: write the times of the stages into CONTRIBUTING.md, if all pass",
+        run: |arguments| {
+            let options = TestOptions::parse(STAGES, arguments)?;
+            let report = stage::run(STAGES, &options)?;
+            if options.write && report.failed() == 0 {
+                stage_table::write(STAGES, &report)?;
+            }
+            Ok(report.exit_code())
+        },
     },
     CommandEntry {
         name: "torture",
         arguments: "[--stage NAME]... [--no-install]",
-        about: "go on for an hour or two with what `test` has little time for: the whole suite\n      \
-                in the guest, longer simulation, fuzzing, soak and memory proofs",
-        run: |arguments| run_stages(TORTURE, arguments),
+        about: "go on for two or three hours with what `test` has little time for: the whole suite\n      \
+                in the guest and over each mask, planted bugs, optimized integrations, longer\n      \
+                simulation, fuzzing, soak and memory proofs",
+        run: |arguments| run_stages(torture::STAGES, arguments),
     },
     CommandEntry {
         name: "release-check",
@@ -148,7 +159,11 @@ fn run_stages(
     stages: &'static [&'static [Stage]],
     arguments: &[String],
 ) -> Result<ExitCode, Failure> {
-    stage::run(stages, &TestOptions::parse(stages, arguments)?)
+    let options = TestOptions::parse(stages, arguments)?;
+    if options.write {
+        return Err(options::unknown("--write"));
+    }
+    Ok(stage::run(stages, &options)?.exit_code())
 }
 
 fn main() -> ExitCode {
@@ -185,7 +200,7 @@ fn help() -> String {
     }
     let lists = [
         ("stages of `cargo xtask test`, * in --quick too:\n", STAGES),
-        ("stages of `cargo xtask torture`:\n", TORTURE),
+        ("stages of `cargo xtask torture`:\n", torture::STAGES),
         ("stages of `cargo xtask release-check`:\n", release::STAGES),
     ];
     for (title, stages) in lists {

@@ -21,33 +21,33 @@ use crate::workspace;
 /// The package of the fuzz targets, which is a workspace of its own.
 const FUZZ: &str = "ibex-fuzz";
 
-/// Runs all loom models without a bug.
-pub(crate) fn models(watchdog: &Watchdog) -> Result<(), Failure> {
+/// Runs the stage `loom`: all models without a bug, and then with each bug that they must find.
+pub(crate) fn loom(watchdog: &Watchdog) -> Result<(), Failure> {
     let copy = mutated_copy::make(watchdog)?;
-    for program in build_with_loom(copy, watchdog)?.values() {
+    let programs = build_with_loom(copy, watchdog)?;
+    for program in programs.values() {
         Step::new(program).arg("loom_").run(watchdog)?;
     }
-    Ok(())
+    find(&searches(&programs, |tool| tool == Tool::Loom))
 }
 
-/// Plants each mutant, with which every test that names it must fail.
+/// Runs the stage `mutants` of `cargo xtask torture`: every other finder, with each bug that it must
+/// find, in an optimized build of the copy.
 pub(crate) fn mutants(watchdog: &Watchdog) -> Result<(), Failure> {
     let copy = mutated_copy::make(watchdog)?;
-    let with_loom = build_with_loom(copy, watchdog)?;
-    let with_std = build_with_std(copy, watchdog)?;
+    let programs = build_with_std(copy, watchdog)?;
     let sleepers = Step::of_line("cargo test --lib --profile bench -p ibex-verbs");
     Step::new(&sleepers.build_program(watchdog)?)
         .arg("tests::sleeping")
         .env("IBEX_TEST_SLEEPS", SLEEPS)
         .run(watchdog)?;
-    let [first, second] = &mut [Vec::new(), Vec::new()];
-    for (number, search) in searches(&with_loom, &with_std).into_iter().enumerate() {
-        match number % 2 {
-            0 => first.push(search),
-            _ => second.push(search),
-        }
-    }
-    // A model or a property runs in one thread, so several run at once.
+    find(&searches(&programs, |tool| tool != Tool::Loom))
+}
+
+/// Runs all searches, two at a time, since a model or a property runs in one thread. Fails if a
+/// finder is blind.
+fn find(searches: &[Search<'_>]) -> Result<(), Failure> {
+    let (first, second) = searches.split_at(searches.len() / 2);
     let run = |searches: &[Search<'_>]| {
         let blind = searches.iter().map(Search::run);
         blind.collect::<Result<Vec<_>, _>>()
@@ -75,14 +75,11 @@ struct Search<'a> {
     program: &'a str,
 }
 
-/// Returns a search for every finder and each of its mutants. Finders that are no models also run
-/// without one; models do so in a stage of their own.
-fn searches<'a>(with_loom: &'a Programs, with_std: &'a Programs) -> Vec<Search<'a>> {
+/// Returns a search for every finder with such a tool, and each of its mutants. Finders that are no
+/// models also run without one; models have done so together.
+fn searches(programs: &Programs, is_chosen: impl Fn(Tool) -> bool) -> Vec<Search<'_>> {
     let of_finder = |finder: &'static Finder| {
-        let program = match finder.tool {
-            Tool::Loom => &with_loom[finder.package],
-            _ => &with_std[finder.package],
-        };
+        let program = &programs[finder.package];
         let without = (finder.tool != Tool::Loom).then_some(None);
         let with = finder.mutants.iter().map(|mutant| Some(*mutant));
         without.into_iter().chain(with).map(move |mutant| Search {
@@ -91,7 +88,8 @@ fn searches<'a>(with_loom: &'a Programs, with_std: &'a Programs) -> Vec<Search<'
             program,
         })
     };
-    FINDERS.iter().flat_map(of_finder).collect()
+    let chosen = FINDERS.iter().filter(|finder| is_chosen(finder.tool));
+    chosen.flat_map(of_finder).collect()
 }
 
 impl Search<'_> {

@@ -14,6 +14,8 @@ pub(crate) struct TestOptions {
     pub(crate) quick: bool,
     /// Installs nothing.
     pub(crate) no_install: bool,
+    /// Writes the times of a whole run of `cargo xtask test` into CONTRIBUTING.md.
+    pub(crate) write: bool,
 }
 
 impl TestOptions {
@@ -26,10 +28,16 @@ impl TestOptions {
                 "--stage" => options.stages.push(stage_name(stages, rest.next())?),
                 "--quick" => options.quick = true,
                 "--no-install" => options.no_install = true,
+                "--write" => options.write = true,
                 _ => return Err(unknown(argument)),
             }
         }
-        Ok(options)
+        match options.write && !options.is_whole() {
+            true => Err(Failure::new(
+                "--write needs the times of all stages: neither --stage nor --quick",
+            )),
+            false => Ok(options),
+        }
     }
 
     /// Returns whether all stages are to run.
@@ -142,7 +150,7 @@ fn stage_name(stages: &[&[Stage]], name: Option<&String>) -> Result<String, Fail
     }
 }
 
-fn unknown(argument: &str) -> Failure {
+pub(crate) fn unknown(argument: &str) -> Failure {
     Failure::new(format!(
         "unknown argument `{argument}`; `cargo xtask` lists the commands"
     ))
@@ -182,6 +190,8 @@ mod tests {
             "{failure}"
         );
         assert!(TestOptions::parse(STAGES, &words("--stage")).is_err());
+        assert!(TestOptions::parse(STAGES, &words("--write --quick")).is_err());
+        assert!(TestOptions::parse(STAGES, &words("--write")).unwrap().write);
     }
 
     #[test]
@@ -214,7 +224,7 @@ mod tests {
         let named = TestOptions {
             stages: vec!["fuzz".into()],
             quick: true,
-            no_install: false,
+            ..TestOptions::default()
         };
         let selected =
             |options: &TestOptions| [options.selects("fmt", true), options.selects("fuzz", false)];

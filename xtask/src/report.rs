@@ -1,6 +1,7 @@
 //! The results of the stages, as a table.
 
 use std::fmt;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::failure::Failure;
@@ -32,6 +33,14 @@ impl Report {
     /// Returns the number of failed stages.
     pub(crate) fn failed(&self) -> usize {
         self.rows.iter().filter(|row| row.outcome.is_err()).count()
+    }
+
+    /// Returns the exit status of the run: success, if no stage failed.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        match self.failed() {
+            0 => ExitCode::SUCCESS,
+            _ => ExitCode::FAILURE,
+        }
     }
 }
 

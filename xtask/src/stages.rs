@@ -1,9 +1,12 @@
 //! The stages of `cargo xtask test`, in two lists that run side by side, each in its order, with
-//! those first that fail soonest; and the stages of `cargo xtask torture`. A new stage is a new
-//! entry.
+//! those first that fail soonest. A new stage is a new entry.
 //!
-//! One list alone leaves two cores partly idle: its tests wait more than they compute. The lists
-//! build mostly in different profiles, so that one seldom waits for the other's builds.
+//! One list alone leaves two cores partly idle: its tests wait more than they compute. The first
+//! list builds in the profile `dev` and the second in `release`, so that neither waits for the
+//! other's builds, and no crate is optimized twice. Only the models of loom are built apart.
+//!
+//! The budgets of each list add up to at most [`LONGEST`]. Longer lists of the same tests, and
+//! whatever needs another optimized build, are stages of [`crate::torture`].
 
 use std::time::Duration;
 
@@ -12,13 +15,15 @@ use crate::stage::{Stage, Work};
 use crate::step::{Step, side_by_side};
 use crate::tool::{CLIPPY, CMAKE, IPROUTE, LIBCLANG, RUSTFMT};
 use crate::watchdog::Watchdog;
-use crate::{
-    fuzz, guide, house, integrations, minimum, mutants, simulate, soak, tested, verbs, workspace,
-};
+use crate::{fuzz, guide, house, integrations, minimum, mutants, simulate, soak, tested, verbs};
 
 pub(crate) const STAGES: &[&[Stage]] = &[CHECKS, OPTIMIZED];
 
-/// The stages that check the code, and those with builds of their own.
+/// The longest time of a whole run from a clean clone on two cores.
+#[cfg(test)]
+const LONGEST: Duration = seconds(25 * 60);
+
+/// The stages that check the code, and those that run unoptimized programs.
 const CHECKS: &[Stage] = &[
     Stage {
         name: "fmt",
@@ -84,19 +89,11 @@ const CHECKS: &[Stage] = &[
     },
     Stage {
         name: "loom",
-        about: "the models of the rings hold in every order of events",
+        about: "the models of the rings hold in every order of events, and find each bug that is planted",
         budget: seconds(180),
         quick: true,
         tools: &[],
-        work: Work::Function(mutants::models),
-    },
-    Stage {
-        name: "mutants",
-        about: "each bug that is planted is found, and a million sleeps lose no wake-up",
-        budget: seconds(180),
-        quick: true,
-        tools: &[],
-        work: Work::Function(mutants::mutants),
+        work: Work::Function(mutants::loom),
     },
     Stage {
         name: "fuzz",
@@ -109,7 +106,7 @@ const CHECKS: &[Stage] = &[
     Stage {
         name: "integrations",
         about: "software of others, over every fabric that needs no device",
-        budget: seconds(600),
+        budget: seconds(300),
         quick: false,
         tools: integrations::TOOLS,
         work: Work::Function(integrations::stage),
@@ -144,11 +141,11 @@ const OPTIMIZED: &[Stage] = &[
     },
     Stage {
         name: "masks",
-        about: "every promise, over RDMA devices that lack something, which are made of memory",
-        budget: seconds(180),
+        about: "every promise over an RDMA device made of memory, and a short list over each that lacks something",
+        budget: seconds(90),
         quick: false,
         tools: &[],
-        work: Work::Function(|watchdog| tested::test("--test conformance -- /fake/").run(watchdog)),
+        work: Work::Function(masks),
     },
     Stage {
         name: "proofs",
@@ -168,8 +165,8 @@ const OPTIMIZED: &[Stage] = &[
     },
     Stage {
         name: "verbs",
-        about: "the guest works; the verbs layer, its raw limit and every promise over it, on its device",
-        budget: seconds(560),
+        about: "the verbs layer, its raw limit, its proofs and a drawn part of the promises, on the guest's device",
+        budget: seconds(360),
         quick: false,
         tools: verbs::TOOLS,
         work: Work::Function(verbs::stage),
@@ -183,83 +180,6 @@ const OPTIMIZED: &[Stage] = &[
         work: Work::Function(examples),
     },
 ];
-
-/// The stages of `cargo xtask torture`, which do for hours what `cargo xtask test` does, or need a
-/// build of their own. No promise of RELIABILITY.md has its only test here.
-pub(crate) const TORTURE: &[&[Stage]] = &[&[
-    Stage {
-        name: "memory",
-        about: "twenty times the messages of the proof that memory stays flat",
-        budget: seconds(900),
-        quick: false,
-        tools: &[],
-        work: Work::Function(|watchdog| {
-            tested::test("--test memory_flat")
-                .env("MEMORY_FLAT_TIMES", "20")
-                .run(watchdog)
-        }),
-    },
-    Stage {
-        name: "exchanges",
-        about: "hyper and rustls over byte streams, a hundred thousand exchanges each",
-        budget: seconds(1800),
-        quick: false,
-        tools: &[],
-        work: Work::Function(|watchdog| {
-            integrations::test("--test exchanges -- --skip /verbs/")
-                .env("IBEX_TEST_EXCHANGES", "100000")
-                .run(watchdog)
-        }),
-    },
-    Stage {
-        name: "simulation",
-        about: "a hundred million steps of engines under faults break no rule, nor do ten thousand sessions",
-        budget: seconds(900),
-        quick: false,
-        tools: &[],
-        work: Work::Function(simulate::long),
-    },
-    Stage {
-        name: "fuzz",
-        about: "each parser meets a minute of hostile bytes, of a fuzzer, in a build with sanitizers",
-        budget: seconds(900),
-        quick: false,
-        tools: fuzz::TOOLS,
-        work: Work::Function(fuzz::long),
-    },
-    Stage {
-        name: "soak",
-        about: "five minutes over each fabric: processes are killed, stopped, starved and cut off",
-        budget: seconds(900),
-        quick: false,
-        tools: &[IPROUTE],
-        work: Work::Function(soak::long),
-    },
-    Stage {
-        name: "lines",
-        about: "in a build that records it, no engine writes a cache line that another writes",
-        budget: seconds(150),
-        quick: false,
-        tools: &[],
-        work: Work::Function(lines),
-    },
-    Stage {
-        name: "verbs",
-        about: "the whole suite by each kind of completion queue, and every other way to use it",
-        budget: seconds(1800),
-        quick: false,
-        tools: verbs::TOOLS,
-        work: Work::Function(verbs::whole),
-    },
-    Stage {
-        name: "two",
-        about: "between two guests, a link disturbs packets and is cut, and nothing is lost",
-        budget: seconds(600),
-        quick: false,
-        tools: verbs::TOOLS,
-        work: Work::Function(verbs::two),
-    },
-]];
 
 /// Runs Clippy, a check that can deny warnings without building every dependency again.
 fn features(watchdog: &Watchdog) -> Result<(), Failure> {
@@ -326,19 +246,11 @@ fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
          --test owned_messages --test peer_names --test peers_caller --test polls --test publisher --test readme \
          --test refusals --test security --test send_sync --test shared_credit \
          --test streams --test unopened",
-        "cargo test -p ibex --doc",
+        // The same packages again: alone, the facade would be built with other features.
+        "cargo test -p ibex -p ibex-tests -p ibex-examples --doc",
     ];
     let (others, facade) = (others.map(Step::of_line), facade.map(Step::of_line));
     side_by_side(&[&others, &facade], watchdog)
-}
-
-/// Builds with atomics that record which engine writes them, in a target folder of its own.
-fn lines(watchdog: &Watchdog) -> Result<(), Failure> {
-    let target = workspace::target().join("recorded");
-    Step::of_line("cargo test -p ibex-tests --test shared_lines")
-        .env("CARGO_TARGET_DIR", target.to_string_lossy())
-        .add_flags("RUSTFLAGS", "--cfg record_writes")
-        .run(watchdog)
 }
 
 /// Builds the programs of later stages in as few calls as possible, since two cores that compile
@@ -356,6 +268,15 @@ fn build(watchdog: &Watchdog) -> Result<(), Failure> {
 fn conformance(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
     at_once(&[&[SUITE], CONFORMANCE].concat(), watchdog)
+}
+
+/// Plays all scenarios over the device that has everything, and a short list over every device that
+/// lacks something and over pipes. `cargo xtask torture` plays all of them over each.
+fn masks(watchdog: &Watchdog) -> Result<(), Failure> {
+    tested::test("--test conformance -- /fake/whole/").run(watchdog)?;
+    tested::test("--test conformance -- /fake/")
+        .env("IBEX_TEST_SHORT", "1")
+        .run(watchdog)
 }
 
 /// Runs the proofs in concurrent lists: they wait more than they compute, and each counts only its
@@ -477,7 +398,7 @@ const FEATURES: &[&str] = &[
     " --features verbs",
 ];
 
-const fn seconds(seconds: u64) -> Duration {
+pub(crate) const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
@@ -521,8 +442,16 @@ mod tests {
     }
 
     #[test]
+    fn the_budgets_of_each_list_add_up_to_the_time_of_a_run() {
+        for list in STAGES {
+            let whole: Duration = list.iter().map(|stage| stage.budget).sum();
+            assert!(whole <= LONGEST, "{whole:?}: {:?}", list[0].name);
+        }
+    }
+
+    #[test]
     fn names_are_words_and_unique() {
-        for lists in [STAGES, TORTURE, crate::release::STAGES] {
+        for lists in [STAGES, crate::torture::STAGES, crate::release::STAGES] {
             let mut names: Vec<_> = lists.iter().copied().flatten().map(|s| s.name).collect();
             for name in &names {
                 assert!(name.chars().all(|c| c.is_ascii_lowercase()), "{name}");

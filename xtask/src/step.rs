@@ -86,6 +86,17 @@ impl Step {
         self.env(name, format!("{users} {flags}").trim_start())
     }
 
+    /// Has a `cargo test` lint the packages that it compiles, and deny each warning. Clippy is rustc
+    /// with more lints, and makes programs as well: nothing is checked once more for it alone.
+    pub(crate) fn linted(self) -> Self {
+        self.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver")
+            // The words of `cargo clippy -- -D warnings`, as it passes them on.
+            .env(
+                "CLIPPY_ARGS",
+                "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__",
+            )
+    }
+
     /// Shows the command and its output on standard error, since neither is a result.
     pub(crate) fn aside(mut self) -> Self {
         self.aside = true;
@@ -113,7 +124,8 @@ impl Step {
                 piped.map_err(|error| Failure::new(format!("a pipe: {error}")))?
             }
         };
-        let failure = match self.run_to_end(watchdog, stdout, stderr) {
+        let hung_test = || passed_on.as_ref().and_then(PassedOn::hung_test);
+        let failure = match self.run_to_end(watchdog, hung_test, stdout, stderr) {
             Ok(status) if status.success() => return Ok(()),
             Ok(status) => format!("`{self}` failed: {status}"),
             Err(failure) => failure.to_string(),
@@ -132,7 +144,7 @@ impl Step {
         let path = workspace::target().join(name);
         let unusable = |error| Failure::new(format!("{}: {error}", path.display()));
         let file = File::create(&path).map_err(unusable)?;
-        let status = self.run_to_end(watchdog, file.into(), Stdio::inherit())?;
+        let status = self.run_to_end(watchdog, || None, file.into(), Stdio::inherit())?;
         let stdout = fs::read(&path).map_err(unusable)?;
         // A leftover file would only take room.
         let _ = fs::remove_file(&path);
@@ -163,10 +175,12 @@ impl Step {
         status.is_ok_and(|status| status.success())
     }
 
-    /// Runs the command to its end. Returns the exit status.
+    /// Runs the command to its end, or until the watchdog or a test is said to hang. Returns the exit
+    /// status.
     fn run_to_end(
         &self,
         watchdog: &Watchdog,
+        hung_test: impl Fn() -> Option<String>,
         stdout: Stdio,
         stderr: Stdio,
     ) -> Result<ExitStatus, Failure> {
@@ -177,13 +191,17 @@ impl Step {
         }
         let impossible = |error| Failure::new(format!("`{self}` cannot be run: {error}"));
         let child = self.command(stdout, stderr).spawn().map_err(impossible)?;
-        match wait(child, watchdog).map_err(impossible)? {
+        let hung = || {
+            let stage = watchdog.has_run_out().then(|| "the stage".to_owned());
+            hung_test().map(|name| format!("its test {name}")).or(stage)
+        };
+        match wait(child, hung).map_err(impossible)? {
             Ok(status) => Ok(status),
-            Err(running) => {
+            Err((who, running)) => {
                 let seconds = watchdog.elapsed().as_secs();
                 let running = running.join("\n    ");
                 Err(Failure::new(format!(
-                    "`{self}` hung and was ended, {seconds} s into the stage\n  running:\n    {running}"
+                    "`{self}` hung and was ended, {seconds} s into the stage, since {who} took too long\n  running:\n    {running}"
                 )))
             }
         }
@@ -270,13 +288,17 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// Waits for the end of `child`. If it had to be killed, the error describes what ran then.
-fn wait(mut child: Child, watchdog: &Watchdog) -> io::Result<Result<ExitStatus, Vec<String>>> {
+/// Waits for the end of `child`, or until `hung` says what hangs. In that case everything is killed,
+/// and the error says what hung, and describes what ran then.
+fn wait(
+    mut child: Child,
+    hung: impl Fn() -> Option<String>,
+) -> io::Result<Result<ExitStatus, (String, Vec<String>)>> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Ok(status));
         }
-        if watchdog.has_run_out() {
+        if let Some(who) = hung() {
             let running = process_tree::describe();
             // Shown at once too, since a process in a system call of a driver may not end.
             running
@@ -284,7 +306,7 @@ fn wait(mut child: Child, watchdog: &Watchdog) -> io::Result<Result<ExitStatus, 
                 .for_each(|process| println!("HUNG: {process}"));
             process_tree::kill_all();
             child.wait()?;
-            return Ok(Err(running));
+            return Ok(Err((who, running)));
         }
         thread::sleep(WAIT_PAUSE);
     }

@@ -25,8 +25,8 @@ pub(crate) const TOOLS: &[Tool] = &[QEMU, KMOD, XZ, DEBIAN_KEYRING];
 /// The share of the device tests that is played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
-    /// Each scenario by one kind of completion queue, drawn in each run, and two of the other ways
-    /// to use the device.
+    /// The proofs, the faults, and a part of the scenarios by each kind of completion queue, drawn in
+    /// each run.
     Drawn,
     /// Everything.
     Whole,
@@ -73,38 +73,34 @@ fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
         let program = tested::test_program(name, watchdog)?;
         proofs.push(format!("{more} {program} {arguments}").trim().to_string());
     }
-    for name in INTEGRATIONS {
-        let program = integrations::test_program(name, watchdog)?;
-        proofs.push(format!("{program} /verbs/"));
+    if extent == Extent::Whole {
+        for name in INTEGRATIONS {
+            let program = integrations::test_program(name, watchdog)?;
+            proofs.push(format!("{program} /verbs/"));
+        }
     }
     let conformance = tested::test_program("conformance", watchdog)?;
     let seed = seed();
     let suite = |half: usize| {
         let (variable, cells) = WHOLE_SUITE[half];
         let part = match extent {
-            Extent::Drawn => format!("IBEX_TEST_PART={half}/{}/{seed} ", WHOLE_SUITE.len()),
+            Extent::Drawn => format!("IBEX_TEST_PART={half}/{PARTS}/{seed} "),
             Extent::Whole => String::new(),
         };
         format!("{part}{variable} {conformance} {cells}")
     };
     let mut uses = vec![suite(0)];
-    let ways = USED_IN_ANOTHER_WAY.len();
-    let played = match extent {
-        Extent::Drawn => {
-            println!(
-                "drawn by {seed}: each scenario by one of the two kinds of completion queue, and \
-                 {DRAWN_WAYS} of {ways} other ways to use the device; `cargo xtask torture` has \
-                 the rest"
-            );
-            DRAWN_WAYS
+    match extent {
+        Extent::Drawn => println!(
+            "drawn by {seed}: one of {PARTS} parts of the scenarios by each of the two kinds of \
+             completion queue, and all that need two processes by one of them; `cargo xtask \
+             torture` has the rest"
+        ),
+        Extent::Whole => {
+            uses.extend(USED_IN_ANOTHER_WAY.iter().map(|variable| {
+                format!("IBEX_TEST_SHORT=1 {variable} {conformance} /verbs/caller")
+            }));
         }
-        Extent::Whole => ways,
-    };
-    for way in 0..played {
-        let variable = USED_IN_ANOTHER_WAY[(seed as usize + way) % ways];
-        uses.push(format!(
-            "IBEX_TEST_SHORT=1 {variable} {conformance} /verbs/caller"
-        ));
     }
     let mut shown = shown_to_readers();
     if env::var_os("IBEX_TEST_DEVICE").is_none() {
@@ -269,8 +265,10 @@ const USED_IN_ANOTHER_WAY: &[&str] = &[
     "IBEX_TEST_MASK=small-mtu",
 ];
 
-/// The number of these ways that are drawn.
-const DRAWN_WAYS: usize = 2;
+/// The number of parts of the suite, of which each run plays one by each kind of completion queue,
+/// with every scenario that needs two processes. The stage `masks` plays all others over a device
+/// made of memory.
+const PARTS: usize = 6;
 /// The program that runs commands on a device.
 const ON_DEVICE: &str = "vm/on_device";
 /// The longest time that a guest may take for all device tests.

@@ -93,9 +93,10 @@ pub(crate) struct UntilAcked<'a> {
 /// message. Dropping a sender does not wait, and messages on their way are still delivered.
 ///
 /// A message that was sent cannot be taken back. Over shared memory the peer has it already; elsewhere
-/// at most a window is still on its way. Only two things end a channel before everything is delivered:
-/// the receiver is dropped at the peer, or [`Node::close`](crate::Node::close) is called here with a time
-/// of zero. That ends all of the node's sessions, and [reports](crate::CloseReport) which messages are
+/// at most a window is still on its way. A channel ends before everything is delivered if the receiver
+/// is dropped at the peer, if the session is lost, or if either end closes it by
+/// [`Peer::close`](crate::Peer::close) or [`Node::close`](crate::Node::close) and the time of that call
+/// is over first: always, with a time of zero. The call [reports](crate::CloseReport) which messages are
 /// not known to have arrived.
 ///
 /// # Errors

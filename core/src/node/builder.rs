@@ -102,7 +102,7 @@ use crate::{
 ///
 /// Silence gives memory back. After one to two seconds without a message, and with no message that is
 /// unreleased, a session frees its rings, its arrival blocks and its ends' lists. The pools free their
-/// memory two seconds later. A silent session keeps some 10 KiB in both processes together, and some 4
+/// memory two seconds later. A silent session keeps some 15 KiB in both processes together, and some 4
 /// KiB for each further channel; its next message allocates again. Under [`Driver::Caller`] this happens
 /// in turns.
 ///

@@ -112,7 +112,7 @@ impl fmt::Display for Refused {
 /// |---|---|---|
 /// | [`Failed`](CallErrorKind::Failed) | yes | the handler's [code and text](CallError::failure) |
 /// | [`NotSent`](CallErrorKind::NotSent) | no | as the [error of sending](CallError::send_error) or [of opening](CallError::open_error) says |
-/// | [`NoSession`](CallErrorKind::NoSession) | no | another [`PeersCaller`](crate::PeersCaller), of peers that are kept |
+/// | [`NoSession`](CallErrorKind::NoSession) | no | another [`PeersCaller`](ibex_core::PeersCaller), of peers that are kept |
 /// | [`Overloaded`](CallErrorKind::Overloaded) | no | a lower `max_in_flight` of the caller, or a higher one of the service |
 /// | [`HandedBack`](CallErrorKind::HandedBack) | no | a later call |
 /// | [`Draining`](CallErrorKind::Draining) | no | another node, or the one that takes its place |
@@ -121,7 +121,7 @@ impl fmt::Display for Refused {
 /// | [`Refused`](CallErrorKind::Refused) | no | a newer release of this program, or a later call |
 /// | [`DeadlineExceeded`](CallErrorKind::DeadlineExceeded) | unknown; no, if it was not sent or no handler had got it | more time |
 /// | [`Suspended`](CallErrorKind::Suspended) | no | another node, or a later call |
-/// | [`Unanswered`](CallErrorKind::Unanswered) | unknown | [`idempotent`](crate::CallOptions::idempotent), if it may be executed twice |
+/// | [`Unanswered`](CallErrorKind::Unanswered) | unknown | [`idempotent`](ibex_core::CallOptions::idempotent), if it may be executed twice |
 /// | [`Lost`](CallErrorKind::Lost) | unknown | another caller, if it may be executed twice |
 /// | [`InvalidReply`](CallErrorKind::InvalidReply) | yes | a look at what that peer's codec writes |
 pub struct CallError(Box<FailedCall>);
@@ -131,20 +131,20 @@ pub struct CallError(Box<FailedCall>);
 #[non_exhaustive]
 pub enum CallErrorKind {
     /// The handler answered with an error of the application, by
-    /// [`Request::fail`](crate::Request::fail) or
-    /// [`HandlerError::Failed`](crate::HandlerError::Failed).
+    /// [`Request::fail`](ibex_core::Request::fail) or
+    /// [`HandlerError::Failed`](ibex_core::HandlerError::Failed).
     Failed,
     /// The request did not go out.
     NotSent,
     /// No peers are kept connected any more, for a call of a
-    /// [`PeersCaller`](crate::PeersCaller): its [`Peers`](ibex_peers::discovery::Peers) were
+    /// [`PeersCaller`](ibex_core::PeersCaller): its [`Peers`](ibex_peers::discovery::Peers) were
     /// dropped or the node was closed, or the process is a fork.
     NoSession,
     /// The deadline passed. A handler that has the request is told.
     DeadlineExceeded,
     /// The session has no connection, and the call is one that [fails
-    /// then](crate::CallOptions::fail_while_suspended), or one of a
-    /// [`PeersCaller`](crate::PeersCaller) whose retry budget was empty when another peer
+    /// then](ibex_core::CallOptions::fail_while_suspended), or one of a
+    /// [`PeersCaller`](ibex_core::PeersCaller) whose retry budget was empty when another peer
     /// could have been called.
     Suspended,
     /// The caller has more calls under way than the service takes from one peer.
@@ -153,8 +153,8 @@ pub enum CallErrorKind {
     InvalidRequest,
     /// The service ended before a handler got the request.
     ServiceEnded,
-    /// The handler handed the request back, by [`Request::refuse`](crate::Request::refuse) or
-    /// [`HandlerError::HandedBack`](crate::HandlerError::HandedBack), or the service is stopped.
+    /// The handler handed the request back, by [`Request::refuse`](ibex_core::Request::refuse) or
+    /// [`HandlerError::HandedBack`](ibex_core::HandlerError::HandedBack), or the service is stopped.
     HandedBack,
     /// The serving node [drains](ibex_core::Node::drain) and begins no more calls. Send the call to
     /// another node, or again to the node that takes its place.
@@ -313,7 +313,7 @@ impl CallError {
     }
 
     /// Returns the peer's address, with the names that are known of it. For a call of a
-    /// [`PeersCaller`](crate::PeersCaller) this is the peer of the attempt that the error is
+    /// [`PeersCaller`](ibex_core::PeersCaller) this is the peer of the attempt that the error is
     /// of, or words for all of its peers if the error is of none: until the deadline no peer took the
     /// call, or none is kept any more.
     #[must_use]
@@ -321,7 +321,7 @@ impl CallError {
         &self.0.peer
     }
 
-    /// Returns the code and the text that the handler [failed](crate::Request::fail) the
+    /// Returns the code and the text that the handler [failed](ibex_core::Request::fail) the
     /// call with. The code's meaning is the application's, and the text has at most 4 KiB.
     ///
     /// A service with error types of its own makes them part of the reply, as in
@@ -357,7 +357,7 @@ impl CallError {
     }
 
     /// Returns the error of opening the caller in a session, if that kept the request of a
-    /// [`PeersCaller`](crate::PeersCaller) from going out.
+    /// [`PeersCaller`](ibex_core::PeersCaller) from going out.
     #[must_use]
     pub fn open_error(&self) -> Option<&OpenError> {
         match &self.0.failure {

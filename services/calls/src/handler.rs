@@ -11,7 +11,7 @@ use ibex_core::{RecvError, SendError, codec::Codec};
 use super::{request::Request, service::Service};
 
 /// The reason for which a handler gives no reply. The caller gets it as the
-/// [kind](crate::CallErrorKind) of the same name.
+/// [kind](ibex_core::CallErrorKind) of the same name.
 ///
 /// An error type of the program's own becomes one by `From`, so that handlers may use `?`:
 ///
@@ -69,9 +69,9 @@ impl<Q: ?Sized + 'static, R: 'static, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
     /// While all threads handle requests, further ones wait, and their callers with them. A request
     /// that a handler has occupies the window of its caller, as one from [`next`](Self::next) does.
     ///
-    /// A panic of the handler leaves its call [`Unanswered`](crate::CallErrorKind::Unanswered)
+    /// A panic of the handler leaves its call [`Unanswered`](ibex_core::CallErrorKind::Unanswered)
     /// and ends nothing else. A reply that cannot be sent is a [`tracing`] warning, and its call is
-    /// unanswered too. For a [stream](crate::Caller::stream), the reply is the only item;
+    /// unanswered too. For a [stream](ibex_core::Caller::stream), the reply is the only item;
     /// a service of longer streams, or of replies of an unsized type such as `[u8]`, is a loop of
     /// [`next`](Self::next).
     ///

@@ -31,7 +31,7 @@ use super::{
 };
 
 /// A request, read where it arrived, with the duty to answer it.
-/// [`Service::next`](crate::Service::next) returns it.
+/// [`Service::next`](ibex_core::Service::next) returns it.
 ///
 /// A request dereferences to the codec's view, as a [`Message`](ibex_core::Message) does. It may be
 /// answered in another thread, by [`reply`](Self::reply) or [`fail`](Self::fail). If the caller
@@ -236,7 +236,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     }
 
     /// Fails the call with an error of the application: a code, and a text of up to 4 KiB. The
-    /// caller gets it as [`Failed`](crate::CallErrorKind::Failed). Never waits.
+    /// caller gets it as [`Failed`](ibex_core::CallErrorKind::Failed). Never waits.
     pub fn fail(mut self, code: u32, text: &str) {
         let mut end = text.len().min(MAX_FAILURE_BYTES);
         while !text.is_char_boundary(end) {

@@ -43,7 +43,7 @@ use super::{
 /// threads, or by `serve` (feature `tokio`) for tasks.
 ///
 /// Dropping the service refuses the requests that no handler has taken, so that their callers know
-/// them as [not executed](crate::Execution::NotExecuted). Handlers may still answer the
+/// them as [not executed](ibex_core::Execution::NotExecuted). Handlers may still answer the
 /// requests that they have, but no longer wait until a caller takes more items of a stream: that is
 /// [cancelled](ibex_core::SendErrorKind::Cancelled).
 ///

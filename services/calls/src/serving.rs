@@ -34,9 +34,9 @@ where
     /// a caller whose window is full of requests that handlers have. The node may have any
     /// driver; under [`Driver::Caller`](ibex_core::Driver::Caller) somebody has to run its turns.
     ///
-    /// A panic of the handler leaves its call [`Unanswered`](crate::CallErrorKind::Unanswered)
+    /// A panic of the handler leaves its call [`Unanswered`](ibex_core::CallErrorKind::Unanswered)
     /// and ends nothing else. A reply that cannot be sent is a [`tracing`] warning, and its call is
-    /// unanswered too. For a [stream](crate::Caller::stream), the reply is the only item;
+    /// unanswered too. For a [stream](ibex_core::Caller::stream), the reply is the only item;
     /// a service of longer streams, or of replies of an unsized type such as `[u8]`, is a loop of
     /// [`next_async`](Self::next_async).
     ///
@@ -89,8 +89,8 @@ where
 /// [`Service::next`].
 ///
 /// Dropping it stops the service: handlers go on and answer the requests that they have, and no other
-/// request is executed. It is [handed back](crate::CallErrorKind::HandedBack), or ends as
-/// [`ServiceEnded`](crate::CallErrorKind::ServiceEnded) when the last handler has answered and
+/// request is executed. It is [handed back](ibex_core::CallErrorKind::HandedBack), or ends as
+/// [`ServiceEnded`](ibex_core::CallErrorKind::ServiceEnded) when the last handler has answered and
 /// the [`Service`] is dropped. [`shutdown`](Self::shutdown) waits for that. To
 /// stop all services of a node without a failed call, [`drain_async`](ibex_core::Node::drain_async) the
 /// node and close it.

@@ -40,9 +40,10 @@
 //! connection](ibex_core::Node#when-a-connection-breaks). When that breaks, reads and writes wait, and
 //! go on where they were, without a byte lost or doubled.
 //!
-//! *Writing.* A write copies its bytes once, into the memory that is sent from or shared, and they
-//! are on their way when it returns. The stream has no buffer of its own, so `flush` has nothing to
-//! wait for. Only under [`Driver::Caller`](ibex_core::Driver::Caller), where sending waits for a turn,
+//! *Writing.* A write copies its bytes once, into the memory that is sent from or shared. They go out
+//! without a further call: at once, or [within 2 to 8 ms](https://docs.rs/ibex/latest/ibex/guide/which_driver/index.html#threads) over TCP
+//! or RDMA where no thread or task waits for the node. The stream has no buffer of its own, so `flush`
+//! has nothing to wait for. Only under [`Driver::Caller`](ibex_core::Driver::Caller), where sending waits for a turn,
 //! `flush` runs one. Up to 64 KiB go in one piece, of several slices too. A longer write returns
 //! how many bytes it took, as a socket's may. A write of a few bytes is a message of its own: it
 //! costs the writer a tenth of a microsecond, and readers get as many of them at a time as have

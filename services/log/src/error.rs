@@ -5,8 +5,8 @@ use std::{error::Error, fmt};
 use ibex_calls::CallError;
 use ibex_core::{CloseReason, EndCause, OpenError, RecvError, SendError, SendErrorKind, WaitError};
 
-/// The error of a call of a [`LogSender`](crate::LogSender) or a
-/// [`LogGroup`](crate::LogGroup): the log was not sent to its end, or is not acknowledged up
+/// The error of a call of a [`LogSender`](ibex_core::LogSender) or a
+/// [`LogGroup`](ibex_core::LogGroup): the log was not sent to its end, or is not acknowledged up
 /// to a position.
 ///
 /// Messages that were sent stay sent, and the next call goes on behind them. The text says how far
@@ -28,7 +28,7 @@ pub struct LogError(Box<LogFailure>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LogErrorKind {
-    /// The program's [`LogSource`](crate::LogSource) failed: it has no answer of the far end,
+    /// The program's [`LogSource`](ibex_core::LogSource) failed: it has no answer of the far end,
     /// or not the message that comes next. The next call of a log sender asks it again. A group
     /// asks again by itself where a call or a channel failed; it loses a member for which the source
     /// has another error. A failure that came with the end of the session is not reported, because
@@ -210,7 +210,7 @@ impl LogError {
         }
     }
 
-    /// Returns the error of the program's [`LogSource`](crate::LogSource).
+    /// Returns the error of the program's [`LogSource`](ibex_core::LogSource).
     #[must_use]
     pub fn source_error(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
         match &*self.0 {

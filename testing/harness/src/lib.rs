@@ -53,6 +53,8 @@ mod verbs_context;
 #[cfg(feature = "verbs")]
 mod verbs_objects;
 pub mod verbs_port;
+mod wait_until;
 pub mod wakes;
 
 pub use error::Error;
+pub use wait_until::wait_until;

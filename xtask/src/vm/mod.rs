@@ -35,7 +35,7 @@ use crate::vm::machine::{Ending, Link, Machine};
 use crate::vm::release::Release;
 use crate::workspace;
 
-pub(crate) use crate::vm::checks::test;
+pub(crate) use crate::vm::checks::{test, test_without_status};
 pub(crate) use crate::vm::options::{Topology, VmOptions};
 
 /// Runs `cargo xtask vm`. The exit status is the command's, or one of this program's.

@@ -38,9 +38,12 @@ pub(crate) fn unanswered(stream: &TcpStream) -> Option<Unanswered> {
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Write, net::TcpListener, thread};
+    use std::{io::Write, net::TcpListener, thread, time::Instant};
 
     use super::*;
+
+    /// The kernel probes a peer without room at the latest every two minutes (`TCP_RTO_MAX`).
+    const WATCHDOG: Duration = Duration::from_secs(600);
 
     #[test]
     fn a_peer_that_does_not_read_answers() {
@@ -52,10 +55,12 @@ mod tests {
         while stream.write(&[0; 1 << 16]).is_ok() {}
         // The peer's kernel acknowledges the bytes in flight, or reports repeatedly that it has no
         // room.
+        let began = Instant::now();
         let mut before = Duration::ZERO;
         while let Some(Unanswered { silent_for, .. }) = unanswered(&stream)
             && silent_for >= before
         {
+            assert!(began.elapsed() < WATCHDOG, "silent for {silent_for:?}");
             before = silent_for;
             thread::sleep(Duration::from_millis(1));
         }

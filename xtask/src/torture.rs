@@ -1,0 +1,126 @@
+//! The stages of `cargo xtask torture`, which do for hours what `cargo xtask test` does, or need a
+//! build of their own. No promise of RELIABILITY.md has its only test here.
+
+use crate::failure::Failure;
+use crate::stage::{Stage, Work};
+use crate::stages::seconds;
+use crate::step::Step;
+use crate::tool::IPROUTE;
+use crate::watchdog::Watchdog;
+use crate::{fuzz, integrations, mutants, simulate, soak, tested, verbs, vm, workspace};
+
+pub(crate) const STAGES: &[&[Stage]] = &[&[
+    Stage {
+        name: "memory",
+        about: "twenty times the messages of the proof that memory stays flat",
+        budget: seconds(900),
+        quick: false,
+        tools: &[],
+        work: Work::Function(|watchdog| {
+            tested::test("--test memory_flat")
+                .env("MEMORY_FLAT_TIMES", "20")
+                .run(watchdog)
+        }),
+    },
+    Stage {
+        name: "mutants",
+        about: "each bug that is planted is found without loom, too, and a million sleeps lose no wake-up",
+        budget: seconds(300),
+        quick: false,
+        tools: &[],
+        work: Work::Function(mutants::mutants),
+    },
+    Stage {
+        name: "masks",
+        about: "every promise, over each RDMA device that lacks something, and over pipes",
+        budget: seconds(300),
+        quick: false,
+        tools: &[],
+        work: Work::Function(|watchdog| tested::test("--test conformance -- /fake/").run(watchdog)),
+    },
+    Stage {
+        name: "guest",
+        about: "a guest whose command takes too long, or that dies, is reported as such",
+        budget: seconds(120),
+        quick: false,
+        tools: verbs::TOOLS,
+        work: Work::Function(vm::test_without_status),
+    },
+    Stage {
+        name: "integrations",
+        about: "software of others, and its benchmarks, as optimized programs",
+        budget: seconds(900),
+        quick: false,
+        tools: integrations::TOOLS,
+        work: Work::Function(integrations::optimized),
+    },
+    Stage {
+        name: "exchanges",
+        about: "hyper and rustls over byte streams, a hundred thousand exchanges each",
+        budget: seconds(1800),
+        quick: false,
+        tools: &[],
+        work: Work::Function(|watchdog| {
+            integrations::test("--test exchanges -- --skip /verbs/")
+                .env("IBEX_TEST_EXCHANGES", "100000")
+                .run(watchdog)
+        }),
+    },
+    Stage {
+        name: "simulation",
+        about: "a hundred million steps of engines under faults break no rule, nor do ten thousand sessions",
+        budget: seconds(900),
+        quick: false,
+        tools: &[],
+        work: Work::Function(simulate::long),
+    },
+    Stage {
+        name: "fuzz",
+        about: "each parser meets a minute of hostile bytes, of a fuzzer, in a build with sanitizers",
+        budget: seconds(900),
+        quick: false,
+        tools: fuzz::TOOLS,
+        work: Work::Function(fuzz::long),
+    },
+    Stage {
+        name: "soak",
+        about: "five minutes over each fabric: processes are killed, stopped, starved and cut off",
+        budget: seconds(900),
+        quick: false,
+        tools: &[IPROUTE],
+        work: Work::Function(soak::long),
+    },
+    Stage {
+        name: "lines",
+        about: "in a build that records it, no engine writes a cache line that another writes",
+        budget: seconds(150),
+        quick: false,
+        tools: &[],
+        work: Work::Function(lines),
+    },
+    Stage {
+        name: "verbs",
+        about: "the whole suite by each kind of completion queue, and every other way to use it",
+        budget: seconds(1800),
+        quick: false,
+        tools: verbs::TOOLS,
+        work: Work::Function(verbs::whole),
+    },
+    Stage {
+        name: "two",
+        about: "between two guests, a link disturbs packets and is cut, and nothing is lost",
+        budget: seconds(600),
+        quick: false,
+        tools: verbs::TOOLS,
+        work: Work::Function(verbs::two),
+    },
+]];
+
+/// Builds with atomics that record which engine writes them, in a target folder of its own.
+fn lines(watchdog: &Watchdog) -> Result<(), Failure> {
+    let target = workspace::target().join("recorded");
+    Step::of_line("cargo test -p ibex-tests --test shared_lines")
+        .env("CARGO_TARGET_DIR", target.to_string_lossy())
+        .add_flags("RUSTFLAGS", "--cfg record_writes")
+        .run(watchdog)
+}
