@@ -95,14 +95,9 @@ impl RegionFile {
 
     /// Returns whether a process may have the file that this one has passed, or may be about to get it.
     fn is_with_a_peer(&self) -> bool {
-        let lock = || {
-            flock(
-                self.opened_again()?,
-                FlockOperation::NonBlockingLockExclusive,
-            )
-            .map_err(io::Error::from)
-        };
-        self.is_passed_itself.load(Ordering::Relaxed) || lock().is_err()
+        let lock = FlockOperation::NonBlockingLockExclusive;
+        let locked = self.opened_again().map(|fd| flock(fd, lock));
+        self.is_passed_itself.load(Ordering::Relaxed) || !matches!(locked, Ok(Ok(())))
     }
 
     /// Opens the file for reading, as a description of its own.
