@@ -77,7 +77,8 @@
 //! # Messages and codecs
 //!
 //! A codec is a type, chosen when a channel is opened:
-//! [`peer.channel(name).codec::<C>()`](ChannelBuilder::codec). The default is `Rkyv`.
+//! [`peer.channel(name).codec::<C>()`](ChannelBuilder::codec). The default is `Rkyv`. How a program reads
+//! what it receives: [`guide::getting_started`](guide::getting_started#what-the-receiver-sees).
 //!
 //! | codec | messages | the receiver sees | cost beside the bytes |
 //! |---|---|---|---|

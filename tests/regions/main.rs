@@ -119,12 +119,15 @@ fn pages() -> Region {
     region
 }
 
-/// Maps a file of its own, with these bytes.
+/// Maps the end of a file of its own, with these bytes.
 fn mapped(name: &str) -> Region {
     let path = env::temp_dir().join(format!("ibex-regions-{name}-{}", process::id()));
-    fs::write(&path, bytes()).expect("a file");
+    fs::write(&path, [&[0xee; BEFORE as usize][..], &bytes()].concat()).expect("a file");
     let file = File::open(&path).expect("it is there");
     fs::remove_file(&path).expect("it is there");
     // SAFETY: the file has no name any more, and nobody else has it open.
-    unsafe { Region::map(&file) }.expect("it is mapped")
+    unsafe { Region::map(&file, BEFORE..) }.expect("it is mapped")
 }
+
+/// The bytes of a file before those that are mapped: not whole pages.
+const BEFORE: u64 = 5001;

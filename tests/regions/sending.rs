@@ -76,15 +76,15 @@ fn copies_out_of_a_region_are_counted() {
             pair.take(&slice);
         }
         assert_eq!(copied(&pair.here, "bytes"), 0, "over {}", over.fabric);
-        let heap = Region::from(bytes()).slice(..);
         let sent = if over.fabric == Fabric::Tcp {
             0
         } else {
             LENGTH as u64
         };
-        for times in 1..3 {
-            pair.sender.send_region(&heap).expect("sent");
-            pair.take(&heap);
+        let heap = [Region::from(bytes()), Region::from_owner(bytes())];
+        for (times, region) in (1..).zip(heap) {
+            pair.sender.send_region(&region.slice(..)).expect("sent");
+            pair.take(&region);
             let counted = copied(&pair.here, "bytes");
             assert_eq!(counted, times * sent, "over {}", over.fabric);
         }

@@ -348,6 +348,7 @@ const EXAMPLES: &[&str] = &[
     "event_loop",
     "large_payload",
     "regions",
+    "growing_log",
     "calls",
     "restart",
     "stream",

@@ -74,7 +74,7 @@ pub enum RecvErrorKind {
     /// error is returned once. Later calls wait for memory, as they do for a message, until there
     /// is memory or their time is up. The node asks for memory every 20 ms.
     Memory,
-    /// A region cannot be provided: slices of it exist, it is a mapped file, the kernel refuses memory
+    /// A region cannot be provided: slices of it exist, it is a mapped file or memory of an owner, the kernel refuses memory
     /// for its pages, or the receiver has as many as it takes.
     RegionRefused,
     /// A fan-in could not open its end with this peer.

@@ -87,7 +87,7 @@ impl Sender<[u8], Raw> {
     /// |---|---|
     /// | TCP | is written, or encrypted, from the slice |
     /// | RDMA, from [pages of its own](crate::Region::zeroed) or a [mapped file](crate::Region::map) | is sent from the slice by the device, with which all of the region is registered once |
-    /// | RDMA, from a `Vec<u8>` | is copied once, as `send` copies it: registered pages are no longer a forked child's, and pages of the heap hold other objects as well |
+    /// | RDMA, from a `Vec<u8>` or an [owner](crate::Region::from_owner) | is copied once, as `send` copies it: registered pages are no longer a forked child's, and pages of the heap hold other objects as well |
     /// | shared memory, from [pages of its own](crate::Region::zeroed), to a process of the same user | is read where it lies by the peer, which maps all of the region for reading |
     /// | shared memory, otherwise | is copied once, as `send` copies it |
     ///
@@ -108,7 +108,8 @@ impl Sender<[u8], Raw> {
     /// others that the program still has only once in 64 long messages, and that of a dropped one at
     /// once. More than four copies that the peer has not released take places of regions too. Keep many
     /// values in few regions. The first message that the peer reads in
-    /// a region moves all of it to a memory file, on the calling thread, also in a task. A slice may begin anywhere, so
+    /// a region moves all of it to a memory file, on the calling thread, also in a task: that takes as long as
+    /// to copy the region, and at most 2 MiB, or a 64th of it, more memory. A slice may begin anywhere, so
     /// the bytes that the receiver reads are aligned as the slice is. The peer maps a region until about
     /// a second after it is dropped, or until the channel is silent.
     ///
@@ -117,8 +118,8 @@ impl Sender<[u8], Raw> {
     /// [`wait_free_async`](crate::Region::wait_free_async), tells when they are the program's alone
     /// again: when the kernel or the device has the last byte, the receiver is dropped, or the
     /// session has ended. A region that the peer reads is busy until the peer's program has released the
-    /// message. If it still holds the message when the channel or the session ends, it keeps the pages,
-    /// and the node copies the region to others, so that it is free all the same. A session that [resumes](crate::Node#when-a-connection-breaks) holds the
+    /// message, or the channel or the session has ended. If the peer still holds the message then, it keeps
+    /// the pages, and the region is copied to others if the program [changes](crate::Region::get_mut) it. A session that [resumes](crate::Node#when-a-connection-breaks) holds the
     /// slice until the peer has confirmed the message, and sends it again from there.
     ///
     /// ```
@@ -298,7 +299,7 @@ impl Receiver<[u8], Raw> {
     /// # Errors
     ///
     /// [`RecvErrorKind::RegionRefused`](crate::RecvErrorKind::RegionRefused): the region has slices, is a
-    /// mapped file, gets no memory from the kernel, or is the 65th.
+    /// mapped file or memory of an owner, gets no memory from the kernel, or is the 65th.
     /// [`RecvErrorKind::UsedAfterFork`](crate::RecvErrorKind::UsedAfterFork) in a child of `fork`.
     /// [`RecvError::into_region`] returns the region.
     pub fn provide(&mut self, region: Region) -> Result<(), RecvError> {

@@ -3,7 +3,8 @@
 //! The peer releases a message when its program drops it, and then the engine drops the message's slice,
 //! which makes the region free. The engine looks when the peer rings, which it asks for as long as a slice
 //! is out. If the channel or the session ends before, the peer's program may still hold the message: then
-//! the region is moved away from the pages that the peer maps, and the slice is dropped.
+//! the slice is dropped, and the region moves away from the pages that the peer maps before the program
+//! writes there.
 
 use std::collections::VecDeque;
 
@@ -115,6 +116,8 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use ibex_ring::memory::{Access, Mapping, MemoryUse, Region};
 
     use super::*;
@@ -131,7 +134,8 @@ mod tests {
             let (file, start) = MessageSegment::of_region(&slice).unwrap().unwrap();
             assert_eq!(start, sequence);
             let (what, access) = (MemoryUse::LargeMessage, Access::ReadOnly);
-            let peer = Mapping::of_file(what, std::os::fd::AsFd::as_fd(&file), 128 << 10, access);
+            let fd = file.for_peer().expect("a description");
+            let peer = Mapping::of_file(what, fd.as_fd(), 128 << 10, access);
             mapped = Some(peer.unwrap());
             let slice = PassedSlice::new(slice, file);
             passed.slices.push_back((sequence as u64, slice));

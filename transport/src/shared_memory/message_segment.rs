@@ -45,21 +45,11 @@ impl MessageSegment {
     /// # Errors
     /// [`MemoryError`] if there is not enough memory.
     pub fn create(bytes: usize) -> Result<(Self, OwnedFd), MemoryError> {
-        let (memory, fd) = Self::sealed_file(class_bytes(bytes)?)?;
+        let (what, capacity) = (MemoryUse::LargeMessage, class_bytes(bytes)?);
+        let fd = create_memfd(what, capacity)?;
+        let memory = Mapping::of_file(what, fd.as_fd(), capacity, Access::ReadWrite)?;
+        sealed::seal(&fd, what, capacity)?;
         Ok((Self { memory }, fd))
-    }
-
-    /// Makes a sealed memory file of `capacity` bytes, whole pages, and its mapping for writing.
-    fn sealed_file(capacity: usize) -> Result<(Mapping, OwnedFd), MemoryError> {
-        let fd = create_memfd(MemoryUse::LargeMessage, capacity)?;
-        let memory = Mapping::of_file(
-            MemoryUse::LargeMessage,
-            fd.as_fd(),
-            capacity,
-            Access::ReadWrite,
-        )?;
-        sealed::seal(&fd, MemoryUse::LargeMessage, capacity)?;
-        Ok((memory, fd))
     }
 
     /// Returns the program's region that a slice is a part of as the sender's side of a segment, and
@@ -67,9 +57,12 @@ impl MessageSegment {
     /// sealed memory file, if it does not lie in one yet.
     ///
     /// # Errors
-    /// [`MemoryError`] if there is not enough memory, or no descriptor. The region stays as it was.
+    /// [`MemoryError`] if there is not enough memory, or no descriptor. The region keeps its bytes, and no
+    /// peer gets it.
     pub fn of_region(slice: &RegionSlice) -> Result<Option<(Arc<RegionFile>, usize)>, MemoryError> {
-        share_region(slice, Self::sealed_file)
+        share_region(slice, |fd, bytes| {
+            sealed::seal(fd, MemoryUse::LargeMessage, bytes)
+        })
     }
 
     /// Maps the receiver's side: checks the segment that the peer passed, and maps it read-only.

@@ -1,18 +1,18 @@
 //! A slice of the program's region that a peer reads where it lies.
 #![forbid(unsafe_code)]
 
-use std::{mem, sync::Arc};
+use std::sync::Arc;
 
 use ibex_base::fork;
-use ibex_ring::memory::{RegionFile, RegionSlice, keep_to_itself};
+use ibex_ring::memory::{RegionFile, RegionSlice, leave_to_peers};
 
-/// A slice of a region that the peer maps. Dropping it before the peer has released the message copies
-/// the region, so an engine drops it behind its turn.
+/// A slice of a region that the peer maps. If it is dropped before the peer has released the message, the
+/// region's pages are left to the peer.
 #[derive(Debug)]
 pub(crate) struct PassedSlice {
-    /// Present until it is dropped.
-    slice: Option<RegionSlice>,
+    /// Dropped before the slice, whose drop tells the program that the region is free.
     file: Arc<RegionFile>,
+    slice: RegionSlice,
     is_released: bool,
 }
 
@@ -20,8 +20,8 @@ impl PassedSlice {
     /// Makes a slice of a region whose pages are those of `file`.
     pub(crate) fn new(slice: RegionSlice, file: Arc<RegionFile>) -> Self {
         Self {
-            slice: Some(slice),
             file,
+            slice,
             is_released: false,
         }
     }
@@ -39,19 +39,9 @@ impl PassedSlice {
 
 impl Drop for PassedSlice {
     fn drop(&mut self) {
-        if self.is_released || fork::is_child() {
-            return;
-        }
-        let Some(slice) = self.slice.take() else {
-            return;
-        };
-        if let Err(error) = keep_to_itself(&slice, &self.file) {
-            tracing::warn!(
-                %error,
-                "a region stays busy for ever: its peer may still read a message in it, and there is \
-                 no memory to move it to"
-            );
-            mem::forget(slice);
+        // In a forked child, the lock of the pages may be locked for ever.
+        if !self.is_released && !fork::is_child() {
+            leave_to_peers(&self.slice, &self.file);
         }
     }
 }

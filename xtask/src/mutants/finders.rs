@@ -429,7 +429,7 @@ pub(super) const FINDERS: &[Finder] = &[
     Finder {
         package: "ibex-ring",
         tool: Tool::Proptest,
-        test: "memory::region::tests::a_region_that_keeps_to_itself_leaves_the_peer_what_it_reads",
+        test: "memory::region::tests::a_region_moves_away_from_a_peer_before_it_is_changed",
         mutants: &["region_stays_shared"],
     },
     Finder {

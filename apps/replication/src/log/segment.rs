@@ -315,7 +315,7 @@ fn map(path: &Path, bytes: usize) -> io::Result<Region> {
     let file = opened(path)?;
     // SAFETY: no code of this process changes the file of a sealed segment (`reactivate` replaces
     // it), and a log's directory is one process's alone. This process runs no code in a fork.
-    let region = unsafe { Region::map(&file) }?;
+    let region = unsafe { Region::map(&file, ..) }?;
     match region.len() {
         length if length == bytes => Ok(region),
         length => Err(io::Error::other(format!(

@@ -139,15 +139,27 @@ impl Mapping {
         bytes: usize,
         access: Access,
     ) -> Result<Self, MemoryError> {
-        let mapping = Self::of_file_for_children(what, fd, bytes, access)?;
+        Self::of_file_from(what, fd, 0, bytes, access)
+    }
+
+    /// Like [`of_file`](Self::of_file), for `bytes` of a file from `start`, which is a multiple of a page.
+    pub(super) fn of_file_from(
+        what: MemoryUse,
+        fd: BorrowedFd<'_>,
+        start: u64,
+        bytes: usize,
+        access: Access,
+    ) -> Result<Self, MemoryError> {
+        let mapping = Self::of_file_for_children(what, fd, start, bytes, access)?;
         mapping.keep_from_children();
         Ok(mapping)
     }
 
-    /// The first `bytes` of a file, as [`of_file`](Self::of_file) maps them. A child has them too.
+    /// Bytes of a file, as [`of_file_from`](Self::of_file_from) maps them. A child has them too.
     pub(super) fn of_file_for_children(
         what: MemoryUse,
         fd: BorrowedFd<'_>,
+        start: u64,
         bytes: usize,
         access: Access,
     ) -> Result<Self, MemoryError> {
@@ -159,7 +171,7 @@ impl Mapping {
                 access.protection(),
                 MapFlags::SHARED,
                 fd,
-                0,
+                start,
             )
         }
         .map_err(|errno| MemoryError::new(what, bytes, "mmap", errno))?;
@@ -321,26 +333,29 @@ impl Mapping {
         Ok(())
     }
 
-    /// Puts other memory, of as many pages, in the place of this range's, at the same addresses. Code that
-    /// reads there meanwhile waits for a moment, and then reads the other memory. If the kernel refuses,
-    /// nothing has changed.
+    /// Puts other memory in the place of as many pages of this range, from `start`, at the same addresses.
+    /// Code that reads there meanwhile waits for a moment, and then reads the other memory. If the kernel
+    /// refuses, nothing has changed.
     ///
-    /// The process aborts if the kernel has unmapped this range by then, and lacks memory to go on: other
+    /// The process aborts if the kernel has unmapped these pages by then, and lacks memory to go on: other
     /// threads may be reading here, and must find neither a hole nor zeros. A mapping that another thread
     /// makes in the hole, between the kernel's refusal and the look, hides it.
     ///
     /// # Safety
-    /// Readers of this range expect the bytes of `other`, and no code writes to either meanwhile.
-    pub(super) unsafe fn replace(&self, other: Mapping) -> Result<(), Errno> {
-        let bytes = self.bytes.next_multiple_of(page_size());
+    /// Readers of these pages expect the bytes of `other`, and no code writes to either meanwhile.
+    pub(super) unsafe fn replace(&self, start: usize, other: Mapping) -> Result<(), Errno> {
+        let bytes = other.bytes.next_multiple_of(page_size());
+        let ours = self.bytes.next_multiple_of(page_size());
         assert!(
-            bytes == other.bytes.next_multiple_of(page_size()),
-            "memory is replaced as a whole"
+            start.is_multiple_of(page_size()) && start <= ours && bytes <= ours - start,
+            "memory is replaced in whole pages"
         );
-        // SAFETY: MREMAP_FIXED unmaps what is here, which is this range (rule 1), and the caller vouches
-        // for its readers. The other range is ours too, and no code knows it after this.
+        // SAFETY: inside the range, by the assertion.
+        let place = unsafe { self.base.add(start) };
+        // SAFETY: MREMAP_FIXED unmaps what is there, which is a part of this range (rule 1), and the
+        // caller vouches for its readers. The other range is ours too, and no code knows it after this.
         let moved = unsafe {
-            let (from, to) = (other.base.as_ptr().cast(), self.base.as_ptr().cast());
+            let (from, to) = (other.base.as_ptr().cast(), place.as_ptr().cast());
             mremap_fixed(from, bytes, bytes, MremapFlags::MAYMOVE, to)
         };
         match moved {
@@ -348,18 +363,12 @@ impl Mapping {
                 mem::forget(other);
                 Ok(())
             }
-            Err(errno) if self.is_mapped() => Err(errno),
+            Err(errno) if is_mapped(place, bytes) => Err(errno),
             Err(errno) => {
                 tracing::error!(%errno, bytes, "mremap: memory that is in use is gone, aborting");
                 process::abort()
             }
         }
-    }
-
-    /// Returns whether all of the range is mapped: a failed mremap(2) may have left a hole.
-    fn is_mapped(&self) -> bool {
-        // SAFETY: msync(2) with MS_ASYNC changes nothing; a hole is ENOMEM.
-        unsafe { msync(self.base.as_ptr().cast(), self.bytes, MsyncFlags::ASYNC) }.is_ok()
     }
 
     /// Gives the pages of anonymous memory back: the memory reads as zero again, and costs nothing
@@ -437,6 +446,12 @@ pub(super) fn can_populate() -> bool {
     *CAN.get_or_init(|| asked().is_ok())
 }
 
+/// Returns whether all of a range of this process is mapped: a failed mremap(2) may have left a hole.
+fn is_mapped(base: NonNull<u8>, bytes: usize) -> bool {
+    // SAFETY: msync(2) with MS_ASYNC changes nothing; a hole is ENOMEM.
+    unsafe { msync(base.as_ptr().cast(), bytes, MsyncFlags::ASYNC) }.is_ok()
+}
+
 /// A successful mmap without MAP_FIXED never gives address 0 (`vm.mmap_min_addr`
 /// aside, a null hint means "anywhere else").
 fn non_null(base: *mut core::ffi::c_void) -> NonNull<u8> {
@@ -444,107 +459,4 @@ fn non_null(base: *mut core::ffi::c_void) -> NonNull<u8> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::{create_memfd, probe};
-    use super::*;
-    use std::os::fd::AsFd;
-
-    #[test]
-    fn anonymous_memory_costs_nothing_until_it_is_touched() {
-        let mapping = Mapping::anonymous(MemoryUse::ArrivalBlock, 1 << 20).unwrap();
-        mapping.prefer_huge_pages(false);
-        assert_eq!(probe::resident_pages(mapping.base(), mapping.bytes()), 0);
-        // SAFETY: the byte is inside the mapping and no other code knows it.
-        unsafe { mapping.base().as_ptr().add(5000).write(1) };
-        assert_eq!(probe::resident_pages(mapping.base(), mapping.bytes()), 1);
-    }
-
-    #[test]
-    fn memory_for_huge_pages_begins_where_one_may_and_is_as_long_as_asked() {
-        for bytes in [HUGE_PAGE_BYTES, 5 << 20] {
-            let mapping = Mapping::anonymous_huge(MemoryUse::LargeMessage, bytes).unwrap();
-            let base = mapping.base().addr().get();
-            assert_eq!((base % HUGE_PAGE_BYTES, mapping.bytes()), (0, bytes));
-            mapping
-                .populate(MemoryUse::LargeMessage, bytes, Access::ReadWrite)
-                .unwrap();
-            assert_eq!(
-                probe::resident_pages(mapping.base(), bytes),
-                bytes / page_size()
-            );
-        }
-        let short = Mapping::anonymous_huge(MemoryUse::LargeMessage, 64 << 10).unwrap();
-        assert_eq!(short.bytes(), 64 << 10);
-    }
-
-    #[test]
-    fn a_hole_in_a_range_is_noticed() {
-        let page = page_size();
-        let mapping = Mapping::anonymous(MemoryUse::LargeMessage, 3 * page).unwrap();
-        assert!(mapping.is_mapped());
-        // The kernel maps nothing so low.
-        let hole = ManuallyDrop::new(Mapping {
-            base: NonNull::new(ptr::without_provenance_mut(page)).unwrap(),
-            bytes: page,
-        });
-        assert!(!hole.is_mapped());
-    }
-
-    #[test]
-    fn memory_that_the_kernel_refuses_to_replace_stays() {
-        let page = page_size();
-        let three = Mapping::anonymous(MemoryUse::LargeMessage, 3 * page).unwrap();
-        let base = three.base();
-        mem::forget(three);
-        let part = |from: usize| Mapping {
-            // SAFETY: inside the mapping.
-            base: unsafe { base.add(from) },
-            bytes: 2 * page,
-        };
-        // The kernel refuses to move memory over itself.
-        let (mapping, other) = (part(0), part(page));
-        // SAFETY: inside the mapping, which no other code knows.
-        unsafe { base.as_ptr().write(7) };
-        // SAFETY: nobody reads or writes either.
-        assert!(unsafe { mapping.replace(other) }.is_err());
-        // SAFETY: as above; the other range, which is gone now, begins behind this page.
-        assert_eq!(unsafe { base.as_ptr().read() }, 7);
-        mem::forget(mapping);
-        let bytes = page;
-        drop(Mapping { base, bytes });
-    }
-
-    #[test]
-    fn discarded_memory_reads_as_zero_and_has_no_resident_pages() {
-        let mapping = Mapping::anonymous(MemoryUse::ArrivalBlock, 1 << 20).unwrap();
-        mapping.prefer_huge_pages(false);
-        // SAFETY: the byte is inside the mapping and no other code knows it.
-        unsafe { mapping.base().as_ptr().add(5000).write(1) };
-        // SAFETY: as above.
-        unsafe { mapping.discard() };
-        assert_eq!(probe::resident_pages(mapping.base(), mapping.bytes()), 0);
-        // SAFETY: as above.
-        assert_eq!(unsafe { mapping.base().as_ptr().add(5000).read() }, 0);
-    }
-
-    #[test]
-    fn a_file_is_resident_when_it_is_mapped_and_gone_when_dropped() {
-        let fd = create_memfd(MemoryUse::LargeMessage, 256 << 10).unwrap();
-        let mapping = Mapping::of_file(
-            MemoryUse::LargeMessage,
-            fd.as_fd(),
-            256 << 10,
-            Access::ReadOnly,
-        )
-        .unwrap();
-        let (base, bytes) = (mapping.base(), mapping.bytes());
-        assert_eq!(
-            probe::resident_pages(base, bytes),
-            bytes / rustix::param::page_size()
-        );
-        let file = probe::inode(&fd);
-        assert_eq!(probe::mappings_of(file), 1);
-        drop(mapping);
-        assert_eq!(probe::mappings_of(file), 0);
-    }
-}
+mod tests;

@@ -23,7 +23,7 @@ use super::{MemoryError, MemoryUse, mapping::can_populate};
 /// # Errors
 /// [`MemoryError`] with the step that the kernel refused.
 pub fn create_memfd(what: MemoryUse, bytes: usize) -> Result<OwnedFd, MemoryError> {
-    let fd = without_memory(what, bytes)?;
+    let fd = create_unbacked(what, bytes)?;
     back(&fd, what, bytes)?;
     Ok(fd)
 }
@@ -36,14 +36,18 @@ pub fn create_memfd(what: MemoryUse, bytes: usize) -> Result<OwnedFd, MemoryErro
 /// # Errors
 /// [`MemoryError`] with the step that the kernel refused.
 pub fn create_ring_memfd(capacity: usize) -> Result<OwnedFd, MemoryError> {
-    let fd = without_memory(MemoryUse::Ring, capacity)?;
+    let fd = create_unbacked(MemoryUse::Ring, capacity)?;
     if !can_populate() {
         back(&fd, MemoryUse::Ring, capacity)?;
     }
     Ok(fd)
 }
 
-fn without_memory(what: MemoryUse, bytes: usize) -> Result<OwnedFd, MemoryError> {
+/// Makes a sealable memfd of exactly `bytes`, which no memory backs yet.
+///
+/// # Errors
+/// [`MemoryError`] with the step that the kernel refused.
+pub(super) fn create_unbacked(what: MemoryUse, bytes: usize) -> Result<OwnedFd, MemoryError> {
     let refused = |step| move |errno: Errno| MemoryError::new(what, bytes, step, errno);
 
     let machine = sysinfo();

@@ -50,7 +50,7 @@ pub use mirrored::MirroredMapping;
 pub use process_limit::process_memory_limit;
 pub use region::{
     MappedBytes, PagesHeld, ProvidedRegion, Region, RegionFile, RegionSlice, RegionUnfit,
-    keep_to_itself, mapped_bytes, share_region,
+    leave_to_peers, mapped_bytes, share_region,
 };
 
 #[cfg(any(test, feature = "probe"))]

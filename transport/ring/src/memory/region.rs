@@ -1,12 +1,13 @@
 //! Memory that the program owns, and lends as slices to messages that are sent from it.
 //!
 //! An engine holds a slice until its wire has taken the last byte of the message. The drop of a slice
-//! calls the wakers of tasks that wait for the region, which are foreign code. So an engine drops no
-//! slice under its lock. The bytes are of kinds that are known here, and
-//! freeing them runs no foreign code.
+//! calls the wakers of tasks that wait for the region, and the last one may drop an owner that the program
+//! has handed over; both are foreign code. So an engine drops no slice under its lock.
 //!
-//! A region that is provided for messages to arrive in is a [`ProvidedRegion`].
+//! A region that is provided for messages to arrive in is a [`ProvidedRegion`]. Freeing it runs no foreign
+//! code.
 
+mod bytes;
 mod provided;
 mod shared;
 
@@ -15,23 +16,25 @@ use std::{
     fs::File,
     future::Future,
     io,
-    ops::{Bound, Deref, RangeBounds},
+    ops::{Deref, RangeBounds},
     os::fd::AsFd,
     pin::Pin,
     slice,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
     task::{Context, Poll},
     time::{Duration, Instant},
 };
 
-use ibex_base::{fork, sync::lock};
+use ibex_base::fork;
+use rustix::param::page_size;
 
-use self::shared::Pages;
+use self::bytes::{OwnedBytes, RegionBytes, bounds, ends};
 pub use self::{
+    bytes::{MappedBytes, mapped_bytes},
     provided::{ProvidedRegion, RegionUnfit},
-    shared::{PagesHeld, RegionFile, keep_to_itself, share_region},
+    shared::{PagesHeld, RegionFile, leave_to_peers, share_region},
 };
-use super::{Access, Attachments, Mapping, MemoryUse};
+use super::{Access, Mapping, MemoryUse};
 use crate::parking::{self, AtSlot, Ticket, WaitSlot};
 
 /// Bytes that the program owns, and from which messages are sent without a copy.
@@ -73,53 +76,6 @@ pub struct RegionSlice {
     end: usize,
 }
 
-enum RegionBytes {
-    Heap(Vec<u8>),
-    Mapped(MappedBytes),
-}
-
-/// The first bytes of mapped memory, which a fabric may know.
-#[derive(Debug)]
-pub struct MappedBytes {
-    attachments: Mutex<Attachments>,
-    memory: Arc<Mapping>,
-    length: usize,
-    /// False if the bytes are those of a file that the program has mapped.
-    is_own: bool,
-    /// The memory file that the pages are those of, since peers map them; see `shared`.
-    pages: Mutex<Pages>,
-}
-
-impl MappedBytes {
-    fn new(memory: Mapping, length: usize, is_own: bool) -> Self {
-        Self {
-            attachments: Mutex::default(),
-            memory: Arc::new(memory),
-            length,
-            is_own,
-            pages: Mutex::default(),
-        }
-    }
-
-    /// The memory itself, which nobody writes to while there is a slice of it.
-    #[must_use]
-    pub fn memory(&self) -> &Arc<Mapping> {
-        &self.memory
-    }
-
-    /// Returns whether the pages are this process's own, mapped for writing too, and not those of a
-    /// file that the program has mapped.
-    #[must_use]
-    pub fn is_own(&self) -> bool {
-        self.is_own
-    }
-
-    /// Locks what fabrics have attached to the memory. It goes when the memory does, or its pages do.
-    pub fn attachments(&self) -> MutexGuard<'_, Attachments> {
-        lock(&self.attachments)
-    }
-}
-
 /// Tells those who wait for the region that a slice is gone.
 #[derive(Clone)]
 struct ToldWhenGone(Arc<WaitSlot>);
@@ -129,29 +85,6 @@ impl Drop for ToldWhenGone {
         // In a forked child, nobody waits, and the slot's lock may be locked for ever.
         if !fork::is_child() {
             self.0.wake_all();
-        }
-    }
-}
-
-impl Deref for RegionBytes {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Heap(bytes) => bytes,
-            // SAFETY:
-            // 1. Valid: the memory has at least `length` bytes, which are zeros of the kernel's or all
-            //    of the file, and lives as long as `self`. A child of a fork has it too, unless a
-            //    node has registered or shared it: then the caller of `fork` vouches for the child (`Node`), and
-            //    the caller of `Region::map` for a file.
-            // 2. Unchanged: those of our own are written through `get_mut`, which borrows them
-            //    exclusively, and by a message that arrives while they are a `ProvidedRegion`, of
-            //    which there is no reference. Those of a file are mapped for reading alone, and the
-            //    caller of `Region::map` vouches for the file.
-            Self::Mapped(mapped) => unsafe {
-                slice::from_raw_parts(mapped.memory.base().as_ptr(), mapped.length)
-            },
         }
     }
 }
@@ -177,14 +110,18 @@ impl Region {
     /// `memory_limit`.
     ///
     /// When a message is first sent from here over shared memory, and the peer is to read it in place, the
-    /// bytes move once to a memory file, at the same addresses. The file takes one descriptor for as long
-    /// as the region exists. Its pages are huge ones only where
-    /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled` says `advise` or `always`. If the kernel refuses
-    /// the file, such messages are copied from then on. Whatever else knew the pages before they move
-    /// knows the old ones: buffers that the program has registered with io_uring or a device of its own,
-    /// or locked by mlock(2). A process of the same user that maps the region may read
-    /// all of it. A receiver counts the whole region, once, against its node's `memory_limit` while it
-    /// holds messages in it.
+    /// bytes move once to a memory file, at the same addresses. They move in pieces of 2 MiB, or of a 64th
+    /// of a region above 128 MiB, and the pages of each piece are given back before the next one moves: so
+    /// the process needs the memory of one piece more than it has. The move takes about as long as a copy.
+    /// The file takes one descriptor for as long as the region exists. Its pages are huge ones only where
+    /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled` says `always`. If the kernel refuses the file,
+    /// such messages are copied from then on. Whatever else knew the pages before they move knows the old
+    /// ones: buffers that the program has registered with io_uring or a device of its own, or locked by
+    /// mlock(2). A process of the same user that maps the region may read all of it. A receiver counts the
+    /// whole region, once, against its node's `memory_limit` while it holds messages in it.
+    ///
+    /// The bytes move back to private memory if the program changes them after a channel or session has
+    /// ended in which a peer still held a message; see [`get_mut`](Self::get_mut).
     ///
     /// A child of a fork has a copy of the memory, but not once a send over RDMA was tried, or one over
     /// shared memory to be read in place, or a message over RDMA was to arrive in it. Then the memory is
@@ -213,30 +150,50 @@ impl Region {
     /// The error of the kernel: there is not as much memory, or not as much address space.
     pub fn zeroed(bytes: usize) -> io::Result<Self> {
         if bytes == 0 {
-            // The kernel maps no range without bytes.
-            return Ok(Self::from(Vec::new()));
+            return Ok(Self::from(Vec::new())); // The kernel maps no range without bytes.
         }
         if bytes > MOST_BYTES {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let memory = Mapping::inherited_huge(MemoryUse::LargeMessage, bytes);
         let memory = memory.map_err(|error| error.source)?;
-        Ok(Self::new(RegionBytes::Mapped(MappedBytes::new(
-            memory, bytes, true,
-        ))))
+        let own = MappedBytes::own(memory, bytes);
+        Ok(Self::new(RegionBytes::Mapped(own)))
     }
 
-    /// Maps a file, to send from the kernel's own copy of it. Reads all of the file, and so blocks
-    /// for as long as that takes; afterwards the file may be closed. A child of a fork has the
-    /// memory, unless a send over RDMA was tried before: then reading it there is SIGSEGV.
+    /// Maps a range of a file, or all of it (`..`), to send from the kernel's own copy of it. The range may
+    /// begin at any byte. Reads all of it, and so blocks for as long as that takes; afterwards the file may
+    /// be closed. A child of a fork has the memory, unless a send over RDMA was tried before: then reading
+    /// it there is SIGSEGV.
+    ///
+    /// A file that grows is mapped part by part: what was appended since is a region of its own. The
+    /// example `growing_log` sends one so.
+    ///
+    /// ```
+    /// # use ibex_ring::memory as ibex;
+    /// use std::{fs::File, io, ops::Range};
+    /// use ibex::Region;
+    ///
+    /// /// Maps records of a log that only grows.
+    /// fn records(log: &File, range: Range<u64>) -> io::Result<Region> {
+    ///     // SAFETY: this program only appends to its logs, and no other writes them. It does not fork.
+    ///     unsafe { Region::map(log, range) }
+    /// }
+    /// # let path = std::env::temp_dir().join(format!("ibex-records-{}", std::process::id()));
+    /// # std::fs::write(&path, b"first second").unwrap();
+    /// # let log = File::open(&path).unwrap();
+    /// # std::fs::remove_file(&path).unwrap();
+    /// assert_eq!(&records(&log, 6..12)?[..], b"second");
+    /// # Ok::<_, io::Error>(())
+    /// ```
     ///
     /// # Safety
     ///
     /// A child of a fork reads neither the region nor a slice of it, unless it was never sent from. While
-    /// one of them exists, nobody changes the file's bytes or makes the file shorter: no code of this
-    /// process and no other process. A log segment that is complete, or a
-    /// snapshot, is such a file. Otherwise references to the bytes are to bytes that change, and
-    /// reading past the new end is SIGBUS.
+    /// one of them exists, nobody changes the range's bytes or makes the file shorter than its end: no code
+    /// of this process and no other process. A log segment that is complete, the records that a log has
+    /// already, or a snapshot, are such bytes. Otherwise references to the bytes are to bytes that change,
+    /// and reading past the new end is SIGBUS.
     ///
     /// A page that the kernel has dropped meanwhile is read again when it is used. If the medium
     /// fails then, a read by this process is SIGBUS too, and a write to a connection fails with
@@ -245,28 +202,67 @@ impl Region {
     /// # Errors
     ///
     /// The error of the kernel: the file cannot be mapped, is not open for reading, or a page of it
-    /// cannot be read. `InvalidInput` if it is not a regular file.
-    pub unsafe fn map(file: &File) -> io::Result<Self> {
+    /// cannot be read. `InvalidInput` if it is not a regular file, or the range is not inside it.
+    #[doc(alias("mmap", "Mmap", "from_file"))]
+    pub unsafe fn map(file: &File, range: impl RangeBounds<u64>) -> io::Result<Self> {
+        let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
         let metadata = file.metadata()?;
         if !metadata.is_file() {
-            let why = "only a regular file can be mapped as a region";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            return Err(invalid("only a regular file can be mapped".into()));
         }
-        let length = usize::try_from(metadata.len()).map_err(io::Error::other)?;
-        if length == 0 {
-            // The kernel maps no range without bytes.
-            return Ok(Self::from(Vec::new()));
+        let whole = metadata.len();
+        let (from, to) = ends(range, whole);
+        if from > to || to > whole {
+            let why = format!("the range {from}..{to} is not inside the file's {whole} bytes");
+            return Err(invalid(why));
         }
+        if from == to {
+            return Ok(Self::from(Vec::new())); // The kernel maps no range without bytes.
+        }
+        // The kernel maps from the beginning of a page.
+        let before = from % page_size() as u64;
+        let bytes = usize::try_from(to - from + before).map_err(io::Error::other)?;
         let (what, access) = (MemoryUse::LargeMessage, Access::ReadOnly);
-        let memory = Mapping::of_file_for_children(what, file.as_fd(), length, access);
-        let memory = memory.map_err(|error| error.source)?;
-        Ok(Self::new(RegionBytes::Mapped(MappedBytes::new(
-            memory, length, false,
-        ))))
+        let (start, fd) = (from - before, file.as_fd());
+        let memory = Mapping::of_file_for_children(what, fd, start, bytes, access)
+            .map_err(|error| error.source)?;
+        let before = before as usize;
+        let of_file = MappedBytes::of_file(memory, before, bytes - before);
+        Ok(Self::new(RegionBytes::Mapped(of_file)))
+    }
+
+    /// Makes a region of bytes that any value owns: a `Mmap` of the crate memmap2, `bytes::Bytes`,
+    /// `Arc<[u8]>`, or a buffer of a pool of the program's, which gets it back by the value's `Drop`.
+    ///
+    /// `as_ref` is called once, now. The value is dropped with the region or the last slice, on whichever
+    /// thread drops that, also one of the node's. So its `Drop` should not wait. A panic there is logged.
+    ///
+    /// Long messages are sent as from a `Vec`: over TCP from where they lie, and over RDMA and shared memory
+    /// copied once. For a file, [`map`](Self::map) spares that copy over RDMA.
+    ///
+    /// ```
+    /// # use ibex_ring::memory as ibex;
+    /// use std::sync::Arc;
+    /// use ibex::Region;
+    ///
+    /// let snapshot: Arc<[u8]> = Arc::from(*b"kept elsewhere too");
+    /// let region = Region::from_owner(snapshot.clone());
+    /// assert_eq!(&region.slice(..4)[..], b"kept");
+    /// ```
+    #[doc(alias("Mmap", "Bytes"))]
+    pub fn from_owner(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        Self::new(RegionBytes::Owned(OwnedBytes::new(owner)))
     }
 
     /// Returns the bytes to be changed; `None` while a slice of them exists, the program's or a
-    /// message's, if they are those of a mapped file, and in a fork of a process that has a node.
+    /// message's, if they are those of a mapped file or of an [owner](Self::from_owner), and in a fork of
+    /// a process that has a node.
+    ///
+    /// A channel or session may have ended, over shared memory, while its peer held a message of this
+    /// region. If a process has the region mapped at the first call after that, the call copies the region
+    /// to private memory, since the peer's message must not change. The memory exists twice then, for as
+    /// long as the peer keeps it. If the kernel refuses the memory, the log says so and the result is
+    /// `None`; a later call tries again.
     #[must_use]
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
         if fork::is_child() {
@@ -274,12 +270,21 @@ impl Region {
         }
         match Arc::get_mut(&mut self.bytes)? {
             RegionBytes::Heap(bytes) => Some(bytes),
-            // SAFETY: valid as for reading, mapped for writing, and exclusively borrowed: nobody
-            // else has the region's bytes. A device reads them only for a message, which has a slice.
-            RegionBytes::Mapped(mapped) if mapped.is_own => Some(unsafe {
-                slice::from_raw_parts_mut(mapped.memory.base().as_ptr(), mapped.length)
-            }),
-            RegionBytes::Mapped(_) => None,
+            RegionBytes::Mapped(mapped) if mapped.is_own => {
+                if let Err(error) = mapped.make_writable() {
+                    tracing::warn!(
+                        %error,
+                        "a region cannot be changed: a peer may still read a message in it, and there                          is no memory to move it to"
+                    );
+                    return None;
+                }
+                let (base, length) = (mapped.memory.base().as_ptr(), mapped.length);
+                // SAFETY: valid as for reading, mapped for writing, and exclusively borrowed: nobody
+                // else has the region's bytes. A device or a peer reads them only for a message, which
+                // has a slice, or has been left the pages (`make_writable`).
+                Some(unsafe { slice::from_raw_parts_mut(base, length) })
+            }
+            RegionBytes::Mapped(_) | RegionBytes::Owned(_) => None,
         }
     }
 
@@ -315,9 +320,8 @@ impl Region {
     /// taken the last byte, the peer has closed the channel, or the session has ended. If the session
     /// resumes after an outage, it drops the slice when the peer has confirmed the message. If the peer
     /// reads the message where it lies, over shared memory, it drops the slice when the peer's program
-    /// has released the message. If the channel or the session ends before, the peer keeps the pages, and
-    /// the region is copied to others, all of it, by the thread that turns the engine, behind the turn.
-    /// If there is no memory for that, the log says so, and the region is never free again.
+    /// has released the message, or the channel or the session ends; then the peer may keep the pages (see
+    /// [`get_mut`](Self::get_mut)).
     ///
     /// This call does not turn the engine. Under `Driver::Caller` the thread that waits here must
     /// not be the one whose calls turn it, and under `Driver::Tasks` not one that the node's tasks
@@ -368,8 +372,8 @@ impl Region {
         let Self { bytes, waiters } = self;
         match Arc::try_unwrap(bytes) {
             Ok(RegionBytes::Heap(bytes)) => Ok(bytes),
-            Ok(mapped) => Err(Self {
-                bytes: Arc::new(mapped),
+            Ok(other) => Err(Self {
+                bytes: Arc::new(other),
                 waiters,
             }),
             Err(bytes) => Err(Self { bytes, waiters }),
@@ -430,35 +434,6 @@ impl RegionSlice {
             start: self.start + start,
             end: self.start + end,
         }
-    }
-}
-
-/// Returns the beginning and the end of a range of `length` bytes.
-fn bounds(range: impl RangeBounds<usize>, length: usize) -> (usize, usize) {
-    let start = match range.start_bound() {
-        Bound::Included(&start) => start,
-        Bound::Excluded(&before) => before.saturating_add(1),
-        Bound::Unbounded => 0,
-    };
-    let end = match range.end_bound() {
-        Bound::Included(&last) => last.saturating_add(1),
-        Bound::Excluded(&end) => end,
-        Bound::Unbounded => length,
-    };
-    assert!(
-        start <= end && end <= length,
-        "the range {start}..{end} is not inside {length} bytes"
-    );
-    (start, end)
-}
-
-/// Returns the mapped memory that `slice` is a part of, if it is some, and where the slice begins in
-/// it.
-#[must_use]
-pub fn mapped_bytes(slice: &RegionSlice) -> Option<(&MappedBytes, usize)> {
-    match &*slice.bytes {
-        RegionBytes::Heap(_) => None,
-        RegionBytes::Mapped(mapped) => Some((mapped, slice.start)),
     }
 }
 

@@ -81,6 +81,7 @@ pub(crate) struct SharedMemory {
 pub(in crate::connection) enum Passed {
     /// It is closed when the message is sent.
     Own(OwnedFd),
+    /// A region without a description for the peer.
     Region(Arc<RegionFile>),
 }
 

@@ -172,7 +172,9 @@ impl SharedMemory {
             length,
             capacity: file.bytes() as u64,
         };
-        self.outbox.push_back((message, Some(Passed::Region(file))));
+        let own = file.for_peer().map(Passed::Own);
+        let passed = own.unwrap_or(Passed::Region(file));
+        self.outbox.push_back((message, Some(passed)));
     }
 
     /// Tells the peer of regions that the program has dropped, or that do not lie any more in the pages

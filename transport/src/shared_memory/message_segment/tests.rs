@@ -246,12 +246,7 @@ fn a_region_serves_several_messages_in_one_slot() {
     let (_region, file) = region();
     let first = pool.take_region(&file, 1 << 20).unwrap();
     assert!(first.is_new && first.emptied == 0);
-    let segment = slots.accept(
-        first.index,
-        1,
-        128 << 10,
-        Some(file.as_fd().try_clone_to_owned().unwrap()),
-    );
+    let segment = slots.accept(first.index, 1, 128 << 10, Some(file.for_peer().unwrap()));
     assert_eq!(segment.unwrap().memory().1, 128 << 10);
     let second = pool.take_region(&file, 1 << 20).unwrap();
     assert_eq!((second.index, second.is_new), (first.index, false));
@@ -352,7 +347,7 @@ fn regions_leave_slots_to_other_messages() {
 fn a_message_beyond_its_segment_is_refused() {
     let mut slots = MessageSlots::new();
     let (_region, file) = region();
-    let passed = file.as_fd().try_clone_to_owned().unwrap();
+    let passed = file.for_peer().unwrap();
     let passed = PassedSegment::Fd(PassedFd::new(passed));
     slots.map(5, 128 << 10, &passed).unwrap();
     let whole = 128 << 10;
@@ -380,7 +375,7 @@ fn messages_in_one_segment_share_its_claim() {
     let budget = MemoryBudget::new(Box::leak(Box::default()), 1 << 20);
     let mut slots = MessageSlots::new();
     let (_region, file) = region();
-    let passed = file.as_fd().try_clone_to_owned().unwrap();
+    let passed = file.for_peer().unwrap();
     let passed = PassedSegment::Fd(PassedFd::new(passed));
     slots.map(5, 128 << 10, &passed).unwrap();
     assert!(slots.claim_of(5).is_none() && slots.claim_of(6).is_none());
@@ -405,5 +400,5 @@ fn a_region_is_sealed_as_segments_are() {
     let what = MemoryUse::LargeMessage;
     let written = Mapping::of_file(what, file.as_fd(), 128 << 10, Access::ReadWrite);
     assert!(written.is_err(), "a peer may not write there");
-    MessageSegment::accept(file.as_fd(), 128 << 10).unwrap();
+    MessageSegment::accept(file.for_peer().unwrap().as_fd(), 128 << 10).unwrap();
 }

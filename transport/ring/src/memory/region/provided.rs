@@ -5,7 +5,7 @@
 
 use std::{fmt, mem, ptr::NonNull, slice, sync::Arc};
 
-use super::{MappedBytes, Region, RegionBytes};
+use super::{MappedBytes, Region, bytes::RegionBytes};
 use crate::memory::{Access, MemoryError, MemoryUse};
 
 /// A region without slices, in which a message may arrive.
@@ -26,12 +26,12 @@ pub enum RegionUnfit {
         "slices of the region exist; wait until none does (`Region::wait_free`), and provide it then"
     )]
     HasSlices,
-    /// The region is a mapped file, which is mapped for reading alone.
+    /// The region is a mapped file or memory of an owner, and can only be read.
     #[error(
-        "the region is a mapped file, which nothing can be written to; provide a `Vec` or pages of \
-         its own (`Region::zeroed`)"
+        "the region is a mapped file or memory of an owner, which nothing can be written to; provide a \
+         `Vec` or pages of its own (`Region::zeroed`)"
     )]
-    IsFile,
+    IsReadOnly,
     /// The end has as many regions as it takes.
     #[error(
         "the receiver has {limit} regions already, as many as it takes; provide the next one when a \
@@ -60,14 +60,16 @@ impl ProvidedRegion {
                 Ok((NonNull::from(bytes.as_mut_slice()), bytes.len()))
             }
             Some(RegionBytes::Mapped(mapped)) if mapped.is_own => {
+                let writable = mapped.make_writable();
                 let (memory, length) = (&mapped.memory, mapped.length);
-                let populated = memory.populate(MemoryUse::LargeMessage, length, Access::ReadWrite);
+                let (what, access) = (MemoryUse::LargeMessage, Access::ReadWrite);
+                let populated = writable.and_then(|()| memory.populate(what, length, access));
                 let place = NonNull::slice_from_raw_parts(memory.base(), length);
                 populated
                     .map_err(RegionUnfit::Memory)
                     .map(|()| (place, length))
             }
-            Some(RegionBytes::Mapped(_)) => Err(RegionUnfit::IsFile),
+            Some(RegionBytes::Mapped(_) | RegionBytes::Owned(_)) => Err(RegionUnfit::IsReadOnly),
         };
         match bytes {
             Ok((place, length)) => {
@@ -116,7 +118,7 @@ impl ProvidedRegion {
     #[must_use]
     pub fn mapped(&self) -> Option<&MappedBytes> {
         match &*self.region.bytes {
-            RegionBytes::Heap(_) => None,
+            RegionBytes::Heap(_) | RegionBytes::Owned(_) => None,
             RegionBytes::Mapped(mapped) => Some(mapped),
         }
     }

@@ -11,7 +11,7 @@ use std::{
 
 use super::*;
 use crate::memory::MemoryError;
-use crate::memory::{create_memfd, huge_pages::HUGE_PAGE_BYTES, probe};
+use crate::memory::{huge_pages::HUGE_PAGE_BYTES, probe};
 
 const LONG: Duration = Duration::from_secs(120);
 
@@ -132,7 +132,7 @@ fn a_mapped_file_is_read_in_place() {
     let file = File::open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     // SAFETY: the file has no name any more, and only this test has it open.
-    let region = unsafe { Region::map(&file) }.unwrap();
+    let region = unsafe { Region::map(&file, ..) }.unwrap();
     drop(file);
     assert_eq!(&region[..], content);
     assert_eq!(&region.slice(4096..4100)[..], &content[4096..4100]);
@@ -169,9 +169,75 @@ fn bytes_that_cannot_be_had_are_an_error() {
 }
 
 #[test]
+fn a_range_of_a_file_is_mapped_from_any_byte() {
+    let path = env::temp_dir().join(format!("ibex-range-{}", process::id()));
+    let content: Vec<u8> = (0..10_000).map(|at| (at / 7) as u8).collect();
+    std::fs::write(&path, &content).unwrap();
+    let file = File::open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    for (from, to) in [
+        (0, 10_000),
+        (0, 1),
+        (4095, 4097),
+        (4096, 8192),
+        (9_999, 10_000),
+    ] {
+        // SAFETY: the file has no name any more, and only this test has it open.
+        let region = unsafe { Region::map(&file, from..to) }.unwrap();
+        assert_eq!(region[..], content[from as usize..to as usize]);
+        let (_, start) = mapped_bytes(&region.slice(..))
+            .map(|(_, at)| ((), at))
+            .unwrap();
+        assert_eq!(start as u64, from % 4096, "where a device finds it");
+    }
+    for (from, to) in [(0, 10_001), (3, 2), (10_001, 10_001)] {
+        // SAFETY: as above.
+        let refused = unsafe { Region::map(&file, from..to) }.expect_err("outside");
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+    }
+    // SAFETY: as above.
+    assert!(unsafe { Region::map(&file, 10_000..) }.unwrap().is_empty());
+}
+
+/// Bytes whose drop is counted, and panics.
+struct Owner([u8; 100], Arc<AtomicU32>);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        panic!("planted: an owner panics");
+    }
+}
+
+#[test]
+fn an_owner_is_dropped_with_the_last_slice() {
+    let dropped = Arc::<AtomicU32>::default();
+    let region = Region::from_owner(Owner([7; 100], dropped.clone()));
+    let mut region = region.into_vec().expect_err("it is no vector");
+    assert!(region.get_mut().is_none(), "it is the owner's");
+    let (region, unfit) = ProvidedRegion::new(region).unwrap_err();
+    assert!(matches!(unfit, RegionUnfit::IsReadOnly), "{unfit}");
+    let slice = region.slice(1..);
+    assert!(mapped_bytes(&slice).is_none());
+    drop(region);
+    assert_eq!(
+        (dropped.load(Ordering::Relaxed), &slice[..]),
+        (0, &[7; 99][..])
+    );
+    drop(slice);
+    assert_eq!(dropped.load(Ordering::Relaxed), 1);
+}
+
+#[test]
 fn only_a_regular_file_is_mapped() {
     // SAFETY: nobody writes to these, which are not mapped.
-    let map = |path| unsafe { Region::map(&File::open(path).unwrap()) };
+    let map = |path| unsafe { Region::map(&File::open(path).unwrap(), ..) };
     for path in ["/dev/null", "/"] {
         let refused = map(path).expect_err(path);
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
@@ -215,15 +281,12 @@ fn a_region_with_slices_is_not_provided() {
 /// Moves a slice's region to a memory file. Returns the file, where the slice begins in it, and a peer's
 /// mapping.
 fn shared(slice: &RegionSlice) -> (Arc<RegionFile>, usize, Mapping) {
-    let make = |bytes| {
-        let what = MemoryUse::LargeMessage;
-        let fd = create_memfd(what, bytes)?;
-        let memory = Mapping::of_file(what, fd.as_fd(), bytes, Access::ReadWrite)?;
-        Ok((memory, fd))
-    };
-    let (file, start) = share_region(slice, make).unwrap().expect("its own pages");
+    let (file, start) = share_region(slice, |_, _| Ok(()))
+        .unwrap()
+        .expect("its own pages");
     let (what, access) = (MemoryUse::LargeMessage, Access::ReadOnly);
-    let peer = Mapping::of_file(what, file.as_fd(), file.bytes(), access).unwrap();
+    let passed = file.for_peer().expect("a description of its own");
+    let peer = Mapping::of_file(what, passed.as_fd(), file.bytes(), access).unwrap();
     (file, start, peer)
 }
 
@@ -236,8 +299,11 @@ fn peer_reads(peer: &Mapping, at: usize) -> u8 {
 
 #[test]
 fn a_shared_region_is_where_it_was_and_the_peer_reads_it() {
-    for length in [70_001, HUGE_PAGE_BYTES + 5] {
+    for length in [70_001, HUGE_PAGE_BYTES + 5, 5 * HUGE_PAGE_BYTES + 70_001] {
         let mut region = Region::zeroed(length).unwrap();
+        for (at, byte) in region.get_mut().unwrap().iter_mut().enumerate() {
+            *byte = (at / 4096) as u8;
+        }
         region.get_mut().unwrap()[..3].copy_from_slice(b"abc");
         let (place, slice) = (region.as_ptr(), region.slice(1..));
         let (file, start, peer) = shared(&slice);
@@ -249,11 +315,16 @@ fn a_shared_region_is_where_it_was_and_the_peer_reads_it() {
         assert_eq!(region.as_ptr(), place);
         assert_eq!(region[..3], *b"abc");
         assert_eq!(peer_reads(&peer, start), b'b');
+        let mut each = (3..length).step_by(1009);
+        assert!(each.all(|at| {
+            let byte = (at / 4096) as u8;
+            (region[at], peer_reads(&peer, at)) == (byte, byte)
+        }));
 
         // The next payload needs no other file.
         drop(slice);
         region.get_mut().unwrap()[2] = b'z';
-        let again = share_region(&region.slice(2..3), |_| unreachable!("it has a file"));
+        let again = share_region(&region.slice(2..3), |_, _| unreachable!("it has a file"));
         let (again, start) = again.unwrap().unwrap();
         assert!(Arc::ptr_eq(&again, &file));
         assert_eq!((start, peer_reads(&peer, 2)), (2, b'z'));
@@ -261,28 +332,66 @@ fn a_shared_region_is_where_it_was_and_the_peer_reads_it() {
 }
 
 #[test]
-fn a_region_that_keeps_to_itself_leaves_the_peer_what_it_reads() {
+fn a_region_moves_away_from_a_peer_before_it_is_changed() {
+    for length in [70_001, 3 * HUGE_PAGE_BYTES + 70_001] {
+        let mut region = Region::zeroed(length).unwrap();
+        region.get_mut().unwrap().fill(7);
+        let (place, slice) = (region.as_ptr(), region.slice(..));
+        let (file, _, peer) = shared(&slice);
+        let inode = probe::inode(&file);
+        leave_to_peers(&slice, &file);
+        leave_to_peers(&slice, &file);
+        let file_pages = probe::mappings_of(inode);
+        assert!(file_pages >= 2, "nothing is copied yet");
+        // Others may read it too, as long as it is not changed.
+        let again = share_region(&slice, |_, _| unreachable!("it has a file"));
+        assert!(Arc::ptr_eq(&again.unwrap().unwrap().0, &file));
+        drop((slice, file));
+        region.get_mut().unwrap().fill(8);
+        assert_eq!(region.as_ptr(), place);
+        assert!(region.iter().all(|&byte| byte == 8));
+        assert_eq!(peer_reads(&peer, length - 1), 7);
+        assert_eq!(probe::mappings_of(inode), 1, "the peer's");
+
+        let slice = region.slice(..);
+        let (file, _, other) = shared(&slice);
+        assert_ne!(probe::inode(&file), inode);
+        assert_eq!(peer_reads(&other, length - 1), 8);
+        drop((slice, file));
+        region.get_mut().unwrap().fill(9);
+        assert_eq!(peer_reads(&other, 0), 9, "no peer was left with it");
+    }
+}
+
+#[test]
+fn a_region_that_no_peer_has_any_more_stays_where_it_is() {
     let mut region = Region::zeroed(70_001).unwrap();
     region.get_mut().unwrap().fill(7);
-    let (place, slice) = (region.as_ptr(), region.slice(..));
-    let (file, _, peer) = shared(&slice);
-    keep_to_itself(&slice, &file).unwrap();
-    keep_to_itself(&slice, &file).unwrap();
-    drop(slice);
-    assert_eq!(region.as_ptr(), place);
-    assert!(region.iter().all(|&byte| byte == 7));
-    region.get_mut().unwrap().fill(8);
-    assert_eq!(peer_reads(&peer, 70_000), 7);
-
     let slice = region.slice(..);
-    let (other, _, peer) = shared(&slice);
-    assert!(!Arc::ptr_eq(&other, &file));
-    assert_eq!(peer_reads(&peer, 70_000), 8);
-    // The pages of the former file concern nobody any more.
-    keep_to_itself(&slice, &file).unwrap();
-    drop(slice);
+    let (file, _, peer) = shared(&slice);
+    let inode = probe::inode(&file);
+    // A descriptor that is on its way to a peer, or in its hands.
+    let passed = file.for_peer().expect("a description of its own");
+    leave_to_peers(&slice, &file);
+    drop((slice, file, peer));
+    let mapped = Mapping::of_file(
+        MemoryUse::LargeMessage,
+        passed.as_fd(),
+        70_001,
+        Access::ReadOnly,
+    );
+    drop(passed);
+    drop(mapped.unwrap());
+    region.get_mut().unwrap().fill(8);
+    assert_eq!(probe::mappings_of(inode), 1, "it has not moved");
+    // The next peer gets it, and has it before the next change.
+    let slice = region.slice(..);
+    let (file, _, peer) = shared(&slice);
+    assert_eq!((probe::inode(&file), peer_reads(&peer, 0)), (inode, 8));
+    leave_to_peers(&slice, &file);
+    drop((slice, file));
     region.get_mut().unwrap().fill(9);
-    assert_eq!(peer_reads(&peer, 0), 9);
+    assert_eq!(peer_reads(&peer, 0), 8);
 }
 
 #[test]
@@ -291,8 +400,8 @@ fn a_dropped_region_leaves_only_what_the_peer_maps() {
     let (file, _, peer) = shared(&slice);
     let inode = probe::inode(&file);
     assert_eq!(probe::mappings_of(inode), 2);
-    keep_to_itself(&slice, &file).unwrap();
-    drop(slice);
+    leave_to_peers(&slice, &file);
+    drop((slice, file));
     assert_eq!(probe::mappings_of(inode), 1);
     drop(peer);
     assert_eq!(probe::mappings_of(inode), 0);
@@ -301,33 +410,42 @@ fn a_dropped_region_leaves_only_what_the_peer_maps() {
 #[test]
 fn a_region_that_cannot_be_moved_stays_as_it_is() {
     let region = Region::zeroed(70_001).unwrap();
-    let refused = share_region(&region.slice(..), |bytes| {
+    let refused = share_region(&region.slice(..), |_, bytes| {
         let errno = rustix::io::Errno::MFILE;
         Err(MemoryError::new(
             MemoryUse::LargeMessage,
             bytes,
-            "memfd_create",
+            "F_ADD_SEALS",
             errno,
         ))
     });
     assert!(refused.is_err());
     assert!(region.is_free() && region.iter().all(|&byte| byte == 0));
-    let again = share_region(&region.slice(..), |_| unreachable!("it is known"));
+    let again = share_region(&region.slice(..), |_, _| unreachable!("it is known"));
     assert!(again.unwrap().is_none());
     let heap = Region::from(vec![1; 100]);
-    let none = share_region(&heap.slice(..), |_| unreachable!("it has no pages"));
+    let none = share_region(&heap.slice(..), |_, _| unreachable!("it has no pages"));
     assert!(none.unwrap().is_none());
 }
 
 #[test]
 fn what_was_attached_to_pages_goes_with_them() {
-    let region = Region::zeroed(70_001).unwrap();
+    let mut region = Region::zeroed(70_001).unwrap();
+    let attached = |slice: &RegionSlice| {
+        let (mapped, _) = mapped_bytes(slice).unwrap();
+        mapped.attachments().find(|_: &&str| true).is_some()
+    };
+    let attach = |slice: &RegionSlice| {
+        let (mapped, _) = mapped_bytes(slice).unwrap();
+        mapped.attachments().attach("registered");
+    };
     let slice = region.slice(..);
-    let (mapped, _) = mapped_bytes(&slice).unwrap();
-    mapped.attachments().attach("registered");
-    let (file, ..) = shared(&slice);
-    assert!(mapped.attachments().find(|_: &&str| true).is_none());
-    mapped.attachments().attach("registered");
-    keep_to_itself(&slice, &file).unwrap();
-    assert!(mapped.attachments().find(|_: &&str| true).is_none());
+    attach(&slice);
+    let (file, _, _peer) = shared(&slice);
+    assert!(!attached(&slice));
+    attach(&slice);
+    leave_to_peers(&slice, &file);
+    drop(slice);
+    assert!(region.get_mut().is_some());
+    assert!(!attached(&region.slice(..)));
 }
