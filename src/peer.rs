@@ -15,6 +15,10 @@ use crate::{
 use crate::{Codec, OpenError, Receiver, Rkyv, Sender};
 
 /// A peer's identity and incarnation. The incarnation changes when the peer restarts.
+///
+/// Both are what the peer says of itself: a peer may claim those of another node. To decide what a
+/// peer may do or have, use [`Peer::authenticated_as`], and to tell sessions apart
+/// [`Peer::is_same_session`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId {
     identity: [u8; 16],
@@ -351,7 +355,7 @@ impl Peer {
         self.session.rdma_port()
     }
 
-    /// Returns the peer's identity and incarnation.
+    /// Returns the peer's identity and incarnation, as it states them.
     #[must_use]
     pub fn id(&self) -> PeerId {
         PeerId::of(self.session.peer())

@@ -57,9 +57,8 @@ enum AddressState {
     Due(Instant),
     Dialing(Connecting),
     Connected(KeptSession),
-    /// The address is this node's.
-    Own,
-    /// The address leads to a node that is connected by another address.
+    /// The address leads to a node that is proven to be the one that is connected by another
+    /// address.
     Same(String),
 }
 
@@ -274,13 +273,14 @@ impl Keeper {
             Err(_) if !is_listed => return self.forget(address),
             Err(error) => return self.not_reached(address, error),
         };
-        let id = who(&admission);
-        if id == self.own {
+        if who(&admission) == self.own {
             admission.abandon();
-            self.put(address, AddressState::Own);
+            // The address may be another node's by then. What is there may also only claim to be
+            // this node.
+            self.put(address, AddressState::Due(Instant::now() + OWN_AGAIN));
             return self.board.show(address, None);
         }
-        if let Some((first, peer)) = self.connected_to(id) {
+        if let Some((first, peer)) = self.connected_to(&admission) {
             admission.abandon();
             self.put(address, AddressState::Same(first));
             return self.board.show(address, Some(&peer));
@@ -296,13 +296,20 @@ impl Keeper {
         self.board.show(address, None);
     }
 
-    /// The address by which a node is connected, and the peer.
-    fn connected_to(&self, id: PeerId) -> Option<(String, Peer)> {
+    /// The address by which the node that answers is proven to be connected, and the peer. What it
+    /// says of itself does not suffice: a node would get the calls and logs for another one's
+    /// address.
+    fn connected_to(&self, answers: &Admission) -> Option<(String, Peer)> {
         self.kept
             .iter()
             .find_map(|(address, kept)| match &kept.place {
                 AddressState::Connected(session)
-                    if session.peer.id() == id && !session.peer.session().ending.has_begun() =>
+                    if session
+                        .peer
+                        .session()
+                        .peer()
+                        .is_proven_same_run(&answers.peer)
+                        && !session.peer.session().ending.has_begun() =>
                 {
                     Some((address.clone(), session.peer.clone()))
                 }
@@ -429,3 +436,5 @@ pub(super) fn ask(mut discovery: Box<dyn Discovery>, inbox: &Inbox) {
 const NOT_LISTED: &str = "its address is no longer listed";
 /// The pauses before an address is dialed again, or asked for again.
 const BACK_OFF: BackOff = BackOff::new(Duration::from_millis(200), Duration::from_secs(5));
+/// The pause before an address that leads to this node is dialed again.
+const OWN_AGAIN: Duration = Duration::from_secs(60);

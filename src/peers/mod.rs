@@ -67,10 +67,13 @@ impl Node {
     /// so that nodes that lost the same peer do not come back together. An attempt takes up to 3 s,
     /// and holds up no other one.
     ///
-    /// - The node's own address is left out. An address is left out, too, if the node there is
-    ///   already kept by another address, which then stands for both in
-    ///   [`wait_for`](Peers::wait_for). Such a node sees a session for a moment, each time this is
-    ///   found out.
+    /// - The node's own address is left out, and is looked at again each minute. An address is left
+    ///   out, too, if the node there is proven to be one that is already kept by another address,
+    ///   which then stands for both in [`wait_for`](Peers::wait_for). A node is proven to be the
+    ///   same by its [certificate](crate::Security::certificates), or by the kernel, which names
+    ///   the process over shared memory. Its [`id`](Peer::id) is its own word and proves nothing,
+    ///   so without a proof each address has a session of its own, also if both lead to one node.
+    ///   A node whose address is left out sees a session for a moment, each time this is found out.
     /// - An address that the discovery no longer returns is let go: its session is
     ///   [closed](Peer::close) once everything that was sent is delivered, after
     ///   [`linger`](crate::NodeBuilder::linger) at the latest, and is not made again. From the
@@ -166,7 +169,7 @@ impl Peers {
         self.channel
     }
 
-    /// Returns the peers that are connected now, each once, in the order of their addresses.
+    /// Returns the peers that are connected now, each session once, in the order of their addresses.
     #[must_use]
     pub fn connected(&self) -> Vec<Peer> {
         self.board.connected()
