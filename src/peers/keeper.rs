@@ -13,7 +13,12 @@ use ibex_base::BackOff;
 use ibex_ring::parking::Ticket;
 use ibex_transport::engine::Admission;
 
-use super::{Board, Inbox, News, PeersEvent, Reaching, reaching::who, watch_close};
+use super::{
+    Board, Inbox, News, PeersEvent, Reaching,
+    reaching::who,
+    schedule::{DuePlace, Schedule},
+    watch_close,
+};
 use crate::{
     ConnectError, Peer, PeerId,
     dialing::Connecting,
@@ -26,6 +31,7 @@ pub(super) struct Keeper {
     board: Arc<Board>,
     inbox: Arc<Inbox>,
     kept: BTreeMap<String, KeptAddress>,
+    schedule: Schedule,
     discovery_fails: bool,
     /// The node's end.
     close: Option<Ticket>,
@@ -53,8 +59,8 @@ impl KeptAddress {
 
 /// State of an address.
 enum AddressState {
-    /// The next attempt is made then.
-    Due(Instant),
+    /// The next attempt is to be made.
+    Due(DuePlace),
     Dialing(Connecting),
     Connected(KeptSession),
     /// The address leads to a node that is proven to be the one that is connected by another
@@ -123,6 +129,7 @@ impl Keeper {
             board,
             inbox,
             kept: BTreeMap::new(),
+            schedule: Schedule::new(Instant::now()),
             discovery_fails: false,
             close: None,
         }
@@ -159,10 +166,7 @@ impl Keeper {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        let due = self.kept.values().filter_map(|kept| match kept.place {
-            AddressState::Due(at) => Some(at),
-            _ => None,
-        });
+        let due = self.schedule.next_due().into_iter();
         due.chain(self.inbox.alarms.next()).min()
     }
 
@@ -173,14 +177,16 @@ impl Keeper {
         self.kept
             .values_mut()
             .for_each(|kept| kept.is_listed = false);
+        let now = Instant::now();
         for address in addresses {
-            let new = || KeptAddress {
+            let schedule = &mut self.schedule;
+            let new = |address: &String| KeptAddress {
                 is_listed: true,
-                place: AddressState::Due(Instant::now()),
+                place: AddressState::Due(schedule.put(address, 0, now)),
                 failures: 0,
                 is_told: false,
             };
-            self.kept.entry(address).or_insert_with(new).is_listed = true;
+            self.kept.entry(address).or_insert_with_key(new).is_listed = true;
         }
         // A session that stands for another listed address stays with it.
         let stand_in = |kept: &KeptAddress| match &kept.place {
@@ -190,6 +196,7 @@ impl Keeper {
         let needed: BTreeSet<String> = self.kept.values().filter_map(stand_in).collect();
         // Addresses that are no longer listed stay until their attempt or session is over.
         let (board, linger) = (&self.board, self.reaching.linger);
+        let schedule = &mut self.schedule;
         self.kept.retain(|address, kept| {
             let stays = matches!(
                 kept.place,
@@ -202,7 +209,11 @@ impl Keeper {
                     session.peer.session().begin_close(NOT_LISTED, linger);
                 }
                 AddressState::Dialing(_) => {}
-                _ => board.show(address, None),
+                AddressState::Due(place) => {
+                    schedule.remove(address, *place);
+                    board.show(address, None);
+                }
+                AddressState::Same(_) => board.show(address, None),
             }
             kept.is_listed || stays
         });
@@ -223,27 +234,17 @@ impl Keeper {
     }
 
     fn dial_those_due(&mut self) {
-        let now = Instant::now();
-        let mut begun = Vec::new();
-        let mut failed = Vec::new();
-        for (address, kept) in &mut self.kept {
-            if !matches!(kept.place, AddressState::Due(at) if at <= now) {
-                continue;
-            }
-            match self.reaching.dial(address) {
+        for address in self.schedule.take_due(Instant::now()) {
+            match self.reaching.dial(&address) {
                 Ok(connecting) => {
-                    kept.place = AddressState::Dialing(connecting);
-                    begun.push(address.clone());
+                    if let Some(kept) = self.kept.get_mut(&address) {
+                        kept.place = AddressState::Dialing(connecting);
+                    }
+                    // The outcome may have come already, and is waited for from here on.
+                    self.look_at_attempt(&address);
                 }
-                Err(error) => failed.push((address.clone(), error)),
+                Err(error) => self.not_reached(&address, error),
             }
-        }
-        for (address, error) in failed {
-            self.not_reached(&address, error);
-        }
-        // The outcome may have come already, and is waited for from here on.
-        for address in begun {
-            self.look_at_attempt(&address);
         }
     }
 
@@ -277,7 +278,8 @@ impl Keeper {
             admission.abandon();
             // The address may be another node's by then. What is there may also only claim to be
             // this node.
-            self.put(address, AddressState::Due(Instant::now() + OWN_AGAIN));
+            let place = self.schedule.put(address, 0, Instant::now() + OWN_AGAIN);
+            self.put(address, AddressState::Due(place));
             return self.board.show(address, None);
         }
         if let Some((first, peer)) = self.connected_to(&admission) {
@@ -292,7 +294,10 @@ impl Keeper {
     }
 
     fn forget(&mut self, address: &str) {
-        self.kept.remove(address);
+        let forgotten = self.kept.remove(address).map(|kept| kept.place);
+        if let Some(AddressState::Due(place)) = forgotten {
+            self.schedule.remove(address, place);
+        }
         self.board.show(address, None);
     }
 
@@ -364,15 +369,15 @@ impl Keeper {
         };
         let pause = BACK_OFF.pause(kept.failures);
         let next = Instant::now() + pause;
-        kept.place = AddressState::Due(next);
+        kept.place = AddressState::Due(self.schedule.put(address, kept.failures, next));
         let mut hidden = vec![address.to_owned()];
         if !kept.is_listed {
-            self.kept.remove(address);
+            self.forget(address);
         }
         // Another address of the peer may lead to it sooner.
         for (other, kept) in &mut self.kept {
             if matches!(&kept.place, AddressState::Same(first) if first == address) {
-                kept.place = AddressState::Due(next);
+                kept.place = AddressState::Due(self.schedule.put(other, 0, next));
                 hidden.push(other.clone());
             }
         }
@@ -388,14 +393,22 @@ impl Keeper {
         };
         kept.failures = kept.failures.saturating_add(1);
         let next_attempt = Instant::now() + BACK_OFF.pause(kept.failures);
-        kept.place = AddressState::Due(next_attempt);
+        kept.place = AddressState::Due(self.schedule.put(address, kept.failures, next_attempt));
         self.board.show_failure(address, &error);
         if !mem::replace(&mut kept.is_told, true) {
-            tracing::warn!(
-                %address, %error,
-                "a peer that is to be kept connected was not reached; it is tried again and again; \
-                 further failures in a row are not logged"
+            let node = self.board.runtime().state();
+            let is_logged = node.admits_warning(
+                NOT_REACHED,
+                |held| tracing::warn!(example = %held.example, count = held.count, "{held}"),
+                || format!("{NOT_REACHED}: {error}"),
             );
+            if is_logged {
+                tracing::warn!(
+                    %address, %error,
+                    "{NOT_REACHED}; it is tried again and again; further failures in a row are not \
+                     logged"
+                );
+            }
             self.board.tell(PeersEvent::NotReached {
                 address: address.to_owned(),
                 error,
@@ -436,5 +449,7 @@ pub(super) fn ask(mut discovery: Box<dyn Discovery>, inbox: &Inbox) {
 const NOT_LISTED: &str = "its address is no longer listed";
 /// The pauses before an address is dialed again, or asked for again.
 const BACK_OFF: BackOff = BackOff::new(Duration::from_millis(200), Duration::from_secs(5));
+/// The words of the warnings of peers that were not reached, of which the log gets a few.
+const NOT_REACHED: &str = "a peer that is to be kept connected was not reached";
 /// The pause before an address that leads to this node is dialed again.
 const OWN_AGAIN: Duration = Duration::from_secs(60);

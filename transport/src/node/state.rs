@@ -23,8 +23,9 @@ use ibex_ring::{
 
 use super::{
     CloseReport, Driver, Driving, EventQueue, RuntimeConfig, SessionShared, Sessions,
-    SlowMessageFacts, SlowMessages, Wait, Warnings, control_thread::ControlThread,
-    draining::Draining, held_tasks::HeldTasks, histograms::Histograms, taken_names::TakenNames,
+    SlowMessageFacts, SlowMessages, Wait, Warning, Warnings, control_thread::ControlThread,
+    draining::Draining, held_tasks::HeldTasks, histograms::Histograms, log_limit::UnloggedEvents,
+    taken_names::TakenNames,
 };
 use crate::{clock, shared_memory::ControlSegments};
 
@@ -81,6 +82,18 @@ pub struct NodeState {
 }
 
 impl NodeState {
+    /// Returns whether to log a warning of this kind, which can come again and again. If not, it was
+    /// counted, and `tell` logs the count later, with `example` as its text.
+    pub fn admits_warning(
+        &self,
+        kind: &'static str,
+        tell: fn(&UnloggedEvents),
+        example: impl FnOnce() -> String,
+    ) -> bool {
+        self.warnings
+            .admits(Warning::OfLayerAbove(kind), tell, example)
+    }
+
     /// Makes the state of a node whose engines have no session yet.
     pub(crate) fn new(config: RuntimeConfig, warnings: Arc<Warnings>, sessions: Sessions) -> Self {
         let memory = MemoryBudget::of_process(config.memory_limit);
