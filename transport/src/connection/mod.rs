@@ -172,6 +172,7 @@ impl Connection {
                 grants: Default::default(),
                 reconnect: reconnect.map(|terms| Box::new(Reconnect::new(terms, fabric))),
                 alarms: Default::default(),
+                unopened: Default::default(),
                 parting: None,
                 is_lost: false,
                 ends_with_wire: false,

@@ -20,6 +20,7 @@ mod session_path;
 mod slow;
 mod state;
 mod taken_names;
+mod unopened;
 mod wait;
 mod warnings;
 
@@ -44,5 +45,6 @@ pub use slow::{MessageStages, SlowMessageFacts};
 pub use state::NodeState;
 pub(crate) use state::push_live;
 pub use taken_names::TakenName;
+pub(crate) use unopened::Unopened;
 pub use wait::Wait;
 pub(crate) use warnings::{Warning, Warnings, warn_of};

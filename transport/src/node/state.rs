@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use ibex_base::sync::{AtomicBool, Mutex, lock};
+use ibex_base::sync::{AtomicBool, LentLimit, Mutex, lock};
 use ibex_protocol::format::trace_context::TraceContext;
 use ibex_ring::{
     memory::{
@@ -25,7 +25,7 @@ use super::{
     CloseReport, Driver, Driving, EventQueue, RuntimeConfig, SessionShared, Sessions,
     SlowMessageFacts, SlowMessages, Wait, Warning, Warnings, control_thread::ControlThread,
     draining::Draining, held_tasks::HeldTasks, histograms::Histograms, log_limit::UnloggedEvents,
-    taken_names::TakenNames,
+    taken_names::TakenNames, unopened::UNOPENED_BYTES,
 };
 use crate::{clock, shared_memory::ControlSegments};
 
@@ -79,6 +79,8 @@ pub struct NodeState {
     pub(crate) granted_pool: LargePool,
     /// Budget that large messages of peers are charged to.
     pub(crate) memory: MemoryBudget,
+    /// What is left of [`UNOPENED_BYTES`].
+    pub(super) unopened: Arc<LentLimit>,
 }
 
 impl NodeState {
@@ -124,6 +126,7 @@ impl NodeState {
             large_pool: LargePool::within(memory, DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES),
             granted_pool: LargePool::within(memory, KEPT_GRANTS, DEFAULT_KEPT_BYTES),
             memory,
+            unopened: Arc::new(LentLimit::new(UNOPENED_BYTES)),
             config,
         }
     }

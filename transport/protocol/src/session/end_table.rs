@@ -9,7 +9,7 @@
 //! The ends have [turns](turns): to send, to tell news, and to wait for a write.
 #![forbid(unsafe_code)]
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, mem, sync::Arc};
 
 mod arriving;
 mod pairing;
@@ -42,6 +42,8 @@ pub struct EndTable {
     pub(super) by_peer: [IdMap<u32>; 2],
     /// The peer's ends that wait for a counterpart here, oldest first.
     pub(super) unpaired: Vec<PeerOpen>,
+    /// The memory that they take.
+    unpaired_bytes: u64,
     pub(crate) turns: EndTurns,
 }
 
@@ -103,6 +105,7 @@ impl EndTable {
             newest_of_peer: 0,
             by_peer: [IdMap::new(), IdMap::new()],
             unpaired: Vec::new(),
+            unpaired_bytes: 0,
             turns: EndTurns::default(),
         }
     }
@@ -206,7 +209,7 @@ impl EndTable {
         entry.closing = Some((0, reason));
         if let Some(channel) = entry.state.framed_receiver(path) {
             channel.handle_released(counters);
-            if !std::mem::replace(&mut channel.queued, true) {
+            if !mem::replace(&mut channel.queued, true) {
                 self.turns.news.push_back(end);
             }
         }
@@ -276,6 +279,13 @@ impl EndTable {
     /// Returns whether `end` is or was an id of this side.
     pub(super) fn has_given(&self, end: u32) -> bool {
         end < self.next
+    }
+
+    /// Returns the memory that the ends take which the peer opened and we did not. The peer chooses
+    /// how many there are, and how long their texts.
+    #[must_use]
+    pub fn unpaired_bytes(&self) -> u64 {
+        self.unpaired_bytes
     }
 
     /// The names of ends that the peer opened and we did not, with the peer's role.
@@ -450,6 +460,13 @@ impl EndTable {
         control.push_back(Control::Resumed {
             newest_end: self.newest_of_peer,
         });
+    }
+}
+
+impl PeerOpen {
+    /// Returns the memory that the end takes while it waits.
+    fn bytes(&self) -> u64 {
+        (mem::size_of::<Self>() + self.name.len() + self.spec.memory_bytes()) as u64
     }
 }
 

@@ -46,6 +46,7 @@ impl EndTable {
             name: open.name.clone(),
             role,
         });
+        self.unpaired_bytes += open.bytes();
         self.unpaired.push(open);
         Ok(None)
     }
@@ -56,7 +57,9 @@ impl EndTable {
         let role = local.state.role().opposite();
         let is_it = |open: &PeerOpen| open.role == role && open.name == local.name;
         let at = self.unpaired.iter().position(is_it)?;
-        Some(self.unpaired.remove(at))
+        let open = self.unpaired.remove(at);
+        self.unpaired_bytes -= open.bytes();
+        Some(open)
     }
 
     /// Joins a local end and the peer's open of the same name. Returns what the peer is to be asked
