@@ -95,6 +95,7 @@ impl Session {
     pub fn suspend(&mut self) {
         self.outgoing.suspend();
         self.ends.suspend();
+        self.credit.granting.suspend();
     }
 
     /// Puts the session on new wires. By then nothing can arrive over the old ones any more, or be
