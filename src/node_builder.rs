@@ -314,7 +314,7 @@ impl NodeBuilder {
             .unwrap_or_else(environment::of_process);
         let environment = environment::apply(&variables, &mut self)?;
         for warning in &environment.warnings {
-            tracing::warn!(%warning, "a variable has no effect");
+            warn_limited!(warning, %warning, "a variable has no effect");
         }
         if let Some(fabric) = self.absent {
             let required = environment.required();

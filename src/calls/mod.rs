@@ -27,6 +27,7 @@ mod handler;
 mod header;
 mod line;
 mod line_ref;
+mod no_reply;
 mod opening;
 mod options;
 mod outbox;
@@ -51,7 +52,7 @@ pub use self::serving::Serving;
 pub use self::{
     caller::Caller,
     error::{CallError, CallErrorKind, Execution},
-    handler::HandlerError,
+    handler::{HandlerError, OwnedReply},
     options::CallOptions,
     peers_caller::PeersCaller,
     replies::Replies,

@@ -263,6 +263,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
             CallAdmission::Yes => {}
             CallAdmission::Overloaded => return client.refuse(header.id, Refused::OVERLOADED),
             CallAdmission::Again => return source.count_stray(),
+            CallAdmission::GivenUp => return,
         }
         match DecodedPayload::of(body) {
             Ok(opened) => {
@@ -298,7 +299,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
     }
 
     fn refuse_backlog(&self, source: &mut RequestSource<Q, R, C>, reason: Refused) {
-        while let Some(request) = source.backlog.pop() {
+        while let Some(request) = source.backlog.pop_any() {
             request.give_back(reason);
         }
     }

@@ -118,7 +118,10 @@ fn of_call(error: &CallError) -> ErrorKind {
         CallErrorKind::DeadlineExceeded => ErrorKind::TimedOut,
         CallErrorKind::Suspended => ErrorKind::NotConnected,
         CallErrorKind::NotSent => error.send_error().map_or(ErrorKind::Other, of_send),
-        CallErrorKind::InvalidRequest | CallErrorKind::InvalidReply => ErrorKind::InvalidData,
+        CallErrorKind::InvalidRequest
+        | CallErrorKind::InvalidReply
+        | CallErrorKind::ReplyTooLong
+        | CallErrorKind::ReplyNotEncoded => ErrorKind::InvalidData,
         CallErrorKind::ServiceEnded | CallErrorKind::Lost => ErrorKind::ConnectionReset,
         CallErrorKind::Overloaded
         | CallErrorKind::HandedBack

@@ -221,7 +221,8 @@ impl Keeper {
 
     fn not_found(&mut self, error: DiscoveryError, next_attempt: Instant) {
         if !mem::replace(&mut self.discovery_fails, true) {
-            tracing::warn!(
+            warn_limited!(
+                error,
                 %error,
                 "the discovery of peers failed; its last answer stays in force, and it is asked \
                  again and again; further failures in a row are not logged"
@@ -396,19 +397,12 @@ impl Keeper {
         kept.place = AddressState::Due(self.schedule.put(address, kept.failures, next_attempt));
         self.board.show_failure(address, &error);
         if !mem::replace(&mut kept.is_told, true) {
-            let node = self.board.runtime().state();
-            let is_logged = node.admits_warning(
-                NOT_REACHED,
-                |held| tracing::warn!(example = %held.example, count = held.count, "{held}"),
-                || format!("{NOT_REACHED}: {error}"),
+            warn_limited!(
+                format_args!("{address}: {error}"),
+                %address, %error,
+                "a peer that is to be kept connected was not reached; it is tried again and again; \
+                 further failures in a row are not logged"
             );
-            if is_logged {
-                tracing::warn!(
-                    %address, %error,
-                    "{NOT_REACHED}; it is tried again and again; further failures in a row are not \
-                     logged"
-                );
-            }
             self.board.tell(PeersEvent::NotReached {
                 address: address.to_owned(),
                 error,
@@ -449,7 +443,5 @@ pub(super) fn ask(mut discovery: Box<dyn Discovery>, inbox: &Inbox) {
 const NOT_LISTED: &str = "its address is no longer listed";
 /// The pauses before an address is dialed again, or asked for again.
 const BACK_OFF: BackOff = BackOff::new(Duration::from_millis(200), Duration::from_secs(5));
-/// The words of the warnings of peers that were not reached, of which the log gets a few.
-const NOT_REACHED: &str = "a peer that is to be kept connected was not reached";
 /// The pause before an address that leads to this node is dialed again.
 const OWN_AGAIN: Duration = Duration::from_secs(60);

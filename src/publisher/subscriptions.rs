@@ -126,7 +126,7 @@ impl Subscriptions {
                     next = self.look_at(number);
                 }
                 Err(error) if error.is_end() => {}
-                Err(error) => tracing::warn!(%error, "this peer cannot subscribe"),
+                Err(error) => warn_limited!(error, %error, "this peer cannot subscribe"),
             }
         }
     }

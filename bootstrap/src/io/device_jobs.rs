@@ -141,7 +141,8 @@ impl DeviceJobs {
         if let Err(error) = threads::spawn("ibex-rdma", move || working.work()) {
             // Each handshake fails to start a thread again; the log is told once.
             if !mem::replace(&mut lock(&shared.state).has_warned, true) {
-                tracing::warn!(
+                ibex_base::warn_limited!(
+                    error,
                     %error,
                     "no thread for RDMA devices: queue pairs are made where the engine runs, and \
                      everything waits for it"

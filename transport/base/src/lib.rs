@@ -3,6 +3,7 @@
 //! - [`Address`]: an IP address with a port, or a vsock address.
 //! - [`BackOff`]: pauses between attempts that fail.
 //! - [`fork`]: whether this process is a fork of the one that made the nodes.
+//! - [`log_limit`]: how often the log repeats warnings of one kind.
 //! - [`random`]: random bytes from the kernel.
 //! - [`sync`]: atomics and locks that are std's, or loom's in a model; an asymmetric barrier,
 //!   and what is built on it alone.
@@ -19,6 +20,7 @@ mod debug_as_display;
 mod escaped;
 mod foreign;
 pub mod fork;
+pub mod log_limit;
 mod quantity;
 pub mod random;
 pub mod sync;

@@ -60,7 +60,8 @@ impl ControlThread {
                 Ok(running) => *state = running,
                 Err(error) => {
                     if !self.has_warned.swap(true, Ordering::Relaxed) {
-                        tracing::warn!(
+                        ibex_base::warn_limited!(
+                            error,
                             %error,
                             "no control thread: a large message's memory is mapped where the \
                              engine runs, and everything waits for it"

@@ -9,7 +9,6 @@ mod draining;
 mod events;
 mod held_tasks;
 mod histograms;
-pub mod log_limit;
 mod placement;
 mod requests;
 mod rights;

@@ -23,9 +23,8 @@ use ibex_ring::{
 
 use super::{
     CloseReport, Driver, Driving, EventQueue, RuntimeConfig, SessionShared, Sessions,
-    SlowMessageFacts, SlowMessages, Wait, Warning, Warnings, control_thread::ControlThread,
-    draining::Draining, held_tasks::HeldTasks, histograms::Histograms, log_limit::UnloggedEvents,
-    taken_names::TakenNames, unopened::UNOPENED_BYTES,
+    SlowMessageFacts, SlowMessages, Wait, Warnings, control_thread::ControlThread,
+    draining::Draining, held_tasks::HeldTasks, histograms::Histograms,     taken_names::TakenNames, unopened::UNOPENED_BYTES,
 };
 use crate::{clock, shared_memory::ControlSegments};
 
@@ -82,19 +81,6 @@ pub struct NodeState {
     /// What is left of [`UNOPENED_BYTES`].
     pub(super) unopened: Arc<LentLimit>,
 }
-
-impl NodeState {
-    /// Returns whether to log a warning of this kind, which can come again and again. If not, it was
-    /// counted, and `tell` logs the count later, with `example` as its text.
-    pub fn admits_warning(
-        &self,
-        kind: &'static str,
-        tell: fn(&UnloggedEvents),
-        example: impl FnOnce() -> String,
-    ) -> bool {
-        self.warnings
-            .admits(Warning::OfLayerAbove(kind), tell, example)
-    }
 
     /// Makes the state of a node whose engines have no session yet.
     pub(crate) fn new(config: RuntimeConfig, warnings: Arc<Warnings>, sessions: Sessions) -> Self {
@@ -170,7 +156,9 @@ impl NodeState {
         self.config.notice_timeout
     }
 
-    pub(crate) fn session_timeout(&self) -> Duration {
+    /// Returns for how long a session may be without a connection.
+    #[must_use]
+    pub fn session_timeout(&self) -> Duration {
         self.config.session_timeout
     }
 

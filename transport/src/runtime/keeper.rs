@@ -33,7 +33,8 @@ pub(crate) fn run(event_loop: &Weak<EventLoop>, core: Option<usize>) {
     if let Some(core) = core
         && !own_thread::keep_to(core)
     {
-        tracing::warn!(
+        ibex_base::warn_limited!(
+            core,
             core,
             "the I/O thread could not be pinned; it runs where it may"
         );

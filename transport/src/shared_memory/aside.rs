@@ -226,7 +226,8 @@ impl Closers {
             let thread = thread::Builder::new().name("ibex-closing".to_owned());
             match thread.stack_size(STACK_BYTES).spawn(|| self.work()) {
                 Ok(_) => state.threads += 1,
-                Err(error) => tracing::warn!(
+                Err(error) => ibex_base::warn_limited!(
+                    error,
                     %error,
                     "no thread to close what a peer passed: its descriptors stay open for now"
                 ),
