@@ -104,7 +104,7 @@ where
     ///
     /// While all threads handle requests, further ones wait, and their callers with them. A request
     /// that a handler has occupies the window of its caller, as one from [`next`](Self::next) does.
-    /// No thread waits for a caller that does not take its replies: see
+    /// A caller that does not take its replies holds no thread for longer than 100 ms: see
     /// [`Request`](crate::calls::Request).
     ///
     /// A panic of the handler leaves its call [`Unanswered`](crate::calls::CallErrorKind::Unanswered)

@@ -10,7 +10,7 @@ use std::{
     ops::Deref,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use ibex_codec::{Codec, Raw};
@@ -42,8 +42,9 @@ use crate::{
 /// window behind it is full; other callers go on. A handler that takes long calls
 /// [`into_owned`](Self::into_owned). The first item of a stream does so by itself.
 ///
-/// No answer waits for its caller. One that finds no room is copied, and goes out when there is room.
-/// Until then the service takes in no further request of this caller, and one that makes no room for
+/// A reply waits up to 100 ms for room, and in a task not at all. Then it is copied, and goes out when
+/// there is room. Until then the service takes in no further request of this caller, replies to those
+/// that handlers have do not wait, and a caller that makes no room for
 /// any of its answers within the node's [`session_timeout`](crate::NodeBuilder::session_timeout) is
 /// given up: what was not sent is dropped, and its calls are
 /// [`Lost`](crate::calls::CallErrorKind::Lost).
@@ -223,7 +224,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
 
     // ---- One answer --------------------------------------------------------------------
 
-    /// Answers the call. Never waits. If the caller has stopped waiting, that is no error. For a
+    /// Answers the call. Waits up to 100 ms while the channel of replies is full. If the caller has stopped waiting, that is no error. For a
     /// stream, the reply is the last item.
     ///
     /// # Errors
@@ -234,17 +235,17 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     /// [`Unanswered`](crate::calls::CallErrorKind::Unanswered). If that shows only when an answer
     /// goes out that had no room before, the caller alone is told.
     pub fn reply(self, reply: &R) -> Result<(), SendError> {
-        self.reply_with(Value::<R, C>::new(reply))
+        self.reply_with(Value::<R, C>::new(reply), PATIENCE)
     }
 
-    /// Like [`reply`](Self::reply), which waits no more than this, for code that awaits each call.
+    /// Like [`reply`](Self::reply), for a task. Never waits.
     ///
     /// # Errors
     ///
     /// The errors of [`reply`](Self::reply).
     #[expect(clippy::unused_async, reason = "it is the form of all calls for tasks")]
     pub async fn reply_async(self, reply: &R) -> Result<(), SendError> {
-        self.reply(reply)
+        self.reply_with(Value::<R, C>::new(reply), Duration::ZERO)
     }
 
     /// Fails the call with an error of the application: a code, and a text of up to 4 KiB. The
@@ -292,8 +293,12 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         self.call.finish(Kind::End, 0, "");
     }
 
-    fn reply_with(mut self, content: impl Content) -> Result<(), SendError> {
-        let answered = sent(self.call.client.answer(self.call.id, content));
+    pub(super) fn reply_with(
+        mut self,
+        content: impl Content,
+        patience: Duration,
+    ) -> Result<(), SendError> {
+        let answered = sent(self.call.client.answer(self.call.id, content, patience));
         self.call.is_over = answered.is_ok();
         unless_cancelled(self.call.noted(answered))
     }
@@ -406,17 +411,17 @@ where
     ///
     /// The errors of [`reply`](Self::reply).
     pub fn reply_region(self, slice: &RegionSlice) -> Result<(), SendError> {
-        self.reply_with(SliceContent(slice))
+        self.reply_with(SliceContent(slice), PATIENCE)
     }
 
-    /// Like [`reply_region`](Self::reply_region), for code that awaits each call.
+    /// Like [`reply_region`](Self::reply_region), for a task. Never waits.
     ///
     /// # Errors
     ///
     /// The errors of [`reply`](Self::reply).
     #[expect(clippy::unused_async, reason = "it is the form of all calls for tasks")]
     pub async fn reply_region_async(self, slice: &RegionSlice) -> Result<(), SendError> {
-        self.reply_region(slice)
+        self.reply_with(SliceContent(slice), Duration::ZERO)
     }
 
     /// Sends the bytes of a slice as one item of a stream, as [`send`](Self::send) does, and from
@@ -439,6 +444,9 @@ where
         self.send_with_async(SliceContent(slice)).await
     }
 }
+
+/// How long a reply waits for room before it is queued.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A reply is no error even if the caller has stopped waiting.
 fn unless_cancelled(sent: Result<(), SendError>) -> Result<(), SendError> {

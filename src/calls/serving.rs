@@ -26,7 +26,7 @@ use crate::RecvError;
 
 impl<Q: ?Sized + 'static, R, C> Service<Q, R, C>
 where
-    R: ?Sized + OwnedReply<Owned: Send> + 'static,
+    R: ?Sized + OwnedReply<Owned: Send + Sync> + Sync + 'static,
     C: Codec<Q> + Codec<R> + 'static,
     Request<Q, R, C>: Sync,
 {
@@ -153,7 +153,7 @@ async fn serve<Q, R, C, H, F>(
 ) -> Result<(), RecvError>
 where
     Q: ?Sized + 'static,
-    R: ?Sized + OwnedReply<Owned: Send> + 'static,
+    R: ?Sized + OwnedReply<Owned: Send + Sync> + Sync + 'static,
     C: Codec<Q> + Codec<R> + 'static,
     Request<Q, R, C>: Sync,
     H: Fn(Arc<Request<Q, R, C>>) -> F + Send + Sync + 'static,
@@ -213,7 +213,7 @@ where
         );
     };
     match answer {
-        Ok(reply) => warn_of(request.reply(reply.borrow())),
+        Ok(reply) => warn_of(request.reply_async(reply.borrow()).await),
         Err(error) => error.answer(request),
     }
 }

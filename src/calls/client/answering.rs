@@ -1,4 +1,4 @@
-//! Answers on their way to a caller, which no handler waits for.
+//! Answers on their way to a caller, for which a handler waits a moment at most.
 //!
 //! An answer that finds no room is queued ([`Outbox`](super::Outbox)). While one waits there, the
 //! service takes no frame of this caller in, so that the queue holds no more than the answers to
@@ -9,7 +9,7 @@ use std::{
     mem,
     sync::{Arc, atomic::Ordering},
     task::Waker,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use ibex_base::sync::lock;
@@ -23,19 +23,20 @@ use crate::calls::{
 };
 
 impl Client {
-    /// Sends a reply without waiting.
+    /// Sends a reply, or queues it if no room comes for it within `patience`.
     #[inline]
     pub(in crate::calls) fn answer(
         self: &Arc<Self>,
         id: CallId,
         content: impl Content,
+        patience: Duration,
     ) -> Result<(), Unsent> {
         let (Some(outbox), Some(shared)) = (self.outbox.get(), self.shared.get()) else {
             return Err(Unsent::InVain);
         };
         let header = || (!self.is_cancelled(id)).then(|| Header::new(id, Kind::Reply));
         let most = shared.template.defaults.max_message_bytes;
-        let sent = outbox.answer(header, content, most);
+        let sent = outbox.answer(header, content, most, patience);
         if outbox.has_notices() {
             self.stay_until_said();
         }

@@ -72,19 +72,27 @@ impl Outbox {
         self.queue(Notice { header, content });
     }
 
-    /// Sends a frame without waiting: at once if there is room, and otherwise as a notice. `header`
-    /// is `None` if the frame is not wanted. A queued frame has at most `most` bytes.
+    /// Sends a frame, or queues it as a notice if no room comes for it within `patience`, or if others
+    /// are queued. `header` is `None` if the frame is not wanted. A queued frame has at most `most`
+    /// bytes.
     #[inline]
     pub(in crate::calls) fn answer<P: Content>(
         &self,
         header: impl Fn() -> Option<Header>,
         content: P,
         most: u64,
+        patience: Duration,
     ) -> Result<(), Unsent> {
         let mut frame = OutgoingFrame { header, content };
         match self.attempt(&mut frame) {
             SendAttempt::Done(done) => done,
             SendAttempt::Full | SendAttempt::NotOpen => {
+                if !patience.is_zero() && !self.has_notices() {
+                    match self.wait(&mut frame, Instant::now().checked_add(patience)) {
+                        Err(Unsent::Late) => {}
+                        done => return done,
+                    }
+                }
                 let header = (frame.header)().ok_or(Unsent::InVain)?;
                 self.queue(Notice::of(header, content, most));
                 Ok(())
