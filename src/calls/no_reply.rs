@@ -44,7 +44,7 @@ impl NoReply {
 
     /// The `count` of the frame. Releases that do not know it take the frame for that of a dropped
     /// request.
-    pub(super) fn number(&self) -> u16 {
+    pub(super) fn as_count(&self) -> u16 {
         match self {
             Self::Dropped => 0,
             Self::TooLong { .. } => 1,
@@ -122,7 +122,10 @@ mod tests {
             NoReply::too_long(None, u64::MAX),
             NoReply::not_encoded("it has no end"),
         ] {
-            assert_eq!(NoReply::parse(reason.number(), &reason.to_bytes()), reason);
+            assert_eq!(
+                NoReply::parse(reason.as_count(), &reason.to_bytes()),
+                reason
+            );
         }
     }
 

@@ -540,7 +540,7 @@ impl Drop for Call {
     fn drop(&mut self) {
         if !self.is_over && !self.is_dropped_by_caller() {
             let header = Header::new(self.id, Kind::Unanswered);
-            let header = header.with_count(self.no_reply.number());
+            let header = header.with_count(self.no_reply.as_count());
             self.client.say(header, self.no_reply.to_bytes());
         }
         self.client.finish(self.id);

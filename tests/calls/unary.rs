@@ -403,7 +403,7 @@ fn a_call_of_a_service_that_nobody_offers_says_so_at_its_deadline() {
                 assert_eq!(error.execution(), Execution::NotExecuted);
                 let text = error.to_string();
                 assert!(
-                    text.contains("no service of the peer has met of this name"),
+                    text.contains("no service of the peer has met this caller"),
                     "{text}"
                 );
             }

@@ -271,7 +271,7 @@ impl Notice {
 
     fn without_reply(header: Header, why: &NoReply) -> Self {
         Self {
-            header: Header::new(header.id, Kind::Unanswered).with_count(why.number()),
+            header: Header::new(header.id, Kind::Unanswered).with_count(why.as_count()),
             content: NoticeContent::Bytes(why.to_bytes()),
         }
     }
