@@ -24,7 +24,8 @@ use ibex_ring::{
 use super::{
     CloseReport, Driver, Driving, EventQueue, RuntimeConfig, SessionShared, Sessions,
     SlowMessageFacts, SlowMessages, Wait, Warnings, control_thread::ControlThread,
-    draining::Draining, held_tasks::HeldTasks, histograms::Histograms,     taken_names::TakenNames, unopened::UNOPENED_BYTES,
+    draining::Draining, held_tasks::HeldTasks, histograms::Histograms, taken_names::TakenNames,
+    unopened::UNOPENED_BYTES,
 };
 use crate::{clock, shared_memory::ControlSegments};
 
@@ -82,6 +83,7 @@ pub struct NodeState {
     pub(super) unopened: Arc<LentLimit>,
 }
 
+impl NodeState {
     /// Makes the state of a node whose engines have no session yet.
     pub(crate) fn new(config: RuntimeConfig, warnings: Arc<Warnings>, sessions: Sessions) -> Self {
         let memory = MemoryBudget::of_process(config.memory_limit);

@@ -44,8 +44,6 @@ pub(crate) enum Warning {
     RegionNotRegistered,
     /// The kernel refuses to move a region to memory that a peer maps.
     RegionNotShared,
-    /// A warning of a layer above, by its words.
-    OfLayerAbove(&'static str),
 }
 
 impl Warnings {
