@@ -465,6 +465,10 @@ impl Surroundings for EventLoop {
     fn session_came(&self, session: &Arc<SessionShared>, wakers: &mut Wakers) {
         self.gatherings.session_came(session, wakers);
     }
+
+    fn peer_subscribes(&self, session: &Arc<SessionShared>, name: &str, wakers: &mut Wakers) {
+        self.gatherings.peer_subscribes(session, name, wakers);
+    }
 }
 
 impl Drive for EventLoop {

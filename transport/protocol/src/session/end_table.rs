@@ -296,6 +296,21 @@ impl EndTable {
             .map(|open| (&*open.name, open.role))
     }
 
+    /// Returns whether the peer opened an end of this name and role that has no counterpart here. It
+    /// may be closed.
+    #[must_use]
+    pub fn awaits_counterpart(&self, name: &str, role: Role) -> bool {
+        let mut unpaired = self.unpaired.iter();
+        unpaired.any(|open| open.role == role && *open.name == *name)
+    }
+
+    /// Returns whether `end` is paired with one of the peer's.
+    #[must_use]
+    pub fn is_paired(&self, end: u32) -> bool {
+        let entry = self.entries.get(end);
+        entry.is_some_and(|entry| entry.peer.is_some())
+    }
+
     /// The peer's ends that count against the limit. Ends that did not fit ours and that the peer
     /// has closed do not count: both sides knew of the mismatch without a message.
     pub(super) fn of_peer(&self) -> usize {
