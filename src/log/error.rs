@@ -135,7 +135,7 @@ pub(super) enum LogFailure {
     /// The quorum depends on members that the program has to give their sessions.
     #[error(
         "{quorum} members are to acknowledge position {position}, and too few of them have a \
-         session: {members}"
+         session: {members}{lost}"
     )]
     NoSessions {
         /// The members that were to acknowledge the position.
@@ -144,11 +144,13 @@ pub(super) enum LogFailure {
         position: u64,
         /// Descriptions of the members.
         members: String,
+        /// The loss of the last one that was lost, if any was.
+        lost: String,
     },
     /// The caller's time was up before the quorum was reached.
     #[error(
         "a quorum of {quorum} has acknowledged up to position {acked} of {position} within the \
-         time-out: {members}; a later call goes on from there"
+         time-out: {members}{lost}; a later call goes on from there"
     )]
     NotAcked {
         /// The members that were to acknowledge the position.
@@ -159,6 +161,8 @@ pub(super) enum LogFailure {
         acked: u64,
         /// Descriptions of the members.
         members: String,
+        /// The loss of the last one that was lost, if any was.
+        lost: String,
     },
 }
 

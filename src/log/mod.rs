@@ -117,6 +117,12 @@ use crate::{Peer, Selectable, Sender, ToAddress, discovery::Peers, message::Defa
 /// # }
 /// ```
 ///
+/// # Two senders
+///
+/// Nothing here keeps two programs from sending to one far end. Where one takes the place of another
+/// that may still run, each sends a term with the question for the position, and the far end refuses
+/// older terms: see [two primaries](crate::guide::restarting#two-primaries).
+///
 /// Dropping a log sender ends its channel in order, as dropping a [`Sender`] does. The guide has a
 /// far end as well: [`restarting`](crate::guide::restarting).
 pub struct LogSender<T: ?Sized, C = DefaultCodec> {
