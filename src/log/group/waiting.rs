@@ -102,12 +102,9 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
             self.lost.pop_front();
         }
         let (address, text) = (lost.address.clone(), lost.to_string());
-        let before = self.last_loss.replace((address, text.clone()));
         // A program may have it join again at once, and lose it again.
-        match before.is_some_and(|(_, before)| before == text) {
-            true => tracing::debug!("a log's group has lost a member: {text}"),
-            false => tracing::warn!("a log's group has lost a member: {text}"),
-        }
+        warn_limited!(text, "a log's group has lost a member: {text}");
+        self.last_loss = Some((address, text));
         self.lost.push_back(lost);
     }
 
@@ -181,7 +178,8 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
             if patience.acked == acked && !patience.has_warned {
                 patience.has_warned = true;
                 let (members, lost) = (self.describe(), self.lost_last());
-                tracing::warn!(
+                warn_limited!(
+                    members,
                     quorum,
                     position,
                     acked,

@@ -272,9 +272,11 @@ impl Region {
             RegionBytes::Heap(bytes) => Some(bytes),
             RegionBytes::Mapped(mapped) if mapped.is_own => {
                 if let Err(error) = mapped.make_writable() {
-                    tracing::warn!(
+                    ibex_base::warn_limited!(
+                        error,
                         %error,
-                        "a region cannot be changed: a peer may still read a message in it, and there                          is no memory to move it to"
+                        "a region cannot be changed: a peer may still read a message in it, and \
+                         there is no memory to move it to"
                     );
                     return None;
                 }
