@@ -14,7 +14,7 @@ use super::{
 use crate::{
     clock,
     session::{EndCause, Suspension},
-    wire::{Shut, Tools, Wire, WireSocket, WireStart},
+    wire::{Shut, Tools, Unanswered, Wire, WireSocket, WireStart},
 };
 
 impl Connection {
@@ -54,39 +54,45 @@ impl Connection {
         let Some(reconnect) = &mut self.core.reconnect else {
             return false;
         };
-        let Some(unanswered) = unanswered else {
+        let Some(Unanswered::Owed { silent_for, .. }) = unanswered else {
             reconnect.unanswered_since = None;
-            return false;
+            return unanswered.is_some();
         };
         let now = clock::now();
         let looked_for = match reconnect.unanswered_since {
-            Some(since) if unanswered >= now.duration_since(since) => now.duration_since(since),
+            Some(since) if silent_for >= now.duration_since(since) => now.duration_since(since),
             _ => {
                 reconnect.unanswered_since = Some(now);
                 Duration::ZERO
             }
         };
         if looked_for >= context.node().notice_timeout() {
-            let why = format!("its host has not answered for {unanswered:?}");
+            let why = format!("its host has not answered for {silent_for:?}");
             self.wire_broke(EndCause::lost(why), tools, context);
         }
         true
     }
 
     /// Shows to all who report a wait whether the peer's kernel is overdue with an answer. Returns
-    /// for how long the peer's kernel has been silent, if it has to answer.
-    pub(crate) fn note_answers(&self) -> Option<Duration> {
+    /// what the peer's kernel has to answer.
+    pub(crate) fn note_answers(&self) -> Option<Unanswered> {
         let reconnect = self.core.reconnect.as_ref()?;
         let unanswered = match self.wire.is_down() {
             true => None,
             false => self.socket.unanswered(),
         };
         let shared = &self.core.common.shared;
-        let silence = unanswered.filter(|unanswered| unanswered.is_overdue);
-        shared.silence.set(silence.map(|silence| {
-            Suspension::of_silence(shared.peer_name(), silence.silent_for, reconnect.dials())
+        let silence = match unanswered {
+            Some(Unanswered::Owed {
+                silent_for,
+                is_overdue: true,
+            }) => Some(silent_for),
+            _ => None,
+        };
+        shared.silence.set(silence.map(|silent_for| {
+            Suspension::of_silence(shared.peer_name(), silent_for, reconnect.dials())
         }));
-        unanswered.map(|unanswered| unanswered.silent_for)
+        unanswered
     }
 
     /// Gives up the wire and waits for another.

@@ -49,6 +49,7 @@ pub(crate) use reactor::{Reactor, Reports};
 pub use reactor::{Rearm, Watcher};
 pub(crate) use send_memory::{MessageBytes, MessageMemory, SendRingMemory, register_with};
 pub(crate) use socket::WireSocket;
+pub(crate) use stream::Unanswered;
 pub(crate) use tools::Tools;
 pub(crate) use turn_share::PASSED_PER_TURN;
 
