@@ -115,6 +115,7 @@ impl SendLink {
         kept: bool,
         retained: &mut Retained,
     ) -> bool {
+        self.end.large_bytes_sent.add(chunk.bytes as u64);
         // A message that has a block does not wait for an earlier one that waits for its grant.
         let is_last =
             |large: &LargeOut| large.sequence == chunk.sequence && large.memory.ends_with(chunk);
