@@ -267,6 +267,10 @@ impl Peer {
     /// Ends this session as [`close`](Self::close) does, for a `reason` that the peer hears: the
     /// peer's errors and its [`Event::Gone`](crate::Event::Gone) have it in
     /// [`EndedByPeer`](crate::EndCause::EndedByPeer). Of a longer text the first 255 bytes travel.
+    ///
+    /// If `linger` ends before everything was sent, the peer hears the reason behind what the kernel
+    /// had of it. For that the node keeps the connection for up to 10 s longer, but not beyond its
+    /// own close.
     pub fn close_because(&self, reason: &str, linger: Duration) -> CloseReport {
         self.session.close(reason, linger)
     }

@@ -54,6 +54,8 @@ pub(crate) struct Core {
     // The end of the session.
     /// The cause of an end in order, once either end has said goodbye. The first one counts.
     pub(super) parting: Option<EndCause>,
+    /// This program ended the session, and no time was left to send everything.
+    pub(super) is_cut_short: bool,
     /// The session did not end in order, so messages that the peer did not take are lost.
     pub(super) is_lost: bool,
     /// The session does not continue over another wire, because the peer broke the protocol or has

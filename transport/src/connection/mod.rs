@@ -174,6 +174,7 @@ impl Connection {
                 alarms: Default::default(),
                 unopened: Default::default(),
                 parting: None,
+                is_cut_short: false,
                 is_lost: false,
                 ends_with_wire: false,
                 broken: None,

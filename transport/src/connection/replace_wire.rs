@@ -126,6 +126,17 @@ impl Connection {
         }
     }
 
+    /// Begins to tell the peer why this program has ended the session, if no time was left to send
+    /// everything before that. Returns whether the wire stays for that.
+    pub(super) fn begin_parting(&mut self, tools: &mut Tools) -> bool {
+        if !self.core.is_cut_short || self.core.broken.is_some() {
+            return false;
+        }
+        let goodbye = self.core.common.session.outgoing.say_goodbye_now();
+        let until = clock::now() + PARTING_TIMEOUT;
+        self.wire.begin_parting(goodbye, until, tools)
+    }
+
     /// Notes that a dial gave no wire: dials again later, or ends the session.
     pub(crate) fn redial_ended(
         &mut self,
@@ -339,3 +350,6 @@ impl Connection {
         }
     }
 }
+
+/// Time that a peer has to take in the end of a session that this program ended at once.
+const PARTING_TIMEOUT: Duration = Duration::from_secs(10);

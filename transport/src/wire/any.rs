@@ -201,6 +201,23 @@ impl Wire for AnyWire {
         forward!(self, wire => wire.say_last_word(socket), ());
     }
 
+    fn begin_parting(
+        &mut self,
+        goodbye: Option<Vec<u8>>,
+        until: Instant,
+        tools: &mut Tools,
+    ) -> bool {
+        forward!(self, wire => wire.begin_parting(goodbye, until, tools), false)
+    }
+
+    fn part(&mut self, socket: &mut WireSocket, tools: &mut Tools) {
+        forward!(self, wire => wire.part(socket, tools), ());
+    }
+
+    fn is_parting(&self) -> bool {
+        forward!(self, wire => wire.is_parting(), false)
+    }
+
     fn hears_last_word(&mut self, socket: &WireSocket) -> bool {
         forward!(self, wire => wire.hears_last_word(socket), false)
     }

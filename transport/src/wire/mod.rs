@@ -162,6 +162,26 @@ pub(crate) trait Wire {
     /// Tells the peer that this end does not come back, if that can be sent at once.
     fn say_last_word(&mut self, _socket: &WireSocket) {}
 
+    /// Begins to part from a peer that is to hear `goodbye`, if that is not on its way, behind the
+    /// frames that were begun. The wire stays until the peer has closed its end, but not after
+    /// `until`. Returns false if the wire cannot do that.
+    fn begin_parting(
+        &mut self,
+        _goodbye: Option<Vec<u8>>,
+        _until: Instant,
+        _tools: &mut Tools,
+    ) -> bool {
+        false
+    }
+
+    /// Goes on with parting.
+    fn part(&mut self, _socket: &mut WireSocket, _tools: &mut Tools) {}
+
+    /// Returns whether the wire parts from its peer, and needs the socket for that.
+    fn is_parting(&self) -> bool {
+        false
+    }
+
     /// Returns whether the peer has said, on a connection beside the wire, that it does not come
     /// back.
     fn hears_last_word(&mut self, _socket: &WireSocket) -> bool {

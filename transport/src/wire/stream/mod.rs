@@ -10,24 +10,26 @@ mod layer;
 mod lost_bytes;
 pub(crate) mod outbound;
 mod receive;
+mod parting;
 mod record_layer;
 mod sealed;
 mod transmit;
 mod unanswered;
 
-use std::{io::IoSlice, net::TcpStream};
+use std::{io::IoSlice, net::TcpStream, time::Instant};
 
 use ibex_protocol::{
     format::frame_check::{CHECK_BYTES, Coverage, write_checks},
     session::{self, Session},
 };
 
-use super::{Frames, Received, Tools, Wire, WireSocket, wire_path::WirePath};
+use super::{Frames, Received, Shut, Tools, Wire, WireSocket, wire_path::WirePath};
 use crate::session::{EndCause, SessionCounters};
 use inbound::Inbound;
 use lost_bytes::{Finding, LostBytes};
 use outbound::Outbound;
 
+use parting::Parting;
 pub(crate) use layer::Layer;
 pub(crate) use record_layer::{Plain, RecordLayer};
 pub(crate) use sealed::SealedLayer;
@@ -61,6 +63,8 @@ pub(crate) struct StreamWire {
     silence: Option<(u64, u64)>,
 }
 
+    /// The end of the wire, whose session is over.
+    parting: Option<Parting>,
 impl StreamWire {
     /// Begins after the handshake, whose surplus bytes are `leftover`; later bytes go through
     /// `layer`. `payloads` says whether the checks of frames cover payloads.
@@ -79,6 +83,7 @@ impl StreamWire {
             silence: None,
         }
     }
+            parting: None,
 }
 
 impl StreamWire {
@@ -175,6 +180,53 @@ impl Wire for StreamWire {
 
     fn rest(&mut self, counters: &SessionCounters) -> bool {
         let moved = (
+    fn begin_parting(
+        &mut self,
+        goodbye: Option<Vec<u8>>,
+        until: Instant,
+        tools: &mut Tools,
+    ) -> bool {
+        if let Some(goodbye) = goodbye {
+            self.outbound.borrow(&mut tools.lists);
+            self.outbound.push_control(&goodbye);
+        }
+        self.parting = Some(Parting::new(until));
+        true
+    }
+
+    fn part(&mut self, socket: &mut WireSocket, tools: &mut Tools) {
+        let Some(mut parting) = self.parting.take() else {
+            return;
+        };
+        if parting.go_on(&mut self.outbound, &mut self.layer, socket) {
+            self.parting = Some(parting);
+        }
+        self.outbound.give_back(&mut tools.lists);
+    }
+
+    fn is_parting(&self) -> bool {
+        self.parting.is_some()
+    }
+
+    fn shut(&mut self, _now: Instant, _session: u64) -> Option<Instant> {
+        Some(self.parting.as_ref()?.until())
+    }
+
+    fn poll_shut(&mut self, now: Instant) -> Shut {
+        match &self.parting {
+            None => Shut::No,
+            Some(parting) => parting.poll(now),
+        }
+    }
+
+    fn destroy(&mut self) {
+        self.parting = None;
+    }
+
+    fn is_gone(&self) -> bool {
+        self.parting.is_none()
+    }
+
             counters.bytes_received.get() + counters.control_bytes_received.get(),
             counters.bytes_sent.get() + counters.control_bytes_sent.get(),
         );

@@ -181,6 +181,14 @@ impl Outbound {
         }
     }
 
+    /// Makes a frame of a control message that was built by itself.
+    pub(crate) fn push_control(&mut self, frame: &[u8]) {
+        self.begin();
+        self.heads.extend_from_slice(frame);
+        // SAFETY: there is no body.
+        unsafe { self.push(None, Coverage::Whole) };
+    }
+
     /// Makes a frame of one record, which goes inline.
     #[inline]
     pub(crate) fn push_lone(&mut self, header: &FrameHeader, record: &[u8], payloads: bool) {
