@@ -39,6 +39,7 @@ mod shared_memory;
 mod stalls;
 mod stats;
 mod turn;
+mod unreadable;
 
 use std::{io, os::fd::OwnedFd, sync::Arc, time::Instant};
 

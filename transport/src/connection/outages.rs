@@ -439,6 +439,11 @@ fn advice(outage: &Outage, common: &Common) -> String {
     if outage.breaks <= 1 {
         return String::new();
     }
+    if let EndCause::Refused { why } | EndCause::DeviceLost { why } = &outage.cause {
+        // The network is not the reason.
+        let breaks = outage.breaks;
+        return format!("; {breaks} connections broke in a row (the last: {why})");
+    }
     let counters = &common.shared.counters;
     let (here, there) = (
         counters.checksum_errors.get(),

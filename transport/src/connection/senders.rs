@@ -187,6 +187,16 @@ impl SendLink {
         self.large.iter().find(|large| large.sequence == sequence)
     }
 
+    /// Returns the sequence of the large message that the byte at `place` belongs to, its number in
+    /// the message, and the message's length.
+    pub(super) fn large_at(&self, place: NonNull<u8>) -> Option<(u64, u64, u64)> {
+        self.large.iter().find_map(|large| {
+            let (base, length) = (large.memory.base(), large.memory.length());
+            let at = place.addr().get().checked_sub(base.addr().get())?;
+            (at < length).then_some((large.sequence, at as u64, length as u64))
+        })
+    }
+
     #[inline]
     fn has_records(&self) -> bool {
         self.ring

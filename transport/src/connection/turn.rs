@@ -10,7 +10,7 @@ use super::{Connection, context::Context, core::Phase, frames::CoreInTurn, stall
 use crate::{
     clock,
     session::EndCause,
-    wire::{FrameRefusal, Received, Tools, Wire},
+    wire::{FrameRefusal, Received, Tools, Wire, stream::cause_of},
 };
 #[cfg(any(test, feature = "verbs"))]
 use crate::{
@@ -268,8 +268,7 @@ impl Connection {
             Received::Ended => EndCause::lost("it closed the connection without saying goodbye"),
             Received::Failed(error) => {
                 let before = self.core.broken.take_if(|_| !is_beside);
-                let why = || format!("reading from its connection failed: {error}");
-                before.unwrap_or_else(|| EndCause::lost(why()))
+                before.unwrap_or_else(|| cause_of("reading from", &error))
             }
             Received::Abandoned => self.core.peer_has_given_up(),
             Received::Strayed => {

@@ -259,6 +259,11 @@ pub(crate) trait Frames {
     /// with the frame.
     fn locate(&self, body: Body) -> Option<(NonNull<u8>, usize)>;
 
+    /// Gives up the channel of the message whose byte at `place` the kernel could not read. Returns
+    /// the cause with which the wire ends, which has begun to carry the message; `None` if there is
+    /// no such message.
+    fn is_unreadable(&mut self, place: NonNull<u8>) -> Option<EndCause>;
+
     /// Returns the ring of a sending end.
     fn ring(&self, end: u32) -> Option<&SendRingMemory>;
 

@@ -193,6 +193,19 @@ impl EndTable {
         self.mark_ready(end);
     }
 
+    /// Gives up a sending end at once, because nothing behind message `last` can be sent. What the
+    /// peer has of a later message is of no use to it.
+    pub fn give_up_sender(&mut self, end: u32, last: u64) {
+        if let Some(entry) = self.entries.get_mut(end) {
+            // No record goes to the peer's end any more, as if that were closed.
+            entry.closed_there = true;
+            if let EndChannel::Sender(channel) = &mut entry.state {
+                channel.give_up();
+            }
+        }
+        self.close_sender(end, last, CloseReason::Unreadable);
+    }
+
     /// Notes that the handle of a receiving end was dropped. `counters` are its last counters,
     /// which ride on the close, or on a frame before it. Returns whether there is such an end.
     pub(super) fn close_receiver(

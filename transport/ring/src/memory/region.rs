@@ -196,8 +196,8 @@ impl Region {
     /// and reading past the new end is SIGBUS.
     ///
     /// A page that the kernel has dropped meanwhile is read again when it is used. If the medium
-    /// fails then, a read by this process is SIGBUS too, and a write to a connection fails with
-    /// EFAULT, so the session breaks.
+    /// fails then, a read by this process is SIGBUS too. A write to a connection fails with EFAULT:
+    /// the channel of that message ends at both ends, and the session goes on.
     ///
     /// # Errors
     ///

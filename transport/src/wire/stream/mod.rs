@@ -6,11 +6,12 @@
 //! socket is plain, or TLS.
 
 pub(crate) mod inbound;
+mod io_fault;
 mod layer;
 mod lost_bytes;
 pub(crate) mod outbound;
-mod receive;
 mod parting;
+mod receive;
 mod record_layer;
 mod sealed;
 mod transmit;
@@ -28,8 +29,9 @@ use crate::session::{EndCause, SessionCounters};
 use inbound::Inbound;
 use lost_bytes::{Finding, LostBytes};
 use outbound::Outbound;
-
 use parting::Parting;
+
+pub(crate) use io_fault::cause_of;
 pub(crate) use layer::Layer;
 pub(crate) use record_layer::{Plain, RecordLayer};
 pub(crate) use sealed::SealedLayer;
@@ -61,10 +63,10 @@ pub(crate) struct StreamWire {
     lost_bytes: LostBytes,
     /// Bytes received and sent by the last look.
     silence: Option<(u64, u64)>,
-}
-
     /// The end of the wire, whose session is over.
     parting: Option<Parting>,
+}
+
 impl StreamWire {
     /// Begins after the handshake, whose surplus bytes are `leftover`; later bytes go through
     /// `layer`. `payloads` says whether the checks of frames cover payloads.
@@ -81,9 +83,9 @@ impl StreamWire {
             waits_for_credit: false,
             lost_bytes: LostBytes::default(),
             silence: None,
+            parting: None,
         }
     }
-            parting: None,
 }
 
 impl StreamWire {
@@ -178,8 +180,6 @@ impl Wire for StreamWire {
         }
     }
 
-    fn rest(&mut self, counters: &SessionCounters) -> bool {
-        let moved = (
     fn begin_parting(
         &mut self,
         goodbye: Option<Vec<u8>>,
@@ -227,6 +227,8 @@ impl Wire for StreamWire {
         self.parting.is_none()
     }
 
+    fn rest(&mut self, counters: &SessionCounters) -> bool {
+        let moved = (
             counters.bytes_received.get() + counters.control_bytes_received.get(),
             counters.bytes_sent.get() + counters.control_bytes_sent.get(),
         );

@@ -160,6 +160,7 @@ impl EndTable {
         let is_closed = entry.closed_here;
         if let Some(channel) = entry.state.framed_receiver(path)
             && !is_closed
+            && reason != CloseReason::Unreadable
             && !channel.is_whole(last)
         {
             let received = channel.counters().received;
