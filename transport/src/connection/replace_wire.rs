@@ -2,6 +2,7 @@
 
 use std::{
     io, mem,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -14,7 +15,7 @@ use super::{
 use crate::{
     clock,
     session::{EndCause, Suspension},
-    wire::{Shut, Tools, Unanswered, Wire, WireSocket, WireStart},
+    wire::{Shut, Tools, Unanswered, Wire, WireSocket, WireStart, stream::Parting},
 };
 
 impl Connection {
@@ -128,13 +129,17 @@ impl Connection {
 
     /// Begins to tell the peer why this program has ended the session, if no time was left to send
     /// everything before that. Returns whether the wire stays for that.
-    pub(super) fn begin_parting(&mut self, tools: &mut Tools) -> bool {
-        if !self.core.is_cut_short || self.core.broken.is_some() {
+    pub(super) fn begin_parting(&mut self, tools: &mut Tools, context: &Context<'_>) -> bool {
+        let place = &context.node().partings;
+        // Besides these, the node itself holds one.
+        let has_place = Arc::strong_count(place) <= MOST_PARTINGS;
+        if !self.core.is_cut_short || self.core.broken.is_some() || !has_place {
             return false;
         }
         let goodbye = self.core.common.session.outgoing.say_goodbye_now();
         let until = clock::now() + PARTING_TIMEOUT;
-        self.wire.begin_parting(goodbye, until, tools)
+        let parting = Parting::new(until, place.clone());
+        self.wire.begin_parting(goodbye, parting, tools)
     }
 
     /// Notes that a dial gave no wire: dials again later, or ends the session.
@@ -351,5 +356,8 @@ impl Connection {
     }
 }
 
+/// Most connections of a node that stay behind their sessions. A program may end sessions faster than
+/// their peers read.
+const MOST_PARTINGS: usize = 64;
 /// Time that a peer has to take in the end of a session that this program ended at once.
 const PARTING_TIMEOUT: Duration = Duration::from_secs(10);

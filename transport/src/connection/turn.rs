@@ -102,7 +102,7 @@ impl Connection {
         }
         if !self.has_let_go {
             self.has_let_go = true;
-            if !self.begin_parting(tools) {
+            if !self.begin_parting(tools, context) {
                 self.say_last_word();
                 self.socket.close();
             }

@@ -64,6 +64,8 @@ pub struct NodeState {
     pub(crate) lost_driver: AtomicBool,
     /// True once a call has begun to finish the close.
     pub(crate) close_ends: AtomicBool,
+    /// Held by each connection that stays behind its session to tell the peer why that has ended.
+    pub(crate) partings: Arc<()>,
     /// Report of the first `close`, for later ones.
     pub(crate) close_report: Mutex<Option<CloseReport>>,
     pub(crate) close_reported: Condvar,
@@ -105,6 +107,7 @@ impl NodeState {
             closed: AtomicBool::new(false),
             lost_driver: AtomicBool::new(false),
             close_ends: AtomicBool::new(false),
+            partings: Arc::default(),
             close_report: Mutex::new(None),
             close_reported: Condvar::new(),
             close_waiters: WaitSlot::new(),

@@ -11,7 +11,7 @@ use super::{
     Frames, MessageMemory, Received, SendRingMemory, Shut, Tools, Wire, WireParts, WireSocket,
     WireStart,
     parts::NotBegun,
-    stream::{Layer, StreamWire},
+    stream::{Layer, Parting, StreamWire},
     wire_path::WirePath,
 };
 #[cfg(any(test, feature = "verbs"))]
@@ -204,10 +204,10 @@ impl Wire for AnyWire {
     fn begin_parting(
         &mut self,
         goodbye: Option<Vec<u8>>,
-        until: Instant,
+        parting: Parting,
         tools: &mut Tools,
     ) -> bool {
-        forward!(self, wire => wire.begin_parting(goodbye, until, tools), false)
+        forward!(self, wire => wire.begin_parting(goodbye, parting, tools), false)
     }
 
     fn part(&mut self, socket: &mut WireSocket, tools: &mut Tools) {

@@ -163,12 +163,12 @@ pub(crate) trait Wire {
     fn say_last_word(&mut self, _socket: &WireSocket) {}
 
     /// Begins to part from a peer that is to hear `goodbye`, if that is not on its way, behind the
-    /// frames that were begun. The wire stays until the peer has closed its end, but not after
-    /// `until`. Returns false if the wire cannot do that.
+    /// frames that were begun. The wire stays until the peer has closed its end, or until `parting`
+    /// gives that up. Returns false if the wire cannot do that.
     fn begin_parting(
         &mut self,
         _goodbye: Option<Vec<u8>>,
-        _until: Instant,
+        _parting: stream::Parting,
         _tools: &mut Tools,
     ) -> bool {
         false

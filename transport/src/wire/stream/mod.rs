@@ -29,10 +29,10 @@ use crate::session::{EndCause, SessionCounters};
 use inbound::Inbound;
 use lost_bytes::{Finding, LostBytes};
 use outbound::Outbound;
-use parting::Parting;
 
 pub(crate) use io_fault::cause_of;
 pub(crate) use layer::Layer;
+pub(crate) use parting::Parting;
 pub(crate) use record_layer::{Plain, RecordLayer};
 pub(crate) use sealed::SealedLayer;
 #[cfg(test)]
@@ -183,14 +183,14 @@ impl Wire for StreamWire {
     fn begin_parting(
         &mut self,
         goodbye: Option<Vec<u8>>,
-        until: Instant,
+        parting: Parting,
         tools: &mut Tools,
     ) -> bool {
         if let Some(goodbye) = goodbye {
             self.outbound.borrow(&mut tools.lists);
             self.outbound.push_control(&goodbye);
         }
-        self.parting = Some(Parting::new(until));
+        self.parting = Some(parting);
         true
     }
 

@@ -8,6 +8,7 @@
 use std::{
     io::{ErrorKind, Read},
     net::Shutdown,
+    sync::Arc,
     time::Instant,
 };
 
@@ -16,18 +17,21 @@ use crate::wire::{Shut, WireSocket};
 
 /// The state of such an end.
 #[derive(Debug)]
-pub(super) struct Parting {
+pub(crate) struct Parting {
     /// The time at which the connection is closed in any case.
     until: Instant,
     /// Everything is written; the peer has yet to close its end.
     is_written: bool,
+    /// Counts the connections of a node that are in this state.
+    _place: Arc<()>,
 }
 
 impl Parting {
-    pub(super) fn new(until: Instant) -> Self {
+    pub(crate) fn new(until: Instant, place: Arc<()>) -> Self {
         Self {
             until,
             is_written: false,
+            _place: place,
         }
     }
 
