@@ -64,6 +64,7 @@ fn is_told(dialer_sends: bool, busy: bool, readable: u64) {
             small.send(b"meanwhile").expect("the session goes on");
             assert_eq!(heard.recv().expect("a message")[..], b"meanwhile"[..]);
         }
+        assert!(from.stats().suspensions <= 1, "over one connection more");
         let error = sender.wait_acked_timeout(2, MOMENT).err()?;
         error.cause().cloned()
     });
