@@ -8,6 +8,7 @@
 //! - [`sync`]: atomics and locks that are std's, or loom's in a model; an asymmetric barrier,
 //!   and what is built on it alone.
 //! - [`threads`]: threads that the library makes.
+//! - [`Workers`]: threads for work that takes too long for a turn.
 //! - [`turn`]: whether the calling thread runs a turn of an engine, for assertions.
 //! - [`Escaped`]: text that a peer chose, for logs and errors.
 //! - [`Counted`] and [`Rounded`]: counts and times, as logs and errors tell them.
@@ -27,6 +28,7 @@ pub mod sync;
 pub mod threads;
 mod tmpfs;
 pub mod turn;
+mod workers;
 
 pub use address::Address;
 pub use back_off::BackOff;
@@ -34,3 +36,4 @@ pub use escaped::Escaped;
 pub use foreign::call_foreign;
 pub use quantity::{Counted, Rounded};
 pub use tmpfs::is_on_tmpfs;
+pub use workers::{Job, NoThread, Workers};

@@ -4,7 +4,6 @@
 mod call_times;
 mod close_report;
 mod config;
-mod control_thread;
 mod draining;
 mod events;
 mod held_tasks;

@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use ibex_base::sync::{AtomicBool, LentLimit, Mutex, lock};
+use ibex_base::{
+    Workers,
+    sync::{AtomicBool, LentLimit, Mutex, lock},
+};
 use ibex_protocol::format::trace_context::TraceContext;
 use ibex_ring::{
     memory::{
@@ -23,9 +26,8 @@ use ibex_ring::{
 
 use super::{
     CloseReport, Driver, Driving, EventQueue, RuntimeConfig, SessionShared, Sessions,
-    SlowMessageFacts, SlowMessages, Wait, Warnings, control_thread::ControlThread,
-    draining::Draining, held_tasks::HeldTasks, histograms::Histograms, taken_names::TakenNames,
-    unopened::UNOPENED_BYTES,
+    SlowMessageFacts, SlowMessages, Wait, Warnings, draining::Draining, held_tasks::HeldTasks,
+    histograms::Histograms, taken_names::TakenNames, unopened::UNOPENED_BYTES,
 };
 use crate::{clock, shared_memory::ControlSegments};
 
@@ -72,7 +74,7 @@ pub struct NodeState {
     pub(crate) close_waiters: WaitSlot,
 
     // Memory, and the thread that gets it.
-    pub(crate) control_thread: ControlThread,
+    pub(crate) control_thread: Workers,
     pub(crate) ring_arena: RingArena,
     pub(crate) control_segments: ControlSegments,
     pub(crate) large_pool: LargePool,
@@ -111,7 +113,7 @@ impl NodeState {
             close_report: Mutex::new(None),
             close_reported: Condvar::new(),
             close_waiters: WaitSlot::new(),
-            control_thread: ControlThread::default(),
+            control_thread: Workers::new("ibex-control", 1),
             ring_arena: RingArena::new(),
             control_segments: ControlSegments::default(),
             large_pool: LargePool::within(memory, DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES),

@@ -76,7 +76,7 @@ pub struct EventLoop {
     /// The reactor may watch connections.
     pub(super) has_reactor: AtomicBool,
     io_thread: Mutex<Option<thread::JoinHandle<()>>>,
-    /// Work for that thread.
+    /// The way to that thread.
     pub(super) own_thread: OwnThread,
 }
 
@@ -126,7 +126,8 @@ impl EventLoop {
                 1 => "ibex-io".to_owned(),
                 _ => format!("ibex-io-{}", self.id),
             };
-            let thread = threads::spawn(name, move || keeper::run(&weak, core))?;
+            let jobs = self.own_thread.jobs();
+            let thread = threads::spawn(name, move || keeper::run(&weak, core, &jobs))?;
             *lock(&self.io_thread) = Some(thread);
         }
         Ok(())
