@@ -15,7 +15,7 @@ use super::{
 use crate::{
     clock,
     session::{EndCause, Suspension},
-    wire::{Shut, Tools, Unanswered, Wire, WireSocket, WireStart, stream::Parting},
+    wire::{LastWord, Shut, Tools, Unanswered, Wire, WireSocket, WireStart, stream::Parting},
 };
 
 impl Connection {
@@ -123,7 +123,7 @@ impl Connection {
     /// come back. Does nothing if that cannot be sent at once, or if a goodbye has said it before.
     pub(super) fn say_last_word(&mut self) {
         if self.core.reconnect.is_some() && !self.core.common.session.outgoing.said_goodbye() {
-            self.wire.say_last_word(&self.socket);
+            self.wire.say_last_word(&self.socket, LastWord::Abandoned);
         }
     }
 

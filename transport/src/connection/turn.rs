@@ -10,7 +10,7 @@ use super::{Connection, context::Context, core::Phase, frames::CoreInTurn, stall
 use crate::{
     clock,
     session::EndCause,
-    wire::{FrameRefusal, Received, Tools, Wire, stream::cause_of},
+    wire::{FrameRefusal, LastWord, Received, Tools, Wire, stream::cause_of},
 };
 #[cfg(any(test, feature = "verbs"))]
 use crate::{
@@ -266,6 +266,10 @@ impl Connection {
                 None => return any,
             },
             Received::Ended => EndCause::lost("it closed the connection without saying goodbye"),
+            Received::Renewed => EndCause::lost(
+                "it ended the connection as planned, at the age of its max_session_age, to \
+                 authenticate this session again",
+            ),
             Received::Failed(error) => {
                 let before = self.core.broken.take_if(|_| !is_beside);
                 before.unwrap_or_else(|| cause_of("reading from", &error))
@@ -391,6 +395,7 @@ impl Connection {
                     if let Some(cause) = core.age_of_wire_is_over()
                         && !self.wire.is_down()
                     {
+                        self.wire.say_last_word(&self.socket, LastWord::Renewed);
                         self.wire_broke(cause, tools, context);
                     }
                 }

@@ -8,8 +8,8 @@ use ibex_ring::memory::MemoryError;
 #[cfg(feature = "pipe")]
 use super::pipe::PipeWire;
 use super::{
-    Frames, MessageMemory, Received, SendRingMemory, Shut, Tools, Wire, WireParts, WireSocket,
-    WireStart,
+    Frames, LastWord, MessageMemory, Received, SendRingMemory, Shut, Tools, Wire, WireParts,
+    WireSocket, WireStart,
     parts::NotBegun,
     stream::{Layer, Parting, StreamWire},
     wire_path::WirePath,
@@ -197,8 +197,8 @@ impl Wire for AnyWire {
         forward!(self, wire => wire.is_told_of_all(), false)
     }
 
-    fn say_last_word(&mut self, socket: &WireSocket) {
-        forward!(self, wire => wire.say_last_word(socket), ());
+    fn say_last_word(&mut self, socket: &WireSocket, word: LastWord) {
+        forward!(self, wire => wire.say_last_word(socket, word), ());
     }
 
     fn begin_parting(

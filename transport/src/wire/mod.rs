@@ -159,8 +159,8 @@ pub(crate) trait Wire {
         false
     }
 
-    /// Tells the peer that this end does not come back, if that can be sent at once.
-    fn say_last_word(&mut self, _socket: &WireSocket) {}
+    /// Tells the peer why the wire ends, if that can be sent at once.
+    fn say_last_word(&mut self, _socket: &WireSocket, _word: LastWord) {}
 
     /// Begins to part from a peer that is to hear `goodbye`, if that is not on its way, behind the
     /// frames that were begun. The wire stays until the peer has closed its end, or until `parting`
@@ -329,6 +329,16 @@ pub(crate) trait Frames {
     fn events(&mut self);
 }
 
+/// Why an end ends a wire that works.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LastWord {
+    /// It does not come back.
+    Abandoned,
+    /// It comes back over a new connection, on which both ends authenticate each other again. The
+    /// word is the announced end of the TLS stream, so only an encrypted wire has it.
+    Renewed,
+}
+
 /// The result of a look at a wire.
 #[derive(Debug)]
 pub(crate) enum Received {
@@ -343,6 +353,8 @@ pub(crate) enum Received {
     },
     /// The peer has closed the connection.
     Ended,
+    /// The peer has closed the connection, after the last word that another is to take its place.
+    Renewed,
     /// The connection cannot be read any more.
     Failed(io::Error),
     /// The peer has given the session up.

@@ -24,7 +24,7 @@ use ibex_protocol::{
     session::{self, Session},
 };
 
-use super::{Frames, Received, Shut, Tools, Wire, WireSocket, wire_path::WirePath};
+use super::{Frames, LastWord, Received, Shut, Tools, Wire, WireSocket, wire_path::WirePath};
 use crate::session::{EndCause, SessionCounters};
 use inbound::Inbound;
 use lost_bytes::{Finding, LostBytes};
@@ -174,9 +174,10 @@ impl Wire for StreamWire {
         self.path.reads_every_turn()
     }
 
-    fn say_last_word(&mut self, socket: &WireSocket) {
+    fn say_last_word(&mut self, socket: &WireSocket, word: LastWord) {
         if self.is_written() {
-            say_last_word(socket.stream(), &mut self.layer, self.outbound.frames());
+            let frames = self.outbound.frames();
+            say_last_word(socket.stream(), &mut self.layer, frames, word);
         }
     }
 
@@ -257,9 +258,15 @@ impl Wire for StreamWire {
 }
 
 /// Tells the peer of a session, after `frames` frames, that this end does not come back.
-pub(crate) fn say_last_word(stream: &TcpStream, layer: &mut Layer, frames: u64) {
+pub(crate) fn say_last_word(stream: &TcpStream, layer: &mut Layer, frames: u64, word: LastWord) {
     // If the word does not arrive, a time-out of the peer takes its place.
-    let _ = layer.write(stream, &[IoSlice::new(&last_word(frames))]);
+    let _ = match word {
+        LastWord::Abandoned => {
+            let frame = last_word(frames);
+            layer.write(stream, &[IoSlice::new(&frame)]).map(drop)
+        }
+        LastWord::Renewed => layer.end(stream),
+    };
 }
 
 /// Returns the frame, with its check, that says after `frames` frames that this end does not come
