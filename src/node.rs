@@ -344,7 +344,7 @@ impl Node {
     }
 
     /// Returns the path of the socket at which the node is inspected, if it was built with
-    /// [`inspect`](NodeBuilder::inspect).
+    /// [`inspect`](NodeBuilder::inspect) and could have one.
     #[must_use]
     pub fn inspect_path(&self) -> Option<&Path> {
         self.parts.inspector.as_ref().map(Inspector::path)

@@ -219,7 +219,8 @@ impl NodeBuilder {
 
     /// Lets programs of this user inspect the node at a path, in place of
     /// [`inspect`](Self::inspect). The last of the two calls counts. The path is one where there is
-    /// no file yet, or the socket of a node that is gone. It has 107 bytes at most.
+    /// no file yet, or the socket of a node that is gone. It has 107 bytes at most. A node that
+    /// cannot listen there is not made.
     pub fn inspect_at(mut self, path: impl Into<PathBuf>) -> Self {
         self.settings.inspect = Some(SocketPlace::At(path.into()));
         self
@@ -297,7 +298,7 @@ impl NodeBuilder {
     /// - a setting is out of its range or does not go with another,
     /// - a [variable](Self#variables) has a value that it cannot have,
     /// - the address cannot be had or is open to strangers,
-    /// - the socket of [`inspect`](Self::inspect) cannot be made,
+    /// - the socket of [`inspect_at`](Self::inspect_at) cannot be made,
     /// - the process lacks threads, descriptors or memory, or
     /// - there is no runtime for [`Driver::Tasks`].
     ///

@@ -261,9 +261,11 @@ settings! {
     /// in a folder of the user that nobody else may enter.
     #[default("nobody can")]
     ///
-    /// The socket is `$XDG_RUNTIME_DIR/ibex/PID-NAME.sock`, or `/tmp/ibex-UID/PID-NAME.sock` without
-    /// that variable; [`Node::inspect_path`] returns it. NAME is that of the node, if it has one.
-    /// [`ibex::inspect`](crate::inspect) says what is answered there, and to whom.
+    /// The socket is `$XDG_RUNTIME_DIR/ibex/PID-NAME.sock`, or in the next of
+    /// [these folders](crate::inspect::folders) that can be had; [`Node::inspect_path`] returns it.
+    /// NAME is that of the node, if it has one. If there can be no socket, the node begins all the
+    /// same, and the log has a warning. [`ibex::inspect`](crate::inspect) says what is answered
+    /// there, and to whom.
     ///
     /// The node has a thread for it, under each driver, which sleeps while nobody is connected. An
     /// answer holds each engine's lock for some 100 ns for each channel.
