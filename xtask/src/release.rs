@@ -46,7 +46,7 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
         tools: &[CARGO_HACK],
         work: Work::Commands(&[
             "cargo hack clippy -p ibex --lib --feature-powerset --depth 2 \
-             --exclude-features default,fake-device -- -D warnings",
+             --exclude-features default -- -D warnings",
         ]),
     },
     Stage {
