@@ -253,7 +253,7 @@ impl Client {
             .get()
             .map_or(0, |shared| shared.template.defaults.max_in_flight);
         let CallId { number, generation } = header.id;
-        if number >= max_in_flight {
+        if u64::from(number) >= max_in_flight {
             return CallAdmission::Overloaded;
         }
         let mut calls = self.calls();

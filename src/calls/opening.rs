@@ -111,7 +111,8 @@ impl<C> ChannelBuilder<C> {
             // that has replaced it or will replace it.
         };
         let settings = LineSettings {
-            max_in_flight: template.defaults.max_in_flight,
+            // The setting is at most 65536.
+            max_in_flight: template.defaults.max_in_flight as u32,
             open_timeout: template.wait_for_open(),
         };
         Ok(Caller::new(Line::open(requests, replies, &settings)))
