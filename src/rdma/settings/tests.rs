@@ -129,7 +129,9 @@ fn numbers_of_bytes_have_64_bits() {
         Tuning::path_mtu,
     ];
     for setter in setters {
-        let error = setter(Tuning::new(), (1 << 32) + 1).error.expect("too many");
+        let error = setter(Tuning::new(), (1 << 32) + 1)
+            .error
+            .expect("too many");
         assert!(error.to_string().contains("4294967297"), "{error}");
     }
 }
