@@ -38,7 +38,7 @@ impl Inspector {
     ) -> Result<Option<Self>, ListenError> {
         match Self::listen(place, observed) {
             Err(error) if *place == SocketPlace::Default => {
-                tracing::warn!(%error, "the node begins, and nobody can inspect it");
+                ibex_base::warn_limited!(error, %error, "the node begins, and nobody can inspect it");
                 Ok(None)
             }
             started => started.map(Some),

@@ -72,7 +72,8 @@ fn listen_in(folders: &[PathBuf], node: Option<&str>) -> Result<(OwnedFd, PathBu
                     source,
                 }) = told.filter(is_surprise)
                 {
-                    tracing::warn!(
+                    ibex_base::warn_limited!(
+                        source,
                         path = %path.display(),
                         refused = %other.display(),
                         error = %source,

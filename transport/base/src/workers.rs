@@ -11,10 +11,7 @@
 use std::{
     fmt, io, mem,
     panic::{self, AssertUnwindSafe},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -36,8 +33,6 @@ pub struct Workers {
     /// The end of the channel from which threads take jobs.
     queue: Receiver<Job>,
     state: Arc<Mutex<State>>,
-    /// Set once the log was told that there can be no thread.
-    has_warned: AtomicBool,
 }
 
 struct State {
@@ -70,7 +65,6 @@ impl Workers {
                 unfinished: 0,
                 threads: Vec::new(),
             })),
-            has_warned: AtomicBool::new(false),
         }
     }
 
@@ -84,19 +78,19 @@ impl Workers {
     }
 
     /// As [`give`](Self::give), but the calling thread does the job if there can be no thread. The
-    /// log is told so once, by `warning`.
+    /// log is told so by `warning`.
     pub fn give_or_do(&self, job: impl FnOnce() + Send + 'static, warning: &str) {
         if let Err(NoThread { job, error }) = self.give(job) {
-            self.warn_once(&error, warning);
+            self.warn(&error, warning);
             do_job(job);
         }
     }
 
     /// As [`give`](Self::give), but the job waits for a later call if there can be no thread. The
-    /// log is told so once, by `warning`.
+    /// log is told so by `warning`.
     pub fn give_or_leave(&self, job: impl FnOnce() + Send + 'static, warning: &str) {
         if let Err(NoThread { job, error }) = self.give(job) {
-            self.warn_once(&error, warning);
+            self.warn(&error, warning);
             let _ = self.queue(job, false);
         }
     }
@@ -144,10 +138,8 @@ impl Workers {
         Ok(())
     }
 
-    fn warn_once(&self, error: &io::Error, warning: &str) {
-        if !self.has_warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(%error, "{warning}");
-        }
+    fn warn(&self, error: &io::Error, warning: &str) {
+        crate::warn_limited!(error, %error, "{warning}");
     }
 }
 
