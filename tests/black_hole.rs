@@ -1,5 +1,5 @@
-//! A network that drops every packet: how soon nodes notice, and that no message is lost. Each test
-//! runs in a network namespace of its own, whose loopback goes down.
+//! A network that drops every packet, or a firewall of the sending host that does: how soon nodes
+//! notice, and that no message is lost. Each test runs in a network namespace of its own.
 
 mod namespace;
 
@@ -28,6 +28,52 @@ fn lo(state: &str) {
     assert!(set.expect("ip runs").success());
 }
 
+/// A way to drop every packet.
+#[derive(Clone, Copy, Debug)]
+enum Hole {
+    /// The network drops what was sent.
+    Network,
+    /// The firewall of each end's own host drops what the end sends, so that its kernel keeps the
+    /// bytes and counts them as not sent.
+    Firewall,
+}
+
+impl Hole {
+    /// Returns the ways that this machine has. Without nft, no firewall is tested.
+    fn all() -> Vec<Self> {
+        match Command::new("nft").args(["list", "ruleset"]).status() {
+            Ok(status) if status.success() => vec![Self::Network, Self::Firewall],
+            why => {
+                println!("no firewall is tested, because nft gives {why:?}");
+                vec![Self::Network]
+            }
+        }
+    }
+
+    /// Drops every packet from now on.
+    fn open(self) {
+        match self {
+            Self::Network => lo("down"),
+            Self::Firewall => nft(
+                "table ip hole { chain output { type filter hook output priority 0; policy drop; }; }",
+            ),
+        }
+    }
+
+    /// Lets packets through again.
+    fn close(self) {
+        match self {
+            Self::Network => lo("up"),
+            Self::Firewall => nft("delete table ip hole"),
+        }
+    }
+}
+
+fn nft(rules: &str) {
+    let set = Command::new("nft").arg(rules).status();
+    assert!(set.expect("nft runs").success());
+}
+
 fn builder() -> ibex::NodeBuilder {
     Node::builder()
         .fabric(Fabric::Tcp, Policy::Require)
@@ -43,6 +89,12 @@ fn a_black_hole_is_noticed_and_nothing_in_it_is_lost() {
     if !is_inside("a_black_hole_is_noticed_and_nothing_in_it_is_lost") {
         return;
     }
+    for hole in Hole::all() {
+        notice(hole);
+    }
+}
+
+fn notice(hole: Hole) {
     let there = builder().listen("127.0.0.1:0").build().unwrap();
     let here = builder().build().unwrap();
     let mut events = here.events();
@@ -51,10 +103,12 @@ fn a_black_hole_is_noticed_and_nothing_in_it_is_lost() {
     let mut sender = peer.sender::<u64>("numbers").unwrap();
     let mut receiver = other.receiver::<u64>("numbers").unwrap();
     sender.send(&0).unwrap();
-    assert_eq!(*receiver.recv().unwrap(), 0);
+    receiver.recv().unwrap().ack();
+    // From here on nothing of this end is in flight.
+    sender.wait_acked(1).unwrap();
     assert!(matches!(next(&mut events), Event::Connected { .. }));
 
-    lo("down");
+    hole.open();
     let since = Instant::now();
     for number in 1..=100 {
         sender.send(&number).unwrap();
@@ -68,7 +122,7 @@ fn a_black_hole_is_noticed_and_nothing_in_it_is_lost() {
     assert!(peer.is_suspended() && !peer.is_gone());
     assert!(receiver.try_recv().is_err());
 
-    lo("up");
+    hole.close();
     for number in 1..=100 {
         assert_eq!(*receiver.recv().unwrap(), number);
     }
@@ -82,6 +136,12 @@ fn a_black_hole_that_stays_ends_the_session_at_both_ends_for_good() {
     if !is_inside("a_black_hole_that_stays_ends_the_session_at_both_ends_for_good") {
         return;
     }
+    for hole in Hole::all() {
+        give_up(hole);
+    }
+}
+
+fn give_up(hole: Hole) {
     let builder = || builder().session_timeout(VERDICT);
     let there = builder().listen("127.0.0.1:0").build().unwrap();
     let here = builder().build().unwrap();
@@ -100,7 +160,7 @@ fn a_black_hole_that_stays_ends_the_session_at_both_ends_for_good() {
     pong.send(&1).unwrap();
     answer.recv().unwrap().ack();
 
-    lo("down");
+    hole.open();
     ping.send(&2).unwrap();
     pong.send(&2).unwrap();
     let gone = |text: String, cause: Option<&EndCause>| {
@@ -116,7 +176,7 @@ fn a_black_hole_that_stays_ends_the_session_at_both_ends_for_good() {
     }
     let error = pong.wait_acked(2).expect_err("nobody acknowledges");
     gone(error.to_string(), error.cause());
-    lo("up");
+    hole.close();
     // A session that was given up stays gone, although the network works again.
     assert!(peer.is_gone() && other.is_gone());
     assert!(matches!(ping.send(&3), Err(error) if error.kind() == SendErrorKind::Disconnected));
@@ -136,6 +196,12 @@ fn a_host_that_is_silent_is_told_of_before_the_connection_counts_as_broken() {
     if !is_inside("a_host_that_is_silent_is_told_of_before_the_connection_counts_as_broken") {
         return;
     }
+    for hole in Hole::all() {
+        tell_of_silence(hole);
+    }
+}
+
+fn tell_of_silence(hole: Hole) {
     let builder = || builder().notice_timeout(PATIENCE);
     let there = builder().listen("127.0.0.1:0").build().unwrap();
     let here = builder().build().unwrap();
@@ -151,7 +217,7 @@ fn a_host_that_is_silent_is_told_of_before_the_connection_counts_as_broken() {
     receiver.recv().unwrap().ack();
     sender.wait_acked(1).unwrap();
 
-    lo("down");
+    hole.open();
     let moment = Duration::from_millis(50);
     let error = loop {
         match sender.send_timeout(&1, moment) {
@@ -175,7 +241,7 @@ fn a_host_that_is_silent_is_told_of_before_the_connection_counts_as_broken() {
         }
     }
     assert!(!peer.is_suspended() && peer.suspension().is_none());
-    lo("up");
+    hole.close();
     let last = sender.counts().sent;
     for _ in 1..last {
         assert_eq!(*receiver.recv().unwrap(), 1);
@@ -189,6 +255,12 @@ fn an_end_that_only_receives_notices_by_keepalive() {
     if !is_inside("an_end_that_only_receives_notices_by_keepalive") {
         return;
     }
+    for hole in Hole::all() {
+        notice_by_keepalive(hole);
+    }
+}
+
+fn notice_by_keepalive(hole: Hole) {
     let there = builder().listen("127.0.0.1:0").build().unwrap();
     let here = builder().build().unwrap();
     let peer = here.connect(there.local_addr().unwrap()).unwrap();
@@ -203,13 +275,13 @@ fn an_end_that_only_receives_notices_by_keepalive() {
     assert!(matches!(next(&mut events), Event::Connected { .. }));
     // An idle end reports that, and gives its memory back.
     thread::sleep(Duration::from_secs(4));
-    lo("down");
+    hole.open();
     let told = next(&mut events);
     assert!(matches!(told, Event::Suspended { .. }), "{told}");
     // A later answer may have arrived than the last one known here.
     let silent = answered.elapsed();
     assert!(silent >= KEEPALIVE - NOTICE, "{silent:?}");
-    lo("up");
+    hole.close();
     sender.send(&1).unwrap();
     assert_eq!(*receiver.recv().unwrap(), 1);
     assert!(peer.stats().resumes == 1 && other.stats().resumes == 1);
@@ -221,6 +293,12 @@ fn a_node_that_is_being_closed_notices_a_black_hole() {
     if !is_inside("a_node_that_is_being_closed_notices_a_black_hole") {
         return;
     }
+    for hole in Hole::all() {
+        close_into(hole);
+    }
+}
+
+fn close_into(hole: Hole) {
     let there = builder().listen("127.0.0.1:0").build().unwrap();
     let here = builder().session_timeout(VERDICT).build().unwrap();
     let peer = here.connect(there.local_addr().unwrap()).unwrap();
@@ -229,7 +307,7 @@ fn a_node_that_is_being_closed_notices_a_black_hole() {
     let receiver = other.receiver::<u64>("numbers").unwrap();
     sender.send(&0).unwrap();
     sender.flush().unwrap();
-    lo("down");
+    hole.open();
     sender.send(&1).unwrap();
     let since = Instant::now();
     // The call waits forever if the node does not notice.
@@ -237,6 +315,7 @@ fn a_node_that_is_being_closed_notices_a_black_hole() {
     assert!(since.elapsed() >= NOTICE);
     assert_eq!(report.undelivered.len(), 1, "{report}");
     drop(receiver);
+    hole.close();
 }
 
 /// The least time until a silent network is noticed while nothing is under way.

@@ -1,5 +1,5 @@
-//! A process at its limit of open files: the sessions that it has accepted work in full, and the
-//! next is refused with a reason, even if the program itself has opened all files that it may.
+//! A process at its limit of open files: the sessions that it has work in full, and the next is
+//! refused with a reason, even if the program itself has opened all files that it may.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -27,7 +27,9 @@ const WATCHDOG: Duration = Duration::from_secs(600);
 const ROUNDS: [&str; 3] = ["first", "second", "third"];
 /// The fabric of the listening process.
 const LISTENS: &str = "IBEX_TEST_LISTENS";
-/// The start of the listening process's answers.
+/// The address that the dialing process connects to.
+const DIALS: &str = "IBEX_TEST_DIALS";
+/// The start of the answers of the other process.
 const SAYS: &str = "listener: ";
 
 #[test]
@@ -93,11 +95,78 @@ fn refuses_the_next_session(fabric: Fabric, least: usize) {
     }
 }
 
+/// A dialing process keeps files free as well, for the channels of its sessions and for the program.
+#[test]
+fn a_dialing_process_at_its_limit_of_files_makes_no_more_sessions() {
+    let node = builder(Fabric::Tcp).listen("127.0.0.1:0").build();
+    let node = node.expect("a node");
+    let address = node.local_addr().expect("it listens");
+    let mut again = again().expect("this program");
+    again
+        .args(["--exact", "dialer", "--nocapture"])
+        .env(DIALS, address.to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut process = Process::start("the dialer", &mut again).expect("a process");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while let Ok(peer) = node.accept() {
+                scope.spawn(move || echo(&peer));
+            }
+        });
+        let sessions = process.hear(SAYS);
+        // The thread that accepts ends with the node, whatever the dialer says.
+        let _ = process.say("end");
+        let _ = node.close(WATCHDOG);
+        let sessions = sessions.expect("it lives");
+        let sessions: usize = sessions.parse().expect("a number");
+        assert!(sessions >= 18, "{sessions} sessions");
+    });
+}
+
+/// Plays the dialing process; does nothing in the test's own process.
+#[test]
+fn dialer() {
+    let Ok(address) = env::var(DIALS) else {
+        return;
+    };
+    stay_with_parent().expect("the test runs");
+    let limit = getrlimit(Resource::Nofile);
+    let current = Some(LIMIT);
+    setrlimit(Resource::Nofile, Rlimit { current, ..limit }).expect("a lower limit");
+    let node = builder(Fabric::Tcp).build().expect("a node");
+    let mut sessions = Vec::new();
+    let error = loop {
+        match node.connect(&*address) {
+            Ok(peer) => sessions.push(peer),
+            Err(error) => break error,
+        }
+    };
+    assert_refused_at(&error, "connecting", ConnectErrorKind::Resources);
+    // The program goes on as before, for example with a log file.
+    let files = (0..16).map(|_| File::open("/dev/null"));
+    let files: Vec<_> = files.collect::<Result<_, _>>().expect("files are free");
+    drop(files);
+    for peer in &sessions {
+        for round in ROUNDS {
+            play(peer, round);
+        }
+    }
+    println!("{SAYS}{}", sessions.len());
+    let _ = io::stdin().lines().next();
+    std::process::exit(0);
+}
+
 fn assert_refused(error: &ConnectError) {
-    assert_eq!(error.kind(), ConnectErrorKind::Refused, "{error}");
+    assert_refused_at(error, "listening", ConnectErrorKind::Refused);
+}
+
+/// Asserts that a session was refused because the process of this end is at its limit.
+fn assert_refused_at(error: &ConnectError, end: &str, kind: ConnectErrorKind) {
+    assert_eq!(error.kind(), kind, "{error}");
     assert!(error.is_transient());
     let text = error.to_string();
-    let limit = format!("the process of the listening node may open {LIMIT} files");
+    let limit = format!("the process of the {end} node may open {LIMIT} files");
     for part in [limit.as_str(), "ulimit -n", "LimitNOFILE="] {
         assert!(text.contains(part), "{part}: {text}");
     }

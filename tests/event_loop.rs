@@ -57,7 +57,7 @@ fn the_descriptor_tells_of_what_comes_behind_a_flush_or_a_blocking_read() {
         let settings = RdmaSettings::new().device("fake0");
         builder()
             .fabric(Fabric::Verbs, Policy::Require)
-            .rdma(settings.on_fake(&provider, |_| ()))
+            .rdma(settings.on_devices(provider.provider(), |_| ()))
     };
     let listener = builder().listen("127.0.0.1:0").build().expect("a node");
     let client = builder().build().expect("a node");

@@ -367,24 +367,56 @@ fn a_place_that_cannot_be_had_is_an_error_that_says_what_to_do() {
 }
 
 #[test]
-fn clients_beyond_the_eighth_wait_for_one_to_leave() {
+fn a_ninth_client_is_answered_in_place_of_the_one_that_was_silent_for_longest() {
     let node = Node::builder().inspect().build().expect("a node");
     let mut clients: Vec<_> = (0..8).map(|_| Client::of(&node)).collect();
     for client in &mut clients {
         client.answer();
     }
+    // The second has been silent for longest then.
+    clients[0].say("\n");
+    clients[0].answer();
     let mut ninth = Client::of(&node);
-    // All others are served while it waits.
-    for client in &mut clients {
+    assert_eq!(ninth.answer()["version"], 1);
+    let mut silent = clients.remove(1);
+    assert_eq!(silent.rest(), b"");
+    for client in clients.iter_mut().chain([&mut ninth]) {
         client.say("\n");
         client.answer();
     }
-    ninth.0.get_ref().set_nonblocking(true).expect("a socket");
-    let nothing = ninth.0.read(&mut [0]).expect_err("it waits");
-    assert_eq!(nothing.kind(), ErrorKind::WouldBlock);
-    ninth.0.get_ref().set_nonblocking(false).expect("a socket");
-    clients.pop();
-    assert_eq!(ninth.answer()["version"], 1);
+}
+
+/// Becomes a user for whom another one has made folders of the names that are expected.
+#[test]
+fn a_node_whose_socket_can_be_nowhere_begins_all_the_same() {
+    const STRANGER: u32 = 54321;
+
+    if !geteuid().is_root() {
+        println!("not tried: only root may become another user");
+        return;
+    }
+    let taken = ["/tmp", "/dev/shm"].map(|of_all| Path::new(of_all).join("ibex-54321"));
+    for folder in &taken {
+        let _ = fs::remove_dir_all(folder);
+        fs::create_dir(folder).expect("a folder of root");
+    }
+    let path_of_a_node = || {
+        let begins = || {
+            let user = Uid::from_raw(STRANGER);
+            // This thread alone becomes another user.
+            rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
+            let node = Node::builder().inspect().build().expect("a node");
+            node.inspect_path().map(Path::to_owned)
+        };
+        thread::spawn(begins).join().expect("it ends")
+    };
+    assert_eq!(path_of_a_node(), None);
+    let [first, last] = &taken;
+    fs::remove_dir(last).expect("it is empty");
+    let path = path_of_a_node().expect("the last place is free");
+    assert_eq!(path.parent(), Some(last.as_path()));
+    fs::remove_dir(last).expect("it is empty again");
+    fs::remove_dir(first).expect("it is empty");
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn builder(fake: &FakeProvider) -> NodeBuilder {
     let builder = Node::builder().fabric(Fabric::Verbs, Policy::Require);
     builder
         .io_threads(ENGINES)
-        .rdma(small().on_fake(fake, |_| ()))
+        .rdma(small().on_devices(fake.provider(), |_| ()))
 }
 
 fn listener(builder: NodeBuilder) -> Node {
@@ -192,7 +192,7 @@ fn without_a_thread_of_its_own_an_engine_has_its_memory_made_by_whoever_connects
 fn a_refusal_on_an_engines_thread_reaches_the_caller() {
     let fake = device();
     let node = || {
-        let settings = small().device("fake0").on_fake(&fake, |_| ());
+        let settings = small().device("fake0").on_devices(fake.provider(), |_| ());
         builder(&fake).rdma(settings).listen("127.0.0.1:0").build()
     };
     fake.refuse(Call::CreateSharedReceive, Errno::NOMEM);
@@ -219,7 +219,9 @@ fn engines_stay_near_their_device_unless_the_program_chose_their_cores() {
     for (chosen, runs_on) in [(None, first), (Some(last), last)] {
         let fake = device();
         let node = || {
-            let settings = small().on_fake(&fake, |_| ()).on_sysfs(files.sysfs());
+            let settings = small()
+                .on_devices(fake.provider(), |_| ())
+                .on_sysfs(files.sysfs());
             builder(&fake).rdma(settings).cores(chosen.as_slice())
         };
         let (server, client) = (listener(node()), node().build().unwrap());

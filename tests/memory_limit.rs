@@ -283,6 +283,61 @@ fn a_sender_that_gives_up_does_not_go_on() {
     }
 }
 
+/// The sending end says so once, whatever its messages wait for: their window, the limit of what is
+/// unreleased, or its own engine, which cannot send a long message that the peer has no room for.
+#[test]
+fn a_sender_that_tries_again_and_again_does_not_go_on() {
+    let _alone = ALONE.lock().expect("no test has failed beside");
+    let lengths = [
+        (20_000, 20_000_000),
+        (1_500_000, 20_000_000),
+        (1_500_000, 2_000_000_000),
+    ];
+    for (length, unreleased) in lengths {
+        for fabric in [Fabric::Shm, Fabric::Tcp] {
+            let case = format!("{fabric}, {length} bytes of {unreleased}");
+            let far = builder(fabric).listen("127.0.0.1:0");
+            let far = far.build().expect("a node");
+            let near = builder(fabric).build().expect("a node");
+            let here = near.connect(far.local_addr().expect("it listens"));
+            let (here, there) = (here.expect("a session"), far.accept().expect("a peer"));
+            let mut events = near.events();
+            let open = |peer: &Peer| {
+                let channel = peer.channel("held").codec::<Raw>();
+                let channel = channel.max_unreleased_bytes(unreleased);
+                channel.window_messages(64)
+            };
+            let mut sender = open(&here).sender::<[u8]>().expect("an end");
+            let mut receiver = open(&there).receiver::<[u8]>().expect("an end");
+            let message = vec![7; length];
+            let mut is_told = false;
+            let mut attempts = 0;
+            while attempts < 3 {
+                // Long enough for each attempt to be told of.
+                let sent = sender.send_timeout(&message, Duration::from_millis(1100));
+                let has_failed = sent.is_err();
+                while let Some(event) = events.try_next() {
+                    match event {
+                        Event::Connected { .. } => {}
+                        Event::Stalled { .. } if !is_told && has_failed => is_told = true,
+                        other => panic!("{case}: {other}"),
+                    }
+                }
+                attempts += u32::from(is_told);
+            }
+            let sent = sender.counts().sent;
+            for _ in 0..sent {
+                receiver.recv().expect("a message").ack();
+            }
+            sender.send_timeout(&message, LONG).expect("room");
+            match events.next_timeout(LONG) {
+                Some(Event::Recovered { .. }) => {}
+                other => panic!("{case}: {other:?}"),
+            }
+        }
+    }
+}
+
 /// Checks that long messages of another session arrive.
 fn others_go_on(node: &Node, fabric: Fabric) {
     let other = builder(fabric).build().expect("a node");

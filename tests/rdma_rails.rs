@@ -32,7 +32,9 @@ impl Pair {
                 .receive_buffers(64)
                 .held_buffers(64)
                 .max_rails(max_rails)
-                .on_fake(fake, |settings| settings.reads_large = Some(true));
+                .on_devices(fake.provider(), |settings| {
+                    settings.reads_large = Some(true)
+                });
             let builder = Node::builder().fabric(Fabric::Verbs, Policy::Require);
             builder.rdma(settings).connect_timeout(PATIENCE)
         };

@@ -3,7 +3,7 @@
 
 use std::{thread, time::Duration};
 
-use ibex::{Fabric, Node, NodeBuilder, Policy, Raw};
+use ibex::{Driver, Fabric, Node, NodeBuilder, Policy, Raw};
 
 const MESSAGES: u64 = 40;
 const MESSAGE: &[u8] = &[7; 100_000];
@@ -102,3 +102,56 @@ fn idle_peers_keep_no_credit_from_a_peer_that_sends() {
     });
     drop(idle);
 }
+
+/// Peers that say nothing, more of them than the node has credit for, take none from those that come
+/// later and call.
+#[test]
+fn silent_peers_keep_no_credit_from_peers_that_come_later() {
+    let server = over_tcp(Node::builder().listen("127.0.0.1:0"))
+        .node_credit_bytes(4 << 20)
+        .build()
+        .unwrap();
+    let address = server.local_addr().unwrap();
+    // These never turn their engines again, so they answer no recall.
+    let silent: Vec<_> = (0..SILENT)
+        .map(|_| {
+            let node = over_tcp(Node::builder().driver(Driver::Caller));
+            let node = node.build().unwrap();
+            let peer = node.connect(address).unwrap();
+            (node, peer, server.accept().unwrap())
+        })
+        .collect();
+    let theirs = thread::spawn({
+        let server = server.clone();
+        move || [(); 2].map(|()| server.accept().unwrap())
+    });
+    let nodes = [(); 2].map(|()| over_tcp(Node::builder()).build().unwrap());
+    let peers = [0, 1].map(|index| nodes[index].connect(address).unwrap());
+    let theirs = theirs.join().unwrap();
+    thread::scope(|scope| {
+        for peer in &peers {
+            scope.spawn(|| {
+                let data = peer.channel("data").codec::<Raw>();
+                let mut sender = data.sender::<[u8]>().unwrap();
+                for _ in 0..MESSAGES {
+                    sender.send_timeout(MESSAGE, WATCHDOG).unwrap();
+                }
+                sender.flush_timeout(WATCHDOG).unwrap();
+            });
+        }
+        for peer in &theirs {
+            scope.spawn(|| {
+                let data = peer.channel("data").codec::<Raw>();
+                let mut receiver = data.receiver::<[u8]>().unwrap();
+                for _ in 0..MESSAGES {
+                    receiver.recv_timeout(WATCHDOG).unwrap();
+                }
+            });
+        }
+    });
+    drop(silent);
+}
+
+/// More than the node's credit is enough for.
+const SILENT: usize = 20;
+const WATCHDOG: Duration = Duration::from_secs(120);

@@ -61,8 +61,8 @@ pub use ibex_tls::{
 pub use identity::{HostHint, Incarnation, NodeIdentity, Secret};
 pub use integrity::Integrity;
 pub use io::{
-    Acceptor, DeviceThread, DialDesk, DialOutcome, DialRequest, Dialer, Dialing, ResumeRequest,
-    dial, own_address, resolve, resume, user_of_peer,
+    Acceptor, DialDesk, DialOutcome, DialRequest, Dialer, Dialing, ResumeRequest, dial,
+    own_address, resolve, resume, user_of_peer,
 };
 pub use local::{Limits, Local};
 pub use message::{ResumeRefusal, SecurityMode, Text, Version, VersionRange, parse_message};

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ibex_base::Workers;
 use ibex_tls::{Credentials, Encryption};
 
 use crate::fabric::{FabricKind, FabricOffer, Policy};
 use crate::identity::{Incarnation, NodeIdentity};
 use crate::integrity::Integrity;
-use crate::io::DeviceThread;
 use crate::message::{Hello, HostTags, Offer, SecurityMode, Text, VersionRange};
 use crate::places::{Places, SessionLimits};
 use crate::resumption::ResumableSessions;
@@ -46,7 +46,7 @@ pub struct Local {
     /// verbs is forbidden. Default: none.
     pub verbs_devices: Option<Arc<dyn VerbsDevices>>,
     /// The thread on which the node uses them, which clones share.
-    pub device_thread: DeviceThread,
+    pub device_thread: Arc<Workers>,
 
     /// The way in which the node meets others to share memory. Default: [`UnixSettings::default`].
     pub unix: UnixSettings,
@@ -100,7 +100,7 @@ impl Local {
             absent: Vec::new(),
             is_shm_denied: false,
             verbs_devices: None,
-            device_thread: DeviceThread::default(),
+            device_thread: Arc::new(Workers::new("ibex-rdma", 1)),
             unix: UnixSettings::default(),
             integrity: Integrity::Auto,
             limits: Limits::default(),

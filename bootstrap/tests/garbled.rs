@@ -7,8 +7,9 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use common::secured::secured;
 use common::{LONG, Listening, node};
-use ibex_bootstrap::{Policy, dial};
+use ibex_bootstrap::{Local, Policy, dial};
 use ibex_harness::{
     draw::Draw,
     proxy::{DAMAGES, Proxy},
@@ -16,15 +17,28 @@ use ibex_harness::{
 
 #[test]
 fn a_dialer_gets_its_session_whichever_byte_of_a_handshake_is_garbled() {
-    let mut listens = node(2);
+    // All of the first bytes, and every fifth byte thereafter.
+    let places = (0..HANDSHAKE_BYTES).filter(|at| *at < 20 || at % 5 == 0);
+    assert_sessions_in_spite_of_damage_at(places, |local| local);
+}
+
+/// TLS covers all bytes but the Hellos, which it begins behind.
+#[test]
+fn an_authenticated_dialer_gets_its_session_whichever_byte_of_a_hello_is_garbled() {
+    assert_sessions_in_spite_of_damage_at(0..HELLO_BYTES, secured);
+}
+
+fn assert_sessions_in_spite_of_damage_at(
+    places: impl Iterator<Item = u64>,
+    secure: impl Fn(Local) -> Local + Sync,
+) {
+    let mut listens = secure(node(2));
     listens.shm = Policy::Forbid;
     // An end waits this long for the rest of a message whose length has grown.
     listens.handshake_timeout = Duration::from_secs(3);
     let listening = Listening::with(listens);
     let there: SocketAddr = listening.address.parse().unwrap();
-    // All of the first bytes, and every fifth byte thereafter.
-    let harms: Vec<_> = (0..HANDSHAKE_BYTES)
-        .filter(|at| *at < 20 || at % 5 == 0)
+    let harms: Vec<_> = places
         .flat_map(|at| DAMAGES.map(|damage| [(damage, false, at), (damage, true, at)]))
         .flatten()
         .collect();
@@ -32,7 +46,7 @@ fn a_dialer_gets_its_session_whichever_byte_of_a_handshake_is_garbled() {
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
-                let mut dials = node(1);
+                let mut dials = secure(node(1));
                 dials.shm = Policy::Forbid;
                 dials.handshake_timeout = Duration::from_secs(3);
                 while let Some(&harm) = harms.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -53,5 +67,7 @@ fn a_dialer_gets_its_session_whichever_byte_of_a_handshake_is_garbled() {
 
 /// An upper bound of the bytes that either end sends in a handshake over tcp.
 const HANDSHAKE_BYTES: u64 = 200;
+/// The bytes of a Hello.
+const HELLO_BYTES: u64 = 44;
 /// Handshakes at a time: most of them wait.
 const AT_ONCE: usize = 48;

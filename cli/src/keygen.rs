@@ -72,7 +72,7 @@ fn authority(options: &Folder, output: &KeygenOutput) -> Result<Made, Failure> {
     fs::create_dir_all(folder)
         .map_err(|error| Failure::said(format!("{}: {error}", folder.display())))?;
     let key = Key::generate().map_err(Failure::said)?;
-    let mut params = params(AUTHORITY, options.days, &key)?;
+    let mut params = params(&authority_name(&key), options.days, &key)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let certificate = params
@@ -138,7 +138,8 @@ fn issuer(options: &Folder, certificate: &str, key: &str) -> Result<Issuer<'stat
     let certificate = certificate.map_err(|error| Failure::said(format!("ca.pem: {error}")))?;
     // The name and the key are all that certificates take over from their authority's.
     let has = |bytes: &[u8]| certificate.windows(bytes.len()).any(|part| part == bytes);
-    if !has(AUTHORITY.as_bytes()) || !has(&key.public) {
+    let name = authority_name(&key);
+    if !has(name.as_bytes()) || !has(&key.public) {
         return Err(Failure::said(format!(
             "{} is not the certificate of ca.key that `ibex keygen ca` made with it; \
              `ibex keygen ca --force --folder {}` makes both anew",
@@ -146,7 +147,7 @@ fn issuer(options: &Folder, certificate: &str, key: &str) -> Result<Issuer<'stat
             options.folder.display()
         )));
     }
-    Ok(Issuer::new(params(AUTHORITY, options.days, &key)?, key))
+    Ok(Issuer::new(params(&name, options.days, &key)?, key))
 }
 
 fn params(name: &str, days: u32, key: &Key) -> Result<CertificateParams, Failure> {
@@ -221,5 +222,10 @@ fn exists(path: &Path) -> Failure {
     ))
 }
 
-/// The name of the authority in its certificate.
-const AUTHORITY: &str = "ibex authority for tests";
+/// Returns the name of the authority that has this key in its certificate. Two authorities have two
+/// names, by which nodes that trust both tell them apart.
+fn authority_name(key: &Key) -> String {
+    let start = key.public[..8].iter();
+    let start: String = start.map(|byte| format!("{byte:02x}")).collect();
+    format!("ibex authority for tests {start}")
+}

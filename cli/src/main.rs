@@ -19,6 +19,7 @@ mod root;
 mod route;
 mod session;
 mod top;
+mod warnings;
 mod watch;
 
 use std::io::{self, Write};

@@ -72,8 +72,9 @@ pub(crate) fn run(options: &PingOptions) -> Result<u8, Failure> {
     }
 }
 
-/// Answers pings until the process is ended.
+/// Answers pings until the process is ended. Standard error tells who was refused.
 fn answer(address: &str, options: &PingOptions, security: Option<Security>) -> Result<u8, Failure> {
+    crate::warnings::show();
     let mut builder = Node::builder().name("ibex ping").listen(address);
     if let Some(security) = security {
         builder = builder.security(security);

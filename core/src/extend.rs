@@ -13,7 +13,9 @@
 //! | a part that lives as long as its node | [`ExtendNode`] |
 //! | the terms of an end's errors | [`Interface`] |
 
-pub use ibex_base::{Address, BackOff, Escaped, debug_as_display, fork, sync::lock, threads};
+pub use ibex_base::{
+    Address, BackOff, Escaped, debug_as_display, fork, sync::lock, threads, warn_limited,
+};
 pub use ibex_protocol::format::message_version::MessageVersion;
 pub use ibex_ring::parking;
 pub use ibex_transport::{

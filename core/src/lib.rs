@@ -10,6 +10,11 @@
 )]
 extern crate self as ibex;
 
+/// Logs a warning within the limit of the process: see [`ibex_base::warn_limited`].
+macro_rules! warn_limited {
+    ($($line:tt)+) => { ibex_base::warn_limited!($($line)+) };
+}
+
 mod accept_placement;
 mod address;
 mod error;

@@ -8,6 +8,10 @@ use ibex_transport::session::{self, PeerDescription};
 use crate::Fabric;
 
 /// A peer's identity and incarnation. The incarnation changes when the peer restarts.
+///
+/// Both are what the peer says of itself: a peer may claim those of another node. To decide what a
+/// peer may do or have, use [`Peer::authenticated_as`](crate::Peer::authenticated_as), and to tell
+/// sessions apart [`Peer::is_same_session`](crate::Peer::is_same_session).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId {
     identity: [u8; 16],

@@ -18,7 +18,7 @@ pub(crate) fn security_stats(local: &Local) -> Option<SecurityStats> {
 pub(crate) fn warn_of_credentials(local: &Local, now: SystemTime) {
     if let Some(credentials) = &local.credentials {
         for warning in credentials.warnings(now) {
-            tracing::warn!("{warning}");
+            warn_limited!(warning, "{warning}");
         }
     }
 }

@@ -232,12 +232,15 @@ fn a_reply_that_cannot_be_sent_is_an_error_at_both_ends() {
             };
             let error = echo.call(&long).unwrap_err();
             assert_eq!(send_kind(&error), Some(SendErrorKind::TooLong), "{error}");
+            // The limit is known at both ends once the channel of replies is open.
+            echo.call(&question(2)).unwrap();
             let error = echo.call(&question(1)).unwrap_err();
-            assert_eq!(error.kind(), CallErrorKind::Unanswered, "{error}");
+            assert_eq!(error.kind(), CallErrorKind::ReplyTooLong, "{error}");
             echo.call(&question(2)).unwrap();
         },
         |_, peer| {
             let mut service = peer.service::<Question, Answer>("echo").unwrap();
+            service.next().unwrap().unwrap().reply(&reply(2)).unwrap();
             let request = service.next().unwrap().unwrap();
             let text = "x".repeat(20_000);
             request.reply(&Answer { number: 1, text }).unwrap_err();

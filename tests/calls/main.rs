@@ -14,6 +14,7 @@ mod traces;
 #[path = "../turning/mod.rs"]
 mod turning;
 mod unary;
+mod untaken;
 
 use std::{
     future::Future,

@@ -403,7 +403,10 @@ fn a_call_of_a_service_that_nobody_offers_says_so_at_its_deadline() {
             for error in [of_thread, of_task] {
                 assert_eq!(error.execution(), Execution::NotExecuted);
                 let text = error.to_string();
-                assert!(text.contains("not opened a service of this name"), "{text}");
+                assert!(
+                    text.contains("no service of the peer has met this caller"),
+                    "{text}"
+                );
             }
             let last = peer.caller::<Question, Answer>("last").unwrap();
             last.call(&question(3)).unwrap();

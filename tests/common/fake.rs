@@ -98,7 +98,7 @@ impl Fake {
     pub(crate) fn is_used(&self, settings: RdmaSettings) -> RdmaSettings {
         let tuning = Tuning::new().completion_polling(self.of.polling);
         let settings = settings.device(DEVICE).tuning(tuning);
-        settings.on_fake(&self.provider, settings_of(self.of.mask))
+        settings.on_devices(self.provider.provider(), settings_of(self.of.mask))
     }
 
     /// Panics unless the device was used properly: no send found the receive queue empty, and

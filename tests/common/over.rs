@@ -51,7 +51,7 @@ impl Over {
         #[cfg(feature = "fake-device")]
         let builder = {
             let settings = ibex::rdma::RdmaSettings::new().device("fake0");
-            builder.rdma(settings.on_fake(&self.devices, |_| ()))
+            builder.rdma(settings.on_devices(self.devices.provider(), |_| ()))
         };
         builder
     }

@@ -9,7 +9,8 @@ use ibex::{
 };
 
 use crate::{
-    ByPeer, Outcome, Star, cells, in_state,
+    ByPeer, Outcome, SOON, Star, cells, in_state,
+    log_lines::Log,
     numbers::{Numbers, SourceResult, answered, await_next, free_address, numbers},
     take_to_the_end,
 };
@@ -371,3 +372,52 @@ fn members_at_addresses_that_are_not_kept_any_more_are_lost() -> Outcome {
     }
     Ok(())
 }
+
+/// A quorum that a lost member leaves to one which nobody reaches is waited for; the wait says why.
+#[test]
+fn a_wait_for_a_member_that_nobody_reaches_names_the_one_that_was_lost() -> Outcome {
+    let log_lines = Log::of_process();
+    for (cell, (over, driver)) in cells().enumerate() {
+        // One wait is so long that the call itself says so.
+        let (time, notices) = if cell == 0 {
+            (LONGER_THAN_A_NOTICE, 1)
+        } else {
+            (SOON, 0)
+        };
+        let star = Star::over(&over, driver, 2);
+        let mut group = star.group();
+        let absent = free_address();
+        let peers = star.node.keep_connected([absent])?;
+        group.join_at(&peers, absent);
+        let mut log = ByPeer {
+            numbers: Numbers { end: 3 },
+            peers: star.here.clone(),
+            answer: |place| Ok([0, 9][place]),
+        };
+        let channel = star.there[0].channel("numbers").codec::<Pod>();
+        let receiver = channel.receiver().expect("a receiver");
+        thread::scope(|scope| {
+            scope.spawn(move || take_to_the_end(receiver, 3));
+            let late = group.wait_acked_timeout(&mut log, 3, 2, time);
+            let late = late.expect_err("nobody listens there");
+            assert_eq!(late.kind(), LogErrorKind::Timeout, "{late}");
+            let ahead = star.here[1].at().to_string();
+            let text = late.to_string();
+            assert!(text.contains(&format!("; lost last: {ahead}")), "{text}");
+            assert!(text.contains(&absent.to_string()), "{text}");
+            let lost = format!("has lost a member: {ahead}");
+            assert_eq!(log_lines.lines_with(&["WARN", &lost]).len(), 1);
+            let waited = ["WARN", "is waited for", &ahead, &absent.to_string()];
+            assert_eq!(log_lines.lines_with(&waited).len(), notices);
+            // A program that must know at once waits between calls.
+            assert!(!group.try_acked(&mut log, 3, 2).expect("one may still come"));
+            let lost = group.next_lost().expect("one is lost");
+            assert_eq!(lost.reason.kind(), LogErrorKind::Ahead, "{lost}");
+            drop(group);
+        });
+    }
+    Ok(())
+}
+
+/// A call logs that it waits for a quorum after five seconds.
+const LONGER_THAN_A_NOTICE: Duration = Duration::from_secs(6);

@@ -2,6 +2,9 @@
 #![forbid(unsafe_code)]
 
 mod catching_up;
+#[path = "../common/log_lines.rs"]
+#[allow(dead_code, reason = "other tests use more of it")]
+mod log_lines;
 mod losses;
 #[path = "../common/numbers.rs"]
 mod numbers;

@@ -26,7 +26,11 @@ impl Pair {
         let builder = || -> NodeBuilder {
             let settings = RdmaSettings::new().max_sessions(4).receive_buffers(64);
             let builder = Node::builder().fabric(Fabric::Verbs, Policy::Require);
-            builder.rdma(settings.held_buffers(64).on_fake(&fake, |_| ()))
+            builder.rdma(
+                settings
+                    .held_buffers(64)
+                    .on_devices(fake.provider(), |_| ()),
+            )
         };
         let there = builder().listen("127.0.0.1:0").build().unwrap();
         let here = builder().build().unwrap();

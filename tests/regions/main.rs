@@ -7,6 +7,7 @@ mod over;
 mod device;
 mod receiving;
 mod sending;
+mod unreadable;
 mod waiting;
 
 use std::{env, fs, fs::File, process, sync::Arc, thread, time::Duration};

@@ -106,6 +106,8 @@ fn is_shown_within(kept_for: Duration) -> bool {
         eprintln!("no refusal came within {kept_for:?}: {error}");
         return false;
     }
+    // The connection ended as planned, and not by an attacker who cuts the stream off.
+    assert!(!error.contains("cut off"), "{error}");
     // The peer does not come back with another session, either.
     let refused = refusal(&dialer, &acceptor);
     let HandshakeError::Authentication(why) = &refused else {

@@ -4,6 +4,7 @@
 mod aging;
 mod expecting;
 mod impostor;
+mod posing;
 mod suspended;
 
 use std::{

@@ -14,6 +14,8 @@ mod guide;
 mod house;
 mod instructions;
 mod integrations;
+#[cfg(test)]
+mod limited_warnings;
 mod minimum;
 mod mutants;
 mod mutated_copy;

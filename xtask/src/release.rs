@@ -46,7 +46,7 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
         tools: &[CARGO_HACK],
         work: Work::Commands(&[
             "cargo hack clippy -p ibex --lib --feature-powerset --depth 2 \
-             --exclude-features default,fake-device -- -D warnings",
+             --exclude-features default -- -D warnings",
         ]),
     },
     Stage {
@@ -89,10 +89,33 @@ const CRATES: [&str; 10] = [
     "ibex-verbs",
 ];
 
+/// The published crates of the workspace `integrations`, which are released after those above.
+const INTEGRATIONS: [&str; 5] = [
+    "ibex-hyper",
+    "ibex-iceoryx2",
+    "ibex-metrics",
+    "ibex-tonic",
+    "ibex-tracing",
+];
+
+/// The workspaces and their published crates.
+const WORKSPACES: [(&str, &[&str]); 2] = [
+    ("Cargo.toml", &CRATES),
+    ("integrations/Cargo.toml", &INTEGRATIONS),
+];
+
 fn package(watchdog: &Watchdog) -> Result<(), Failure> {
-    let crates = CRATES.map(|name| format!("-p {name}")).join(" ");
+    WORKSPACES
+        .into_iter()
+        .try_for_each(|(manifest, crates)| package_all(manifest, crates, watchdog))
+}
+
+fn package_all(manifest: &str, crates: &[&str], watchdog: &Watchdog) -> Result<(), Failure> {
+    let of = format!("--allow-dirty --manifest-path {manifest}");
+    // Without a lock file, which would need crates that are not published yet.
+    let packages = format!("-p {}", crates.join(" -p "));
     // Warnings come on standard error.
-    let line = format!("cargo package --no-verify --allow-dirty {crates} 2>&1");
+    let line = format!("cargo package --no-verify --exclude-lockfile {of} {packages} 2>&1");
     let said = Step::new("sh").args(["-c", &line]).capture(watchdog)?;
     let is_warning = |line: &&str| line.starts_with("warning");
     if let Some(warning) = said.stdout.lines().find(is_warning) {
@@ -104,8 +127,8 @@ fn package(watchdog: &Watchdog) -> Result<(), Failure> {
             said.stdout
         )));
     }
-    for name in CRATES {
-        let list = Step::of_line("cargo package --list --allow-dirty -p").arg(name);
+    for name in crates {
+        let list = Step::of_line(&format!("cargo package --list {of} -p {name}"));
         let files = list.capture(watchdog)?.stdout;
         for needed in ["LICENSE-APACHE", "LICENSE-MIT", "README.md"] {
             if !files.lines().any(|file| file == needed) {
@@ -163,27 +186,93 @@ fn semver(watchdog: &Watchdog) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::process::Command;
 
     use serde_json::Value;
 
     use super::*;
 
-    #[test]
-    fn every_crate_that_can_be_published_is_in_the_list() {
+    /// The packages of a workspace that can be published.
+    fn published(manifest: &str) -> Vec<Value> {
         let output = Command::new(env!("CARGO"))
             .args(["metadata", "--no-deps", "--format-version", "1"])
+            .args(["--manifest-path", manifest])
             .current_dir(workspace::root())
             .output()
             .expect("cargo runs");
         let metadata: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        let packages = metadata["packages"].as_array().expect("a list");
-        let mut published: Vec<_> = packages
-            .iter()
-            .filter(|package| package["publish"].is_null())
-            .filter_map(|package| package["name"].as_str())
-            .collect();
-        published.sort_unstable();
-        assert_eq!(published, CRATES);
+        let packages = metadata["packages"].as_array().expect("a list").iter();
+        let published = packages.filter(|package| package["publish"].is_null());
+        published.cloned().collect()
+    }
+
+    #[test]
+    fn every_crate_that_can_be_published_is_in_the_list() {
+        for (manifest, crates) in WORKSPACES {
+            let published = published(manifest);
+            let mut names: Vec<_> = published
+                .iter()
+                .filter_map(|package| package["name"].as_str())
+                .collect();
+            names.sort_unstable();
+            assert_eq!(names, crates, "{manifest}");
+        }
+    }
+
+    /// Each has the licences' text, names the targets for docs.rs, which builds for others too
+    /// otherwise, and says which version it needs of the crates beside it.
+    #[test]
+    fn every_crate_that_can_be_published_has_what_that_takes() {
+        let is_linux = |target: &Value| target.as_str().is_some_and(|name| name.contains("linux"));
+        for package in WORKSPACES
+            .into_iter()
+            .flat_map(|(manifest, _)| published(manifest))
+        {
+            let name = package["name"].as_str().expect("a name");
+            let manifest = Path::new(package["manifest_path"].as_str().expect("a path"));
+            let folder = manifest.parent().expect("a folder");
+            for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
+                let text = |folder: &Path| fs::read(folder.join(licence)).ok();
+                assert!(
+                    text(folder).is_some() && text(folder) == text(workspace::root()),
+                    "{name}: {licence} is not the root's"
+                );
+            }
+            let targets = package["metadata"]["docs"]["rs"]["targets"].as_array();
+            assert!(
+                targets.is_some_and(|targets| targets.iter().all(is_linux)),
+                "{name}: docs.rs would build it for systems that ibex does not have"
+            );
+            for needed in package["dependencies"].as_array().expect("a list") {
+                assert!(
+                    needed["kind"] == "dev" || needed["req"] != "*",
+                    "{name}: {} has no version",
+                    needed["name"]
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_folder_of_several_things_says_what_is_where() {
+        for folder in [
+            "apps/replication",
+            "benches",
+            "bootstrap",
+            "cli",
+            "codec",
+            "examples",
+            "fuzz",
+            "integrations",
+            "testing",
+            "tests",
+            "transport",
+            "vm",
+            "xtask",
+        ] {
+            let readme = workspace::root().join(folder).join("README.md");
+            assert!(readme.is_file(), "{} is missing", readme.display());
+        }
     }
 }

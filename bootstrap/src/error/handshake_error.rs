@@ -8,7 +8,10 @@ use ibex_tls::{AuthenticationError, TlsError};
 
 use crate::handshake::{CHECKSUM, HandshakeStep};
 use crate::identity::{Incarnation, NodeIdentity};
-use crate::message::{MessageError, MessageKind, ResumeRefusal, SecurityMode, Text, VersionRange};
+use crate::message::{
+    HandshakeRefusal, MessageError, MessageKind, RefusalCause, ResumeRefusal, SecurityMode, Text,
+    VersionRange,
+};
 use crate::negotiate::{FabricConflict, Party};
 use crate::places::SessionLimit;
 
@@ -248,6 +251,32 @@ impl HandshakeError {
             }
             HandshakeError::NotIbex { seen } => is_nearly_magic(seen),
             _ => false,
+        }
+    }
+
+    /// Returns the words for the peer.
+    pub(crate) fn refusal(&self) -> HandshakeRefusal {
+        let cause = match self {
+            HandshakeError::TooManySessions { end, limit } => {
+                Some(RefusalCause::Limit(*end, *limit))
+            }
+            HandshakeError::Descriptors { end, limit } => {
+                Some(RefusalCause::Descriptors(*end, *limit))
+            }
+            HandshakeError::NotResumed { refusal } => Some(RefusalCause::Resume(*refusal)),
+            HandshakeError::Closing => Some(RefusalCause::Closing),
+            HandshakeError::NotOverFabric { why } => {
+                return HandshakeRefusal {
+                    reason: why.clone(),
+                    cause: Some(RefusalCause::NotOverFabric),
+                };
+            }
+            _ if self.may_be_garbling() => Some(RefusalCause::Garbled),
+            _ => None,
+        };
+        HandshakeRefusal {
+            reason: Text::new(&self.to_string()),
+            cause,
         }
     }
 

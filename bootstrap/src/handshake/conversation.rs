@@ -346,9 +346,6 @@ impl<E> Conversation<E> {
                 theirs: theirs.versions,
             })?;
         if ours.security != theirs.security {
-            if let Some(credentials) = &self.credentials {
-                credentials.note_other_mode();
-            }
             return Err(HandshakeError::Security {
                 ours: ours.security,
                 theirs: theirs.security,
@@ -366,6 +363,13 @@ impl<E> Conversation<E> {
     /// acceptor that finds the same refuses or hangs up. An acceptor that continues has sent
     /// another Hello.
     pub(super) fn suspect(&mut self, conflict: HandshakeError) {
+        // An acceptor that waits for TLS continues with nothing but its answer to what is no TLS.
+        // One that finds the same reads no more, so there are no words for it.
+        self.send(&HandshakeMessage::Refusal(HandshakeRefusal {
+            reason: Text::new(""),
+            cause: Some(RefusalCause::Garbled),
+        }));
+        self.be_quiet();
         self.conflict = Some(conflict);
     }
 
@@ -429,7 +433,7 @@ impl<E> Conversation<E> {
         let peer_knows = matches!(error, HandshakeError::Closed { .. });
         // Until both Hellos are known, the checksum of a Refusal cannot be computed.
         if self.has_hello() && !peer_knows && !self.is_quiet {
-            self.send(&HandshakeMessage::Refusal(refusal_for(&error)));
+            self.send(&HandshakeMessage::Refusal(error.refusal()));
         }
         self.end_with(error);
     }
@@ -441,6 +445,9 @@ impl<E> Conversation<E> {
                 Some(conflict) if !self.has_said_otherwise(&error) => conflict,
                 _ => error,
             };
+            if let (HandshakeError::Security { .. }, Some(with)) = (&error, &self.credentials) {
+                with.note_other_mode();
+            }
             self.end = Conclusion::Failed(Some(error));
         }
     }
@@ -475,28 +482,6 @@ fn in_order<'a>(side: Party, sent: &'a [u8], received: &'a [u8]) -> [&'a [u8]; 2
     match side {
         Party::Dialer => [sent, received],
         Party::Acceptor => [received, sent],
-    }
-}
-
-/// Returns the words for the peer.
-fn refusal_for(error: &HandshakeError) -> HandshakeRefusal {
-    let cause = match error {
-        HandshakeError::TooManySessions { end, limit } => Some(RefusalCause::Limit(*end, *limit)),
-        HandshakeError::Descriptors { end, limit } => Some(RefusalCause::Descriptors(*end, *limit)),
-        HandshakeError::NotResumed { refusal } => Some(RefusalCause::Resume(*refusal)),
-        HandshakeError::Closing => Some(RefusalCause::Closing),
-        HandshakeError::NotOverFabric { why } => {
-            return HandshakeRefusal {
-                reason: why.clone(),
-                cause: Some(RefusalCause::NotOverFabric),
-            };
-        }
-        _ if error.may_be_garbling() => Some(RefusalCause::Garbled),
-        _ => None,
-    };
-    HandshakeRefusal {
-        reason: Text::new(&error.to_string()),
-        cause,
     }
 }
 

@@ -133,7 +133,7 @@ fn a_hello_that_changed_on_its_way_is_no_permanent_failure() {
         for at in 0..HELLO {
             for bit in 0..8 {
                 let mut meeting = Meeting::new(&local(1), &local(2));
-                meeting.flips = Some((of_dialer, at, bit));
+                meeting.changes = vec![(of_dialer, at, 1 << bit)];
                 meeting.run();
                 meeting.wait_for_ever();
                 let dialer = meeting.dialer_end.expect("ended").expect_err("found out");

@@ -50,7 +50,7 @@ fn one_flipped_bit_anywhere_changes_nothing_that_is_agreed_on() {
     for (of_dialer, length) in [(true, lengths[0]), (false, lengths[1])] {
         for at in 0..length {
             let mut meeting = members([1, 2]);
-            meeting.flips = Some((of_dialer, at, (at % 8) as u8));
+            meeting.changes = vec![(of_dialer, at, 1 << (at % 8))];
             meeting.run();
             // An end that waits for bytes that do not come is ended by its deadline.
             meeting.wait_for_ever();
@@ -93,7 +93,7 @@ fn a_feature_that_is_stripped_is_missed_by_both_ends() {
             node
         });
         let mut meeting = Meeting::new(&dialer, &acceptor);
-        meeting.flips = Some((of_dialer, place, 2));
+        meeting.changes = vec![(of_dialer, place, 1 << 2)];
         meeting.run();
         meeting.wait_for_ever();
         let errors = [&meeting.dialer_end, &meeting.acceptor_end]
@@ -190,7 +190,7 @@ fn nodes_of_two_modes_both_say_which_and_prepare_nothing() {
                 }
             }
             assert!(meeting.pairs.iter().all(Option::is_none));
-            assert!(meeting.from_dialer.len() < 80, "it said no more than Hello");
+            assert!(meeting.from_dialer.len() < 80, "a Hello and no Offer");
         }
     }
 }

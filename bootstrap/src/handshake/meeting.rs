@@ -31,8 +31,8 @@ pub(super) struct Meeting {
     pub(super) garbles: Option<usize>,
     /// Set once TLS records follow the Hellos; they are not told apart.
     is_sealed: bool,
-    /// The bit to flip: in the dialer's stream or the acceptor's, the byte, and the mask.
-    pub(super) flips: Option<(bool, usize, u8)>,
+    /// Bytes that change: in the dialer's stream or the acceptor's, their places, and the bits.
+    pub(super) changes: Vec<(bool, usize, u8)>,
     // The record.
     pub(super) from_dialer: Vec<u8>,
     pub(super) from_acceptor: Vec<u8>,
@@ -113,7 +113,7 @@ impl Meeting {
             cut_after: usize::MAX,
             garbles: None,
             is_sealed: dialer.credentials.is_some() && acceptor.credentials.is_some(),
-            flips: None,
+            changes: Vec::new(),
             from_dialer: Vec::new(),
             from_acceptor: Vec::new(),
             delivered: 0,
@@ -270,11 +270,11 @@ impl Meeting {
             rest = behind;
             self.delivered += 1;
         }
-        if let Some((of_dialer, place, bit)) = self.flips
-            && of_dialer == by_dialer
-            && let Some(byte) = place.checked_sub(at).and_then(|at| arriving.get_mut(at))
-        {
-            *byte ^= 1 << bit;
+        for (of_dialer, place, bits) in &self.changes {
+            let place = place.checked_sub(at).filter(|_| *of_dialer == by_dialer);
+            if let Some(byte) = place.and_then(|place| arriving.get_mut(place)) {
+                *byte ^= bits;
+            }
         }
         arriving
             .chunks(self.chunk.min(bytes.len()))

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use ibex_tls::{Credentials, Encryption, Security, SharedSecret};
 
 use super::meeting::{Meeting, host, local};
+use super::reunion::HELLO;
 use super::*;
 use crate::error::HandshakeError;
 use crate::fabric::Policy;
 use crate::local::Local;
+use crate::message::MAGIC;
 
 /// The credentials of a cluster with a secret of its own.
 pub(super) fn secret(cluster: u8) -> Arc<Credentials> {
@@ -106,26 +108,53 @@ fn a_node_has_no_authenticated_session_with_itself() {
     assert!([&dialer, &acceptor].contains(&&HandshakeError::Oneself));
 }
 
+/// Neither end believes a Hello that has changed, and the dialer may try again.
+fn assert_ends_as_garbled(changes: Vec<(bool, usize, u8)>) {
+    let context = format!("{changes:?}");
+    let mut meeting = Meeting::new(&secured(1, 1), &secured(2, 1));
+    meeting.changes = changes;
+    meeting.run();
+    // The dialer's time is over first.
+    meeting.wait_for_ever();
+    let dialer = meeting.dialer_end.expect("ended").expect_err("found out");
+    assert!(dialer.may_be_garbling(), "{context}: {dialer}");
+    let acceptor = meeting.acceptor_end.expect("ended");
+    assert!(acceptor.is_err(), "{context}");
+}
+
 #[test]
-fn one_changed_bit_of_a_hello_ends_it() {
+fn a_hello_with_a_changed_bit_is_no_permanent_failure() {
+    for of_dialer in [true, false] {
+        for at in 0..HELLO {
+            assert_ends_as_garbled(vec![(of_dialer, at, 1 << (at % 8))]);
+        }
+    }
+}
+
+/// The versions change places with bytes of the nonce, or with each other.
+#[test]
+fn a_hello_whose_bytes_have_changed_places_is_no_permanent_failure() {
     let mut whole = Meeting::new(&secured(1, 1), &secured(2, 1));
     whole.run();
-    let hello = |sent: &[u8]| 8 + 2 + usize::from(u16::from_le_bytes([sent[8], sent[9]]));
-    for (is_dialer, length) in [
-        (true, hello(&whole.from_dialer)),
-        (false, hello(&whole.from_acceptor)),
-    ] {
-        for at in 0..length {
-            let mut meeting = Meeting::new(&secured(1, 1), &secured(2, 1));
-            meeting.flips = Some((is_dialer, at, (at % 8) as u8));
-            meeting.run();
-            meeting.dialer.handle_closed(None);
-            meeting.acceptor.handle_closed(None);
-            meeting.run();
-            for end in [&meeting.dialer_end, &meeting.acceptor_end] {
-                let end = end.as_ref().expect("it has ended");
-                assert!(end.is_err(), "byte {at}");
+    for (of_dialer, sent) in [(true, whole.from_dialer), (false, whole.from_acceptor)] {
+        for at in MAGIC.len() + 2..HELLO {
+            for other in (at + 1..HELLO).filter(|other| sent[*other] != sent[at]) {
+                let bits = sent[at] ^ sent[other];
+                assert_ends_as_garbled(vec![(of_dialer, at, bits), (of_dialer, other, bits)]);
             }
+        }
+    }
+}
+
+/// Ends whose modes differ do not take it for damage, although neither has a proof of it.
+#[test]
+fn ends_of_different_modes_know_it() {
+    for (dialer, acceptor) in [(secured(1, 1), local(2)), (local(1), secured(2, 1))] {
+        let mut meeting = Meeting::new(&dialer, &acceptor);
+        meeting.run();
+        for end in [meeting.dialer_end, meeting.acceptor_end] {
+            let error = end.expect("ended").expect_err("they differ");
+            assert!(matches!(error, HandshakeError::Security { .. }), "{error}");
         }
     }
 }
@@ -143,7 +172,7 @@ fn a_changed_nonce_is_found_by_the_binding() {
                 whole.from_dialer[9],
             ]))
     };
-    meeting.flips = Some((true, hello - 1, 0));
+    meeting.changes = vec![(true, hello - 1, 1)];
     meeting.run();
     let error = meeting.acceptor_end.take().unwrap().unwrap_err();
     assert!(matches!(error, HandshakeError::Garbled { .. }), "{error}");

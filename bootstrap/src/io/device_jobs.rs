@@ -3,20 +3,20 @@
 //! Rules:
 //!
 //! - Opening a device, registering memory and connecting a queue pair take milliseconds, for which
-//!   no other session shall wait. They run one after the other on a thread that exists while there
-//!   is something to do. A node's acceptor and its dialer share it.
+//!   no other session shall wait. They run one after the other on a thread that the acceptors and
+//!   the dialer of a node share ([`Workers`]).
 //! - An eventfd in the epoll set of an acceptor or dialer tells of results, and its turn takes them.
 //!   It may tell of other things too, so only its owner silences it, before it looks at any of them.
 //! - A result for a handshake that has ended meanwhile is dropped, and its queue pair with it.
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
+use std::io;
 use std::net::IpAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::{fmt, io, mem};
+use std::sync::{Arc, Mutex};
 
-use ibex_base::threads;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use ibex_base::Workers;
+use ibex_base::sync::lock;
 
 use super::event_fd::EventFd;
 use crate::fabric::VerbsDevice;
@@ -44,32 +44,7 @@ pub(super) enum DeviceOutcome {
     Connected(Result<Box<dyn VerbsPair>, String>),
 }
 
-/// The thread on which a node uses its RDMA devices. Clones share it.
-///
-/// The thread exists while there is something to do.
-#[derive(Clone, Default)]
-pub struct DeviceThread(Arc<DeviceQueue>);
-
-#[derive(Default)]
-struct DeviceQueue {
-    state: Mutex<State>,
-    /// Told when a job is done.
-    is_done: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    to_do: VecDeque<QueuedJob>,
-    /// The results of those whose job is under way.
-    serves: Option<Arc<DeviceResults>>,
-    /// True if the thread will look at `to_do` again.
-    at_work: bool,
-    /// Set once the log was told that there can be no thread.
-    has_warned: bool,
-}
-
 struct QueuedJob {
-    results: Arc<DeviceResults>,
     key: u64,
     devices: Arc<dyn VerbsDevices>,
     job: DeviceJob,
@@ -77,15 +52,20 @@ struct QueuedJob {
 
 /// The device jobs of one acceptor or dialer, each under the key of its handshake.
 pub(super) struct DeviceJobs {
-    thread: DeviceThread,
-    results: Arc<DeviceResults>,
+    thread: Arc<Workers>,
+    jobs: Sender<QueuedJob>,
+    results: Receiver<(u64, DeviceOutcome)>,
+    queue: Arc<DeviceQueue>,
 }
 
-/// The place where the thread leaves results.
-struct DeviceResults {
-    done: Mutex<Vec<(u64, DeviceOutcome)>>,
+/// The ends of both channels that the thread has.
+struct DeviceQueue {
+    to_do: Receiver<QueuedJob>,
+    done: Sender<(u64, DeviceOutcome)>,
     /// Rung when something is in `done`.
     bell: Arc<EventFd>,
+    /// Held while a job is under way.
+    at_work: Mutex<()>,
 }
 
 impl DeviceJob {
@@ -109,111 +89,66 @@ impl DeviceJobs {
 
     /// Rings `bell` for each result.
     pub(super) fn ringing(local: &Local, bell: Arc<EventFd>) -> DeviceJobs {
-        let done = Mutex::default();
+        let (jobs, to_do) = unbounded();
+        let (done, results) = unbounded();
         DeviceJobs {
             thread: local.device_thread.clone(),
-            results: Arc::new(DeviceResults { done, bell }),
+            jobs,
+            results,
+            queue: Arc::new(DeviceQueue {
+                to_do,
+                done,
+                bell,
+                at_work: Mutex::default(),
+            }),
         }
     }
 
     /// Rung when [`take_done`](Self::take_done) has something. Silence it before that call.
     pub(super) fn bell(&self) -> &EventFd {
-        &self.results.bell
+        &self.queue.bell
     }
 
     /// Begins `job` for the handshake `key`, on the node's thread for it. If no thread can be
     /// started, the job runs at once, and everything waits.
     pub(super) fn begin(&self, key: u64, devices: &Arc<dyn VerbsDevices>, job: DeviceJob) {
-        let shared = &self.thread.0;
-        let mut state = lock(&shared.state);
-        state.to_do.push_back(QueuedJob {
-            results: self.results.clone(),
-            key,
-            devices: devices.clone(),
-            job,
-        });
-        if state.at_work {
-            return;
-        }
-        state.at_work = true;
-        drop(state);
-        let working = shared.clone();
-        if let Err(error) = threads::spawn("ibex-rdma", move || working.work()) {
-            // Each handshake fails to start a thread again; the log is told once.
-            if !mem::replace(&mut lock(&shared.state).has_warned, true) {
-                tracing::warn!(
-                    %error,
-                    "no thread for RDMA devices: queue pairs are made where the engine runs, and \
-                     everything waits for it"
-                );
-            }
-            shared.work();
-        }
+        let devices = devices.clone();
+        let _ = self.jobs.send(QueuedJob { key, devices, job });
+        let queue = self.queue.clone();
+        self.thread.give_or_do(
+            move || queue.do_next(),
+            "no thread for RDMA devices: queue pairs are made where the engine runs, and everything \
+             waits for it",
+        );
     }
 
     /// Takes the results since the last call, with their keys.
     pub(super) fn take_done(&self) -> Vec<(u64, DeviceOutcome)> {
-        mem::take(&mut lock(&self.results.done))
+        self.results.try_iter().collect()
     }
 }
 
 impl Drop for DeviceJobs {
-    /// Waits for the job that is under way, so that no device is in use afterwards.
+    /// Gives up the jobs that have not begun, and waits for the one that is under way, so that no
+    /// device is in use afterwards.
     fn drop(&mut self) {
-        let is_ours = |results: &Arc<DeviceResults>| Arc::ptr_eq(results, &self.results);
-        let shared = &self.thread.0;
-        let mut state = lock(&shared.state);
-        let jobs = mem::take(&mut state.to_do).into_iter();
-        let (given_up, others): (VecDeque<QueuedJob>, VecDeque<QueuedJob>) =
-            jobs.partition(|job| is_ours(&job.results));
-        state.to_do = others;
-        while state.serves.as_ref().is_some_and(is_ours) {
-            let waited = shared.is_done.wait(state);
-            state = waited.unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(state);
-        // Queue pairs among them are destroyed without the lock.
-        drop(given_up);
+        self.queue.to_do.try_iter().for_each(drop);
+        drop(lock(&self.queue.at_work));
     }
 }
 
 impl DeviceQueue {
-    /// Runs all device jobs that are waiting.
-    fn work(&self) {
-        loop {
-            let mut state = lock(&self.state);
-            let Some(job) = state.to_do.pop_front() else {
-                state.at_work = false;
-                return;
-            };
-            state.serves = Some(job.results.clone());
-            drop(state);
-            let QueuedJob {
-                results,
-                key,
-                devices,
-                job,
-            } = job;
-            // The panic of an implementation is logged already. The handshake ends by its deadline,
-            // and the others continue.
-            if let Ok(outcome) = catch_unwind(AssertUnwindSafe(|| job.run(&*devices))) {
-                lock(&results.done).push((key, outcome));
-                results.bell.ring();
-            }
-            lock(&self.state).serves = None;
-            self.is_done.notify_all();
-        }
+    /// Does the next job, unless it was given up.
+    fn do_next(&self) {
+        // Locked before the job is taken: who gives up the others then waits for this one.
+        let _at_work = lock(&self.at_work);
+        let Ok(QueuedJob { key, devices, job }) = self.to_do.try_recv() else {
+            return;
+        };
+        // If an implementation panics, the handshake ends by its deadline.
+        let _ = self.done.send((key, job.run(&*devices)));
+        self.bell.ring();
     }
-}
-
-impl fmt::Debug for DeviceThread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("DeviceThread")
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -263,7 +198,6 @@ mod tests {
         let device_jobs = DeviceJobs::new(&local).unwrap();
         let devices: Arc<dyn VerbsDevices> = Arc::new(Moody);
         let elsewhere = IpAddr::from([192, 0, 2, 1]);
-        // The later rounds begin after the thread has ended.
         for round in 0..3 {
             device_jobs.begin(round * 3, &devices, DeviceJob::Find(elsewhere));
             device_jobs.begin(
@@ -297,7 +231,7 @@ mod tests {
             assert_eq!(*found, Err("not from 192.0.2.1".to_string()));
             assert!(prepared.is_err());
             assert!(device_jobs.take_done().is_empty());
-            assert!(lock(&device_jobs.thread.0.state).to_do.is_empty());
+            assert!(device_jobs.queue.to_do.is_empty());
         }
     }
 }

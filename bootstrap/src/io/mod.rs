@@ -29,7 +29,6 @@ use std::time::{Duration, Instant};
 pub use acceptor::Acceptor;
 pub use address::resolve;
 pub use blocking::{dial, resume};
-pub use device_jobs::DeviceThread;
 pub use dial_desk::{DialDesk, DialRequest, Dialing, ResumeRequest};
 pub use dialer::{DialOutcome, Dialer};
 pub use tcp::own_address;

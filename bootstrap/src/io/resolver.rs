@@ -3,44 +3,51 @@
 //! A lookup cannot be interrupted, so a thread may outlive the dialer that has begun it.
 #![forbid(unsafe_code)]
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::{io, mem};
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex};
 
-use ibex_base::{Address, threads};
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use ibex_base::sync::lock;
+use ibex_base::{Address, Workers};
 
 use super::event_fd::EventFd;
 
 /// The resolver of a dialer.
-pub(super) struct Resolver(Arc<Lookups>);
+pub(super) struct Resolver {
+    threads: Workers,
+    lookups: Arc<Lookups>,
+    answers: Receiver<Answer>,
+}
 
 struct Lookups {
-    state: Mutex<State>,
+    /// Who asked for the names that are being looked up, or are to be.
+    asking: Mutex<HashMap<String, Vec<u64>>>,
     look_up: LookUp,
+    done: Sender<Answer>,
     /// Rung when something is in `done`.
     bell: Arc<EventFd>,
 }
 
-#[derive(Default)]
-struct State {
-    /// Who asked for the names that are being looked up, or are to be.
-    asking: HashMap<String, Vec<u64>>,
-    /// Names for which there is no thread yet.
-    waiting: VecDeque<String>,
-    threads: usize,
-    done: Vec<(u64, io::Result<Vec<Address>>)>,
-}
+/// The addresses of a name, for the dial that has asked.
+type Answer = (u64, io::Result<Vec<Address>>);
 
 /// Looks up the addresses of `host:port`.
 pub(super) type LookUp = fn(&str) -> io::Result<Vec<Address>>;
 
 impl Resolver {
     pub(super) fn new(look_up: LookUp, bell: Arc<EventFd>) -> Resolver {
-        Resolver(Arc::new(Lookups {
-            state: Mutex::default(),
-            look_up,
-            bell,
-        }))
+        let (done, answers) = unbounded();
+        Resolver {
+            threads: Workers::new("ibex-resolve", MOST_THREADS),
+            lookups: Arc::new(Lookups {
+                asking: Mutex::default(),
+                look_up,
+                done,
+                bell,
+            }),
+            answers,
+        }
     }
 
     /// Begins to look up a name for the dial `key`. The names that are asked for at a time have
@@ -49,52 +56,35 @@ impl Resolver {
     /// # Errors
     /// There can be no thread.
     pub(super) fn begin(&self, key: u64, name: &str) -> io::Result<()> {
-        let mut state = self.0.state();
-        if let Some(asking) = state.asking.get_mut(name) {
+        // Held until the key is there, for which the thread waits.
+        let mut asking = lock(&self.lookups.asking);
+        if let Some(asking) = asking.get_mut(name) {
             asking.push(key);
             return Ok(());
         }
-        if state.threads < MOST_THREADS {
-            let (shared, first) = (self.0.clone(), name.to_owned());
-            match threads::spawn("ibex-resolve", move || shared.work(first)) {
-                Ok(_) => state.threads += 1,
-                // One of the present threads looks the name up.
-                Err(_) if state.threads > 0 => state.waiting.push_back(name.to_owned()),
-                Err(error) => return Err(error),
-            }
-        } else {
-            state.waiting.push_back(name.to_owned());
-        }
-        state.asking.insert(name.to_owned(), vec![key]);
+        let (lookups, wanted) = (self.lookups.clone(), name.to_owned());
+        let look_up = move || lookups.answer(&wanted);
+        self.threads
+            .give(look_up)
+            .map_err(|refused| refused.error)?;
+        asking.insert(name.to_owned(), vec![key]);
         Ok(())
     }
 
     /// Takes the answers since the last call.
-    pub(super) fn take_done(&self) -> Vec<(u64, io::Result<Vec<Address>>)> {
-        mem::take(&mut self.0.state().done)
+    pub(super) fn take_done(&self) -> Vec<Answer> {
+        self.answers.try_iter().collect()
     }
 }
 
 impl Lookups {
-    fn work(&self, first: String) {
-        let mut next = Some(first);
-        while let Some(name) = next {
-            let found = (self.look_up)(&name);
-            let mut state = self.state();
-            for key in state.asking.remove(&name).unwrap_or_default() {
-                state.done.push((key, copy_of(&found)));
-            }
-            next = state.waiting.pop_front();
-            if next.is_none() {
-                state.threads -= 1;
-            }
-            drop(state);
-            self.bell.ring();
+    /// Looks up a name, and answers all who have asked for it meanwhile.
+    fn answer(&self, name: &str) {
+        let found = (self.look_up)(name);
+        for key in lock(&self.asking).remove(name).unwrap_or_default() {
+            let _ = self.done.send((key, copy_of(&found)));
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.bell.ring();
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Without HOST it starts its own peer process. Each row is printed as soon as it is measured.
 
+mod busy;
 mod options;
 mod other_host;
 mod place;
@@ -80,6 +81,12 @@ fn measure(options: &PerfOptions, protection: Option<RunKeys>) -> Result<u8, Fai
         run.progress.note(
             "note: this build is not optimized, so its figures say little; cargo run --release",
         );
+    }
+    if let Some(percent) = busy::percent(&allowed).filter(|percent| *percent >= busy::TOLD) {
+        run.progress.note(&format!(
+            "note: other programs use {percent} % of this machine's processors, so its figures are \
+             lower than on a machine at rest, and scatter"
+        ));
     }
     if run.place.is_there() {
         run.try_limits(options.setup(None, protection));

@@ -14,6 +14,7 @@ pub(crate) fn serve(
     allowed: &[usize],
     setup: Setup,
 ) -> Result<u8, Error> {
+    crate::warnings::show();
     // Visitors open their sessions over each fabric, and some open several at once.
     let setup = Setup {
         driver: DriverName::Threads,

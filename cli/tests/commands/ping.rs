@@ -1,5 +1,11 @@
 //! `ibex ping` between two processes.
 
+use std::{
+    fs::{self, File},
+    process::Command,
+    thread,
+};
+
 use ibex::Node;
 use serde_json::Value;
 
@@ -80,9 +86,24 @@ fn a_secret_keeps_strangers_out() {
     let secret = machine.folder().join("cluster.key");
     let file = secret.to_str().expect("text");
     assert_eq!(code(&ibex(&["keygen", "secret", file])), 0);
-    let listener = Listener::new(&[&LISTEN[..], &["--secret", file]].concat(), SAYS);
+    let log = machine.folder().join("log");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ibex"));
+    command.args(LISTEN).args(["--secret", file]);
+    command.stderr(File::create(&log).expect("a new file"));
+    let listener = Listener::of(&mut command, SAYS);
     let arguments = ["ping", &listener.address, "--count", "1"];
     assert_eq!(code(&ibex(&arguments)), 3);
+    // The listener tells whom it refused, and why.
+    let told = || fs::read_to_string(&log).expect("the log");
+    while !told().contains('\n') {
+        thread::yield_now();
+    }
+    let told = told();
+    assert!(
+        told.contains("a connection did not become a session; failure: ")
+            && told.contains("secret"),
+        "{told}"
+    );
     let output = ibex(&[&arguments[..], &["--secret", file]].concat());
     assert_eq!(code(&output), 0, "{output:?}");
 }

@@ -6,7 +6,7 @@ use ibex_base::{Address, fork::UsedAfterFork};
 use ibex_bootstrap::{DialError, HandshakeError, negotiate::Party};
 
 /// The error of [`Node::connect`](crate::Node::connect), [`Node::accept`](crate::Node::accept) and
-/// [`Node::keep_connected`](crate::Node::keep_connected): no session with a peer.
+/// `Node::keep_connected`: no session with a peer.
 ///
 /// Its text says which address was dialed, what happened there, what follows and what to do, or
 /// why the node accepts no peer. Programs decide by [`kind`](Self::kind).

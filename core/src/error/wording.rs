@@ -412,6 +412,9 @@ impl Wording<'_> {
             (CloseReason::Dropped, _) => "the peer dropped its listener",
             (CloseReason::Corrupt, _) => "the peer got bytes that are not valid",
             (CloseReason::NoRoom, _) => "the peer has no room",
+            (CloseReason::Unreadable, _) => {
+                "the kernel there could not read the memory of what was sent (EFAULT)"
+            }
             (CloseReason::SlotLeaked | CloseReason::Aborted, Interface::Stream) => {
                 "the peer gave the stream up, or panicked, before it had written all"
             }

@@ -275,7 +275,8 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     }
 
     /// Waits until the peer has opened its end, for up to `timeout` and not beyond
-    /// `open_timeout`.
+    /// `open_timeout`. Everything that a [`Publisher`](crate::Publisher) sends after this has returned
+    /// arrives here.
     ///
     /// # Errors
     ///

@@ -30,8 +30,22 @@ pub(crate) struct Inspector {
 }
 
 impl Inspector {
-    /// Listens at `place`, and answers what `observed` shows.
-    pub(crate) fn start(place: &SocketPlace, observed: Observed) -> Result<Self, ListenError> {
+    /// Listens at `place`, and answers what `observed` shows. `None` if there can be no inspector at
+    /// the default place, which the log then tells: the node does its work in any case.
+    pub(crate) fn start(
+        place: &SocketPlace,
+        observed: Observed,
+    ) -> Result<Option<Self>, ListenError> {
+        match Self::listen(place, observed) {
+            Err(error) if *place == SocketPlace::Default => {
+                ibex_base::warn_limited!(error, %error, "the node begins, and nobody can inspect it");
+                Ok(None)
+            }
+            started => started.map(Some),
+        }
+    }
+
+    fn listen(place: &SocketPlace, observed: Observed) -> Result<Self, ListenError> {
         let listening = place.listen(observed.name());
         let (listener, path) = listening.map_err(|refused| ListenFailure::Inspect {
             path: refused.path,
@@ -85,7 +99,7 @@ impl fmt::Debug for Inspector {
 struct Server {
     listener: OwnedFd,
     stop: Arc<OwnedFd>,
-    /// Clients that are connected, at most [`MOST_CLIENTS`].
+    /// Clients that are connected, at most [`MOST_CLIENTS`], the one that asked last at the end.
     clients: Vec<OwnedFd>,
     observed: Observed,
 }
@@ -99,8 +113,7 @@ impl Server {
         // descriptors, and the listener stays readable.
         let mut pauses = false;
         loop {
-            let listens = !pauses && self.clients.len() < MOST_CLIENTS;
-            let ready = self.wait(listens, pauses);
+            let ready = self.wait(pauses);
             pauses = false;
             let PollFindings {
                 stopped,
@@ -110,11 +123,13 @@ impl Server {
             if stopped {
                 return;
             }
-            let mut asked = clients.into_iter();
-            let clients = mem::take(&mut self.clients);
-            for client in clients {
-                let is_ready = asked.next().unwrap_or(false);
-                if !is_ready || self.hear(&client).is_ok() {
+            let mut speaks = clients.into_iter();
+            let clients = mem::take(&mut self.clients).into_iter();
+            let (asking, silent): (Vec<_>, _) =
+                clients.partition(|_| speaks.next().unwrap_or(false));
+            self.clients = silent;
+            for client in asking {
+                if self.hear(&client).is_ok() {
                     self.clients.push(client);
                 }
             }
@@ -125,25 +140,26 @@ impl Server {
     }
 
     /// Sleeps until the node ends, somebody connects or a client says something.
-    fn wait(&self, listens: bool, pauses: bool) -> PollFindings {
+    fn wait(&self, pauses: bool) -> PollFindings {
         let fds = [self.stop.as_fd(), self.listener.as_fd()].into_iter();
         let fds = fds.chain(self.clients.iter().map(AsFd::as_fd));
         let mut fds: Vec<_> = fds
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
-        if !listens {
+        if pauses {
             fds[1] = PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::empty());
         }
         let _ = retry_on_intr(|| poll(&mut fds, pauses.then_some(&PATIENCE)));
         let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
         PollFindings {
             stopped: ready.next().unwrap_or(true),
-            connected: ready.next().unwrap_or(false) && listens,
+            connected: ready.next().unwrap_or(false) && !pauses,
             clients: ready.collect(),
         }
     }
 
-    /// Lets a client in and answers it. Returns whether that may be tried again at once.
+    /// Lets a client in and answers it, in place of the one that has been silent for longest if
+    /// there are many. Returns whether that may be tried again at once.
     fn accept(&mut self) -> bool {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let client = match accept_with(&self.listener, flags) {
@@ -153,6 +169,9 @@ impl Server {
         let user = user_of_peer(client.as_fd());
         let may_ask = user.is_ok_and(|user| user == geteuid().as_raw() || user == ROOT);
         if may_ask && self.answer(client.as_fd()).is_ok() {
+            if self.clients.len() == MOST_CLIENTS {
+                self.clients.remove(0);
+            }
             self.clients.push(client);
         }
         true

@@ -8,8 +8,8 @@
 //!
 //! Whoever connects is sent a line of JSON at once, and another one for each empty line that it
 //! sends. A client that sends anything else, or that does not read for a second, is cut off. Up to
-//! 8 clients are served at a time; others wait. Only processes of the node's user, and of root, get
-//! an answer.
+//! 8 clients stay connected: the next one takes the place of the one that has not asked for longest.
+//! Only processes of the node's user, and of root, get an answer.
 //!
 //! ```sh
 //! socat - UNIX-CONNECT:$XDG_RUNTIME_DIR/ibex/4711-primary.sock < /dev/null

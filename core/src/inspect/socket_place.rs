@@ -1,7 +1,8 @@
 //! The places of sockets at which nodes are inspected.
 //!
-//! The default place is a folder of the user, which nobody else may enter: `ibex` below
-//! `$XDG_RUNTIME_DIR`, or `/tmp/ibex-UID`. A socket there is named by its process and node.
+//! The default place is the first of [`folders`] that can be had: a folder of the user, which nobody
+//! else may enter. A socket there is named by its process and node. It gets that name when it
+//! listens, so a socket of such a name that refuses a connection is that of a dead node.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -54,24 +55,77 @@ impl SocketPlace {
                 let listener = listen_at(path).map_err(refused(path))?;
                 Ok((listener, path.clone()))
             }
-            SocketPlace::Default => {
-                let folder = folder();
-                make_private(&folder).map_err(refused(&folder))?;
-                remove_of_dead(&folder);
-                // Nodes of one process may have one name, and an earlier process may have had this
-                // one's number.
-                let mut number = 1;
-                loop {
-                    let path = folder.join(file_name(node, number));
-                    match listen_at(&path) {
-                        Ok(listener) => return Ok((listener, path)),
-                        Err(error) if is_taken(&error) && number < MOST_NODES => number += 1,
-                        Err(error) => return Err(refused(&path)(error)),
-                    }
-                }
-            }
+            SocketPlace::Default => listen_in(&folders(), node),
         }
     }
+}
+
+/// Listens in the first of these folders in which that is possible.
+fn listen_in(folders: &[PathBuf], node: Option<&str>) -> Result<(OwnedFd, PathBuf), UnusablePath> {
+    // The refusal to tell: a folder that is missing here is no surprise.
+    let mut told: Option<UnusablePath> = None;
+    for folder in folders {
+        let source = match listen_below(folder, node) {
+            Ok((listener, path)) => {
+                if let Some(UnusablePath {
+                    path: other,
+                    source,
+                }) = told.filter(is_surprise)
+                {
+                    ibex_base::warn_limited!(
+                        source,
+                        path = %path.display(),
+                        refused = %other.display(),
+                        error = %source,
+                        "the node is inspected at another place than usual"
+                    );
+                }
+                return Ok((listener, path));
+            }
+            Err(source) => source,
+        };
+        if !told.as_ref().is_some_and(is_surprise) {
+            let path = folder.clone();
+            told = Some(UnusablePath { path, source });
+        }
+    }
+    Err(told.expect("there are folders"))
+}
+
+fn is_surprise(refused: &UnusablePath) -> bool {
+    refused.source.kind() != io::ErrorKind::NotFound
+}
+
+/// Listens in this folder, at a name that no living node has.
+fn listen_below(folder: &Path, node: Option<&str>) -> io::Result<(OwnedFd, PathBuf)> {
+    make_private(folder)?;
+    remove_of_dead(folder);
+    let mut random = [0; 4];
+    ibex_base::random::fill(&mut random)?;
+    let random = u32::from_ne_bytes(random);
+    let unnamed = folder.join(format!("{}-{random:08x}", process::id()));
+    let listener = listen_at(&unnamed)?;
+    let path = give_name(&unnamed, folder, node);
+    let _ = fs::remove_file(&unnamed);
+    Ok((listener, path?))
+}
+
+/// Gives a socket a second path, which no living node has. Nodes of one process may have one name,
+/// and a dead process may have had this one's number.
+fn give_name(socket: &Path, folder: &Path, node: Option<&str>) -> io::Result<PathBuf> {
+    let mut number = 1;
+    while number <= MOST_NODES {
+        let path = folder.join(file_name(node, number));
+        SocketAddrUnix::new(&path)?;
+        match fs::hard_link(socket, &path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Err(_) if remove_if_dead(&path)? => {}
+            Err(_) => number += 1,
+        }
+    }
+    let text = format!("{MOST_NODES} nodes of this process have this name");
+    Err(io::Error::new(io::ErrorKind::AddrInUse, text))
 }
 
 /// Returns the sockets of this user's nodes in [`folders`], in the order of their paths. One whose
@@ -94,10 +148,10 @@ pub fn sockets() -> io::Result<Vec<PathBuf>> {
     sockets_in(&folders())
 }
 
-/// Returns the folders in which nodes of this user listen by default: `ibex` below this process's
-/// `$XDG_RUNTIME_DIR` and below `/run/user/UID`, which is its usual value, and `/tmp/ibex-UID`.
-/// Nodes whose environment has another `$XDG_RUNTIME_DIR` than this process's, or none, are found
-/// too. A folder may be missing.
+/// Returns the folders in which nodes of this user listen by default, each in the first that it can
+/// have: `ibex` below this process's `$XDG_RUNTIME_DIR` and below `/run/user/UID`, which is its usual
+/// value, `/tmp/ibex-UID`, and `/dev/shm/ibex-UID` where another user has made that or `/tmp` is
+/// read-only. A folder may be missing.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -112,7 +166,9 @@ pub fn folders() -> Vec<PathBuf> {
     let mut folders: Vec<_> = runtime_folder().into_iter().chain([usual]).collect();
     folders.dedup();
     folders.iter_mut().for_each(|folder| folder.push("ibex"));
-    folders.push(folder_without_session());
+    let user = geteuid().as_raw();
+    folders
+        .extend(["/tmp", "/dev/shm"].map(|of_all| Path::new(of_all).join(format!("ibex-{user}"))));
     folders
 }
 
@@ -141,14 +197,6 @@ fn sockets_in(folders: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Returns the default place of this process's sockets.
-fn folder() -> PathBuf {
-    match runtime_folder() {
-        Some(path) => path.join("ibex"),
-        None => folder_without_session(),
-    }
-}
-
 /// Returns `$XDG_RUNTIME_DIR`, if it can be used.
 fn runtime_folder() -> Option<PathBuf> {
     let of_session = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -156,11 +204,6 @@ fn runtime_folder() -> Option<PathBuf> {
     let of_session =
         of_session.filter(|path| path.is_absolute() && !has_more_rights_than_its_user());
     of_session.filter(|path| is_private(path).is_ok())
-}
-
-/// Returns the place of sockets where `$XDG_RUNTIME_DIR` cannot be used.
-fn folder_without_session() -> PathBuf {
-    PathBuf::from(format!("/tmp/ibex-{}", geteuid().as_raw()))
 }
 
 /// Makes a folder that only this user may enter, if there is none.
@@ -210,16 +253,20 @@ fn listen_at(path: &Path) -> io::Result<OwnedFd> {
     Ok(listener)
 }
 
-/// Removes a socket that nobody listens at.
-fn remove_if_dead(path: &Path) -> io::Result<()> {
+/// Removes a socket that nobody listens at. Returns whether there was one.
+fn remove_if_dead(path: &Path) -> io::Result<bool> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     if !is_socket {
-        // Whatever it is, `bind` tells.
-        return Ok(());
+        // Whatever it is, it is not a node's.
+        return Ok(false);
     }
     match connect(stream()?, &SocketAddrUnix::new(path)?) {
-        Err(Errno::CONNREFUSED) => fs::remove_file(path),
-        _ => Ok(()),
+        Err(Errno::CONNREFUSED) => match fs::remove_file(path) {
+            // Another node has removed it meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+            removed => removed.map(|()| true),
+        },
+        _ => Ok(false),
     }
 }
 
@@ -231,8 +278,7 @@ fn remove_of_dead(folder: &Path) {
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
         let name = path.file_name().and_then(|name| name.to_str());
         let pid = name.and_then(|name| name.split_once('-')?.0.parse::<u32>().ok());
-        // A process that lives may be about to listen. One of another PID namespace is not seen
-        // here, so the socket has the last word.
+        // A process of another PID namespace is not seen here, so the socket has the last word.
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
             && let Err(error) = remove_if_dead(&path)
         {
@@ -244,10 +290,6 @@ fn remove_of_dead(folder: &Path) {
 fn stream() -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
-}
-
-fn is_taken(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::AddrInUse
 }
 
 /// The next step after the system refused a place.
@@ -301,6 +343,46 @@ mod tests {
         fs::remove_file(&folder).expect("the link");
     }
 
+    /// As `/tmp/ibex-UID` that another user has made, and a folder that lies nowhere.
+    #[test]
+    fn another_place_is_tried_where_one_cannot_be_had() {
+        let of_test = |name| env::temp_dir().join(format!("ibex-other-{}-{name}", process::id()));
+        let [link, free] = ["link", "free"].map(of_test);
+        let missing = of_test("missing").join("ibex");
+        std::os::unix::fs::symlink("/", &link).expect("a link");
+        let folders = [missing.clone(), link.clone(), free.clone()];
+        let (_listener, path) = listen_in(&folders, None).expect("the last one can be had");
+        assert_eq!(path, free.join(file_name(None, 1)));
+        let refused = listen_in(&folders[..2], None).expect_err("neither");
+        assert_eq!(refused.path, link, "a missing folder is not the news");
+        let refused = listen_in(&folders[..1], None).expect_err("it lies nowhere");
+        assert_eq!(refused.path, missing);
+        fs::remove_file(&link).expect("the link");
+        fs::remove_dir_all(&free).expect("it is this test's");
+    }
+
+    /// As of a container whose processes had this one's number, one after the other.
+    #[test]
+    fn sockets_of_dead_processes_of_this_number_are_replaced() {
+        let folder = env::temp_dir().join(format!("ibex-restarts-{}", process::id()));
+        let folders = [folder.clone()];
+        make_private(&folder).expect("a new folder");
+        for number in 1..=MOST_NODES {
+            drop(listen_at(&folder.join(file_name(None, number))).expect("a free path"));
+        }
+        let living = [1, 2].map(|number| {
+            let (listener, path) = listen_in(&folders, None).expect("the dead ones make room");
+            assert_eq!(path, folder.join(file_name(None, number)));
+            assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+            connect(stream().unwrap(), &SocketAddrUnix::new(&path).unwrap()).expect("it listens");
+            listener
+        });
+        let left = fs::read_dir(&folder).expect("the folder").count();
+        assert_eq!(left, MOST_NODES as usize, "no other name stays");
+        drop(living);
+        fs::remove_dir_all(&folder).expect("it is this test's");
+    }
+
     #[test]
     fn sockets_of_all_private_folders_are_found() {
         let [one, other, missing] = ["one", "other", "missing"]
@@ -336,14 +418,14 @@ mod tests {
         assert_eq!(at, path);
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         let refused = place.listen(None).expect_err("the first listens");
-        assert!(is_taken(&refused.source), "{refused:?}");
+        assert_eq!(refused.source.kind(), io::ErrorKind::AddrInUse);
         drop(first);
         drop(place.listen(None).expect("the first is gone"));
         fs::write(&path, "").expect_err("a socket is not written to");
         fs::remove_file(&path).unwrap();
         fs::write(&path, "mine").unwrap();
         let refused = place.listen(None).expect_err("a file");
-        assert!(is_taken(&refused.source), "{refused:?}");
+        assert_eq!(refused.source.kind(), io::ErrorKind::AddrInUse);
         assert_eq!(fs::read(&path).unwrap(), b"mine");
         fs::remove_file(&path).unwrap();
     }

@@ -11,12 +11,14 @@ use std::{
     time::Instant,
 };
 
-use ibex_base::Address;
+use ibex_base::{
+    Address,
+    log_limit::{LogLimit, UnloggedEvents},
+};
 use ibex_bootstrap::{Acceptor, Established, FabricKind, HandshakeError, NodeIdentity, Problem};
 use ibex_ring::parking::Wakers;
 use ibex_transport::{
     engine::{Admission, ControlSource, Incoming},
-    node::log_limit::{LogLimit, UnloggedEvents},
     runtime::Runtime,
     session::{EngineId, PeerDescription, PeerNames},
     shared_memory::UnixWires,

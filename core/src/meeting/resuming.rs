@@ -212,7 +212,8 @@ pub(crate) fn warn_of(error: &ResumeError, has_warned: &AtomicBool) {
             | HandshakeError::Version { .. }
     );
     if is_refusal && !has_warned.swap(true, Ordering::Relaxed) {
-        tracing::warn!(
+        warn_limited!(
+            format_args!("{address}: {source}"),
             peer = %address, reason = %source,
             "a session cannot be resumed, and it ends after `session_timeout` if that does not change"
         );

@@ -72,7 +72,7 @@ use crate::{
 ///
 /// The most that a node takes is the sum of two lines, in bytes:
 ///
-/// - Short messages: [`node_credit_bytes`](Self::node_credit_bytes) + 80 MiB kept + 1 MiB for each
+/// - Short messages: [`node_credit_bytes`](Self::node_credit_bytes) + 80 MiB kept + 1.25 MiB for each
 ///   session + (52 *n* + 16 *W*) for each receiving end + *W* for each sending end that was used. Of
 ///   the first, no more than `session_credit_bytes` for each session counts.
 /// - Long messages, 0 if there are none: [`memory_limit`](Self::memory_limit) + at most 512 MiB that were sent and are kept + 4 MiB for
@@ -83,8 +83,8 @@ use crate::{
 /// both ends' values holds. A message is long if it takes more than half of *W*, over TCP also if it is
 /// longer than 128 KiB, and over verbs if it is longer than a receive buffer.
 ///
-/// For example, one session with one channel each way over TCP takes by default up to 118 MiB for short
-/// messages (2 + 80 + 1 + 1 + 32 + 2). For long ones it takes up to 564 MiB (512 + 4 + 48) and
+/// For example, one session with one channel each way over TCP takes by default up to 119 MiB for short
+/// messages (2 + 80 + 1.25 + 1 + 32 + 2). For long ones it takes up to 564 MiB (512 + 4 + 48) and
 /// `memory_limit`.
 ///
 /// The formula differs in these cases:
@@ -96,6 +96,9 @@ use crate::{
 /// - Over TCP and verbs, three of the longest messages take the place of 1.5 *U* if that is less.
 /// - 16 *W* is the worst case: a channel that holds messages of 64 to 128 KiB for long while others of
 ///   its session flow. With shorter messages, or alone in its session, it takes 2 *W*.
+///
+/// Channels that peers open and the program does not take 64 KiB for each session and 64 MiB more for
+/// all of them at most.
 ///
 /// The memory kept for later use is 64 MiB of rings, 16 MiB of blocks, and two long messages of 512
 /// MiB together at most.
@@ -214,7 +217,8 @@ impl NodeBuilder {
 
     /// Lets programs of this user inspect the node at a path, in place of
     /// [`inspect`](Self::inspect). The last of the two calls counts. The path is one where there is
-    /// no file yet, or the socket of a node that is gone. It has 107 bytes at most.
+    /// no file yet, or the socket of a node that is gone. It has 107 bytes at most. A node that
+    /// cannot listen there is not made.
     pub fn inspect_at(mut self, path: impl Into<PathBuf>) -> Self {
         self.settings.inspect = Some(SocketPlace::At(path.into()));
         self
@@ -292,7 +296,7 @@ impl NodeBuilder {
     /// - a setting is out of its range or does not go with another,
     /// - a [variable](Self#variables) has a value that it cannot have,
     /// - the address cannot be had or is open to strangers,
-    /// - the socket of [`inspect`](Self::inspect) cannot be made,
+    /// - the socket of [`inspect_at`](Self::inspect_at) cannot be made,
     /// - the process lacks threads, descriptors or memory, or
     /// - there is no runtime for [`Driver::Tasks`].
     ///
@@ -309,7 +313,7 @@ impl NodeBuilder {
             .unwrap_or_else(environment::of_process);
         let environment = environment::apply(&variables, &mut self)?;
         for warning in &environment.warnings {
-            tracing::warn!(%warning, "a variable has no effect");
+            warn_limited!(warning, %warning, "a variable has no effect");
         }
         if let Some(fabric) = self.absent {
             let required = environment.required();

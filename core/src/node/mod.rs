@@ -28,7 +28,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     path::Path,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ibex_base::Address;
@@ -350,7 +350,7 @@ impl Node {
     }
 
     /// Returns the path of the socket at which the node is inspected, if it was built with
-    /// [`inspect`](NodeBuilder::inspect).
+    /// [`inspect`](NodeBuilder::inspect) and could have one.
     #[must_use]
     pub fn inspect_path(&self) -> Option<&Path> {
         self.parts.inspector.as_ref().map(Inspector::path)
@@ -481,7 +481,16 @@ impl Node {
     /// another thread, the second waits for it, and the earlier of the two deadlines holds for
     /// both.
     pub fn close(&self, timeout: Duration) -> CloseReport {
-        self.runtime().close(timeout)
+        let runtime = self.runtime();
+        let deadline = Instant::now().checked_add(timeout);
+        if runtime.has_unsaid() {
+            // Answers that wait for room go first, for half of the time: a caller that takes none
+            // leaves the rest to the others.
+            let half = Instant::now().checked_add(timeout / 2);
+            runtime.wait_in_drain(half, || !runtime.has_unsaid());
+        }
+        let left = deadline.map_or(timeout, |at| at.saturating_duration_since(Instant::now()));
+        runtime.close(left)
     }
 }
 

@@ -134,7 +134,7 @@ impl NodeSettings {
         }
         match shared_memory::probe() {
             Err(error) if error.is_denied() => {
-                tracing::warn!(%error, "this node has no shared memory; its sessions use other fabrics");
+                warn_limited!(error, %error, "this node has no shared memory; its sessions use other fabrics");
                 true
             }
             _ => false,

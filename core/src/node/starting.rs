@@ -160,7 +160,7 @@ impl Node {
             node.bind(listening)?;
         }
         if let Some(place) = &node.settings.inspect {
-            node.inspector = Some(Inspector::start(place, node.observed())?);
+            node.inspector = Inspector::start(place, node.observed())?;
         }
         tasks.spawn(&node.runtime, node.settings.time.linger)?;
         Ok(Self {

@@ -193,6 +193,24 @@ impl<C> ChannelBuilder<C> {
     ) -> Result<SendHandle, OpenError> {
         let refuse = |reason| self.refused(Role::Sender, reason);
         let spec = self.spec(offer).map_err(refuse)?;
+        let state = self.at.session().runtime().state();
+        if state.has_publisher(self.template.name()) {
+            return Err(refuse(OpenFailure::AlreadyOpen));
+        }
+        self.announce_sender(spec)
+    }
+
+    /// Opens the sending end of a publisher.
+    pub(crate) fn open_publishers_sender(
+        &self,
+        version: MessageVersion,
+    ) -> Result<SendHandle, OpenError> {
+        let spec = self.spec(Ok(MessageVersions::of_one(version)));
+        self.announce_sender(spec.map_err(|reason| self.refused(Role::Sender, reason))?)
+    }
+
+    fn announce_sender(&self, spec: ChannelSpec) -> Result<SendHandle, OpenError> {
+        let refuse = |reason| self.refused(Role::Sender, reason);
         let runtime = self.at.session().runtime();
         let timeout = self.template.defaults.open_timeout;
         let opened = runtime.open_sender(self.at.session(), self.template.name(), spec, timeout);

@@ -84,7 +84,7 @@ settings! {
     /// Calls beyond the caller's own limit wait, and calls beyond the service's are
     /// refused. A higher limit lets more requests and
     /// replies take room in the window.
-    pub fn max_in_flight(calls: u32);
+    pub fn max_in_flight(calls: u64);
 
     /// Sets whether messages of the channel carry the trace context in which they were sent.
     #[default(false)]

@@ -127,7 +127,7 @@ impl Peer {
     /// [`max_peer_sessions`](crate::NodeBuilder::max_peer_sessions) are free.
     ///
     /// Either end may close, also the one that was dialed. A client that keeps this node
-    /// [connected](crate::Node::keep_connected) dials again. While the session is suspended, the
+    /// connected dials again. While the session is suspended, the
     /// call waits for it to be resumed. If `linger` is over before, the peer never learns a reason:
     /// the session is [gone](crate::EndCause::PeerGone) for it when it comes back, or when its
     /// [`session_timeout`](crate::NodeBuilder::session_timeout) is over.
@@ -163,6 +163,10 @@ impl Peer {
     /// Ends this session as [`close`](Self::close) does, for a `reason` that the peer hears: the
     /// peer's errors and its [`Event::Gone`](crate::Event::Gone) have it in
     /// [`EndedByPeer`](crate::EndCause::EndedByPeer). Of a longer text the first 255 bytes travel.
+    ///
+    /// If `linger` ends before everything was sent, the peer hears the reason behind what the kernel
+    /// had of it. For that the node keeps the connection for up to 10 s longer, at most 64 at a
+    /// time, and not beyond its own close.
     pub fn close_because(&self, reason: &str, linger: Duration) -> CloseReport {
         self.session.close(reason, linger)
     }
@@ -251,7 +255,7 @@ impl Peer {
         self.session.rdma_port()
     }
 
-    /// Returns the peer's identity and incarnation.
+    /// Returns the peer's identity and incarnation, as it states them.
     #[must_use]
     pub fn id(&self) -> PeerId {
         PeerId::of(self.session.peer())

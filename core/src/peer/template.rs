@@ -64,8 +64,14 @@ impl ChannelTemplate {
 
     /// Returns [`ChannelBuilder::max_in_flight`].
     #[must_use]
-    pub fn max_in_flight(&self) -> u32 {
+    pub fn max_in_flight(&self) -> u64 {
         self.defaults.max_in_flight
+    }
+
+    /// Returns [`ChannelBuilder::max_message_bytes`].
+    #[must_use]
+    pub fn max_message_bytes(&self) -> u64 {
+        self.defaults.max_message_bytes
     }
 
     /// Returns the name of the channel.

@@ -62,9 +62,6 @@ pub(crate) struct DevicesOfEngine {
 
 impl NodeDevices {
     pub(crate) fn new(settings: RdmaSettings, placement: Option<AcceptPlacement>) -> Self {
-        #[cfg(not(feature = "fake-device"))]
-        let state = State::default();
-        #[cfg(feature = "fake-device")]
         let state = State::of(settings.provider.clone(), settings.sysfs.clone());
         Self {
             settings,
@@ -384,5 +381,5 @@ fn active_ports(inventory: &Inventory) -> usize {
     ports.filter(|port| port.is_active()).count()
 }
 
-#[cfg(all(test, feature = "fake-device"))]
+#[cfg(test)]
 mod tests;

@@ -6,11 +6,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ibex_transport::rdma::{MOST_RAILS, PortSettings};
-use ibex_verbs::{CompletionPolling, ConnectionSettings, PartitionKey, discovery::DeviceKind};
-#[cfg(feature = "fake-device")]
 use ibex_verbs::{
-    discovery::Sysfs,
-    provider::{Provider, fake::FakeProvider},
+    CompletionPolling, ConnectionSettings, PartitionKey,
+    discovery::{DeviceKind, Sysfs},
+    provider::Provider,
 };
 
 use super::Tuning;
@@ -46,10 +45,8 @@ pub struct RdmaSettings {
     /// `None` stands for the default, which depends on the device.
     pub(crate) max_rails: Option<u8>,
     /// The devices to use in place of this machine's.
-    #[cfg(feature = "fake-device")]
     pub(super) provider: Option<Arc<dyn Provider>>,
     /// The kernel's files about them, in place of this machine's.
-    #[cfg(feature = "fake-device")]
     pub(super) sysfs: Option<Sysfs>,
 
     // Resources of each RDMA port.
@@ -82,16 +79,18 @@ impl RdmaSettings {
 
     /// Uses these devices in place of the machine's, and changes the resources that are set aside
     /// on them. For this repository's tests.
-    #[cfg(feature = "fake-device")]
     #[doc(hidden)]
-    pub fn on_fake(mut self, fake: &FakeProvider, settings: fn(&mut PortSettings)) -> Self {
-        self.provider = Some(fake.provider());
+    pub fn on_devices(
+        mut self,
+        devices: Arc<dyn Provider>,
+        settings: fn(&mut PortSettings),
+    ) -> Self {
+        self.provider = Some(devices);
         settings(&mut self.resources);
         self
     }
 
     /// Uses these files in place of the kernel's about devices. For this repository's tests.
-    #[cfg(feature = "fake-device")]
     #[doc(hidden)]
     pub fn on_sysfs(mut self, sysfs: Sysfs) -> Self {
         self.sysfs = Some(sysfs);

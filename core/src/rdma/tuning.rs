@@ -87,9 +87,9 @@ settings! {
     /// The default holds a message of 4 KiB with some fields and its headers. The length is rounded
     /// up to a multiple of 64. A session's pieces are no longer than the smaller of both ends'
     /// buffers. A small message that arrives alone takes a whole buffer.
-    pub fn receive_buffer_bytes(mut self, bytes: u32) -> Self {
+    pub fn receive_buffer_bytes(mut self, bytes: u64) -> Self {
         // A value out of the range is an error in any case.
-        self.resources.buffer_bytes = bytes.min(64 << 10).next_multiple_of(64);
+        self.resources.buffer_bytes = (bytes.min(64 << 10) as u32).next_multiple_of(64);
         self
     }
 
@@ -109,7 +109,10 @@ settings! {
     #[default(220)] #[range(0 bytes..=4 KiB)]
     /// The device may give less. With a higher number, the device need not read memory for longer
     /// messages, but every entry of the send queue is longer.
-    pub fn inline_bytes(bytes: u32);
+    pub fn inline_bytes(mut self, bytes: u64) -> Self {
+        self.resources.inline_bytes = bytes.min(4 << 10) as u32;
+        self
+    }
 
     /// Sets the way in which completions are polled.
     #[default("on a hardware device the result of its self-test, else plain")]
@@ -154,8 +157,9 @@ settings! {
     #[default("the smaller of what both ports carry")] #[range(256..=4096)]
     /// The number is rounded down to a power of two. A session whose ports carry less goes over
     /// another fabric. Smaller packets cost throughput.
-    pub fn path_mtu(mut self, bytes: u32) -> Self {
+    pub fn path_mtu(mut self, bytes: u64) -> Self {
         let rounded = bytes
+            .min(4 << 10)
             .checked_ilog2()
             .and_then(|power| Mtu::from_bytes(1 << power));
         if let Some(mtu) = rounded {

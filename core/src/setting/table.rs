@@ -15,6 +15,8 @@
 //!   `TiB` or none. Another default is an expression and its text: `None => "no name"`.
 //! - A range is `1..=64` or `10 ms..`. A range without an end is for times. A text, `"the device's
 //!   ports"`, is checked by the row's body or when the node is made.
+//! - Numbers of bytes, messages and calls are `u64`; those of things that a node or a device has,
+//!   such as sessions, channels and buffers, are `u32`.
 //! - A row that ends in `;` stores its argument in the field of its name; `(bytes: u64 as
 //!   Option<u64>)` says that the field has another type. A row may have a body instead, which stores
 //!   the argument after it was checked.

@@ -215,13 +215,10 @@ impl Worker<'_> {
     // ---- Sessions --------------------------------------------------------------------
 
     fn hear_of_peer(&mut self, event: PeersEvent) {
-        match event {
-            PeersEvent::Connected { peer, .. } => {
-                let session = self.sessions.entry(peer.at());
-                session.or_insert_with(|| Session::new(peer));
-            }
-            PeersEvent::NotReached { .. } => tracing::warn!("{event}"),
-            _ => {}
+        // The node itself logs what is not reached.
+        if let PeersEvent::Connected { peer, .. } = event {
+            let session = self.sessions.entry(peer.at());
+            session.or_insert_with(|| Session::new(peer));
         }
     }
 

@@ -8,7 +8,7 @@ use futures_util::{
     stream::FuturesUnordered,
 };
 use ibex::{
-    Node, PeerId, Raw,
+    AuthenticatedAs, Node, PeerId, Raw,
     io::{Listener, Stream},
 };
 use ibex::prelude::*;
@@ -96,7 +96,8 @@ where
         loop {
             let (stream, peer) = listener.accept_async().await?;
             let (raft, most) = (self.raft.clone(), self.max_snapshot_bytes);
-            under_way.replace(peer.id, async move {
+            let proven = stream.peer().authenticated_as().cloned();
+            under_way.replace((peer.id, proven), async move {
                 if let Err(error) = take_snapshot(raft, stream, most).await {
                     tracing::warn!(%peer, %error, "a snapshot was not taken in");
                 }
@@ -106,12 +107,16 @@ where
 }
 
 /// The snapshots that are being received: one from each peer, since a leader sends one at a time
-/// and gives it up before the next.
+/// and gives it up before the next. A peer that claims the identity of another ends none of the
+/// other's, where peers prove who they are.
 #[derive(Default)]
-struct Transfers(HashMap<PeerId, AbortHandle>);
+struct Transfers(HashMap<Sending, AbortHandle>);
+
+/// What a peer says that it is, and what it has proven.
+type Sending = (PeerId, Option<AuthenticatedAs>);
 
 impl Transfers {
-    fn replace(&mut self, peer: PeerId, transfer: impl Future<Output = ()> + Send + 'static) {
+    fn replace(&mut self, peer: Sending, transfer: impl Future<Output = ()> + Send + 'static) {
         self.0.retain(|_, transfer| !transfer.is_finished());
         if let Some(former) = self.0.remove(&peer) {
             former.abort();

@@ -92,7 +92,7 @@ impl MemoryDevice {
     /// Makes a node use the device.
     pub fn carries(&self, builder: NodeBuilder) -> NodeBuilder {
         let settings = ibex::rdma::RdmaSettings::new().device("fake0");
-        builder.rdma(settings.on_fake(&self.0, |_| ()))
+        builder.rdma(settings.on_devices(self.0.provider(), |_| ()))
     }
 }
 

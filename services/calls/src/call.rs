@@ -51,7 +51,7 @@ impl AsContent<[u8], Raw> for SliceContent<'_> {
     }
 }
 
-/// A call, for a task. See [`Caller::call_async`](ibex_core::Caller::call_async). `V` is the request,
+/// A call, for a task. See [`Caller::call_async`](crate::Caller::call_async). `V` is the request,
 /// a reference to it, or a slice that holds its bytes.
 #[must_use = "a future does nothing unless it is awaited"]
 #[cfg_attr(

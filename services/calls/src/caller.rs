@@ -21,7 +21,7 @@ use super::{
     reply::Reply,
 };
 
-/// Calls a service of a peer. [`Peer::caller`](ibex_core::Peer::caller) opens one, or
+/// Calls a service of a peer. [`Peer::caller`](crate::OpenCaller::caller) opens one, or
 /// [`Peer::channel`](ibex_core::Peer::channel) with settings.
 ///
 /// Clones share one pair of channels. Any number of threads and tasks may call at a time. Each
@@ -82,7 +82,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     }
 
     /// Returns the same caller, whose calls carry this metadata and no other.
-    /// [`Request::metadata`](ibex_core::Request::metadata) reads it there.
+    /// [`Request::metadata`](crate::Request::metadata) reads it there.
     ///
     /// Each call carries the metadata behind its request, where it counts in
     /// [`max_message_bytes`](ibex_core::ChannelBuilder::max_message_bytes). Calls without metadata and
@@ -108,7 +108,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     }
 
     /// Returns the same caller, whose calls belong to this trace.
-    /// [`Request::trace_context`](ibex_core::Request::trace_context) reads it there.
+    /// [`Request::trace_context`](crate::Request::trace_context) reads it there.
     ///
     /// A program whose tracer knows the present span gives it to all calls at once by
     /// [`NodeBuilder::trace_context`](ibex_core::NodeBuilder::trace_context) instead.
@@ -174,7 +174,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// Calls, for a task. Nothing is sent before the first poll.
     ///
     /// Dropping the future cancels the call. A request that did not go out is not sent. If it did
-    /// go out, its handler learns it by [`Request::cancelled`](ibex_core::Request::cancelled).
+    /// go out, its handler learns it by [`Request::cancelled`](crate::Request::cancelled).
     /// The deadline counts from this call on.
     ///
     /// # Errors

@@ -4,6 +4,9 @@
 //! has cancelled a call may give its number to another one at once. The first call's handler then
 //! does not find its call, which means that it was cancelled.
 
+mod answering;
+mod for_credit;
+
 use std::{
     mem,
     sync::{
@@ -18,14 +21,14 @@ use ibex_core::{
     OpenError, PeerAt, SendError,
     extend::{
         CallTimes, ChannelTemplate, MessageVersion, MessageVersions, OpenFailure, OpenUntyped,
-        Serves, SessionShared, errors, lock, parking::Condition, peer_at,
+        Serves, SessionShared, errors, lock, peer_at,
     },
 };
 
+use self::for_credit::ForCredit;
 use super::{
     deadline_alarm::DeadlineAlarm,
-    error::Refused,
-    header::{CallId, Header, Kind},
+    header::{CallId, Header},
     outbox::Outbox,
 };
 
@@ -121,7 +124,7 @@ impl Serves for ServiceState {
 
     fn say_drained(&self) {
         for client in self.clients() {
-            client.say(Header::DRAINED, String::new());
+            client.say(Header::DRAINED, Vec::new());
         }
     }
 }
@@ -134,6 +137,8 @@ pub(super) struct Client {
     outbox: OnceLock<Outbox>,
     calls: Mutex<Calls>,
     waker: Waker,
+    /// Called when the caller takes its replies again.
+    goes_on: Option<Waker>,
     /// This client while notices wait to be sent, also after its last handler: a refusal that is
     /// dropped would leave the caller in doubt.
     unsaid: Mutex<Option<Arc<Self>>>,
@@ -164,6 +169,8 @@ pub(super) enum CallAdmission {
     Overloaded,
     /// The call was there already.
     Again,
+    /// The caller was given up.
+    GivenUp,
 }
 
 struct ClientNews(Weak<Client>);
@@ -177,7 +184,7 @@ impl Wake for ClientNews {
 }
 
 impl Client {
-    pub(super) fn new(session: &Arc<SessionShared>) -> Arc<Self> {
+    pub(super) fn new(session: &Arc<SessionShared>, goes_on: Option<Waker>) -> Arc<Self> {
         Arc::new_cyclic(|client| Self {
             session: session.clone(),
             at: peer_at(session),
@@ -185,6 +192,7 @@ impl Client {
             outbox: OnceLock::new(),
             calls: Mutex::default(),
             waker: Waker::from(Arc::new(ClientNews(client.clone()))),
+            goes_on,
             unsaid: Mutex::default(),
         })
     }
@@ -203,11 +211,14 @@ impl Client {
             // Each call has one last frame. More notices wait only for a peer that takes none.
             2 * max_in_flight,
             shared.template.wait_for_open(),
-        );
+        )
+        .with_goes_on(self.goes_on.clone());
         if self.outbox.set(outbox).is_ok()
             && let Err(error) = self.open()
         {
-            tracing::warn!(peer = %self.at, %error, "calls cannot be answered");
+            warn_limited!(error, peer = %self.at, %error, "calls cannot be answered");
+            // No answer waits for an end that there will never be.
+            self.outbox.get().into_iter().for_each(Outbox::close);
         }
     }
 
@@ -242,10 +253,13 @@ impl Client {
             .get()
             .map_or(0, |shared| shared.template.max_in_flight());
         let CallId { number, generation } = header.id;
-        if number >= max_in_flight {
+        if u64::from(number) >= max_in_flight {
             return CallAdmission::Overloaded;
         }
         let mut calls = self.calls();
+        if calls.is_gone {
+            return CallAdmission::GivenUp;
+        }
         let number = number as usize;
         if number >= calls.by_number.len() {
             calls
@@ -399,54 +413,6 @@ impl Client {
         });
     }
 
-    /// Tells the caller, without waiting, that a call has ended.
-    pub(super) fn say(self: &Arc<Self>, header: Header, text: String) {
-        if let Some(outbox) = self.outbox.get() {
-            outbox.notify(header, text);
-        }
-        self.stay_until_said();
-    }
-
-    /// Keeps this client for as long as notices wait for the channel, whose room or end calls the
-    /// client's waker. The one who sends the last one looks after that, so it finds what this call
-    /// leaves.
-    fn stay_until_said(self: &Arc<Self>) {
-        let mut unsaid = lock(&self.unsaid);
-        let has_channel = self.outbox.get().is_some_and(Outbox::has_channel);
-        let stays = has_channel && self.has_unsaid();
-        let _before = mem::replace(&mut *unsaid, stays.then(|| self.clone()));
-    }
-
-    /// Returns whether notices for a caller that is still there wait to be sent.
-    fn has_unsaid(&self) -> bool {
-        !self.calls().is_gone
-            && !self.session.is_over()
-            && self.outbox.get().is_some_and(Outbox::has_notices)
-    }
-
-    /// Gives a request back that no handler got.
-    pub(super) fn refuse(self: &Arc<Self>, id: CallId, reason: Refused) {
-        if let Some(shared) = self.shared.get() {
-            shared.refused.fetch_add(1, Ordering::Relaxed);
-        }
-        let header = Header::new(id, Kind::Refused).with_count(reason.0);
-        self.say(header, String::new());
-    }
-
-    /// Sends waiting notices, because there is room, and wakes handlers whose deadlines have
-    /// passed.
-    fn has_news(self: &Arc<Self>) {
-        if let Some(outbox) = self.outbox.get() {
-            outbox.has_room();
-        }
-        self.stay_until_said();
-        let (late, next) = self.calls().expire(Instant::now());
-        late.into_iter().for_each(Waker::wake);
-        if let Some(next) = next {
-            self.session.wake_at(next, &self.waker);
-        }
-    }
-
     /// Returns the condition that an item may be sent, or the caller no longer waits for it.
     pub(super) fn for_credit(&self, id: CallId) -> ForCredit<'_> {
         ForCredit { client: self, id }
@@ -464,31 +430,5 @@ impl Calls {
         let entries = self.by_number.iter_mut();
         let calls = entries.map(|entry| (&mut entry.waker, entry.deadline));
         self.alarm.expire(now, calls)
-    }
-}
-
-/// The condition "an item may be sent, or the caller no longer waits for it".
-pub(super) struct ForCredit<'a> {
-    client: &'a Client,
-    id: CallId,
-}
-
-impl Condition for ForCredit<'_> {
-    type Output = Result<(), SendError>;
-
-    fn look(&mut self) -> Option<Self::Output> {
-        self.client.look_for_credit(self.id).or_else(|| {
-            self.client.attend();
-            self.client.look_for_credit(self.id)
-        })
-    }
-
-    fn register(&mut self, waker: &Waker) {
-        self.client.set_waker(self.id, Some(waker));
-        self.client.attend();
-    }
-
-    fn leave(&mut self) {
-        self.client.set_waker(self.id, None);
     }
 }

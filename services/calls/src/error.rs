@@ -1,11 +1,17 @@
 //! Errors of calls: the application's, those of the way to it, and how much is certain.
 
+mod refused;
+
 use std::{fmt, sync::Arc};
 
 use ibex_core::{
-    OpenError, RecvError, SendError, SendErrorKind, Suspension,
+    CloseReason, EndCause, OpenError, RecvError, SendError, SendErrorKind, Suspension,
     extend::{ChannelError, Interface},
 };
+
+use super::no_reply::NoReply;
+
+pub(super) use self::refused::Refused;
 
 /// The progress of a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,74 +22,6 @@ pub enum Execution {
     Unknown,
     /// A handler got it and answered.
     Executed,
-}
-
-/// The reason for which a request was given to no handler, as its number in a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refused(pub(super) u16);
-
-impl Refused {
-    /// The call's deadline had passed before a handler could get the request.
-    pub(super) const EXPIRED: Self = Self(1);
-    /// The caller has more calls under way than the service takes from one peer.
-    pub(super) const OVERLOADED: Self = Self(2);
-    /// The request's bytes are not valid.
-    pub(super) const INVALID: Self = Self(3);
-    /// The service ended before a handler got it.
-    pub(super) const CLOSED: Self = Self(4);
-    /// The handler handed the request back.
-    pub(super) const BY_HANDLER: Self = Self(5);
-    /// The serving node drains and begins no more calls.
-    pub(super) const DRAINING: Self = Self(6);
-
-    /// Returns the kind of the call's error, and what its text says. `None` for a number that this
-    /// release does not know.
-    fn meaning(self) -> Option<(CallErrorKind, &'static str)> {
-        Some(match self {
-            Self::EXPIRED => (
-                CallErrorKind::DeadlineExceeded,
-                "its deadline passed before a handler got it; call again, with more time",
-            ),
-            Self::OVERLOADED => (
-                CallErrorKind::Overloaded,
-                "the service takes fewer calls of one peer at a time; lower the caller's \
-                 max_in_flight, or raise the service's",
-            ),
-            Self::INVALID => (
-                CallErrorKind::InvalidRequest,
-                "the service found its bytes not valid; see that both programs have the same codec",
-            ),
-            Self::CLOSED => (
-                CallErrorKind::ServiceEnded,
-                "the service ended before a handler got it; make the caller anew, in another \
-                 session if this one has ended, and call again",
-            ),
-            Self::BY_HANDLER => (
-                CallErrorKind::HandedBack,
-                "the handler handed it back; call again later",
-            ),
-            Self::DRAINING => (
-                CallErrorKind::Draining,
-                "its node drains and begins no call any more; send it to another node, or again \
-                 after the restart",
-            ),
-            Self(_) => return None,
-        })
-    }
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.meaning() {
-            Some((_, text)) => f.write_str(text),
-            None => write!(
-                f,
-                "reason {}, which this release does not know; update this program, or call again \
-                 later",
-                self.0
-            ),
-        }
-    }
 }
 
 /// The error of a call: no reply, or not all of a stream.
@@ -112,7 +50,7 @@ impl fmt::Display for Refused {
 /// |---|---|---|
 /// | [`Failed`](CallErrorKind::Failed) | yes | the handler's [code and text](CallError::failure) |
 /// | [`NotSent`](CallErrorKind::NotSent) | no | as the [error of sending](CallError::send_error) or [of opening](CallError::open_error) says |
-/// | [`NoSession`](CallErrorKind::NoSession) | no | another [`PeersCaller`](ibex_core::PeersCaller), of peers that are kept |
+/// | [`NoSession`](CallErrorKind::NoSession) | no | another [`PeersCaller`](crate::PeersCaller), of peers that are kept |
 /// | [`Overloaded`](CallErrorKind::Overloaded) | no | a lower `max_in_flight` of the caller, or a higher one of the service |
 /// | [`HandedBack`](CallErrorKind::HandedBack) | no | a later call |
 /// | [`Draining`](CallErrorKind::Draining) | no | another node, or the one that takes its place |
@@ -121,7 +59,9 @@ impl fmt::Display for Refused {
 /// | [`Refused`](CallErrorKind::Refused) | no | a newer release of this program, or a later call |
 /// | [`DeadlineExceeded`](CallErrorKind::DeadlineExceeded) | unknown; no, if it was not sent or no handler had got it | more time |
 /// | [`Suspended`](CallErrorKind::Suspended) | no | another node, or a later call |
-/// | [`Unanswered`](CallErrorKind::Unanswered) | unknown | [`idempotent`](ibex_core::CallOptions::idempotent), if it may be executed twice |
+/// | [`Unanswered`](CallErrorKind::Unanswered) | unknown | [`idempotent`](crate::CallOptions::idempotent), if it may be executed twice |
+/// | [`ReplyTooLong`](CallErrorKind::ReplyTooLong) | yes | a higher `max_message_bytes` at both ends, or a stream of shorter items |
+/// | [`ReplyNotEncoded`](CallErrorKind::ReplyNotEncoded) | yes | a reply that its codec takes |
 /// | [`Lost`](CallErrorKind::Lost) | unknown | another caller, if it may be executed twice |
 /// | [`InvalidReply`](CallErrorKind::InvalidReply) | yes | a look at what that peer's codec writes |
 pub struct CallError(Box<FailedCall>);
@@ -131,20 +71,20 @@ pub struct CallError(Box<FailedCall>);
 #[non_exhaustive]
 pub enum CallErrorKind {
     /// The handler answered with an error of the application, by
-    /// [`Request::fail`](ibex_core::Request::fail) or
-    /// [`HandlerError::Failed`](ibex_core::HandlerError::Failed).
+    /// [`Request::fail`](crate::Request::fail) or
+    /// [`HandlerError::Failed`](crate::HandlerError::Failed).
     Failed,
     /// The request did not go out.
     NotSent,
     /// No peers are kept connected any more, for a call of a
-    /// [`PeersCaller`](ibex_core::PeersCaller): its [`Peers`](ibex_peers::discovery::Peers) were
+    /// [`PeersCaller`](crate::PeersCaller): its [`Peers`](ibex_peers::discovery::Peers) were
     /// dropped or the node was closed, or the process is a fork.
     NoSession,
     /// The deadline passed. A handler that has the request is told.
     DeadlineExceeded,
     /// The session has no connection, and the call is one that [fails
-    /// then](ibex_core::CallOptions::fail_while_suspended), or one of a
-    /// [`PeersCaller`](ibex_core::PeersCaller) whose retry budget was empty when another peer
+    /// then](crate::CallOptions::fail_while_suspended), or one of a
+    /// [`PeersCaller`](crate::PeersCaller) whose retry budget was empty when another peer
     /// could have been called.
     Suspended,
     /// The caller has more calls under way than the service takes from one peer.
@@ -153,8 +93,8 @@ pub enum CallErrorKind {
     InvalidRequest,
     /// The service ended before a handler got the request.
     ServiceEnded,
-    /// The handler handed the request back, by [`Request::refuse`](ibex_core::Request::refuse) or
-    /// [`HandlerError::HandedBack`](ibex_core::HandlerError::HandedBack), or the service is stopped.
+    /// The handler handed the request back, by [`Request::refuse`](crate::Request::refuse) or
+    /// [`HandlerError::HandedBack`](crate::HandlerError::HandedBack), or the service is stopped.
     HandedBack,
     /// The serving node [drains](ibex_core::Node::drain) and begins no more calls. Send the call to
     /// another node, or again to the node that takes its place.
@@ -163,7 +103,14 @@ pub enum CallErrorKind {
     Refused,
     /// The handler dropped the request without an answer, for example by a panic.
     Unanswered,
-    /// The service or its session ended before the answer came.
+    /// The handler's reply, or an item of a stream, is above
+    /// [`max_message_bytes`](ibex_core::ChannelBuilder::max_message_bytes), the smaller value of both
+    /// ends. The call is not sent again. [`CallError::length`] and [`CallError::limit`] say by how much.
+    ReplyTooLong,
+    /// The service's codec refused the handler's reply. The call is not sent again.
+    ReplyNotEncoded,
+    /// The service or its session ended before the answer came, or the service gave this caller up
+    /// because it took no replies.
     Lost,
     /// The reply's bytes are not valid.
     InvalidReply,
@@ -224,10 +171,10 @@ pub(super) enum CallFailure {
                               the process there runs, is not stopped, and asks its service for \
                               the next request, and call again later; a greater max_in_flight or \
                               window_bytes helps only a service that keeps up",
-            (false, false) => "the request was not sent, and so not executed: the peer has not \
-                               opened a service of this name; see that it does, that both \
-                               programs use one name, and that the service is asked for its \
-                               next request",
+            (false, false) => "the request was not sent, and so not executed: no service of the \
+                               peer has met this caller; see that the peer opens one of this \
+                               name, and that somebody there asks it for its next request, which \
+                               nobody does while all handlers are busy",
         }
     )]
     DeadlineExceeded {
@@ -242,9 +189,9 @@ pub(super) enum CallFailure {
         ": the call was not sent, and so not executed: {_0}; call again later, or another node"
     )]
     Suspended(Arc<Suspension>),
-    /// The handler dropped the request without an answer, for example by a panic.
-    #[error(": the handler dropped the request without an answer; {MAY_BE_EXECUTED}")]
-    Unanswered,
+    /// The handler dropped the request, or its reply could not be sent.
+    #[error("{_0}")]
+    NoReply(NoReply),
     /// The service or its session ended before the answer came. The text says what ended, by what,
     /// and how to have another.
     #[error("the call got no answer: {_0}; {MAY_BE_EXECUTED}")]
@@ -282,7 +229,9 @@ impl CallError {
                 CallErrorKind::DeadlineExceeded
             }
             CallFailure::Suspended(_) => CallErrorKind::Suspended,
-            CallFailure::Unanswered => CallErrorKind::Unanswered,
+            CallFailure::NoReply(NoReply::Dropped) => CallErrorKind::Unanswered,
+            CallFailure::NoReply(NoReply::TooLong { .. }) => CallErrorKind::ReplyTooLong,
+            CallFailure::NoReply(NoReply::NotEncoded(_)) => CallErrorKind::ReplyNotEncoded,
             CallFailure::Lost(_) => CallErrorKind::Lost,
             CallFailure::InvalidReply(_) => CallErrorKind::InvalidReply,
         }
@@ -300,9 +249,11 @@ impl CallError {
             | CallFailure::Suspended(_)
             | CallFailure::DeadlineExceeded { is_sent: false, .. } => Execution::NotExecuted,
             CallFailure::DeadlineExceeded { .. }
-            | CallFailure::Unanswered
+            | CallFailure::NoReply(NoReply::Dropped)
             | CallFailure::Lost(_) => Execution::Unknown,
-            CallFailure::Failed { .. } | CallFailure::InvalidReply(_) => Execution::Executed,
+            CallFailure::Failed { .. } | CallFailure::NoReply(_) | CallFailure::InvalidReply(_) => {
+                Execution::Executed
+            }
         }
     }
 
@@ -313,7 +264,7 @@ impl CallError {
     }
 
     /// Returns the peer's address, with the names that are known of it. For a call of a
-    /// [`PeersCaller`](ibex_core::PeersCaller) this is the peer of the attempt that the error is
+    /// [`PeersCaller`](crate::PeersCaller) this is the peer of the attempt that the error is
     /// of, or words for all of its peers if the error is of none: until the deadline no peer took the
     /// call, or none is kept any more.
     #[must_use]
@@ -321,7 +272,7 @@ impl CallError {
         &self.0.peer
     }
 
-    /// Returns the code and the text that the handler [failed](ibex_core::Request::fail) the
+    /// Returns the code and the text that the handler [failed](crate::Request::fail) the
     /// call with. The code's meaning is the application's, and the text has at most 4 KiB.
     ///
     /// A service with error types of its own makes them part of the reply, as in
@@ -356,8 +307,28 @@ impl CallError {
         }
     }
 
+    /// Returns the bytes of a reply that was [too long](CallErrorKind::ReplyTooLong), with those of its
+    /// header, where they are known; or those of a request that was.
+    #[must_use]
+    pub fn length(&self) -> Option<u64> {
+        match &self.0.failure {
+            CallFailure::NoReply(NoReply::TooLong { length, .. }) => *length,
+            _ => self.send_error()?.length(),
+        }
+    }
+
+    /// Returns the most bytes that a reply may have which was [too long](CallErrorKind::ReplyTooLong),
+    /// the smaller of both ends' limits; or a request that was.
+    #[must_use]
+    pub fn limit(&self) -> Option<u64> {
+        match &self.0.failure {
+            CallFailure::NoReply(NoReply::TooLong { limit, .. }) => Some(*limit),
+            _ => self.send_error()?.limit(),
+        }
+    }
+
     /// Returns the error of opening the caller in a session, if that kept the request of a
-    /// [`PeersCaller`](ibex_core::PeersCaller) from going out.
+    /// [`PeersCaller`](crate::PeersCaller) from going out.
     #[must_use]
     pub fn open_error(&self) -> Option<&OpenError> {
         match &self.0.failure {
@@ -457,6 +428,11 @@ impl RepliesOver {
                  this one has ended",
                 Interface::Caller.subject(service, peer)
             ),
+            other if other.cause() == Some(&EndCause::PeerClosed(CloseReason::NoRoom)) => format!(
+                "{} has ended: the service gave this caller up, because its replies were not taken \
+                 for too long; take replies, or drop those that are held, and make the caller anew",
+                Interface::Caller.subject(service, peer)
+            ),
             other => RecvError::from(other).to_string(),
         })
     }
@@ -470,7 +446,7 @@ fn cut_off(suspended: Option<&Suspension>) -> String {
 }
 
 /// Returns consequence and advice where [`Execution::Unknown`] is all that is certain.
-const MAY_BE_EXECUTED: &str = "a handler may have executed the call: call again only if it may be \
+pub(super) const MAY_BE_EXECUTED: &str = "a handler may have executed the call: call again only if it may be \
                                executed twice";
 
 /// The longest text of a failure; what is longer is cut.

@@ -103,11 +103,11 @@ impl Content for SliceContent<'_> {
     }
 }
 
-/// A text. A frame without a payload has an empty one.
+/// Bytes that no codec wrote, such as a text. A frame without a payload has none.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TextContent<'a>(pub(super) &'a str);
+pub(super) struct BytesContent<'a>(pub(super) &'a [u8]);
 
-impl Content for TextContent<'_> {
+impl Content for BytesContent<'_> {
     fn offset() -> usize {
         Header::BYTES
     }
@@ -117,7 +117,7 @@ impl Content for TextContent<'_> {
     }
 
     fn write(&self, slot: &mut SlotWriter<'_>) -> Result<(), EncodeError> {
-        Ok(slot.write(self.0.as_bytes())?)
+        Ok(slot.write(self.0)?)
     }
 }
 

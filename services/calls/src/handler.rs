@@ -1,6 +1,7 @@
 //! Handlers: functions that answer the requests of a service, in several threads.
 
 use std::{
+    borrow::Borrow,
     panic::{self, AssertUnwindSafe},
     sync::{Mutex, PoisonError},
     thread,
@@ -11,7 +12,7 @@ use ibex_core::{RecvError, SendError, codec::Codec};
 use super::{request::Request, service::Service};
 
 /// The reason for which a handler gives no reply. The caller gets it as the
-/// [kind](ibex_core::CallErrorKind) of the same name.
+/// [kind](crate::CallErrorKind) of the same name.
 ///
 /// An error type of the program's own becomes one by `From`, so that handlers may use `?`:
 ///
@@ -60,7 +61,41 @@ impl HandlerError {
     }
 }
 
-impl<Q: ?Sized + 'static, R: 'static, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
+/// What a handler returns for a reply of this type: the value itself, or what owns it where it is of
+/// an unsized type.
+///
+/// | reply | returned |
+/// |---|---|
+/// | a type with a size | the value |
+/// | `[T]`, also the bytes of [`Raw`](ibex_core::Raw) | `Vec<T>` |
+/// | `str` | `String` |
+#[diagnostic::on_unimplemented(
+    message = "no type is known that owns a reply of the type `{Self}`",
+    label = "a handler cannot return a value of the type `{Self}`, which has no size",
+    note = "implement `ibex::calls::OwnedReply` for it, or answer by `request.reply(&value)` in a \
+            loop of `service.next()`"
+)]
+pub trait OwnedReply {
+    /// The type that a handler returns.
+    type Owned: Borrow<Self>;
+}
+
+impl<R> OwnedReply for R {
+    type Owned = R;
+}
+
+impl<T> OwnedReply for [T] {
+    type Owned = Vec<T>;
+}
+
+impl OwnedReply for str {
+    type Owned = String;
+}
+
+impl<Q: ?Sized + 'static, R, C: Codec<Q> + Codec<R>> Service<Q, R, C>
+where
+    R: ?Sized + OwnedReply + 'static,
+{
     /// Answers each request by what `handler` returns for it, in `threads` threads: the calling one
     /// and others that end with this call. With 0 or 1, the calling thread handles one request
     /// after the other. Returns when [`next`](Self::next) would return the end: when the node was
@@ -68,12 +103,13 @@ impl<Q: ?Sized + 'static, R: 'static, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
     ///
     /// While all threads handle requests, further ones wait, and their callers with them. A request
     /// that a handler has occupies the window of its caller, as one from [`next`](Self::next) does.
+    /// A caller that does not take its replies holds no thread for longer than 100 ms: see
+    /// [`Request`](crate::Request).
     ///
-    /// A panic of the handler leaves its call [`Unanswered`](ibex_core::CallErrorKind::Unanswered)
-    /// and ends nothing else. A reply that cannot be sent is a [`tracing`] warning, and its call is
-    /// unanswered too. For a [stream](ibex_core::Caller::stream), the reply is the only item;
-    /// a service of longer streams, or of replies of an unsized type such as `[u8]`, is a loop of
-    /// [`next`](Self::next).
+    /// A panic of the handler leaves its call [`Unanswered`](crate::CallErrorKind::Unanswered)
+    /// and ends nothing else. A reply that cannot be sent is a [`tracing`] warning, and the caller is
+    /// [told why](crate::Request::reply). For a [stream](crate::Caller::stream), the
+    /// reply is the only item; a service of longer streams is a loop of [`next`](Self::next).
     ///
     /// To stop without a failed call, [`drain`](ibex_core::Node::drain) the node and close it: handlers
     /// finish the requests that they have.
@@ -97,12 +133,24 @@ impl<Q: ?Sized + 'static, R: 'static, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
     /// # }
     /// ```
     ///
+    /// A reply of an unsized type is returned by what [owns](OwnedReply) it:
+    ///
+    /// ```
+    /// use ibex::{Node, Raw};
+    ///
+    /// fn serve(node: &Node) -> Result<(), Box<dyn std::error::Error>> {
+    ///     let reversed = node.channel("reverse").codec::<Raw>().service::<[u8], [u8]>()?;
+    ///     reversed.serve_blocking(4, |bytes| Ok(bytes.iter().rev().copied().collect()))?;
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The error of [`next`](Self::next), once all handlers have returned.
     pub fn serve_blocking<H>(self, threads: usize, handler: H) -> Result<(), RecvError>
     where
-        H: Fn(&Request<Q, R, C>) -> Result<R, HandlerError> + Sync,
+        H: Fn(&Request<Q, R, C>) -> Result<R::Owned, HandlerError> + Sync,
     {
         let service = Mutex::new(self);
         let next = || {
@@ -113,7 +161,7 @@ impl<Q: ?Sized + 'static, R: 'static, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
             while let Some(request) = next()? {
                 // The handler cannot leave anything of ibex half done: it has the request alone.
                 let answer = AssertUnwindSafe(|| match handler(&request) {
-                    Ok(reply) => warn_of(request.reply(&reply)),
+                    Ok(reply) => warn_of(request.reply(reply.borrow())),
                     Err(error) => error.answer(request),
                 });
                 // The panic was reported by its hook, and the request was dropped.
@@ -124,7 +172,9 @@ impl<Q: ?Sized + 'static, R: 'static, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         thread::scope(|scope| {
             let others = (1..threads).map_while(|_| {
                 let started = thread::Builder::new().spawn_scoped(scope, serve);
-                let warn = |error| tracing::warn!(%error, "a service has fewer threads than asked");
+                let warn = |error: std::io::Error| {
+                    warn_limited!(error, %error, "a service has fewer threads than asked");
+                };
                 started.map_err(warn).ok()
             });
             let others = others.collect::<Vec<_>>().into_iter();
@@ -142,6 +192,6 @@ impl<Q: ?Sized + 'static, R: 'static, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
 /// Warns of a reply that could not be sent.
 pub(super) fn warn_of(replied: Result<(), SendError>) {
     if let Err(error) = replied {
-        tracing::warn!(%error, "a handler's reply was not sent");
+        warn_limited!(error, %error, "a handler's reply was not sent");
     }
 }

@@ -48,7 +48,8 @@ pub(super) enum Kind {
     Failed = 8,
     /// No handler got the request: `count` says why.
     Refused = 9,
-    /// The handler dropped the request without an answer.
+    /// There is no reply to a request that a handler had. `count` and the payload say why:
+    /// `no_reply.rs`.
     Unanswered = 10,
     /// A notice that belongs to no call: the calls that had begun are answered, and handlers get no
     /// more requests.

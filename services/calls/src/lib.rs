@@ -15,6 +15,11 @@ use std::marker::PhantomData;
 
 use ibex_core::RecvError;
 
+/// Logs a warning within the limit of the process: see [`ibex_core::extend::warn_limited`].
+macro_rules! warn_limited {
+    ($($line:tt)+) => { ibex_core::extend::warn_limited!($($line)+) };
+}
+
 mod call;
 #[doc(hidden)]
 pub mod call_extension;
@@ -31,6 +36,7 @@ mod io_error;
 mod line;
 mod line_ref;
 pub mod metadata;
+mod no_reply;
 mod opening;
 mod options;
 mod outbox;
@@ -55,7 +61,7 @@ pub use self::serving::Serving;
 pub use self::{
     caller::Caller,
     error::{CallError, CallErrorKind, Execution},
-    handler::HandlerError,
+    handler::{HandlerError, OwnedReply},
     opening::{CallerSettings, OpenCaller, OpenService, ServiceSettings},
     options::CallOptions,
     peers_caller::PeersCaller,

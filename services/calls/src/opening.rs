@@ -30,7 +30,7 @@ pub trait OpenCaller {
     ///
     /// This announces the caller and returns, without waiting for a peer. A session has one
     /// caller of a name at a time, which may be cloned. Once the last clone is dropped, another may
-    /// be made. So open no caller of one peer beside a [`PeersCaller`](ibex_core::PeersCaller) of the same name that
+    /// be made. So open no caller of one peer beside a [`PeersCaller`](crate::PeersCaller) of the same name that
     /// has this peer.
     ///
     /// When the peer drops its service, all calls of a [`Caller`] fail, later ones too. Drop the
@@ -41,7 +41,7 @@ pub trait OpenCaller {
     /// # Errors
     ///
     /// [`OpenError`], as for a channel. An error of one of several kept peers is returned by calls,
-    /// as [`NotSent`](ibex_core::CallErrorKind::NotSent), if no other peer can be called.
+    /// as [`NotSent`](crate::CallErrorKind::NotSent), if no other peer can be called.
     #[cfg(feature = "rkyv")]
     fn caller<Q: ?Sized + 'static, R: ?Sized + 'static>(
         &self,
@@ -90,7 +90,7 @@ pub trait CallerSettings {
     ///
     /// [`OpenError`], as for a channel. If the peer's types differ, the first call fails. An error
     /// of one of several kept peers is returned by calls, as
-    /// [`NotSent`](ibex_core::CallErrorKind::NotSent), if no other peer can be called.
+    /// [`NotSent`](crate::CallErrorKind::NotSent), if no other peer can be called.
     fn caller<Q: ?Sized + 'static, R: ?Sized + 'static>(
         self,
     ) -> Result<Self::Caller<Q, R>, OpenError>
@@ -186,7 +186,8 @@ impl<C> CallerSettings for ChannelBuilder<C> {
             // that has replaced it or will replace it.
         };
         let settings = LineSettings {
-            max_in_flight: template.max_in_flight(),
+            // The setting is at most 65536.
+            max_in_flight: template.max_in_flight() as u32,
             open_timeout: template.wait_for_open(),
         };
         Ok(Caller::new(Line::open(requests, replies, &settings)))

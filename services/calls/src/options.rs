@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Options of a call, or of all calls of a [`Caller`](ibex_core::Caller) or a
-/// [`PeersCaller`](ibex_core::PeersCaller); see [`Caller::with`](ibex_core::Caller::with).
+/// Options of a call, or of all calls of a [`Caller`](crate::Caller) or a
+/// [`PeersCaller`](crate::PeersCaller); see [`Caller::with`](crate::Caller::with).
 ///
 /// ```
 /// use std::time::Duration;
@@ -74,7 +74,7 @@ impl CallOptions {
     }
 
     /// Limits the time from the call to its reply, or to the end of its stream. When the time is up
-    /// the call fails, and so has the handler's [`deadline`](ibex_core::Request::deadline)
+    /// the call fails, and so has the handler's [`deadline`](crate::Request::deadline)
     /// passed. Default: no limit.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
@@ -84,9 +84,9 @@ impl CallOptions {
 
     /// Declares that executing the call twice has the effect of once. The call is then sent again,
     /// up to this many times, if the handler dropped it without an answer or handed it back. A
-    /// [`PeersCaller`](ibex_core::PeersCaller) has a retry budget too, and sends it again also if the session or the service
+    /// [`PeersCaller`](crate::PeersCaller) has a retry budget too, and sends it again also if the session or the service
     /// ended, or beside a slow attempt if its calls are
-    /// [hedged](ibex_core::PeersCaller::hedge_after_percentile). Default: 0, so that no call is
+    /// [hedged](crate::PeersCaller::hedge_after_percentile). Default: 0, so that no call is
     /// sent twice. A stream is never started again.
     #[must_use]
     pub const fn idempotent(mut self, retries: u32) -> Self {
@@ -104,7 +104,7 @@ impl CallOptions {
     }
 
     /// Sets whether a call fails at once, as
-    /// [not executed](ibex_core::CallErrorKind::Suspended), if the session has no connection
+    /// [not executed](crate::CallErrorKind::Suspended), if the session has no connection
     /// when the call begins. Default: false, so that the call waits until the session goes on or
     /// ends, or its time is up. Calls that went out before the connection broke wait in either
     /// case, because their answers come once the session goes on. Over shared memory calls need no

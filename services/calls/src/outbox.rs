@@ -1,11 +1,12 @@
 //! The sending end of a service's channel. Many threads write to it, one after the other, and no
 //! thread waits while it holds the end.
 //!
-//! A *notice* is sent without waiting: a call is cancelled, or got no answer. A notice goes out at
-//! once if there is room, and otherwise before the next message.
+//! A *notice* is a frame that is sent without waiting: a call is cancelled, is answered, or got no
+//! answer. A notice goes out at once if there is room, and otherwise before the next message.
+
+mod notices;
 
 use std::{
-    collections::VecDeque,
     mem::MaybeUninit,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock,
@@ -18,15 +19,18 @@ use std::{
 use ibex_core::{
     RegionSlice,
     extend::{
-        ChannelError, SendHandle, SessionShared, SliceMessage, lock,
+        ChannelError, SendHandle, SessionShared, SliceMessage,
         parking::{self, Attended, Condition, Patience, Ticket, WaitSlot},
     },
 };
 
+use self::notices::Notices;
 use super::{
-    frame::{Content, TextContent, encode_frame, frame_size},
+    frame::{Content, encode_frame, frame_size},
     header::Header,
 };
+
+pub(super) use self::notices::{NoRoom, Taken};
 
 /// See the module.
 pub(super) struct Outbox {
@@ -38,11 +42,17 @@ pub(super) struct Outbox {
     /// True once frames are no longer sent. A thread that sets this or `has_notices` attends to
     /// `sending` afterwards, which shows both to the thread that holds it.
     is_closed: AtomicBool,
+    /// The channel ends as broken off, if it is closed.
+    is_broken_off: AtomicBool,
     /// There may be notices. Written under their lock.
     has_notices: AtomicBool,
-    notices: Mutex<VecDeque<Notice>>,
+    notices: Mutex<Notices>,
     /// Limit of the notices that are due at a time to a peer that takes its messages.
     max_notices: usize,
+    /// The waker of those who wait until no notice waits.
+    goes_on: Option<Waker>,
+    /// The waker `goes_on` was called, and nobody has seen that yet.
+    has_gone_on: AtomicBool,
     /// The waker that is left at the channel's end, to be called when there is room.
     waker: Waker,
     /// True if a thread that found room took the waker back while others wait for room. The thread
@@ -51,13 +61,6 @@ pub(super) struct Outbox {
     /// Waiting place of threads and tasks that wait for room.
     room: WaitSlot,
     open_timeout: Duration,
-}
-
-/// A frame that is sent without waiting.
-#[derive(Debug)]
-pub(super) struct Notice {
-    pub(super) header: Header,
-    pub(super) text: String,
 }
 
 /// The reason why a message did not go out.
@@ -84,9 +87,12 @@ impl Outbox {
             sending: Attended::new(handle),
             end: end.map_or_else(OnceLock::new, OnceLock::from),
             is_closed: AtomicBool::new(false),
+            is_broken_off: AtomicBool::new(false),
             has_notices: AtomicBool::new(false),
             notices: Mutex::default(),
             max_notices,
+            goes_on: None,
+            has_gone_on: AtomicBool::new(false),
             waker,
             owes_wake: AtomicBool::new(false),
             room: WaitSlot::new(),
@@ -113,6 +119,7 @@ impl Outbox {
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
         self.attend();
+        self.wake_held_up();
     }
 
     /// Returns whether the peer has opened its end.
@@ -184,31 +191,6 @@ impl Outbox {
         self.room.wake_all();
     }
 
-    /// Sends a notice without waiting.
-    pub(super) fn notify(&self, header: Header, text: String) {
-        let mut notices = self.notices();
-        if notices.len() < self.max_notices {
-            notices.push_back(Notice { header, text });
-        }
-        self.has_notices.store(true, Ordering::Relaxed);
-        drop(notices);
-        self.flush();
-    }
-
-    /// Sends the notices that wait, as far as there is room.
-    pub(super) fn flush(&self) {
-        if self.has_notices.load(Ordering::Relaxed) {
-            self.attend();
-        }
-    }
-
-    /// Returns whether notices wait for room, or for the thread that is sending.
-    pub(super) fn has_notices(&self) -> bool {
-        // SAID, pairs with `flush_notices`: a drain that finds no notice here finds them among the
-        // messages that were sent.
-        !self.is_closed.load(Ordering::Relaxed) && self.has_notices.load(Ordering::Acquire)
-    }
-
     /// Returns whether the channel's end was opened. Without one, notices are never sent.
     pub(super) fn has_channel(&self) -> bool {
         self.end.get().is_some()
@@ -240,42 +222,16 @@ impl Outbox {
         // sees the waiters that relied on the waker.
         if self.owes_wake.load(Ordering::Relaxed) && self.owes_wake.swap(false, Ordering::Acquire) {
             self.room.wake_all();
+            self.wake_held_up();
         }
     }
 
     #[inline]
     fn flush_into(&self, sending: &mut Option<SendHandle>) {
         if self.is_closed.load(Ordering::Relaxed) {
-            close(sending);
+            self.end_channel(sending);
         } else if self.has_notices.load(Ordering::Relaxed) {
             self.flush_notices(sending);
-        }
-    }
-
-    #[cold]
-    fn flush_notices(&self, sending: &mut Option<SendHandle>) {
-        let Some(handle) = sending else {
-            return;
-        };
-        loop {
-            let next = {
-                let mut notices = self.notices();
-                let next = notices.pop_front();
-                // SAID, pairs with `has_notices`: the last notice was sent before.
-                self.has_notices.store(next.is_some(), Ordering::Release);
-                next
-            };
-            let Some(notice) = next else {
-                return self.session.node().wake_drain();
-            };
-            let content = TextContent(&notice.text);
-            match poll_send_frame(handle, &self.waker, notice.header, content) {
-                // OWED, pairs with `wake_if_owed`.
-                Poll::Ready(Ok(_)) => self.owes_wake.store(true, Ordering::Release),
-                // The channel is over, so no peer is left to be told.
-                Poll::Ready(Err(_)) => self.notices().clear(),
-                Poll::Pending => return self.notices().push_front(notice),
-            }
         }
     }
 
@@ -373,10 +329,6 @@ impl Outbox {
         let room = FrameSent::new(self, frame, &mut ticket);
         let waited = self.session.wait_for(deadline, room);
         waited.unwrap_or(Err(Unsent::Late))
-    }
-
-    fn notices(&self) -> MutexGuard<'_, VecDeque<Notice>> {
-        lock(&self.notices)
     }
 }
 

@@ -20,6 +20,7 @@ use super::{
     header::{CallId, Header, Kind},
     line::Line,
     line_ref::LineRef,
+    no_reply::NoReply,
     options::{CallOptions, Extras},
     outbox::Unsent,
     slots::{ArrivedFrame, CallKey, CallPoll},
@@ -288,8 +289,12 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
                 }
             }
             Kind::Refused => CallFailure::Refused(Refused(header.count)),
+            Kind::Unanswered if header.count > 0 => {
+                let payload = body.payload(Header::BYTES).unwrap_or_default();
+                CallFailure::NoReply(NoReply::parse(header.count, payload))
+            }
             _ if self.is_late() => return Err(self.late()),
-            _ => CallFailure::Unanswered,
+            _ => CallFailure::NoReply(NoReply::Dropped),
         }))
     }
 
@@ -301,7 +306,7 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
         let credit = self.line.slots().item_taken(self.key);
         if let (Some(id), Some(credit)) = (self.id, credit) {
             let header = Header::new(id, Kind::Credit).with_count(credit);
-            self.line.outbox.notify(header, String::new());
+            self.line.outbox.notify(header, Vec::new());
         }
     }
 
@@ -361,7 +366,7 @@ impl<L: Deref<Target = Line>> Drop for PendingCall<L> {
             && !self.is_over
         {
             let cancel = Header::new(id, Kind::Cancel);
-            self.line.outbox.notify(cancel, String::new());
+            self.line.outbox.notify(cancel, Vec::new());
         }
     }
 }

@@ -19,9 +19,9 @@ use super::{
 };
 
 /// The replies to one request, one after the other.
-/// [`Caller::stream`](ibex_core::Caller::stream) returns them.
+/// [`Caller::stream`](crate::Caller::stream) returns them.
 ///
-/// The handler may send up to [`window`](ibex_core::CallOptions::window) items ahead of those
+/// The handler may send up to [`window`](crate::CallOptions::window) items ahead of those
 /// that were taken, and then waits. A stream that is not read therefore stops its own handler, and
 /// no other call. Dropping it before its end cancels the call.
 ///

@@ -6,13 +6,13 @@ use ibex_core::{codec::Codec, extend::DefaultCodec};
 
 use super::frame::DecodedPayload;
 
-/// A reply where it came in, checked. [`Caller::call`](ibex_core::Caller::call) returns it.
+/// A reply where it came in, checked. [`Caller::call`](crate::Caller::call) returns it.
 ///
 /// A reply dereferences to the codec's view, as a [`Message`](ibex_core::Message) does, and may be
 /// dropped on any thread.
 ///
 /// While a reply is held, it holds up the caller's channel of replies once the window behind it is
-/// full, and so all calls of its [`Caller`](ibex_core::Caller) and of its clones. A program that
+/// full, and so all calls of its [`Caller`](crate::Caller) and of its clones. A program that
 /// keeps replies calls [`into_owned`](Self::into_owned), which copies the bytes out. Replies that were not
 /// taken yet hold nothing up: they are copied out when the window needs it.
 pub struct Reply<R: ?Sized, C: Codec<R> = DefaultCodec> {

@@ -1,5 +1,6 @@
 //! A request that a handler has, and its answer.
 
+mod caller_wait;
 mod send_answer;
 
 use std::{
@@ -9,7 +10,7 @@ use std::{
     ops::Deref,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use ibex_core::{
@@ -21,17 +22,18 @@ use ibex_core::{
     },
 };
 
-use self::send_answer::sent;
+use self::{caller_wait::CallerWait, send_answer::sent};
 use super::{
     Metadata,
     client::Client,
     error::{MAX_FAILURE_BYTES, Refused},
     frame::{Content, DecodedPayload, SliceContent, Value},
     header::{CallId, Header, Kind},
+    no_reply::NoReply,
 };
 
 /// A request, read where it arrived, with the duty to answer it.
-/// [`Service::next`](ibex_core::Service::next) returns it.
+/// [`Service::next`](crate::Service::next) returns it.
 ///
 /// A request dereferences to the codec's view, as a [`Message`](ibex_core::Message) does. It may be
 /// answered in another thread, by [`reply`](Self::reply) or [`fail`](Self::fail). If the caller
@@ -41,6 +43,13 @@ use super::{
 /// While a request is held where it arrived, it holds up further requests of its caller once the
 /// window behind it is full; other callers go on. A handler that takes long calls
 /// [`into_owned`](Self::into_owned). The first item of a stream does so by itself.
+///
+/// A reply waits up to 100 ms for room, and in a task not at all. Then it is copied, and goes out when
+/// there is room. Until then the service takes in no further request of this caller, replies to those
+/// that handlers have do not wait, and a caller that makes no room for
+/// any of its answers within the node's [`session_timeout`](ibex_core::NodeBuilder::session_timeout) is
+/// given up: what was not sent is dropped, and its calls are
+/// [`Lost`](crate::CallErrorKind::Lost).
 pub struct Request<Q: ?Sized, R: ?Sized, C: Codec<Q> = DefaultCodec> {
     opened: DecodedPayload<Q, C>,
     call: Call,
@@ -58,6 +67,8 @@ struct Call {
     has_begun: bool,
     /// True once the request was answered or given back.
     is_over: bool,
+    /// What the caller hears if there is no answer.
+    no_reply: NoReply,
     /// The time of the handling, if somebody wants to know it.
     time: Option<CallTime>,
 }
@@ -85,6 +96,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
                 is_copied: false,
                 has_begun: false,
                 is_over: false,
+                no_reply: NoReply::Dropped,
                 time,
             },
             _reply: PhantomData,
@@ -214,29 +226,32 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
 
     // ---- One answer --------------------------------------------------------------------
 
-    /// Answers the call. Waits while the channel of replies is full. If the caller has stopped
-    /// waiting, that is no error. For a stream, the reply is the last item.
+    /// Answers the call. Waits up to 100 ms while the channel of replies is full. If the caller has stopped waiting, that is no error. For a
+    /// stream, the reply is the last item.
     ///
     /// # Errors
     ///
     /// [`SendError`]: the reply is too long or cannot be encoded, or memory was refused. The caller
-    /// is told that there is no answer.
+    /// is told so: its call fails as [`ReplyTooLong`](crate::CallErrorKind::ReplyTooLong),
+    /// [`ReplyNotEncoded`](crate::CallErrorKind::ReplyNotEncoded) or
+    /// [`Unanswered`](crate::CallErrorKind::Unanswered). If that shows only when an answer
+    /// goes out that had no room before, the caller alone is told.
     pub fn reply(self, reply: &R) -> Result<(), SendError> {
-        self.reply_with(Value::<R, C>::new(reply))
+        self.reply_with(Value::<R, C>::new(reply), PATIENCE)
     }
 
-    /// Like [`reply`](Self::reply), for a task. If the future is dropped before it is ready, there
-    /// is no answer, and the caller hears that.
+    /// Like [`reply`](Self::reply), for a task. Never waits.
     ///
     /// # Errors
     ///
     /// The errors of [`reply`](Self::reply).
+    #[expect(clippy::unused_async, reason = "it is the form of all calls for tasks")]
     pub async fn reply_async(self, reply: &R) -> Result<(), SendError> {
-        self.reply_with_async(Value::<R, C>::new(reply)).await
+        self.reply_with(Value::<R, C>::new(reply), Duration::ZERO)
     }
 
     /// Fails the call with an error of the application: a code, and a text of up to 4 KiB. The
-    /// caller gets it as [`Failed`](ibex_core::CallErrorKind::Failed). Never waits.
+    /// caller gets it as [`Failed`](crate::CallErrorKind::Failed). Never waits.
     pub fn fail(mut self, code: u32, text: &str) {
         let mut end = text.len().min(MAX_FAILURE_BYTES);
         while !text.is_char_boundary(end) {
@@ -280,22 +295,21 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         self.call.finish(Kind::End, 0, "");
     }
 
-    fn reply_with(mut self, content: impl Content) -> Result<(), SendError> {
-        let sent = self.call.send(Kind::Reply, content);
-        self.call.is_over = sent.is_ok();
-        unless_cancelled(sent)
-    }
-
-    async fn reply_with_async(mut self, content: impl Content) -> Result<(), SendError> {
-        let sent = self.call.send_async(Kind::Reply, content).await;
-        self.call.is_over = sent.is_ok();
-        unless_cancelled(sent)
+    pub(super) fn reply_with(
+        mut self,
+        content: impl Content,
+        patience: Duration,
+    ) -> Result<(), SendError> {
+        let answered = sent(self.call.client.answer(self.call.id, content, patience));
+        self.call.is_over = answered.is_ok();
+        unless_cancelled(self.call.noted(answered))
     }
 
     fn send_with(&mut self, item: impl Content) -> Result<(), SendError> {
         self.begin_stream()?;
         self.call.wait_for_credit()?;
-        self.call.send(Kind::Item, item)?;
+        let sent = self.call.send_item(item);
+        self.call.noted(sent)?;
         self.call.client.use_credit(self.call.id);
         Ok(())
     }
@@ -303,7 +317,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     async fn send_with_async(&mut self, item: impl Content) -> Result<(), SendError> {
         self.begin_stream()?;
         self.call.wait_for_credit_async().await?;
-        self.call.send_async(Kind::Item, item).await?;
+        let sent = self.call.send_item_async(item).await;
+        self.call.noted(sent)?;
         self.call.client.use_credit(self.call.id);
         Ok(())
     }
@@ -339,6 +354,11 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     pub(super) fn copy_out(&mut self) {
         self.call.is_copied = true;
         self.opened.copy_out();
+    }
+
+    /// Returns whether answers to the caller wait for room.
+    pub(super) fn is_held_up(&self) -> bool {
+        self.call.client.is_held_up()
     }
 
     pub(super) fn is_copied(&self) -> bool {
@@ -393,17 +413,17 @@ where
     ///
     /// The errors of [`reply`](Self::reply).
     pub fn reply_region(self, slice: &RegionSlice) -> Result<(), SendError> {
-        self.reply_with(SliceContent(slice))
+        self.reply_with(SliceContent(slice), PATIENCE)
     }
 
-    /// Like [`reply_region`](Self::reply_region), for a task. If the future is dropped before it is
-    /// ready, there is no answer, and the caller hears that.
+    /// Like [`reply_region`](Self::reply_region), for a task. Never waits.
     ///
     /// # Errors
     ///
     /// The errors of [`reply`](Self::reply).
+    #[expect(clippy::unused_async, reason = "it is the form of all calls for tasks")]
     pub async fn reply_region_async(self, slice: &RegionSlice) -> Result<(), SendError> {
-        self.reply_with_async(SliceContent(slice)).await
+        self.reply_with(SliceContent(slice), Duration::ZERO)
     }
 
     /// Sends the bytes of a slice as one item of a stream, as [`send`](Self::send) does, and from
@@ -426,6 +446,9 @@ where
         self.send_with_async(SliceContent(slice)).await
     }
 }
+
+/// How long a reply waits for room before it is queued.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A reply is no error even if the caller has stopped waiting.
 fn unless_cancelled(sent: Result<(), SendError>) -> Result<(), SendError> {
@@ -496,33 +519,31 @@ impl Call {
         poll_fn(|context| parking::poll(credit(), context.waker(), || ())).await
     }
 
-    #[inline]
-    fn send(&self, kind: Kind, content: impl Content) -> Result<(), SendError> {
-        let Some(outbox) = self.client.outbox() else {
-            return Err(errors::cancelled());
-        };
-        let header = || {
-            let is_wanted = !self.client.is_cancelled(self.id);
-            is_wanted.then(|| Header::new(self.id, kind))
-        };
-        sent(outbox.send(header, content, self.deadline))
-    }
-
     /// Ends the call without waiting. A caller whose deadline has passed is told too; otherwise it
     /// might conclude from the node's drain that no handler had the call.
     fn finish(&mut self, kind: Kind, code: u32, text: &str) {
         self.is_over = true;
         if !self.is_dropped_by_caller() {
             let header = Header::new(self.id, kind).with_code(code);
-            self.client.say(header, text.to_owned());
+            self.client.say(header, text.as_bytes().to_vec());
         }
+    }
+
+    /// Keeps what an answer failed by, for the case that no other follows.
+    fn noted(&mut self, sent: Result<(), SendError>) -> Result<(), SendError> {
+        self.no_reply = sent
+            .as_ref()
+            .map_or_else(NoReply::of, |()| NoReply::Dropped);
+        sent
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if !self.is_over {
-            self.finish(Kind::Unanswered, 0, "");
+        if !self.is_over && !self.is_dropped_by_caller() {
+            let header = Header::new(self.id, Kind::Unanswered);
+            let header = header.with_count(self.no_reply.as_count());
+            self.client.say(header, self.no_reply.to_bytes());
         }
         self.client.finish(self.id);
         if let (true, Some(time)) = (self.has_begun, &self.time) {
@@ -537,27 +558,6 @@ impl Drop for Call {
             // sees what was said and counted before.
             shared.in_progress.fetch_sub(1, Ordering::Release);
             node.wake_drain();
-        }
-    }
-}
-
-/// A handler's wait for its caller, during which it takes in arriving frames.
-struct CallerWait<'a>(&'a Client);
-
-impl<'a> CallerWait<'a> {
-    fn on(client: &'a Client) -> Self {
-        if let Some(shared) = client.shared() {
-            // WAITS: the wait begins with `attend`, whose fence pairs with `Hub::has_news`.
-            shared.waiting.fetch_add(1, Ordering::Relaxed);
-        }
-        Self(client)
-    }
-}
-
-impl Drop for CallerWait<'_> {
-    fn drop(&mut self) {
-        if let Some(shared) = self.0.shared() {
-            shared.waiting.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::{
     marker::PhantomData,
     sync::{Arc, atomic::Ordering},
+    task::Waker,
 };
 
 use ibex_core::{
@@ -19,6 +20,7 @@ use super::{
     frame::{FrameBody, header_of},
     header::{Header, Kind, MalformedCallFrame},
     opening::{reply_version, request_version},
+    outbox::Outbox,
 };
 
 /// Requests of type `Q` that are answered with `R`, both by codec `C`.
@@ -42,14 +44,28 @@ pub(super) struct Seat {
     channel: ChannelBuilder,
     /// Returns the message version of the replies.
     version: fn() -> Result<MessageVersion, OpenFailure>,
+    /// Called when the caller takes its replies again.
+    goes_on: Option<Waker>,
 }
 
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Opener for CallTypes<Q, R, C> {
     type Message = RequestFrame;
     type Kept = Seat;
 
-    fn keep(channel: ChannelBuilder) -> Seat {
-        Seat::new(channel, reply_version::<Q, R, C>)
+    fn keep(channel: ChannelBuilder, waker: &Waker) -> Seat {
+        Seat::new(channel, reply_version::<Q, R, C>, Some(waker.clone()))
+    }
+
+    #[inline]
+    fn is_held_up(seat: &Seat) -> bool {
+        let client = seat.client.as_ref();
+        client.is_some_and(|client| client.is_held_up())
+    }
+
+    #[inline]
+    fn has_gone_on(seat: &Seat) -> bool {
+        let client = seat.client.as_ref();
+        client.is_some_and(|client| client.has_gone_on())
     }
 
     fn offer() -> Result<MessageVersions, OpenFailure> {
@@ -70,6 +86,7 @@ impl Seat {
     pub(super) fn new(
         channel: ChannelBuilder,
         version: fn() -> Result<MessageVersion, OpenFailure>,
+        goes_on: Option<Waker>,
     ) -> Self {
         Self {
             client: None,
@@ -79,7 +96,13 @@ impl Seat {
                 .for_replies()
                 .over(channel.at().session()),
             version,
+            goes_on,
         }
+    }
+
+    /// Returns the way back to the caller, once a frame has come.
+    pub(super) fn outbox(&self) -> Option<&Outbox> {
+        self.client.as_ref()?.outbox()
     }
 
     /// Reads a frame's header.
@@ -98,7 +121,7 @@ impl Seat {
         };
         let client = self
             .client
-            .get_or_insert_with(|| Client::new(handle.session()));
+            .get_or_insert_with(|| Client::new(handle.session(), self.goes_on.clone()));
         let (header, body) = match header.kind {
             Kind::ExtendedCall | Kind::ExtendedStream => {
                 (header.without_extension(), FrameBody::cut(raw))

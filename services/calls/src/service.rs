@@ -34,7 +34,7 @@ use super::{
 };
 
 /// Serves calls. [`Node::service`] opens one for all peers, and
-/// [`Peer::service`](ibex_core::Peer::service) one for a single peer.
+/// [`Peer::service`](crate::OpenService::service) one for a single peer.
 ///
 /// A service returns requests one after the other. Each may be answered at once, or moved to
 /// another thread or task and answered whenever it is ready, in any order. Nothing runs by itself:
@@ -43,7 +43,7 @@ use super::{
 /// threads, or by `serve` (feature `tokio`) for tasks.
 ///
 /// Dropping the service refuses the requests that no handler has taken, so that their callers know
-/// them as [not executed](ibex_core::Execution::NotExecuted). Handlers may still answer the
+/// them as [not executed](crate::Execution::NotExecuted). Handlers may still answer the
 /// requests that they have, but no longer wait until a caller takes more items of a stream: that is
 /// [cancelled](ibex_core::SendErrorKind::Cancelled).
 ///
@@ -260,6 +260,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
             CallAdmission::Yes => {}
             CallAdmission::Overloaded => return client.refuse(header.id, Refused::OVERLOADED),
             CallAdmission::Again => return source.count_stray(),
+            CallAdmission::GivenUp => return,
         }
         match DecodedPayload::of(body) {
             Ok(opened) => {
@@ -295,7 +296,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
     }
 
     fn refuse_backlog(&self, source: &mut RequestSource<Q, R, C>, reason: Refused) {
-        while let Some(request) = source.backlog.pop() {
+        while let Some(request) = source.backlog.pop_any() {
             request.give_back(reason);
         }
     }

@@ -1,6 +1,7 @@
 //! A service whose requests tasks of tokio handle.
 
 use std::{
+    borrow::Borrow,
     fmt,
     future::{Future, poll_fn},
     panic,
@@ -17,28 +18,30 @@ use tokio::{
 };
 
 use super::{
-    handler::{HandlerError, warn_of},
+    handler::{HandlerError, OwnedReply, warn_of},
     request::Request,
     service::Service,
 };
 
 impl<Q: ?Sized + 'static, R, C> Service<Q, R, C>
 where
-    R: Send + Sync + 'static,
+    R: ?Sized + OwnedReply<Owned: Send + Sync> + Sync + 'static,
     C: Codec<Q> + Codec<R> + 'static,
     Request<Q, R, C>: Sync,
 {
     /// Answers each request by what `handler` returns for it, in tasks of the tokio runtime of the
     /// calling thread. One task takes the requests, and each request has a task of its own, up to
     /// 1024 at a time. Further requests wait, and their callers with them. So do further requests of
-    /// a caller whose window is full of requests that handlers have. The node may have any
+    /// a caller whose window is full of requests that handlers have. No task waits for a caller that
+    /// does not take its replies: see [`Request`](crate::Request). The node may have any
     /// driver; under [`Driver::Caller`](ibex_core::Driver::Caller) somebody has to run its turns.
     ///
-    /// A panic of the handler leaves its call [`Unanswered`](ibex_core::CallErrorKind::Unanswered)
-    /// and ends nothing else. A reply that cannot be sent is a [`tracing`] warning, and its call is
-    /// unanswered too. For a [stream](ibex_core::Caller::stream), the reply is the only item;
-    /// a service of longer streams, or of replies of an unsized type such as `[u8]`, is a loop of
-    /// [`next_async`](Self::next_async).
+    /// A panic of the handler leaves its call [`Unanswered`](crate::CallErrorKind::Unanswered)
+    /// and ends nothing else. A reply that cannot be sent is a [`tracing`] warning, and the caller is
+    /// [told why](crate::Request::reply). A reply of an unsized type, such as `[u8]`, is
+    /// returned by what [owns](crate::OwnedReply) it. For a
+    /// [stream](crate::Caller::stream), the reply is the only item; a service of longer streams
+    /// is a loop of [`next_async`](Self::next_async).
     ///
     /// The request stays where it arrived until its handler returns. A clone that the program keeps
     /// for longer holds the call: then there is no reply, and a warning says so. A caller that leaves
@@ -71,7 +74,7 @@ where
     pub fn serve<H, F>(self, handler: H) -> Serving
     where
         H: Fn(Arc<Request<Q, R, C>>) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<R, HandlerError>> + Send + 'static,
+        F: Future<Output = Result<R::Owned, HandlerError>> + Send + 'static,
     {
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(serve(self, stopped, Arc::new(handler)));
@@ -89,8 +92,8 @@ where
 /// [`Service::next`].
 ///
 /// Dropping it stops the service: handlers go on and answer the requests that they have, and no other
-/// request is executed. It is [handed back](ibex_core::CallErrorKind::HandedBack), or ends as
-/// [`ServiceEnded`](ibex_core::CallErrorKind::ServiceEnded) when the last handler has answered and
+/// request is executed. It is [handed back](crate::CallErrorKind::HandedBack), or ends as
+/// [`ServiceEnded`](crate::CallErrorKind::ServiceEnded) when the last handler has answered and
 /// the [`Service`] is dropped. [`shutdown`](Self::shutdown) waits for that. To
 /// stop all services of a node without a failed call, [`drain_async`](ibex_core::Node::drain_async) the
 /// node and close it.
@@ -150,11 +153,11 @@ async fn serve<Q, R, C, H, F>(
 ) -> Result<(), RecvError>
 where
     Q: ?Sized + 'static,
-    R: Send + Sync + 'static,
+    R: ?Sized + OwnedReply<Owned: Send + Sync> + Sync + 'static,
     C: Codec<Q> + Codec<R> + 'static,
     Request<Q, R, C>: Sync,
     H: Fn(Arc<Request<Q, R, C>>) -> F + Send + Sync + 'static,
-    F: Future<Output = Result<R, HandlerError>> + Send + 'static,
+    F: Future<Output = Result<R::Owned, HandlerError>> + Send + 'static,
 {
     let mut handlers = JoinSet::new();
     let mut is_stopped = false;
@@ -194,18 +197,23 @@ where
 async fn answer<Q, R, C, H, F>(request: Request<Q, R, C>, handler: Arc<H>)
 where
     Q: ?Sized,
+    R: ?Sized + OwnedReply,
     C: Codec<Q> + Codec<R>,
     H: Fn(Arc<Request<Q, R, C>>) -> F,
-    F: Future<Output = Result<R, HandlerError>>,
+    F: Future<Output = Result<R::Owned, HandlerError>>,
 {
     let request = Arc::new(request);
     let answer = handler(request.clone()).await;
     let peer = request.peer();
     let Some(request) = Arc::into_inner(request) else {
-        return tracing::warn!(%peer, "a handler has kept its request, so there is no reply");
+        return warn_limited!(
+            peer,
+            %peer,
+            "a handler has kept its request, so there is no reply"
+        );
     };
     match answer {
-        Ok(reply) => warn_of(request.reply_async(&reply).await),
+        Ok(reply) => warn_of(request.reply_async(reply.borrow()).await),
         Err(error) => error.answer(request),
     }
 }

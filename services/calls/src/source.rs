@@ -2,17 +2,21 @@
 
 use std::{
     collections::VecDeque,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
 };
 
 use ibex_core::{
     ChannelBuilder, FanInEvent, RecvError, RecvErrorKind,
     codec::Codec,
-    extend::{ChannelError, Gathered, RawMessage, ReceiveHandle, parking::Patience},
+    extend::{
+        ChannelError, Gathered, RawMessage, ReceiveHandle,
+        parking::{self, Patience, Ticket},
+    },
 };
 
 use super::{
     opening::reply_version,
+    outbox::{Outbox, Taken},
     request::Request,
     request_frame::{CallTypes, RequestFrame, Seat},
 };
@@ -31,8 +35,8 @@ pub(super) struct RequestSource<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
 enum From<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
     Node(Gathered<CallTypes<Q, R, C>>),
     /// The receiving end of a single peer's requests, with the place of that caller until its
-    /// channel has ended.
-    Peer(ReceiveHandle, Seat),
+    /// channel has ended, and the ticket of who waits until the caller takes its replies.
+    Peer(ReceiveHandle, Seat, Option<Ticket>),
     Nobody,
 }
 
@@ -40,6 +44,8 @@ enum From<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
 /// copied out, so that frames for handlers come through behind them.
 pub(super) struct Backlog<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
     requests: VecDeque<Request<Q, R, C>>,
+    /// Requests of callers that do not take their replies.
+    held_up: VecDeque<Request<Q, R, C>>,
     copied_bytes: usize,
 }
 
@@ -49,8 +55,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> RequestSource<Q, R, C> {
     }
 
     pub(super) fn of_peer(requests: ReceiveHandle, channel: ChannelBuilder) -> Self {
-        let seat = Seat::new(channel, reply_version::<Q, R, C>);
-        Self::new(From::Peer(requests, seat))
+        let seat = Seat::new(channel, reply_version::<Q, R, C>, None);
+        Self::new(From::Peer(requests, seat, None))
     }
 
     fn new(from: From<Q, R, C>) -> Self {
@@ -58,6 +64,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> RequestSource<Q, R, C> {
             from,
             backlog: Backlog {
                 requests: VecDeque::new(),
+                held_up: VecDeque::new(),
                 copied_bytes: 0,
             },
             strays: 0,
@@ -75,7 +82,10 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> RequestSource<Q, R, C> {
                     None if fan_in.is_over() => self.of_event(None),
                     None => return None,
                 },
-                From::Peer(handle, _) => match handle.poll() {
+                From::Peer(_, seat, _) if seat.outbox().is_some_and(Outbox::is_held_up) => {
+                    return None;
+                }
+                From::Peer(handle, ..) => match handle.poll() {
                     Ok(Some(raw)) => self.of_message(Ok(raw)),
                     Ok(None) => return None,
                     Err(error) => self.of_message(Err(error)),
@@ -90,68 +100,83 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> RequestSource<Q, R, C> {
         }
     }
 
-    /// The next frame; waits for it. `None` is the end.
+    /// Waits until there is something to look at, and returns the next frame, if it was that.
     pub(super) fn wait(&mut self) -> Option<RequestFrame> {
-        loop {
-            let taken = match &mut self.from {
-                From::Node(fan_in) => {
-                    let event = fan_in.next();
-                    self.of_event(event)
-                }
-                From::Peer(handle, _) => match handle.receive(Patience::FOREVER) {
-                    Ok(raw) => self.of_message(Ok(raw)),
-                    Err(error) => self.of_message(Err(error)),
-                },
-                From::Nobody => return None,
-            };
-            match taken {
-                NextFrame::Frame(asked) => return Some(asked),
-                NextFrame::Nothing => {}
-                NextFrame::Over => return None,
+        let taken = match &mut self.from {
+            From::Node(fan_in) => {
+                let event = fan_in.next();
+                self.of_event(event)
             }
+            From::Peer(handle, seat, held) => match seat.outbox() {
+                Some(outbox) if outbox.is_held_up() => {
+                    let taken = Taken::new(outbox, held);
+                    // Without a deadline there is no time-out.
+                    let _ = handle.session().wait_for(None, taken);
+                    self.backlog.renew();
+                    NextFrame::Nothing
+                }
+                // What was held up is looked at again.
+                _ if self.backlog.renew() => NextFrame::Nothing,
+                _ => {
+                    let received = handle.receive(Patience::FOREVER);
+                    self.of_message(received)
+                }
+            },
+            From::Nobody => NextFrame::Over,
+        };
+        match taken {
+            NextFrame::Frame(asked) => Some(asked),
+            NextFrame::Nothing | NextFrame::Over => None,
         }
     }
 
-    /// Returns the next frame. If there is none, `waker` is called when there is. Before that, a
-    /// task may look for a moment, but a waker may not.
+    /// Returns the next frame, or `None` if there is something else to look at. If there is neither,
+    /// `waker` is called when there is. Before that, a task may look for a moment, but a waker may
+    /// not.
     pub(super) fn poll(&mut self, waker: &Waker, may_look: bool) -> Poll<Option<RequestFrame>> {
-        loop {
-            let taken = match &mut self.from {
-                From::Node(fan_in) => {
-                    let mut context = Context::from_waker(waker);
-                    match fan_in.poll_for(&mut context, may_look) {
-                        Poll::Ready(event) => self.of_event(event),
-                        Poll::Pending => return Poll::Pending,
-                    }
-                }
-                From::Peer(handle, _) => {
-                    // Takes back an older waker: it may not be called for messages behind those
-                    // that were taken.
-                    handle.leave();
-                    let polled = match may_look {
-                        true => handle.poll_receive(waker),
-                        false => handle.poll_receive_at_once(waker),
-                    };
-                    match polled {
-                        Poll::Ready(received) => self.of_message(received),
-                        Poll::Pending => return Poll::Pending,
-                    }
-                }
-                From::Nobody => return Poll::Ready(None),
-            };
-            match taken {
-                NextFrame::Frame(asked) => return Poll::Ready(Some(asked)),
-                NextFrame::Nothing => {}
-                NextFrame::Over => return Poll::Ready(None),
+        let taken = match &mut self.from {
+            From::Node(fan_in) => {
+                let mut context = Context::from_waker(waker);
+                let event = ready!(fan_in.poll_for(&mut context, may_look));
+                self.of_event(event)
             }
-        }
+            From::Peer(handle, seat, held) => {
+                if let Some(outbox) = seat.outbox()
+                    && outbox.is_held_up()
+                {
+                    ready!(parking::poll(Taken::new(outbox, held), waker, || ()));
+                    self.backlog.renew();
+                    return Poll::Ready(None);
+                }
+                if self.backlog.renew() {
+                    return Poll::Ready(None);
+                }
+                // Takes back an older waker: it may not be called for messages behind those that
+                // were taken.
+                handle.leave();
+                let received = match may_look {
+                    true => handle.poll_receive(waker),
+                    false => handle.poll_receive_at_once(waker),
+                };
+                self.of_message(ready!(received))
+            }
+            From::Nobody => NextFrame::Over,
+        };
+        Poll::Ready(match taken {
+            NextFrame::Frame(asked) => Some(asked),
+            NextFrame::Nothing | NextFrame::Over => None,
+        })
     }
 
     fn of_event(&mut self, event: Option<FanInEvent<RequestFrame>>) -> NextFrame {
         match event {
             Some(FanInEvent::Message(_, asked)) => return NextFrame::Frame(asked),
-            Some(FanInEvent::Joined(_) | FanInEvent::Ended(_)) => {}
+            // A caller takes its replies again, or is gone.
+            Some(FanInEvent::Joined(_) | FanInEvent::Ended(_)) => {
+                self.backlog.renew();
+            }
             Some(FanInEvent::Lost(peer, error)) => {
+                self.backlog.renew();
                 self.count_if_corrupt(&error);
                 tracing::debug!(%peer, %error, "a caller of a service");
             }
@@ -164,7 +189,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> RequestSource<Q, R, C> {
     }
 
     fn of_message(&mut self, received: Result<RawMessage, ChannelError>) -> NextFrame {
-        let From::Peer(handle, seat) = &mut self.from else {
+        let From::Peer(handle, seat, _) = &mut self.from else {
             return NextFrame::Over;
         };
         match received.and_then(|raw| seat.open(handle, raw)) {
@@ -244,12 +269,37 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Backlog<Q, R, C> {
         Ok(())
     }
 
+    /// Takes the next request whose caller takes its replies.
     pub(super) fn pop(&mut self) -> Option<Request<Q, R, C>> {
-        let request = self.requests.pop_front()?;
+        loop {
+            let request = self.requests.pop_front()?;
+            if !request.is_held_up() {
+                return Some(self.let_go(request));
+            }
+            self.held_up.push_back(request);
+        }
+    }
+
+    /// Takes any request, because none is handed out any more.
+    pub(super) fn pop_any(&mut self) -> Option<Request<Q, R, C>> {
+        let next = self.requests.pop_front();
+        let request = next.or_else(|| self.held_up.pop_front())?;
+        Some(self.let_go(request))
+    }
+
+    /// Has those requests looked at again whose callers did not take their replies. Returns whether
+    /// there are any.
+    fn renew(&mut self) -> bool {
+        let has_some = !self.held_up.is_empty();
+        self.requests.extend(self.held_up.drain(..));
+        has_some
+    }
+
+    fn let_go(&mut self, request: Request<Q, R, C>) -> Request<Q, R, C> {
         if request.is_copied() {
             self.copied_bytes -= request.payload_bytes();
         }
-        Some(request)
+        request
     }
 }
 

@@ -79,7 +79,7 @@ impl ReadHalf {
     /// [`ReuniteError`] with both halves, if they are of different streams.
     #[allow(clippy::result_large_err, reason = "the error gives both halves back")]
     pub fn reunite(self, write: WriteHalf) -> Result<Stream, ReuniteError> {
-        let of_one = self.id == write.id() && self.peer.id() == write.peer().id();
+        let of_one = self.id == write.id() && self.peer.is_same_session(write.peer());
         match of_one {
             true => Ok(Stream { read: self, write }),
             false => Err(ReuniteError(self, write)),

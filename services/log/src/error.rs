@@ -5,8 +5,8 @@ use std::{error::Error, fmt};
 use ibex_calls::CallError;
 use ibex_core::{CloseReason, EndCause, OpenError, RecvError, SendError, SendErrorKind, WaitError};
 
-/// The error of a call of a [`LogSender`](ibex_core::LogSender) or a
-/// [`LogGroup`](ibex_core::LogGroup): the log was not sent to its end, or is not acknowledged up
+/// The error of a call of a [`LogSender`](crate::LogSender) or a
+/// [`LogGroup`](crate::LogGroup): the log was not sent to its end, or is not acknowledged up
 /// to a position.
 ///
 /// Messages that were sent stay sent, and the next call goes on behind them. The text says how far
@@ -28,7 +28,7 @@ pub struct LogError(Box<LogFailure>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LogErrorKind {
-    /// The program's [`LogSource`](ibex_core::LogSource) failed: it has no answer of the far end,
+    /// The program's [`LogSource`](crate::LogSource) failed: it has no answer of the far end,
     /// or not the message that comes next. The next call of a log sender asks it again. A group
     /// asks again by itself where a call or a channel failed; it loses a member for which the source
     /// has another error. A failure that came with the end of the session is not reported, because
@@ -133,7 +133,7 @@ pub(super) enum LogFailure {
     /// The quorum depends on members that the program has to give their sessions.
     #[error(
         "{quorum} members are to acknowledge position {position}, and too few of them have a \
-         session: {members}"
+         session: {members}{lost}"
     )]
     NoSessions {
         /// The members that were to acknowledge the position.
@@ -142,11 +142,13 @@ pub(super) enum LogFailure {
         position: u64,
         /// Descriptions of the members.
         members: String,
+        /// The loss of the last one that was lost, if any was.
+        lost: String,
     },
     /// The caller's time was up before the quorum was reached.
     #[error(
         "a quorum of {quorum} has acknowledged up to position {acked} of {position} within the \
-         time-out: {members}; a later call goes on from there"
+         time-out: {members}{lost}; a later call goes on from there"
     )]
     NotAcked {
         /// The members that were to acknowledge the position.
@@ -157,6 +159,8 @@ pub(super) enum LogFailure {
         acked: u64,
         /// Descriptions of the members.
         members: String,
+        /// The loss of the last one that was lost, if any was.
+        lost: String,
     },
 }
 
@@ -210,7 +214,7 @@ impl LogError {
         }
     }
 
-    /// Returns the error of the program's [`LogSource`](ibex_core::LogSource).
+    /// Returns the error of the program's [`LogSource`](crate::LogSource).
     #[must_use]
     pub fn source_error(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
         match &*self.0 {

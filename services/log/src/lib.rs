@@ -5,6 +5,11 @@
 //! [`LogGroup`] does so for several peers, and waits for a quorum of them.
 #![forbid(unsafe_code)]
 
+/// Logs a warning within the limit of the process: see [`ibex_core::extend::warn_limited`].
+macro_rules! warn_limited {
+    ($($line:tt)+) => { ibex_core::extend::warn_limited!($($line)+) };
+}
+
 mod error;
 mod futures;
 mod group;
@@ -121,6 +126,12 @@ pub use self::{
 /// # }
 /// ```
 ///
+/// # Two senders
+///
+/// Nothing here keeps two programs from sending to one far end. Where one takes the place of another
+/// that may still run, each sends a term with the question for the position, and the far end refuses
+/// older terms: see [two primaries](https://docs.rs/ibex/latest/ibex/guide/restarting/index.html#two-primaries).
+///
 /// Dropping a log sender ends its channel in order, as dropping a [`Sender`] does. The guide has a
 /// far end as well: [`restarting`](https://docs.rs/ibex/latest/ibex/guide/restarting/index.html).
 pub struct LogSender<T: ?Sized, C = DefaultCodec> {
@@ -138,7 +149,7 @@ pub struct LogSender<T: ?Sized, C = DefaultCodec> {
 
 impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// Makes a log sender for the peer at `address`, which is one of those that a node [keeps
-    /// connected](ibex_core::Node::keep_connected), written as the discovery writes it. Its calls wait
+    /// connected](ibex_peers::KeepConnected::keep_connected), written as the discovery writes it. Its calls wait
     /// until the peer is connected, and again after the end of a session. An address that is not one
     /// of those is waited for without end.
     ///

@@ -16,7 +16,7 @@ use ibex_core::{
 };
 
 /// The result of a [`LogSource`]. An error reaches the caller as
-/// [`LogErrorKind::Source`](ibex_core::LogErrorKind::Source).
+/// [`LogErrorKind::Source`](crate::LogErrorKind::Source).
 pub(crate) type SourceResult<R> = Result<R, Box<dyn Error + Send + Sync>>;
 
 /// The channel of a session, and the position up to which its far end has the log, once that has
@@ -24,8 +24,8 @@ pub(crate) type SourceResult<R> = Result<R, Box<dyn Error + Send + Sync>>;
 pub type LogAnswer<T, C = DefaultCodec> =
     Pin<Box<dyn Future<Output = SourceResult<(Sender<T, C>, u64)>> + Send>>;
 
-/// A log that the program keeps, for a [`LogSender`](ibex_core::LogSender) or a
-/// [`LogGroup`](ibex_core::LogGroup).
+/// A log that the program keeps, for a [`LogSender`](crate::LogSender) or a
+/// [`LogGroup`](crate::LogGroup).
 ///
 /// Positions count from the beginning of the log, which is 0. A log that counts messages is at
 /// position *n* behind its *n*-th message. A log may also count bytes, or records of which a
@@ -33,10 +33,10 @@ pub type LogAnswer<T, C = DefaultCodec> =
 ///
 /// A log only grows. A far end's position means that its log equals this one up to there, and what
 /// was sent is not compared again. A program that cuts its log or writes a part of it anew therefore
-/// also begins anew: it takes the log senders out of their [group](ibex_core::LogGroup::leave), aborts
+/// also begins anew: it takes the log senders out of their [group](crate::LogGroup::leave), aborts
 /// their channels, and makes new senders and a new group. The source then answers
 /// positions up to which both logs are equal. A log that ends before what was sent is the error
-/// [`Ahead`](ibex_core::LogErrorKind::Ahead). A log that was cut and has grown again is not noticed.
+/// [`Ahead`](crate::LogErrorKind::Ahead). A log that was cut and has grown again is not noticed.
 ///
 /// The methods run in the call that sends, on its thread or in its task. A panic comes through that
 /// call, and the next call goes on from what was sent.

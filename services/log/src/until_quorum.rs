@@ -19,7 +19,7 @@ use ibex_core::{
 };
 
 /// The condition that a quorum has the log up to a position, or that the group has more to do; see
-/// [`LogGroup::until_acked`](ibex_core::LogGroup::until_acked).
+/// [`LogGroup::until_acked`](crate::LogGroup::until_acked).
 pub(crate) struct UntilQuorum<'a> {
     runtime: &'a Runtime,
     news: &'a mut WakeUps,

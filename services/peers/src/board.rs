@@ -39,13 +39,14 @@ struct Shown {
 }
 
 impl Shown {
-    /// Returns each peer once, in the order of their addresses, but for those whose sessions the
-    /// program closes.
+    /// Returns each session once, in the order of the addresses, but for those that the program
+    /// closes.
     fn distinct(&self) -> Vec<Peer> {
         let mut known = HashSet::new();
         let peers = self.peers.values();
         peers
-            .filter(|peer| !peer.is_ending() && known.insert(peer.id()))
+            .filter(|peer| !peer.is_ending())
+            .filter(|peer| known.insert(Arc::as_ptr(peer.session())))
             .cloned()
             .collect()
     }

@@ -183,7 +183,7 @@ impl<T> Endpoints<T> {
         }
         let now = Instant::now();
         Some(move |other: &PeerEndpoint<T>| {
-            other.peer.id() != first.peer.id()
+            !other.is_of(&first.peer)
                 && other.is_usable()
                 && !tried.excludes(&other.peer)
                 && !tried.has(&other.peer)

@@ -14,7 +14,11 @@ use ibex_core::{
     extend::{Admission, BackOff, Connecting, Connector, ExtendPeer, parking::Ticket},
 };
 
-use super::{Board, Inbox, News, PeersEvent, watch_close};
+use super::{
+    Board, Inbox, News, PeersEvent,
+    schedule::{DuePlace, Schedule},
+    watch_close,
+};
 use crate::discovery::{Discovery, DiscoveryError};
 
 pub(super) struct Keeper {
@@ -23,6 +27,7 @@ pub(super) struct Keeper {
     board: Arc<Board>,
     inbox: Arc<Inbox>,
     kept: BTreeMap<String, KeptAddress>,
+    schedule: Schedule,
     discovery_fails: bool,
     /// The node's end.
     close: Option<Ticket>,
@@ -50,13 +55,12 @@ impl KeptAddress {
 
 /// State of an address.
 enum AddressState {
-    /// The next attempt is made then.
-    Due(Instant),
+    /// The next attempt is to be made.
+    Due(DuePlace),
     Dialing(Connecting),
     Connected(KeptSession),
-    /// The address is this node's.
-    Own,
-    /// The address leads to a node that is connected by another address.
+    /// The address leads to a node that is proven to be the one that is connected by another
+    /// address.
     Same(String),
 }
 
@@ -121,6 +125,7 @@ impl Keeper {
             board,
             inbox,
             kept: BTreeMap::new(),
+            schedule: Schedule::new(Instant::now()),
             discovery_fails: false,
             close: None,
         }
@@ -157,10 +162,7 @@ impl Keeper {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        let due = self.kept.values().filter_map(|kept| match kept.place {
-            AddressState::Due(at) => Some(at),
-            _ => None,
-        });
+        let due = self.schedule.next_due().into_iter();
         due.chain(self.inbox.alarms.next()).min()
     }
 
@@ -171,14 +173,16 @@ impl Keeper {
         self.kept
             .values_mut()
             .for_each(|kept| kept.is_listed = false);
+        let now = Instant::now();
         for address in addresses {
-            let new = || KeptAddress {
+            let schedule = &mut self.schedule;
+            let new = |address: &String| KeptAddress {
                 is_listed: true,
-                place: AddressState::Due(Instant::now()),
+                place: AddressState::Due(schedule.put(address, 0, now)),
                 failures: 0,
                 is_told: false,
             };
-            self.kept.entry(address).or_insert_with(new).is_listed = true;
+            self.kept.entry(address).or_insert_with_key(new).is_listed = true;
         }
         // A session that stands for another listed address stays with it.
         let stand_in = |kept: &KeptAddress| match &kept.place {
@@ -188,6 +192,7 @@ impl Keeper {
         let needed: BTreeSet<String> = self.kept.values().filter_map(stand_in).collect();
         // Addresses that are no longer listed stay until their attempt or session is over.
         let (board, linger) = (&self.board, self.connector.linger());
+        let schedule = &mut self.schedule;
         self.kept.retain(|address, kept| {
             let stays = matches!(
                 kept.place,
@@ -200,7 +205,11 @@ impl Keeper {
                     session.peer.session().begin_close(NOT_LISTED, linger);
                 }
                 AddressState::Dialing(_) => {}
-                _ => board.show(address, None),
+                AddressState::Due(place) => {
+                    schedule.remove(address, *place);
+                    board.show(address, None);
+                }
+                AddressState::Same(_) => board.show(address, None),
             }
             kept.is_listed || stays
         });
@@ -208,7 +217,8 @@ impl Keeper {
 
     fn not_found(&mut self, error: DiscoveryError, next_attempt: Instant) {
         if !mem::replace(&mut self.discovery_fails, true) {
-            tracing::warn!(
+            warn_limited!(
+                error,
                 %error,
                 "the discovery of peers failed; its last answer stays in force, and it is asked \
                  again and again; further failures in a row are not logged"
@@ -221,27 +231,17 @@ impl Keeper {
     }
 
     fn dial_those_due(&mut self) {
-        let now = Instant::now();
-        let mut begun = Vec::new();
-        let mut failed = Vec::new();
-        for (address, kept) in &mut self.kept {
-            if !matches!(kept.place, AddressState::Due(at) if at <= now) {
-                continue;
-            }
-            match self.connector.dial(address) {
+        for address in self.schedule.take_due(Instant::now()) {
+            match self.connector.dial(&address) {
                 Ok(connecting) => {
-                    kept.place = AddressState::Dialing(connecting);
-                    begun.push(address.clone());
+                    if let Some(kept) = self.kept.get_mut(&address) {
+                        kept.place = AddressState::Dialing(connecting);
+                    }
+                    // The outcome may have come already, and is waited for from here on.
+                    self.look_at_attempt(&address);
                 }
-                Err(error) => failed.push((address.clone(), error)),
+                Err(error) => self.not_reached(&address, error),
             }
-        }
-        for (address, error) in failed {
-            self.not_reached(&address, error);
-        }
-        // The outcome may have come already, and is waited for from here on.
-        for address in begun {
-            self.look_at_attempt(&address);
         }
     }
 
@@ -271,13 +271,15 @@ impl Keeper {
             Err(_) if !is_listed => return self.forget(address),
             Err(error) => return self.not_reached(address, error),
         };
-        let id = Connector::peer_id(&admission);
-        if id == self.own {
+        if Connector::peer_id(&admission) == self.own {
             admission.abandon();
-            self.put(address, AddressState::Own);
+            // The address may be another node's by then. What is there may also only claim to be
+            // this node.
+            let place = self.schedule.put(address, 0, Instant::now() + OWN_AGAIN);
+            self.put(address, AddressState::Due(place));
             return self.board.show(address, None);
         }
-        if let Some((first, peer)) = self.connected_to(id) {
+        if let Some((first, peer)) = self.connected_to(&admission) {
             admission.abandon();
             self.put(address, AddressState::Same(first));
             return self.board.show(address, Some(&peer));
@@ -289,17 +291,27 @@ impl Keeper {
     }
 
     fn forget(&mut self, address: &str) {
-        self.kept.remove(address);
+        let forgotten = self.kept.remove(address).map(|kept| kept.place);
+        if let Some(AddressState::Due(place)) = forgotten {
+            self.schedule.remove(address, place);
+        }
         self.board.show(address, None);
     }
 
-    /// The address by which a node is connected, and the peer.
-    fn connected_to(&self, id: PeerId) -> Option<(String, Peer)> {
+    /// The address by which the node that answers is proven to be connected, and the peer. What it
+    /// says of itself does not suffice: a node would get the calls and logs for another one's
+    /// address.
+    fn connected_to(&self, answers: &Admission) -> Option<(String, Peer)> {
         self.kept
             .iter()
             .find_map(|(address, kept)| match &kept.place {
                 AddressState::Connected(session)
-                    if session.peer.id() == id && !session.peer.is_ending() =>
+                    if session
+                        .peer
+                        .session()
+                        .peer()
+                        .is_proven_same_run(&answers.peer)
+                        && !session.peer.is_ending() =>
                 {
                     Some((address.clone(), session.peer.clone()))
                 }
@@ -354,15 +366,15 @@ impl Keeper {
         };
         let pause = BACK_OFF.pause(kept.failures);
         let next = Instant::now() + pause;
-        kept.place = AddressState::Due(next);
+        kept.place = AddressState::Due(self.schedule.put(address, kept.failures, next));
         let mut hidden = vec![address.to_owned()];
         if !kept.is_listed {
-            self.kept.remove(address);
+            self.forget(address);
         }
         // Another address of the peer may lead to it sooner.
         for (other, kept) in &mut self.kept {
             if matches!(&kept.place, AddressState::Same(first) if first == address) {
-                kept.place = AddressState::Due(next);
+                kept.place = AddressState::Due(self.schedule.put(other, 0, next));
                 hidden.push(other.clone());
             }
         }
@@ -378,10 +390,11 @@ impl Keeper {
         };
         kept.failures = kept.failures.saturating_add(1);
         let next_attempt = Instant::now() + BACK_OFF.pause(kept.failures);
-        kept.place = AddressState::Due(next_attempt);
+        kept.place = AddressState::Due(self.schedule.put(address, kept.failures, next_attempt));
         self.board.show_failure(address, &error);
         if !mem::replace(&mut kept.is_told, true) {
-            tracing::warn!(
+            warn_limited!(
+                format_args!("{address}: {error}"),
                 %address, %error,
                 "a peer that is to be kept connected was not reached; it is tried again and again; \
                  further failures in a row are not logged"
@@ -426,3 +439,5 @@ pub(super) fn ask(mut discovery: Box<dyn Discovery>, inbox: &Inbox) {
 const NOT_LISTED: &str = "its address is no longer listed";
 /// The pauses before an address is dialed again, or asked for again.
 const BACK_OFF: BackOff = BackOff::new(Duration::from_millis(200), Duration::from_secs(5));
+/// The pause before an address that leads to this node is dialed again.
+const OWN_AGAIN: Duration = Duration::from_secs(60);

@@ -8,6 +8,11 @@
 //! who open something in each session, and chooses a session for each use.
 #![forbid(unsafe_code)]
 
+/// Logs a warning within the limit of the process: see [`ibex_core::extend::warn_limited`].
+macro_rules! warn_limited {
+    ($($line:tt)+) => { ibex_core::extend::warn_limited!($($line)+) };
+}
+
 mod alarms;
 mod board;
 pub mod discovery;
@@ -18,6 +23,7 @@ mod futures;
 mod inbox;
 mod keeper;
 mod kept_peer;
+mod schedule;
 mod tried;
 
 use std::{
@@ -74,10 +80,19 @@ pub trait KeepConnected {
     /// so that nodes that lost the same peer do not come back together. An attempt takes up to 3 s,
     /// and holds up no other one.
     ///
-    /// - The node's own address is left out. An address is left out, too, if the node there is
-    ///   already kept by another address, which then stands for both in
-    ///   [`wait_for`](Peers::wait_for). Such a node sees a session for a moment, each time this is
-    ///   found out.
+    /// Of very many addresses, up to 4,000 a second are dialed for the first time, in no order, and
+    /// up to 400 again. Those that failed less often in a row come first, so an address that is new
+    /// or has lost its session does not wait behind dead ones; thousands of dead ones are dialed
+    /// less often than every 5 s. The log gets a few warnings of addresses that are not reached, and
+    /// then their number.
+    ///
+    /// - The node's own address is left out, and is looked at again each minute. An address is left
+    ///   out, too, if the node there is proven to be one that is already kept by another address,
+    ///   which then stands for both in [`wait_for`](Peers::wait_for). A node is proven to be the
+    ///   same by its [certificate](ibex_core::Security::certificates), or by the kernel, which names
+    ///   the process over shared memory. Its [`id`](Peer::id) is its own word and proves nothing,
+    ///   so without a proof each address has a session of its own, also if both lead to one node.
+    ///   A node whose address is left out sees a session for a moment, each time this is found out.
     /// - An address that the discovery no longer returns is let go: its session is
     ///   [closed](Peer::close) once everything that was sent is delivered, after
     ///   [`linger`](ibex_core::NodeBuilder::linger) at the latest, and is not made again. From the
@@ -182,7 +197,7 @@ impl Peers {
         ChannelBuilder::with_template(self, self.connector.channel(name))
     }
 
-    /// Returns the peers that are connected now, each once, in the order of their addresses.
+    /// Returns the peers that are connected now, each session once, in the order of their addresses.
     #[must_use]
     pub fn connected(&self) -> Vec<Peer> {
         self.board.connected()

@@ -29,20 +29,22 @@ type Wires = (u64, u64, usize);
 impl Hub {
     pub(super) fn new(options: &SimOptions, random: &mut Draw) -> Self {
         let peers = options.peers as u64;
-        let mut broker = |reserve, grain: u64| {
+        let mut broker = |reserve, floor, grain: u64| {
             // Now and then there is not even a grain for each session.
             let lendable = grain * random.pick(&[2, peers, 8 * peers]);
             CreditBroker::new(BrokerSettings {
-                capacity: reserve * peers + lendable,
+                capacity: (reserve + floor) * peers + lendable,
                 reserve,
+                floor,
                 max_sessions: peers,
                 grain,
                 most: grain * random.pick(&[2, 16]),
             })
         };
-        let bytes = broker(CONTROL_RESERVE_BYTES, Carriage::Stream.grain());
+        let grain = Carriage::Stream.grain();
+        let bytes = broker(CONTROL_RESERVE_BYTES, grain, grain);
         Self {
-            brokers: [bytes, broker(reserved_buffers(false), BUFFER_GRAIN)],
+            brokers: [bytes, broker(reserved_buffers(false), 0, BUFFER_GRAIN)],
             joined: vec![None; options.peers],
         }
     }

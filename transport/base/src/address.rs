@@ -100,16 +100,25 @@ impl From<(IpAddr, u16)> for Address {
     }
 }
 
-/// So that std's sockets connect to it. A vsock address is none of theirs: the error has the kind
-/// [`Unsupported`](io::ErrorKind::Unsupported).
+/// A vsock address is none of std's: the error has the kind
+/// [`Unsupported`](io::ErrorKind::Unsupported), and names the address.
+impl TryFrom<Address> for SocketAddr {
+    type Error = io::Error;
+
+    fn try_from(address: Address) -> io::Result<SocketAddr> {
+        address.inet().ok_or_else(|| {
+            let text = format!("{address} is a vsock address, and no IP address with a port");
+            io::Error::new(io::ErrorKind::Unsupported, text)
+        })
+    }
+}
+
+/// So that std's sockets connect to it. The error is that of the conversion to [`SocketAddr`].
 impl ToSocketAddrs for Address {
     type Iter = option::IntoIter<SocketAddr>;
 
     fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
-        match self.inet() {
-            Some(address) => Ok(Some(address).into_iter()),
-            None => Err(io::ErrorKind::Unsupported.into()),
-        }
+        SocketAddr::try_from(*self).map(|address| Some(address).into_iter())
     }
 }
 
@@ -198,6 +207,14 @@ mod tests {
         };
         assert_eq!("vsock:3:70000".parse::<Address>().expect("one"), guest);
         assert_eq!((guest.inet(), guest.ip()), (None, None));
+        let error = SocketAddr::try_from(guest).expect_err("of vsock");
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+        assert!(error.to_string().starts_with("vsock:3:70000 is"), "{error}");
+        let local = SocketAddr::from(([127, 0, 0, 1], 7000));
+        assert_eq!(
+            SocketAddr::try_from(Address::from(local)).expect("one"),
+            local
+        );
     }
 
     #[test]

@@ -3,10 +3,12 @@
 //! - [`Address`]: an IP address with a port, or a vsock address.
 //! - [`BackOff`]: pauses between attempts that fail.
 //! - [`fork`]: whether this process is a fork of the one that made the nodes.
+//! - [`log_limit`]: how often the log repeats warnings of one kind.
 //! - [`random`]: random bytes from the kernel.
 //! - [`sync`]: atomics and locks that are std's, or loom's in a model; an asymmetric barrier,
 //!   and what is built on it alone.
 //! - [`threads`]: threads that the library makes.
+//! - [`Workers`]: threads for work that takes too long for a turn.
 //! - [`turn`]: whether the calling thread runs a turn of an engine, for assertions.
 //! - [`Escaped`]: text that a peer chose, for logs and errors.
 //! - [`Counted`] and [`Rounded`]: counts and times, as logs and errors tell them.
@@ -19,12 +21,14 @@ mod debug_as_display;
 mod escaped;
 mod foreign;
 pub mod fork;
+pub mod log_limit;
 mod quantity;
 pub mod random;
 pub mod sync;
 pub mod threads;
 mod tmpfs;
 pub mod turn;
+mod workers;
 
 pub use address::Address;
 pub use back_off::BackOff;
@@ -32,3 +36,4 @@ pub use escaped::Escaped;
 pub use foreign::call_foreign;
 pub use quantity::{Counted, Rounded};
 pub use tmpfs::is_on_tmpfs;
+pub use workers::{Job, NoThread, Workers};

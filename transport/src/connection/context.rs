@@ -27,6 +27,10 @@ pub(crate) trait Surroundings {
 
     /// Announces a new session to the waiters for sessions of any peer.
     fn session_came(&self, session: &Arc<SessionShared>, wakers: &mut Wakers);
+
+    /// Announces to the publisher of this name that a peer has opened a receiving end which has no
+    /// counterpart here. The publisher finds the news before any later frame goes to the peer.
+    fn peer_subscribes(&self, session: &Arc<SessionShared>, name: &str, wakers: &mut Wakers);
 }
 
 /// The work that a turn collects until the engine's lock is released.

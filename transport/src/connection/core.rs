@@ -16,7 +16,7 @@ use super::{
     receivers::ReceiveLink, reconnect::Reconnect, retained::Retained, shared_memory::SharedMemory,
 };
 use crate::{
-    node::{SessionShared, Undelivered},
+    node::{SessionShared, Undelivered, Unopened},
     session::{EndCause, HeldPlace, PeerDescription},
 };
 
@@ -48,10 +48,14 @@ pub(crate) struct Core {
     /// The state of reconnecting, if both ends can continue over another wire.
     pub(crate) reconnect: Option<Box<Reconnect>>,
     pub(crate) alarms: Alarms,
+    /// Memory of ends that the peer has opened and this node has not.
+    pub(super) unopened: Unopened,
 
     // The end of the session.
     /// The cause of an end in order, once either end has said goodbye. The first one counts.
     pub(super) parting: Option<EndCause>,
+    /// This program ended the session, and no time was left to send everything.
+    pub(super) is_cut_short: bool,
     /// The session did not end in order, so messages that the peer did not take are lost.
     pub(super) is_lost: bool,
     /// The session does not continue over another wire, because the peer broke the protocol or has

@@ -206,6 +206,9 @@ impl Core {
     /// Ends a session that closes, because no time is left. Data that has arrived is taken in.
     pub(super) fn close_now(&mut self, context: &mut Context<'_>) {
         self.receive_passed(MOST_PASSED, context);
+        // A whole node that closes does not stay for its peers.
+        let is_alone = matches!(self.parting, Some(EndCause::EndedHere { .. }));
+        self.is_cut_short |= is_alone && self.common.phase == Phase::Closing;
         self.finish_in_order(context);
     }
 

@@ -16,7 +16,7 @@ use super::{
 #[cfg(any(test, feature = "verbs"))]
 use crate::rdma::{RdmaPort, RegisteredMessage};
 use crate::{
-    session::SessionCounters,
+    session::{EndCause, SessionCounters},
     wire::{
         Arrived, FrameMemory, FrameRefusal, Frames, GrantedBlock, MessageMemory, SendRingMemory,
         Tools,
@@ -62,6 +62,11 @@ impl Frames for CoreInTurn<'_, '_> {
     #[inline(always)]
     fn locate(&self, body: Body) -> Option<(NonNull<u8>, usize)> {
         locate(&self.core.ends.senders.ends, body)
+    }
+
+    #[cold]
+    fn is_unreadable(&mut self, place: NonNull<u8>) -> Option<EndCause> {
+        self.core.message_is_unreadable(place, self.context)
     }
 
     #[inline(always)]

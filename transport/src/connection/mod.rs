@@ -39,6 +39,7 @@ mod shared_memory;
 mod stalls;
 mod stats;
 mod turn;
+mod unreadable;
 
 use std::{io, os::fd::OwnedFd, sync::Arc, time::Instant};
 
@@ -172,7 +173,9 @@ impl Connection {
                 grants: Default::default(),
                 reconnect: reconnect.map(|terms| Box::new(Reconnect::new(terms, fabric))),
                 alarms: Default::default(),
+                unopened: Default::default(),
                 parting: None,
+                is_cut_short: false,
                 is_lost: false,
                 ends_with_wire: false,
                 broken: None,

@@ -209,7 +209,8 @@ impl Core {
             None => "the session cannot go on over a new connection",
         };
         if errors.get().is_power_of_two() {
-            tracing::warn!(
+            ibex_base::warn_limited!(
+                damage,
                 peer = %self.common.shared.peer().address, %damage, so_far = errors.get(),
                 "bytes were damaged on the way from a peer; {what_next}"
             );
@@ -358,7 +359,8 @@ impl Reconnect {
             return;
         }
         if times.is_power_of_two() {
-            tracing::warn!(
+            ibex_base::warn_limited!(
+                common.shared.peer().address,
                 peer = %common.shared.peer().address, so_far = times,
                 "the peer found bytes damaged that this end had sent; the session goes on over a \
                  new connection, and nothing is lost"
@@ -436,6 +438,11 @@ impl Reconnect {
 fn advice(outage: &Outage, common: &Common) -> String {
     if outage.breaks <= 1 {
         return String::new();
+    }
+    if let EndCause::Refused { why } | EndCause::DeviceLost { why } = &outage.cause {
+        // The network is not the reason.
+        let breaks = outage.breaks;
+        return format!("; {breaks} connections broke in a row (the last: {why})");
     }
     let counters = &common.shared.counters;
     let (here, there) = (

@@ -62,12 +62,22 @@ impl Core {
     fn handle_all_events(&mut self, context: &mut Context<'_>) {
         while let Some(event) = self.common.session.poll_event() {
             match event {
-                SessionEvent::PeerOpened { .. } => {}
+                SessionEvent::PeerOpened { name, role } => {
+                    let bytes = self.common.session.ends.unpaired_bytes();
+                    if let Err(why) = self.unopened.charge(bytes, context.node()) {
+                        self.fail(&why.to_string(), context);
+                    } else if role == Role::Receiver {
+                        let (session, surroundings) = (&self.common.shared, context.surroundings);
+                        surroundings.peer_subscribes(session, &name, &mut context.wakers);
+                    }
+                }
                 SessionEvent::Opened {
                     end,
                     peer_end,
                     agreed,
                 } => {
+                    self.unopened
+                        .shrink(self.common.session.ends.unpaired_bytes());
                     self.opened(end, peer_end, agreed, context);
                 }
                 SessionEvent::Mismatched { end, theirs } => {

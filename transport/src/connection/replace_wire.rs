@@ -2,6 +2,7 @@
 
 use std::{
     io, mem,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -14,7 +15,7 @@ use super::{
 use crate::{
     clock,
     session::{EndCause, Suspension},
-    wire::{Shut, Tools, Wire, WireSocket, WireStart},
+    wire::{LastWord, Shut, Tools, Unanswered, Wire, WireSocket, WireStart, stream::Parting},
 };
 
 impl Connection {
@@ -54,39 +55,45 @@ impl Connection {
         let Some(reconnect) = &mut self.core.reconnect else {
             return false;
         };
-        let Some(unanswered) = unanswered else {
+        let Some(Unanswered::Owed { silent_for, .. }) = unanswered else {
             reconnect.unanswered_since = None;
-            return false;
+            return unanswered.is_some();
         };
         let now = clock::now();
         let looked_for = match reconnect.unanswered_since {
-            Some(since) if unanswered >= now.duration_since(since) => now.duration_since(since),
+            Some(since) if silent_for >= now.duration_since(since) => now.duration_since(since),
             _ => {
                 reconnect.unanswered_since = Some(now);
                 Duration::ZERO
             }
         };
         if looked_for >= context.node().notice_timeout() {
-            let why = format!("its host has not answered for {unanswered:?}");
+            let why = format!("its host has not answered for {silent_for:?}");
             self.wire_broke(EndCause::lost(why), tools, context);
         }
         true
     }
 
     /// Shows to all who report a wait whether the peer's kernel is overdue with an answer. Returns
-    /// for how long the peer's kernel has been silent, if it has to answer.
-    pub(crate) fn note_answers(&self) -> Option<Duration> {
+    /// what the peer's kernel has to answer.
+    pub(crate) fn note_answers(&self) -> Option<Unanswered> {
         let reconnect = self.core.reconnect.as_ref()?;
         let unanswered = match self.wire.is_down() {
             true => None,
             false => self.socket.unanswered(),
         };
         let shared = &self.core.common.shared;
-        let silence = unanswered.filter(|unanswered| unanswered.is_overdue);
-        shared.silence.set(silence.map(|silence| {
-            Suspension::of_silence(shared.peer_name(), silence.silent_for, reconnect.dials())
+        let silence = match unanswered {
+            Some(Unanswered::Owed {
+                silent_for,
+                is_overdue: true,
+            }) => Some(silent_for),
+            _ => None,
+        };
+        shared.silence.set(silence.map(|silent_for| {
+            Suspension::of_silence(shared.peer_name(), silent_for, reconnect.dials())
         }));
-        unanswered.map(|unanswered| unanswered.silent_for)
+        unanswered
     }
 
     /// Gives up the wire and waits for another.
@@ -116,8 +123,23 @@ impl Connection {
     /// come back. Does nothing if that cannot be sent at once, or if a goodbye has said it before.
     pub(super) fn say_last_word(&mut self) {
         if self.core.reconnect.is_some() && !self.core.common.session.outgoing.said_goodbye() {
-            self.wire.say_last_word(&self.socket);
+            self.wire.say_last_word(&self.socket, LastWord::Abandoned);
         }
+    }
+
+    /// Begins to tell the peer why this program has ended the session, if no time was left to send
+    /// everything before that. Returns whether the wire stays for that.
+    pub(super) fn begin_parting(&mut self, tools: &mut Tools, context: &Context<'_>) -> bool {
+        let place = &context.node().partings;
+        // Besides these, the node itself holds one.
+        let has_place = Arc::strong_count(place) <= MOST_PARTINGS;
+        if !self.core.is_cut_short || self.core.broken.is_some() || !has_place {
+            return false;
+        }
+        let goodbye = self.core.common.session.outgoing.say_goodbye_now();
+        let until = clock::now() + PARTING_TIMEOUT;
+        let parting = Parting::new(until, place.clone());
+        self.wire.begin_parting(goodbye, parting, tools)
     }
 
     /// Notes that a dial gave no wire: dials again later, or ends the session.
@@ -333,3 +355,9 @@ impl Connection {
         }
     }
 }
+
+/// Most connections of a node that stay behind their sessions. A program may end sessions faster than
+/// their peers read.
+const MOST_PARTINGS: usize = 64;
+/// Time that a peer has to take in the end of a session that this program ended at once.
+const PARTING_TIMEOUT: Duration = Duration::from_secs(10);

@@ -48,7 +48,8 @@ impl Core {
         let session = self.common.shared.clone();
         let common = ChannelEnd::new(session, id, Role::Sender, name, spec, open_timeout);
         let shared_memory = self.shared_memory.as_mut().zip(block);
-        let words = shared_memory.map(|(local, block)| local.give_to_sender(id, block));
+        let is_paired = self.common.session.ends.is_paired(id);
+        let words = shared_memory.map(|(local, block)| local.give_to_sender(id, block, is_paired));
         let end = Arc::new(SendEnd::new(common, SendPath::new(words)));
         self.ends
             .senders
@@ -164,6 +165,12 @@ impl Common {
             .unpaired()
             .map(|(name, role)| (name.to_owned(), role))
             .collect()
+    }
+
+    /// Returns whether the peer has a receiving end of this name that has no counterpart here.
+    pub(crate) fn is_awaited(&self, name: &str) -> bool {
+        let ends = &self.session.ends;
+        ends.awaits_counterpart(name, Role::Receiver)
     }
 }
 

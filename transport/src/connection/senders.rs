@@ -115,6 +115,7 @@ impl SendLink {
         kept: bool,
         retained: &mut Retained,
     ) -> bool {
+        self.end.large_bytes_sent.add(chunk.bytes as u64);
         // A message that has a block does not wait for an earlier one that waits for its grant.
         let is_last =
             |large: &LargeOut| large.sequence == chunk.sequence && large.memory.ends_with(chunk);
@@ -184,6 +185,16 @@ impl SendLink {
     /// Returns a large message that this end is sending or keeps.
     pub(super) fn large_out(&self, sequence: u64) -> Option<&LargeOut> {
         self.large.iter().find(|large| large.sequence == sequence)
+    }
+
+    /// Returns the sequence of the large message that the byte at `place` belongs to, its number in
+    /// the message, and the message's length.
+    pub(super) fn large_at(&self, place: NonNull<u8>) -> Option<(u64, u64, u64)> {
+        self.large.iter().find_map(|large| {
+            let (base, length) = (large.memory.base(), large.memory.length());
+            let at = place.addr().get().checked_sub(base.addr().get())?;
+            (at < length).then_some((large.sequence, at as u64, length as u64))
+        })
     }
 
     #[inline]

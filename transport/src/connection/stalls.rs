@@ -162,7 +162,7 @@ pub(super) fn look(ends: &mut Ends, now: Instant, common: &mut Common, context: 
         };
         if due > now {
             next = Some(next.map_or(due, |next| next.min(due)));
-        } else if end.stall.goes_on(end.counts().released) {
+        } else if end.is_stalled() {
             told.extend(end.take_notice());
         }
     }

@@ -10,7 +10,7 @@ use super::{Connection, context::Context, core::Phase, frames::CoreInTurn, stall
 use crate::{
     clock,
     session::EndCause,
-    wire::{FrameRefusal, Received, Tools, Wire},
+    wire::{FrameRefusal, LastWord, Received, Tools, Wire, stream::cause_of},
 };
 #[cfg(any(test, feature = "verbs"))]
 use crate::{
@@ -73,14 +73,15 @@ impl Connection {
     #[inline(always)]
     pub(super) fn follow(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
         if !self.core.retained.is_empty() || self.core.common.is_over() {
-            self.follow_up(context);
+            self.follow_up(tools, context);
         }
-        let is_wanted = self.wire.has_backlog() && self.core.common.phase != Phase::Gone;
+        let is_over = self.core.common.phase == Phase::Gone && !self.wire.is_parting();
+        let is_wanted = self.wire.has_backlog() && !is_over;
         self.socket.watch_writable(is_wanted, &tools.epoll);
     }
 
     #[inline(never)]
-    fn follow_up(&mut self, context: &mut Context<'_>) {
+    fn follow_up(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
         let senders = &self.core.ends.senders;
         let is_out = |end, sequence| senders.is_out(end, sequence);
         let counters = &self.core.common.shared.counters;
@@ -96,12 +97,18 @@ impl Connection {
             self.drain_then_end(cause);
         }
         self.core.finish_if_said(in_flight.is_none(), context);
-        if self.core.common.phase == Phase::Gone && !self.has_let_go {
+        if self.core.common.phase != Phase::Gone {
+            return;
+        }
+        if !self.has_let_go {
             self.has_let_go = true;
-            self.say_last_word();
-            self.socket.close();
+            if !self.begin_parting(tools, context) {
+                self.say_last_word();
+                self.socket.close();
+            }
             self.shut_wire();
         }
+        self.wire.part(&mut self.socket, tools);
     }
 
     // ---- Sending ---------------------------------------------------------------------
@@ -240,8 +247,13 @@ impl Connection {
             let is_told = mem::take(&mut self.socket.readable);
             return is_told && self.core.look_at_process(context);
         }
-        if !self.core.is_undisturbed() && self.look_at_teardown(clock::now(), tools, context) {
-            return true;
+        if !self.core.is_undisturbed() {
+            if self.look_at_teardown(clock::now(), tools, context) {
+                return true;
+            }
+            if self.wire.is_parting() {
+                return false;
+            }
         }
         let is_beside = !self.wire.is_gone();
         let core = &mut self.core;
@@ -254,10 +266,13 @@ impl Connection {
                 None => return any,
             },
             Received::Ended => EndCause::lost("it closed the connection without saying goodbye"),
+            Received::Renewed => EndCause::lost(
+                "it ended the connection as planned, at the age of its max_session_age, to \
+                 authenticate this session again",
+            ),
             Received::Failed(error) => {
                 let before = self.core.broken.take_if(|_| !is_beside);
-                let why = || format!("reading from its connection failed: {error}");
-                before.unwrap_or_else(|| EndCause::lost(why()))
+                before.unwrap_or_else(|| cause_of("reading from", &error))
             }
             Received::Abandoned => self.core.peer_has_given_up(),
             Received::Strayed => {
@@ -380,6 +395,7 @@ impl Connection {
                     if let Some(cause) = core.age_of_wire_is_over()
                         && !self.wire.is_down()
                     {
+                        self.wire.say_last_word(&self.socket, LastWord::Renewed);
                         self.wire_broke(cause, tools, context);
                     }
                 }

@@ -66,6 +66,9 @@ pub struct SendEnd {
     /// The last large message whose bytes were all sent over a wire and whose memory is back in its
     /// pool.
     pub(crate) large_gone: AtomicU64,
+    /// Bytes of large messages that went into frames, written by the engine. Bytes that are sent
+    /// again count again.
+    pub(crate) large_bytes_sent: Counter,
 
     // Counters, written by the thread that may touch the producer.
     pub(crate) stall: Stall,
@@ -120,6 +123,7 @@ impl SendEnd {
             shared: Shared::default(),
             sent: AtomicU64::new(0),
             large_gone: AtomicU64::new(0),
+            large_bytes_sent: Counter::default(),
             stall: Stall::default(),
             large_messages: Counter::default(),
             large_bytes: Counter::default(),

@@ -297,15 +297,6 @@ impl SendPath {
         }
     }
 
-    /// Returns the progress that matters to a wait for room: messages that the peer released or, if
-    /// releases do not matter, bytes that this engine sent.
-    pub(super) fn progress(&self, end: &SendEnd, producer: &SendProducer, ask: Ask) -> u64 {
-        match self {
-            Self::Framed if ask == Ask::default() => end.session.counters.bytes_sent.get(),
-            _ => producer.ring.released().messages,
-        }
-    }
-
     /// Withdraws the question, because no thread needs the answer.
     pub(crate) fn take_back_question(&self, asked: &mut Option<AskedEvent>) {
         if let Self::Mapped(local) = self {

@@ -14,6 +14,7 @@ use ibex_ring::parking::{self, Condition, Patience, Ticket, TimedOut};
 use crate::{
     endpoint::{
         send_end::{AskedEvent, SendEnd},
+        send_path::SendPath,
         send_producer::SendProducer,
         stall::Recovered,
     },
@@ -236,11 +237,11 @@ pub(crate) struct Room<'a, F> {
 
 impl SendEnd {
     /// Notes that there is no room. Reports it once, when that lasts long and nothing has moved.
-    pub(crate) fn no_room(&self, producer: &SendProducer, ask: Ask) {
-        let progress = self.path.progress(self, producer, ask);
-        if !self.stall.goes_on(progress) {
-            self.room_came();
-            self.stall.begin(progress);
+    pub(crate) fn no_room(&self, is_for_engine: bool) {
+        if !self.is_stalled() {
+            self.end_stall();
+            let progress = self.progress(is_for_engine);
+            self.stall.begin(is_for_engine, progress);
         } else if let Some(stalled) = self.take_notice() {
             self.notice(stalled);
         }
@@ -260,9 +261,39 @@ impl SendEnd {
         }))
     }
 
-    /// Notes that there is room.
+    /// Returns whether a call waited for room and nothing has moved since, though no call may wait
+    /// now.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.stall
+            .goes_on(|is_for_engine| self.progress(is_for_engine))
+    }
+
+    /// Returns the progress that matters to a wait for room: messages that the peer released or,
+    /// where the wait is for this engine, what it has sent of long messages.
+    fn progress(&self, is_for_engine: bool) -> u64 {
+        match &self.path {
+            SendPath::Framed if is_for_engine => {
+                self.large_bytes_sent.get() + self.large_gone.load(Ordering::Relaxed)
+            }
+            _ => self.counts().released,
+        }
+    }
+
+    /// Notes that there is room for one of the things that a message needs. `has_waited` says
+    /// whether this call waited for it.
+    ///
+    /// A call that gave up leaves its wait behind. The next one may find what it needs first, and
+    /// wait for the same as the one before after that: then the channel does not go on.
     #[inline]
-    pub(crate) fn room_came(&self) {
+    pub(crate) fn room_came(&self, is_for_engine: bool, has_waited: bool) {
+        let has_waited = has_waited && self.stall.is_for_engine() == is_for_engine;
+        if has_waited || !self.is_stalled() {
+            self.end_stall();
+        }
+    }
+
+    /// Ends the wait, and reports that if the wait was reported.
+    fn end_stall(&self) {
         if let Some(Recovered(stalled)) = self.stall.end() {
             self.notice(What::Recovered {
                 channel: self.name.to_string(),

@@ -21,6 +21,8 @@ pub(crate) struct Stall {
     since: AtomicU64,
     /// The progress when the wait began. A higher value means that this is another wait.
     progress: AtomicU64,
+    /// True if the wait is for this end's own engine, which has yet to send earlier messages.
+    is_for_engine: AtomicBool,
     /// True if the notice was given.
     is_told: AtomicBool,
     count: Counter,
@@ -40,9 +42,17 @@ pub(crate) struct Stalls {
 }
 
 impl Stall {
-    /// Returns whether a wait was under way, and nothing has moved since.
-    pub(crate) fn goes_on(&self, progress: u64) -> bool {
-        self.since.load(Ordering::Relaxed) != 0 && self.progress.load(Ordering::Relaxed) == progress
+    /// Returns whether a wait was under way, and nothing has moved since. `progress` returns the
+    /// progress that matters to a wait that is for this end's own engine, if its argument is true,
+    /// and otherwise for the peer.
+    pub(crate) fn goes_on(&self, progress: impl FnOnce(bool) -> u64) -> bool {
+        self.since.load(Ordering::Relaxed) != 0
+            && self.progress.load(Ordering::Relaxed) == progress(self.is_for_engine())
+    }
+
+    /// Returns whether the present wait, or the last one, is for this end's own engine.
+    pub(crate) fn is_for_engine(&self) -> bool {
+        self.is_for_engine.load(Ordering::Relaxed)
     }
 
     /// Returns for how long the present wait lasts.
@@ -52,7 +62,8 @@ impl Stall {
     }
 
     /// Begins a wait for room at the given `progress`.
-    pub(crate) fn begin(&self, progress: u64) {
+    pub(crate) fn begin(&self, is_for_engine: bool, progress: u64) {
+        self.is_for_engine.store(is_for_engine, Ordering::Relaxed);
         self.progress.store(progress, Ordering::Relaxed);
         let now = nanoseconds(clock::now());
         self.since.store(now, Ordering::Relaxed);
@@ -74,7 +85,7 @@ impl Stall {
         is_due.then(|| notice_at - NOTICE)
     }
 
-    /// Ends the wait, because there is room or no call waits any more.
+    /// Ends the wait, because there is room or the channel is over.
     #[inline]
     pub(crate) fn end(&self) -> Option<Recovered> {
         let since = self.since.load(Ordering::Relaxed);
@@ -127,9 +138,9 @@ mod tests {
         let clock = StoppedClock::stop();
         let stall = Stall::default();
         assert_eq!(stall.stalls(), Stalls::default());
-        stall.begin(7);
-        assert!(stall.goes_on(7), "the same wait");
-        assert!(!stall.goes_on(8), "something moved meanwhile");
+        stall.begin(false, 7);
+        assert!(stall.goes_on(|_| 7), "the same wait");
+        assert!(!stall.goes_on(|_| 8), "something moved meanwhile");
         clock.advance(Duration::from_millis(2));
         let running = stall.stalls();
         assert_eq!(running.count, 1);
@@ -152,7 +163,7 @@ mod tests {
         let clock = StoppedClock::stop();
         let stall = Stall::default();
         assert_eq!(stall.notice_at(), None);
-        stall.begin(0);
+        stall.begin(false, 0);
         let notice_at = stall.notice_at().expect("it is not told of");
         assert_eq!(stall.take_notice(), None, "nor long");
         clock.advance(NOTICE);
@@ -160,7 +171,7 @@ mod tests {
         assert_eq!((stall.take_notice(), stall.notice_at()), (None, None));
         let Recovered(waited) = stall.end().expect("it was told of");
         assert_eq!(waited, NOTICE);
-        stall.begin(1);
+        stall.begin(false, 1);
         assert!(stall.notice_at().is_some(), "another wait");
         assert_eq!(stall.end(), None);
     }

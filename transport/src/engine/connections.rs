@@ -114,10 +114,12 @@ impl Connections {
         }
     }
 
-    /// Returns the sessions, as handles share them.
-    pub(crate) fn sessions(&self) -> Vec<Arc<SessionShared>> {
-        let links = self.all.values();
-        links.map(|link| link.core.common.shared()).collect()
+    /// Returns the sessions, as handles share them: all, or those whose peers have receiving ends of
+    /// this name without a counterpart here.
+    pub(crate) fn sessions(&self, subscribed: Option<&str>) -> Vec<Arc<SessionShared>> {
+        let cores = self.all.values().map(|link| &link.core);
+        let cores = cores.filter(|core| subscribed.is_none_or(|name| core.common.is_awaited(name)));
+        cores.map(|core| core.common.shared()).collect()
     }
 
     /// Updates a session's account of a peer whose host is silent.

@@ -29,7 +29,7 @@ impl Engine {
     /// Carries out the brokers' decisions.
     #[inline]
     pub(super) fn share_credit(&mut self, context: &mut Context<'_>) {
-        if self.connections.credit.is_wanted() {
+        if self.connections.credit.has_actions() {
             self.share_wanted_credit(context);
         }
     }
@@ -102,10 +102,11 @@ impl Credit {
         [&mut self.broker].into_iter().chain(of_ports)
     }
 
-    /// Returns whether a session wants credit that a broker may have.
+    /// Returns whether a broker may have decided something.
     #[inline]
-    fn is_wanted(&self) -> bool {
-        self.broker.is_wanted() || self.of_ports.iter().any(|(_, broker)| broker.is_wanted())
+    fn has_actions(&self) -> bool {
+        let mut of_ports = self.of_ports.iter();
+        self.broker.has_actions() || of_ports.any(|(_, broker)| broker.has_actions())
     }
 
     /// Returns a broker's next decision. `used` is the credit that a session has used.
@@ -122,6 +123,9 @@ impl Credit {
             let session = connection.id();
             self.brokers()
                 .for_each(|broker| broker.report(session, report));
+            if report.is_suspended {
+                self.give_back();
+            }
         }
     }
 
@@ -211,12 +215,17 @@ fn own_bytes(config: &RuntimeConfig) -> u64 {
 /// Returns the settings of an engine's broker for tcp, with the bytes that it has before it
 /// borrows.
 fn arrival_bytes(config: &RuntimeConfig) -> BrokerSettings {
+    let floor = Carriage::Stream.grain();
+    let most = config.session_credit_bytes.min(config.node_credit_bytes);
+    // With the floor a frame of any length goes out, so less than a grain is of use beside it.
+    let most = most.saturating_sub(floor).max(1);
     BrokerSettings {
-        capacity: own_bytes(config) + MAX_SESSIONS * CONTROL_RESERVE_BYTES,
+        capacity: own_bytes(config) + MAX_SESSIONS * (CONTROL_RESERVE_BYTES + floor),
         reserve: CONTROL_RESERVE_BYTES,
+        floor,
         max_sessions: MAX_SESSIONS,
-        grain: Carriage::Stream.grain(),
-        most: config.session_credit_bytes.min(config.node_credit_bytes),
+        grain: Carriage::Stream.grain().min(most),
+        most,
     }
 }
 
@@ -236,10 +245,16 @@ mod tests {
         }
     }
 
-    /// Lets `sessions` join, and gives them all credit that there is.
+    /// Lets `sessions` join and want credit, and gives them all that there is.
     fn fill(credit: &mut Credit, sessions: std::ops::Range<u64>) {
         for session in sessions {
             credit.broker.join(session).expect("there is room");
+            while credit.broker.poll_action(|_| 0).is_some() {}
+            let report = CreditReport {
+                wants: true,
+                ..CreditReport::default()
+            };
+            credit.broker.report(session, report);
             credit.borrow();
             while credit.broker.poll_action(|_| 0).is_some() {}
             assert!(credit.broker.is_sound());
@@ -266,17 +281,17 @@ mod tests {
             )
         };
         assert_eq!(all(&busy, &idle), (config.node_credit_bytes, 0));
-        // Four sessions use the engine's own part, and the others use what it borrows.
-        fill(&mut busy, 1..13);
+        // Five sessions use the engine's own part, and the others use what it borrows.
+        fill(&mut busy, 1..19);
         assert_eq!((limit.left(), busy.borrowed), (0, 8 << 20));
-        let held: u64 = (1..13).map(|session| busy.broker.held(session)).sum();
+        let held: u64 = (1..19).map(|session| busy.broker.held(session)).sum();
         assert!(held > 8 << 20, "more than half of the limit: {held}");
         assert_eq!(
             idle.broker.free(),
             4 << 20,
             "an engine's own part is never lent"
         );
-        for session in 1..13 {
+        for session in 1..19 {
             busy.broker.leave(session);
             busy.give_back();
         }

@@ -308,7 +308,7 @@ impl RdmaPorts {
             return;
         };
         let device = rdma_port.device();
-        tracing::warn!(device, "the RDMA device was removed; it is closed");
+        ibex_base::warn_limited!(device, device, "the RDMA device was removed; it is closed");
         rdma_port.lose();
         let why = format!("RDMA device {device} was removed from this machine");
         poller.cut_off(&why, connections);

@@ -33,7 +33,8 @@ impl HeldTasks {
     #[cold]
     pub(crate) fn warn(&self, waited: Duration) {
         if !self.is_told.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
+            ibex_base::warn_limited!(
+                "a blocking call waits",
                 ?waited,
                 "a blocking call waits in a task of a current-thread runtime: until it returns, no \
                  task of that runtime runs, and it never returns if it waits for one of them; \

@@ -4,12 +4,10 @@
 mod call_times;
 mod close_report;
 mod config;
-mod control_thread;
 mod draining;
 mod events;
 mod held_tasks;
 mod histograms;
-pub mod log_limit;
 mod placement;
 mod requests;
 mod rights;
@@ -20,6 +18,7 @@ mod session_path;
 mod slow;
 mod state;
 mod taken_names;
+mod unopened;
 mod wait;
 mod warnings;
 
@@ -44,5 +43,6 @@ pub use slow::{MessageStages, SlowMessageFacts};
 pub use state::NodeState;
 pub(crate) use state::push_live;
 pub use taken_names::TakenName;
+pub(crate) use unopened::Unopened;
 pub use wait::Wait;
 pub(crate) use warnings::{Warning, Warnings, warn_of};

@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use ibex_base::sync::{AtomicBool, Mutex, lock};
+use ibex_base::{
+    Workers,
+    sync::{AtomicBool, LentLimit, Mutex, lock},
+};
 use ibex_protocol::format::trace_context::TraceContext;
 use ibex_ring::{
     memory::{
@@ -23,8 +26,8 @@ use ibex_ring::{
 
 use super::{
     CloseReport, Driver, Driving, EventQueue, RuntimeConfig, SessionShared, Sessions,
-    SlowMessageFacts, SlowMessages, Wait, Warnings, control_thread::ControlThread,
-    draining::Draining, held_tasks::HeldTasks, histograms::Histograms, taken_names::TakenNames,
+    SlowMessageFacts, SlowMessages, Wait, Warnings, draining::Draining, held_tasks::HeldTasks,
+    histograms::Histograms, taken_names::TakenNames, unopened::UNOPENED_BYTES,
 };
 use crate::{clock, shared_memory::ControlSegments};
 
@@ -63,13 +66,15 @@ pub struct NodeState {
     pub(crate) lost_driver: AtomicBool,
     /// True once a call has begun to finish the close.
     pub(crate) close_ends: AtomicBool,
+    /// Held by each connection that stays behind its session to tell the peer why that has ended.
+    pub(crate) partings: Arc<()>,
     /// Report of the first `close`, for later ones.
     pub(crate) close_report: Mutex<Option<CloseReport>>,
     pub(crate) close_reported: Condvar,
     pub(crate) close_waiters: WaitSlot,
 
     // Memory, and the thread that gets it.
-    pub(crate) control_thread: ControlThread,
+    pub(crate) control_thread: Workers,
     pub(crate) ring_arena: RingArena,
     pub(crate) control_segments: ControlSegments,
     pub(crate) large_pool: LargePool,
@@ -78,6 +83,8 @@ pub struct NodeState {
     pub(crate) granted_pool: LargePool,
     /// Budget that large messages of peers are charged to.
     pub(crate) memory: MemoryBudget,
+    /// What is left of [`UNOPENED_BYTES`].
+    pub(super) unopened: Arc<LentLimit>,
 }
 
 impl NodeState {
@@ -102,15 +109,17 @@ impl NodeState {
             closed: AtomicBool::new(false),
             lost_driver: AtomicBool::new(false),
             close_ends: AtomicBool::new(false),
+            partings: Arc::default(),
             close_report: Mutex::new(None),
             close_reported: Condvar::new(),
             close_waiters: WaitSlot::new(),
-            control_thread: ControlThread::default(),
+            control_thread: Workers::new("ibex-control", 1),
             ring_arena: RingArena::new(),
             control_segments: ControlSegments::default(),
             large_pool: LargePool::within(memory, DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES),
             granted_pool: LargePool::within(memory, KEPT_GRANTS, DEFAULT_KEPT_BYTES),
             memory,
+            unopened: Arc::new(LentLimit::new(UNOPENED_BYTES)),
             config,
         }
     }
@@ -154,7 +163,9 @@ impl NodeState {
         self.config.notice_timeout
     }
 
-    pub(crate) fn session_timeout(&self) -> Duration {
+    /// Returns for how long a session may be without a connection.
+    #[must_use]
+    pub fn session_timeout(&self) -> Duration {
         self.config.session_timeout
     }
 

@@ -54,6 +54,12 @@ impl NodeState {
     pub fn take_publisher_name(&self, name: &str) -> Option<TakenName> {
         self.publisher_names.take_for_all_peers(name)
     }
+
+    /// Returns whether a publisher has the name.
+    #[must_use]
+    pub fn has_publisher(&self, name: &str) -> bool {
+        lock(&self.publisher_names.0).contains_key(name)
+    }
 }
 
 impl TakenNames {

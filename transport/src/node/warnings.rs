@@ -5,10 +5,10 @@ use std::{mem::Discriminant, sync::atomic::Ordering, time::Instant};
 
 use ibex_base::{
     fork,
+    log_limit::{self, LogLimit, UnloggedEvents},
     sync::{AtomicBool, Mutex, lock},
 };
 
-use super::log_limit::{LogLimit, UnloggedEvents};
 use crate::session::EndCause;
 
 /// Limit on a node's warnings.
@@ -68,12 +68,13 @@ impl Warnings {
     /// Returns whether counts wait to be logged by [`tell_held`](Self::tell_held).
     #[inline]
     pub(crate) fn are_held(&self) -> bool {
-        self.is_holding.load(Ordering::Relaxed)
+        self.is_holding.load(Ordering::Relaxed) || log_limit::process_holds()
     }
 
-    /// Logs the counts whose periods are over.
+    /// Logs the counts whose periods are over, also those of the process.
     pub(crate) fn tell_held(&self, now: Instant) {
-        if self.are_held() {
+        log_limit::tell_held_of_process(now);
+        if self.is_holding.load(Ordering::Relaxed) {
             let mut limit = lock(&self.limit);
             while let Some(held) = limit.poll_held(now) {
                 held.warn();
@@ -85,7 +86,12 @@ impl Warnings {
 
     /// Returns the time of the next count to log, if there is one.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        self.are_held().then(|| lock(&self.limit).next_due())?
+        let own = self.is_holding.load(Ordering::Relaxed);
+        let own = own.then(|| lock(&self.limit).next_due()).flatten();
+        [own, log_limit::next_due_of_process()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 
@@ -107,7 +113,7 @@ impl Drop for Warnings {
 /// logged as a debug message. All of these lines have the caller's module as their target.
 macro_rules! warn_of {
     ($warnings:expr, $warning:expr, $example:expr, $($line:tt)+) => {{
-        let tell: fn(&crate::node::log_limit::UnloggedEvents) =
+        let tell: fn(&ibex_base::log_limit::UnloggedEvents) =
             |held| tracing::warn!(example = %held.example, count = held.count, "{held}");
         match $warnings.admits($warning, tell, || $example.to_string()) {
             true => tracing::warn!($($line)+),

@@ -202,7 +202,8 @@ impl ArrivalBuffers {
         // Peers may end queue pairs as often as they like, so only each doubling is logged.
         let in_all = self.written_off.len();
         if lost > 0 && in_all.checked_ilog2() != (in_all - late.len()).checked_ilog2() {
-            tracing::warn!(
+            ibex_base::warn_limited!(
+                lost,
                 lost,
                 in_all,
                 "receive buffers went with a queue pair that was never drained; others are posted"

@@ -197,6 +197,7 @@ impl PortSettings {
         BrokerSettings {
             capacity: (self.receive_buffers - REPOST_BATCH).into(),
             reserve: 1,
+            floor: 0,
             max_sessions: self.max_sessions.into(),
             grain: 1,
             most: self.session_credit.into(),

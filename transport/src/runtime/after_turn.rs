@@ -43,7 +43,7 @@ impl EventLoop {
         match self.node.driver() {
             Driver::Caller => wanted.provide(),
             Driver::Threads | Driver::Tasks => {
-                self.node.control_thread.run(move || wanted.provide());
+                self.on_control_thread(move || wanted.provide());
             }
         }
     }
@@ -65,8 +65,19 @@ impl EventLoop {
         };
         match self.node.driver() {
             Driver::Caller => look(),
-            Driver::Threads | Driver::Tasks => self.node.control_thread.run(look),
+            Driver::Threads | Driver::Tasks => self.on_control_thread(look),
         }
+    }
+
+    /// Runs work that takes too long for a turn, on the node's control thread. Mapping and
+    /// populating the memory of a large message takes milliseconds, and no other session may wait
+    /// for that. Once the node is closed, the work is dropped.
+    fn on_control_thread(&self, work: impl FnOnce() + Send + 'static) {
+        self.node.control_thread.give_or_do(
+            work,
+            "no control thread: a large message's memory is mapped where the engine runs, and \
+             everything waits for it",
+        );
     }
 }
 

@@ -76,7 +76,7 @@ pub struct EventLoop {
     /// The reactor may watch connections.
     pub(super) has_reactor: AtomicBool,
     io_thread: Mutex<Option<thread::JoinHandle<()>>>,
-    /// Work for that thread.
+    /// The way to that thread.
     pub(super) own_thread: OwnThread,
 }
 
@@ -126,7 +126,8 @@ impl EventLoop {
                 1 => "ibex-io".to_owned(),
                 _ => format!("ibex-io-{}", self.id),
             };
-            let thread = threads::spawn(name, move || keeper::run(&weak, core))?;
+            let jobs = self.own_thread.jobs();
+            let thread = threads::spawn(name, move || keeper::run(&weak, core, &jobs))?;
             *lock(&self.io_thread) = Some(thread);
         }
         Ok(())
@@ -326,16 +327,35 @@ impl EventLoop {
     pub(crate) fn turn(&self, mut engine: MutexGuard<'_, Engine>, ready: &ReadyWires) -> bool {
         #[cfg(record_writes)]
         let _turning = ibex_base::sync::recorded::turning(self);
+        let mut context = Context::new(self);
+        let progress = self.turn_engine(&mut engine, ready, &mut context);
+        self.end_turn(engine, context);
+        progress
+    }
+
+    /// Takes in the news that other threads have left, and turns the engine. Every turn begins
+    /// here: a turn that took in no news would let the session that keeps the engine busy hold up
+    /// what handles of all others have left.
+    #[inline]
+    pub(super) fn turn_engine(
+        &self,
+        engine: &mut Engine,
+        ready: &ReadyWires,
+        context: &mut Context<'_>,
+    ) -> bool {
         // This comes after the lock, because a thread that does not get the lock runs no turn.
         self.flushing.begin();
-        let turn = begin_turn();
-        let mut context = Context::new(self);
-        let mut progress = self.engine.is_marked() && self.take_news(&mut engine, &mut context);
-        engine.connections.answer_guards(&mut context);
-        progress |= engine.turn(ready, &mut context);
+        let _turn = begin_turn();
+        let mut progress = self.engine.is_marked() && self.take_news(engine, context);
+        engine.connections.answer_guards(context);
+        progress |= engine.turn(ready, context);
+        progress
+    }
+
+    /// Gives the lock back after a turn, and runs the turn's wakers and deferred work.
+    pub(super) fn end_turn(&self, engine: MutexGuard<'_, Engine>, context: Context<'_>) {
         let is_finished = engine.is_finished();
         drop(engine);
-        drop(turn);
         self.wake(context);
         if is_finished {
             // A thread that closes the node may sleep, without a waker, until its engines are
@@ -345,7 +365,6 @@ impl EventLoop {
                 _ => self.rouse_leader(),
             }
         }
-        progress
     }
 
     /// Calls `act` with the engine, and then runs the resulting wakers and deferred work.
@@ -447,6 +466,10 @@ impl Surroundings for EventLoop {
     fn session_came(&self, session: &Arc<SessionShared>, wakers: &mut Wakers) {
         self.gatherings.session_came(session, wakers);
     }
+
+    fn peer_subscribes(&self, session: &Arc<SessionShared>, name: &str, wakers: &mut Wakers) {
+        self.gatherings.peer_subscribes(session, name, wakers);
+    }
 }
 
 impl Drive for EventLoop {
@@ -468,7 +491,7 @@ impl Drive for EventLoop {
 
 /// Marks that the calling thread runs a turn. Only this crate's tests look for it, because handshakes,
 /// which the sources of sessions turn, still destroy queue pairs that no session takes.
-pub(super) fn begin_turn() -> Option<RunningTurn> {
+fn begin_turn() -> Option<RunningTurn> {
     cfg!(test).then(RunningTurn::begin)
 }
 

@@ -30,7 +30,8 @@ pub struct Gathering {
 pub enum Told {
     /// The member with this number has news.
     Member(usize),
-    /// This session has come.
+    /// This session has come. For a publisher: its peer has opened a receiving end of the
+    /// publisher's name, and this node no sending end for it.
     Session(Arc<SessionShared>),
 }
 
@@ -44,8 +45,20 @@ impl Gathering {
     /// Makes a gathering that learns of every session. Sessions that exist come first.
     #[must_use]
     pub fn of(runtime: &Arc<Runtime>) -> Self {
+        Self::with(runtime, None)
+    }
+
+    /// Makes a gathering for a publisher: it learns of a session each time that the peer opens a
+    /// receiving end of this name for which there is no sending end here. Sessions that have such
+    /// ends come first.
+    #[must_use]
+    pub fn of_subscribers(runtime: &Arc<Runtime>, name: &str) -> Self {
+        Self::with(runtime, Some(name))
+    }
+
+    fn with(runtime: &Arc<Runtime>, subscribed: Option<&str>) -> Self {
         let told = Arc::default();
-        runtime.gather(&told);
+        runtime.gather(&told, subscribed);
         Self {
             runtime: runtime.clone(),
             told,
@@ -114,40 +127,66 @@ impl Gathering {
 
 /// The gatherings of a node that want to be told of sessions.
 #[derive(Debug, Default)]
-pub(crate) struct Gatherings(Mutex<Vec<Weak<ReadySet<Told>>>>);
+pub(crate) struct Gatherings(Mutex<Vec<Listed>>);
+
+#[derive(Debug)]
+struct Listed {
+    told: Weak<ReadySet<Told>>,
+    /// The channel's name, if only peers that subscribe to it are of interest.
+    subscribed: Option<String>,
+}
 
 impl Gatherings {
-    /// Adds a gathering, with the `sessions` that exist. The caller keeps new sessions from coming
-    /// meanwhile.
+    /// Adds a gathering, with the `sessions` that exist and are of interest. The caller keeps new
+    /// sessions from coming meanwhile.
     pub(crate) fn add(
         &self,
         gathering: &Arc<ReadySet<Told>>,
+        subscribed: Option<&str>,
         sessions: Vec<Arc<SessionShared>>,
         wakers: &mut Wakers,
     ) {
         let told = sessions.into_iter().map(Told::Session);
         gathering.change(|news| news.extend(told), wakers);
-        lock(&self.0).push(Arc::downgrade(gathering));
+        lock(&self.0).push(Listed {
+            told: Arc::downgrade(gathering),
+            subscribed: subscribed.map(str::to_owned),
+        });
     }
 
     /// Leaves the news that a session has come.
     pub(crate) fn session_came(&self, session: &Arc<SessionShared>, wakers: &mut Wakers) {
-        self.for_each(|gathering| {
-            let told = Told::Session(session.clone());
-            gathering.change(|news| push_live(news, told, Told::is_past), wakers);
+        self.tell(None, session, wakers);
+    }
+
+    /// Leaves the news that a peer has opened a receiving end without a counterpart here.
+    pub(crate) fn peer_subscribes(
+        &self,
+        session: &Arc<SessionShared>,
+        name: &str,
+        wakers: &mut Wakers,
+    ) {
+        self.tell(Some(name), session, wakers);
+    }
+
+    fn tell(&self, name: Option<&str>, session: &Arc<SessionShared>, wakers: &mut Wakers) {
+        self.for_each(|subscribed, gathering| {
+            if subscribed == name {
+                let told = Told::Session(session.clone());
+                gathering.change(|news| push_live(news, told, Told::is_past), wakers);
+            }
         });
     }
 
     /// Wakes the waiters, because the node is being closed.
     pub(crate) fn node_closes(&self, wakers: &mut Wakers) {
-        self.for_each(|gathering| gathering.waiters().take(wakers));
+        self.for_each(|_, gathering| gathering.waiters().take(wakers));
     }
 
-    fn for_each(&self, mut tell: impl FnMut(&ReadySet<Told>)) {
-        let mut gatherings = lock(&self.0);
-        gatherings.retain(|told| match told.upgrade() {
+    fn for_each(&self, mut act: impl FnMut(Option<&str>, &ReadySet<Told>)) {
+        lock(&self.0).retain(|listed| match listed.told.upgrade() {
             Some(told) => {
-                tell(&told);
+                act(listed.subscribed.as_deref(), &told);
                 true
             }
             None => false,

@@ -24,16 +24,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crossbeam_channel::Receiver;
+use ibex_base::Job;
 use ibex_ring::parking::{Parker, Wakers, thread_waker};
 
 use super::{EventLoop, own_thread};
 
 /// Runs until the node is closed or gone.
-pub(crate) fn run(event_loop: &Weak<EventLoop>, core: Option<usize>) {
+pub(crate) fn run(event_loop: &Weak<EventLoop>, core: Option<usize>, jobs: &Receiver<Job>) {
     if let Some(core) = core
         && !own_thread::keep_to(core)
     {
-        tracing::warn!(
+        ibex_base::warn_limited!(
+            core,
             core,
             "the I/O thread could not be pinned; it runs where it may"
         );
@@ -49,14 +52,14 @@ pub(crate) fn run(event_loop: &Weak<EventLoop>, core: Option<usize>) {
         // The waker is set before the check, so that a thread that ends the node finds it.
         event_loop.keeper.get_or_init(|| waker.clone());
         if event_loop.is_over() {
-            event_loop.own_thread.end();
             return;
         }
-        event_loop.own_thread.do_jobs();
+        event_loop.own_thread.begin();
+        own_thread::do_jobs(jobs);
         match naps.next(event_loop.seen()) {
             Rest::None => {
                 if let Some(_lead) = event_loop.engine.try_keep() {
-                    event_loop.keep(&parker);
+                    event_loop.keep(&parker, jobs);
                     naps.begin();
                 }
             }
@@ -94,11 +97,11 @@ impl EventLoop {
     }
 
     /// Leads until another thread claims the seat.
-    fn keep(&self, parker: &Parker) {
+    fn keep(&self, parker: &Parker, jobs: &Receiver<Job>) {
         while !self.engine.is_claimed() && !self.is_over() {
             self.lead(parker, None);
             if parker.forget() {
-                self.own_thread.do_jobs();
+                own_thread::do_jobs(jobs);
             }
         }
     }

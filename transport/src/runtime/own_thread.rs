@@ -2,33 +2,29 @@
 //!
 //! Memory belongs to the NUMA node of the processor that touches it first. So where each engine has
 //! a thread of its own, that thread makes the memory that only it will use. Other threads leave
-//! work in a list and wait for it. Such a thread must hold neither the engine's lock nor anything
+//! work in a channel and wait for it. Such a thread must hold neither the engine's lock nor anything
 //! that a turn waits for.
 
 use std::{
     panic::{self, AssertUnwindSafe},
-    sync::{OnceLock, mpsc},
+    sync::OnceLock,
     thread::{self, ThreadId},
 };
 
-use ibex_base::sync::{Mutex, lock};
+use core_affinity::CoreId;
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use ibex_base::Job;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::Runtime;
 
-/// Work for an engine's own thread.
+/// The way to an engine's own thread.
 #[derive(Default)]
 pub(super) struct OwnThread {
     /// Set once the thread runs.
     id: OnceLock<ThreadId>,
-    jobs: Mutex<Jobs>,
-}
-
-#[derive(Default)]
-struct Jobs {
-    waiting: Vec<Box<dyn FnOnce() + Send>>,
-    /// True once the thread has ended and takes no more jobs.
-    are_over: bool,
+    /// Set before the thread is made.
+    jobs: OnceLock<Sender<Job>>,
 }
 
 impl Runtime {
@@ -73,6 +69,19 @@ impl OwnThread {
         self.id.get() == Some(&thread::current().id())
     }
 
+    /// Makes the channel to the thread, which is made next and keeps this end of it. When that end
+    /// is dropped, jobs are refused, and so are those that wait.
+    pub(super) fn jobs(&self) -> Receiver<Job> {
+        let (jobs, queue) = unbounded();
+        let _ = self.jobs.set(jobs);
+        queue
+    }
+
+    /// Notes that the calling thread is the engine's own.
+    pub(super) fn begin(&self) {
+        let _ = self.id.set(thread::current().id());
+    }
+
     /// Runs `work` there and returns the result; `None` if the thread has ended. `summon` wakes the
     /// thread.
     fn run<T: Send + 'static>(
@@ -80,15 +89,11 @@ impl OwnThread {
         summon: impl FnOnce(),
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let (done, result) = mpsc::channel();
-        let mut jobs = lock(&self.jobs);
-        if jobs.are_over {
-            return None;
-        }
-        jobs.waiting.push(Box::new(move || {
+        let (done, result) = bounded(1);
+        let job = Box::new(move || {
             let _ = done.send(panic::catch_unwind(AssertUnwindSafe(work)));
-        }));
-        drop(jobs);
+        });
+        self.jobs.get()?.send(job).ok()?;
         // A thread that has not begun has no waker yet. It takes the jobs when it has one.
         summon();
         match result.recv().ok()? {
@@ -96,31 +101,16 @@ impl OwnThread {
             Err(panic) => panic::resume_unwind(panic),
         }
     }
+}
 
-    /// Runs the jobs that other threads have left for the calling thread, which is the
-    /// engine's own.
-    pub(super) fn do_jobs(&self) {
-        let _ = self.id.set(thread::current().id());
-        let jobs = std::mem::take(&mut lock(&self.jobs).waiting);
-        jobs.into_iter().for_each(|job| job());
-    }
-
-    /// Refuses jobs from now on, because the thread ends.
-    pub(super) fn end(&self) {
-        let mut jobs = lock(&self.jobs);
-        jobs.are_over = true;
-        // Dropping the jobs closes their channels, which tells the threads that wait.
-        jobs.waiting.clear();
-    }
+/// Runs the jobs that other threads have left for the calling thread.
+pub(super) fn do_jobs(jobs: &Receiver<Job>) {
+    jobs.try_iter().for_each(|job| job());
 }
 
 /// Restricts the calling thread to this core. Returns whether the kernel agreed.
 pub(super) fn keep_to(core: usize) -> bool {
-    let mut only = CpuSet::new();
-    if core < CpuSet::MAX_CPU {
-        only.set(core);
-    }
-    sched_setaffinity(None, &only).is_ok()
+    core < CpuSet::MAX_CPU && core_affinity::set_for_current(CoreId { id: core })
 }
 
 /// Restricts the calling thread to those of its cores that are in `near`. Returns whether it has

@@ -167,6 +167,14 @@ impl EngineRequests {
             .unwrap_or_default()
     }
 
+    /// Returns whether the peer has a receiving end of this name that has no counterpart here. It
+    /// may be closed.
+    #[must_use]
+    pub fn is_awaited(&self, name: &str) -> bool {
+        let awaited = self.on_link(|link, _| link.core.common.is_awaited(name));
+        awaited.unwrap_or_default()
+    }
+
     /// Returns the tag of the end with this name and role, if this node has it.
     #[must_use]
     pub fn tag_of(&self, name: &str, role: Role) -> Option<u8> {
@@ -216,6 +224,10 @@ impl EngineRequests {
     pub(crate) fn close_sender(&self, end: u32, last: u64, reason: CloseReason) {
         self.on_link(|link, _| {
             let core = &mut link.core;
+            if let Some(shared_memory) = &mut core.shared_memory {
+                // A receiver learns of an orderly end by the sender's words.
+                shared_memory.tell_untold(end, Role::Sender);
+            }
             core.ends.senders.close(end, last, reason, &mut core.common);
         });
     }

@@ -202,7 +202,7 @@ impl Runtime {
             return Vec::new();
         }
         let sessions = |event_loop: &Arc<EventLoop>| {
-            event_loop.with_engine(|engine, _| engine.connections.sessions())
+            event_loop.with_engine(|engine, _| engine.connections.sessions(None))
         };
         let all = self.event_loops.iter().flat_map(sessions);
         all.filter(|session| !session.is_gone()).collect()
@@ -263,16 +263,17 @@ impl Runtime {
         self.take_accepted()
     }
 
-    /// Reports all sessions to `gathering`: first those that exist, and then those that come.
-    pub(crate) fn gather(&self, gathering: &Arc<ReadySet<Told>>) {
+    /// Reports sessions to `gathering`: first those that exist, and then those that come. If
+    /// `subscribed` is a name, only sessions count whose peers await a sending end of it.
+    pub(crate) fn gather(&self, gathering: &Arc<ReadySet<Told>>, subscribed: Option<&str>) {
         if fork::is_child() {
             return;
         }
         for event_loop in &self.event_loops {
             event_loop.with_engine(|engine, context| {
-                let sessions = engine.connections.sessions();
+                let sessions = engine.connections.sessions(subscribed);
                 let gatherings = &event_loop.gatherings;
-                gatherings.add(gathering, sessions, &mut context.wakers);
+                gatherings.add(gathering, subscribed, sessions, &mut context.wakers);
             });
         }
     }

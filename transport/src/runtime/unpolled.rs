@@ -41,7 +41,8 @@ impl Unpolled {
 /// Warns of messages that have waited this long, if any have.
 pub(super) fn warn(waited: Option<Duration>) {
     if let Some(waited) = waited {
-        tracing::warn!(
+        ibex_base::warn_limited!(
+            "messages have waited",
             ?waited,
             "sent messages have waited for a call that turns this node: under Driver::Caller \
              nothing is transmitted between calls; call flush after sending, or Node::poll now and \

@@ -15,7 +15,7 @@ use std::{
 use ibex_base::fork;
 use ibex_ring::parking::{self, Condition, Parker, TimedOut, Wakers};
 
-use super::{Driving, EventLoop, Looks, event_loop::begin_turn, yielding::KEPT};
+use super::{Driving, EventLoop, Looks, yielding::KEPT};
 use crate::{
     connection::Context,
     endpoint::stall::NOTICE,
@@ -336,13 +336,10 @@ impl EventLoop {
         &'a self,
         mut engine: MutexGuard<'a, Engine>,
     ) -> Option<MutexGuard<'a, Engine>> {
-        let turn = begin_turn();
         let mut context = Context::new(self);
-        let progress = engine.turn(&ReadyWires::NOTHING, &mut context);
-        drop(turn);
+        let progress = self.turn_engine(&mut engine, &ReadyWires::NOTHING, &mut context);
         if progress || !context.is_empty() {
-            drop(engine);
-            self.wake(context);
+            self.end_turn(engine, context);
             return None;
         }
         Some(engine)

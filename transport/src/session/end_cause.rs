@@ -103,6 +103,16 @@ pub enum EndCause {
     SlotLeaked,
     /// Memory for the channel was refused.
     Memory(String),
+    /// The kernel could not read the memory of a message of this sending end, as of a mapped file
+    /// that was cut short or whose medium fails. Nothing of the message and behind it can be sent.
+    Unreadable {
+        /// The message.
+        sequence: u64,
+        /// The bytes of the message that were read.
+        read: u64,
+        /// The length of the message.
+        length: u64,
+    },
 }
 
 impl fmt::Display for EndCause {
@@ -139,6 +149,16 @@ impl fmt::Display for EndCause {
                 "a reservation was leaked (mem::forget), so nothing behind it can be sent",
             ),
             EndCause::Memory(why) => f.write_str(why),
+            EndCause::Unreadable {
+                sequence,
+                read,
+                length,
+            } => write!(
+                f,
+                "the kernel could not read the memory of message {sequence} behind {read} of its \
+                 {length} bytes (EFAULT): if that is a mapped file, see whether it was cut short, or \
+                 its medium fails"
+            ),
         }
     }
 }
@@ -188,7 +208,10 @@ impl EndCause {
     pub fn spares_session(&self) -> bool {
         matches!(
             self,
-            EndCause::PeerClosed(_) | EndCause::SlotLeaked | EndCause::Memory(_)
+            EndCause::PeerClosed(_)
+                | EndCause::SlotLeaked
+                | EndCause::Memory(_)
+                | EndCause::Unreadable { .. }
         )
     }
 }

@@ -101,6 +101,23 @@ impl PeerDescription {
     }
 }
 
+impl PeerDescription {
+    /// Returns whether the other description is proven to be of the same run of the same node.
+    /// Identity and incarnation are a node's own word. The proof is that both are of holders of
+    /// certificates for the same names, or that the kernel names the same process for both.
+    #[must_use]
+    pub fn is_proven_same_run(&self, other: &PeerDescription) -> bool {
+        let has_certificate = matches!(
+            self.names.authenticated_as.as_deref(),
+            Some(AuthenticatedAs::Certificate { .. })
+        );
+        let is_process_known = self.pid.is_some() && self.pid == other.pid;
+        self.is_of_node(other)
+            && self.incarnation == other.incarnation
+            && (has_certificate || is_process_known)
+    }
+}
+
 /// Prints the parts of identity and incarnation that suffice to tell peers apart, the address, and the names.
 impl fmt::Display for PeerDescription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -19,15 +19,13 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    collections::VecDeque,
     io::IoSliceMut,
     mem,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Mutex, MutexGuard},
-    thread,
+    sync::LazyLock,
 };
 
-use ibex_base::{fork, sync::lock};
+use ibex_base::{Workers, fork};
 use rustix::{
     fs::fstat,
     io::{Errno, retry_on_intr},
@@ -65,7 +63,7 @@ impl Drop for PassedFd {
         }
         // Neither call waits: F_GET_SEALS succeeds for memory files only, and those live in memory.
         if sealed::check_kind(fd.as_fd()).is_err() {
-            return UNKNOWN.close(fd);
+            return close_by(&UNKNOWN, fd);
         }
         let backed = fstat(&fd).map_or(u64::MAX, |stat| {
             u64::try_from(stat.st_blocks)
@@ -73,7 +71,7 @@ impl Drop for PassedFd {
                 .saturating_mul(512)
         });
         if backed > MOST_BYTES_HERE {
-            MEMORY.close(fd);
+            close_by(&MEMORY, fd);
         }
     }
 }
@@ -112,7 +110,7 @@ pub fn close_unix(socket: OwnedFd) {
         return mem::forget(socket);
     }
     if !is_empty_for_good(&socket) {
-        UNKNOWN.close(socket);
+        close_by(&UNKNOWN, socket);
     }
 }
 
@@ -120,7 +118,7 @@ pub fn close_unix(socket: OwnedFd) {
 /// accept no more descriptors that such a thread might have to close.
 #[must_use]
 pub fn is_held_up() -> bool {
-    UNKNOWN.state().waiting.len() >= MOST_WAITING
+    UNKNOWN.waiting() >= MOST_WAITING
 }
 
 /// Finding of [`peek`].
@@ -195,67 +193,23 @@ fn is_abandoned(listener: &OwnedFd) -> bool {
     false
 }
 
-/// Threads that close descriptors.
-struct Closers {
-    state: Mutex<State>,
-    most_threads: usize,
-}
-
-struct State {
-    waiting: VecDeque<OwnedFd>,
-    threads: usize,
-}
-
-impl Closers {
-    const fn new(most_threads: usize) -> Self {
-        let state = Mutex::new(State {
-            waiting: VecDeque::new(),
-            threads: 0,
-        });
-        Self {
-            state,
-            most_threads,
-        }
-    }
-
-    /// Lets a thread close `fd`. If no thread can be started, `fd` stays open until the next call.
-    fn close(&'static self, fd: OwnedFd) {
-        let mut state = self.state();
-        state.waiting.push_back(fd);
-        if state.threads < self.most_threads {
-            let thread = thread::Builder::new().name("ibex-closing".to_owned());
-            match thread.stack_size(STACK_BYTES).spawn(|| self.work()) {
-                Ok(_) => state.threads += 1,
-                Err(error) => tracing::warn!(
-                    %error,
-                    "no thread to close what a peer passed: its descriptors stay open for now"
-                ),
-            }
-        }
-    }
-
-    fn work(&self) {
-        loop {
-            let mut state = self.state();
-            let Some(fd) = state.waiting.pop_front() else {
-                state.threads -= 1;
-                return;
-            };
-            drop(state);
-            stop_lingering(&fd);
-            drop(fd);
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
-    }
+/// Lets one of these threads close `fd`. If no thread can be made, `fd` stays open until the next
+/// call.
+fn close_by(threads: &Workers, fd: OwnedFd) {
+    let close = move || {
+        stop_lingering(&fd);
+        drop(fd);
+    };
+    threads.give_or_leave(
+        close,
+        "no thread to close what a peer passed: its descriptors stay open for now",
+    );
 }
 
 /// Threads for descriptors of any kind.
-static UNKNOWN: Closers = Closers::new(4);
-/// Threads for memory files: freeing one may take long, but always ends.
-static MEMORY: Closers = Closers::new(1);
+static UNKNOWN: LazyLock<Workers> = LazyLock::new(|| Workers::new("ibex-closing", 4));
+/// A thread for memory files: freeing one may take long, but always ends.
+static MEMORY: LazyLock<Workers> = LazyLock::new(|| Workers::new("ibex-closing", 1));
 
 /// Longest memory file that is closed on the dropping thread, which takes some milliseconds.
 const MOST_BYTES_HERE: u64 = 64 << 20;
@@ -263,12 +217,11 @@ const MOST_BYTES_HERE: u64 = 64 << 20;
 const MOST_PACKETS: usize = 64;
 /// Number of waiting descriptors above which the closing threads count as held up.
 const MOST_WAITING: usize = 64;
-/// Stack of a closing thread, which needs almost none.
-const STACK_BYTES: usize = 64 << 10;
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crossbeam_channel::unbounded;
     use ibex_ring::memory::{MemoryUse, create_memfd};
     use rustix::net::{
         AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -278,7 +231,7 @@ pub(super) mod tests {
         io::{IoSlice, Write},
         mem::MaybeUninit,
         net::{TcpListener, TcpStream},
-        sync::mpsc::channel,
+        thread,
         time::Duration,
     };
 
@@ -315,7 +268,7 @@ pub(super) mod tests {
     pub(in crate::shared_memory) fn at_once<T: Send + 'static>(
         act: impl FnOnce() -> T + Send + 'static,
     ) -> T {
-        let (done, outcome) = channel();
+        let (done, outcome) = unbounded();
         thread::spawn(move || done.send(act()));
         let outcome = outcome.recv_timeout(WATCHDOG);
         outcome.expect("it sleeps where it must not, or has panicked")
@@ -325,7 +278,7 @@ pub(super) mod tests {
     fn a_passed_descriptor_that_closes_slowly_holds_nobody_up() {
         let (slow, other) = lingering();
         at_once(move || drop(PassedFd::new(slow)));
-        let (done, outcome) = channel();
+        let (done, outcome) = unbounded();
         // The slow close does not delay the descriptor that is closed next.
         let (reader, writer) = std::io::pipe().unwrap();
         at_once(move || drop(PassedFd::new(writer.into())));

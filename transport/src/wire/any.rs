@@ -8,10 +8,10 @@ use ibex_ring::memory::MemoryError;
 #[cfg(feature = "pipe")]
 use super::pipe::PipeWire;
 use super::{
-    Frames, MessageMemory, Received, SendRingMemory, Shut, Tools, Wire, WireParts, WireSocket,
-    WireStart,
+    Frames, LastWord, MessageMemory, Received, SendRingMemory, Shut, Tools, Wire, WireParts,
+    WireSocket, WireStart,
     parts::NotBegun,
-    stream::{Layer, StreamWire},
+    stream::{Layer, Parting, StreamWire},
     wire_path::WirePath,
 };
 #[cfg(any(test, feature = "verbs"))]
@@ -197,8 +197,25 @@ impl Wire for AnyWire {
         forward!(self, wire => wire.is_told_of_all(), false)
     }
 
-    fn say_last_word(&mut self, socket: &WireSocket) {
-        forward!(self, wire => wire.say_last_word(socket), ());
+    fn say_last_word(&mut self, socket: &WireSocket, word: LastWord) {
+        forward!(self, wire => wire.say_last_word(socket, word), ());
+    }
+
+    fn begin_parting(
+        &mut self,
+        goodbye: Option<Vec<u8>>,
+        parting: Parting,
+        tools: &mut Tools,
+    ) -> bool {
+        forward!(self, wire => wire.begin_parting(goodbye, parting, tools), false)
+    }
+
+    fn part(&mut self, socket: &mut WireSocket, tools: &mut Tools) {
+        forward!(self, wire => wire.part(socket, tools), ());
+    }
+
+    fn is_parting(&self) -> bool {
+        forward!(self, wire => wire.is_parting(), false)
     }
 
     fn hears_last_word(&mut self, socket: &WireSocket) -> bool {

@@ -49,6 +49,7 @@ pub(crate) use reactor::{Reactor, Reports};
 pub use reactor::{Rearm, Watcher};
 pub(crate) use send_memory::{MessageBytes, MessageMemory, SendRingMemory, register_with};
 pub(crate) use socket::WireSocket;
+pub(crate) use stream::Unanswered;
 pub(crate) use tools::Tools;
 pub(crate) use turn_share::PASSED_PER_TURN;
 
@@ -158,8 +159,28 @@ pub(crate) trait Wire {
         false
     }
 
-    /// Tells the peer that this end does not come back, if that can be sent at once.
-    fn say_last_word(&mut self, _socket: &WireSocket) {}
+    /// Tells the peer why the wire ends, if that can be sent at once.
+    fn say_last_word(&mut self, _socket: &WireSocket, _word: LastWord) {}
+
+    /// Begins to part from a peer that is to hear `goodbye`, if that is not on its way, behind the
+    /// frames that were begun. The wire stays until the peer has closed its end, or until `parting`
+    /// gives that up. Returns false if the wire cannot do that.
+    fn begin_parting(
+        &mut self,
+        _goodbye: Option<Vec<u8>>,
+        _parting: stream::Parting,
+        _tools: &mut Tools,
+    ) -> bool {
+        false
+    }
+
+    /// Goes on with parting.
+    fn part(&mut self, _socket: &mut WireSocket, _tools: &mut Tools) {}
+
+    /// Returns whether the wire parts from its peer, and needs the socket for that.
+    fn is_parting(&self) -> bool {
+        false
+    }
 
     /// Returns whether the peer has said, on a connection beside the wire, that it does not come
     /// back.
@@ -238,6 +259,11 @@ pub(crate) trait Frames {
     /// with the frame.
     fn locate(&self, body: Body) -> Option<(NonNull<u8>, usize)>;
 
+    /// Gives up the channel of the message whose byte at `place` the kernel could not read. Returns
+    /// the cause with which the wire ends, which has begun to carry the message; `None` if there is
+    /// no such message.
+    fn is_unreadable(&mut self, place: NonNull<u8>) -> Option<EndCause>;
+
     /// Returns the ring of a sending end.
     fn ring(&self, end: u32) -> Option<&SendRingMemory>;
 
@@ -303,6 +329,16 @@ pub(crate) trait Frames {
     fn events(&mut self);
 }
 
+/// Why an end ends a wire that works.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LastWord {
+    /// It does not come back.
+    Abandoned,
+    /// It comes back over a new connection, on which both ends authenticate each other again. The
+    /// word is the announced end of the TLS stream, so only an encrypted wire has it.
+    Renewed,
+}
+
 /// The result of a look at a wire.
 #[derive(Debug)]
 pub(crate) enum Received {
@@ -317,6 +353,8 @@ pub(crate) enum Received {
     },
     /// The peer has closed the connection.
     Ended,
+    /// The peer has closed the connection, after the last word that another is to take its place.
+    Renewed,
     /// The connection cannot be read any more.
     Failed(io::Error),
     /// The peer has given the session up.

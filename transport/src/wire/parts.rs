@@ -6,7 +6,7 @@ use ibex_protocol::session::{DataPath, WireTerms};
 use ibex_tls::Tls;
 
 use super::{
-    AnyWire, MessageMemory, SendRingMemory, Tools, WireSocket, register_with,
+    AnyWire, LastWord, MessageMemory, SendRingMemory, Tools, WireSocket, register_with,
     stream::{Layer, say_last_word},
     wire_path::WirePath,
 };
@@ -31,7 +31,12 @@ impl WireParts {
     /// for this end to come back, so it is told. Returns the queue pair, to be destroyed outside turns.
     pub(crate) fn abandon(self, resumes: bool) -> Option<PreparedPair> {
         if resumes {
-            say_last_word(&self.stream, &mut Layer::new(self.tls), 0);
+            say_last_word(
+                &self.stream,
+                &mut Layer::new(self.tls),
+                0,
+                LastWord::Abandoned,
+            );
         }
         self.rdma
     }

@@ -20,7 +20,7 @@ use ibex_protocol::{
 };
 
 use super::{
-    Arrived, FrameRefusal, Frames, Received, Tools, Wire, WireSocket,
+    Arrived, FrameRefusal, Frames, LastWord, Received, Tools, Wire, WireSocket,
     arrival::{note_credit, take_whole},
     stream::inbound::Inbound,
 };
@@ -143,8 +143,10 @@ impl Wire for PipeWire {
         !self.untold.is_empty()
     }
 
-    fn say_last_word(&mut self, socket: &WireSocket) {
-        lock(&self.to_peer).push_back(last_word());
-        let _ = socket.stream().write(&[0]);
+    fn say_last_word(&mut self, socket: &WireSocket, word: LastWord) {
+        if let LastWord::Abandoned = word {
+            lock(&self.to_peer).push_back(last_word());
+            let _ = socket.stream().write(&[0]);
+        }
     }
 }

@@ -82,7 +82,7 @@ impl WireSocket {
         matches!(self.membership, Membership::Parted)
     }
 
-    /// Returns for how long the peer's kernel has not answered; `None` if it owes no answer.
+    /// Returns what the peer's kernel has to answer; `None` if it has every byte.
     pub(crate) fn unanswered(&self) -> Option<Unanswered> {
         unanswered(&self.stream)
     }

@@ -85,11 +85,14 @@ impl CertificateFiles {
         })?;
         let own = CertifiedKey::new(chain, key);
         match own.keys_match() {
-            Ok(()) | Err(Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => Ok(own),
-            Err(_) => Err(SecurityError::KeyOfAnother {
-                chain: self.chain.clone(),
-                key: self.key.clone(),
-            }),
+            Err(Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) => {
+                Err(SecurityError::KeyOfAnother {
+                    chain: self.chain.clone(),
+                    key: self.key.clone(),
+                })
+            }
+            // Another error is about the certificate, which `own_certificate::check` looks at.
+            _ => Ok(own),
         }
     }
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
-use x509_cert::Certificate;
+use x509_cert::certificate::{Certificate, Version};
 use x509_cert::der::Decode;
 use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::ext::pkix::{BasicConstraints, ExtendedKeyUsage};
@@ -74,6 +74,17 @@ impl Validity {
 /// # Errors
 /// The reason why none can, in words.
 pub(crate) fn check(certificate: &CertificateDer<'_>) -> Result<(), String> {
+    let parsed = Certificate::from_der(certificate);
+    let version = parsed
+        .as_ref()
+        .map(|parsed| parsed.tbs_certificate().version());
+    if let Ok(version @ (Version::V1 | Version::V2)) = version {
+        return Err(format!(
+            "it is of X.509 version {}, and TLS takes version 3 alone; `openssl x509 -req` makes \
+             one of version 3 if it has extensions to add (-extfile)",
+            version as u8 + 1
+        ));
+    }
     match names_of(certificate) {
         Ok(_) => {}
         Err(Cause::Nameless { uris: 0 }) => {
@@ -90,7 +101,7 @@ pub(crate) fn check(certificate: &CertificateDer<'_>) -> Result<(), String> {
         Err(Cause::Unusable(why)) => return Err(why),
         Err(cause) => return Err(format!("{cause:?}")),
     }
-    let Ok(certificate) = Certificate::from_der(certificate) else {
+    let Ok(certificate) = parsed else {
         return Ok(()); // as for `Validity::of`
     };
     let content = certificate.tbs_certificate();

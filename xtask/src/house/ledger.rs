@@ -90,7 +90,9 @@ impl Ledger {
     pub(super) fn take_in(&mut self, counts: &[Count]) {
         let entries = counts.iter().map(|count| {
             let [before, most, aim] = self.held(count).map(str::to_owned);
-            let most = most.parse().map_or(count.value, |most| count.value.min(most));
+            let most = most
+                .parse()
+                .map_or(count.value, |most| count.value.min(most));
             [count.name.clone(), before, most.to_string(), aim]
         });
         self.0 = entries.collect();

@@ -15,8 +15,8 @@ use std::{
 };
 
 use ::ibex::{
-    Address, Driver, Fabric, FanIn, FanInEvent, Message, Node, NodeBuilder, Peer, PeerId, Policy,
-    Raw, Receiver, RecvError, RecvErrorKind, Select, Selectable, Wait,
+    Address, Driver, Fabric, FanIn, FanInEvent, Message, Node, NodeBuilder, Peer, Policy, Raw,
+    Receiver, RecvError, RecvErrorKind, Select, Selectable, Wait,
     group::MemberId,
     log::{LogAnswer, LogGroup, LogMember, LogMemberState, LogSender, LogSent, LogSource, LogTurn},
 };
@@ -113,7 +113,7 @@ pub(crate) struct IbexReplicas {
 struct Member {
     replica: u32,
     id: MemberId,
-    session: PeerId,
+    session: Peer,
     /// Its batches go in frames of the engine, and not through shared memory.
     is_framed: bool,
     /// The end of its part of the log when it joined.
@@ -218,7 +218,7 @@ impl Replicas for IbexReplicas {
             self.carrier = Some(peer.fabric());
             self.members.push(Member {
                 replica,
-                session: peer.id(),
+                session: peer.clone(),
                 is_framed: peer.fabric() != Fabric::Shm,
                 id: self.group.join(peer),
                 has,
@@ -313,7 +313,8 @@ impl LogSource<[u8], Raw> for Source<'_> {
     }
 
     fn resume(&mut self, peer: Peer) -> LogAnswer<[u8], Raw> {
-        let member = self.members.iter().find(|one| one.session == peer.id());
+        let mut members = self.members.iter();
+        let member = members.find(|one| one.session.is_same_session(&peer));
         let has = member.map_or(0, |one| one.has);
         let log = peer.channel("log").codec::<Raw>();
         let log = log

@@ -5,12 +5,15 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use ibex_base::Address;
+use rustix::io::Errno;
 
 use super::super::attempt::{AttemptProgress, ConnectionAttempt};
 use super::super::connect::{LOCAL_PORT, NoConnection};
 use super::super::dial::Missed;
+use super::super::reserve::{self, Reserve};
 use super::{Aim, DialOutcome, Dialer, Timed};
 use crate::error::{HandshakeError, ResumeError};
+use crate::negotiate::Party;
 use crate::resumption::ResumeTicket;
 
 /// An attempt, and whom it is made for.
@@ -34,6 +37,12 @@ impl<T: Send + 'static> Dialer<T> {
         let Some(order) = self.orders.get_mut(&id) else {
             return;
         };
+        // A session that resumes takes the place of the connection that it has lost.
+        if ticket.is_none()
+            && let Err(limit) = Reserve::keep(reserve::OF_SESSION, reserve::FOR_CHANNELS)
+        {
+            return self.lacks_descriptors(id, address, limit, now);
+        }
         let key = self.next_key;
         self.next_key += 1;
         let local = order.local.clone();
@@ -57,6 +66,23 @@ impl<T: Send + 'static> Dialer<T> {
                 self.missed(id, address, Missed::Connection(why), now);
             }
         }
+    }
+
+    /// Notes that this process may open `limit` files, too few for another attempt. The files of
+    /// attempts that are under way come back by themselves, and are waited for.
+    fn lacks_descriptors(&mut self, id: u64, address: Address, limit: u32, now: Instant) {
+        let missed = match self.attempts.is_empty() {
+            true => Missed::Handshake(HandshakeError::Descriptors {
+                end: Party::Dialer,
+                limit,
+            }),
+            false => {
+                self.displace(now);
+                let action = "keep files free for the sessions that it has";
+                Missed::Connection(NoConnection::Shortage(action, Errno::MFILE.into()))
+            }
+        };
+        self.missed(id, address, missed, now);
     }
 
     /// Gives up the oldest attempt that has had time for an answer, to be made again.

@@ -87,6 +87,11 @@ fn every_end_of_every_interface_is_told_without_the_words_of_channels() {
         EndCause::NodeClosed,
         EndCause::RuntimeEnded,
         EndCause::Memory(text()),
+        EndCause::Unreadable {
+            sequence: 1,
+            read: 2,
+            length: 3,
+        },
     ]);
     for (cause, end) in causes
         .iter()

@@ -200,6 +200,11 @@ impl<O: Opener> Gathered<O> {
             self.hot.swap_remove(self.turn);
             return None;
         };
+        if member.is_held_up() {
+            member.is_hot = false;
+            self.hot.swap_remove(self.turn);
+            return None;
+        }
         if let Some(peer) = member.joins() {
             return Some(FanInEvent::Joined(peer));
         }
@@ -227,6 +232,11 @@ impl<O: Opener> Gathered<O> {
             self.hot.swap_remove(at);
             return None;
         };
+        if member.is_held_up() {
+            member.is_hot = false;
+            self.hot.swap_remove(at);
+            return None;
+        }
         let waker = member.waker.clone();
         // A peer that has nothing to say on this channel never opens it.
         let handle = &mut member.handle;
@@ -276,7 +286,8 @@ impl<O: Opener> Gathered<O> {
         };
         let free = self.members.iter().position(Option::is_none);
         let number = free.unwrap_or(self.members.len());
-        let member = FanInMember::new(peer, handle, O::keep(channel), self.gathering.waker(number));
+        let waker = self.gathering.waker(number);
+        let member = FanInMember::new(peer, handle, O::keep(channel, &waker), waker);
         match free {
             Some(free) => self.members[free] = Some(member),
             None => self.members.push(Some(member)),

@@ -38,10 +38,16 @@ impl<O: Opener> FanInMember<O> {
         }
     }
 
-    /// Returns the peer, if its end was opened since the last look.
+    /// Returns whether nothing is taken in from the peer, which tells when that is over.
+    #[inline]
+    pub(super) fn is_held_up(&self) -> bool {
+        O::is_held_up(&self.kept)
+    }
+
+    /// Returns the peer, if its end was opened since the last look, or if it was held up.
     #[inline]
     pub(super) fn joins(&mut self) -> Option<PeerAt> {
-        let joins = !self.has_joined && self.handle.is_open();
+        let joins = (!self.has_joined && self.handle.is_open()) || O::has_gone_on(&self.kept);
         joins.then(|| {
             self.has_joined = true;
             self.peer

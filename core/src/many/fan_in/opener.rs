@@ -1,6 +1,6 @@
 //! What the ends of a fan-in carry: the types that they offer, and how an arriving message is read.
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, task::Waker};
 
 use ibex_codec::Codec;
 use ibex_transport::channel::{ChannelError, RawMessage, ReceiveHandle};
@@ -22,8 +22,23 @@ pub trait Opener {
     /// Returns the message types that an end offers its peer.
     fn offer() -> Result<MessageVersions, OpenFailure>;
 
-    /// Makes the state of the peer that `channel` is with, before its first message.
-    fn keep(channel: ChannelBuilder) -> Self::Kept;
+    /// Makes the state of the peer that `channel` is with, before its first message. `waker` has the
+    /// peer looked at again.
+    fn keep(channel: ChannelBuilder, waker: &Waker) -> Self::Kept;
+
+    /// Returns whether nothing is taken in from the peer for now. Its waker is called when that is
+    /// over.
+    #[inline(always)]
+    fn is_held_up(_: &Self::Kept) -> bool {
+        false
+    }
+
+    /// Returns, once, whether the peer was held up and is not any more. The fan-in then has
+    /// [`Joined`](crate::FanInEvent::Joined) once more, so that a waiting call returns.
+    #[inline(always)]
+    fn has_gone_on(_: &Self::Kept) -> bool {
+        false
+    }
 
     /// Checks the bytes, and releases them if they are not valid.
     fn open(
@@ -44,7 +59,7 @@ impl<T: ?Sized, C: Codec<T>> Opener for OfType<T, C> {
         message_version::<T, C>().map(MessageVersions::of_one)
     }
 
-    fn keep(_channel: ChannelBuilder) {}
+    fn keep(_: ChannelBuilder, _: &Waker) {}
 
     #[inline(always)]
     fn open(

@@ -69,28 +69,29 @@ mod subscriptions;
 ///
 /// - **Subscribing.** A subscriber is a [`Receiver`](crate::Receiver) of the publisher's name, or a
 ///   [`FanIn`](crate::FanIn), which receives from all publishers of that name that its node meets.
-///   Nothing is called here for it. It gets everything that is sent after this node has heard of its
-///   end, in order and without a gap; its own count of [sequences](crate::Message::sequence) begins
-///   with 1. It may be dropped, and opened again, at any time.
+///   Nothing is called here for it. It gets everything that is sent after
+///   [`Receiver::opened`](crate::Receiver::opened) has returned there, or the fan-in has returned
+///   [`Joined`](crate::FanInEvent::Joined), in order and without a gap; its own count of
+///   [sequences](crate::Message::sequence) begins with 1. It may be dropped, and opened again, at any
+///   time.
 /// - **Slow subscribers.** A subscriber may be behind by its window. Sending waits for room there for
 ///   up to 100 ms, and then drops the subscriber; [`when_full`](Self::when_full) changes that. Its
 ///   receiver gets what was sent to it, and then
 ///   [`Disconnected`](crate::RecvErrorKind::Disconnected) with
-///   [`CloseReason::NoRoom`](crate::CloseReason). The peer may subscribe again at once.
+///   [`CloseReason::NoRoom`](crate::CloseReason). The peer may open another one at once, and is a
+///   subscriber again when it has waited twenty times as long as it was waited for, which is two
+///   seconds by default.
 /// - **Others cannot hinder.** A subscriber of another message type gets an error at its own end. One
 ///   whose [`max_message_bytes`](ChannelBuilder::max_message_bytes) is below a message's length is
 ///   dropped as a slow one is.
-/// - **One publisher for a name.** A publisher has the sending end of its name with every peer, so
-///   another publisher of that name on this node is refused, and so is a
-///   [`Peer::sender`](crate::Peer::sender). A peer with which this node has such a sender already, or
-///   as many ends as a session may have, cannot subscribe; a warning in the log says so.
-/// - **Keep it.** Make a publisher once, and not one for each message. Every peer that did not
-///   subscribe keeps the closed end of each publisher that was dropped, until it opens a receiver of
-///   the name. These count among the ends that a session may have.
+/// - **One publisher for a name.** Another publisher of that name on this node is refused, and so is a
+///   [`Peer::sender`](crate::Peer::sender). A peer with which this node has such a sender already
+///   subscribes when that is dropped and it opens another receiver. With as many ends as a session
+///   may have, a peer cannot subscribe; a warning in the log says so.
 /// - **The end.** Dropping the publisher ends all channels in order: each subscriber gets everything
-///   that was sent to it, then `None`. A peer that subscribes for the first time afterwards gets that
-///   `None` at once, and may open another receiver for the next publisher of the name. After [`abort`](Self::abort), or if a panic drops the
-///   publisher, each gets an error instead.
+///   that was sent to it, then `None`. After [`abort`](Self::abort), or if a panic drops the publisher,
+///   each gets an error instead. A peer that subscribes afterwards waits for the next publisher of the
+///   name.
 ///
 /// A [`Group`](crate::group::Group) sends to peers that the program chooses, and waits for a quorum of their
 /// acknowledgements.
@@ -150,6 +151,10 @@ impl Topic {
     #[inline]
     fn with<R>(&self, act: impl FnOnce(&mut Subscriptions) -> R) -> Option<R> {
         let mut subscriptions = self.hold()?;
+        // A peer whose end is open by now is a subscriber, also if its waker was not called yet.
+        if subscriptions.has_news() && !fork::is_child() {
+            subscriptions.take_news(&self.waker);
+        }
         let done = act(&mut subscriptions);
         if !fork::is_child() {
             subscriptions.renew_lost();
@@ -201,7 +206,7 @@ impl<C> ChannelBuilder<C, &Node> {
         let mut group = SendGroup::new(runtime);
         group.open_to_peers();
         group.set_when_full(WhenFull::DropAfter(PATIENCE));
-        let gathering = Gathering::of(runtime);
+        let gathering = Gathering::of_subscribers(runtime, template.name());
         let topic = Topic::new(Subscriptions::new(template, version, gathering, group));
         topic.attend();
         Ok(Publisher {

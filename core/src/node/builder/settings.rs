@@ -262,9 +262,11 @@ settings! {
     /// in a folder of the user that nobody else may enter.
     #[default("nobody can")]
     ///
-    /// The socket is `$XDG_RUNTIME_DIR/ibex/PID-NAME.sock`, or `/tmp/ibex-UID/PID-NAME.sock` without
-    /// that variable; [`Node::inspect_path`] returns it. NAME is that of the node, if it has one.
-    /// `ibex::inspect` says what is answered there, and to whom.
+    /// The socket is `$XDG_RUNTIME_DIR/ibex/PID-NAME.sock`, or in the next of
+    /// [these folders](crate::inspect::folders) that can be had; [`Node::inspect_path`] returns it.
+    /// NAME is that of the node, if it has one. If there can be no socket, the node begins all the
+    /// same, and the log has a warning. [`ibex::inspect`](crate::inspect) says what is answered
+    /// there, and to whom.
     ///
     /// The node has a thread for it, under each driver, which sleeps while nobody is connected. An
     /// answer holds each engine's lock for some 100 ns for each channel.
@@ -429,19 +431,24 @@ settings! {
     /// A higher value lets one fast sender run further ahead of the network. Only bytes that
     /// arrived and were not read use memory. [`node_credit_bytes`](Self::node_credit_bytes) limits
     /// all sessions together, and if it is lower, it holds for one as well.
+    ///
+    /// 257 KiB of this are the session's own from its beginning. It has the rest once its peer has
+    /// used half of them.
     pub fn session_credit_bytes(bytes: u64);
 
-    /// Limits the bytes that all TCP sessions of the node together let their peers keep in flight.
+    /// Limits the bytes that all TCP sessions of the node together let their peers keep in flight,
+    /// beside 257 KiB that are each session's own.
     #[default(256 MiB)] #[range(512 KiB..=1 TiB)]
     /// The default suffices for 128 sessions with the default
     /// [`session_credit_bytes`](Self::session_credit_bytes).
     ///
-    /// While the limit suffices, every session has its full credit. With more sessions, those that
-    /// send share the limit equally. Sessions that send nothing keep little or none, so their next
-    /// message waits for a round trip. Below 257 KiB for each session that sends, they take turns.
+    /// While the limit suffices, every session that sends much has its full credit. With more of them,
+    /// they share the limit equally. Below 257 KiB for each, they take turns. Sessions that send
+    /// nothing keep none of it. A peer that stops to answer keeps what it was lent until its session
+    /// is suspended or over, and never what is another session's own.
     ///
     /// A higher value takes more memory where many peers send faster than their messages are read:
-    /// at worst this much, and a block of 1 MiB for each session.
+    /// at worst this much, and 257 KiB and a block of 1 MiB for each session.
     pub fn node_credit_bytes(bytes: u64);
 
     /// Limits the bytes of long messages that peers may make this process hold.

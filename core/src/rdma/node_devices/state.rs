@@ -32,8 +32,8 @@ struct Listed {
 }
 
 impl State {
-    /// Uses these devices and these files about them in place of the machine's.
-    #[cfg(feature = "fake-device")]
+    /// Begins without a list. These devices and these files about them take the place of the
+    /// machine's, where they are given.
     pub(super) fn of(provider: Option<Arc<dyn Provider>>, sysfs: Option<Sysfs>) -> Self {
         Self {
             provider,

@@ -23,7 +23,7 @@ fn queue_pairs_are_in_the_partition_of_the_settings_and_the_peer_is_told() {
     device.ports[0].attributes.pkey_table_len = 2;
     let fake = FakeProvider::new(vec![device]);
     let prepared = |settings: RdmaSettings| {
-        let devices = NodeDevices::new(settings.on_fake(&fake, |_| ()), None);
+        let devices = NodeDevices::new(settings.on_devices(fake.provider(), |_| ()), None);
         let pair = devices.prepare(&within_this_host())?;
         Ok::<_, String>(pair.endpoint().address.partition_key)
     };
@@ -53,7 +53,9 @@ fn gid_of(device: &FakeDevice) -> Gid {
 
 fn devices_of(cards: &[FakeDevice], settings: RdmaSettings) -> (FakeProvider, NodeDevices) {
     let fake = FakeProvider::new(cards.to_vec());
-    let settings = settings.on_fake(&fake, |settings| settings.reads_large = Some(true));
+    let settings = settings.on_devices(fake.provider(), |settings| {
+        settings.reads_large = Some(true)
+    });
     let devices = NodeDevices::new(settings, None);
     (fake, devices)
 }
@@ -166,7 +168,10 @@ fn a_node_has_a_port_for_each_engine_on_each_port_that_is_chosen() {
     let cards = [("left", [192, 0, 2, 1]), ("right", [198, 51, 100, 1])];
     let fake = cards.map(|(name, address)| FakeDevice::soft_roce(name, 0, address));
     let fake = FakeProvider::new(fake.to_vec());
-    let devices = NodeDevices::new(RdmaSettings::new().on_fake(&fake, |_| ()), None);
+    let devices = NodeDevices::new(
+        RdmaSettings::new().on_devices(fake.provider(), |_| ()),
+        None,
+    );
     let rdma_port = |name: &str, engine| {
         let wish = Wish::Device {
             name: name.to_owned(),

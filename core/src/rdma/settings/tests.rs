@@ -104,10 +104,10 @@ fn the_defaults_are_within_their_ranges() {
     );
     let resources = settings.resources(0);
     let tuning = Tuning::new()
-        .receive_buffer_bytes(resources.buffer_bytes)
+        .receive_buffer_bytes(resources.buffer_bytes.into())
         .session_credit(resources.session_credit)
         .send_requests(resources.send_requests)
-        .inline_bytes(resources.inline_bytes)
+        .inline_bytes(resources.inline_bytes.into())
         .shared_receives(resources.shared_receives)
         .timeout(resources.connection.actual_timeout())
         .min_rnr_timer(resources.connection.actual_rnr_timer())
@@ -118,6 +118,22 @@ fn the_defaults_are_within_their_ranges() {
         .max_sessions(resources.max_sessions);
     assert_eq!((again.error(), again.check_relations()), (None, Ok(())));
     assert_eq!(again.resources(0), resources);
+}
+
+/// As those of the other builders: a program has one type for its lengths.
+#[test]
+fn numbers_of_bytes_have_64_bits() {
+    let setters: [fn(Tuning, u64) -> Tuning; 3] = [
+        Tuning::receive_buffer_bytes,
+        Tuning::inline_bytes,
+        Tuning::path_mtu,
+    ];
+    for setter in setters {
+        let error = setter(Tuning::new(), (1 << 32) + 1)
+            .error
+            .expect("too many");
+        assert!(error.to_string().contains("4294967297"), "{error}");
+    }
 }
 
 #[test]
@@ -151,8 +167,8 @@ fn each_setting_out_of_its_range_says_so() {
             "held_buffers is 1048577; it may be 0 to 1048576",
         ),
         (
-            tuned(Tuning::new().receive_buffer_bytes(u32::MAX)),
-            "receive_buffer_bytes is 4294967295 bytes; it may be 4 KiB to 64 KiB",
+            tuned(Tuning::new().receive_buffer_bytes(u64::MAX)),
+            "receive_buffer_bytes is 18446744073709551615 bytes; it may be 4 KiB to 64 KiB",
         ),
         (
             tuned(Tuning::new().session_credit(1)),

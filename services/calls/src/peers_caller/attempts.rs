@@ -59,6 +59,8 @@ impl NextStep {
             CallErrorKind::NotSent => Self::after_not_sent(error),
             CallErrorKind::Failed
             | CallErrorKind::InvalidReply
+            | CallErrorKind::ReplyTooLong
+            | CallErrorKind::ReplyNotEncoded
             | CallErrorKind::InvalidRequest
             | CallErrorKind::DeadlineExceeded
             | CallErrorKind::NoSession => Self::Fail,

@@ -48,7 +48,7 @@ where
     ///
     /// A usual value is 95 or 99. About one call of 20, or of 100, is then sent twice.
     ///
-    /// - Only calls are hedged that are [`idempotent`](ibex_core::CallOptions::idempotent),
+    /// - Only calls are hedged that are [`idempotent`](crate::CallOptions::idempotent),
     ///   because both handlers may execute them. A hedge counts as one of the times that such a call
     ///   may be sent again.
     /// - Times are those of the last 1000 to 2000 calls that may be hedged, of this caller and its
@@ -60,7 +60,7 @@ where
     ///   calls three in a row were answered by the other peer. If there is none, there is no hedge, and likewise if the
     ///   retry budget is empty: hedges take from it what retries take.
     /// - An error of the first handler that answers, such as
-    ///   [`Failed`](ibex_core::CallErrorKind::Failed), is an answer. If one of the two calls fails
+    ///   [`Failed`](crate::CallErrorKind::Failed), is an answer. If one of the two calls fails
     ///   otherwise, the other one is its retry; when both have, retries go on as the type's
     ///   description says. The deadline is that of all attempts.
     ///

@@ -30,7 +30,7 @@ use self::{
 };
 use super::{CallError, CallOptions, Caller, Metadata, Reply, error::CallFailure};
 
-/// Calls a service of the peers that a node [keeps connected](ibex_core::Node::keep_connected),
+/// Calls a service of the peers that a node [keeps connected](ibex_peers::KeepConnected::keep_connected),
 /// whichever of them can serve the call. [`Peers::caller`](ibex_peers::discovery::Peers::caller) opens
 /// one, or [`Peers::channel`](ibex_peers::discovery::Peers::channel) with settings.
 ///
@@ -47,10 +47,10 @@ use super::{CallError, CallOptions, Caller, Metadata, Reply, error::CallFailure}
 ///
 /// | outcome of an attempt | what follows, within the call's [`timeout`](CallOptions::timeout) |
 /// |---|---|
-/// | the peer drains, is gone or suspended, or its service has ended; [not executed](ibex_core::Execution::NotExecuted) | the call goes to another peer at once, or to the next session or service of this one |
+/// | the peer drains, is gone or suspended, or its service has ended; [not executed](crate::Execution::NotExecuted) | the call goes to another peer at once, or to the next session or service of this one |
 /// | the service is overloaded or handed the request back; not executed | the call goes to another peer at once; when all have refused it, after a pause that grows from 10 ms to 1 s, of which chance takes up to a half |
 /// | the peer has another message type or has not opened the service in time, or the caller cannot be opened there; not executed | the call goes to another peer at once, and fails if there is none. So peers of two versions may be mixed while they are updated |
-/// | [`Lost`](ibex_core::CallErrorKind::Lost), [`Unanswered`](ibex_core::CallErrorKind::Unanswered): a handler may have executed it | the call is sent again only if it is [`idempotent`](CallOptions::idempotent), as often as that says |
+/// | [`Lost`](crate::CallErrorKind::Lost), [`Unanswered`](crate::CallErrorKind::Unanswered): a handler may have executed it | the call is sent again only if it is [`idempotent`](CallOptions::idempotent), as often as that says |
 /// | any other error | the call fails with it at once |
 ///
 /// *Retry budget.* Retries do not multiply an overload: all clones together may make one retry for
@@ -66,7 +66,7 @@ use super::{CallError, CallOptions, Caller, Metadata, Reply, error::CallFailure}
 /// idempotent call that is slower than most is sent to a second peer too.
 ///
 /// Dropping the [`Peers`](ibex_peers::discovery::Peers) or closing the node ends it: calls fail with
-/// [`NoSession`](ibex_core::CallErrorKind::NoSession). Dropping the last clone closes its callers.
+/// [`NoSession`](crate::CallErrorKind::NoSession). Dropping the last clone closes its callers.
 ///
 /// ```
 /// # #[cfg(feature = "rkyv")]
@@ -172,7 +172,7 @@ where
     /// # Errors
     ///
     /// [`CallError`]. A deadline that passes while there is no peer is
-    /// [`DeadlineExceeded`](ibex_core::CallErrorKind::DeadlineExceeded), and its text says which
+    /// [`DeadlineExceeded`](crate::CallErrorKind::DeadlineExceeded), and its text says which
     /// addresses are not reached. A panic of the request's serializer comes through, and sends
     /// nothing.
     pub fn call(&self, request: &Q) -> Result<Reply<R, C>, CallError> {

@@ -26,12 +26,21 @@ pub(super) fn sent(sent: Result<(), Unsent>) -> Result<(), SendError> {
 }
 
 impl Call {
-    /// Sends an answer, for a task.
-    pub(super) async fn send_async(
-        &self,
-        kind: Kind,
-        content: impl Content,
-    ) -> Result<(), SendError> {
+    /// Sends an item of a stream. Waits while the channel of replies is full.
+    #[inline]
+    pub(super) fn send_item(&self, item: impl Content) -> Result<(), SendError> {
+        let Some(outbox) = self.client.outbox() else {
+            return Err(errors::cancelled());
+        };
+        let header = || {
+            let is_wanted = !self.client.is_cancelled(self.id);
+            is_wanted.then(|| Header::new(self.id, Kind::Item))
+        };
+        sent(outbox.send(header, item, self.deadline))
+    }
+
+    /// Sends an item of a stream, for a task.
+    pub(super) async fn send_item_async(&self, item: impl Content) -> Result<(), SendError> {
         let Some(outbox) = self.client.outbox() else {
             return Err(errors::cancelled());
         };
@@ -40,8 +49,8 @@ impl Call {
         }
         let mut room = RoomWait(outbox, None);
         poll_fn(|context| {
-            let header = || Header::new(self.id, kind);
-            let polled = outbox.poll_send(&mut room.1, context.waker(), header, content);
+            let header = || Header::new(self.id, Kind::Item);
+            let polled = outbox.poll_send(&mut room.1, context.waker(), header, item);
             if polled.is_pending() {
                 // A caller that does not take its replies may cancel, which wakes this task.
                 self.client.set_waker(self.id, Some(context.waker()));

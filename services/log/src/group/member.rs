@@ -15,7 +15,7 @@ use crate::{
     steps::{FarAnswer, SendTurn},
 };
 
-/// A member of a [`LogGroup`](ibex_core::LogGroup) and its progress. Positions are the log's.
+/// A member of a [`LogGroup`](crate::LogGroup) and its progress. Positions are the log's.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LogMember {
@@ -64,7 +64,7 @@ pub enum LogMemberState {
     },
 }
 
-/// A member that a [`LogGroup`](ibex_core::LogGroup) has lost.
+/// A member that a [`LogGroup`](crate::LogGroup) has lost.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct LogMemberLost {

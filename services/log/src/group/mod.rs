@@ -20,7 +20,7 @@ use ibex_peers::discovery::Peers;
 
 use self::{
     member::MemberSender,
-    waiting::{MOST_KEPT, Round, has},
+    waiting::{Round, has},
 };
 use super::{LogError, LogSender, LogSource};
 
@@ -127,8 +127,8 @@ pub use self::member::{LogMember, LogMemberLost, LogMemberState};
 /// for it (it has no longer what the member lacks, say), it answered a position that the log does
 /// not reach or was sent more than the log has after a cut, its type differs, it takes shorter
 /// messages than this end sends, or its address is not kept connected any more. The call that notices
-/// takes it out, aborts its channel, and goes on with the others. [`next_lost`](Self::next_lost)
-/// tells of each one. The program may have it join again.
+/// takes it out, aborts its channel, logs a warning, and goes on with the others.
+/// [`next_lost`](Self::next_lost) tells of each one. The program may have it join again.
 ///
 /// A member whose answer does not come, because a call or a channel of the source fails, is none of
 /// these. It is asked again a second later, or in its next session.
@@ -151,8 +151,8 @@ pub struct LogGroup<T: ?Sized, C = DefaultCodec> {
     lost: VecDeque<LogMemberLost>,
     /// Members as they were when they had answered.
     answered: VecDeque<LogMember>,
-    /// The last loss in words, also after the program was told of it.
-    last_loss: Option<String>,
+    /// The address that was lost last, and its loss in words, also after the program was told of it.
+    last_loss: Option<(String, String)>,
     news: WakeUps,
     /// The position that one member has had, the one that two had at a time, and so on.
     reached: Vec<u64>,
@@ -179,7 +179,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     // ---- Members ---------------------------------------------------------------------
 
     /// Takes in the peer at `address`, which is one of those that a node [keeps
-    /// connected](ibex_core::Node::keep_connected), written as the discovery writes it. The group goes
+    /// connected](ibex_peers::KeepConnected::keep_connected), written as the discovery writes it. The group goes
     /// on in each of its sessions. The peer need not be connected yet. An address that is not one of
     /// those is waited for without end.
     ///
@@ -271,14 +271,6 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         self.answered.pop_front()
     }
 
-    fn lose(&mut self, lost: LogMemberLost) {
-        if self.lost.len() == MOST_KEPT {
-            self.lost.pop_front();
-        }
-        self.last_loss = Some(lost.to_string());
-        self.lost.push_back(lost);
-    }
-
     // ---- Progress --------------------------------------------------------------------
 
     /// Returns the position up to which at least `quorum` members have the log, as far as this end
@@ -368,7 +360,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     /// # Errors
     ///
     /// The errors of [`wait_acked`](Self::wait_acked), and
-    /// [`Timeout`](super::LogErrorKind::Timeout), whose text describes each member.
+    /// [`Timeout`](super::LogErrorKind::Timeout), whose text describes each member and the last loss.
     pub fn wait_acked_timeout<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,

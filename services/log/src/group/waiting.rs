@@ -1,11 +1,15 @@
 //! The rounds of a group of log senders, and the waits between them.
 #![forbid(unsafe_code)]
 
-use std::{future::poll_fn, task::Poll, time::Instant};
+use std::{
+    future::poll_fn,
+    task::Poll,
+    time::{Duration, Instant},
+};
 
 use ibex_core::{codec::Codec, extend::Untyped};
 
-use super::{LogGroup, MemberSender, member::MemberTurn, of_quorum};
+use super::{LogGroup, LogMemberLost, MemberSender, member::MemberTurn, of_quorum};
 use crate::{LogError, LogSource, error::LogFailure, source::is_past, until_quorum::UntilQuorum};
 
 /// Result of a round.
@@ -16,6 +20,27 @@ pub(super) enum Round {
     /// Nothing can be done until there is news.
     Wait,
 }
+
+/// The time until a call that waits for a quorum says so in the log.
+struct QuorumPatience {
+    ends_at: Instant,
+    /// The position that the quorum had at the last look.
+    acked: u64,
+    has_warned: bool,
+}
+
+impl QuorumPatience {
+    fn new(acked: u64) -> Self {
+        Self {
+            ends_at: Instant::now() + LONG_WAIT,
+            acked,
+            has_warned: false,
+        }
+    }
+}
+
+/// The time after which a call looks whether a quorum makes progress.
+const LONG_WAIT: Duration = Duration::from_secs(5);
 
 impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     /// Gives each member its turn, and notices who will not acknowledge `position`. Unless a wait
@@ -68,6 +93,18 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         round
     }
 
+    /// Notes a loss for the program, and logs it, because a program that waits is told later.
+    fn lose(&mut self, lost: LogMemberLost) {
+        if self.lost.len() == MOST_KEPT {
+            self.lost.pop_front();
+        }
+        let (address, text) = (lost.address.clone(), lost.to_string());
+        // A program may have it join again at once, and lose it again.
+        warn_limited!(text, "a log's group has lost a member: {text}");
+        self.last_loss = Some((address, text));
+        self.lost.push_back(lost);
+    }
+
     pub(super) fn wait_acked_by<L: LogSource<T, C>>(
         &mut self,
         log: &mut L,
@@ -76,6 +113,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         deadline: Option<Instant>,
     ) -> Result<(), LogError> {
         let mut is_late = false;
+        let mut patience = None;
         loop {
             let round = self.run_round(log, position, quorum);
             let was_late = is_late;
@@ -86,8 +124,11 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
                 Round::Wait if was_late => false,
                 // Once the time is up too, since a wait asks the far ends, and takes what is there.
                 Round::Wait => {
+                    let notice_at = self.notice_wait(&mut patience, position, quorum);
+                    let first = deadline.map_or(notice_at, |deadline| deadline.min(notice_at));
                     let until = self.until_quorum(position, quorum);
-                    until.is_some_and(|mut until| until.wait(deadline))
+                    let has_come = until.map(|mut until| until.wait(Some(first)));
+                    has_come.is_some_and(|has_come| has_come || !is_past(deadline))
                 }
             };
             if !in_time {
@@ -102,11 +143,13 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
         position: u64,
         quorum: usize,
     ) -> Result<(), LogError> {
+        let mut patience = None;
         loop {
             match self.run_round(log, position, quorum) {
                 Round::Done(answer) => return answer,
                 Round::More => {}
                 Round::Wait => {
+                    self.notice_wait(&mut patience, position, quorum);
                     let Some(until) = self.until_quorum(position, quorum) else {
                         return Err(self.not_acked(position, quorum));
                     };
@@ -115,6 +158,35 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
             }
             let_others_run().await;
         }
+    }
+
+    /// Logs, once in a call, that the quorum has made no progress for long: the call itself says
+    /// nothing until it returns. Returns the time of the next look.
+    fn notice_wait(
+        &self,
+        patience: &mut Option<QuorumPatience>,
+        position: u64,
+        quorum: usize,
+    ) -> Instant {
+        let acked = || of_quorum(self.acked_of_each().collect(), quorum);
+        let patience = patience.get_or_insert_with(|| QuorumPatience::new(acked()));
+        if is_past(Some(patience.ends_at)) {
+            let acked = acked();
+            if patience.acked == acked && !patience.has_warned {
+                patience.has_warned = true;
+                let (members, lost) = (self.describe(), self.lost_last());
+                warn_limited!(
+                    members,
+                    quorum,
+                    position,
+                    acked,
+                    "a quorum of a log's group is waited for: {members}{lost}"
+                );
+            }
+            patience.acked = acked;
+            patience.ends_at = Instant::now() + LONG_WAIT;
+        }
+        patience.ends_at
     }
 
     /// Returns the wait for a quorum, or for anything that gives the next round more to do. `None`
@@ -171,12 +243,11 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
     fn no_quorum(&self, position: u64, quorum: usize) -> LogError {
         let members = self.members.len();
         if members < quorum {
-            let lost = self.last_loss.as_ref();
             return LogFailure::NoQuorum {
                 quorum,
                 position,
                 members: format!("{members}{}", self.present()),
-                lost: lost.map_or_else(String::new, |lost| format!("; lost last: {lost}")),
+                lost: self.lost_last(),
             }
             .into();
         }
@@ -184,6 +255,7 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
             quorum,
             position,
             members: self.describe(),
+            lost: self.lost_last(),
         }
         .into()
     }
@@ -195,8 +267,18 @@ impl<T: ?Sized, C: Codec<T>> LogGroup<T, C> {
             position,
             acked: of_quorum(self.acked_of_each().collect(), quorum),
             members: self.describe(),
+            lost: self.lost_last(),
         }
         .into()
+    }
+
+    /// Describes the last loss behind the members, unless that member has joined again.
+    fn lost_last(&self) -> String {
+        let mut members = self.members.iter();
+        let lost = self.last_loss.as_ref();
+        let lost =
+            lost.filter(|(address, _)| members.all(|one| one.describe().address != *address));
+        lost.map_or_else(String::new, |(_, lost)| format!("; lost last: {lost}"))
     }
 
     /// Describes the members behind their number.
@@ -242,4 +324,4 @@ async fn let_others_run() {
 }
 
 /// The answers and losses that a group keeps for the program.
-pub(super) const MOST_KEPT: usize = 64;
+const MOST_KEPT: usize = 64;

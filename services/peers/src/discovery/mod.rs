@@ -1,6 +1,6 @@
 //! Peers that a node stays connected to, and the sources of their addresses.
 //!
-//! [`Node::keep_connected`](ibex_core::Node::keep_connected) takes a [`Discovery`], which returns
+//! [`Node::keep_connected`](crate::KeepConnected::keep_connected) takes a [`Discovery`], which returns
 //! addresses. The call returns [`Peers`], which dials the addresses, and dials again when a peer is
 //! lost.
 #![forbid(unsafe_code)]
@@ -15,7 +15,7 @@ pub use self::dns::Dns;
 pub use crate::{Peers, PeersEvent, PeersEvents};
 
 /// Returns the addresses that a node should be connected to, for
-/// [`Node::keep_connected`](ibex_core::Node::keep_connected).
+/// [`Node::keep_connected`](crate::KeepConnected::keep_connected).
 ///
 /// [`Dns`] is a discovery, and a list of addresses (`Vec`, array) becomes one by itself. A registry
 /// of services becomes one in a few lines; here the registry is a file:

@@ -6,14 +6,19 @@
 //! 1. Lent credit and a reserve for every session that may join never exceed the credit that
 //!    exists. Lent credit is free again when its session reports that it came back, and not before.
 //!    A peer that never answers keeps its credit until its session ends.
-//! 2. While there is enough, a session is given the most that it may hold when it joins, and the
-//!    broker gets no further reports from it.
+//! 2. While there is enough, a session is given the most that it may hold as soon as it wants
+//!    credit, and the broker gets no further reports from it. A session counts as wanting when it
+//!    joins, unless sessions have a *floor*: credit that each has beside what it is lent, from its
+//!    beginning to its end. Nobody else is ever lent it, whatever others hold and however silent
+//!    they are. Then a session wants when it has used half of its floor. So a peer that says nothing
+//!    holds nothing else, and one that falls silent takes nothing of the floors of others.
 //! 3. Otherwise the sessions that want credit share it. No session is given more than the *level*,
 //!    an equal part for each *active* session. A session that has more is recalled to the level as
 //!    soon as a session that has less wants credit and none is free. A session is active from its
 //!    first wish until it surrenders credit that it could not use, or is found to use nothing;
 //!    where sessions take turns, until it has not wanted for as long as all have a turn each. An
-//!    inactive session is recalled first, to one *grain*, the least that is of use. A session
+//!    inactive session is recalled first, to one *grain*, the least that is of use, with its floor
+//!    counted. A session
 //!    counts as using nothing if it uses no credit while another uses more than that one held:
 //!    frames that had arrived by then have been taken in.
 //! 4. If there is not even a grain for each session, they take *turns*. Each wish is given one
@@ -34,7 +39,8 @@
 //! [`report`](CreditBroker::report) with what
 //! [`SessionCredit::take_report`](crate::session::SessionCredit::take_report) answers
 //! whenever it handled or sent frames, and [`leave`](CreditBroker::leave) when no frame of
-//! the peer's can arrive any more. The engine then drains
+//! the peer's can arrive any more. A session without wires leaves by its report, and joins again
+//! with others. The engine then drains
 //! [`poll_action`](CreditBroker::poll_action) and passes each action to the session that it
 //! names. The unit is the carriage's: bytes or receive buffers, so wires that do not share
 //! memory have brokers of their own.
@@ -62,12 +68,22 @@ pub struct BrokerSettings {
     pub capacity: u64,
     /// The reserve of each session beside its lent credit, for talk about credit.
     pub reserve: u64,
-    /// The largest number of sessions. The reserve of all of them is set aside.
+    /// The credit that each session has beside what it is lent, and nobody else is lent. If this is
+    /// 0, a session has no credit while others keep all of it.
+    pub floor: u64,
+    /// The largest number of sessions. The reserve and floor of all of them are set aside.
     pub max_sessions: u64,
     /// The least credit that is of use.
     pub grain: u64,
-    /// The most that a session may hold.
+    /// The most that a session may be lent.
     pub most: u64,
+}
+
+impl BrokerSettings {
+    /// Returns what an inactive session keeps beside its floor: with it, a grain.
+    fn idle_keeps(&self) -> u64 {
+        self.grain.saturating_sub(self.floor)
+    }
 }
 
 /// Divides credit between the sessions of an engine. See the [module](self).
@@ -80,6 +96,8 @@ pub struct CreditBroker {
 
     // Credit of sessions.
     holdings: Holdings,
+    /// Sessions that have joined and are still to be given their floor.
+    newcomers: Vec<SessionId>,
     /// Sessions that want, in the order of their wishes.
     waiting: BTreeMap<u64, SessionId>,
     next_ticket: u64,
@@ -126,7 +144,8 @@ impl CreditBroker {
     /// If the reserves leave less than a grain to lend, or a session may not hold a grain.
     #[must_use]
     pub fn new(settings: BrokerSettings) -> Self {
-        let reserves = settings.reserve.saturating_mul(settings.max_sessions);
+        let of_each = settings.reserve + settings.floor;
+        let reserves = of_each.saturating_mul(settings.max_sessions);
         let lendable = settings.capacity.saturating_sub(reserves);
         assert!(
             lendable >= settings.grain && settings.most >= settings.grain && settings.grain > 0,
@@ -135,7 +154,8 @@ impl CreditBroker {
         Self {
             settings,
             lendable,
-            holdings: Holdings::new(lendable, settings.grain),
+            holdings: Holdings::new(lendable, settings.idle_keeps()),
+            newcomers: Vec::new(),
             waiting: BTreeMap::new(),
             next_ticket: 0,
             level: Level::new(lendable),
@@ -148,14 +168,18 @@ impl CreditBroker {
         }
     }
 
-    /// Takes in a session that begins, and that counts as wanting credit.
+    /// Takes in a session that begins: it gets its floor, or counts as wanting credit if there is
+    /// none.
     pub fn join(&mut self, session: SessionId) -> Result<(), TooManySessions> {
         let limit = self.settings.max_sessions;
         if self.holdings.len() >= limit {
             return Err(TooManySessions { limit });
         }
         self.holdings.join(session);
-        self.wish(session, false);
+        match self.settings.floor {
+            0 => self.wish(session, false),
+            _ => self.newcomers.push(session),
+        }
         Ok(())
     }
 
@@ -166,6 +190,9 @@ impl CreditBroker {
         if report == CreditReport::default() || self.holdings.get(session).is_none() {
             return;
         }
+        if report.is_suspended {
+            return self.leave(session);
+        }
         if report.returned > 0 || report.is_idle {
             self.came_back(session, report.returned, report.is_idle);
         }
@@ -174,8 +201,9 @@ impl CreditBroker {
         }
     }
 
-    /// Removes a session that is over, and frees all of its credit.
+    /// Removes a session that is over or without wires, and frees all of its credit.
     pub fn leave(&mut self, session: SessionId) {
+        self.newcomers.retain(|&newcomer| newcomer != session);
         if let Some(holding) = self.holdings.leave(session) {
             holding.ticket.map(|ticket| self.waiting.remove(&ticket));
             self.close_recall(session, holding.due);
@@ -188,6 +216,13 @@ impl CreditBroker {
     /// session joined, left or reported.
     #[must_use]
     pub fn poll_action(&mut self, used: impl Fn(SessionId) -> u64) -> Option<CreditAction> {
+        if let Some(session) = self.newcomers.pop() {
+            return Some(CreditAction::Give {
+                session,
+                credit: self.settings.floor,
+                term: Term::Floor,
+            });
+        }
         let mut next = 0;
         while let Some((&ticket, &session)) = self.waiting.range(next..).next() {
             let holding = self.holdings.get(session).copied().unwrap_or_default();
@@ -233,11 +268,18 @@ impl CreditBroker {
         None
     }
 
-    /// Returns whether a session waits for credit; otherwise there is no action.
+    /// Returns whether a session waits for credit that is lent.
     #[inline]
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Returns whether there may be an action.
+    #[inline]
+    #[must_use]
+    pub fn has_actions(&self) -> bool {
+        self.is_wanted() || !self.newcomers.is_empty()
     }
 
     /// Returns whether lent and free credit add up to the total: holds after every call.
@@ -272,10 +314,15 @@ impl CreditBroker {
         self.set_level();
     }
 
-    /// Returns the credit lent to a session.
+    /// Returns the credit that a session has: its floor and what it is lent.
     #[must_use]
     pub fn held(&self, session: SessionId) -> u64 {
-        self.holdings.get(session).map_or(0, |holding| holding.held)
+        let floor = match self.newcomers.contains(&session) {
+            true => 0,
+            false => self.settings.floor,
+        };
+        let holding = self.holdings.get(session);
+        holding.map_or(0, |holding| holding.held + floor)
     }
 
     /// Returns the credit that is not lent.

@@ -10,7 +10,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::resume::Stage;
+use super::resume::{Stage, lone_frame};
 use crate::format::control::{Ask, Control};
 
 #[cfg(test)]
@@ -165,6 +165,14 @@ impl ControlQueue {
             return Some(None);
         }
         None
+    }
+
+    /// Returns the goodbye that is due as a frame, for a session that ends now, whatever has not been
+    /// sent. `None` if none is due any more.
+    #[must_use]
+    pub fn say_goodbye_now(&mut self) -> Option<Vec<u8>> {
+        self.goodbye_is_due()
+            .then(|| lone_frame(&self.take_goodbye()))
     }
 
     /// Takes the goodbye into a frame.

@@ -9,7 +9,7 @@
 //! The ends have [turns](turns): to send, to tell news, and to wait for a write.
 #![forbid(unsafe_code)]
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, mem, sync::Arc};
 
 mod arriving;
 mod pairing;
@@ -42,6 +42,8 @@ pub struct EndTable {
     pub(super) by_peer: [IdMap<u32>; 2],
     /// The peer's ends that wait for a counterpart here, oldest first.
     pub(super) unpaired: Vec<PeerOpen>,
+    /// The memory that they take.
+    unpaired_bytes: u64,
     pub(crate) turns: EndTurns,
 }
 
@@ -103,6 +105,7 @@ impl EndTable {
             newest_of_peer: 0,
             by_peer: [IdMap::new(), IdMap::new()],
             unpaired: Vec::new(),
+            unpaired_bytes: 0,
             turns: EndTurns::default(),
         }
     }
@@ -190,6 +193,19 @@ impl EndTable {
         self.mark_ready(end);
     }
 
+    /// Gives up a sending end at once, because nothing behind message `last` can be sent. What the
+    /// peer has of a later message is of no use to it.
+    pub fn give_up_sender(&mut self, end: u32, last: u64) {
+        if let Some(entry) = self.entries.get_mut(end) {
+            // No record goes to the peer's end any more, as if that were closed.
+            entry.closed_there = true;
+            if let EndChannel::Sender(channel) = &mut entry.state {
+                channel.give_up();
+            }
+        }
+        self.close_sender(end, last, CloseReason::Unreadable);
+    }
+
     /// Notes that the handle of a receiving end was dropped. `counters` are its last counters,
     /// which ride on the close, or on a frame before it. Returns whether there is such an end.
     pub(super) fn close_receiver(
@@ -206,7 +222,7 @@ impl EndTable {
         entry.closing = Some((0, reason));
         if let Some(channel) = entry.state.framed_receiver(path) {
             channel.handle_released(counters);
-            if !std::mem::replace(&mut channel.queued, true) {
+            if !mem::replace(&mut channel.queued, true) {
                 self.turns.news.push_back(end);
             }
         }
@@ -278,12 +294,34 @@ impl EndTable {
         end < self.next
     }
 
+    /// Returns the memory that the ends take which the peer opened and we did not. The peer chooses
+    /// how many there are, and how long their texts.
+    #[must_use]
+    pub fn unpaired_bytes(&self) -> u64 {
+        self.unpaired_bytes
+    }
+
     /// The names of ends that the peer opened and we did not, with the peer's role.
     pub fn unpaired(&self) -> impl Iterator<Item = (&str, Role)> {
         self.unpaired
             .iter()
             .filter(|open| open.closed.is_none())
             .map(|open| (&*open.name, open.role))
+    }
+
+    /// Returns whether the peer opened an end of this name and role that has no counterpart here. It
+    /// may be closed.
+    #[must_use]
+    pub fn awaits_counterpart(&self, name: &str, role: Role) -> bool {
+        let mut unpaired = self.unpaired.iter();
+        unpaired.any(|open| open.role == role && *open.name == *name)
+    }
+
+    /// Returns whether `end` is paired with one of the peer's.
+    #[must_use]
+    pub fn is_paired(&self, end: u32) -> bool {
+        let entry = self.entries.get(end);
+        entry.is_some_and(|entry| entry.peer.is_some())
     }
 
     /// The peer's ends that count against the limit. Ends that did not fit ours and that the peer
@@ -450,6 +488,13 @@ impl EndTable {
         control.push_back(Control::Resumed {
             newest_end: self.newest_of_peer,
         });
+    }
+}
+
+impl PeerOpen {
+    /// Returns the memory that the end takes while it waits.
+    fn bytes(&self) -> u64 {
+        (mem::size_of::<Self>() + self.name.len() + self.spec.memory_bytes()) as u64
     }
 }
 

@@ -95,6 +95,7 @@ impl Session {
     pub fn suspend(&mut self) {
         self.outgoing.suspend();
         self.ends.suspend();
+        self.credit.granting.suspend();
     }
 
     /// Puts the session on new wires. By then nothing can arrive over the old ones any more, or be
@@ -337,8 +338,13 @@ impl Resumption<'_> {
 /// the session to come back. No frame follows it, so nothing is charged for it.
 #[must_use]
 pub fn last_word() -> Vec<u8> {
+    lone_frame(&Control::Abandoned)
+}
+
+/// Returns a frame of one control message, behind which no frame follows.
+pub(super) fn lone_frame(control: &Control) -> Vec<u8> {
     let mut body = Vec::new();
-    Control::Abandoned.encode(&mut body);
+    control.encode(&mut body);
     let length = (HEADER_BYTES + body.len()) as u32;
     let frame = FrameHeader {
         length,

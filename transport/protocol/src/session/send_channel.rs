@@ -187,6 +187,12 @@ impl SendChannel {
         self.large.contains(sequence) || self.unannounced.iter().any(is_it)
     }
 
+    /// Forgets the large messages, because nothing is sent any more.
+    pub(super) fn give_up(&mut self) {
+        self.large = Transfers::default();
+        self.unannounced.clear();
+    }
+
     /// Returns whether everything that the handle published is on its way. A session that is
     /// closed from another thread may have sent more than it knew to be published.
     pub(super) fn is_drained(&self, published: u64) -> bool {

@@ -196,8 +196,8 @@ impl Region {
     /// and reading past the new end is SIGBUS.
     ///
     /// A page that the kernel has dropped meanwhile is read again when it is used. If the medium
-    /// fails then, a read by this process is SIGBUS too, and a write to a connection fails with
-    /// EFAULT, so the session breaks.
+    /// fails then, a read by this process is SIGBUS too. A write to a connection fails with EFAULT:
+    /// the channel of that message ends at both ends, and the session goes on.
     ///
     /// # Errors
     ///
@@ -272,9 +272,11 @@ impl Region {
             RegionBytes::Heap(bytes) => Some(bytes),
             RegionBytes::Mapped(mapped) if mapped.is_own => {
                 if let Err(error) = mapped.make_writable() {
-                    tracing::warn!(
+                    ibex_base::warn_limited!(
+                        error,
                         %error,
-                        "a region cannot be changed: a peer may still read a message in it, and there                          is no memory to move it to"
+                        "a region cannot be changed: a peer may still read a message in it, and \
+                         there is no memory to move it to"
                     );
                     return None;
                 }

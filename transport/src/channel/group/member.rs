@@ -277,6 +277,15 @@ impl<P: Clone> Parted<P> {
 }
 
 impl LossReason {
+    /// Returns how long calls waited in vain for room at the member. It may be found full for longer,
+    /// if nothing was sent meanwhile.
+    pub(super) fn waited(&self, when_full: WhenFull) -> Duration {
+        match (self, when_full) {
+            (LossReason::Full(time, _), WhenFull::DropAfter(patience)) => patience.min(*time),
+            _ => Duration::ZERO,
+        }
+    }
+
     /// Returns whether the member's channel is not over yet, so that the group breaks it off.
     pub(super) fn is_of_group(&self) -> bool {
         match self {

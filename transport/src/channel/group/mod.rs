@@ -72,8 +72,8 @@ pub struct SendGroup<P> {
     former: VecDeque<Parted<P>>,
     /// Members that were lost and not reported to the program yet.
     lost: VecDeque<(Parted<P>, LossReason)>,
-    /// The numbers of members that were lost, for the owner of a group that is open to peers.
-    lost_numbers: Vec<u64>,
+    /// Members that were lost, for the owner of a group that is open to peers, and waits for each.
+    lost_numbers: Vec<(u64, Duration)>,
 
     // Messages.
     sequence: u64,
@@ -264,9 +264,9 @@ impl<P: Clone> SendGroup<P> {
         }
     }
 
-    /// Returns the number of a member that was lost and not returned here yet. For the owner of a
-    /// group that is [open to peers](Self::open_to_peers).
-    pub fn next_lost_number(&mut self) -> Option<u64> {
+    /// Returns the number of a member that was lost and not returned here yet, and how long calls
+    /// waited in vain for room there. For a group that is [open to peers](Self::open_to_peers).
+    pub fn next_lost_number(&mut self) -> Option<(u64, Duration)> {
         self.lost_numbers.pop()
     }
 
@@ -303,7 +303,8 @@ impl<P: Clone> SendGroup<P> {
             );
         }
         if self.is_open_to_peers {
-            self.lost_numbers.push(member.number);
+            let waited = reason.waited(self.when_full);
+            self.lost_numbers.push((member.number, waited));
         }
         keep(&mut self.lost, (Parted::of(&member), reason));
     }

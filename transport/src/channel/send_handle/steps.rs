@@ -89,6 +89,8 @@ impl SendEnd {
         // each wait begins with a new question.
         let mut released = None;
         let mut waits_since = None;
+        // A sender that asks the peer nothing waits for its own engine.
+        let is_for_engine = ask == Ask::default();
         let answer = loop {
             let mut room = Room {
                 end,
@@ -103,7 +105,7 @@ impl SendEnd {
                 break answer;
             }
             let released = *released.get_or_insert_with(|| end.counts().released);
-            end.no_room(room.producer, ask);
+            end.no_room(is_for_engine);
             let Patience::Until(deadline) = patience else {
                 // The peer may have released messages that the local engine has not noticed yet.
                 if patience == Patience::None {
@@ -133,7 +135,7 @@ impl SendEnd {
             end.waited_for_room(since);
         }
         match answer {
-            Ok(()) => end.room_came(),
+            Ok(()) => end.room_came(is_for_engine, released.is_some()),
             // The channel is over. The caller gets that error, so the end of the stall is not
             // reported.
             Err(_) => {

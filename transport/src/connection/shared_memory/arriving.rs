@@ -242,6 +242,9 @@ impl SharedMemory {
                     }),
             };
             opened = true;
+            if role == Role::Sender {
+                self.tell_untold(end, role);
+            }
             if found.is_none() {
                 tracing::debug!(
                     end,

@@ -5,6 +5,9 @@
 //! of words over the Unix socket, in whatever order. A sending end tells of its words when it is
 //! made, a receiving end once it knows of its sender. So what a sender passes finds its receiver
 //! open, and no descriptor is kept for a channel that the peer may never open.
+//!
+//! A sending end that is made for a receiving end which is there already tells of its words once it
+//! is open itself. So a subscriber whose end is open knows that its publisher's is.
 
 mod arriving;
 mod bell;
@@ -57,7 +60,8 @@ pub(crate) struct SharedMemory {
     /// The peer's process, if it is known.
     reader: Option<SegmentReader>,
     shares: Vec<Arc<SegmentShare>>,
-    /// The blocks of receiving ends whose senders are not known yet.
+    /// The blocks of ends that the peer is told of later: of receiving ends whose senders are not known
+    /// yet, and of sending ends that are not open yet.
     untold: IdMap<(u32, u32)>,
     /// The words of closed receiving ends, which their senders may still read.
     closed: IdMap<Words<ReceiverWords>>,
@@ -222,14 +226,20 @@ impl SharedMemory {
         Ok(LeasedBlock { segment, block })
     }
 
-    /// Tells the peer where the words of sending end `end` are.
+    /// Makes the words of sending end `end`. The peer is told of them now, or, if the end `is_paired`
+    /// from the beginning, when it is open.
     pub(in crate::connection) fn give_to_sender(
         &mut self,
         end: u32,
         leased: LeasedBlock,
+        is_paired: bool,
     ) -> Words<SenderWords> {
         let LeasedBlock { segment, block } = leased;
-        self.tell_block(end, Role::Sender, (segment, block.index()));
+        let place = (segment, block.index());
+        match is_paired {
+            true => _ = self.untold.insert(end, place),
+            false => self.tell_block(end, Role::Sender, place),
+        }
         block.into_sender_words()
     }
 
@@ -258,6 +268,13 @@ impl SharedMemory {
         self.untold.remove(end);
     }
 
+    /// Tells the peer where the words of `end` are, unless it was told.
+    pub(crate) fn tell_untold(&mut self, end: u32, role: Role) {
+        if let Some(place) = self.untold.remove(end) {
+            self.tell_block(end, role, place);
+        }
+    }
+
     fn tell_block(&mut self, end: u32, role: Role, (segment, block): (u32, u32)) {
         let message = ShmMessage::End {
             end,
@@ -276,8 +293,8 @@ impl SharedMemory {
         peer_end: u32,
         agreed: Agreed,
     ) {
-        if let Some(place) = self.untold.remove(end) {
-            self.tell_block(end, Role::Receiver, place);
+        if role == Role::Receiver {
+            self.tell_untold(end, role);
         }
         self.opening.push(Opening {
             end,

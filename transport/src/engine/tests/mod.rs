@@ -3,4 +3,5 @@
 mod reactor;
 mod simulated;
 mod tasks;
+mod unopened;
 mod watched;

@@ -15,9 +15,12 @@ use std::{
 };
 
 use ibex_harness::draw::Draw;
-use ibex_protocol::format::{
-    channel_window::{ChannelWindow, HALF_WINDOW},
-    control::ChannelSpec,
+use ibex_protocol::{
+    format::{
+        channel_window::{ChannelWindow, HALF_WINDOW},
+        control::ChannelSpec,
+    },
+    framing::Carriage,
 };
 use ibex_ring::parking::Patience;
 
@@ -278,7 +281,8 @@ impl Stage {
                     let number = link.core.common.peer().identity[0];
                     assert!(known.insert(number), "session {number} is on two engines");
                     assert_eq!(EngineId::of_session(id), event_loop.id());
-                    held += engine.connections.credit.broker.held(id);
+                    let of_session = engine.connections.credit.broker.held(id);
+                    held += of_session.saturating_sub(Carriage::Stream.grain());
                 }
                 let placed = loads[event_loop.id().index()];
                 assert!(

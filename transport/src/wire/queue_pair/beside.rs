@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::wire::{
-    Received,
+    LastWord, Received,
     stream::{Layer, RecordLayer, last_word, say_last_word},
 };
 
@@ -30,9 +30,9 @@ impl Beside {
         }
     }
 
-    /// Tells the peer that this end does not come back.
-    pub(super) fn say_last_word(&mut self, stream: &TcpStream) {
-        say_last_word(stream, &mut self.layer, 0);
+    /// Tells the peer why the wire ends.
+    pub(super) fn say_last_word(&mut self, stream: &TcpStream, word: LastWord) {
+        say_last_word(stream, &mut self.layer, 0, word);
     }
 
     /// Reads the bytes that have arrived over the connection, and returns their meaning.
@@ -48,7 +48,7 @@ impl Beside {
             }
             let mut bytes = [0; 64];
             match self.layer.read(stream, &mut [IoSliceMut::new(&mut bytes)]) {
-                Ok(0) => break Received::Ended,
+                Ok(0) => break self.layer.ended(),
                 Ok(read) => self.heard.extend_from_slice(&bytes[..read]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Received::Nothing,
                 Err(error) => break Received::Failed(error),

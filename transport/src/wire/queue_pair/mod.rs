@@ -44,8 +44,8 @@ use ibex_verbs::{
 };
 
 use super::{
-    AnyWire, Frames, MessageMemory, NewsOutcome, Received, SendRingMemory, Shut, Tools, Wire,
-    WireNews, WireSocket, register_with, stream::Layer,
+    AnyWire, Frames, LastWord, MessageMemory, NewsOutcome, Received, SendRingMemory, Shut, Tools,
+    Wire, WireNews, WireSocket, register_with, stream::Layer,
 };
 use crate::{
     rdma::{ArrivalBuffers, DrainGuard, PreparedPair, RdmaPort, SessionPermit},
@@ -400,8 +400,8 @@ impl Wire for QueuePairWire {
         }
     }
 
-    fn say_last_word(&mut self, socket: &WireSocket) {
-        self.beside.say_last_word(socket.stream());
+    fn say_last_word(&mut self, socket: &WireSocket, word: LastWord) {
+        self.beside.say_last_word(socket.stream(), word);
     }
 
     fn hears_last_word(&mut self, socket: &WireSocket) -> bool {

@@ -339,7 +339,8 @@ impl Rail {
         }
         let device = self.permit.rdma_port.device();
         match self.stage {
-            Stage::Up => tracing::warn!(
+            Stage::Up => ibex_base::warn_limited!(
+                why,
                 device,
                 why,
                 "a rail has failed; the session goes on without it"

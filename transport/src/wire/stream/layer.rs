@@ -8,6 +8,7 @@ use std::{
 use ibex_tls::Tls;
 
 use super::{Plain, RecordLayer, SealedLayer};
+use crate::wire::Received;
 
 /// A connection's record layer. In a build without TLS it can only be plain, and the compiler knows
 /// that.
@@ -31,6 +32,15 @@ impl Layer {
         match tls {
             None => Self::Plain(Plain),
             Some(tls) => Self::Sealed(Box::new(SealedLayer::new(tls))),
+        }
+    }
+
+    /// Returns the meaning of the end of the stream. Inside TLS it was announced, which a node does
+    /// at [`LastWord::Renewed`](crate::wire::LastWord::Renewed) alone.
+    pub(crate) fn ended(&self) -> Received {
+        match self {
+            Self::Plain(_) => Received::Ended,
+            Self::Sealed(_) => Received::Renewed,
         }
     }
 
@@ -99,6 +109,13 @@ impl RecordLayer for Layer {
         match self {
             Self::Plain(_) => 0,
             Self::Sealed(sealed) => sealed.part_bytes(),
+        }
+    }
+
+    fn end(&mut self, socket: &TcpStream) -> io::Result<()> {
+        match self {
+            Self::Plain(_) => Ok(()),
+            Self::Sealed(sealed) => sealed.end(socket),
         }
     }
 

@@ -6,29 +6,33 @@
 //! socket is plain, or TLS.
 
 pub(crate) mod inbound;
+mod io_fault;
 mod layer;
 mod lost_bytes;
 pub(crate) mod outbound;
+mod parting;
 mod receive;
 mod record_layer;
 mod sealed;
 mod transmit;
 mod unanswered;
 
-use std::{io::IoSlice, net::TcpStream};
+use std::{io::IoSlice, net::TcpStream, time::Instant};
 
 use ibex_protocol::{
     format::frame_check::{CHECK_BYTES, Coverage, write_checks},
     session::{self, Session},
 };
 
-use super::{Frames, Received, Tools, Wire, WireSocket, wire_path::WirePath};
+use super::{Frames, LastWord, Received, Shut, Tools, Wire, WireSocket, wire_path::WirePath};
 use crate::session::{EndCause, SessionCounters};
 use inbound::Inbound;
 use lost_bytes::{Finding, LostBytes};
 use outbound::Outbound;
 
+pub(crate) use io_fault::cause_of;
 pub(crate) use layer::Layer;
+pub(crate) use parting::Parting;
 pub(crate) use record_layer::{Plain, RecordLayer};
 pub(crate) use sealed::SealedLayer;
 #[cfg(test)]
@@ -59,6 +63,8 @@ pub(crate) struct StreamWire {
     lost_bytes: LostBytes,
     /// Bytes received and sent by the last look.
     silence: Option<(u64, u64)>,
+    /// The end of the wire, whose session is over.
+    parting: Option<Parting>,
 }
 
 impl StreamWire {
@@ -77,6 +83,7 @@ impl StreamWire {
             waits_for_credit: false,
             lost_bytes: LostBytes::default(),
             silence: None,
+            parting: None,
         }
     }
 }
@@ -167,10 +174,58 @@ impl Wire for StreamWire {
         self.path.reads_every_turn()
     }
 
-    fn say_last_word(&mut self, socket: &WireSocket) {
+    fn say_last_word(&mut self, socket: &WireSocket, word: LastWord) {
         if self.is_written() {
-            say_last_word(socket.stream(), &mut self.layer, self.outbound.frames());
+            let frames = self.outbound.frames();
+            say_last_word(socket.stream(), &mut self.layer, frames, word);
         }
+    }
+
+    fn begin_parting(
+        &mut self,
+        goodbye: Option<Vec<u8>>,
+        parting: Parting,
+        tools: &mut Tools,
+    ) -> bool {
+        if let Some(goodbye) = goodbye {
+            self.outbound.borrow(&mut tools.lists);
+            self.outbound.push_control(&goodbye);
+        }
+        self.parting = Some(parting);
+        true
+    }
+
+    fn part(&mut self, socket: &mut WireSocket, tools: &mut Tools) {
+        let Some(mut parting) = self.parting.take() else {
+            return;
+        };
+        if parting.go_on(&mut self.outbound, &mut self.layer, socket) {
+            self.parting = Some(parting);
+        }
+        self.outbound.give_back(&mut tools.lists);
+    }
+
+    fn is_parting(&self) -> bool {
+        self.parting.is_some()
+    }
+
+    fn shut(&mut self, _now: Instant, _session: u64) -> Option<Instant> {
+        Some(self.parting.as_ref()?.until())
+    }
+
+    fn poll_shut(&mut self, now: Instant) -> Shut {
+        match &self.parting {
+            None => Shut::No,
+            Some(parting) => parting.poll(now),
+        }
+    }
+
+    fn destroy(&mut self) {
+        self.parting = None;
+    }
+
+    fn is_gone(&self) -> bool {
+        self.parting.is_none()
     }
 
     fn rest(&mut self, counters: &SessionCounters) -> bool {
@@ -203,9 +258,15 @@ impl Wire for StreamWire {
 }
 
 /// Tells the peer of a session, after `frames` frames, that this end does not come back.
-pub(crate) fn say_last_word(stream: &TcpStream, layer: &mut Layer, frames: u64) {
+pub(crate) fn say_last_word(stream: &TcpStream, layer: &mut Layer, frames: u64, word: LastWord) {
     // If the word does not arrive, a time-out of the peer takes its place.
-    let _ = layer.write(stream, &[IoSlice::new(&last_word(frames))]);
+    let _ = match word {
+        LastWord::Abandoned => {
+            let frame = last_word(frames);
+            layer.write(stream, &[IoSlice::new(&frame)]).map(drop)
+        }
+        LastWord::Renewed => layer.end(stream),
+    };
 }
 
 /// Returns the frame, with its check, that says after `frames` frames that this end does not come

@@ -13,7 +13,7 @@ use ibex_protocol::format::{
     frame_check::{self, CHECK_BYTES, Coverage},
 };
 
-use super::record_layer::RecordLayer;
+use super::{io_fault::is_unreadable, record_layer::RecordLayer};
 
 /// A batch of frames. It has [`Lists`] while it is not empty.
 #[derive(Debug, Default)]
@@ -160,7 +160,9 @@ impl Outbound {
         frame_check::write_checks(self.frames, head, apart, coverage);
         self.frames += 1;
         match body {
-            Some((base, length)) if length > INLINE_BYTES => {
+            // Bytes that no check covers are read by the kernel alone, which reports those that cannot
+            // be read.
+            Some((base, length)) if length > INLINE_BYTES || coverage == Coverage::Nothing => {
                 self.push_head();
                 self.add(BatchPiece::Memory { base, length }, length);
                 let fill = length.next_multiple_of(FRAME_ALIGNMENT) - length;
@@ -179,6 +181,14 @@ impl Outbound {
                 false
             }
         }
+    }
+
+    /// Makes a frame of a control message that was built by itself.
+    pub(crate) fn push_control(&mut self, frame: &[u8]) {
+        self.begin();
+        self.heads.extend_from_slice(frame);
+        // SAFETY: there is no body.
+        unsafe { self.push(None, Coverage::Whole) };
     }
 
     /// Makes a frame of one record, which goes inline.
@@ -221,12 +231,17 @@ impl Outbound {
 
     /// Writes until the batch is written or the socket is full. Returns the bytes written and the
     /// system calls made.
+    ///
+    /// # Errors
+    /// The kernel's error. After `EFAULT`, the memory that it could not read is
+    /// [`next_memory`](Self::next_memory).
     pub(crate) fn write(
         &mut self,
         layer: &mut impl RecordLayer,
         socket: &TcpStream,
     ) -> io::Result<(usize, u64)> {
         let (mut total, mut calls) = (0, 0);
+        let mut is_split = false;
         if layer.has_backlog() {
             calls += 1;
             if !layer.flush(socket)? {
@@ -236,7 +251,9 @@ impl Outbound {
         while self.bytes > 0 {
             calls += 1;
             // Clearing a long list costs as much as building a short frame.
-            let written = if self.pieces.len() - self.next <= FEW_PIECES {
+            let written = if is_split {
+                self.write_once::<1>(layer, socket)
+            } else if self.pieces.len() - self.next <= FEW_PIECES {
                 self.write_once::<FEW_PIECES>(layer, socket)
             } else {
                 self.write_once::<PIECES>(layer, socket)
@@ -247,10 +264,21 @@ impl Outbound {
                     self.written(written);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // The kernel does not say which of several pieces it cannot read.
+                Err(error) if is_unreadable(&error) && !is_split => is_split = true,
                 Err(error) => return Err(error),
             }
         }
         Ok((total, calls))
+    }
+
+    /// Returns where the next byte to be written lies, if it is in memory of a message.
+    pub(super) fn next_memory(&self) -> Option<NonNull<u8>> {
+        match *self.pieces.get(self.next)? {
+            // SAFETY: fewer bytes are written than the piece has.
+            BatchPiece::Memory { base, .. } => Some(unsafe { base.add(self.next_written) }),
+            BatchPiece::Head { .. } | BatchPiece::Fill { .. } => None,
+        }
     }
 
     /// Makes one system call with up to `MOST` pieces.

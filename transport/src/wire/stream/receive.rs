@@ -66,7 +66,7 @@ impl StreamWire {
         if !share.is_spent() && (socket.readable || self.path.reads_every_turn()) {
             for _ in 0..READS_PER_TURN {
                 match self.read_once(socket, &mut share, frames, tools) {
-                    Ok(Some(Read { bytes: 0, .. })) => return Ok(Received::Ended),
+                    Ok(Some(Read { bytes: 0, .. })) => return Ok(self.layer.ended()),
                     Ok(Some(read)) => {
                         any = true;
                         self.parse(&mut share, frames, tools)?;

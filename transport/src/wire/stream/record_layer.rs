@@ -54,6 +54,11 @@ pub(crate) trait RecordLayer {
         0
     }
 
+    /// Announces the end of the stream, if the layer can and the socket has room.
+    fn end(&mut self, _socket: &TcpStream) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Gives back memory that is not in use.
     fn rest(&mut self) {}
 }

@@ -226,6 +226,14 @@ impl RecordLayer for SealedLayer {
         self.tls.part_bytes()
     }
 
+    fn end(&mut self, socket: &TcpStream) -> io::Result<()> {
+        if self.flush(socket)? {
+            self.tls.end().map_err(io::Error::other)?;
+            self.flush(socket)?;
+        }
+        Ok(())
+    }
+
     fn rest(&mut self) {
         self.tls.rest();
         self.scratch = Vec::new();

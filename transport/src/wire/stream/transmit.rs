@@ -1,13 +1,16 @@
 //! The sending half of a stream: frames are written in batches.
 
-use std::net::TcpStream;
+use std::{io, net::TcpStream};
 
 use ibex_protocol::{
     format::{frame_check::Coverage, record::MIN_ALIGNMENT},
     session::Body,
 };
 
-use super::{StreamWire, WHOLE_BATCH};
+use super::{
+    StreamWire, WHOLE_BATCH,
+    io_fault::{cause_of, is_unreadable},
+};
 use crate::{
     session::EndCause,
     wire::{Frames, arrival::note_credit},
@@ -36,13 +39,9 @@ impl StreamWire {
     }
 
     /// Writes as much of the batch as the socket accepts.
-    fn write<F: Frames>(&mut self, socket: &TcpStream, frames: &F) -> Result<bool, EndCause> {
-        let (bytes, calls) = self
-            .outbound
-            .write(&mut self.layer, socket)
-            .map_err(|error| {
-                EndCause::lost(format!("writing to its connection failed: {error}"))
-            })?;
+    fn write<F: Frames>(&mut self, socket: &TcpStream, frames: &mut F) -> Result<bool, EndCause> {
+        let written = self.outbound.write(&mut self.layer, socket);
+        let (bytes, calls) = written.map_err(|error| self.why_not_written(&error, frames))?;
         let counters = frames.counters();
         self.path.count_sent(bytes, counters);
         counters.writes.add(calls);
@@ -50,6 +49,15 @@ impl StreamWire {
             counters.bytes_sealed.add(bytes as u64);
         }
         Ok(bytes > 0)
+    }
+
+    /// Returns the cause with which the wire ends after an error of a write.
+    #[cold]
+    fn why_not_written<F: Frames>(&self, error: &io::Error, frames: &mut F) -> EndCause {
+        let place = self.outbound.next_memory();
+        let place = place.filter(|_| is_unreadable(error));
+        let cause = place.and_then(|place| frames.is_unreadable(place));
+        cause.unwrap_or_else(|| cause_of("writing to", error))
     }
 
     /// Builds the next batch; returns false if no frame is due.

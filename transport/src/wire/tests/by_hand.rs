@@ -8,7 +8,9 @@ use std::{
 
 use ibex_protocol::format::{
     channel_window::{ChannelWindow, HALF_WINDOW},
-    control::ChannelSpec,
+    control::{ChannelSpec, Control},
+    frame::{FRAME_ALIGNMENT, FrameHeader, FrameKind, HEADER_BYTES},
+    frame_check::{CHECK_BYTES, Coverage, write_checks},
     message_version::MessageVersion,
 };
 use ibex_tls::Tls;
@@ -78,7 +80,7 @@ pub(crate) fn admit_sealed(
         },
         unix,
         payload_checksums: false,
-        max_channels: 64,
+        max_channels: 1 << 10,
         engine: None,
         place: Box::new(()),
     };
@@ -119,4 +121,22 @@ pub(crate) fn channel(
 
 pub(crate) fn settle(nodes: [&Arc<Runtime>; 2]) {
     while nodes.map(|node| node.poll_ready()) != [false; 2] {}
+}
+
+/// Returns a control frame that follows `number` others.
+pub(crate) fn control_frame(number: u64, control: Option<&Control>) -> Vec<u8> {
+    let mut body = Vec::new();
+    if let Some(control) = control {
+        control.encode(&mut body);
+    }
+    let header = FrameHeader {
+        length: (HEADER_BYTES + body.len()) as u32,
+        ..FrameHeader::new(FrameKind::Control, 0, 0)
+    };
+    let mut bytes = vec![0; CHECK_BYTES];
+    header.append_to(None, &mut bytes);
+    bytes.append(&mut body);
+    bytes.resize(bytes.len().next_multiple_of(FRAME_ALIGNMENT), 0);
+    write_checks(number, &mut bytes, None, Coverage::Whole);
+    bytes
 }

@@ -1,17 +1,15 @@
 //! A session that floods its engine beside a quiet one. The tests count turns and frames, never
 //! time.
 
+mod fairness;
+
 use std::{
     io::{ErrorKind, Write as _},
     net::TcpStream,
     sync::Arc,
 };
 
-use ibex_protocol::format::{
-    control::Role,
-    frame::{FrameHeader, FrameKind, HEADER_BYTES},
-    frame_check::{CHECK_BYTES, CHECKED_HEADER_BYTES, Coverage, write_checks},
-};
+use ibex_protocol::format::{control::Role, frame_check::CHECKED_HEADER_BYTES};
 use ibex_ring::parking::Patience;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 
@@ -23,24 +21,15 @@ use crate::{
     shared_memory::{FdSocket, Outgoing, UnixWires, message::ShmMessage},
     wire::{
         stream::tls_ends,
-        tests::by_hand::{admit, admit_sealed, channel, connection, runtime, settle},
+        tests::by_hand::{
+            admit, admit_sealed, channel, connection, control_frame, runtime, settle,
+        },
     },
 };
 
 /// Returns an empty control frame that follows `number` others.
 fn empty_frame(number: u64) -> Vec<u8> {
-    let header = FrameHeader {
-        length: HEADER_BYTES as u32,
-        channel: 0,
-        kind: FrameKind::Control,
-        extension: false,
-        pad: 0,
-        sequence: 0,
-    };
-    let mut bytes = vec![0; CHECK_BYTES];
-    header.append_to(None, &mut bytes);
-    write_checks(number, &mut bytes, None, Coverage::Whole);
-    bytes
+    control_frame(number, None)
 }
 
 /// Makes a session whose peer is the test, which has sent as many empty frames as the kernel

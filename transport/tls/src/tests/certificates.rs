@@ -204,6 +204,80 @@ fn a_key_that_others_can_read_is_warned_of() {
     }
 }
 
+/// As of `openssl x509 -req` without extensions.
+#[test]
+fn a_certificate_of_version_1_is_told_as_what_it_is() {
+    let folder = Folder::new();
+    let authority = folder.authority("ca");
+    let issued = authority.issue(&Request::new("old", &[A])).unwrap();
+    let whole = files(&issued).open().unwrap().certificate();
+    let pem = format!(
+        "-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n",
+        base64(&of_version_1(&whole))
+    );
+    fs::write(&issued.chain, pem).unwrap();
+    let refusal = files(&issued).open().unwrap_err();
+    let SecurityError::Certificate { why, .. } = &refusal else {
+        panic!("{refusal}");
+    };
+    assert!(why.contains("X.509 version 1"), "{why}");
+}
+
+/// Leaves the version and the extensions of a certificate out, which version 1 does not have.
+fn of_version_1(certificate: &[u8]) -> Vec<u8> {
+    let (_, certificate, _) = element(certificate);
+    let (_, mut content, signature) = element(certificate);
+    let mut kept = Vec::new();
+    while !content.is_empty() {
+        let (tag, _, rest) = element(content);
+        if ![0xa0, 0xa3].contains(&tag) {
+            kept.extend_from_slice(&content[..content.len() - rest.len()]);
+        }
+        content = rest;
+    }
+    sequence(&[&sequence(&kept)[..], signature].concat())
+}
+
+/// Returns the tag and the content of the first element of DER, and what is behind it.
+fn element(der: &[u8]) -> (u8, &[u8], &[u8]) {
+    let (start, length) = match der[1] {
+        short @ 0..0x80 => (2, usize::from(short)),
+        long => {
+            let start = 2 + usize::from(long & 0x7f);
+            let bytes = der[2..start].iter();
+            let length = bytes.fold(0, |length, byte| length << 8 | usize::from(*byte));
+            (start, length)
+        }
+    };
+    let (content, rest) = der[start..].split_at(length);
+    (der[0], content, rest)
+}
+
+fn sequence(content: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(content.len()).unwrap().to_be_bytes();
+    // DER has the shortest form.
+    let header = match length {
+        [0, low @ 0..0x80] => vec![0x30, low],
+        [0, low] => vec![0x30, 0x81, low],
+        [high, low] => vec![0x30, 0x82, high, low],
+    };
+    [&header[..], content].concat()
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let groups = bytes.chunks(3).flat_map(|group| {
+        let bits = (0..3).fold(0, |bits, at| {
+            bits << 8 | u32::from(group.get(at).copied().unwrap_or(0))
+        });
+        (0..4).map(move |digit| match digit <= group.len() {
+            true => char::from(DIGITS[(bits >> (18 - 6 * digit)) as usize & 63]),
+            false => '=',
+        })
+    });
+    groups.collect()
+}
+
 /// Both forms of a time, and the ends of their ranges.
 #[test]
 fn validity_is_read_from_certificates_and_never_from_damaged_ones() {

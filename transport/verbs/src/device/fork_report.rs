@@ -87,7 +87,7 @@ impl ForkReport {
         const WHAT: &str = "a fork of this process beside an RDMA device";
         match self.status.is_safe() {
             true => tracing::info!(device, fork = %self, "{WHAT}"),
-            false => tracing::warn!(device, fork = %self, "{WHAT}"),
+            false => ibex_base::warn_limited!(device, device, fork = %self, "{WHAT}"),
         }
     }
 

@@ -444,7 +444,8 @@ impl DeviceContext {
     /// Logs that an object could not be destroyed. The object stays with the kernel until the
     /// context is closed, at the latest when the process ends.
     pub(crate) fn undestroyed(&self, call: &'static str, errno: Errno) {
-        tracing::warn!(
+        ibex_base::warn_limited!(
+            self.name,
             device = %self.name,
             call,
             error = %errno,

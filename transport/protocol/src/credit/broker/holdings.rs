@@ -11,8 +11,8 @@ use super::SessionId;
 /// The holdings of all sessions.
 #[derive(Debug)]
 pub(super) struct Holdings {
-    /// The least credit that is of use.
-    grain: u64,
+    /// The most that an inactive session keeps.
+    idle_keeps: u64,
     sessions: BTreeMap<SessionId, Holding>,
 
     // Totals.
@@ -21,7 +21,7 @@ pub(super) struct Holdings {
     /// Credit that was recalled so long ago that it no longer counts as coming back.
     overdue: u64,
     active: u64,
-    /// A grain, or the credit held if that is less, for each session that is not active.
+    /// What each session keeps that is not active.
     idle_floor: u64,
 
     // Orders by holding.
@@ -33,9 +33,9 @@ pub(super) struct Holdings {
 
 impl Holdings {
     /// Creates the table without sessions.
-    pub(super) fn new(free: u64, grain: u64) -> Self {
+    pub(super) fn new(free: u64, idle_keeps: u64) -> Self {
         Self {
-            grain,
+            idle_keeps,
             sessions: BTreeMap::new(),
             free,
             overdue: 0,
@@ -127,7 +127,7 @@ impl Holdings {
         let Some(holding) = self.sessions.get_mut(&session) else {
             return;
         };
-        let grain = self.grain;
+        let idle_keeps = self.idle_keeps;
         let before = *holding;
         change(holding, &mut self.free);
         let after = *holding;
@@ -141,14 +141,14 @@ impl Holdings {
             if is_before {
                 holders.remove(&key);
                 self.active -= u64::from(holding.is_active);
-                self.idle_floor -= holding.idle_floor(grain);
+                self.idle_floor -= holding.idle_floor(idle_keeps);
                 self.overdue -= holding.overdue();
             } else {
                 if holding.kept() > 0 {
                     holders.insert(key);
                 }
                 self.active += u64::from(holding.is_active);
-                self.idle_floor += holding.idle_floor(grain);
+                self.idle_floor += holding.idle_floor(idle_keeps);
                 self.overdue += holding.overdue();
             }
         }
@@ -203,11 +203,11 @@ impl Holding {
         self.held - self.recalled
     }
 
-    fn idle_floor(&self, grain: u64) -> u64 {
+    fn idle_floor(&self, idle_keeps: u64) -> u64 {
         if self.is_active {
             0
         } else {
-            self.held.min(grain)
+            self.held.min(idle_keeps)
         }
     }
 

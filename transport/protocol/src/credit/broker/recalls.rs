@@ -10,7 +10,7 @@ impl CreditBroker {
         let (idle_keeps, active_keeps) = if self.is_crowded() {
             (0, 0)
         } else {
-            (self.settings.grain, self.target(0))
+            (self.settings.idle_keeps(), self.target(0))
         };
         let idle = self
             .holdings
@@ -123,7 +123,10 @@ impl CreditBroker {
             self.repeated = 0;
             // A session that has some credit goes on in the meantime, and may have the rest when it
             // comes.
-            let has_nothing = |&session: &SessionId| self.held(session) < self.settings.grain;
+            let has_nothing = |&session: &SessionId| {
+                let holding = self.holdings.get(session);
+                holding.is_none_or(|holding| holding.held < self.settings.grain)
+            };
             if !self.waiting.values().any(has_nothing) {
                 return;
             }

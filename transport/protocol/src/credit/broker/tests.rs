@@ -7,11 +7,14 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod silence;
+
 /// A session as the broker knows it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Model {
-    /// Given and not come back.
+    /// Given beside the floor and not come back.
     out: u64,
+    floor: u64,
     /// The recalled part of it.
     recalled: u64,
     used: u64,
@@ -145,6 +148,11 @@ impl Host {
                 }) => {
                     prop_assert!(credit > 0);
                     let model = sessions.get_mut(&session).expect("given to nobody");
+                    if term == Term::Floor {
+                        model.floor += credit;
+                        prop_assert_eq!(model.floor, self.broker.settings.floor);
+                        continue;
+                    }
                     model.out += credit;
                     model.wants = false;
                     model.recalled += if term == Term::Turn { credit } else { 0 };
@@ -163,7 +171,7 @@ impl Host {
         let out: u64 = sessions.values().map(|model| model.out).sum();
         prop_assert!(out + self.broker.free() == lendable);
         for (&id, model) in sessions.iter() {
-            prop_assert_eq!(self.broker.held(id), model.out);
+            prop_assert_eq!(self.broker.held(id), model.out + model.floor);
             prop_assert!(model.out <= self.broker.settings.most);
         }
         Ok(())
@@ -183,9 +191,11 @@ fn any_move() -> impl Strategy<Value = Move> {
 }
 
 fn settings() -> impl Strategy<Value = BrokerSettings> {
-    (1..4_u64, 1..30_u64, 1..20_u64).prop_map(|(grain, grains, most)| BrokerSettings {
-        capacity: grain * grains + 10,
+    let any = (1..4_u64, 1..30_u64, 1..20_u64, 0..3_u64);
+    any.prop_map(|(grain, grains, most, floor)| BrokerSettings {
+        capacity: grain * grains + 10 * (1 + floor),
         reserve: 1,
+        floor,
         max_sessions: 10,
         grain,
         most: grain * most,
@@ -239,7 +249,8 @@ proptest! {
         }
         for &id in &ids {
             let model = host.sessions[&id];
-            prop_assert!(!model.wants || model.out >= settings.grain, "{id} waits: {host:?}");
+            let has_some = model.out + model.floor >= settings.grain;
+            prop_assert!(!model.wants || has_some, "{id} waits: {host:?}");
         }
     }
 }
@@ -282,38 +293,6 @@ proptest! {
     }
 }
 
-/// Forty sessions share what a peer leaves that had nearly everything and stands still.
-#[test]
-fn a_crowd_takes_turns_at_the_credit_a_silent_peer_leaves() {
-    for (lendable, most) in [(2, 1), (3, 2), (4, 3), (40, 39), (64, 63)] {
-        let settings = BrokerSettings {
-            capacity: lendable + 41,
-            reserve: 1,
-            max_sessions: 41,
-            grain: 1,
-            most,
-        };
-        let mut host = Host::new(settings);
-        host.make(Move::Join(0)).unwrap();
-        assert_eq!(host.sessions[&0].out, most, "it is alone");
-        host.make(Move::FallSilent(0)).unwrap();
-        for id in 1..=40 {
-            host.make(Move::Join(id)).unwrap();
-        }
-        for id in (1..=40).cycle().take(40 * 200) {
-            if host.sessions[&id].out > 0 {
-                host.make(Move::Use(id, u64::MAX)).unwrap();
-                host.make(Move::Want(id)).unwrap();
-            }
-        }
-        let used: Vec<u64> = (1..=40).map(|id| host.sessions[&id].used).collect();
-        assert!(
-            used.iter().all(|&used| used > 0),
-            "{lendable} buffers: {used:?}"
-        );
-    }
-}
-
 proptest! {
     /// After any sequence of events, when all sessions but one only answer recalls, no more than a
     /// grain is kept for each of them.
@@ -324,6 +303,7 @@ proptest! {
     ) {
         let mut host = Host::new(settings);
         host.make(Move::Join(12))?;
+        host.make(Move::Want(12))?;
         for what in moves {
             if !matches!(what, Move::FallSilent(_)) {
                 host.make(what)?;
@@ -352,6 +332,7 @@ fn as_long_as_there_is_enough_everybody_gets_the_most() {
     let settings = BrokerSettings {
         capacity: 100 + 64 * 10,
         reserve: 1,
+        floor: 0,
         max_sessions: 100,
         grain: 1,
         most: 10,
@@ -374,6 +355,7 @@ fn the_arrival_of_many_recalls_each_a_few_times() {
     let settings = BrokerSettings {
         capacity: SESSIONS + 4096,
         reserve: 1,
+        floor: 0,
         max_sessions: SESSIONS,
         grain: 1,
         most: 4096,
@@ -407,6 +389,7 @@ fn the_rest_of_a_turn_is_given_before_anybody_elses() {
     let settings = BrokerSettings {
         capacity: 18,
         reserve: 1,
+        floor: 0,
         max_sessions: 12,
         grain: 1,
         most: 6,
@@ -453,6 +436,7 @@ fn more_sessions_than_there_are_reserves_for_are_refused() {
     let settings = BrokerSettings {
         capacity: 10,
         reserve: 2,
+        floor: 0,
         max_sessions: 2,
         grain: 1,
         most: 10,
@@ -463,30 +447,4 @@ fn more_sessions_than_there_are_reserves_for_are_refused() {
     assert_eq!(broker.join(3), Err(TooManySessions { limit: 2 }));
     broker.leave(1);
     broker.join(3).unwrap();
-}
-
-/// A session that waits, and could hold no more than a part of a grain besides what was recalled of it,
-/// holds up nobody when it falls silent.
-#[test]
-fn a_silent_session_without_room_for_a_grain_does_not_hold_up_those_behind_it() {
-    let mut host = Host::new(BrokerSettings {
-        capacity: 22,
-        reserve: 1,
-        max_sessions: 10,
-        grain: 2,
-        most: 4,
-    });
-    for id in [0, 1, 4, 2] {
-        host.make(Move::Join(id)).unwrap();
-    }
-    host.make(Move::Want(4)).unwrap();
-    host.make(Move::Join(3)).unwrap();
-    host.make(Move::FallSilent(4)).unwrap();
-    for id in (0..4).cycle().take(4 * 40) {
-        host.make(Move::Use(id, u64::MAX)).unwrap();
-        host.make(Move::Want(id)).unwrap();
-    }
-    assert_eq!(host.sessions[&4].out, 3, "{host:?}");
-    let mut used = (0..4).map(|id| host.sessions[&id].used);
-    assert!(used.all(|used| used > 20), "{host:?}");
 }

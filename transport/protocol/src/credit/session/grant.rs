@@ -6,8 +6,10 @@ use super::{CreditShrank, grow};
 /// The receiving side: the credit that the peer may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreditGrant {
-    /// The credit that may be out at a time.
+    /// The credit that may be out at a time, with the floor.
     lent: u64,
+    /// The part of `lent` that is never recalled.
+    floor: u64,
     /// The credit that came back in all: as frames or surrendered.
     back: u64,
     /// The total credit that the peer was told of.
@@ -41,6 +43,8 @@ pub struct CreditReport {
     pub wants: bool,
     /// The peer has used all that it was lent, and has more to send.
     pub is_busy: bool,
+    /// The wires are gone: nothing can arrive any more that would use credit.
+    pub is_suspended: bool,
 }
 
 /// A peer sent more than it was granted.
@@ -79,6 +83,8 @@ pub enum Term {
     Standing,
     /// Credit is lent once, because others wait for their turn.
     Turn,
+    /// Like [`Standing`](Self::Standing), but the credit is never recalled.
+    Floor,
 }
 
 impl CreditGrant {
@@ -87,6 +93,7 @@ impl CreditGrant {
     pub fn new(lent: u64) -> Self {
         Self {
             lent,
+            floor: 0,
             back: 0,
             told: lent,
             parting: 0,
@@ -153,9 +160,13 @@ impl CreditGrant {
     /// Lends more credit.
     pub fn give(&mut self, credit: u64, term: Term) {
         self.lent += credit;
-        if term == Term::Turn {
-            self.parting += credit;
-            self.recalled += credit;
+        match term {
+            Term::Standing => {}
+            Term::Turn => {
+                self.parting += credit;
+                self.recalled += credit;
+            }
+            Term::Floor => self.floor += credit,
         }
         self.must_ask = term == Term::Turn;
         self.ask_is_due = self.must_ask;
@@ -227,9 +238,19 @@ impl CreditGrant {
         is_much(self.untold(), self.lent)
     }
 
-    /// Notes that `grant` was put into a frame.
+    /// Notes that `grant` was put into a frame. A peer that has used half of its floor, and has
+    /// nothing else, could use more.
     pub fn told(&mut self, grant: u64) {
+        self.report.wants |= self.lent == self.floor && self.back > 0;
         self.told = self.told.max(grant);
+    }
+
+    /// Notes that the wires are gone.
+    pub fn suspend(&mut self) {
+        self.report = CreditReport {
+            is_suspended: true,
+            ..CreditReport::default()
+        };
     }
 
     /// Notes that the peer had to wait for credit, and got some in the meantime.

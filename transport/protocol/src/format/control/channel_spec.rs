@@ -27,4 +27,11 @@ impl ChannelSpec {
     pub fn versions(&self) -> impl Iterator<Item = &MessageVersion> {
         std::iter::once(&self.newest).chain(&self.older)
     }
+
+    /// Returns the memory that the specification takes, with its texts.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let texts = self.versions().map(|version| version.schema.len());
+        size_of::<Self>() + self.older.len() * size_of::<MessageVersion>() + texts.sum::<usize>()
+    }
 }

@@ -19,16 +19,20 @@ pub enum CloseReason {
     /// The sender gave up, by `abort` or a panic, before it had sent everything. There was more to
     /// come.
     Aborted,
+    /// The kernel could not read the memory of a message, so that nothing of it and behind it can
+    /// be sent.
+    Unreadable,
 }
 
 impl CloseReason {
     /// Every reason, for tests and tables.
-    pub const ALL: [CloseReason; 5] = [
+    pub const ALL: [CloseReason; 6] = [
         CloseReason::Dropped,
         CloseReason::SlotLeaked,
         CloseReason::Corrupt,
         CloseReason::NoRoom,
         CloseReason::Aborted,
+        CloseReason::Unreadable,
     ];
 }
 
@@ -41,6 +45,10 @@ impl fmt::Display for CloseReason {
             CloseReason::Corrupt => "closed the channel: it got bytes that are no valid message",
             CloseReason::NoRoom => "closed the channel: there was no room for a message",
             CloseReason::Aborted => "gave up sending, or panicked, before it had sent all",
+            CloseReason::Unreadable => {
+                "closed the channel: the kernel there could not read the memory of a message \
+                 (EFAULT), as of a mapped file that was cut short or whose medium fails"
+            }
         })
     }
 }

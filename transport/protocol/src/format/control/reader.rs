@@ -141,6 +141,7 @@ impl<'a> ControlReader<'a> {
             2 => Ok(CloseReason::Corrupt),
             3 => Ok(CloseReason::NoRoom),
             4 => Ok(CloseReason::Aborted),
+            5 => Ok(CloseReason::Unreadable),
             _ => Err(MalformedControl {
                 what: "unknown reason of a close",
             }),

@@ -57,6 +57,7 @@ impl<'a> Writer<'a> {
             CloseReason::Corrupt => 2,
             CloseReason::NoRoom => 3,
             CloseReason::Aborted => 4,
+            CloseReason::Unreadable => 5,
         });
     }
 

@@ -46,6 +46,7 @@ impl EndTable {
             name: open.name.clone(),
             role,
         });
+        self.unpaired_bytes += open.bytes();
         self.unpaired.push(open);
         Ok(None)
     }
@@ -56,7 +57,9 @@ impl EndTable {
         let role = local.state.role().opposite();
         let is_it = |open: &PeerOpen| open.role == role && open.name == local.name;
         let at = self.unpaired.iter().position(is_it)?;
-        Some(self.unpaired.remove(at))
+        let open = self.unpaired.remove(at);
+        self.unpaired_bytes -= open.bytes();
+        Some(open)
     }
 
     /// Joins a local end and the peer's open of the same name. Returns what the peer is to be asked
@@ -157,6 +160,7 @@ impl EndTable {
         let is_closed = entry.closed_here;
         if let Some(channel) = entry.state.framed_receiver(path)
             && !is_closed
+            && reason != CloseReason::Unreadable
             && !channel.is_whole(last)
         {
             let received = channel.counters().received;

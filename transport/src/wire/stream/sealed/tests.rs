@@ -226,6 +226,27 @@ fn a_damaged_record_is_reported_after_the_intact_one_before_it() {
 }
 
 #[test]
+fn an_announced_end_is_told_from_a_stream_that_is_cut_off() {
+    for is_announced in [true, false] {
+        let [mut writer, mut reader] = ends();
+        let [near, far] = connection();
+        writer.write(&near, &[IoSlice::new(b"last")]).unwrap();
+        if is_announced {
+            writer.end(&near).unwrap();
+        }
+        drop(near);
+        let mut heard = Heard::default();
+        while !heard.is_over && heard.error.is_none() {
+            heard.read(&mut reader, &far, 64);
+        }
+        assert_eq!(
+            (&heard.plain[..], heard.is_over),
+            (&b"last"[..], is_announced)
+        );
+    }
+}
+
+#[test]
 fn long_writes_are_taken_in_part_while_the_socket_is_full() {
     let [mut writer, mut reader] = ends();
     let [near, far] = connection();

@@ -7,12 +7,19 @@
 //! 2. When the period is over, the count is logged, with the first suppressed event as the example,
 //!    by the function that noticed that event. Its line therefore has the same target.
 //! 3. The clock is an argument.
+//!
+//! Each node has a limit of its own for what its peers can cause. What belongs to no node is logged by
+//! [`warn_limited!`](crate::warn_limited), within one limit of the process.
 #![forbid(unsafe_code)]
 
 use std::{
     fmt,
+    sync::atomic::{AtomicBool, Ordering},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
+
+use crate::fork;
 
 /// Limit on the log lines that strangers and peers can cause.
 #[derive(Debug)]
@@ -52,6 +59,14 @@ pub const PERIOD: Duration = Duration::from_secs(10);
 
 impl<K> Default for LogLimit<K> {
     fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K> LogLimit<K> {
+    /// Makes a limit of which nothing has occurred yet.
+    #[must_use]
+    pub const fn new() -> Self {
         Self { kinds: Vec::new() }
     }
 }
@@ -147,6 +162,86 @@ impl fmt::Display for UnloggedEvents {
     }
 }
 
+// ---- The limit of the process ----------------------------------------------------------------
+
+/// The warnings of the process. The kind of one is the place of its line in the source.
+static OF_PROCESS: Mutex<LogLimit<&'static str>> = Mutex::new(LogLimit::new());
+/// Warnings were counted and their count must still be logged. Written under the lock.
+static IS_HOLDING: AtomicBool = AtomicBool::new(false);
+
+fn of_process() -> MutexGuard<'static, LogLimit<&'static str>> {
+    OF_PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns whether to log a warning of the process. If not, it was counted, and `tell` logs the count
+/// when a node runs a turn, or another warning comes, after its period.
+pub fn process_admits(
+    kind: &'static str,
+    tell: fn(&UnloggedEvents),
+    example: impl FnOnce() -> String,
+) -> bool {
+    // In a fork of the process, a thread that does not exist there may hold the lock.
+    if fork::is_child() {
+        return true;
+    }
+    let now = Instant::now();
+    tell_held_of_process(now);
+    let mut limit = of_process();
+    let is_told = limit.admits(kind, now, tell, example);
+    if !is_told {
+        IS_HOLDING.store(true, Ordering::Relaxed);
+    }
+    is_told
+}
+
+/// Returns whether counts of the process wait to be logged by
+/// [`tell_held_of_process`].
+#[inline]
+#[must_use]
+pub fn process_holds() -> bool {
+    IS_HOLDING.load(Ordering::Relaxed)
+}
+
+/// Logs the counts of the process whose periods are over.
+pub fn tell_held_of_process(now: Instant) {
+    while process_holds() && !fork::is_child() {
+        let held = {
+            let mut limit = of_process();
+            let held = limit.poll_held(now);
+            IS_HOLDING.store(limit.next_due().is_some(), Ordering::Relaxed);
+            held
+        };
+        match held {
+            // Outside of the lock: a subscriber may warn.
+            Some(held) => held.warn(),
+            None => break,
+        }
+    }
+}
+
+/// Returns the time of the next count of the process to log, if there is one.
+#[must_use]
+pub fn next_due_of_process() -> Option<Instant> {
+    (process_holds() && !fork::is_child()).then(|| of_process().next_due())?
+}
+
+/// Logs a warning that can come again and again and is no node's, or of no node alone, by the macros of
+/// `tracing`. After an example, which stands for those that are counted, follows what
+/// `tracing::warn!` takes. If there were too many from this line, it is counted, and logged as a debug
+/// message.
+#[macro_export]
+macro_rules! warn_limited {
+    ($example:expr, $($line:tt)+) => {{
+        let kind = concat!(module_path!(), ":", line!());
+        let tell: fn(&$crate::log_limit::UnloggedEvents) =
+            |held| tracing::warn!(example = %held.example, count = held.count, "{held}");
+        match $crate::log_limit::process_admits(kind, tell, || $example.to_string()) {
+            true => tracing::warn!($($line)+),
+            false => tracing::debug!($($line)+),
+        }
+    }};
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,6 +285,19 @@ mod tests {
         assert!(limit.admits("rare", now, nowhere, String::new));
         assert_eq!(limit.poll_last_held(now).expect("a count").count, 95);
         assert!(limit.poll_last_held(now).is_none());
+    }
+
+    #[test]
+    fn the_process_has_a_limit_for_each_line() {
+        let told = (0..100).filter(|_| process_admits("a flood", nowhere, String::new));
+        assert_eq!(told.count(), TOLD_PER_PERIOD as usize);
+        assert!(process_admits("another line", nowhere, String::new));
+        assert!(process_holds());
+        assert!(next_due_of_process().is_some());
+        tell_held_of_process(Instant::now() + PERIOD);
+        assert!(!process_holds());
+        assert_eq!(next_due_of_process(), None);
+        assert!(process_admits("a flood", nowhere, String::new));
     }
 
     #[test]

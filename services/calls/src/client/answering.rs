@@ -1,0 +1,142 @@
+//! Answers on their way to a caller, for which a handler waits a moment at most.
+//!
+//! An answer that finds no room is queued ([`Outbox`](super::Outbox)). While one waits there, the
+//! service takes no frame of this caller in, so that the queue holds no more than the answers to
+//! what handlers have already. A caller that makes no room for any of them within the node's
+//! `session_timeout` is given up.
+
+use std::{
+    mem,
+    sync::{Arc, atomic::Ordering},
+    task::Waker,
+    time::{Duration, Instant},
+};
+
+use ibex_core::extend::lock;
+
+use super::Client;
+use crate::{
+    error::Refused,
+    frame::Content,
+    header::{CallId, Header, Kind},
+    outbox::{NoRoom, Outbox, Unsent},
+};
+
+impl Client {
+    /// Sends a reply, or queues it if no room comes for it within `patience`.
+    #[inline]
+    pub(crate) fn answer(
+        self: &Arc<Self>,
+        id: CallId,
+        content: impl Content,
+        patience: Duration,
+    ) -> Result<(), Unsent> {
+        let (Some(outbox), Some(shared)) = (self.outbox.get(), self.shared.get()) else {
+            return Err(Unsent::InVain);
+        };
+        let header = || (!self.is_cancelled(id)).then(|| Header::new(id, Kind::Reply));
+        let most = shared.template.max_message_bytes();
+        let sent = outbox.answer(header, content, most, patience);
+        if outbox.has_notices() {
+            self.stay_until_said();
+        }
+        sent
+    }
+
+    /// Tells the caller, without waiting, that a call has ended.
+    pub(crate) fn say(self: &Arc<Self>, header: Header, payload: Vec<u8>) {
+        if let Some(outbox) = self.outbox.get() {
+            outbox.notify(header, payload);
+        }
+        self.stay_until_said();
+    }
+
+    /// Keeps this client for as long as notices wait for the channel, whose room or end calls the
+    /// client's waker. The one who sends the last one looks after that, so it finds what this call
+    /// leaves.
+    fn stay_until_said(self: &Arc<Self>) {
+        let mut unsaid = lock(&self.unsaid);
+        let has_channel = self.outbox.get().is_some_and(Outbox::has_channel);
+        let stays = has_channel && self.has_unsaid();
+        let _before = mem::replace(&mut *unsaid, stays.then(|| self.clone()));
+        drop(unsaid);
+        let limit = self.session.node().session_timeout();
+        if stays
+            && let Some(look) = self
+                .outbox
+                .get()
+                .and_then(|outbox| outbox.wants_look(limit))
+        {
+            self.session.wake_at(look, &self.waker);
+        }
+    }
+
+    /// Returns whether notices for a caller that is still there wait to be sent.
+    pub(super) fn has_unsaid(&self) -> bool {
+        !self.calls().is_gone
+            && !self.session.is_over()
+            && self.outbox.get().is_some_and(Outbox::has_notices)
+    }
+
+    /// Gives a request back that no handler got.
+    pub(crate) fn refuse(self: &Arc<Self>, id: CallId, reason: Refused) {
+        if let Some(shared) = self.shared.get() {
+            shared.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        let header = Header::new(id, Kind::Refused).with_count(reason.0);
+        self.say(header, Vec::new());
+    }
+
+    /// Sends waiting notices, because there is room, and wakes handlers whose deadlines have
+    /// passed.
+    pub(super) fn has_news(self: &Arc<Self>) {
+        if let Some(outbox) = self.outbox.get() {
+            outbox.has_room();
+        }
+        self.stay_until_said();
+        self.look_whether_taken();
+        let (late, next) = self.calls().expire(Instant::now());
+        late.into_iter().for_each(Waker::wake);
+        if let Some(next) = next {
+            self.session.wake_at(next, &self.waker);
+        }
+    }
+
+    // ---- A caller that takes nothing -----------------------------------------------------
+
+    /// Returns whether answers wait because the caller makes no room. If so, `goes_on` is called
+    /// when none waits any more.
+    #[inline]
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.outbox.get().is_some_and(Outbox::is_held_up)
+    }
+
+    /// Returns whether the caller was held up and has gone on, once.
+    #[inline]
+    pub(crate) fn has_gone_on(&self) -> bool {
+        self.outbox.get().is_some_and(Outbox::has_gone_on)
+    }
+
+    /// Gives the caller up if it has made no room for too long.
+    fn look_whether_taken(&self) {
+        let limit = self.session.node().session_timeout();
+        let Some(outbox) = self.outbox.get() else {
+            return;
+        };
+        match outbox.look_for_room(Instant::now(), limit) {
+            None => {}
+            Some(NoRoom::LookAt(at)) => {
+                self.session.wake_at(at, &self.waker);
+            }
+            Some(NoRoom::TooLong) => {
+                warn_limited!(
+                    format_args!("{}: {limit:?}", self.at),
+                    peer = %self.at, ?limit,
+                    "a caller does not take the replies of a service; its calls are given up"
+                );
+                outbox.break_off();
+                self.is_gone();
+            }
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The wait of a handler for its caller.
+
+use std::sync::atomic::Ordering;
+
+use crate::client::Client;
+
+/// A handler's wait for its caller, during which it takes in arriving frames.
+pub(super) struct CallerWait<'a>(&'a Client);
+
+impl<'a> CallerWait<'a> {
+    pub(super) fn on(client: &'a Client) -> Self {
+        if let Some(shared) = client.shared() {
+            // WAITS: the wait begins with `attend`, whose fence pairs with `Hub::has_news`.
+            shared.waiting.fetch_add(1, Ordering::Relaxed);
+        }
+        Self(client)
+    }
+}
+
+impl Drop for CallerWait<'_> {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.shared() {
+            shared.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
