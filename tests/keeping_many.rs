@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex::prelude::*;
 use ibex::{
     Node,
     discovery::{Discovery, Found, PeersEvent},

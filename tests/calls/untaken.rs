@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use futures_util::future::join_all;
+use ibex::prelude::*;
 use ibex::{
     Codec, Pod, Raw, Receiver, RecvErrorKind, Schema, SendErrorKind, Sender,
     calls::{CallErrorKind, CallOptions, Caller, Execution, HandlerError, Service},

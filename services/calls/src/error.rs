@@ -9,7 +9,7 @@ use ibex_core::{
     extend::{ChannelError, Interface},
 };
 
-use super::no_reply::NoReply;
+use super::no_reply::{MAY_BE_EXECUTED, NoReply};
 
 pub(super) use self::refused::Refused;
 
@@ -444,10 +444,6 @@ ibex_core::extend::debug_as_display!(CallError, CallFailure);
 fn cut_off(suspended: Option<&Suspension>) -> String {
     suspended.map_or_else(String::new, |suspended| format!(": {suspended}"))
 }
-
-/// Returns consequence and advice where [`Execution::Unknown`] is all that is certain.
-pub(super) const MAY_BE_EXECUTED: &str = "a handler may have executed the call: call again only if it may be \
-                               executed twice";
 
 /// The longest text of a failure; what is longer is cut.
 pub(super) const MAX_FAILURE_BYTES: usize = 4096;

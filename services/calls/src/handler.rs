@@ -137,6 +137,7 @@ where
     ///
     /// ```
     /// use ibex::{Node, Raw};
+    /// use ibex::prelude::*;
     ///
     /// fn serve(node: &Node) -> Result<(), Box<dyn std::error::Error>> {
     ///     let reversed = node.channel("reverse").codec::<Raw>().service::<[u8], [u8]>()?;

@@ -6,8 +6,6 @@ use std::fmt;
 
 use ibex_core::{SendError, SendErrorKind};
 
-use super::error::MAY_BE_EXECUTED;
-
 /// Why a call that a handler had got no reply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum NoReply {
@@ -110,6 +108,10 @@ impl fmt::Display for NoReply {
 const NOT_KNOWN: u64 = u64::MAX;
 /// The longest text; what is longer is cut.
 const MOST_TEXT: usize = 4096;
+
+/// Returns consequence and advice where [`Execution::Unknown`] is all that is certain.
+pub(super) const MAY_BE_EXECUTED: &str = "a handler may have executed the call: call again only if it may be \
+                               executed twice";
 
 #[cfg(test)]
 mod tests {

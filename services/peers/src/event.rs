@@ -13,7 +13,7 @@ use ibex_core::{
 };
 
 use super::{board::Board, futures::PeersEventAsync};
-use crate::discovery::DiscoveryError;
+use crate::addresses::DiscoveryError;
 
 /// Something that happened to the peers of [`Peers`](super::Peers).
 #[derive(Debug)]

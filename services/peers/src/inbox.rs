@@ -12,7 +12,7 @@ use std::{
 use ibex_core::extend::parking::{self, AtSlot, ReadySet, WaitSlot};
 
 use super::alarms::{AlarmKey, TaskAlarms};
-use crate::discovery::DiscoveryError;
+use crate::addresses::DiscoveryError;
 
 /// News for the keeper. A thread that leaves news never waits for the keeper.
 #[derive(Default)]

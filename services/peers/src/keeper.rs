@@ -19,7 +19,7 @@ use super::{
     schedule::{DuePlace, Schedule},
     watch_close,
 };
-use crate::discovery::{Discovery, DiscoveryError};
+use crate::addresses::{Discovery, DiscoveryError};
 
 pub(super) struct Keeper {
     own: PeerId,

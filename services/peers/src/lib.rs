@@ -13,9 +13,9 @@ macro_rules! warn_limited {
     ($($line:tt)+) => { ibex_core::extend::warn_limited!($($line)+) };
 }
 
+mod addresses;
 mod alarms;
 mod board;
-pub mod discovery;
 mod endpoint_wait;
 mod endpoints;
 mod event;
@@ -42,6 +42,19 @@ use self::{
 };
 
 pub use self::event::{PeersEvent, PeersEvents};
+
+/// Peers that a node stays connected to, and the sources of their addresses.
+///
+/// [`keep_connected`](crate::KeepConnected::keep_connected) takes a [`Discovery`](discovery::Discovery), which
+/// returns addresses. The call returns [`Peers`], which dials the addresses, and dials again when a
+/// peer is lost.
+pub mod discovery {
+    pub use crate::{
+        Peers, PeersEvent, PeersEvents,
+        addresses::{Discovery, Dns, Found},
+    };
+}
+
 /// What a crate needs that opens something with each of several kept peers, as calls and logs do.
 pub mod extend {
     pub use super::{
@@ -53,7 +66,7 @@ pub mod extend {
 }
 
 use self::{endpoints::Endpoints, kept_peer::KeptPeer};
-use crate::discovery::Discovery;
+use crate::addresses::Discovery;
 use ibex_core::{
     ChannelBuilder, ConnectError, Node, Peer, ToAddress,
     extend::{Connector, DefaultCodec, ExtendChannel, ExtendNode, errors, text_of},

@@ -5,7 +5,7 @@ use std::{
 
 use ibex_core::{Fabric, Node, NodeBuilder, Peer, Policy};
 
-use crate::{Endpoints, Tried};
+use crate::{Endpoints, KeepConnected, tried::Tried};
 
 fn builder() -> NodeBuilder {
     let none: [(&str, &str); 0] = [];

@@ -1,8 +1,4 @@
-//! Peers that a node stays connected to, and the sources of their addresses.
-//!
-//! [`Node::keep_connected`](crate::KeepConnected::keep_connected) takes a [`Discovery`], which returns
-//! addresses. The call returns [`Peers`], which dials the addresses, and dials again when a peer is
-//! lost.
+//! The sources of the addresses that a node stays connected to.
 #![forbid(unsafe_code)]
 
 mod dns;
@@ -12,7 +8,6 @@ use std::{error::Error, time::Duration};
 use ibex_core::{ToAddress, extend::text_of};
 
 pub use self::dns::Dns;
-pub use crate::{Peers, PeersEvent, PeersEvents};
 
 /// Returns the addresses that a node should be connected to, for
 /// [`Node::keep_connected`](crate::KeepConnected::keep_connected).
