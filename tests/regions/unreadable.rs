@@ -15,7 +15,7 @@ fn cut_short(name: &str, readable: u64) -> Region {
     let file = file.expect("it is there");
     fs::remove_file(&path).expect("it is there");
     // SAFETY: the file is made shorter below, and this test reads none of the bytes that are gone.
-    let region = unsafe { Region::map(&file) }.expect("it is mapped", ..);
+    let region = unsafe { Region::map(&file, ..) }.expect("it is mapped");
     file.set_len(readable).expect("it is ours");
     region
 }
