@@ -55,7 +55,7 @@
 //!
 //! A batch also takes [reads](ReadRequest) of the peer's memory and [atomics](AtomicRequest) on it. A
 //! [`MemoryWindow`] lets the peer into a part of a region for one exchange, after which either end
-//! takes the key back ([`memory::window`]). A [`ForeignRegion`] is memory of another driver or of the
+//! takes the key back ([`memory_window`]). A [`ForeignRegion`] is memory of another driver or of the
 //! device. What not every device has is refused by [`VerbsError::Unsupported`], with what to do
 //! without it. The README has a table of verbs, methods and tests.
 //!
@@ -112,28 +112,35 @@ mod queue_pair;
 #[cfg_attr(docsrs, doc(cfg(feature = "rdma-sys")))]
 pub mod raw;
 
+pub use abi::completion_fields::CompletionFields;
+pub use abi::completion_polling::CompletionPolling;
+pub use abi::completion_status::{CompletionStatus, Fault};
+pub use abi::event_element::EventElement;
+pub use abi::fork_status::ForkStatus;
 pub use abi::gid::{Gid, GidEntry, GidScope, GidType};
+pub use abi::global_header::{GlobalHeader, HeaderRoute};
 pub use abi::partition::{Partition, PartitionKey};
 pub use abi::port::{
     LinkLayer, LinkSpeed, LinkWidth, Mtu, PhysicalState, PortAttributes, PortState,
 };
 pub use abi::queue_pair_kind::QueuePairKind;
+pub use abi::remote_address::{RemoteAddress, RemoteKey};
 pub use abi::work_id::{Operation, WorkId};
 pub use abi::{
     queue_pair_attributes::{AddressVector, GlobalRoute, MigrationState},
     queue_pair_state::QueuePairState,
 };
 pub use completion::channel::{CompletionChannel, SharedChannel};
-pub use completion::details::{CompletionDetails, CompletionFields};
+pub use completion::details::CompletionDetails;
 pub use completion::queue::CompletionQueue;
 pub use completion::wait::CompletionWait;
 pub use completion::work_completion::{
-    Completed, CompletionFailure, CompletionKind, CompletionStatus, Fault, WorkCompletion,
+    Completed, CompletionFailure, CompletionKind, WorkCompletion,
 };
 pub use connect_error::{ConnectCause, ConnectError};
 pub use device::Device;
-pub use device::async_event::{AsyncEvent, AsyncEvents, EventElement, PortEvent, QueuePairEvent};
-pub use device::fork_report::{ForkReport, ForkStatus};
+pub use device::async_event::{AsyncEvent, AsyncEvents, PortEvent, QueuePairEvent};
+pub use device::fork_report::ForkReport;
 pub use error::VerbsError;
 #[doc(no_inline)]
 pub use ibex_base::fork;
@@ -142,13 +149,11 @@ pub use memory::anonymous::AnonymousMemory;
 pub use memory::foreign::{ForeignRegion, OnDeviceMemory};
 pub use memory::on_demand::Prefetch;
 pub use memory::protection_domain::ProtectionDomain;
-pub use memory::window::{BindRequest, MemoryWindow, WindowError, WindowState};
 pub use memory::{
     region::{DeviceMemory, MemoryRegion, RegionAccess},
-    remote_address::{RemoteAddress, RemoteKey},
     scatter_entry::{ScatterEntry, TargetEntry},
 };
-pub use probe::polling::{CompletionPolling, PollingChoice, PollingWish, ProbeFailure};
+pub use probe::polling::{PollingChoice, PollingWish, ProbeFailure};
 pub use probe::{immediate::carries_immediate, window::reads_by_window};
 #[doc(no_inline)]
 pub use provider::{
@@ -160,7 +165,9 @@ pub use queue_pair::datagram::{
     DatagramBatch, DatagramDestination, DatagramQueuePair, DatagramReceives, MulticastGroup, QKey,
 };
 pub use queue_pair::datagram_buffer::{DatagramBuffer, DatagramEntry, DatagramSource};
-pub use queue_pair::global_header::{GlobalHeader, HeaderRoute};
+#[doc(inline)]
+pub use queue_pair::memory_window;
+pub use queue_pair::memory_window::{BindRequest, MemoryWindow, WindowError, WindowState};
 pub use queue_pair::read::{ReadLimits, ReadRequest};
 pub use queue_pair::receive_queue::{PostError, RECEIVE_BATCH, ReceiveBatch, ReceiveQueue};
 pub use queue_pair::teardown::{DEFAULT_DRAIN_TIMEOUT, Teardown, Verdict};

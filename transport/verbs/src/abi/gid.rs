@@ -45,6 +45,14 @@ impl Gid {
         }
     }
 
+    /// Returns whether it is the GID of a multicast group (`rdma_is_multicast_addr`,
+    /// [include/rdma/ib_addr.h](https://github.com/torvalds/linux/blob/master/include/rdma/ib_addr.h)).
+    #[must_use]
+    pub fn is_multicast(self) -> bool {
+        self.0[0] == 0xff
+            || matches!(self.scope(), GidScope::Ipv4(address) if address.is_multicast())
+    }
+
     /// Returns the kind of address in the GID.
     #[must_use]
     pub fn scope(self) -> GidScope {

@@ -1,5 +1,6 @@
 //! The C structures that the hot calls exchange with a provider, and the values that devices are
-//! told or tell: GIDs, ports, partitions, states of queue pairs, identities of requests.
+//! told or tell: GIDs, ports, partitions, states of queue pairs, identities of requests, keys, and
+//! the statuses of completions.
 //!
 //! Posting and polling hand these to the provider as they are, so that nothing is
 //! translated on the data path and the fake provider can stand where the real one
@@ -9,12 +10,19 @@
 #![forbid(unsafe_code)]
 
 pub mod attribute_mask;
+pub(crate) mod completion_fields;
+pub(crate) mod completion_polling;
+pub(crate) mod completion_status;
+pub(crate) mod event_element;
+pub(crate) mod fork_status;
 pub(crate) mod gid;
+pub(crate) mod global_header;
 pub(crate) mod partition;
 pub(crate) mod port;
 pub mod queue_pair_attributes;
 pub(crate) mod queue_pair_kind;
 pub mod queue_pair_state;
+pub mod remote_address;
 pub(crate) mod work_id;
 
 use std::ffi::{c_int, c_void};

@@ -10,11 +10,9 @@ use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex};
 
 use ibex_base::{fork, sync::lock};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::io::Errno;
 
 use crate::{
-    device::{Device, DeviceContext},
+    device::{Device, DeviceContext, set_nonblocking},
     error::VerbsError,
     provider::ChannelHandle,
 };
@@ -166,9 +164,4 @@ impl AsFd for SharedChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.channel.as_fd()
     }
-}
-
-/// Makes reads of a descriptor return `EAGAIN` instead of waiting.
-pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)
 }

@@ -2,49 +2,13 @@
 //!
 //! A device tells only the fields that an extended queue was made with
 //! ([`ibv_create_cq_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html)), so a
-//! caller names them in [`CompletionFields`]. [`CompletionQueue::poll`](crate::CompletionQueue::poll)
-//! reads none of them; [`CompletionQueue::poll_details`](crate::CompletionQueue::poll_details)
-//! reads those that the queue was made with.
+//! caller names them in [`CompletionFields`](crate::CompletionFields).
+//! [`CompletionQueue::poll`](crate::CompletionQueue::poll) reads none of them;
+//! [`CompletionQueue::poll_details`](crate::CompletionQueue::poll_details) reads those that the queue
+//! was made with.
 #![forbid(unsafe_code)]
 
 use super::work_completion::WorkCompletion;
-
-/// The fields that an extended completion queue tells beyond the usual ones. Default: none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CompletionFields {
-    /// The sender's queue pair (`IBV_WC_EX_WITH_SRC_QP`).
-    pub source_queue_pair: bool,
-    /// The sender's LID (`IBV_WC_EX_WITH_SLID`).
-    pub source_lid: bool,
-    /// The service level (`IBV_WC_EX_WITH_SL`).
-    pub service_level: bool,
-    /// The path bits of the port's LID (`IBV_WC_EX_WITH_DLID_PATH_BITS`).
-    pub path_bits: bool,
-    /// The customer's VLAN (`IBV_WC_EX_WITH_CVLAN`).
-    pub vlan: bool,
-    /// The tag of the flow rule (`IBV_WC_EX_WITH_FLOW_TAG`).
-    pub flow_tag: bool,
-    /// The time by the system's clock (`IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK`).
-    pub wall_clock: bool,
-}
-
-impl CompletionFields {
-    /// Every field.
-    pub const ALL: Self = Self {
-        source_queue_pair: true,
-        source_lid: true,
-        service_level: true,
-        path_bits: true,
-        vlan: true,
-        flow_tag: true,
-        wall_clock: true,
-    };
-
-    /// Returns whether completions of datagrams tell where the datagram came from.
-    pub(crate) fn name_senders(self) -> bool {
-        self.source_queue_pair && self.source_lid && self.service_level && self.path_bits
-    }
-}
 
 /// A completion with the fields that its queue was made with.
 ///

@@ -8,15 +8,14 @@ use rustix::io::Errno;
 use super::{
     batch::BatchPolling,
     channel::{CompletionChannel, SharedChannel},
-    details::CompletionFields,
     drain_lock::DrainLock,
     queue::{Channel, CompletionQueue, CompletionQueueObject, Polling},
     room::CompletionRoom,
 };
 use crate::{
+    abi::{completion_fields::CompletionFields, completion_polling::CompletionPolling},
     device::{Device, DeviceContext, clock::DeviceClock, new_tag, requested_size::RequestedSize},
     error::VerbsError,
-    probe::polling::CompletionPolling,
     provider::{CompletionHandle, ExtendedInit},
 };
 

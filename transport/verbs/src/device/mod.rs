@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use guid::Guid;
 use ibex_base::fork;
 use requested_size::RequestedSize;
-use rustix::fs::Access;
+use rustix::fs::{Access, OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use super::{
@@ -470,4 +470,9 @@ impl Drop for DeviceContext {
 pub(crate) fn new_tag() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Makes reads of a descriptor return `EAGAIN` instead of waiting.
+pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)
 }

@@ -16,11 +16,10 @@ use rustix::io::Errno;
 use super::{
     protection_domain::ProtectionDomain,
     region::{RegionAccess, RegionRegistration},
-    remote_address::RemoteAddress,
     scatter_entry::{ScatterEntry, TargetEntry},
 };
 use crate::{
-    abi::Sge,
+    abi::{Sge, remote_address::RemoteAddress},
     device::{Device, DeviceContext, requested_size::RequestedSize},
     error::VerbsError,
     locked_memory::LockedMemory,

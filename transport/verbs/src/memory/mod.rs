@@ -5,7 +5,7 @@ pub mod foreign;
 pub(crate) mod on_demand;
 pub(crate) mod protection_domain;
 pub mod region;
-pub mod remote_address;
 mod reregister;
 pub mod scatter_entry;
-pub mod window;
+
+pub use crate::abi::remote_address;

@@ -27,10 +27,9 @@ use ibex_base::{fork, sync::lock, turn};
 use rustix::io::Errno;
 
 use super::protection_domain::{Domain, ProtectionDomain};
-use super::remote_address::RemoteAddress;
 use super::scatter_entry::{ScatterEntry, TargetEntry};
 use crate::{
-    abi::{Sge, access_flags},
+    abi::{Sge, access_flags, remote_address::RemoteAddress},
     device::{DeviceContext, new_tag},
     error::VerbsError,
     locked_memory::LockedMemory,

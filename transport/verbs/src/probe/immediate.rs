@@ -4,9 +4,12 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Instant;
 
-use super::polling::{CompletionPolling, PATIENCE, ProbeFailure, TestQueue, post_send};
+use super::polling::{PATIENCE, ProbeFailure, TestQueue, post_send};
 use crate::{
-    abi::work_id::{Operation, WorkId},
+    abi::{
+        completion_polling::CompletionPolling,
+        work_id::{Operation, WorkId},
+    },
     completion::work_completion::{CompletionKind, WorkCompletion},
     device::Device,
     error::VerbsError,

@@ -11,7 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::{
-    abi::work_id::{Operation, WorkId},
+    abi::{
+        completion_polling::CompletionPolling,
+        work_id::{Operation, WorkId},
+    },
     completion::{
         channel::CompletionChannel,
         queue::{Channel, CompletionQueue},
@@ -31,24 +34,6 @@ use crate::{
         work_request::{ReceiveRequest, SendRequest},
     },
 };
-
-/// The way in which a completion queue is polled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CompletionPolling {
-    /// Polling by `ibv_poll_cq`, which copies all fields of each completion.
-    Plain,
-    /// Polling by `ibv_start_poll` and `ibv_next_poll`, which lets each field be read by itself.
-    Extended,
-}
-
-impl fmt::Display for CompletionPolling {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Plain => "plain",
-            Self::Extended => "extended",
-        })
-    }
-}
 
 /// The choice of a way of polling, with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,20 +5,23 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Instant;
 
-use super::polling::{CompletionPolling, PATIENCE, ProbeFailure, TestQueue};
+use super::polling::{PATIENCE, ProbeFailure, TestQueue};
 use crate::{
-    abi::work_id::{Operation, WorkId},
+    abi::{
+        completion_polling::CompletionPolling,
+        remote_address::RemoteAddress,
+        work_id::{Operation, WorkId},
+    },
     completion::work_completion::WorkCompletion,
     device::Device,
     error::VerbsError,
-    memory::{
-        protection_domain::ProtectionDomain,
-        region::RegionAccess,
-        remote_address::RemoteAddress,
-        window::{BindRequest, MemoryWindow, WindowError},
-    },
+    memory::{protection_domain::ProtectionDomain, region::RegionAccess},
     provider::WindowKind,
-    queue_pair::{endpoint::LocalPort, read::ReadRequest},
+    queue_pair::{
+        endpoint::LocalPort,
+        memory_window::{BindRequest, MemoryWindow, WindowError},
+        read::ReadRequest,
+    },
 };
 
 /// The length of the window, and of the read.

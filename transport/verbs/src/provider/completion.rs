@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use rustix::io::Errno;
 
 use super::{ChannelHandle, CompletionHandle, ContextHandle};
-use crate::{abi::PollAttributes, completion::details::CompletionFields};
+use crate::abi::{PollAttributes, completion_fields::CompletionFields};
 
 /// `ibv_start_poll`.
 pub type StartPoll = unsafe extern "C" fn(*mut c_void, *mut PollAttributes) -> c_int;

@@ -39,10 +39,10 @@ use rustix::io::Errno;
 
 use super::{
     abi::{
-        RecvWr, SendWr, Wc, attribute_mask::AttributeMask, gid::GidEntry, port::PortAttributes,
-        queue_pair_attributes::QueuePairAttributes, queue_pair_kind::QueuePairKind,
+        RecvWr, SendWr, Wc, attribute_mask::AttributeMask, fork_status::ForkStatus, gid::GidEntry,
+        port::PortAttributes, queue_pair_attributes::QueuePairAttributes,
+        queue_pair_kind::QueuePairKind,
     },
-    device::fork_report::ForkStatus,
     error::VerbsError,
 };
 

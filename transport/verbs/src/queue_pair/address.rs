@@ -12,11 +12,11 @@ use ibex_base::fork;
 use super::{
     connection::ConnectionSettings,
     endpoint::{LocalPort, RemoteEndpoint},
-    global_header::GlobalHeader,
 };
 use crate::{
     abi::{
         gid::GidType,
+        global_header::GlobalHeader,
         queue_pair_attributes::{AddressVector, GlobalRoute},
         wc_flags, wc_opcode,
     },
@@ -158,7 +158,7 @@ impl AddressVector {
         let route = header
             .route()
             .ok_or_else(|| refused("the 40 bytes in front of it are no header"))?;
-        if super::datagram::MulticastGroup::is_group(route.destination) {
+        if route.destination.is_multicast() {
             return Err(refused("the datagram was sent to a multicast group"));
         }
         let present = device.gids(port)?;

@@ -28,14 +28,13 @@ use super::{
     work_request::{Flags, PushError},
 };
 use crate::{
-    abi::{work_id::WorkId, wr_opcode},
+    abi::{remote_address::RemoteAddress, work_id::WorkId, wr_opcode},
     completion::work_completion::{CompletionFailure, WorkCompletion},
     error::VerbsError,
     memory::{
         anonymous::AnonymousMemory,
         protection_domain::ProtectionDomain,
         region::{MemoryRegion, RegionAccess},
-        remote_address::RemoteAddress,
         scatter_entry::TargetEntry,
     },
     provider::AtomicSupport,

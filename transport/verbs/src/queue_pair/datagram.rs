@@ -33,12 +33,8 @@ use super::{
 };
 use crate::{
     abi::{
-        attribute_mask::AttributeMask,
-        gid::{Gid, GidScope},
-        queue_pair_attributes::QueuePairAttributes,
-        queue_pair_kind::QueuePairKind,
-        queue_pair_state::QueuePairState,
-        work_id::WorkId,
+        attribute_mask::AttributeMask, gid::Gid, queue_pair_attributes::QueuePairAttributes,
+        queue_pair_kind::QueuePairKind, queue_pair_state::QueuePairState, work_id::WorkId,
     },
     error::VerbsError,
 };
@@ -319,7 +315,7 @@ impl MulticastGroup {
     /// # Errors
     /// [`VerbsError::Setting`] if the GID is not that of a group, or the LID not one of groups.
     pub fn new(gid: Gid, lid: u16) -> Result<Self, VerbsError> {
-        if !Self::is_group(gid) {
+        if !gid.is_multicast() {
             return Err(VerbsError::Setting {
                 setting: "the GID of a multicast group",
                 given: gid.to_string(),
@@ -346,13 +342,6 @@ impl MulticastGroup {
     #[must_use]
     pub fn lid(self) -> u16 {
         self.lid
-    }
-
-    /// Returns whether a GID is that of a group (`rdma_is_multicast_addr`,
-    /// [include/rdma/ib_addr.h](https://github.com/torvalds/linux/blob/master/include/rdma/ib_addr.h)).
-    #[must_use]
-    pub fn is_group(gid: Gid) -> bool {
-        gid.0[0] == 0xff || matches!(gid.scope(), GidScope::Ipv4(address) if address.is_multicast())
     }
 }
 

@@ -2,9 +2,8 @@
 
 use std::ops::Range;
 
-use super::global_header::GlobalHeader;
 use crate::{
-    abi::{wc_flags, wc_opcode},
+    abi::{global_header::GlobalHeader, wc_flags, wc_opcode},
     completion::work_completion::WorkCompletion,
     memory::{
         region::{DeviceMemory, MemoryRegion},

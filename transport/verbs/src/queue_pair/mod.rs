@@ -22,7 +22,7 @@ pub(crate) mod datagram;
 pub(crate) mod datagram_buffer;
 mod delegates;
 pub(crate) mod endpoint;
-pub(crate) mod global_header;
+pub mod memory_window;
 pub(crate) mod read;
 pub(crate) mod receive_queue;
 pub(crate) mod request_table;

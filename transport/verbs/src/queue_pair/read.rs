@@ -16,8 +16,8 @@ use super::{
     work_request::{Flags, PushError},
 };
 use crate::{
-    abi::{work_id::WorkId, wr_opcode},
-    memory::{remote_address::RemoteAddress, scatter_entry::TargetEntry},
+    abi::{remote_address::RemoteAddress, work_id::WorkId, wr_opcode},
+    memory::scatter_entry::TargetEntry,
 };
 
 /// A request that reads memory of the peer.

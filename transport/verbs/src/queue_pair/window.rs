@@ -7,17 +7,21 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use super::{QueuePair, work_request::Flags};
+use super::{
+    QueuePair,
+    memory_window::{BindRequest, MemoryWindow, WindowBinding, WindowError},
+    receive_queue::PostError,
+    work_request::Flags,
+};
 use crate::{
-    abi::{BindInfo, BindWr, access_flags, work_id::WorkId, wr_opcode},
+    abi::{
+        BindInfo, BindWr, access_flags, remote_address::RemoteAddress, work_id::WorkId, wr_opcode,
+    },
     memory::{
         protection_domain::Domain,
         region::{DeviceMemory, LiveRegistration, MemoryRegion, RegionAccess},
-        remote_address::RemoteAddress,
-        window::{BindRequest, MemoryWindow, WindowBinding, WindowError},
     },
     provider::{WindowKind, next_key},
-    queue_pair::receive_queue::PostError,
 };
 
 impl QueuePair {

@@ -1,11 +1,14 @@
 //! Work requests: what a queue is asked to send or to receive.
 
 use crate::{
-    abi::{queue_pair_kind::QueuePairKind, send_flags, work_id::WorkId, wr_opcode},
-    memory::{
+    abi::{
+        queue_pair_kind::QueuePairKind,
         remote_address::{RemoteAddress, RemoteKey},
-        scatter_entry::ScatterEntry,
+        send_flags,
+        work_id::WorkId,
+        wr_opcode,
     },
+    memory::scatter_entry::ScatterEntry,
 };
 
 /// A request to a send queue.

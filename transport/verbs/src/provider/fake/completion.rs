@@ -13,7 +13,7 @@ use super::{
     world::{FakeChannel, bell, unring},
 };
 use crate::{
-    completion::details::CompletionFields,
+    abi::completion_fields::CompletionFields,
     provider::{
         ChannelHandle, ClockAttributes, CompletionHandle, CompletionProvider, ContextHandle,
         ExtendedInit, ExtendedQueue,

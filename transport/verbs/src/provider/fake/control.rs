@@ -18,10 +18,10 @@ use super::{
 };
 use crate::{
     abi::{
-        attribute_mask::AttributeMask, gid::GidEntry, port::PortAttributes,
-        queue_pair_attributes::QueuePairAttributes, queue_pair_kind::QueuePairKind,
+        attribute_mask::AttributeMask, fork_status::ForkStatus, gid::GidEntry,
+        port::PortAttributes, queue_pair_attributes::QueuePairAttributes,
+        queue_pair_kind::QueuePairKind,
     },
-    device::fork_report::ForkStatus,
     error::VerbsError,
     provider::{
         ContextHandle, CreatedPair, DeviceAttributes, DeviceEntry, DomainHandle, NodeType,

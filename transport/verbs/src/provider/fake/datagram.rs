@@ -12,6 +12,7 @@ use crate::{
     abi::{
         Wc,
         gid::{Gid, GidScope},
+        global_header::{GlobalHeader, NEXT_INFINIBAND, NEXT_UDP},
         port::LinkLayer,
         queue_pair_attributes::AddressVector,
         queue_pair_kind::QueuePairKind,
@@ -19,10 +20,6 @@ use crate::{
         send_flags, wc_flags, wc_opcode, wr_opcode,
     },
     provider::{AddressObject, DomainHandle, PairHandle, datagram::DatagramProvider},
-    queue_pair::{
-        datagram::MulticastGroup,
-        global_header::{GlobalHeader, NEXT_INFINIBAND, NEXT_UDP},
-    },
 };
 
 /// An address handle.
@@ -76,7 +73,7 @@ impl DatagramProvider for FakeProvider {
         state.grant(super::Call::AttachMulticast)?;
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(pair.as_ptr()) };
-        if state.pairs[&id].kind != QueuePairKind::Datagram || !MulticastGroup::is_group(group) {
+        if state.pairs[&id].kind != QueuePairKind::Datagram || !group.is_multicast() {
             return Err(Errno::INVAL);
         }
         // A queue pair that is attached twice still gets one copy.
@@ -283,7 +280,7 @@ impl State {
 
     fn receivers(&self, to: &PostedDatagram) -> Vec<u64> {
         let destination = to.address.route.map(|route| route.destination);
-        if let Some(group) = destination.filter(|gid| MulticastGroup::is_group(*gid)) {
+        if let Some(group) = destination.filter(|gid| gid.is_multicast()) {
             let attached = self.groups.iter().filter(|(one, _)| *one == group);
             return attached.map(|(_, pair)| *pair).collect();
         }

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::FakeDevice;
-use crate::{CompletionPolling, abi::port::Mtu};
+use crate::abi::{completion_polling::CompletionPolling, port::Mtu};
 
 /// A feature that a device lacks. Everything else works over it.
 #[derive(Clone, Copy, Debug)]

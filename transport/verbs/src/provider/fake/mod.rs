@@ -53,13 +53,10 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::{Provider, RawEvent};
-use crate::{
-    CompletionStatus,
-    abi::{
-        Sge, Wc, access_flags, attribute_mask::AttributeMask,
-        queue_pair_attributes::QueuePairAttributes, queue_pair_state::QueuePairState,
-    },
-    device::fork_report::ForkStatus,
+use crate::abi::{
+    Sge, Wc, access_flags, attribute_mask::AttributeMask, completion_status::CompletionStatus,
+    fork_status::ForkStatus, queue_pair_attributes::QueuePairAttributes,
+    queue_pair_state::QueuePairState,
 };
 
 pub use call::Call;

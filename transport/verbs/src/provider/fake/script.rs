@@ -8,8 +8,9 @@ use super::{
     world::State,
 };
 use crate::{
-    CompletionStatus,
-    abi::{queue_pair_kind::QueuePairKind, wc_opcode, wr_opcode},
+    abi::{
+        completion_status::CompletionStatus, queue_pair_kind::QueuePairKind, wc_opcode, wr_opcode,
+    },
     provider::RawEvent,
 };
 

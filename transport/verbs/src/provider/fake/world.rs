@@ -25,10 +25,9 @@ use super::{
 };
 use crate::{
     abi::{
-        Sge, Wc, gid::Gid, queue_pair_attributes::QueuePairAttributes,
+        Sge, Wc, fork_status::ForkStatus, gid::Gid, queue_pair_attributes::QueuePairAttributes,
         queue_pair_kind::QueuePairKind, queue_pair_state::QueuePairState,
     },
-    device::fork_report::ForkStatus,
     provider::{QueuePairSizes, RawEvent},
 };
 

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::sys::{self, constants};
 use super::{clear_errno, count, last_errno, tag_pointer};
-use crate::CompletionFields;
+use crate::abi::completion_fields::CompletionFields;
 use crate::provider::{
     BatchCalls, ChannelHandle, CompletionHandle, ContextHandle, DetailCalls, EndPoll, ExtendedInit,
     ExtendedQueue, NextPoll, ReadByte, ReadField, ReadTime, ReadVlan, StartPoll,

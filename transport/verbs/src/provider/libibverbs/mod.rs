@@ -33,10 +33,10 @@ use super::{
 };
 use crate::{
     abi::{
-        RecvWr, attribute_mask::AttributeMask, gid::GidEntry, port::PortAttributes,
+        RecvWr, attribute_mask::AttributeMask, event_element::EventElement,
+        fork_status::ForkStatus, gid::GidEntry, port::PortAttributes,
         queue_pair_attributes::QueuePairAttributes,
     },
-    device::{async_event::EventElement, fork_report::ForkStatus},
     error::VerbsError,
 };
 

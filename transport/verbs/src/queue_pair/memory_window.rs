@@ -61,17 +61,19 @@ use std::sync::Arc;
 
 use ibex_base::fork;
 
-use super::{
-    protection_domain::{Domain, ProtectionDomain},
-    region::{RegionAccess, RegionRegistration},
-    remote_address::{RemoteAddress, RemoteKey},
-};
+use super::{QueuePairObject, receive_queue::PostError};
 use crate::{
-    abi::work_id::WorkId,
+    abi::{
+        remote_address::{RemoteAddress, RemoteKey},
+        work_id::WorkId,
+    },
     completion::work_completion::{CompletionFailure, WorkCompletion},
     error::VerbsError,
+    memory::{
+        protection_domain::{Domain, ProtectionDomain},
+        region::{RegionAccess, RegionRegistration},
+    },
     provider::{WindowHandle, WindowKind},
-    queue_pair::{QueuePairObject, receive_queue::PostError},
 };
 
 /// A key to a part of a region, which comes and goes.
