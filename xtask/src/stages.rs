@@ -190,6 +190,9 @@ fn features(watchdog: &Watchdog) -> Result<(), Failure> {
         let line = format!("cargo clippy -p ibex --lib {features} -- -D warnings");
         Step::of_line(&line).run(watchdog)?;
     }
+    // The objects that channels need, without those of the feature `all`.
+    Step::of_line("cargo clippy -p ibex-verbs --lib --features libibverbs -- -D warnings")
+        .run(watchdog)?;
     no_c_compiler(watchdog)?;
     // This is the example of the verbs crate that newcomers run, on a machine without a device. The
     // build scripts of dependencies find no C compiler; only rustc itself calls one, to link.

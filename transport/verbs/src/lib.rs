@@ -41,7 +41,8 @@
 //!
 //! # Kinds of queue pairs
 //!
-//! Each kind is a type, which has the operations of that kind alone:
+//! Each kind is a type, which has the operations of that kind alone. All but RC stand behind the feature
+//! `all`, and so do atomics and memory that is not the program's (a dma-buf, or memory of the device):
 //!
 //! | kind | type | sends | a message without a receive |
 //! |---|---|---|---|
@@ -112,13 +113,31 @@ mod queue_pair;
 #[cfg_attr(docsrs, doc(cfg(feature = "rdma-sys")))]
 pub mod raw;
 
+#[cfg(feature = "all")]
+#[cfg_attr(docsrs, doc(cfg(feature = "all")))]
+pub use self::{
+    abi::global_header::{GlobalHeader, HeaderRoute},
+    memory::foreign::{ForeignRegion, OnDeviceMemory},
+    queue_pair::{
+        address::AddressHandle,
+        atomic::{AtomicRequest, AtomicResult, AtomicResults},
+        datagram::{
+            DatagramBatch, DatagramDestination, DatagramQueuePair, DatagramReceives,
+            MulticastGroup, QKey,
+        },
+        datagram_buffer::{DatagramBuffer, DatagramEntry, DatagramSource},
+        unreliable::{UnreliableBatch, UnreliableQueuePair},
+        xrc::{
+            XrcBatch, XrcDomain, XrcOpening, XrcReceiveQueue, XrcReceiveQueuePair, XrcSendQueuePair,
+        },
+    },
+};
 pub use abi::completion_fields::CompletionFields;
 pub use abi::completion_polling::CompletionPolling;
 pub use abi::completion_status::{CompletionStatus, Fault};
 pub use abi::event_element::EventElement;
 pub use abi::fork_status::ForkStatus;
 pub use abi::gid::{Gid, GidEntry, GidScope, GidType};
-pub use abi::global_header::{GlobalHeader, HeaderRoute};
 pub use abi::partition::{Partition, PartitionKey};
 pub use abi::port::{
     LinkLayer, LinkSpeed, LinkWidth, Mtu, PhysicalState, PortAttributes, PortState,
@@ -146,7 +165,6 @@ pub use error::VerbsError;
 pub use ibex_base::fork;
 pub use locked_memory::LockedMemory;
 pub use memory::anonymous::AnonymousMemory;
-pub use memory::foreign::{ForeignRegion, OnDeviceMemory};
 pub use memory::on_demand::Prefetch;
 pub use memory::protection_domain::ProtectionDomain;
 pub use memory::{
@@ -159,28 +177,19 @@ pub use probe::{immediate::carries_immediate, window::reads_by_window};
 pub use provider::{
     AtomicSupport, DeviceAttributes, NodeType, QueriedPair, SharedReceiveAttributes, WindowKind,
 };
-pub use queue_pair::address::AddressHandle;
-pub use queue_pair::atomic::{AtomicRequest, AtomicResult, AtomicResults};
-pub use queue_pair::datagram::{
-    DatagramBatch, DatagramDestination, DatagramQueuePair, DatagramReceives, MulticastGroup, QKey,
-};
-pub use queue_pair::datagram_buffer::{DatagramBuffer, DatagramEntry, DatagramSource};
 #[doc(inline)]
 pub use queue_pair::memory_window;
 pub use queue_pair::memory_window::{BindRequest, MemoryWindow, WindowError, WindowState};
 pub use queue_pair::read::{ReadLimits, ReadRequest};
 pub use queue_pair::receive_queue::{PostError, RECEIVE_BATCH, ReceiveBatch, ReceiveQueue};
 pub use queue_pair::teardown::{DEFAULT_DRAIN_TIMEOUT, Teardown, Verdict};
-pub use queue_pair::unreliable::{UnreliableBatch, UnreliableQueuePair};
 pub use queue_pair::work_request::{PushError, ReceiveRequest, SendRequest};
-pub use queue_pair::xrc::{
-    XrcBatch, XrcDomain, XrcOpening, XrcReceiveQueue, XrcReceiveQueuePair, XrcSendQueuePair,
-};
 pub use queue_pair::{QueuePair, QueuePairBuilder, SendBatch};
 pub use queue_pair::{
     connection::ConnectionSettings,
     endpoint::{FirstSequence, LocalPort, RemoteEndpoint},
 };
+
 /// The number of an error of the system, as `errno.h` has it.
 #[doc(no_inline)]
 pub use rustix::io::Errno;

@@ -33,6 +33,7 @@ impl CompletionFields {
     };
 
     /// Returns whether completions of datagrams tell where the datagram came from.
+    #[cfg(feature = "all")]
     pub(crate) fn name_senders(self) -> bool {
         self.source_queue_pair && self.source_lid && self.service_level && self.path_bits
     }

@@ -16,6 +16,7 @@ pub(crate) mod completion_status;
 pub(crate) mod event_element;
 pub(crate) mod fork_status;
 pub(crate) mod gid;
+#[cfg(feature = "all")]
 pub(crate) mod global_header;
 pub(crate) mod partition;
 pub(crate) mod port;

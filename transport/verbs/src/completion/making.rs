@@ -228,6 +228,7 @@ impl CompletionQueue {
                 channel,
                 drain_lock: (!matches!(polling, Polling::Plain(_))).then(DrainLock::default),
                 room: init.ignores_overrun.then(|| CompletionRoom::new(entries)),
+                #[cfg(feature = "all")]
                 names_senders: kind == CompletionPolling::Plain || init.fields.name_senders(),
                 context: Arc::clone(context),
             }),

@@ -66,6 +66,7 @@ pub(crate) struct CompletionQueueObject {
     /// The room that is counted here, where the device does not watch for an overrun.
     pub(crate) room: Option<CompletionRoom>,
     /// Completions of datagrams name the sender.
+    #[cfg(feature = "all")]
     pub(crate) names_senders: bool,
     pub(crate) context: Arc<DeviceContext>,
 }

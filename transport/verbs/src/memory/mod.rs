@@ -1,6 +1,8 @@
 //! Memory that a device may touch, and the domain that it belongs to.
 
 pub(crate) mod anonymous;
+#[cfg(feature = "all")]
+#[cfg_attr(docsrs, doc(cfg(feature = "all")))]
 pub mod foreign;
 pub(crate) mod on_demand;
 pub(crate) mod protection_domain;

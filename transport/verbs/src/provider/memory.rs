@@ -1,13 +1,12 @@
 //! The calls for protection domains, and for the memory that belongs to them.
 
-use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
 
 use super::{
-    BufferHandle, ContextHandle, DomainHandle, PairHandle, RegionHandle, ThreadDomainHandle,
-    WindowHandle, WindowKind,
+    ContextHandle, DomainHandle, PairHandle, RegionHandle, ThreadDomainHandle, WindowHandle,
+    WindowKind,
 };
 use crate::abi::{BindInfo, Sge};
 
@@ -90,17 +89,6 @@ pub trait MemoryProvider {
         region: RegionHandle,
         change: &Reregistration,
     ) -> Result<(u32, u32), ReregisterFailure>;
-    /// `ibv_reg_dmabuf_mr`, on the page of
-    /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html). The region's
-    /// addresses begin at `offset`.
-    unsafe fn register_dmabuf(
-        &self,
-        domain: DomainHandle,
-        buffer: BorrowedFd<'_>,
-        offset: u64,
-        bytes: usize,
-        access: u32,
-    ) -> Result<RegisteredRegion, Errno>;
     /// [`ibv_advise_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_advise_mr.3.html).
     unsafe fn advise(
         &self,
@@ -109,39 +97,6 @@ pub trait MemoryProvider {
         flags: u32,
         piece: Sge,
     ) -> Result<(), Errno>;
-    /// [`ibv_alloc_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html), aligned to
-    /// this power of two.
-    unsafe fn create_buffer(
-        &self,
-        context: ContextHandle,
-        bytes: usize,
-        align_log: u32,
-    ) -> Result<BufferHandle, Errno>;
-    /// `ibv_free_dm`.
-    unsafe fn destroy_buffer(&self, buffer: BufferHandle) -> Result<(), Errno>;
-    /// `ibv_memcpy_to_dm`. The bytes are within the buffer.
-    unsafe fn write_buffer(
-        &self,
-        buffer: BufferHandle,
-        offset: u64,
-        from: &[u8],
-    ) -> Result<(), Errno>;
-    /// `ibv_memcpy_from_dm`. The bytes are within the buffer.
-    unsafe fn read_buffer(
-        &self,
-        buffer: BufferHandle,
-        offset: u64,
-        into: &mut [u8],
-    ) -> Result<(), Errno>;
-    /// `ibv_reg_dm_mr`. The region's addresses begin at 0.
-    unsafe fn register_buffer(
-        &self,
-        domain: DomainHandle,
-        buffer: BufferHandle,
-        offset: u64,
-        bytes: usize,
-        access: u32,
-    ) -> Result<RegisteredRegion, Errno>;
 
     /// [`ibv_alloc_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html); returns the
     /// window's key too.

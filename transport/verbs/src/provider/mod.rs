@@ -19,15 +19,20 @@
 //! 3. After `deregister` has returned `Ok`, the device reads and writes no byte of the
 //!    region any more.
 
+pub(crate) mod all;
 mod attributes;
 mod completion;
+#[cfg(feature = "all")]
 pub(crate) mod datagram;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
+#[cfg(feature = "all")]
+pub(crate) mod foreign;
 #[cfg(feature = "libibverbs")]
 mod libibverbs;
 mod memory;
 mod shared_receives;
+#[cfg(feature = "all")]
 pub(crate) mod xrc;
 
 use std::ffi::{c_int, c_void};
@@ -360,8 +365,7 @@ pub trait Provider:
     MemoryProvider
     + CompletionProvider
     + SharedReceiveProvider
-    + datagram::DatagramProvider
-    + xrc::XrcProvider
+    + all::AllProvider
     + sealed::Sealed
     + Send
     + Sync

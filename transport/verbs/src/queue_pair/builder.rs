@@ -266,6 +266,7 @@ impl QueuePairBuilder {
             outstanding: 0,
             receives,
             inner,
+            #[cfg(feature = "all")]
             datagrams: None,
         })
     }

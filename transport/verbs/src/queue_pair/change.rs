@@ -57,6 +57,7 @@ impl QueuePair {
     }
 
     /// Goes on after a failed send, by which the device has brought the queue pair to SQE.
+    #[cfg(feature = "all")]
     pub(super) fn recover_sends(&mut self) -> Result<(), VerbsError> {
         let before = self.state;
         self.state = QueuePairState::SendQueueError;

@@ -13,13 +13,18 @@
 //! and all before it are done. One place more than callers see is kept for the last request
 //! of all, by which the queue is [drained](crate::Teardown).
 
+#[cfg(feature = "all")]
 pub(crate) mod address;
+#[cfg(feature = "all")]
 pub(crate) mod atomic;
 pub(crate) mod builder;
 mod change;
 pub(crate) mod connection;
+#[cfg(feature = "all")]
 pub(crate) mod datagram;
+#[cfg(feature = "all")]
 pub(crate) mod datagram_buffer;
+#[cfg(feature = "all")]
 mod delegates;
 pub(crate) mod endpoint;
 pub mod memory_window;
@@ -28,9 +33,11 @@ pub(crate) mod receive_queue;
 pub(crate) mod request_table;
 pub(crate) mod send_batch;
 pub(crate) mod teardown;
+#[cfg(feature = "all")]
 pub(crate) mod unreliable;
 mod window;
 pub(crate) mod work_request;
+#[cfg(feature = "all")]
 pub(crate) mod xrc;
 
 use std::marker::PhantomData;
@@ -40,6 +47,7 @@ pub use builder::QueuePairBuilder;
 pub use send_batch::SendBatch;
 
 use connection::ConnectionSettings;
+#[cfg(feature = "all")]
 use datagram::Datagrams;
 use endpoint::{FirstSequence, LocalPort, RemoteEndpoint};
 use ibex_base::fork;
@@ -99,6 +107,7 @@ pub struct QueuePair {
     receives: Option<ReceiveQueue>,
 
     /// Behind all else that keeps `inner` alive, since address handles go after the queue pair.
+    #[cfg(feature = "all")]
     datagrams: Option<Box<Datagrams>>,
 }
 
@@ -304,6 +313,7 @@ impl QueuePair {
         self.table
             .push_send(&SendRequest::send(id, &[]).signaled(), 0)
             .expect("an empty request fits into an empty table");
+        #[cfg(feature = "all")]
         if let Some(datagrams) = &self.datagrams {
             let Some(address) = &datagrams.last else {
                 return Ok(false);

@@ -5,6 +5,9 @@
 //! learns from completions which receives were used. The queue counts its receives, so its limit is
 //! known before the device is asked.
 
+#[cfg(feature = "all")]
+mod extended;
+
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -15,18 +18,13 @@ use super::{
     QueuePairObject,
     request_table::RequestTable,
     work_request::{PushError, ReceiveRequest},
-    xrc::{OpenXrcDomain, XrcDomain},
 };
 use crate::{
     abi::RecvWr,
-    completion::{
-        queue::{CompletionQueue, CompletionQueueObject},
-        room::TakenRoom,
-    },
     device::{DeviceContext, new_tag, requested_size::RequestedSize},
     error::VerbsError,
     memory::protection_domain::{Domain, ProtectionDomain},
-    provider::{PostReceive, SharedReceiveAttributes, SharedReceiveHandle, xrc::XrcReceivesInit},
+    provider::{PostReceive, SharedReceiveAttributes, SharedReceiveHandle},
 };
 
 /// A queue of receives, shared by queue pairs or of one alone.
@@ -53,7 +51,8 @@ pub(crate) struct SharedReceiveQueueObject {
     tag: u64,
     domain: Arc<Domain>,
     /// What a queue of extended connections was made with.
-    _xrc: Option<(Arc<CompletionQueueObject>, Arc<OpenXrcDomain>)>,
+    #[cfg(feature = "all")]
+    _xrc: Option<extended::Parts>,
 }
 
 impl SharedReceiveQueueObject {
@@ -114,6 +113,7 @@ impl ReceiveQueue {
                 handle,
                 tag,
                 domain,
+                #[cfg(feature = "all")]
                 _xrc: None,
             })),
             post: context.opened().hot.post_shared_receive,
@@ -121,61 +121,6 @@ impl ReceiveQueue {
             capacity,
             outstanding: 0,
         })
-    }
-
-    /// Makes a queue of extended connections; returns its number too.
-    pub(super) fn of_xrc(
-        domain: &ProtectionDomain,
-        xrc: &XrcDomain,
-        completions: &CompletionQueue,
-        requests: u32,
-        entries: u32,
-    ) -> Result<(Self, u32), VerbsError> {
-        let domain = Arc::clone(domain.inner());
-        let (xrc, completions) = (Arc::clone(xrc.inner()), Arc::clone(completions.inner()));
-        let context = Arc::clone(&domain.context);
-        context.check_same("XRC domain", xrc.context())?;
-        context.check_same("completion queue of receives", &completions.context)?;
-        TakenRoom::refuse_shared(&completions)?;
-        let limits = context.attributes();
-        let limits = [
-            RequestedSize::new(
-                "a shared receive queue of that depth",
-                requests,
-                limits.max_shared_receive_requests,
-                "its depth",
-            ),
-            RequestedSize::new(
-                "a shared receive queue with that many scatter entries",
-                entries,
-                limits.max_shared_receive_entries,
-                "the entries of one receive",
-            ),
-        ];
-        let tag = new_tag();
-        let init = XrcReceivesInit {
-            xrc_domain: xrc.handle,
-            completions: completions.handle,
-            requests,
-            entries,
-            tag,
-        };
-        // SAFETY: both domains and the completion queue are alive, and of one context.
-        let made = unsafe { context.provider().create_xrc_receives(domain.handle, &init) };
-        let made = made.map_err(|errno| context.refused("ibv_create_srq_ex", errno, &limits))?;
-        let queue = Self {
-            target: ReceiveQueueOwner::Shared(Arc::new(SharedReceiveQueueObject {
-                handle: made.handle,
-                tag,
-                domain,
-                _xrc: Some((completions, xrc)),
-            })),
-            post: context.opened().hot.post_shared_receive,
-            table: RequestTable::new(RECEIVE_BATCH, made.entries as usize),
-            capacity: made.requests,
-            outstanding: 0,
-        };
-        Ok((queue, made.number))
     }
 
     /// Makes the own queue of a queue pair.

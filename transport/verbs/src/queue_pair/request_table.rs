@@ -99,6 +99,7 @@ impl<W: Linked> RequestTable<W> {
     }
 
     /// Returns the request that was pushed last.
+    #[cfg(feature = "all")]
     pub(crate) fn last_mut(&mut self) -> Option<&mut W> {
         self.requests[..self.used].last_mut()
     }

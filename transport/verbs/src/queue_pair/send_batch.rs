@@ -9,7 +9,7 @@ use super::{
     request_table::RequestTable,
     work_request::{PushError, SendRequest},
 };
-use crate::{abi::SendWr, provider::AtomicSupport};
+use crate::abi::SendWr;
 
 /// Sends that are about to be posted, with one call. Dropped, it posts nothing.
 ///
@@ -77,7 +77,8 @@ impl<'memory> SendBatch<'_, 'memory> {
         }
     }
 
-    pub(super) fn atomics(&self) -> AtomicSupport {
+    #[cfg(feature = "all")]
+    pub(super) fn atomics(&self) -> crate::AtomicSupport {
         self.pair.inner.domain.context.attributes().atomics
     }
 

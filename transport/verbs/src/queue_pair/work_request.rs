@@ -149,6 +149,7 @@ impl<'entries, 'memory> SendRequest<'entries, 'memory> {
     }
 
     /// Checks that queue pairs of a kind do what the request asks for.
+    #[cfg(feature = "all")]
     pub(crate) fn check_kind(&self, kind: QueuePairKind) -> Result<(), PushError> {
         let refused = |operation| Err(PushError::OtherKind { operation, kind });
         if !kind.does(self.opcode) {

@@ -1,7 +1,6 @@
 //! The calls for protection domains and for the memory that belongs to them.
 
 use std::fs;
-use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
@@ -16,9 +15,8 @@ use super::{
 use crate::{
     abi::{BindInfo, SendWr, Sge, access_flags, wr_opcode},
     provider::{
-        BufferHandle, ContextHandle, DomainHandle, MemoryProvider, PairHandle, RegionHandle,
-        RegisteredRegion, ReregisterFailure, Reregistration, ThreadDomainHandle, WindowHandle,
-        WindowKind,
+        ContextHandle, DomainHandle, MemoryProvider, PairHandle, RegionHandle, RegisteredRegion,
+        ReregisterFailure, Reregistration, ThreadDomainHandle, WindowHandle, WindowKind,
     },
 };
 
@@ -176,19 +174,6 @@ impl MemoryProvider for FakeProvider {
         state.change_region(id, domain, change)
     }
 
-    unsafe fn register_dmabuf(
-        &self,
-        domain: DomainHandle,
-        buffer: BorrowedFd<'_>,
-        offset: u64,
-        bytes: usize,
-        access: u32,
-    ) -> Result<RegisteredRegion, Errno> {
-        // SAFETY: the trait's contract.
-        let domain = unsafe { id_of(domain.as_ptr()) };
-        self.register_mapped(domain, buffer, offset, bytes, access)
-    }
-
     unsafe fn advise(
         &self,
         _domain: DomainHandle,
@@ -197,68 +182,6 @@ impl MemoryProvider for FakeProvider {
         piece: Sge,
     ) -> Result<(), Errno> {
         self.world.lock().advise(advice, flags, piece)
-    }
-
-    unsafe fn create_buffer(
-        &self,
-        context: ContextHandle,
-        bytes: usize,
-        _align_log: u32,
-    ) -> Result<BufferHandle, Errno> {
-        // SAFETY: the trait's contract.
-        self.new_buffer(unsafe { id_of(context.as_ptr()) }, bytes)
-    }
-
-    unsafe fn destroy_buffer(&self, buffer: BufferHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(buffer.as_ptr()) };
-        self.world.lock().end_buffer(id)?;
-        // SAFETY: the trait's contract.
-        unsafe { take_back(buffer.as_ptr()) };
-        Ok(())
-    }
-
-    unsafe fn write_buffer(
-        &self,
-        buffer: BufferHandle,
-        offset: u64,
-        from: &[u8],
-    ) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        // SAFETY: the trait's contract: the bytes are within the buffer.
-        unsafe {
-            let place = state.place_in_buffer(id_of(buffer.as_ptr()), offset)?;
-            place.copy_from(from.as_ptr(), from.len());
-        }
-        Ok(())
-    }
-
-    unsafe fn read_buffer(
-        &self,
-        buffer: BufferHandle,
-        offset: u64,
-        into: &mut [u8],
-    ) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        // SAFETY: the trait's contract: the bytes are within the buffer.
-        unsafe {
-            let place = state.place_in_buffer(id_of(buffer.as_ptr()), offset)?;
-            place.copy_to(into.as_mut_ptr(), into.len());
-        }
-        Ok(())
-    }
-
-    unsafe fn register_buffer(
-        &self,
-        domain: DomainHandle,
-        buffer: BufferHandle,
-        offset: u64,
-        bytes: usize,
-        access: u32,
-    ) -> Result<RegisteredRegion, Errno> {
-        // SAFETY: the trait's contract.
-        let (domain, buffer) = unsafe { (id_of(domain.as_ptr()), id_of(buffer.as_ptr())) };
-        self.register_in_buffer(domain, buffer, offset, bytes, access)
     }
 
     unsafe fn create_window(

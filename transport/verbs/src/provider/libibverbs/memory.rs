@@ -1,8 +1,7 @@
-//! Protection domains, registrations, and memory of devices.
+//! Protection domains and registrations.
 
 use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
-use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 
 use rustix::io::Errno;
@@ -10,11 +9,10 @@ use rustix::io::Errno;
 use super::sys::{self, constants};
 use super::{Libibverbs, clear_errno, last_errno, status, window};
 use crate::{
-    abi::{BindInfo, Sge, access_flags},
+    abi::{BindInfo, Sge},
     provider::{
-        BufferHandle, ContextHandle, DomainHandle, MemoryProvider, PairHandle, RegionHandle,
-        RegisteredRegion, ReregisterFailure, Reregistration, ThreadDomainHandle, WindowHandle,
-        WindowKind,
+        ContextHandle, DomainHandle, MemoryProvider, PairHandle, RegionHandle, RegisteredRegion,
+        ReregisterFailure, Reregistration, ThreadDomainHandle, WindowHandle, WindowKind,
     },
 };
 
@@ -87,18 +85,6 @@ impl MemoryProvider for Libibverbs {
         unsafe { reregister(region, change) }
     }
 
-    unsafe fn register_dmabuf(
-        &self,
-        domain: DomainHandle,
-        buffer: BorrowedFd<'_>,
-        offset: u64,
-        bytes: usize,
-        access: u32,
-    ) -> Result<RegisteredRegion, Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { register_dmabuf(domain, buffer, offset, bytes, access) }
-    }
-
     unsafe fn advise(
         &self,
         domain: DomainHandle,
@@ -108,53 +94,6 @@ impl MemoryProvider for Libibverbs {
     ) -> Result<(), Errno> {
         // SAFETY: the trait's contract.
         status(unsafe { sys::ibv_advise_mr(domain.as_ptr(), advice, flags, &raw mut piece, 1) })
-    }
-
-    unsafe fn create_buffer(
-        &self,
-        context: ContextHandle,
-        bytes: usize,
-        align_log: u32,
-    ) -> Result<BufferHandle, Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { create_buffer(context, bytes, align_log) }
-    }
-
-    unsafe fn destroy_buffer(&self, buffer: BufferHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_free_dm(buffer.as_ptr()) })
-    }
-
-    unsafe fn write_buffer(
-        &self,
-        buffer: BufferHandle,
-        offset: u64,
-        from: &[u8],
-    ) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { write_buffer(buffer, offset, from) }
-    }
-
-    unsafe fn read_buffer(
-        &self,
-        buffer: BufferHandle,
-        offset: u64,
-        into: &mut [u8],
-    ) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { read_buffer(buffer, offset, into) }
-    }
-
-    unsafe fn register_buffer(
-        &self,
-        domain: DomainHandle,
-        buffer: BufferHandle,
-        offset: u64,
-        bytes: usize,
-        access: u32,
-    ) -> Result<RegisteredRegion, Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { register_buffer(domain, buffer, offset, bytes, access) }
     }
 
     unsafe fn create_window(
@@ -221,7 +160,7 @@ pub(super) unsafe fn register(
 
 /// # Safety
 /// A region of the library, or null.
-unsafe fn registered(raw: *mut sys::ibv_mr) -> Result<RegisteredRegion, Errno> {
+pub(super) unsafe fn registered(raw: *mut sys::ibv_mr) -> Result<RegisteredRegion, Errno> {
     let handle = RegionHandle::new(raw).ok_or_else(last_errno)?;
     // SAFETY: the region exists.
     let (lkey, rkey) = unsafe { ((*raw).lkey, (*raw).rkey) };
@@ -265,101 +204,6 @@ pub(super) unsafe fn reregister(
         // `IBV_REREG_MR_ERR_INPUT` and `_DONT_FORK_NEW`.
         -1 | -2 => Err(ReregisterFailure::Unchanged(last_errno())),
         _ => Err(ReregisterFailure::Unusable(last_errno())),
-    }
-}
-
-/// # Safety
-/// The contract of [`MemoryProvider::register_dmabuf`](crate::provider::MemoryProvider::register_dmabuf).
-pub(super) unsafe fn register_dmabuf(
-    domain: DomainHandle,
-    buffer: BorrowedFd<'_>,
-    offset: u64,
-    bytes: usize,
-    access: u32,
-) -> Result<RegisteredRegion, Errno> {
-    clear_errno();
-    let (fd, access) = (buffer.as_raw_fd(), access as c_int);
-    // SAFETY: the caller's contract.
-    unsafe {
-        registered(sys::ibv_reg_dmabuf_mr(
-            domain.as_ptr(),
-            offset,
-            bytes,
-            offset,
-            fd,
-            access,
-        ))
-    }
-}
-
-/// # Safety
-/// The contract of [`MemoryProvider::create_buffer`](crate::provider::MemoryProvider::create_buffer).
-pub(super) unsafe fn create_buffer(
-    context: ContextHandle,
-    bytes: usize,
-    align_log: u32,
-) -> Result<BufferHandle, Errno> {
-    let mut attributes = sys::ibv_alloc_dm_attr {
-        length: bytes,
-        log_align_req: align_log,
-        comp_mask: 0,
-    };
-    clear_errno();
-    // SAFETY: the caller's contract.
-    let raw = unsafe { sys::ibv_alloc_dm(context.as_ptr(), &raw mut attributes) };
-    BufferHandle::new(raw).ok_or_else(last_errno)
-}
-
-/// # Safety
-/// The contract of [`MemoryProvider::write_buffer`](crate::provider::MemoryProvider::write_buffer).
-pub(super) unsafe fn write_buffer(
-    buffer: BufferHandle,
-    offset: u64,
-    from: &[u8],
-) -> Result<(), Errno> {
-    let raw: *mut sys::ibv_dm = buffer.as_ptr();
-    // SAFETY: the caller's contract.
-    unsafe {
-        let call = (*raw).memcpy_to_dm.ok_or(Errno::OPNOTSUPP)?;
-        status(call(raw, offset, from.as_ptr().cast(), from.len()))
-    }
-}
-
-/// # Safety
-/// The contract of [`MemoryProvider::read_buffer`](crate::provider::MemoryProvider::read_buffer).
-pub(super) unsafe fn read_buffer(
-    buffer: BufferHandle,
-    offset: u64,
-    into: &mut [u8],
-) -> Result<(), Errno> {
-    let raw: *mut sys::ibv_dm = buffer.as_ptr();
-    // SAFETY: the caller's contract.
-    unsafe {
-        let call = (*raw).memcpy_from_dm.ok_or(Errno::OPNOTSUPP)?;
-        status(call(into.as_mut_ptr().cast(), raw, offset, into.len()))
-    }
-}
-
-/// # Safety
-/// The contract of [`MemoryProvider::register_buffer`](crate::provider::MemoryProvider::register_buffer).
-pub(super) unsafe fn register_buffer(
-    domain: DomainHandle,
-    buffer: BufferHandle,
-    offset: u64,
-    bytes: usize,
-    access: u32,
-) -> Result<RegisteredRegion, Errno> {
-    let access = access | access_flags::ZERO_BASED;
-    clear_errno();
-    // SAFETY: the caller's contract.
-    unsafe {
-        registered(sys::ibv_reg_dm_mr(
-            domain.as_ptr(),
-            buffer.as_ptr(),
-            offset,
-            bytes,
-            access,
-        ))
     }
 }
 

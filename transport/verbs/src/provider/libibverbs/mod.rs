@@ -5,15 +5,19 @@
 //! call costs one indirection less than through a wrapper.
 
 mod completion;
+#[cfg(feature = "all")]
 mod datagram;
 mod drivers;
 mod extended_queue;
+#[cfg(feature = "all")]
+mod foreign;
 mod memory;
 mod pairs;
 mod queries;
 mod shared_receives;
 mod sys;
 mod window;
+#[cfg(feature = "all")]
 mod xrc;
 
 use std::ffi::{CStr, c_int, c_void};
