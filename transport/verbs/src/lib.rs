@@ -126,6 +126,7 @@ pub use self::{
             MulticastGroup, QKey,
         },
         datagram_buffer::{DatagramBuffer, DatagramEntry, DatagramSource},
+        kind::{self, BatchOf, QueuePairOf},
         unreliable::{UnreliableBatch, UnreliableQueuePair},
         xrc::{
             XrcBatch, XrcDomain, XrcOpening, XrcReceiveQueue, XrcReceiveQueuePair, XrcSendQueuePair,

@@ -26,8 +26,8 @@ use super::{
     address::{AddressHandle, OwnedAddressHandle},
     connection::ConnectionSettings,
     datagram_buffer::DatagramEntry,
-    delegates::delegates,
     endpoint::{FirstSequence, LocalPort},
+    kind::{Datagram, QueuePairOf},
     receive_queue::{PostError, ReceiveBatch, ReceiveQueue},
     work_request::{PushError, ReceiveRequest, SendRequest},
 };
@@ -41,13 +41,7 @@ use crate::{
 
 /// A queue pair of unreliable datagrams
 /// ([`ibv_create_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html), `IBV_QPT_UD`).
-#[derive(Debug)]
-pub struct DatagramQueuePair {
-    pair: QueuePair,
-    max_bytes: u32,
-}
-
-delegates!(unreliable DatagramQueuePair);
+pub type DatagramQueuePair = QueuePairOf<Datagram>;
 
 /// The key that datagrams for a queue pair have to carry.
 ///
@@ -124,7 +118,10 @@ impl QueuePairBuilder {
         }));
         let mask = AttributeMask::PKEY_INDEX | AttributeMask::PORT | AttributeMask::Q_KEY;
         pair.modify(&attributes, mask)?;
-        Ok(DatagramQueuePair { pair, max_bytes: 0 })
+        Ok(QueuePairOf {
+            pair,
+            kind: Datagram { max_bytes: 0 },
+        })
     }
 }
 
@@ -143,15 +140,15 @@ impl DatagramQueuePair {
             ..QueuePairAttributes::to(QueuePairState::ReadyToSend)
         };
         self.pair.modify(&send, AttributeMask::SEND_SEQUENCE)?;
-        self.max_bytes = local.attributes.active_mtu.bytes();
-        Ok(self.max_bytes)
+        self.kind.max_bytes = local.attributes.active_mtu.bytes();
+        Ok(self.kind.max_bytes)
     }
 
     /// Returns the longest datagram, in bytes: what a packet of the port carried when the queue pair
     /// was [started](Self::start). 0 before that.
     #[must_use]
     pub fn max_bytes(&self) -> u32 {
-        self.max_bytes
+        self.kind.max_bytes
     }
 
     /// Begins a batch of receives; `None` if the queue pair takes from a shared receive queue, to
@@ -198,7 +195,7 @@ impl DatagramQueuePair {
     pub fn send_batch<'memory>(&mut self) -> DatagramBatch<'_, 'memory> {
         self.datagrams().pending.clear();
         DatagramBatch {
-            limit: self.max_bytes,
+            limit: self.kind.max_bytes,
             batch: self.pair.send_batch(),
         }
     }

@@ -1,7 +1,7 @@
 //! A queue pair: one end of a reliable connection.
 //!
-//! Other kinds are types of their own, each of which has a [`QueuePair`] inside: unreliable
-//! connections ([`unreliable`]), datagrams ([`datagram`]) and extended connections ([`xrc`]).
+//! Other [kinds](kind) have a [`QueuePair`] inside: unreliable connections ([`unreliable`]),
+//! datagrams ([`datagram`]) and extended connections ([`xrc`]).
 //!
 //! A queue pair is made with its completion queues and its receive queue, and keeps them alive. It
 //! is brought up in steps, so that receives are posted before anything can arrive: `build` (INIT) →
@@ -24,9 +24,9 @@ pub(crate) mod connection;
 pub(crate) mod datagram;
 #[cfg(feature = "all")]
 pub(crate) mod datagram_buffer;
-#[cfg(feature = "all")]
-mod delegates;
 pub(crate) mod endpoint;
+#[cfg(feature = "all")]
+pub mod kind;
 pub mod memory_window;
 pub(crate) mod read;
 pub(crate) mod receive_queue;

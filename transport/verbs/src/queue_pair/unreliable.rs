@@ -7,26 +7,17 @@
 //! receives, and from which it [recovers](UnreliableQueuePair::recover_sends). There are no reads, no atomics, no invalidation and no fence.
 
 use super::{
-    QueuePair, QueuePairBuilder, SendBatch,
+    QueuePairBuilder,
     connection::ConnectionSettings,
-    delegates::delegates,
-    endpoint::{FirstSequence, LocalPort, RemoteEndpoint},
-    receive_queue::{PostError, ReceiveQueue},
+    kind::{BatchOf, QueuePairOf, Unreliable},
+    receive_queue::ReceiveQueue,
     work_request::{PushError, SendRequest},
 };
-use crate::{
-    abi::{port::Mtu, queue_pair_kind::QueuePairKind},
-    error::VerbsError,
-};
+use crate::{abi::queue_pair_kind::QueuePairKind, error::VerbsError};
 
 /// An end of an unreliable connection
 /// ([`ibv_create_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html), `IBV_QPT_UC`).
-#[derive(Debug)]
-pub struct UnreliableQueuePair {
-    pair: QueuePair,
-}
-
-delegates!(unreliable UnreliableQueuePair);
+pub type UnreliableQueuePair = QueuePairOf<Unreliable>;
 
 impl QueuePairBuilder {
     /// Makes a queue pair for an unreliable connection and brings it to INIT, where it takes receives.
@@ -40,7 +31,10 @@ impl QueuePairBuilder {
         settings: ConnectionSettings,
     ) -> Result<UnreliableQueuePair, VerbsError> {
         let pair = self.build_connected(QueuePairKind::Unreliable, port, settings)?;
-        Ok(UnreliableQueuePair { pair })
+        Ok(QueuePairOf {
+            pair,
+            kind: Unreliable,
+        })
     }
 }
 
@@ -49,39 +43,11 @@ impl UnreliableQueuePair {
     pub fn receive_queue(&mut self) -> Option<&mut ReceiveQueue> {
         self.pair.receive_queue()
     }
-
-    /// Connects the queue pair: INIT → RTR → RTS. Returns the path MTU.
-    ///
-    /// # Errors
-    /// The errors of [`QueuePair::connect`].
-    pub fn connect(
-        &mut self,
-        first: FirstSequence,
-        local: LocalPort,
-        remote: RemoteEndpoint,
-    ) -> Result<Mtu, VerbsError> {
-        self.pair.connect(first, local, remote)
-    }
-
-    /// Takes notice that this many sends, the oldest ones, are done.
-    ///
-    /// # Panics
-    /// If fewer sends were outstanding.
-    pub fn retire_sends(&mut self, sends: u32) {
-        self.pair.retire_sends(sends);
-    }
-
-    /// Begins a batch of sends and writes.
-    #[must_use = "a batch that is dropped posts nothing"]
-    pub fn send_batch<'memory>(&mut self) -> UnreliableBatch<'_, 'memory> {
-        UnreliableBatch(self.pair.send_batch())
-    }
 }
 
 /// Sends and writes of an unreliable connection that are about to be posted, with one call. Dropped,
 /// it posts nothing.
-#[derive(Debug)]
-pub struct UnreliableBatch<'pair, 'memory>(SendBatch<'pair, 'memory>);
+pub type UnreliableBatch<'pair, 'memory> = BatchOf<'pair, 'memory, Unreliable>;
 
 impl<'memory> UnreliableBatch<'_, 'memory> {
     /// Adds a send or a write.
@@ -91,14 +57,6 @@ impl<'memory> UnreliableBatch<'_, 'memory> {
     /// key or has a fence.
     pub fn push(&mut self, request: &SendRequest<'_, 'memory>) -> Result<(), PushError> {
         request.check_kind(QueuePairKind::Unreliable)?;
-        self.0.push(request)
-    }
-
-    /// Posts the requests of the batch. Returns how many there were.
-    ///
-    /// # Errors
-    /// [`PostError`], which says how many were posted nevertheless.
-    pub fn post(self) -> Result<u32, PostError> {
-        self.0.post()
+        self.batch.push(request)
     }
 }

@@ -24,12 +24,12 @@ use ibex_base::fork;
 use rustix::io::Errno;
 
 use super::{
-    QueuePair, QueuePairBuilder, SendBatch,
+    QueuePairBuilder,
     connection::ConnectionSettings,
-    delegates::delegates,
     endpoint::{FirstSequence, LocalPort, RemoteEndpoint},
+    kind::{BatchOf, QueuePairOf, XrcSend},
     read::{ReadLimits, ReadRequest},
-    receive_queue::{PostError, ReceiveBatch, ReceiveQueue},
+    receive_queue::{ReceiveBatch, ReceiveQueue},
     work_request::{PushError, SendRequest},
 };
 use crate::{
@@ -292,7 +292,7 @@ impl XrcReceiveQueuePair {
     /// settings, those of the sender's retries have no effect.
     ///
     /// # Errors
-    /// The errors of [`QueuePair::connect`].
+    /// The errors of [`QueuePair::connect`](crate::QueuePair::connect).
     pub fn connect(
         &mut self,
         first: FirstSequence,
@@ -387,12 +387,7 @@ impl Drop for XrcReceiveQueuePair {
 }
 
 /// The sending end of an extended connection.
-#[derive(Debug)]
-pub struct XrcSendQueuePair {
-    pair: QueuePair,
-}
-
-delegates!(XrcSendQueuePair);
+pub type XrcSendQueuePair = QueuePairOf<XrcSend>;
 
 impl QueuePairBuilder {
     /// Makes the sending end of an extended connection and brings it to INIT.
@@ -411,43 +406,16 @@ impl QueuePairBuilder {
             VerbsError::Call { call, source, .. } => lacks(&context, call, source),
             other => other,
         })?;
-        Ok(XrcSendQueuePair { pair })
-    }
-}
-
-impl XrcSendQueuePair {
-    /// Connects the queue pair with a receiving end: INIT → RTR → RTS. Returns the path MTU.
-    ///
-    /// # Errors
-    /// The errors of [`QueuePair::connect`].
-    pub fn connect(
-        &mut self,
-        first: FirstSequence,
-        local: LocalPort,
-        remote: RemoteEndpoint,
-    ) -> Result<Mtu, VerbsError> {
-        self.pair.connect(first, local, remote)
-    }
-
-    /// Takes notice that this many sends, the oldest ones, are done.
-    ///
-    /// # Panics
-    /// If fewer sends were outstanding.
-    pub fn retire_sends(&mut self, sends: u32) {
-        self.pair.retire_sends(sends);
-    }
-
-    /// Begins a batch of requests.
-    #[must_use = "a batch that is dropped posts nothing"]
-    pub fn send_batch<'memory>(&mut self) -> XrcBatch<'_, 'memory> {
-        XrcBatch(self.pair.send_batch())
+        Ok(QueuePairOf {
+            pair,
+            kind: XrcSend,
+        })
     }
 }
 
 /// Requests of an extended connection that are about to be posted, with one call. Dropped, it posts
 /// nothing.
-#[derive(Debug)]
-pub struct XrcBatch<'pair, 'memory>(SendBatch<'pair, 'memory>);
+pub type XrcBatch<'pair, 'memory> = BatchOf<'pair, 'memory, XrcSend>;
 
 impl<'memory> XrcBatch<'_, 'memory> {
     /// Adds a send or a write for the [`XrcReceiveQueue`] of that number. A number that is not one of
@@ -460,7 +428,7 @@ impl<'memory> XrcBatch<'_, 'memory> {
         request: &SendRequest<'_, 'memory>,
         receive_queue: u32,
     ) -> Result<(), PushError> {
-        self.0.push(request)?;
+        self.batch.push(request)?;
         self.name(receive_queue);
         Ok(())
     }
@@ -469,28 +437,20 @@ impl<'memory> XrcBatch<'_, 'memory> {
     /// finds the protection domain.
     ///
     /// # Errors
-    /// The errors of [`SendBatch::push_read`].
+    /// The errors of [`SendBatch::push_read`](crate::SendBatch::push_read).
     pub fn push_read(
         &mut self,
         request: &ReadRequest<'_, 'memory>,
         receive_queue: u32,
     ) -> Result<(), PushError> {
-        self.0.push_read(request)?;
+        self.batch.push_read(request)?;
         self.name(receive_queue);
         Ok(())
     }
 
     fn name(&mut self, receive_queue: u32) {
-        let last = self.0.pair.table.last_mut();
+        let last = self.batch.pair.table.last_mut();
         last.expect("a request was just pushed").xrc[0] = receive_queue;
-    }
-
-    /// Posts the requests of the batch. Returns how many there were.
-    ///
-    /// # Errors
-    /// [`PostError`], which says how many were posted nevertheless.
-    pub fn post(self) -> Result<u32, PostError> {
-        self.0.post()
     }
 }
 
