@@ -46,7 +46,7 @@
 //! | tasks: futures, streams and sinks | [`asynchronous`] |
 //! | requests and replies | [`calls`] |
 //! | byte streams in place of sockets | [`io`] |
-//! | peers that come and go | [`Node::keep_connected`], [`discovery`] |
+//! | peers that come and go | [`keep_connected`](prelude::KeepConnected::keep_connected), [`discovery`] |
 //! | a log that survives restarts | [`log`] |
 //! | two releases of a message type | [`Versions`] |
 //! | events of sessions and channels, and their counters | [`Node::events`], [`Node::stats`], [`stats`] |

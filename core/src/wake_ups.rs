@@ -23,6 +23,12 @@ pub struct WakeUps {
     held: Option<Ticket>,
 }
 
+impl Default for WakeUps {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl WakeUps {
     /// Makes the place, without a wake-up.
     #[must_use]

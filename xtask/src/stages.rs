@@ -5,7 +5,7 @@
 //! list builds in the profile `dev` and the second in `release`, so that neither waits for the
 //! other's builds, and no crate is optimized twice. Only the models of loom are built apart.
 //!
-//! The budgets of each list add up to at most [`LONGEST`]. Longer lists of the same tests, and
+//! The budgets of each list add up to at most `LONGEST`. Longer lists of the same tests, and
 //! whatever needs another optimized build, are stages of [`crate::torture`].
 
 use std::time::Duration;

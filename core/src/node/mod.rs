@@ -135,7 +135,7 @@ use crate::{
 ///
 /// The session's handles hand out everything that arrived. Then they return an error with counters,
 /// whose [cause](crate::EndCause::PeerGone) says whether the peer is certain to be gone. The peer's next
-/// process gets another session: [`keep_connected`](Node::keep_connected) connects to it, and a
+/// process gets another session: `keep_connected` connects to it, and a
 /// `LogSender` goes on where its log ends.
 ///
 /// # Fork

@@ -33,7 +33,7 @@ use super::{
     source::RequestSource,
 };
 
-/// Serves calls. [`Node::service`] opens one for all peers, and
+/// Serves calls. [`Node::service`](crate::OpenService::service) opens one for all peers, and
 /// [`Peer::service`](crate::OpenService::service) one for a single peer.
 ///
 /// A service returns requests one after the other. Each may be answered at once, or moved to

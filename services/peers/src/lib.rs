@@ -72,7 +72,7 @@ use ibex_core::{
     extend::{Connector, DefaultCodec, ExtendChannel, ExtendNode, errors, text_of},
 };
 
-/// The peers that a node keeps connected: [`Node::keep_connected`].
+/// The peers that a node keeps connected: [`Node::keep_connected`](crate::KeepConnected::keep_connected).
 ///
 /// Dropping it stops the keeping: no address is dialed any more, and its events end. Live sessions
 /// go on until they or one of the two nodes are closed. Closing the node stops the keeping too.

@@ -76,6 +76,10 @@ impl<O: Opener> Gathered<O> {
     }
 
     /// See [`FanIn::next`](super::FanIn::next).
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "it waits, as that of a `FanIn`"
+    )]
     pub fn next(&mut self) -> Option<FanInEvent<O::Message>> {
         match self.find() {
             Some(event) => Some(event),

@@ -31,8 +31,8 @@ use self::{
 use super::{CallError, CallOptions, Caller, Metadata, Reply, error::CallFailure};
 
 /// Calls a service of the peers that a node [keeps connected](ibex_peers::KeepConnected::keep_connected),
-/// whichever of them can serve the call. [`Peers::caller`](ibex_peers::discovery::Peers::caller) opens
-/// one, or [`Peers::channel`](ibex_peers::discovery::Peers::channel) with settings.
+/// whichever of them can serve the call. [`Peers::caller`](crate::OpenCaller::caller) opens
+/// one, or [`Peers::channel`](ibex_peers::Peers::channel) with settings.
 ///
 /// Clones share everything, and any number of threads and tasks may call at a time. A caller is
 /// opened in each session with these peers: at once where they are connected, else with the next
