@@ -22,7 +22,7 @@ mod tests {
         for folder in FOLDERS {
             look_through(&root.join(folder), &mut |path, text| {
                 let name = path
-                    .strip_prefix(&root)
+                    .strip_prefix(root)
                     .unwrap_or(path)
                     .display()
                     .to_string();

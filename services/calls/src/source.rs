@@ -256,6 +256,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Backlog<Q, R, C> {
     }
 
     /// Gives a request back for which there is no room.
+    #[allow(clippy::result_large_err, reason = "the error gives the request back")]
     pub(super) fn push(&mut self, mut request: Request<Q, R, C>) -> Result<(), Request<Q, R, C>> {
         if self.requests.len() >= IN_PLACE {
             let bytes = request.payload_bytes();

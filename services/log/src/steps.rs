@@ -143,7 +143,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         position: u64,
     ) -> Result<bool, LogError> {
         let message = self.unacked(position).unwrap_or_default();
-        let channel = self.channel.as_mut().map(|channel| channel.untyped_mut());
+        let channel = self.channel.as_mut().map(Untyped::untyped_mut);
         let Some((channel, message)) = channel.zip(message) else {
             return Ok(false);
         };
