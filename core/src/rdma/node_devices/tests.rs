@@ -54,7 +54,7 @@ fn gid_of(device: &FakeDevice) -> Gid {
 fn devices_of(cards: &[FakeDevice], settings: RdmaSettings) -> (FakeProvider, NodeDevices) {
     let fake = FakeProvider::new(cards.to_vec());
     let settings = settings.on_devices(fake.provider(), |settings| {
-        settings.reads_large = Some(true)
+        settings.reads_large = Some(true);
     });
     let devices = NodeDevices::new(settings, None);
     (fake, devices)
