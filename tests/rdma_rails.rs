@@ -33,7 +33,7 @@ impl Pair {
                 .held_buffers(64)
                 .max_rails(max_rails)
                 .on_devices(fake.provider(), |settings| {
-                    settings.reads_large = Some(true)
+                    settings.reads_large = Some(true);
                 });
             let builder = Node::builder().fabric(Fabric::Verbs, Policy::Require);
             builder.rdma(settings).connect_timeout(PATIENCE)

@@ -17,20 +17,20 @@ use super::event_fd::EventFd;
 pub(super) struct Resolver {
     threads: Workers,
     lookups: Arc<Lookups>,
-    answers: Receiver<Answer>,
+    answers: Receiver<Resolved>,
 }
 
 struct Lookups {
     /// Who asked for the names that are being looked up, or are to be.
     asking: Mutex<HashMap<String, Vec<u64>>>,
     look_up: LookUp,
-    done: Sender<Answer>,
+    done: Sender<Resolved>,
     /// Rung when something is in `done`.
     bell: Arc<EventFd>,
 }
 
 /// The addresses of a name, for the dial that has asked.
-type Answer = (u64, io::Result<Vec<Address>>);
+type Resolved = (u64, io::Result<Vec<Address>>);
 
 /// Looks up the addresses of `host:port`.
 pub(super) type LookUp = fn(&str) -> io::Result<Vec<Address>>;
@@ -72,7 +72,7 @@ impl Resolver {
     }
 
     /// Takes the answers since the last call.
-    pub(super) fn take_done(&self) -> Vec<Answer> {
+    pub(super) fn take_done(&self) -> Vec<Resolved> {
         self.answers.try_iter().collect()
     }
 }

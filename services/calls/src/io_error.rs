@@ -5,7 +5,7 @@ use std::io;
 
 use ibex_core::extend::errors;
 
-use crate::{CallError, CallErrorKind};
+use crate::{CallError, CallErrorKind, MetadataRefused};
 
 /// Keeps the error within, and chooses the kind that a socket's error would have.
 impl From<CallError> for io::Error {
@@ -28,5 +28,12 @@ fn of_call(error: &CallError) -> io::ErrorKind {
         | CallErrorKind::Draining
         | CallErrorKind::Refused => io::ErrorKind::ConnectionRefused,
         _ => io::ErrorKind::Other,
+    }
+}
+
+/// Keeps the error within.
+impl From<MetadataRefused> for io::Error {
+    fn from(error: MetadataRefused) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, error)
     }
 }

@@ -13,7 +13,7 @@
 //!    together, as they stand above.
 #![forbid(unsafe_code)]
 
-use std::{fmt, io};
+use std::fmt;
 
 /// Metadata of a call: typed values by name, for what concerns the call and not its request, such as
 /// a tenant, a locale or a number of attempts.
@@ -367,13 +367,6 @@ const HEAD_BYTES: usize = 4;
 const TEXT: u8 = 0;
 const INTEGER: u8 = 1;
 const BYTES: u8 = 2;
-
-/// Keeps the error within.
-impl From<MetadataRefused> for io::Error {
-    fn from(error: MetadataRefused) -> Self {
-        Self::new(io::ErrorKind::InvalidInput, error)
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -30,7 +30,7 @@ use super::{
     header::Header,
 };
 
-pub(super) use self::notices::{NoRoom, Taken};
+pub(super) use self::notices::{NoRoom, NoticesTaken};
 
 /// See the module.
 pub(super) struct Outbox {

@@ -16,7 +16,7 @@ use ibex_core::{
 
 use super::{
     opening::reply_version,
-    outbox::{Outbox, Taken},
+    outbox::{NoticesTaken, Outbox},
     request::Request,
     request_frame::{CallTypes, RequestFrame, Seat},
 };
@@ -109,7 +109,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> RequestSource<Q, R, C> {
             }
             From::Peer(handle, seat, held) => match seat.outbox() {
                 Some(outbox) if outbox.is_held_up() => {
-                    let taken = Taken::new(outbox, held);
+                    let taken = NoticesTaken::new(outbox, held);
                     // Without a deadline there is no time-out.
                     let _ = handle.session().wait_for(None, taken);
                     self.backlog.renew();
@@ -144,7 +144,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> RequestSource<Q, R, C> {
                 if let Some(outbox) = seat.outbox()
                     && outbox.is_held_up()
                 {
-                    ready!(parking::poll(Taken::new(outbox, held), waker, || ()));
+                    ready!(parking::poll(NoticesTaken::new(outbox, held), waker, || ()));
                     self.backlog.renew();
                     return Poll::Ready(None);
                 }

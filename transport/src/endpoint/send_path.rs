@@ -62,6 +62,11 @@ impl SendPath {
         words.map_or(Self::Framed, |words| Self::Mapped(Asking::new(words)))
     }
 
+    /// Returns whether this node's engine sends the long messages, piece by piece.
+    pub(crate) fn sends_by_engine(&self) -> bool {
+        matches!(self, Self::Framed)
+    }
+
     // ---- The ring ----------------------------------------------------------------------
 
     /// Makes memory for a ring of `capacity` bytes. Returns the layout of records in it, and the

@@ -14,7 +14,6 @@ use ibex_ring::parking::{self, Condition, Patience, Ticket, TimedOut};
 use crate::{
     endpoint::{
         send_end::{AskedEvent, SendEnd},
-        send_path::SendPath,
         send_producer::SendProducer,
         stall::Recovered,
     },
@@ -271,11 +270,9 @@ impl SendEnd {
     /// Returns the progress that matters to a wait for room: messages that the peer released or,
     /// where the wait is for this engine, what it has sent of long messages.
     fn progress(&self, is_for_engine: bool) -> u64 {
-        match &self.path {
-            SendPath::Framed if is_for_engine => {
-                self.large_bytes_sent.get() + self.large_gone.load(Ordering::Relaxed)
-            }
-            _ => self.counts().released,
+        match is_for_engine && self.path.sends_by_engine() {
+            true => self.large_bytes_sent.get() + self.large_gone.load(Ordering::Relaxed),
+            false => self.counts().released,
         }
     }
 

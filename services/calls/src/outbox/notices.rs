@@ -347,18 +347,18 @@ fn whole_frame<P: Content>(
 const FIRST_ROOM: usize = 1024;
 
 /// The condition "no notice waits for room".
-pub(crate) struct Taken<'a> {
+pub(crate) struct NoticesTaken<'a> {
     outbox: &'a Outbox,
     held: &'a mut Option<Ticket>,
 }
 
-impl<'a> Taken<'a> {
+impl<'a> NoticesTaken<'a> {
     pub(crate) fn new(outbox: &'a Outbox, held: &'a mut Option<Ticket>) -> Self {
         Self { outbox, held }
     }
 }
 
-impl Condition for Taken<'_> {
+impl Condition for NoticesTaken<'_> {
     type Output = ();
 
     fn look(&mut self) -> Option<()> {

@@ -11,7 +11,7 @@ use crate::session::EndCause;
 
 /// Whose fault an error is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+enum IoFault {
     /// The connection is broken, or the peer or its host cannot be reached.
     Network,
     /// The kernel lacks memory now.
@@ -26,10 +26,10 @@ enum Fault {
 /// and [recv(2)](https://man7.org/linux/man-pages/man2/recv.2.html), and what the network layers
 /// below put in between ([ip(7)](https://man7.org/linux/man-pages/man7/ip.7.html),
 /// [tcp(7)](https://man7.org/linux/man-pages/man7/tcp.7.html)).
-fn fault_of(error: &io::Error) -> Fault {
+fn fault_of(error: &io::Error) -> IoFault {
     match Errno::from_io_error(error) {
-        Some(Errno::NOBUFS | Errno::NOMEM) => Fault::Memory,
-        Some(Errno::FAULT) => Fault::Address,
+        Some(Errno::NOBUFS | Errno::NOMEM) => IoFault::Memory,
+        Some(Errno::FAULT) => IoFault::Address,
         Some(
             Errno::INVAL
             | Errno::MSGSIZE
@@ -41,15 +41,15 @@ fn fault_of(error: &io::Error) -> Fault {
             | Errno::NOSYS
             | Errno::PERM
             | Errno::ACCESS,
-        ) => Fault::Call,
+        ) => IoFault::Call,
         // All that comes from packets, or from none; and errors of TLS, which have no number.
-        _ => Fault::Network,
+        _ => IoFault::Network,
     }
 }
 
 /// Returns whether the kernel could not read the memory that it was to send.
 pub(super) fn is_unreadable(error: &io::Error) -> bool {
-    fault_of(error) == Fault::Address
+    fault_of(error) == IoFault::Address
 }
 
 /// Returns the cause with which a connection ends because of an error of `action`, which is
@@ -57,15 +57,15 @@ pub(super) fn is_unreadable(error: &io::Error) -> bool {
 pub(crate) fn cause_of(action: &str, error: &io::Error) -> EndCause {
     let failed = format!("{action} its connection failed: {error}");
     let why = match fault_of(error) {
-        Fault::Network => return EndCause::lost(failed),
-        Fault::Memory => {
+        IoFault::Network => return EndCause::lost(failed),
+        IoFault::Memory => {
             "; the kernel of this host lacks memory for connections: free some, or raise the limits \
              (net.ipv4.tcp_mem, the memory of this process's cgroup)"
         }
-        Fault::Address => {
+        IoFault::Address => {
             "; memory of this process could not be accessed, and the network is not the reason"
         }
-        Fault::Call => {
+        IoFault::Call => {
             "; the kernel of this host refuses the call, and the network is not the reason: see \
              whether a filter of system calls (seccomp) or another part of this process changes what \
              its sockets may do"
@@ -82,7 +82,7 @@ mod tests {
     fn errors_of_this_host_are_told_from_those_of_the_network() {
         let table = [
             (
-                Fault::Network,
+                IoFault::Network,
                 &[
                     libc::ECONNRESET,
                     libc::EPIPE,
@@ -94,10 +94,10 @@ mod tests {
                     libc::ECONNABORTED,
                 ][..],
             ),
-            (Fault::Memory, &[libc::ENOBUFS, libc::ENOMEM]),
-            (Fault::Address, &[libc::EFAULT]),
+            (IoFault::Memory, &[libc::ENOBUFS, libc::ENOMEM]),
+            (IoFault::Address, &[libc::EFAULT]),
             (
-                Fault::Call,
+                IoFault::Call,
                 &[
                     libc::EINVAL,
                     libc::EMSGSIZE,
@@ -115,11 +115,11 @@ mod tests {
                 assert_eq!(fault_of(&error), fault, "{error}");
                 let cause = cause_of("writing to", &error);
                 let is_network = matches!(cause, EndCause::PeerGone { certain: false, .. });
-                assert_eq!(is_network, fault == Fault::Network, "{cause}");
+                assert_eq!(is_network, fault == IoFault::Network, "{cause}");
                 assert!(cause.to_string().contains(&error.to_string()), "{cause}");
             }
         }
         let tls = io::Error::other("a record is not authentic");
-        assert_eq!(fault_of(&tls), Fault::Network);
+        assert_eq!(fault_of(&tls), IoFault::Network);
     }
 }

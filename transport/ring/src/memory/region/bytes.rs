@@ -10,7 +10,7 @@ use std::{
 
 use ibex_base::{call_foreign, sync::lock};
 
-use super::{RegionSlice, shared::Pages};
+use super::{RegionSlice, shared::RegionPages};
 use crate::memory::{Attachments, Mapping};
 
 pub(super) enum RegionBytes {
@@ -30,7 +30,7 @@ pub struct MappedBytes {
     /// False if the bytes are those of a file that the program has mapped.
     pub(super) is_own: bool,
     /// The memory file that the pages are those of, since peers map them; see `shared`.
-    pub(super) pages: Mutex<Pages>,
+    pub(super) pages: Mutex<RegionPages>,
 }
 
 impl MappedBytes {

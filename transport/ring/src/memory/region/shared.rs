@@ -50,7 +50,7 @@ use crate::memory::{
 
 /// What is known of a region's pages.
 #[derive(Debug, Default)]
-pub(super) enum Pages {
+pub(super) enum RegionPages {
     /// They are private.
     #[default]
     Private,
@@ -127,7 +127,10 @@ impl MappedBytes {
     /// Returns whether the pages are those of a memory file, which peers may map.
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        matches!(&*lock(&self.pages), Pages::File(_) | Pages::Left { .. })
+        matches!(
+            &*lock(&self.pages),
+            RegionPages::File(_) | RegionPages::Left { .. }
+        )
     }
 
     /// Returns the number of bytes that the pages have.
@@ -171,11 +174,11 @@ impl MappedBytes {
     pub(super) fn make_writable(&mut self) -> Result<(), MemoryError> {
         let pages = self.pages.get_mut();
         let pages = pages.unwrap_or_else(PoisonError::into_inner);
-        let Pages::Left { file, are_moved } = pages else {
+        let RegionPages::Left { file, are_moved } = pages else {
             return Ok(());
         };
         if !*are_moved && !file.is_with_a_peer() {
-            *pages = Pages::File(file.clone());
+            *pages = RegionPages::File(file.clone());
             return Ok(());
         }
         *are_moved = true;
@@ -192,7 +195,7 @@ impl MappedBytes {
         };
         // SAFETY: `&mut self` says that there is no other owner.
         unsafe { self.move_by_pieces(make) }?;
-        *self.pages.get_mut().unwrap_or_else(PoisonError::into_inner) = Pages::Private;
+        *self.pages.get_mut().unwrap_or_else(PoisonError::into_inner) = RegionPages::Private;
         Ok(())
     }
 }
@@ -207,7 +210,7 @@ fn piece_bytes(bytes: usize) -> usize {
 #[derive(Debug)]
 pub struct PagesHeld<'a>(#[allow(dead_code, reason = "held for its drop")] Guard<'a>);
 
-type Guard<'a> = MutexGuard<'a, Pages>;
+type Guard<'a> = MutexGuard<'a, RegionPages>;
 
 /// Returns the memory file that the slice's region lies in, and where the slice begins in it; `None` if
 /// the region has no pages of its own, or an earlier call failed. The first call moves the region to such
@@ -227,13 +230,13 @@ pub fn share_region(
     };
     let mut pages = lock(&mapped.pages);
     match &*pages {
-        Pages::File(file) | Pages::Left { file, .. } => {
+        RegionPages::File(file) | RegionPages::Left { file, .. } => {
             return Ok(Some((file.clone(), slice.start)));
         }
-        Pages::Refused => return Ok(None),
-        Pages::Private => {}
+        RegionPages::Refused => return Ok(None),
+        RegionPages::Private => {}
     }
-    *pages = Pages::Refused;
+    *pages = RegionPages::Refused;
     let (what, bytes) = (MemoryUse::LargeMessage, mapped.page_bytes());
     let fd = create_unbacked(what, bytes)?;
     let make = |piece: Range<usize>| {
@@ -249,7 +252,7 @@ pub fn share_region(
         bytes,
         is_passed_itself: AtomicBool::new(false),
     });
-    *pages = Pages::File(file.clone());
+    *pages = RegionPages::File(file.clone());
     Ok(Some((file, slice.start)))
 }
 
@@ -274,10 +277,10 @@ pub fn leave_to_peers(slice: &RegionSlice, left: &Arc<RegionFile>) {
         return;
     };
     let mut pages = lock(&mapped.pages);
-    if let Pages::File(file) = &*pages
+    if let RegionPages::File(file) = &*pages
         && Arc::ptr_eq(file, left)
     {
-        *pages = Pages::Left {
+        *pages = RegionPages::Left {
             file: left.clone(),
             are_moved: false,
         };
