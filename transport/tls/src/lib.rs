@@ -32,6 +32,8 @@ pub use tls_error::TlsError;
 #[cfg(feature = "rustls")]
 mod buffers;
 #[cfg(feature = "rustls")]
+mod certificate_names;
+#[cfg(feature = "rustls")]
 mod certificates;
 #[cfg(feature = "rustls")]
 mod counts;

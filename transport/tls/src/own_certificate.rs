@@ -11,7 +11,7 @@ use x509_cert::der::oid::ObjectIdentifier;
 use x509_cert::ext::pkix::{BasicConstraints, ExtendedKeyUsage};
 
 use crate::Cause;
-use crate::certificates::names_of;
+use crate::certificate_names::names_of;
 use crate::utc::Utc;
 
 /// The time in which a certificate is valid, in seconds since 1970: RFC 5280, section 4.1.2.5.
