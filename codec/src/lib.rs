@@ -25,7 +25,6 @@ mod bounded_deserializer;
 mod bounded_serializer;
 mod byte_string;
 mod codec;
-mod describer;
 mod error;
 mod fingerprint;
 #[cfg(feature = "rkyv")]
@@ -54,7 +53,6 @@ pub use {serde, serde_bytes};
 
 pub use crate::byte_string::ByteString;
 pub use crate::codec::{Codec, MAX_ALIGNMENT, MIN_ALIGNMENT};
-pub use crate::describer::{Describer, Fields, Variants};
 pub use crate::error::{EncodeError, Invalid, Overflow};
 pub use crate::fingerprint::Fingerprint;
 #[cfg(feature = "rkyv")]
@@ -65,7 +63,7 @@ pub use crate::raw::Raw;
 pub use crate::rkyv_codec::Rkyv;
 #[cfg(feature = "rkyv")]
 pub use crate::rkyv_scratch::RkyvSerializer;
-pub use crate::schema::{MAX_TEXT_BYTES, Schema, SchemaInfo};
+pub use crate::schema::{Describer, Fields, MAX_TEXT_BYTES, Schema, SchemaInfo, Variants};
 #[cfg(feature = "serde")]
 pub use crate::serde_borrowed::SerdeBorrowed;
 #[cfg(feature = "serde")]

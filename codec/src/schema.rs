@@ -2,9 +2,12 @@
 
 #![forbid(unsafe_code)]
 
+mod describer;
+
 use std::fmt;
 
-use crate::{Describer, Fingerprint};
+use crate::fingerprint::Fingerprint;
+pub use describer::{Describer, Fields, Variants};
 
 /// A type that can describe its structure.
 ///

@@ -255,10 +255,12 @@ mod tests {
 
     #[test]
     fn names_at_the_root_lead_to_their_modules() {
-        let library = "mod ring;\npub use ring::{Ring, reader::Reader};\npub use other_crate::X;\n";
+        let library = "mod ring;\npub use ring::{Ring, reader::Reader};\n\
+                       pub use crate::slot::Slot;\npub use other_crate::X;\n";
         let homes = homes(library);
         assert_eq!(homes["Ring"], "ring");
         assert_eq!(homes["Reader"], "ring");
+        assert_eq!(homes["Slot"], "slot");
         assert_eq!(homes["X"], "other_crate");
     }
 
@@ -272,6 +274,7 @@ mod tests {
         for path in code.split("use ").skip(1) {
             for leaf in leaves(path) {
                 let leaf = leaf.trim_start_matches("self::");
+                let leaf = leaf.trim_start_matches("crate::");
                 let home = leaf.split("::").next().unwrap_or_default().to_owned();
                 let name = leaf.rsplit("::").next().unwrap_or_default().to_owned();
                 homes.insert(name, home);

@@ -18,8 +18,8 @@
 
 use std::any;
 
+use super::{MAX_TEXT_BYTES, Schema, SchemaInfo};
 use crate::fingerprint::Fnv1a;
-use crate::schema::{MAX_TEXT_BYTES, Schema, SchemaInfo};
 
 /// The receiver of a description by [`Schema::describe`].
 ///
