@@ -4,6 +4,7 @@
 //! - [`frame_check`]: the checksums that tell of damage on the way.
 //! - [`record`]: a message in a ring.
 //! - [`message_version`]: the message type that both ends of a channel know.
+//! - `landing_id`, `remote_memory`: the memory that a peer may write or read, as messages name it.
 //! - [`counters`], [`channel_window`]: how much of a channel the receiving application holds.
 //! - [`trace_context`]: the place of a message or a call in a trace.
 
@@ -14,7 +15,9 @@ pub mod frame;
 pub mod frame_check;
 pub mod in_segment;
 mod io_error;
+pub(crate) mod landing_id;
 pub mod message_extension;
 pub mod message_version;
 pub mod record;
+pub(crate) mod remote_memory;
 pub mod trace_context;

@@ -24,11 +24,11 @@ pub use close_reason::CloseReason;
 pub use known_receiver::KnownReceiver;
 pub use role::Role;
 
-use super::{frame::HEAD_BYTES, message_version::MAX_OLDER_VERSIONS};
-use crate::{
-    credit::session::CONTROL_RESERVE_BYTES,
-    transfer::{eager_write::LandingId, rendezvous::RemoteMemory},
+use super::{
+    frame::HEAD_BYTES, landing_id::LandingId, message_version::MAX_OLDER_VERSIONS,
+    remote_memory::RemoteMemory,
 };
+use crate::credit::session::CONTROL_RESERVE_BYTES;
 use reader::ControlReader;
 use writer::{Writer, cut};
 

@@ -25,8 +25,10 @@
 
 use thiserror::Error;
 
-use super::in_segment::{IS_NEW, IS_PART};
-use crate::transfer::eager_write::{LANDINGS_PER_SESSION, LandingId};
+use super::{
+    in_segment::{IS_NEW, IS_PART},
+    landing_id::{LANDINGS_PER_SESSION, LandingId},
+};
 
 /// The header word in front of a payload, taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,8 @@
 
 use std::collections::VecDeque;
 
-use super::rendezvous::RemoteMemory;
+pub use crate::format::landing_id::{LANDINGS_PER_SESSION, LandingId};
+use crate::format::remote_memory::RemoteMemory;
 
 /// The longest message that goes into a block.
 pub const LANDING_MESSAGE_BYTES: usize = 64 << 10;
@@ -31,35 +32,6 @@ pub const LANDINGS_UNDER_WAY: usize = 4;
 /// read, or were released without the sender's knowledge. With fewer blocks, a stream finds none as
 /// soon as a message under way is done, and has to ask.
 pub const LANDINGS_PER_CHANNEL: usize = 2 * LANDINGS_UNDER_WAY;
-
-/// Blocks that a session is granted at most.
-pub const LANDINGS_PER_SESSION: usize = 128;
-
-/// The number of one use of a block: 32 bits on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LandingId {
-    /// The index of the block in the session.
-    pub index: u16,
-    /// The number of earlier uses, modulo 2^16.
-    pub generation: u16,
-}
-
-impl LandingId {
-    /// Returns the number as immediate data.
-    #[must_use]
-    pub fn to_word(self) -> u32 {
-        u32::from(self.index) << 16 | u32::from(self.generation)
-    }
-
-    /// Creates the number from immediate data.
-    #[must_use]
-    pub fn from_word(word: u32) -> Self {
-        Self {
-            index: (word >> 16) as u16,
-            generation: word as u16,
-        }
-    }
-}
 
 /// Returns whether a message of `length` may have a block.
 #[must_use]

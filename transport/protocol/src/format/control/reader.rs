@@ -5,13 +5,11 @@ use super::{
     ChannelSpec, CloseReason, Control, KnownReceiver, MAX_NAME_BYTES, MAX_OLDER_SCHEMA_BYTES,
     MAX_SCHEMA_BYTES, MalformedControl, Role,
 };
-use crate::{
-    format::{
-        channel_window::ChannelWindow,
-        counters::Counters,
-        message_version::{MAX_OLDER_VERSIONS, MessageVersion},
-    },
-    transfer::rendezvous::{MOST_RAILS, RemoteMemory},
+use crate::format::{
+    channel_window::ChannelWindow,
+    counters::Counters,
+    message_version::{MAX_OLDER_VERSIONS, MessageVersion},
+    remote_memory::{MOST_RAILS, RemoteMemory},
 };
 
 /// The bytes of a control message that were not read yet. Their contents are checked as they are

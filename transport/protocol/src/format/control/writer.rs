@@ -6,9 +6,9 @@ use super::{
     ChannelSpec, CloseReason, KnownReceiver, MAX_NAME_BYTES, MAX_OLDER_SCHEMA_BYTES,
     MAX_SCHEMA_BYTES, Role,
 };
-use crate::{
-    format::message_version::{MAX_OLDER_VERSIONS, MessageVersion},
-    transfer::rendezvous::RemoteMemory,
+use crate::format::{
+    message_version::{MAX_OLDER_VERSIONS, MessageVersion},
+    remote_memory::RemoteMemory,
 };
 
 /// The bytes that a control message is appended to.
