@@ -15,7 +15,7 @@ use std::time::Duration;
 use ibex_base::{Address, Counted, Rounded};
 use rustix::io::Errno;
 
-use crate::handshake::HandshakeStep;
+use crate::handshake_step::HandshakeStep;
 use crate::identity::{Incarnation, NodeIdentity};
 use crate::message::ResumeRefusal;
 

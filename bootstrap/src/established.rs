@@ -1,6 +1,8 @@
 //! The result of a finished handshake: one connection, and what both ends now know of each other.
 #![forbid(unsafe_code)]
 
+mod resumed_connection;
+
 use std::fmt;
 use std::net::TcpStream;
 use std::time::Instant;
@@ -11,11 +13,12 @@ use ibex_tls::{AuthenticatedAs, Tls};
 use crate::fabric::FabricKind;
 use crate::handshake::{Agreement, Prologue};
 use crate::identity::{Incarnation, NodeIdentity, Secret};
-use crate::local::Limits;
+use crate::limits::Limits;
 use crate::message::{Text, Version};
 use crate::places::Place;
 use crate::unix_sockets::UnixSockets;
 use crate::verbs::VerbsPair;
+pub use resumed_connection::ResumedConnection;
 
 /// A finished handshake.
 pub struct Established {

@@ -17,7 +17,7 @@
 use hmac_sha256::HMAC;
 
 use crate::identity::HostHint;
-use crate::negotiate::Party;
+use crate::party::Party;
 
 /// A fact, hashed; [`UNKNOWN`] where the node cannot tell it.
 pub(crate) type Tag = [u8; 16];

@@ -35,13 +35,16 @@ mod error;
 mod established;
 mod fabric;
 pub mod handshake;
+mod handshake_step;
 mod host_tags;
 mod identity;
 mod integrity;
 mod io;
+mod limits;
 mod local;
 pub mod message;
 pub mod negotiate;
+mod party;
 mod places;
 mod resumption;
 mod share_with;
@@ -52,7 +55,7 @@ pub use error::{
     BindError, DialError, Garbling, HandshakeError, HandshakeFailure, Problem, ResumeError,
     shortage_step,
 };
-pub use established::{Established, PeerInfo};
+pub use established::{Established, PeerInfo, ResumedConnection};
 pub use fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
 pub use ibex_tls::{
     AuthenticatedAs, AuthenticationError, Cause as AuthenticationCause, Credentials, RefusedBy,
@@ -64,10 +67,11 @@ pub use io::{
     Acceptor, DialDesk, DialOutcome, DialRequest, Dialer, Dialing, ResumeRequest, dial,
     own_address, resolve, resume, user_of_peer,
 };
-pub use local::{Limits, Local};
+pub use limits::Limits;
+pub use local::Local;
 pub use message::{ResumeRefusal, SecurityMode, Text, Version, VersionRange, parse_message};
 pub use places::{Place, Places, SessionLimit, SessionLimits};
-pub use resumption::{Resumable, ResumableSessions, ResumeTicket, ResumedConnection};
+pub use resumption::{Resumable, ResumableSessions, ResumeTicket};
 pub use share_with::ShareWith;
 pub use unix_sockets::{UnixClosing, UnixSettings, UnixSocket, UnixSockets};
 pub use verbs::{PairRequest, VerbsDevices, VerbsPair};

@@ -10,6 +10,7 @@ use ibex_tls::{Credentials, Encryption};
 use crate::fabric::{FabricKind, FabricOffer, Policy};
 use crate::identity::{Incarnation, NodeIdentity};
 use crate::integrity::Integrity;
+use crate::limits::Limits;
 use crate::message::{Hello, HostTags, Offer, SecurityMode, Text, VersionRange};
 use crate::places::{Places, SessionLimits};
 use crate::resumption::ResumableSessions;
@@ -157,31 +158,6 @@ impl Local {
             fabrics,
             requires_encryption: self.requires_encryption(),
             name: self.name.clone(),
-        }
-    }
-}
-
-/// The limits on what a peer may ask of a node.
-///
-/// A peer's limits are its word, unchecked beyond their encoding: take the
-/// smaller of the two ends' before sizing anything by them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Channels open at a time, both directions together. Default: 1024.
-    pub channels: u32,
-    /// Bytes that may be under way to this node, not yet taken by its engine.
-    /// Default: 1 MiB.
-    pub session_credit_bytes: u64,
-    /// Longest frame that this node takes. Default: 64 KiB.
-    pub max_frame_bytes: u32,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            channels: 1024,
-            session_credit_bytes: 1 << 20,
-            max_frame_bytes: 64 << 10,
         }
     }
 }

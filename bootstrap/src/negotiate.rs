@@ -9,12 +9,11 @@
 //!   words.
 #![forbid(unsafe_code)]
 
-use std::fmt;
-
 use crate::fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
 use crate::host_tags::UNKNOWN;
 use crate::integrity::Integrity;
 use crate::message::{GidKind, Offer, Version, VersionRange};
+pub use crate::party::Party;
 
 /// Returns the highest version that both ranges hold, or `None`. The function is symmetric.
 pub fn version(a: VersionRange, b: VersionRange) -> Option<Version> {
@@ -170,15 +169,6 @@ pub(crate) fn own_lack(end: Party, ours: &Offer, theirs: &Offer, chosen: FabricK
         }
         _ => String::new(),
     }
-}
-
-/// A party to a handshake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Party {
-    /// The end that connected.
-    Dialer,
-    /// The end that listened.
-    Acceptor,
 }
 
 /// A fabric that was agreed on.
@@ -419,27 +409,6 @@ impl Chosen {
             fabric,
             reason: format!("{fabric}: {why}"),
         }
-    }
-}
-
-impl Party {
-    /// Returns the words for a queue pair that this end cannot make.
-    pub(crate) fn cannot_prepare(self, why: &str) -> String {
-        format!("the {self} cannot make a queue pair: {why}")
-    }
-
-    /// Returns the words for a queue pair that this end cannot connect to the other's.
-    pub(crate) fn cannot_connect(self, why: &str) -> String {
-        format!("the {self} cannot connect: {why}")
-    }
-}
-
-impl fmt::Display for Party {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Party::Dialer => "connecting node",
-            Party::Acceptor => "listening node",
-        })
     }
 }
 

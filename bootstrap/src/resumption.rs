@@ -9,9 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod resumable;
-mod resumed_connection;
 mod ticket;
 
 pub use resumable::{Resumable, ResumableSessions};
-pub use resumed_connection::ResumedConnection;
 pub use ticket::ResumeTicket;

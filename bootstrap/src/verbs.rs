@@ -16,7 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use crate::fabric::VerbsDevice;
 use crate::identity::{Incarnation, NodeIdentity};
 use crate::message::VerbsEndpoint;
-use crate::negotiate::Party;
+use crate::party::Party;
 
 /// A node's RDMA devices, as handshakes see them.
 pub trait VerbsDevices: Debug + Send + Sync {

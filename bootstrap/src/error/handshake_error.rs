@@ -6,13 +6,14 @@ use std::time::Duration;
 use ibex_base::Rounded;
 use ibex_tls::{AuthenticationError, TlsError};
 
-use crate::handshake::{CHECKSUM, HandshakeStep};
+use crate::handshake_step::HandshakeStep;
 use crate::identity::{Incarnation, NodeIdentity};
 use crate::message::{
-    HandshakeRefusal, MessageError, MessageKind, RefusalCause, ResumeRefusal, SecurityMode, Text,
-    VersionRange,
+    CHECKSUM, HandshakeRefusal, MessageError, MessageKind, RefusalCause, ResumeRefusal,
+    SecurityMode, Text, VersionRange,
 };
-use crate::negotiate::{FabricConflict, Party};
+use crate::negotiate::FabricConflict;
+use crate::party::Party;
 use crate::places::SessionLimit;
 
 /// The reason why one conversation failed. Both state machines end in it.

@@ -20,7 +20,8 @@ use crate::message::{
     Endpoint, FabricChoice, GidKind, HandshakeMessage, HostTags, MessageError, Offer, Ready,
     SessionSecrets, ShmEndpoint, Text, Unavailable, VerbsEndpoint, Version,
 };
-use crate::negotiate::{self, Party};
+use crate::negotiate;
+use crate::party::Party;
 use crate::places::{Place, Places};
 use crate::resumption::ResumableSessions;
 

@@ -15,7 +15,8 @@ use crate::message::{
     ALONE, Binding, HandshakeMessage, HandshakeRefusal, Hello, MAGIC, MessageError, Offer,
     RefusalCause, Text, Version,
 };
-use crate::negotiate::{self, Party};
+use crate::negotiate;
+use crate::party::Party;
 
 /// An exchange as either end sees it, generic over the event that reports its success. Its module
 /// is private; `pub` lets [`Part`](super::machine::Part) mention it.

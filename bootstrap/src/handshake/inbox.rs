@@ -10,7 +10,7 @@
 //!   session.
 
 use crate::message::{
-    CHECKSUM_BYTES, HandshakeMessage, MAGIC, MAX_MESSAGE_BYTES, MessageError, checksum,
+    CHECKSUM, CHECKSUM_BYTES, HandshakeMessage, MAGIC, MAX_MESSAGE_BYTES, MessageError, checksum,
     parse_message,
 };
 
@@ -130,9 +130,6 @@ impl MessageReader {
             .collect()
     }
 }
-
-/// The name of a field that is there whatever the kind of the message.
-pub(crate) const CHECKSUM: &str = "checksum";
 
 /// Bytes of a foreign protocol that an error shows: enough for a status line or a banner.
 const SHOWN_BYTES: usize = 48;

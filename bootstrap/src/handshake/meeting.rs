@@ -8,9 +8,10 @@ use super::reunion::HELLO;
 use super::*;
 use crate::error::HandshakeError;
 use crate::identity::{HostHint, NodeIdentity};
-use crate::local::{Limits, Local};
+use crate::limits::Limits;
+use crate::local::Local;
 use crate::message::{ALONE, MAGIC, VerbsEndpoint, checksum};
-use crate::negotiate::Party;
+use crate::party::Party;
 use crate::verbs::{PairRequest, VerbsDevices, VerbsPair};
 
 /// Two nodes on one host, and what happens to what they send.

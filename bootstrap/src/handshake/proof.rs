@@ -6,7 +6,7 @@ use hmac_sha256::HMAC;
 use super::Prologue;
 use crate::fabric::FabricKind;
 use crate::identity::Secret;
-use crate::negotiate::Party;
+use crate::party::Party;
 
 /// The claim that a session resumes over this connection.
 ///

@@ -15,7 +15,7 @@ use crate::message::{
     CHECKSUM_BYTES, HandshakeMessage, HandshakeRefusal, MAGIC, MessageError, MessageKind, Ready,
     RefusalCause, ResumeRefusal, Resumed, Text, checksum, parse_message,
 };
-use crate::negotiate::Party;
+use crate::party::Party;
 use crate::places::{Places, SessionLimits};
 use crate::resumption::{Resumable, ResumeTicket};
 

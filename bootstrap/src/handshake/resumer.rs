@@ -17,7 +17,8 @@ use crate::local::Local;
 use crate::message::{
     Endpoint, GidKind, HandshakeMessage, Offer, Ready, Resume, ResumeRefusal, VerbsEndpoint,
 };
-use crate::negotiate::{self, Party};
+use crate::negotiate;
+use crate::party::Party;
 use crate::resumption::ResumeTicket;
 
 /// The dialer's side of one resumption.

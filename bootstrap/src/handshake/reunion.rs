@@ -11,7 +11,7 @@ use crate::error::HandshakeError;
 use crate::identity::NodeIdentity;
 use crate::local::Local;
 use crate::message::{ALONE, HandshakeMessage, MAGIC, Resume, ResumeRefusal, VerbsEndpoint};
-use crate::negotiate::Party;
+use crate::party::Party;
 use crate::resumption::{Resumable, ResumableSessions, ResumeTicket};
 
 /// Both ends of a resumption, and all that they say.

@@ -27,11 +27,10 @@ use super::pending::{HandshakeProgress, Pending, draw_entropy};
 use super::reserve::Reserve;
 use super::{after, connect, host, tcp};
 use crate::error::{BindError, HandshakeFailure, Problem};
-use crate::established::Established;
+use crate::established::{Established, ResumedConnection};
 use crate::handshake::AcceptorHandshake;
 use crate::identity::HostHint;
 use crate::local::Local;
-use crate::resumption::ResumedConnection;
 
 /// A listening socket with its unfinished handshakes.
 ///

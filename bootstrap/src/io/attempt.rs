@@ -17,11 +17,11 @@ use super::epoll_set::EpollEntry;
 use super::talk::{AnyConnection, HandshakeEvent, Machine, Talk, TalkParts, with_connection};
 use super::{after, host, tcp};
 use crate::error::HandshakeError;
-use crate::established::Established;
+use crate::established::{Established, ResumedConnection};
 use crate::handshake::{DialerHandshake, HandshakeStep, ResumerHandshake};
 use crate::identity::HostHint;
 use crate::local::Local;
-use crate::resumption::{ResumeTicket, ResumedConnection};
+use crate::resumption::ResumeTicket;
 use crate::verbs::VerbsDevices;
 
 /// A connection that is being made, whose sockets are in the dialer's epoll set under one key.

@@ -9,9 +9,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::dial_desk::{DialRequest, ResumeRequest};
 use super::dialer::{DialOutcome, Dialer};
 use crate::error::{DialError, ResumeError};
-use crate::established::Established;
+use crate::established::{Established, ResumedConnection};
 use crate::local::Local;
-use crate::resumption::{ResumeTicket, ResumedConnection};
+use crate::resumption::ResumeTicket;
 
 /// Connects to the node that listens at `address` (`host:port`) and shakes hands with it. Blocks,
 /// for `timeout` at most.

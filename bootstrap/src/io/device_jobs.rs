@@ -155,7 +155,7 @@ impl DeviceQueue {
 mod tests {
     use super::*;
     use crate::identity::NodeIdentity;
-    use crate::negotiate::Party;
+    use crate::party::Party;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     /// Devices that panic when asked from the loopback address, and are none for others.

@@ -37,9 +37,9 @@ use super::epoll_set::EpollSet;
 use super::event_fd::EventFd;
 use super::resolver::{LookUp, Resolver};
 use crate::error::{DialError, ResumeError};
-use crate::established::Established;
+use crate::established::{Established, ResumedConnection};
 use crate::local::Local;
-use crate::resumption::{ResumeTicket, ResumedConnection};
+use crate::resumption::ResumeTicket;
 
 /// All connections that a node is making.
 ///

@@ -17,15 +17,14 @@ use super::socket_name::{SocketName, UnixListener};
 use super::tcp::{self, NO_RDMA};
 use super::unix::{self, Datagram, SocketPurpose, UnixPair, UnixPeer};
 use crate::error::{HandshakeError, Problem};
-use crate::established::{Established, Sockets};
+use crate::established::{Established, ResumedConnection, Sockets};
 use crate::handshake::{
     AcceptorEntropy, AcceptorEvent, AcceptorHandshake, AcceptorPart, Agreement, HandshakeStep,
     ResumedSession,
 };
 use crate::identity::Secret;
 use crate::local::Local;
-use crate::negotiate::Party;
-use crate::resumption::ResumedConnection;
+use crate::party::Party;
 use crate::unix_sockets::UnixSettings;
 use crate::verbs::{PairRequest, VerbsPair};
 

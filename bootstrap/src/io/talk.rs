@@ -24,7 +24,7 @@ use crate::handshake::{
 use crate::identity::Secret;
 use crate::local::Local;
 use crate::message::VerbsEndpoint;
-use crate::negotiate::Party;
+use crate::party::Party;
 use crate::resumption::ResumeTicket;
 use crate::verbs::{PairRequest, VerbsPair};
 

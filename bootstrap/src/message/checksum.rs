@@ -5,6 +5,9 @@ use crc_fast::{CrcAlgorithm, Digest};
 /// Length of a checksum, a `u32` in little-endian order.
 pub const CHECKSUM_BYTES: usize = 4;
 
+/// The name of the checksum in errors: a field that is there whatever the kind of the message.
+pub(crate) const CHECKSUM: &str = "checksum";
+
 /// An empty prefix, for messages that are not the first of their end.
 pub const ALONE: [&[u8]; 2] = [&[], &[]];
 

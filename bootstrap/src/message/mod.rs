@@ -37,6 +37,7 @@ use std::fmt;
 
 pub use crate::host_tags::HostTags;
 pub use binding::Binding;
+pub(crate) use checksum::CHECKSUM;
 pub use checksum::{ALONE, CHECKSUM_BYTES, checksum};
 pub use choice::{FabricChoice, Unavailable};
 pub use endpoint::{Endpoint, GidKind, QueuePairAddress, ShmEndpoint, VerbsEndpoint, VerbsRail};

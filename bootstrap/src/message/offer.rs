@@ -8,7 +8,7 @@ use crate::fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
 use crate::host_tags::HostTags;
 use crate::identity::{Incarnation, NodeIdentity};
 use crate::integrity::Integrity;
-use crate::local::Limits;
+use crate::limits::Limits;
 
 /// A node's part in the choice of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]

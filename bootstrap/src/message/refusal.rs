@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::field::{FieldReader, FieldWriter};
 use super::{MessageError, Text};
-use crate::negotiate::Party;
+use crate::party::Party;
 use crate::places::SessionLimit;
 
 /// The sender's diagnosis, so that both logs have it.

@@ -6,8 +6,8 @@ use super::*;
 use crate::fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
 use crate::identity::{NodeIdentity, Secret};
 use crate::integrity::Integrity;
-use crate::local::Limits;
-use crate::negotiate::Party;
+use crate::limits::Limits;
+use crate::party::Party;
 use crate::places::SessionLimit;
 
 /// Returns a message of each kind, with every optional part present.

@@ -4,7 +4,8 @@ mod one_host;
 
 use super::*;
 use crate::identity::NodeIdentity;
-use crate::local::{Limits, Local};
+use crate::limits::Limits;
+use crate::local::Local;
 use crate::message::{HostTags, Text};
 
 const POLICIES: [Policy; 4] = [

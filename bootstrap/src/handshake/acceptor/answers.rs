@@ -6,7 +6,8 @@ use crate::error::HandshakeError;
 use crate::fabric::VerbsDevice;
 use crate::identity::{Incarnation, NodeIdentity};
 use crate::message::{Endpoint, HandshakeMessage, Resumed, ShmEndpoint, VerbsEndpoint};
-use crate::negotiate::{self, Party};
+use crate::negotiate;
+use crate::party::Party;
 
 impl Handshake<AcceptorPart> {
     /// Notes that this process, which may open `limit` files, can open too few for a new session.

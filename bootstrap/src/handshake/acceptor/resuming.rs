@@ -9,7 +9,7 @@ use super::{AcceptorEvent, AcceptorPart, ResumeAnswer, State};
 use crate::error::HandshakeError;
 use crate::fabric::FabricKind;
 use crate::message::{HandshakeMessage, Resume, ResumeRefusal, Resumed, Text};
-use crate::negotiate::Party;
+use crate::party::Party;
 use crate::resumption::ResumableSessions;
 
 impl AcceptorPart {

@@ -13,7 +13,7 @@ use super::super::dial::Missed;
 use super::super::reserve::{self, Reserve};
 use super::{Aim, DialOutcome, Dialer, Timed};
 use crate::error::{HandshakeError, ResumeError};
-use crate::negotiate::Party;
+use crate::party::Party;
 use crate::resumption::ResumeTicket;
 
 /// An attempt, and whom it is made for.

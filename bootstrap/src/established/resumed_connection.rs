@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use ibex_base::Address;
 use ibex_tls::Tls;
 
-use crate::established::Sockets;
+use super::Sockets;
 use crate::fabric::FabricKind;
 use crate::handshake::ResumedSession;
 use crate::verbs::VerbsPair;
