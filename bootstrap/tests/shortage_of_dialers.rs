@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::dialing::Turned;
 use common::{has_bytes, node};
-use ibex_bootstrap::{DialError, DialOutcome};
+use ibex_bootstrap::{DialError, DialOutcome, HandshakeError, negotiate::Party};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Takes every descriptor that the process may still have, by lowering the limit to those that it
@@ -43,13 +43,18 @@ fn without_descriptors_a_dial_waits_and_a_silent_peer_makes_room() {
     let DialOutcome::Dialed(Err(error)) = outcome else {
         panic!("{outcome:?}");
     };
-    assert!(matches!(error, DialError::Environment { .. }), "{error}");
+    let DialError::Handshake { source, .. } = &error else {
+        panic!("{error:?}");
+    };
+    let (end, limit) = (Party::Dialer, getrlimit(Resource::Nofile).current);
+    let limit = limit.unwrap().try_into().unwrap();
+    assert_eq!(*source, HandshakeError::Descriptors { end, limit });
     assert!(error.to_string().contains("ulimit -n"), "{error}");
     drop(taken);
     setrlimit(Resource::Nofile, before).unwrap();
 
-    // Attempts at peers that are silent have all descriptors.
-    let dials: Vec<_> = (0..20).map(|_| here.dial(0, dead)).collect();
+    // Attempts at peers that are silent have all descriptors, more than a dialer keeps free.
+    let dials: Vec<_> = (0..64).map(|_| here.dial(0, dead)).collect();
     let mut accepted = Vec::new();
     while accepted.len() < dials.len() {
         here.dialer.turn(Instant::now());
