@@ -4,7 +4,9 @@ use std::{thread, time::Duration};
 
 use ibex_core::{
     ChannelBuilder, Fabric, Node, NodeBuilder, Peer, Pod, Policy, Raw, TraceContext,
-    extend::{MessageVersions, SendHandle, parking::Patience},
+    extend::{
+        ExtendChannel, ExtendPeer, MessageVersions, OpenUntyped, SendHandle, parking::Patience,
+    },
 };
 
 use super::{
@@ -212,7 +214,12 @@ fn calls_carry_what_their_callers_were_given() {
 fn by_hand(to: &Peer) -> (SendHandle, ibex_core::extend::ReceiveHandle) {
     let channel: ChannelBuilder<Mixed> = to.channel("sum").codec();
     let replies = reply_version::<[u8], u64, Mixed>().map(MessageVersions::of_one);
-    let replies = channel.clone().for_replies().open_receiver(replies);
+    let replies = channel
+        .template()
+        .clone()
+        .for_replies()
+        .over(to.session())
+        .open_receiver(replies);
     let requests = request_version::<[u8], u64, Mixed>().map(MessageVersions::of_one);
     let requests = channel.open_sender(requests);
     (requests.expect("an end"), replies.expect("an end"))
@@ -233,7 +240,7 @@ fn send(requests: &mut SendHandle, number: u32, kind: Kind, extension: &[u8]) {
     frame.extend_from_slice(extension);
     let sent = requests.send(Some(frame.len()), Patience::FOREVER, |slot| {
         let room = slot.get_mut(..frame.len());
-        let room = room.ok_or(ibex_core::extend::Overflow)?;
+        let room = room.ok_or(ibex_core::extend::Abort::Overflow)?;
         for (to, from) in room.iter_mut().zip(&frame) {
             to.write(*from);
         }

@@ -5,7 +5,10 @@ use std::thread;
 
 use ibex_core::{
     ChannelBuilder, Fabric, Peer, Raw, Region,
-    extend::{MessageVersions, SendHandle, SliceMessage, parking::Patience},
+    extend::{
+        ExtendChannel, ExtendPeer, MessageVersions, OpenUntyped, SendHandle, SliceMessage,
+        parking::Patience,
+    },
 };
 
 use super::{
@@ -85,7 +88,12 @@ fn slices_are_called_with_and_replied_as_other_bytes_are() {
 fn by_hand(to: &Peer) -> (SendHandle, ibex_core::extend::ReceiveHandle) {
     let channel: ChannelBuilder<Raw> = to.channel("blocks").codec();
     let replies = reply_version::<[u8], [u8], Raw>().map(MessageVersions::of_one);
-    let replies = channel.clone().for_replies().open_receiver(replies);
+    let replies = channel
+        .template()
+        .clone()
+        .for_replies()
+        .over(to.session())
+        .open_receiver(replies);
     let requests = request_version::<[u8], [u8], Raw>().map(MessageVersions::of_one);
     let requests = channel.open_sender(requests);
     (requests.expect("an end"), replies.expect("an end"))
