@@ -4,6 +4,7 @@ mod again;
 mod carrying;
 mod certainty;
 mod hostile;
+mod late;
 mod names;
 mod outage;
 mod roles;

@@ -76,12 +76,17 @@ pub(crate) const STAGES: &[&[Stage]] = &[&[
 ]];
 
 /// The published crates.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 15] = [
     "ibex",
     "ibex-base",
     "ibex-bootstrap",
+    "ibex-calls",
     "ibex-codec",
+    "ibex-core",
     "ibex-derive",
+    "ibex-io",
+    "ibex-log",
+    "ibex-peers",
     "ibex-protocol",
     "ibex-ring",
     "ibex-tls",

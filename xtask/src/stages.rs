@@ -245,10 +245,10 @@ fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
         "cargo test -p ibex -p ibex-tests -p ibex-examples --lib --examples \
          --test advice --test asynchronous --test bytes \
          --test calls --test compile --test environment --test fingerprints --test group --test inspect \
-         --test keeping_connected --test log --test memory_bound \
+         --test keeping_connected --test keeping_many --test log --test memory_bound \
          --test owned_messages --test peer_names --test peers_caller --test polls --test publisher --test readme \
          --test refusals --test security --test send_sync --test shared_credit \
-         --test streams --test unopened",
+         --test streams --test subscribing --test unopened",
         // The same packages again: alone, the facade would be built with other features.
         "cargo test -p ibex -p ibex-tests -p ibex-examples --doc",
     ];

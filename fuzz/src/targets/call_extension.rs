@@ -3,8 +3,8 @@
 //! Bytes that are accepted are the only encoding of what they carry.
 #![forbid(unsafe_code)]
 
-use ibex_protocol::format::call_extension::{CallExtension, WrittenExtension};
-use ibex_protocol::format::metadata::{Metadata, MetadataValue};
+use ibex_calls::call_extension::{CallExtension, WrittenExtension};
+use ibex_calls::metadata::{Metadata, MetadataValue};
 use ibex_protocol::format::trace_context::TraceContext;
 
 use crate::Seed;

@@ -13,6 +13,7 @@ use ibex::{
     Node, PeerAt,
     io::{Listener, Stream},
 };
+use ibex_core::extend::warn_limited;
 use tokio::time::{Sleep, sleep};
 
 use crate::NAME;
@@ -70,7 +71,8 @@ impl Incoming {
                 Ok(accepted) => return Poll::Ready(Ok(accepted)),
                 Err(error) if self.listener.is_terminated() => return Poll::Ready(Err(error)),
                 Err(error) => {
-                    tracing::warn!(listener = self.listener.name(), %error, "cannot accept");
+                    let listener = self.listener.name();
+                    warn_limited!(error, listener, %error, "cannot accept");
                     self.pause = Some(Box::pin(sleep(PAUSE)));
                 }
             }

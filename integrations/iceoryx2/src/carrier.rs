@@ -5,8 +5,8 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use ibex::{Driver, Node, Raw};
 use ibex::prelude::*;
+use ibex::{Driver, Node, Raw};
 use iceoryx2_bb_elementary::generation::Generation;
 use iceoryx2_link_backend::{Reactive, WakeHandle, service_description::ServiceDescriptor};
 use iceoryx2_link_carrier::{Announcement, Carrier, Offer, PeerId};

@@ -15,6 +15,7 @@ use ibex::{
     Message, OpenError, OpenErrorKind, Peer, PeerAt, PeerId, Raw, Receiver, RecvErrorKind,
     SendError, SendErrorKind, Sender,
 };
+use ibex_core::extend::warn_limited;
 use iceoryx2_link_backend::service_description::ServiceDescriptor;
 use iceoryx2_link_carrier::Frame;
 
@@ -215,7 +216,7 @@ impl Ends {
         );
         if !is_over {
             let service = &self.descriptor.name;
-            tracing::warn!(%service, %peer, %error, "the service is not carried with this peer");
+            warn_limited!(error, %service, %peer, %error, "the service is not carried with this peer");
         }
     }
 
@@ -324,7 +325,7 @@ impl SendEnd {
             Err(error) => {
                 if !mem::replace(&mut self.is_full, true) {
                     let (peer, channel) = (self.with.session, sender.name());
-                    tracing::warn!(%peer, channel, %error, "frames are dropped until there is room");
+                    warn_limited!(error, %peer, channel, %error, "frames are dropped until there is room");
                 }
                 Outcome::Dropped
             }
@@ -367,7 +368,7 @@ impl ReceiveEnd {
                 // registers the waker.
                 Err(error) if !error.is_transient() && error.spares_channel() => {
                     let peer = self.with.session;
-                    tracing::warn!(%peer, %error, "a frame did not come through");
+                    warn_limited!(error, %peer, %error, "a frame did not come through");
                 }
                 Err(error) if !error.is_transient() => self.receiver = None,
                 Err(_) => return None,

@@ -6,6 +6,7 @@ use std::{
 };
 
 use ibex::PeerAt;
+use ibex_core::extend::warn_limited;
 use iceoryx2::service::service_hash::ServiceHash;
 use iceoryx2_link_backend::service_description::ServiceDescriptor;
 
@@ -82,7 +83,8 @@ impl<S: Copy + PartialEq + fmt::Display> Remote<S> {
             Ok(_) => News::default(),
             Err(TooMany) => {
                 if !mem::replace(&mut self.has_exceeded, true) {
-                    tracing::warn!(
+                    warn_limited!(
+                        on,
                         peer = %on,
                         limit = MAX_SERVICES,
                         "the peer has more services or channels than the limit; those that came \

@@ -14,6 +14,7 @@ use ibex::{
     FanIn, FanInEvent, Message, Node, PeerAt, PeerId, Raw,
     discovery::{Peers, PeersEvent, PeersEvents},
 };
+use ibex_core::extend::warn_limited;
 use iceoryx2::service::service_hash::ServiceHash;
 use iceoryx2_link_backend::service_description::ServiceDescriptor;
 
@@ -242,7 +243,8 @@ impl Worker<'_> {
             FanInEvent::Joined(at) => self.joined(at),
             FanInEvent::Message(at, message) => match Control::decode(&message) {
                 Ok(word) => self.heard(at, word),
-                Err(error) => tracing::warn!(
+                Err(error) => warn_limited!(
+                    error,
                     peer = %at,
                     %error,
                     "a word of the peer's carrier was left out; see that both have the same \
@@ -251,7 +253,7 @@ impl Worker<'_> {
             },
             FanInEvent::Ended(at) => self.left(at),
             FanInEvent::Lost(at, error) if error.spares_channel() => {
-                tracing::warn!(peer = %at, %error, "a word of the peer's carrier did not come");
+                warn_limited!(error, peer = %at, %error, "a word of the peer's carrier did not come");
             }
             FanInEvent::Lost(at, error) => {
                 tracing::debug!(peer = %at, %error, "a peer's carrier is gone");

@@ -20,8 +20,8 @@ use std::{
     time::Duration,
 };
 
-use ibex::{Node, Peer, Pod, calls::Service};
 use ibex::prelude::*;
+use ibex::{Node, Peer, Pod, calls::Service};
 use ibex_metrics::Metrics;
 use prometheus_client::{
     encoding::prometheus_text::{self, CONTENT_TYPE},

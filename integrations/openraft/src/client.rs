@@ -4,7 +4,6 @@ use std::{fmt, future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, Stream, future};
 use ibex::calls::{CallError, CallOptions};
-use ibex::prelude::*;
 use openraft::{
     OptionalSend, RaftNetworkV2, RaftTypeConfig,
     alias::{NodeIdOf, SnapshotOf, VoteOf},

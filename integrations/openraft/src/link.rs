@@ -12,11 +12,11 @@ use futures_util::{
     FutureExt,
     future::{BoxFuture, Shared},
 };
+use ibex::prelude::*;
 use ibex::{
     Node, Peer, Raw,
     calls::{CallOptions, Caller},
 };
-use ibex::prelude::*;
 use openraft::{RaftTypeConfig, error::Unreachable};
 
 use crate::wire::{CONTROL, LOG, MAX_MESSAGE_BYTES};

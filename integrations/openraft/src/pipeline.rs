@@ -15,7 +15,6 @@ use ibex::{
     Raw,
     calls::{CallOptions, Replies},
 };
-use ibex::prelude::*;
 use openraft::{
     RaftTypeConfig,
     alias::LogIdOf,

@@ -7,11 +7,12 @@ use futures_util::{
     future::{BoxFuture, poll_fn},
     stream::FuturesUnordered,
 };
+use ibex::prelude::*;
 use ibex::{
     AuthenticatedAs, Node, PeerId, Raw,
     io::{Listener, Stream},
 };
-use ibex::prelude::*;
+use ibex_core::extend::warn_limited;
 use openraft::{Raft, RaftTypeConfig, Snapshot, alias::SnapshotDataOf, storage::RaftStateMachine};
 use tokio::{io::AsyncReadExt, task::AbortHandle, time::interval};
 
@@ -99,7 +100,7 @@ where
             let proven = stream.peer().authenticated_as().cloned();
             under_way.replace((peer.id, proven), async move {
                 if let Err(error) = take_snapshot(raft, stream, most).await {
-                    tracing::warn!(%peer, %error, "a snapshot was not taken in");
+                    warn_limited!(error, %peer, %error, "a snapshot was not taken in");
                 }
             });
         }

@@ -5,11 +5,11 @@
 
 use std::{env, error::Error, process::ExitCode, time::Duration};
 
+use ibex::prelude::*;
 use ibex::{
     Node,
     calls::{Metadata, MetadataValue},
 };
-use ibex::prelude::*;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::{
     error::OTelSdkResult,

@@ -33,6 +33,7 @@ mod frame;
 mod handler;
 mod header;
 mod io_error;
+mod late_notice;
 mod line;
 mod line_ref;
 pub mod metadata;

@@ -18,6 +18,7 @@ use super::{
     error::{CallError, CallFailure, MAX_FAILURE_BYTES, Refused, RepliesOver},
     frame::{Content, DecodedPayload, Extended},
     header::{CallId, Header, Kind},
+    late_notice,
     line::Line,
     line_ref::LineRef,
     no_reply::NoReply,
@@ -333,6 +334,10 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
 
     #[cold]
     fn late(&self) -> CallError {
+        // A call that has a number began in time.
+        if let (Some(deadline), Some(_)) = (self.deadline, self.id) {
+            late_notice::give(self.line.session.node().driver(), deadline.elapsed());
+        }
         self.failed(CallFailure::DeadlineExceeded {
             is_sent: self.is_sent,
             is_open: self.is_sent || self.line.outbox.is_open(),

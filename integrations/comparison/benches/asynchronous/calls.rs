@@ -1,8 +1,8 @@
 //! Unary calls with 64 B each way: tonic's over TCP, ibex's, and the same messages over two
 //! channels without a call around them.
 
-use ibex::{Peer, Receiver, RecvErrorKind, Sender, calls::Caller};
 use ibex::prelude::*;
+use ibex::{Peer, Receiver, RecvErrorKind, Sender, calls::Caller};
 use ibex_harness::check;
 
 use crate::{

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use ibex::stats::Histogram;
 use ibex::prelude::*;
+use ibex::stats::Histogram;
 
 use crate::buckets::{bounds, middle, seconds};
 

@@ -5,11 +5,11 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use ibex::prelude::*;
 use ibex::{
     Fabric, Node, NodeBuilder, Peer, Pod, Policy, Raw, Receiver, Sender, calls::Caller,
     stats::Histogram,
 };
-use ibex::prelude::*;
 use ibex_metrics::{Metrics, Value};
 
 /// The nodes, with a service that one calls, and a channel.

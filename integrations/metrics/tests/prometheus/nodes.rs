@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use ibex::{Fabric, Node, NodeBuilder, Pod, Policy, Raw, Receiver, Sender};
 use ibex::prelude::*;
+use ibex::{Fabric, Node, NodeBuilder, Pod, Policy, Raw, Receiver, Sender};
 use ibex_metrics::Metrics;
 
 use crate::metrics_page;
