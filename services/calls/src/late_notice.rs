@@ -68,7 +68,7 @@ mod tests {
             assert_eq!(told(driver, early), [""; 0]);
             let told = told(driver, NOTICE);
             assert_eq!(told.len(), 1, "{told:?}");
-            for words in ["late=5s", &format!("under {driver:?}"), help] {
+            for words in ["late=5s", &format!("under Driver::{driver:?}"), help] {
                 assert!(told[0].contains(words), "{told:?} does not say {words:?}");
             }
         }
