@@ -258,12 +258,14 @@ fn streams_that_fall_silent_keep_what_they_are_lent_and_no_floor_of_others() {
         assert!(spread(&shares) <= 4.0, "seed {seed}: {shares:?}");
         // Without its wires a session sends nothing more, so its credit is there for others.
         let before = crowd.broker.free();
+        let floor = Carriage::Stream.grain();
+        let lent: u64 = (0..4).map(|index| crowd.broker.held(index) - floor).sum();
         for index in 0..4 {
             crowd.peers[index].up.frames.clear();
             crowd.peers[index].here.suspend();
             crowd.report(index);
         }
-        assert_eq!(crowd.broker.free(), before + 4 * MOST);
+        assert_eq!(crowd.broker.free(), before + lent);
         crowd.join(Life::Busy(4000));
         crowd.run(50_000).unwrap();
     }
