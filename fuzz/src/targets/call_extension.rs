@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use ibex_calls::call_extension::{CallExtension, WrittenExtension};
-use ibex_calls::metadata::{Metadata, MetadataValue};
+use ibex_calls::{Metadata, MetadataValue};
 use ibex_protocol::format::trace_context::TraceContext;
 
 use crate::Seed;

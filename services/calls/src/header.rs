@@ -55,7 +55,7 @@ pub(super) enum Kind {
     /// more requests.
     Drained = 11,
     /// A [`Call`](Self::Call) whose frame ends with an
-    /// [extension](ibex_protocol::format::call_extension), for a peer that takes them.
+    /// [extension](crate::call_extension), for a peer that takes them.
     ExtendedCall = 12,
     /// The same of a [`Stream`](Self::Stream).
     ExtendedStream = 13,

@@ -36,7 +36,7 @@ mod io_error;
 mod late_notice;
 mod line;
 mod line_ref;
-pub mod metadata;
+mod metadata;
 mod no_reply;
 mod opening;
 mod options;

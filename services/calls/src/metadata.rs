@@ -22,7 +22,7 @@ use std::fmt;
 /// stands for one value.
 ///
 /// ```
-/// use ibex_protocol::format::metadata::{Metadata, MetadataValue};
+/// use ibex::calls::{Metadata, MetadataValue};
 ///
 /// let mut metadata = Metadata::new();
 /// metadata.insert("tenant", "blue")?;
@@ -30,7 +30,7 @@ use std::fmt;
 /// assert_eq!(metadata.get("tenant"), Some(MetadataValue::Text("blue")));
 /// assert_eq!(metadata.get("attempt"), Some(MetadataValue::Integer(2)));
 /// assert_eq!(metadata.get("locale"), None);
-/// # Ok::<(), ibex_protocol::format::metadata::MetadataRefused>(())
+/// # Ok::<(), ibex::calls::MetadataRefused>(())
 /// ```
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Metadata {
