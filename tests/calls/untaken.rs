@@ -152,13 +152,13 @@ fn a_caller_that_takes_no_replies_holds_no_task() {
         let there = builder(cell).listen("127.0.0.1:0").build().unwrap();
         let address = there.local_addr().unwrap();
         let begun = Arc::new(AtomicU64::new(0));
-        let serving = runtime.block_on(async {
-            let begun = begun.clone();
-            service(&there).serve(move |bytes| {
-                begun.fetch_add(u64::from(&bytes[..] == HOSTILE), Ordering::Relaxed);
-                async move { Ok(bytes.to_vec()) }
-            })
+        let counted = begun.clone();
+        let entered = runtime.enter();
+        let serving = service(&there).serve(move |bytes| {
+            counted.fetch_add(u64::from(&bytes[..] == HOSTILE), Ordering::Relaxed);
+            async move { Ok(bytes.to_vec()) }
         });
+        drop(entered);
         let here = builder(cell).build().unwrap();
         // As many tasks may have begun before the first replies.
         others_are_answered(&here, address, &begun, HOSTILE_CALLS);
@@ -209,7 +209,7 @@ fn a_caller_with_little_room_gets_all_replies() {
                 .window_bytes(64 << 10)
                 .window_messages(4);
             let narrow = narrow.codec::<Raw>().caller::<[u8], [u8]>().unwrap();
-            let questions: Vec<_> = (0..CALLS).map(|n| n.to_le_bytes()).collect();
+            let questions: Vec<_> = (0..CALLS).map(usize::to_le_bytes).collect();
             // A reply that is kept where it came in would stop the others.
             let call = async |question| narrow.call_async(question).await.unwrap().to_vec();
             let calls = questions.iter().map(|question| call(&question[..]));

@@ -81,7 +81,7 @@ fn is_told(dialer_sends: bool, busy: bool, readable: u64) {
     assert!(read <= readable && readable - read < 1 << 18, "{read}");
     let late = sender.send(b"late").expect_err("the channel has ended");
     assert!(late.to_string().contains("EFAULT"), "{late}");
-    let error = receiver.recv().err().expect("no whole message");
+    let error = receiver.recv().expect_err("no whole message");
     assert!(error.to_string().contains("EFAULT"), "{error}");
     let expected = EndCause::PeerClosed(CloseReason::Unreadable);
     assert_eq!(error.cause(), Some(&expected));
