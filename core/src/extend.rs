@@ -1,5 +1,5 @@
 //! What a crate needs that stands on channels, beside what programs use: the untyped ends under
-//! [`Sender`](crate::Sender) and [`Receiver`](crate::Receiver), waiting, timers, and the ends of sessions and of nodes.
+//! [`Sender`] and [`Receiver`], waiting, timers, and the ends of sessions and of nodes.
 //!
 //! Calls, kept peers, logs, byte streams and inspection are such crates. They know nothing of the
 //! core but what is public here, so anybody can write another one. Programs need none of this.

@@ -67,7 +67,7 @@ impl PeerId {
 pub struct PeerAt {
     /// The peer's identity.
     pub id: PeerId,
-    /// The peer's address as this node sees it: [`Peer::address`].
+    /// The peer's address as this node sees it: [`Peer::address`](crate::Peer::address).
     pub address: Address,
 }
 

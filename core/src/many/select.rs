@@ -37,7 +37,7 @@ use crate::{FanIn, Selectable, VersionedReceiver, handles::selectable::AwaitedSo
 ///
 /// | end | has something when | then call |
 /// |---|---|---|
-/// | [`Receiver`] | a message, the orderly end or an error is there | [`try_recv`](Receiver::try_recv) |
+/// | [`Receiver`](crate::Receiver) | a message, the orderly end or an error is there | [`try_recv`](crate::Receiver::try_recv) |
 /// | [`FanIn`] | an event of any peer is there | [`try_next`](FanIn::try_next) |
 /// | [`Sender::until_acked`](crate::Sender::until_acked) | the message is acknowledged, or never will be | [`wait_acked`](crate::Sender::wait_acked), which returns at once |
 /// | `LogGroup::until_acked` | a quorum has the log up to a position, or the group has more to do | `try_acked` |
@@ -48,7 +48,7 @@ use crate::{FanIn, Selectable, VersionedReceiver, handles::selectable::AwaitedSo
 /// [`Node::close`](crate::Node::close) wakes it. Under [`Driver::Caller`](crate::Driver::Caller), one
 /// call in 64 that finds something at once also runs a turn, so that sessions move even then.
 ///
-/// Tasks use the `select!` of their runtime, over [`recv_async`](Receiver::recv_async).
+/// Tasks use the `select!` of their runtime, over [`recv_async`](crate::Receiver::recv_async).
 ///
 /// # Errors
 ///

@@ -82,7 +82,7 @@ use crate::{
 /// | to | call |
 /// |---|---|
 /// | make a node | [`client`](Self::client), [`listen`](Self::listen), [`builder`](Self::builder) |
-/// | meet peers | [`connect`](Self::connect), [`accept`](Self::accept), [`keep_connected`](Self::keep_connected), [`peers`](Self::peers) |
+/// | meet peers | [`connect`](Self::connect), [`accept`](Self::accept), `keep_connected` (`ibex::prelude`), [`peers`](Self::peers) |
 /// | have a channel with many peers | [`fan_in`](Self::fan_in), [`group`](Self::group), [`publisher`](Self::publisher), [`channel`](Self::channel) |
 /// | see what happens | [`events`](Self::events), [`stats`](Self::stats), [`environment`](Self::environment), [`inspect_path`](Self::inspect_path), [`slow_messages`](Self::slow_messages) |
 /// | run it in an event loop | [`poll`](Self::poll), [`as_fd`](Self::as_fd) |

@@ -41,8 +41,8 @@ use crate::{
 /// | one peer | [`sender`](Self::sender) | a [`Sender`] |
 /// | one peer | [`receiver`](Self::receiver) | a [`Receiver`] |
 /// | one peer | [`versioned_sender`](Self::versioned_sender), [`versioned_receiver`](Self::versioned_receiver) | an end that knows two [versions](crate::Versions) of the message type |
-/// | one peer | [`caller`](Self::caller) | a `Caller` of its service |
-/// | one peer, or all peers of a node | [`service`](Self::service) | a `Service` for calls |
+/// | one peer | `caller` (`ibex::prelude`) | a `Caller` of its service |
+/// | one peer, or all peers of a node | `service` (`ibex::prelude`) | a `Service` for calls |
 /// | all peers of a node | [`fan_in`](ChannelBuilder::fan_in) | a [`FanIn`](crate::FanIn), which receives from all of them |
 /// | all peers of a node | [`publisher`](ChannelBuilder::publisher) | a [`Publisher`](crate::Publisher), which sends to those that subscribe |
 /// | chosen peers | [`group`](ChannelBuilder::group) | a [`Group`](crate::group::Group), which sends to each of them |

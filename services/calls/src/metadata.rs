@@ -188,7 +188,7 @@ impl Metadata {
     ///
     /// # Errors
     ///
-    /// [`MalformedMetadata`]: they break a rule of this module.
+    /// `MalformedMetadata`: they break a rule of this module.
     pub fn parse(encoded: &[u8]) -> Result<Self, MalformedMetadata> {
         if encoded.len() > Self::MAX_BYTES {
             return Err(MalformedMetadata::TooLong);

@@ -1,7 +1,7 @@
 //! The opening of callers and services: the two channels that a service is.
 
 use ibex_core::{
-    ChannelBuilder, Node, OpenError, Peer,
+    ChannelBuilder, Node, OpenError,
     codec::{Codec, Describer, MAX_TEXT_BYTES, Schema, SchemaInfo},
     extend::{
         ExtendChannel, ExtendPeer, Interface, MessageVersion, MessageVersions, OpenFailure,
@@ -16,7 +16,7 @@ use super::{
 };
 
 #[cfg(feature = "rkyv")]
-use ibex_core::Rkyv;
+use ibex_core::{Peer, Rkyv};
 
 /// Opens callers: of one peer's services, or of those of all [kept peers](ibex_peers::discovery::Peers).
 pub trait OpenCaller {

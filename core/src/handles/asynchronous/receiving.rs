@@ -82,8 +82,8 @@ impl Drop for OpenedAsync<'_> {
 /// | of | item |
 /// |---|---|
 /// | a [`Receiver`] | a [`Message`] or a [`RecvError`] |
-/// | a [`VersionedReceiver`] | a message of one of two [versions](crate::Versions), or a [`RecvError`] |
-/// | a [`FanIn`] | a [`FanInEvent`] |
+/// | a [`VersionedReceiver`](crate::VersionedReceiver) | a message of one of two [versions](crate::Versions), or a [`RecvError`] |
+/// | a [`FanIn`](crate::FanIn) | a [`FanInEvent`](crate::FanInEvent) |
 ///
 /// After an error that ends the channel the stream is over; after a message that is not valid it
 /// goes on. Dropping it loses no message.
