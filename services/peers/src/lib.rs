@@ -45,7 +45,7 @@ pub use self::event::{PeersEvent, PeersEvents};
 
 /// Peers that a node stays connected to, and the sources of their addresses.
 ///
-/// [`keep_connected`](crate::KeepConnected::keep_connected) takes a [`Discovery`](discovery::Discovery), which
+/// [`keep_connected`](crate::KeepConnected::keep_connected) takes a [`Discovery`], which
 /// returns addresses. The call returns [`Peers`], which dials the addresses, and dials again when a
 /// peer is lost.
 pub mod discovery {
@@ -113,7 +113,7 @@ pub trait KeepConnected {
     ///   lost, so drain a node before it leaves the list. The
     ///   program may close the session with a listed address too; that address is dialed again after
     ///   the session's end.
-    /// - A peer that [drains](Self::drain) is left at once, and its address is dialed again. Where
+    /// - A peer that [drains](ibex_core::Node::drain) is left at once, and its address is dialed again. Where
     ///   processes share a listening socket, that leads to the next process. The session with the
     ///   old process goes on until that closes, for calls and channels that were begun there.
     /// - Only sessions that the keeping made count. Two nodes that keep each other have two

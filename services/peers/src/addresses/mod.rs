@@ -33,7 +33,7 @@ pub trait Discovery: Send + 'static {
     ///
     /// The method may block, for example in a request that the registry answers when something has
     /// changed. It has a thread of its own, which ends with its last answer, or when it returns
-    /// after the [`Peers`] were dropped.
+    /// after the [`Peers`](crate::Peers) were dropped.
     ///
     /// # Errors
     ///

@@ -271,7 +271,7 @@ fn write_all(fd: &OwnedFd, region: &[u8], piece: Range<usize>) -> Result<(), Mem
 }
 
 /// Leaves the pages of a slice's region, if they are those of `file`, to a peer that may read them for any
-/// time: nobody writes to them before [`make_writable`](MappedBytes::make_writable).
+/// time: nobody writes to them before `make_writable`.
 pub fn leave_to_peers(slice: &RegionSlice, left: &Arc<RegionFile>) {
     let RegionBytes::Mapped(mapped) = &*slice.bytes else {
         return;
