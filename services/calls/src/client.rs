@@ -21,7 +21,7 @@ use ibex_core::{
     OpenError, PeerAt, SendError,
     extend::{
         CallTimes, ChannelTemplate, MessageVersion, MessageVersions, OpenFailure, OpenUntyped,
-        Serves, SessionShared, errors, lock, peer_at,
+        Serves, SessionShared, errors, lock, peer_at, warn_limited,
     },
 };
 

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use ibex_core::{RecvError, SendError, codec::Codec};
+use ibex_core::{RecvError, SendError, codec::Codec, extend::warn_limited};
 
 use super::{request::Request, service::Service};
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use ibex_core::Driver;
+use ibex_core::{Driver, extend::warn_limited};
 
 /// Warns of a time-out that is noticed this `late`.
 ///

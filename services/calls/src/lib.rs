@@ -15,11 +15,6 @@ use std::marker::PhantomData;
 
 use ibex_core::RecvError;
 
-/// Logs a warning within the limit of the process: see [`ibex_core::extend::warn_limited`].
-macro_rules! warn_limited {
-    ($($line:tt)+) => { ibex_core::extend::warn_limited!($($line)+) };
-}
-
 mod call;
 #[doc(hidden)]
 pub mod call_extension;

@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures_core::Stream;
-use ibex_core::{RecvError, codec::Codec};
+use ibex_core::{RecvError, codec::Codec, extend::warn_limited};
 use tokio::{
     sync::oneshot,
     task::{JoinHandle, JoinSet},

@@ -5,11 +5,6 @@
 //! [`LogGroup`] does so for several peers, and waits for a quorum of them.
 #![forbid(unsafe_code)]
 
-/// Logs a warning within the limit of the process: see [`ibex_core::extend::warn_limited`].
-macro_rules! warn_limited {
-    ($($line:tt)+) => { ibex_core::extend::warn_limited!($($line)+) };
-}
-
 mod error;
 mod futures;
 mod group;

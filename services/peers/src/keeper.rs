@@ -11,7 +11,9 @@ use std::{
 
 use ibex_core::{
     ConnectError, Peer, PeerId,
-    extend::{Admission, BackOff, Connecting, Connector, ExtendPeer, parking::Ticket},
+    extend::{
+        Admission, BackOff, Connecting, Connector, ExtendPeer, parking::Ticket, warn_limited,
+    },
 };
 
 use super::{

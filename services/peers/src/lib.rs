@@ -8,11 +8,6 @@
 //! who open something in each session, and chooses a session for each use.
 #![forbid(unsafe_code)]
 
-/// Logs a warning within the limit of the process: see [`ibex_core::extend::warn_limited`].
-macro_rules! warn_limited {
-    ($($line:tt)+) => { ibex_core::extend::warn_limited!($($line)+) };
-}
-
 mod addresses;
 mod alarms;
 mod board;

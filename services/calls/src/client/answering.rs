@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_core::extend::lock;
+use ibex_core::extend::{lock, warn_limited};
 
 use super::Client;
 use crate::{

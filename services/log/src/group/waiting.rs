@@ -7,7 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_core::{codec::Codec, extend::Untyped};
+use ibex_core::{
+    codec::Codec,
+    extend::{Untyped, warn_limited},
+};
 
 use super::{LogGroup, LogMemberLost, MemberSender, member::MemberTurn, of_quorum};
 use crate::{LogError, LogSource, error::LogFailure, source::is_past, until_quorum::UntilQuorum};
