@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use ibex::prelude::*;
 use ibex::stats::Histogram;
 
 use crate::buckets::{bounds, middle, seconds};
