@@ -10,12 +10,12 @@ mod failure;
 #[cfg(test)]
 mod floors;
 mod fuzz;
-mod guide;
 mod house;
 mod instructions;
 mod integrations;
 #[cfg(test)]
 mod limited_warnings;
+mod links;
 mod minimum;
 mod mutants;
 mod mutated_copy;
@@ -126,17 +126,6 @@ const COMMANDS: &[CommandEntry] = &[
         about: "kill, stop, starve and cut off processes that send to each other, with a\n      \
                 checker beside them; verbs: in a guest; `-- --help` has the rest",
         run: soak::run,
-    },
-    CommandEntry {
-        name: "guide",
-        arguments: "",
-        about: "write docs/guide anew, after a change of src/guide",
-        run: |arguments| {
-            options::expect_none(arguments)?;
-            guide::write()?;
-            guide::check()?;
-            Ok(ExitCode::SUCCESS)
-        },
     },
     CommandEntry {
         name: "house",
