@@ -132,7 +132,7 @@ const COMMANDS: &[CommandEntry] = &[
         arguments: "[--list | --write | FOLDER]",
         about: "count lines, methods, files, orderings and names of the published crates, and fail\n      \
                 if a count is above xtask/house.txt; --list: what is counted; --write: hold the\n      \
-                present values; FOLDER: count another clone",
+                present values, and renew the table in ARCHITECTURE.md; FOLDER: count another clone",
         run: house::run,
     },
     CommandEntry {

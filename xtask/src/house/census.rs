@@ -13,6 +13,8 @@ use crate::workspace;
 pub(super) struct Census {
     /// Lines with code of each crate, by its folder.
     pub(super) code: BTreeMap<String, usize>,
+    /// Lines with code of each file.
+    files: BTreeMap<String, usize>,
     /// Lines with comments.
     pub(super) lines: usize,
     /// Atomic orderings stronger than `Relaxed` whose comment names no partner.
@@ -54,6 +56,7 @@ impl Census {
     /// Counts a file. Returns those of the modules that it declares, with their places.
     pub(super) fn take_in(&mut self, root: &Path, source: &Source) -> Vec<(String, Vec<String>)> {
         *self.code.entry(source.place[0].clone()).or_default() += source.code.len();
+        *self.files.entry(source.path.clone()).or_default() += source.code.len();
         self.lines += source.lines;
         let words = &source.words;
         let text = |at: usize| words.get(at).map_or("", |word| &word.text[..]);
@@ -119,6 +122,14 @@ impl Census {
         if (is_asked || is_compared) && !source.path.ends_with("_path.rs") {
             self.questions.push(place());
         }
+    }
+
+    /// Returns the lines with code of a folder, which ends with `/`, and of its module's file beside it.
+    pub(super) fn code_in(&self, folder: &str) -> usize {
+        let beside = format!("{}.rs", folder.trim_end_matches('/'));
+        let files = self.files.iter();
+        let files = files.filter(|(path, _)| path.starts_with(folder) || **path == beside);
+        files.map(|(_, lines)| lines).sum()
     }
 
     /// Returns the number of functions of each type that has some, the most first.

@@ -3,6 +3,7 @@
 mod census;
 mod ledger;
 mod source;
+mod tree;
 
 use std::fs;
 use std::path::Path;
@@ -41,7 +42,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, Failure> {
             ));
         }
     };
-    let counts = counts(root.unwrap_or(workspace::root()))?;
+    let counted = root.unwrap_or(workspace::root());
+    let census = Census::of(counted)?;
+    let counts = counts(counted, &census)?;
     let file = workspace::root().join(ledger::FILE);
     let fails = |error| Failure::new(format!("{}: {error}", ledger::FILE));
     let mut ledger = Ledger::parse(&fs::read_to_string(&file).map_err(fails)?)?;
@@ -55,14 +58,14 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, Failure> {
     if is_write {
         ledger.take_in(&counts);
         fs::write(&file, ledger.to_string()).map_err(fails)?;
+        tree::write(&census)?;
     } else if root.is_none() {
         ledger.check(&counts)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn counts(root: &Path) -> Result<Vec<Count>, Failure> {
-    let census = Census::of(root)?;
+fn counts(root: &Path, census: &Census) -> Result<Vec<Count>, Failure> {
     let plain = |name: &str, value| Count {
         name: name.to_owned(),
         value,
