@@ -48,7 +48,7 @@ type Encoder<'a> = dyn FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort> + '
 
 /// A sender's handle, without the message type.
 pub struct SendHandle {
-    pub(super) end: Arc<SendEnd>,
+    pub(crate) end: Arc<SendEnd>,
     pub(super) reserved: Reserved,
     /// True once this handle was closed and sends no more.
     is_closed: bool,

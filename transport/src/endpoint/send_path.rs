@@ -287,9 +287,21 @@ impl SendPath {
                 };
                 local.ask(end, wish, asked);
             }
-            Self::Framed if is_asked => {}
+            Self::Framed if is_asked || self.is_moot(end, ask) => {}
             Self::Framed => end.session.requests.ask(end.id, *ask),
         }
+    }
+
+    /// Returns whether the question is for a release while nothing is unreleased. The caller found the
+    /// end not open yet, which it is by now. The peer would keep the question, and report a sender
+    /// that waits for room once it holds the first message.
+    fn is_moot(&self, end: &SendEnd, ask: &Ask) -> bool {
+        // SENT, pairs with `SendEnd::publish`.
+        let sent = end.sent.load(Ordering::Acquire);
+        *ask == (Ask {
+            released: ask.released,
+            ..Ask::default()
+        }) && ask.released > sent
     }
 
     /// Asks the peer to report the acknowledgement of message `sequence`, for a caller that does

@@ -14,7 +14,7 @@ use super::*;
 use crate::{
     channel::{RawMessage, ReceiveHandle, SendHandle},
     clock::StoppedClock,
-    node::SessionShared,
+    node::{SessionShared, What},
     runtime::{Driver, Runtime},
     wire::tests::by_hand::{admit, channel, connection, runtime},
 };
@@ -171,4 +171,21 @@ fn a_call_that_waits_for_long_asks_seldom_and_one_that_has_left_not_at_all() {
     stage.pass(10 * period);
     assert_eq!(heard(), before);
     assert!(!stage.sessions[0].is_gone());
+}
+
+/// A call may find the end not open yet, and ask once it is.
+#[test]
+fn a_sender_without_unreleased_messages_does_not_wait_for_a_release() {
+    let (stage, mut sender, mut receiver) = Stage::new();
+    sender.end.ask_for_room(&mut None);
+    let _held = stage.hold(&mut sender, &mut receiver);
+    stage.pass(5);
+    while let Some(event) = stage.nodes[1].next_event(Patience::None) {
+        assert!(!matches!(event.what, What::Stalled(_)), "{event:?}");
+    }
+    let before = stage.sessions[1].stats().frames_received;
+    sender.end.ask_for_room(&mut None);
+    stage.settle();
+    let after = stage.sessions[1].stats().frames_received;
+    assert_eq!(after, before + 1, "now there is a message to release");
 }
