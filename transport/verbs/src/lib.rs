@@ -103,7 +103,6 @@ mod connect_error;
 pub mod device;
 pub mod discovery;
 pub mod error;
-mod library_names;
 mod locked_memory;
 pub mod memory;
 mod probe;
@@ -133,7 +132,6 @@ pub use self::{
         },
     },
 };
-pub use abi::completion_fields::CompletionFields;
 pub use abi::completion_polling::CompletionPolling;
 pub use abi::completion_status::{CompletionStatus, Fault};
 pub use abi::event_element::EventElement;
@@ -150,8 +148,6 @@ pub use abi::{
     queue_pair_attributes::{AddressVector, GlobalRoute, MigrationState},
     queue_pair_state::QueuePairState,
 };
-pub use completion::channel::{CompletionChannel, SharedChannel};
-pub use completion::details::CompletionDetails;
 pub use completion::queue::CompletionQueue;
 pub use completion::wait::CompletionWait;
 pub use completion::work_completion::{
@@ -166,7 +162,6 @@ pub use error::VerbsError;
 pub use ibex_base::fork;
 pub use locked_memory::LockedMemory;
 pub use memory::anonymous::AnonymousMemory;
-pub use memory::on_demand::Prefetch;
 pub use memory::protection_domain::ProtectionDomain;
 pub use memory::{
     region::{DeviceMemory, MemoryRegion, RegionAccess},

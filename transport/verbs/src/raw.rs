@@ -70,7 +70,7 @@ impl CompletionQueue {
     /// The rules of [`raw`](crate::raw).
     #[must_use]
     pub unsafe fn as_extended_ptr(&self) -> Option<NonNull<ibv_cq_ex>> {
-        match self.is_extended() {
+        match self.inner().is_extended() {
             true => library_pointer(&self.inner().context, self.inner().handle.as_ptr()),
             false => None,
         }

@@ -10,7 +10,6 @@
 #![forbid(unsafe_code)]
 
 pub mod attribute_mask;
-pub(crate) mod completion_fields;
 pub(crate) mod completion_polling;
 pub(crate) mod completion_status;
 pub(crate) mod event_element;

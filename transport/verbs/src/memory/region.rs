@@ -133,8 +133,6 @@ impl RegionAccess {
 #[derive(Debug)]
 pub struct MemoryRegion<M: DeviceMemory> {
     pub(super) memory: ManuallyDrop<M>,
-    /// Memory that the device may know in place of `memory`, since a change has failed.
-    pub(super) doubtful: ManuallyDrop<Option<M>>,
     pub(crate) registration: Arc<RegionRegistration>,
     pub(super) base: NonNull<u8>,
     pub(super) bytes: usize,
@@ -213,7 +211,6 @@ impl<M: DeviceMemory> MemoryRegion<M> {
         let (registration, is_noted) = RegionRegistration::new(handle, domain, range);
         let region = Self {
             memory: ManuallyDrop::new(memory),
-            doubtful: ManuallyDrop::new(None),
             registration,
             base,
             bytes,
@@ -343,7 +340,6 @@ impl<M: DeviceMemory> Drop for MemoryRegion<M> {
             // neither value is touched after this.
             unsafe {
                 ManuallyDrop::drop(&mut self.memory);
-                ManuallyDrop::drop(&mut self.doubtful);
             }
         }
     }
@@ -382,12 +378,6 @@ impl RegionRegistration {
             RegistrationState::Held(held) => Some(act(held)),
             _ => None,
         }
-    }
-
-    /// Notes the registration in another domain. Returns whether that takes it.
-    pub(super) fn move_to(self: &Arc<Self>, from: &Domain, to: &Domain) -> bool {
-        from.forget(self.number);
-        to.note(self.number, self)
     }
 
     /// Ends the registration, if that was not done before. Returns whether the device is done with

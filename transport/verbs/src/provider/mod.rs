@@ -56,12 +56,12 @@ pub use attributes::{
     ReceiveHashing, Segmentation, TagMatching,
 };
 pub use completion::{
-    BatchCalls, ClockAttributes, CompletionProvider, DetailCalls, EndPoll, ExtendedInit,
-    ExtendedQueue, NextPoll, ReadByte, ReadField, ReadTime, ReadVlan, StartPoll,
+    BatchCalls, ClockAttributes, CompletionInit, CompletionProvider, EndPoll, ExtendedQueue,
+    NextPoll, ReadField, ReadTime, StartPoll,
 };
 #[cfg(feature = "libibverbs")]
 pub use libibverbs::Libibverbs;
-pub use memory::{MemoryProvider, RegisteredRegion, ReregisterFailure, Reregistration};
+pub use memory::{MemoryProvider, RegisteredRegion};
 pub use shared_receives::{SharedReceiveAttributes, SharedReceiveProvider};
 
 /// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
@@ -125,8 +125,6 @@ handles! {
     ContextHandle;
     /// A protection domain.
     DomainHandle;
-    /// A thread domain.
-    ThreadDomainHandle;
     /// A memory region.
     RegionHandle;
     /// A memory window.

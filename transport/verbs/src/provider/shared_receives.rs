@@ -39,13 +39,6 @@ pub trait SharedReceiveProvider {
         queue: SharedReceiveHandle,
         limit: u32,
     ) -> Result<(), Errno>;
-    /// `ibv_modify_srq` with `IBV_SRQ_MAX_WR`; the size of the queue is then queried. No thread posts
-    /// to it during the call.
-    unsafe fn resize_shared_receive(
-        &self,
-        queue: SharedReceiveHandle,
-        requests: u32,
-    ) -> Result<(), Errno>;
     /// [`ibv_query_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_query_srq.3.html).
     unsafe fn query_shared_receive(
         &self,

@@ -10,10 +10,7 @@ use super::{
 };
 use crate::{
     abi::{queue_pair_kind::QueuePairKind, queue_pair_state::QueuePairState},
-    completion::{
-        queue::{CompletionQueue, CompletionQueueObject},
-        room::TakenRoom,
-    },
+    completion::queue::{CompletionQueue, CompletionQueueObject},
     device::{Device, requested_size::RequestedSize},
     error::VerbsError,
     memory::{
@@ -135,10 +132,8 @@ impl QueuePairBuilder {
     ///
     /// # Errors
     /// [`VerbsError::OtherDevice`] if the protection domain and the queues are not of one open
-    /// device, [`VerbsError::NoSuchPartitionIndex`] if the port has no such partition,
-    /// [`VerbsError::NoCompletionRoom`] or [`VerbsError::UncountedCompletions`] by a completion queue
-    /// that [ignores an overrun](CompletionQueue::ignoring_overrun). Otherwise the refusal of the
-    /// device, with its limit if a limit is the cause.
+    /// device, [`VerbsError::NoSuchPartitionIndex`] if the port has no such partition. Otherwise
+    /// the refusal of the device, with its limit if a limit is the cause.
     pub fn build(self, port: u8, settings: ConnectionSettings) -> Result<QueuePair, VerbsError> {
         self.build_connected(QueuePairKind::Reliable, port, settings)
     }
@@ -187,8 +182,6 @@ impl QueuePairBuilder {
             init.sizes.receive_requests = 0;
             init.sizes.receive_entries = 0;
         }
-        let (sends, receives) = (init.sizes.send_requests, init.sizes.receive_requests);
-        let room = self.take_room(sends, receives)?;
         let created = loop {
             // SAFETY: domain, completion queues and shared receive queue are alive, and of one
             // context.
@@ -228,17 +221,9 @@ impl QueuePairBuilder {
                 ],
             )
         })?;
-        let mut sizes = created.sizes;
-        // A device may round up, but room was taken for what was asked.
-        if self.send_completions.room.is_some() {
-            sizes.send_requests = sizes.send_requests.min(sends);
-        }
-        if self.receive_completions.room.is_some() {
-            sizes.receive_requests = sizes.receive_requests.min(receives);
-        }
+        let sizes = created.sizes;
         let inner = Arc::new(QueuePairObject {
             handle: created.handle,
-            _room: room,
             shared: self.shared,
             send_completions: self.send_completions,
             receive_completions: self.receive_completions,
@@ -269,26 +254,6 @@ impl QueuePairBuilder {
             #[cfg(feature = "all")]
             datagrams: None,
         })
-    }
-
-    /// Takes room for the completions of sends and of receives, where it is counted.
-    pub(super) fn take_room(
-        &self,
-        sends: u32,
-        receives: u32,
-    ) -> Result<[Option<TakenRoom>; 2], VerbsError> {
-        if self.shared.is_some() {
-            TakenRoom::refuse_shared(&self.receive_completions)?;
-        }
-        let (to_sends, to_receives) = (&self.send_completions, &self.receive_completions);
-        if Arc::ptr_eq(to_sends, to_receives) {
-            let both = TakenRoom::take(to_sends, sends.saturating_add(receives))?;
-            return Ok([both, None]);
-        }
-        Ok([
-            TakenRoom::take(to_sends, sends)?,
-            TakenRoom::take(to_receives, receives)?,
-        ])
     }
 
     /// Checks that domain and queues are of one context, as `ibv_create_qp` takes for granted.

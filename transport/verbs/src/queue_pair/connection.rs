@@ -241,10 +241,6 @@ impl ConnectionSettings {
         }
     }
 
-    pub(crate) fn timeout_code(&self) -> u8 {
-        self.timeout_code
-    }
-
     pub(crate) fn to_receive(
         self,
         local: &LocalPort,

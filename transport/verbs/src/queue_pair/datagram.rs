@@ -88,17 +88,13 @@ impl QueuePairBuilder {
     ///
     /// # Errors
     /// The errors of [`build`](Self::build). [`VerbsError::Setting`] if receives complete into an
-    /// extended queue that does not name the sender by
-    /// [`CompletionFields`](crate::CompletionFields).
+    /// extended queue, whose completions do not name the sender.
     pub fn build_datagram(self, port: u8, key: QKey) -> Result<DatagramQueuePair, VerbsError> {
-        if !self.receive_completions.names_senders {
+        if self.receive_completions.is_extended() {
             return Err(VerbsError::Setting {
                 setting: "the completion queue of receives",
-                given: "an extended one without the fields of the sender".to_owned(),
-                allowed:
-                    "one of `CompletionQueue::polled`, `with_channel`, or `with_fields` with the \
-                          source queue pair, source LID, service level and path bits"
-                        .to_owned(),
+                given: "an extended one, which does not name the sender".to_owned(),
+                allowed: "a plain one (`CompletionPolling::Plain`)".to_owned(),
             });
         }
         self.check_partition(port)?;
@@ -373,7 +369,7 @@ impl<'memory> DatagramBatch<'_, 'memory> {
             return Err(PushError::DatagramTooLong { bytes, limit });
         }
         let address = to.address.inner();
-        if !address.domain.is_with(&self.batch.pair.inner.domain) {
+        if !Arc::ptr_eq(&address.domain, &self.batch.pair.inner.domain) {
             return Err(PushError::OtherDomain);
         }
         self.batch.push(request)?;

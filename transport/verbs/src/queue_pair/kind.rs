@@ -15,7 +15,10 @@ use super::{
     teardown::Teardown,
 };
 use crate::{
-    abi::{port::Mtu, queue_pair_state::QueuePairState},
+    abi::{
+        attribute_mask::AttributeMask, port::Mtu, queue_pair_attributes::QueuePairAttributes,
+        queue_pair_state::QueuePairState,
+    },
     error::VerbsError,
     provider::QueriedPair,
 };
@@ -143,7 +146,15 @@ impl<K: Unacknowledged> QueuePairOf<K> {
     /// [`ConnectError`](crate::ConnectError) if the device refuses: no send has failed, or the
     /// queue pair is in ERR.
     pub fn recover_sends(&mut self) -> Result<(), VerbsError> {
-        self.pair.recover_sends()
+        let pair = &mut self.pair;
+        let before = pair.state;
+        pair.state = QueuePairState::SendQueueError;
+        let attributes = QueuePairAttributes::to(QueuePairState::ReadyToSend);
+        let recovered = pair.modify(&attributes, AttributeMask::default());
+        if recovered.is_err() {
+            pair.state = before;
+        }
+        recovered
     }
 }
 

@@ -18,7 +18,6 @@ pub(crate) mod address;
 #[cfg(feature = "all")]
 pub(crate) mod atomic;
 pub(crate) mod builder;
-mod change;
 pub(crate) mod connection;
 #[cfg(feature = "all")]
 pub(crate) mod datagram;
@@ -66,7 +65,7 @@ use super::{
         queue_pair_state::QueuePairState,
         work_id::{Operation, WorkId},
     },
-    completion::{queue::CompletionQueueObject, room::TakenRoom},
+    completion::queue::CompletionQueueObject,
     connect_error::{ConnectCause, ConnectError},
     error::VerbsError,
     memory::protection_domain::Domain,
@@ -117,8 +116,6 @@ pub(crate) struct QueuePairObject {
     pub(crate) handle: PairHandle,
     shared: Option<Arc<SharedReceiveQueueObject>>,
     pub(crate) domain: Arc<Domain>,
-    /// The room of its completion queues, which is free when the queue pair is destroyed.
-    _room: [Option<TakenRoom>; 2],
     // Completion queues.
     send_completions: Arc<CompletionQueueObject>,
     receive_completions: Arc<CompletionQueueObject>,

@@ -262,42 +262,6 @@ impl ReceiveQueue {
         })
     }
 
-    /// Changes the number of receives that a shared queue holds
-    /// ([`ibv_modify_srq(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_srq.3.html),
-    /// `IBV_SRQ_MAX_WR`). Returns what it holds now. Posted receives stay posted.
-    ///
-    /// # Errors
-    /// [`VerbsError::Setting`] if more receives are outstanding, [`VerbsError::Limit`] beyond the
-    /// limit of the device, [`VerbsError::Unsupported`] if the device cannot. The queue is as it was.
-    ///
-    /// # Panics
-    /// If it is a queue pair's own queue, which has the size that it was made with.
-    pub fn resize(&mut self, requests: u32) -> Result<u32, VerbsError> {
-        let shared = self.shared_inner().expect("a shared receive queue");
-        let context = shared.context();
-        if requests < self.outstanding.max(1) {
-            return Err(VerbsError::Setting {
-                setting: "the size of the shared receive queue",
-                given: requests.to_string(),
-                allowed: format!("{} or more, as are outstanding", self.outstanding.max(1)),
-            });
-        }
-        let limit = context.attributes().max_shared_receive_requests;
-        let what = "a shared receive queue of that depth";
-        context.check_limit(&RequestedSize::new(what, requests, limit, "its depth"))?;
-        // SAFETY: the queue is alive, and only `self` posts to it.
-        let resized = unsafe {
-            let provider = context.provider();
-            provider.resize_shared_receive(shared.handle, requests)
-        };
-        resized.map_err(|errno| {
-            let what = "shared receive queues that can be resized";
-            context.lacks("ibv_modify_srq", errno, what, "the queue is as it was")
-        })?;
-        self.capacity = self.query()?.requests.max(requests);
-        Ok(self.capacity)
-    }
-
     /// Returns the number by which asynchronous events name it; `None` for a queue pair's own.
     #[must_use]
     pub fn tag(&self) -> Option<u64> {

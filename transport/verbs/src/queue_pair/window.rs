@@ -50,7 +50,7 @@ impl QueuePair {
             false => Flags::default().signaled(),
         };
         let post = |domain: &Arc<Domain>, region: *mut _| {
-            if !domain.is_with(&window.domain) {
+            if !Arc::ptr_eq(domain, &window.domain) {
                 return Err(WindowError::OtherDomain {
                     object: "memory region",
                 });
@@ -131,7 +131,7 @@ impl QueuePair {
     }
 
     fn check_domain(&self, window: &MemoryWindow) -> Result<(), WindowError> {
-        match self.inner.domain.is_with(&window.domain) {
+        match Arc::ptr_eq(&self.inner.domain, &window.domain) {
             true => Ok(()),
             false => Err(WindowError::OtherDomain {
                 object: "queue pair",

@@ -12,12 +12,9 @@ use super::{
     refuse_if,
     world::{FakeChannel, bell, unring},
 };
-use crate::{
-    abi::completion_fields::CompletionFields,
-    provider::{
-        ChannelHandle, ClockAttributes, CompletionHandle, CompletionProvider, ContextHandle,
-        ExtendedInit, ExtendedQueue,
-    },
+use crate::provider::{
+    ChannelHandle, ClockAttributes, CompletionHandle, CompletionInit, CompletionProvider,
+    ContextHandle, ExtendedQueue,
 };
 
 impl CompletionProvider for FakeProvider {
@@ -75,27 +72,15 @@ impl CompletionProvider for FakeProvider {
     unsafe fn create_completion_queue(
         &self,
         context: ContextHandle,
-        entries: u32,
-        channel: Option<ChannelHandle>,
-        vector: u32,
-        tag: u64,
+        init: &CompletionInit,
     ) -> Result<(CompletionHandle, u32), Errno> {
         let mut state = self.world.lock();
         // SAFETY: the trait's contract.
         let context = unsafe { id_of(context.as_ptr()) };
         state.grant_at(Call::CreateCompletionQueue, context)?;
         // SAFETY: the trait's contract.
-        let channel = channel.map(|channel| unsafe { id_of(channel.as_ptr()) });
-        let init = ExtendedInit {
-            entries,
-            channel: None,
-            vector,
-            tag,
-            times: false,
-            fields: CompletionFields::default(),
-            ignores_overrun: false,
-        };
-        let (id, capacity) = state.new_completions(context, &init, channel, None)?;
+        let channel = init.channel.map(|one| unsafe { id_of(one.as_ptr()) });
+        let (id, capacity) = state.new_completions(context, init, channel, None)?;
         let handle = CompletionHandle::new(self.handle(id)).expect("a box");
         Ok((handle, capacity))
     }
@@ -103,7 +88,7 @@ impl CompletionProvider for FakeProvider {
     unsafe fn create_extended_queue(
         &self,
         context: ContextHandle,
-        init: &ExtendedInit,
+        init: &CompletionInit,
     ) -> Result<ExtendedQueue, Errno> {
         let mut state = self.world.lock();
         // SAFETY: the trait's contract.
@@ -113,8 +98,8 @@ impl CompletionProvider for FakeProvider {
         let channel = init.channel.map(|one| unsafe { id_of(one.as_ptr()) });
         let device = state.device_of(context);
         let kind = device.extended;
-        let has_overrun = device.ignores_overrun || !init.ignores_overrun;
-        if kind == FakeExtended::Absent || !device.has_fields(init) || !has_overrun {
+        let lacks_times = init.times && device.clock.is_none();
+        if kind == FakeExtended::Absent || lacks_times {
             return Err(Errno::OPNOTSUPP);
         }
         let made = state.new_completions(context, init, channel, Some(kind));
@@ -147,31 +132,6 @@ impl CompletionProvider for FakeProvider {
         let id = unsafe { id_of(context.as_ptr()) };
         let clock = state.device_of(id).clock.ok_or(Errno::OPNOTSUPP)?;
         Ok(state.ticks & clock.mask)
-    }
-
-    unsafe fn resize_completion_queue(
-        &self,
-        queue: CompletionHandle,
-        entries: u32,
-    ) -> Result<u32, Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::ResizeCompletionQueue)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(queue.as_ptr()) };
-        state.resize_completions(id, entries)
-    }
-
-    unsafe fn moderate_completions(
-        &self,
-        queue: CompletionHandle,
-        count: u16,
-        micros: u16,
-    ) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::ModerateCompletions)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(queue.as_ptr()) };
-        state.moderate(id, count, micros)
     }
 
     unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32) {

@@ -92,7 +92,6 @@ impl Provider for FakeProvider {
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(context.as_ptr()) };
         let busy = state.domains.values().any(|domain| domain.context == id)
-            || state.threads.values().any(|context| *context == id)
             || state.buffers.values().any(|buffer| buffer.context == id)
             || state.completions.values().any(|queue| queue.context == id)
             || state.channels.values().any(|channel| channel.context == id)

@@ -120,7 +120,7 @@ impl State {
     ) -> Result<PostedDatagram, Errno> {
         let pair = &self.pairs[&pair];
         let address = self.addresses.get(&address).ok_or(Errno::INVAL)?;
-        if self.base_of(address.domain) != self.base_of(pair.domain) {
+        if address.domain != pair.domain {
             return Err(Errno::INVAL);
         }
         Ok(PostedDatagram {

@@ -71,18 +71,6 @@ impl SharedReceiveProvider for FakeProvider {
         Ok(())
     }
 
-    unsafe fn resize_shared_receive(
-        &self,
-        queue: SharedReceiveHandle,
-        requests: u32,
-    ) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::ResizeSharedReceive)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(queue.as_ptr()) };
-        state.resize_shared(id, requests)
-    }
-
     unsafe fn query_shared_receive(
         &self,
         queue: SharedReceiveHandle,

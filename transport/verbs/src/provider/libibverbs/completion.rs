@@ -12,8 +12,8 @@ use super::{
     tag_pointer,
 };
 use crate::provider::{
-    ChannelHandle, ClockAttributes, CompletionHandle, CompletionProvider, ContextHandle,
-    ExtendedInit, ExtendedQueue,
+    ChannelHandle, ClockAttributes, CompletionHandle, CompletionInit, CompletionProvider,
+    ContextHandle, ExtendedQueue,
 };
 
 impl CompletionProvider for Libibverbs {
@@ -51,15 +51,12 @@ impl CompletionProvider for Libibverbs {
     unsafe fn create_completion_queue(
         &self,
         context: ContextHandle,
-        entries: u32,
-        channel: Option<ChannelHandle>,
-        vector: u32,
-        tag: u64,
+        init: &CompletionInit,
     ) -> Result<(CompletionHandle, u32), Errno> {
-        let entries = c_int::try_from(entries).map_err(|_| Errno::INVAL)?;
-        let vector = c_int::try_from(vector).map_err(|_| Errno::INVAL)?;
-        let tag = tag_pointer(tag);
-        let channel = channel.map_or(ptr::null_mut(), ChannelHandle::as_ptr);
+        let entries = c_int::try_from(init.entries).map_err(|_| Errno::INVAL)?;
+        let vector = c_int::try_from(init.vector).map_err(|_| Errno::INVAL)?;
+        let tag = tag_pointer(init.tag);
+        let channel = init.channel.map_or(ptr::null_mut(), ChannelHandle::as_ptr);
         clear_errno();
         // SAFETY: the trait's contract. The tag is never followed as a pointer.
         let raw = unsafe { sys::ibv_create_cq(context.as_ptr(), entries, tag, channel, vector) };
@@ -71,7 +68,7 @@ impl CompletionProvider for Libibverbs {
     unsafe fn create_extended_queue(
         &self,
         context: ContextHandle,
-        init: &ExtendedInit,
+        init: &CompletionInit,
     ) -> Result<ExtendedQueue, Errno> {
         // SAFETY: the trait's contract.
         unsafe { extended_queue::create(context, init) }
@@ -98,37 +95,6 @@ impl CompletionProvider for Libibverbs {
         }
         // The field holds ticks, despite its name.
         Ok(raw.raw_clock.tv_nsec as u64)
-    }
-
-    unsafe fn resize_completion_queue(
-        &self,
-        queue: CompletionHandle,
-        entries: u32,
-    ) -> Result<u32, Errno> {
-        let entries = c_int::try_from(entries).map_err(|_| Errno::INVAL)?;
-        let raw: *mut sys::ibv_cq = queue.as_ptr();
-        // SAFETY: the trait's contract.
-        unsafe {
-            status(sys::ibv_resize_cq(raw, entries))?;
-            Ok(count((*raw).cqe))
-        }
-    }
-
-    unsafe fn moderate_completions(
-        &self,
-        queue: CompletionHandle,
-        count: u16,
-        micros: u16,
-    ) -> Result<(), Errno> {
-        let mut attributes = sys::ibv_modify_cq_attr {
-            attr_mask: sys::constants::IBV_CQ_ATTR_MODERATE,
-            moderate: sys::ibv_moderate_cq {
-                cq_count: count,
-                cq_period: micros,
-            },
-        };
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_modify_cq(queue.as_ptr(), &raw mut attributes) })
     }
 
     unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32) {

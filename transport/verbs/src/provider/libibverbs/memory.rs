@@ -1,18 +1,16 @@
 //! Protection domains and registrations.
 
 use std::ffi::{c_int, c_void};
-use std::mem::zeroed;
 use std::ptr::{self, NonNull};
 
 use rustix::io::Errno;
 
-use super::sys::{self, constants};
-use super::{Libibverbs, clear_errno, last_errno, status, window};
+use super::{Libibverbs, clear_errno, last_errno, status, sys, window};
 use crate::{
-    abi::{BindInfo, Sge},
+    abi::BindInfo,
     provider::{
         ContextHandle, DomainHandle, MemoryProvider, PairHandle, RegionHandle, RegisteredRegion,
-        ReregisterFailure, Reregistration, ThreadDomainHandle, WindowHandle, WindowKind,
+        WindowHandle, WindowKind,
     },
 };
 
@@ -21,38 +19,6 @@ impl MemoryProvider for Libibverbs {
         clear_errno();
         // SAFETY: the trait's contract.
         DomainHandle::new(unsafe { sys::ibv_alloc_pd(context.as_ptr()) }).ok_or_else(last_errno)
-    }
-
-    unsafe fn create_thread_domain(
-        &self,
-        context: ContextHandle,
-    ) -> Result<ThreadDomainHandle, Errno> {
-        let mut init = sys::ibv_td_init_attr { comp_mask: 0 };
-        clear_errno();
-        // SAFETY: the trait's contract.
-        let made = unsafe { sys::ibv_alloc_td(context.as_ptr(), &raw mut init) };
-        ThreadDomainHandle::new(made).ok_or_else(last_errno)
-    }
-
-    unsafe fn destroy_thread_domain(&self, thread: ThreadDomainHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_dealloc_td(thread.as_ptr()) })
-    }
-
-    unsafe fn create_parent_domain(
-        &self,
-        context: ContextHandle,
-        domain: DomainHandle,
-        thread: Option<ThreadDomainHandle>,
-    ) -> Result<DomainHandle, Errno> {
-        // SAFETY: integers and pointers, for which zeros are a value.
-        let mut init: sys::ibv_parent_domain_init_attr = unsafe { zeroed() };
-        init.pd = domain.as_ptr();
-        init.td = thread.map_or(ptr::null_mut(), ThreadDomainHandle::as_ptr);
-        clear_errno();
-        // SAFETY: the trait's contract.
-        let made = unsafe { sys::ibv_alloc_parent_domain(context.as_ptr(), &raw mut init) };
-        DomainHandle::new(made).ok_or_else(last_errno)
     }
 
     unsafe fn destroy_domain(&self, domain: DomainHandle) -> Result<(), Errno> {
@@ -74,26 +40,6 @@ impl MemoryProvider for Libibverbs {
     unsafe fn deregister(&self, region: RegionHandle) -> Result<(), Errno> {
         // SAFETY: the trait's contract.
         status(unsafe { sys::ibv_dereg_mr(region.as_ptr()) })
-    }
-
-    unsafe fn reregister(
-        &self,
-        region: RegionHandle,
-        change: &Reregistration,
-    ) -> Result<(u32, u32), ReregisterFailure> {
-        // SAFETY: the trait's contract.
-        unsafe { reregister(region, change) }
-    }
-
-    unsafe fn advise(
-        &self,
-        domain: DomainHandle,
-        advice: u32,
-        flags: u32,
-        mut piece: Sge,
-    ) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_advise_mr(domain.as_ptr(), advice, flags, &raw mut piece, 1) })
     }
 
     unsafe fn create_window(
@@ -165,46 +111,6 @@ pub(super) unsafe fn registered(raw: *mut sys::ibv_mr) -> Result<RegisteredRegio
     // SAFETY: the region exists.
     let (lkey, rkey) = unsafe { ((*raw).lkey, (*raw).rkey) };
     Ok(RegisteredRegion { handle, lkey, rkey })
-}
-
-/// # Safety
-/// The contract of [`MemoryProvider::reregister`](crate::provider::MemoryProvider::reregister).
-pub(super) unsafe fn reregister(
-    region: RegionHandle,
-    change: &Reregistration,
-) -> Result<(u32, u32), ReregisterFailure> {
-    let mut flags = 0;
-    let mut domain = ptr::null_mut();
-    let mut access = 0;
-    let (mut base, mut bytes) = (ptr::null_mut::<c_void>(), 0);
-    if let Some(given) = change.domain {
-        flags |= constants::IBV_REREG_MR_CHANGE_PD;
-        domain = given.as_ptr();
-    }
-    if let Some((first, length)) = change.memory {
-        flags |= constants::IBV_REREG_MR_CHANGE_TRANSLATION;
-        (base, bytes) = (first.as_ptr().cast(), length);
-    }
-    if let Some(given) = change.access {
-        flags |= constants::IBV_REREG_MR_CHANGE_ACCESS;
-        // The call knows none of the optional rights.
-        access = given & !OPTIONAL_ACCESS;
-    }
-    let raw: *mut sys::ibv_mr = region.as_ptr();
-    clear_errno();
-    // SAFETY: the caller's contract.
-    let outcome =
-        unsafe { sys::ibv_rereg_mr(raw, flags as c_int, domain, base, bytes, access as c_int) };
-    match outcome {
-        // `IBV_REREG_MR_ERR_DO_FORK_OLD`: the change is made, and children lack the old memory.
-        0 | -3 => {
-            // SAFETY: the region exists.
-            Ok(unsafe { ((*raw).lkey, (*raw).rkey) })
-        }
-        // `IBV_REREG_MR_ERR_INPUT` and `_DONT_FORK_NEW`.
-        -1 | -2 => Err(ReregisterFailure::Unchanged(last_errno())),
-        _ => Err(ReregisterFailure::Unusable(last_errno())),
-    }
 }
 
 /// From `IBV_ACCESS_OPTIONAL_FIRST` to the last bit reserved for optional rights.

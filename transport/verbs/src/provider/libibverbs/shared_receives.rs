@@ -38,15 +38,6 @@ impl SharedReceiveProvider for Libibverbs {
         unsafe { queries::modify_shared(queue, 0, limit, sys::constants::IBV_SRQ_LIMIT) }
     }
 
-    unsafe fn resize_shared_receive(
-        &self,
-        queue: SharedReceiveHandle,
-        requests: u32,
-    ) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { queries::modify_shared(queue, requests, 0, sys::constants::IBV_SRQ_MAX_WR) }
-    }
-
     unsafe fn query_shared_receive(
         &self,
         queue: SharedReceiveHandle,

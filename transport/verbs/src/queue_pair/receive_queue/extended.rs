@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use super::{RECEIVE_BATCH, ReceiveQueue, ReceiveQueueOwner, SharedReceiveQueueObject};
 use crate::{
-    completion::{
-        queue::{CompletionQueue, CompletionQueueObject},
-        room::TakenRoom,
-    },
+    completion::queue::{CompletionQueue, CompletionQueueObject},
     device::{new_tag, requested_size::RequestedSize},
     error::VerbsError,
     memory::protection_domain::ProtectionDomain,
@@ -35,7 +32,6 @@ impl ReceiveQueue {
         let context = Arc::clone(&domain.context);
         context.check_same("XRC domain", xrc.context())?;
         context.check_same("completion queue of receives", &completions.context)?;
-        TakenRoom::refuse_shared(&completions)?;
         let limits = context.attributes();
         let limits = [
             RequestedSize::new(

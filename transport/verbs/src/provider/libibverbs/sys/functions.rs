@@ -153,14 +153,6 @@ functions! {
         iova: u64,
         access: c_uint,
     ) -> *mut ibv_mr, else absent::ibv_reg_mr_iova2;
-    fn ibv_rereg_mr(
-        region: *mut ibv_mr,
-        flags: c_int,
-        domain: *mut ibv_pd,
-        address: *mut c_void,
-        bytes: usize,
-        access: c_int,
-    ) -> c_int;
     fn ibv_reg_dmabuf_mr(
         domain: *mut ibv_pd,
         offset: u64,
@@ -185,7 +177,6 @@ functions! {
         channel: *mut ibv_comp_channel,
         vector: c_int,
     ) -> *mut ibv_cq;
-    fn ibv_resize_cq(queue: *mut ibv_cq, entries: c_int) -> c_int;
     fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int;
     fn ibv_create_srq(domain: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq;
     fn ibv_modify_srq(queue: *mut ibv_srq, attributes: *mut ibv_srq_attr, mask: c_int) -> c_int;

@@ -23,8 +23,6 @@ use std::ffi::{c_int, c_uint};
 use std::mem::{offset_of, size_of};
 use std::ptr;
 
-use crate::abi::Sge;
-
 pub(super) use attributes::*;
 pub(super) use functions::*;
 pub(super) use structures::*;
@@ -172,24 +170,6 @@ pub(super) unsafe fn ibv_query_rt_values_ex(
 }
 
 /// # Safety
-/// [`ibv_advise_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_advise_mr.3.html).
-pub(super) unsafe fn ibv_advise_mr(
-    domain: *mut ibv_pd,
-    advice: c_uint,
-    flags: u32,
-    pieces: *mut Sge,
-    count: u32,
-) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe {
-        match extended_call!((*domain).context, advise_mr) {
-            Some(call) => call(domain, advice, flags, pieces, count),
-            None => libc::EOPNOTSUPP,
-        }
-    }
-}
-
-/// # Safety
 /// [`ibv_alloc_dm(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html).
 pub(super) unsafe fn ibv_alloc_dm(
     context: *mut ibv_context,
@@ -241,21 +221,6 @@ pub(super) unsafe fn ibv_reg_dm_mr(
 }
 
 /// # Safety
-/// [`ibv_modify_cq(3)`](https://man7.org/linux/man-pages/man3/ibv_modify_cq.3.html).
-pub(super) unsafe fn ibv_modify_cq(
-    queue: *mut ibv_cq,
-    attributes: *mut ibv_modify_cq_attr,
-) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe {
-        match extended_call!((*queue).context, modify_cq) {
-            Some(call) => call(queue, attributes),
-            None => libc::EOPNOTSUPP,
-        }
-    }
-}
-
-/// # Safety
 /// [`ibv_create_cq_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html).
 pub(super) unsafe fn ibv_create_cq_ex(
     context: *mut ibv_context,
@@ -294,18 +259,6 @@ macro_rules! extended_functions {
 }
 
 extended_functions! {
-    /// # Safety
-    /// [`ibv_alloc_td(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_td.3.html).
-    fn ibv_alloc_td = alloc_td(context: *mut ibv_context, init: *mut ibv_td_init_attr)
-        -> *mut ibv_td, by context, else ptr::null_mut();
-    /// # Safety
-    /// `ibv_dealloc_td`, on the page of [`ibv_alloc_td`].
-    fn ibv_dealloc_td = dealloc_td(thread: *mut ibv_td) -> c_int,
-        by (*thread).context, else libc::EOPNOTSUPP;
-    /// # Safety
-    /// [`ibv_alloc_parent_domain(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_parent_domain.3.html).
-    fn ibv_alloc_parent_domain = alloc_parent_domain(context: *mut ibv_context, init: *mut ibv_parent_domain_init_attr)
-        -> *mut ibv_pd, by context, else ptr::null_mut();
     /// # Safety
     /// [`ibv_open_xrcd(3)`](https://man7.org/linux/man-pages/man3/ibv_open_xrcd.3.html).
     fn ibv_open_xrcd = open_xrcd(context: *mut ibv_context, init: *mut ibv_xrcd_init_attr)
