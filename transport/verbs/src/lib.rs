@@ -125,7 +125,6 @@ pub use self::{
             MulticastGroup, QKey,
         },
         datagram_buffer::{DatagramBuffer, DatagramEntry, DatagramSource},
-        kind::{self, BatchOf, QueuePairOf},
         unreliable::{UnreliableBatch, UnreliableQueuePair},
         xrc::{
             XrcBatch, XrcDomain, XrcOpening, XrcReceiveQueue, XrcReceiveQueuePair, XrcSendQueuePair,
@@ -145,7 +144,7 @@ pub use abi::queue_pair_kind::QueuePairKind;
 pub use abi::remote_address::{RemoteAddress, RemoteKey};
 pub use abi::work_id::{Operation, WorkId};
 pub use abi::{
-    queue_pair_attributes::{AddressVector, GlobalRoute, MigrationState},
+    queue_pair_attributes::{AddressVector, GlobalRoute},
     queue_pair_state::QueuePairState,
 };
 pub use completion::queue::CompletionQueue;
@@ -180,7 +179,7 @@ pub use queue_pair::read::{ReadLimits, ReadRequest};
 pub use queue_pair::receive_queue::{PostError, RECEIVE_BATCH, ReceiveBatch, ReceiveQueue};
 pub use queue_pair::teardown::{DEFAULT_DRAIN_TIMEOUT, Teardown, Verdict};
 pub use queue_pair::work_request::{PushError, ReceiveRequest, SendRequest};
-pub use queue_pair::{QueuePair, QueuePairBuilder, SendBatch};
+pub use queue_pair::{QueuePair, QueuePairBuilder, SendBatch, kind};
 pub use queue_pair::{
     connection::ConnectionSettings,
     endpoint::{FirstSequence, LocalPort, RemoteEndpoint},

@@ -1,7 +1,7 @@
 //! The limits and capabilities of a device, as it describes itself.
 #![forbid(unsafe_code)]
 
-use std::fmt;
+use crate::abi::enumeration::enumeration;
 
 /// `ibv_device_attr`
 /// ([`ibv_query_device(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device.3.html)), and
@@ -219,40 +219,16 @@ pub struct PciAtomics {
     pub compare_and_swap: u16,
 }
 
-/// `enum ibv_atomic_cap`: what a device's atomics are atomic against.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AtomicSupport {
-    /// The device has no atomics.
-    #[default]
-    None,
-    /// The atomics of this device.
-    Device,
-    /// All atomics of the machine, of other devices and of the processor.
-    Global,
-    /// A number that this version does not know.
-    Unknown(u32),
-}
-
-impl AtomicSupport {
-    /// Translates the C enumeration.
-    #[must_use]
-    pub fn from_raw(raw: u32) -> Self {
-        match raw {
-            0 => Self::None,
-            1 => Self::Device,
-            2 => Self::Global,
-            other => Self::Unknown(other),
-        }
-    }
-}
-
-impl fmt::Display for AtomicSupport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::None => f.write_str("ATOMIC_NONE"),
-            Self::Device => f.write_str("ATOMIC_HCA"),
-            Self::Global => f.write_str("ATOMIC_GLOB"),
-            Self::Unknown(raw) => write!(f, "unknown atomics {raw}"),
-        }
+enumeration! {
+    /// `enum ibv_atomic_cap`: what a device's atomics are atomic against.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    AtomicSupport(u32), "unknown atomics {}", {
+        /// The device has no atomics.
+        #[default]
+        None = 0, "ATOMIC_NONE";
+        /// The atomics of this device.
+        Device = 1, "ATOMIC_HCA";
+        /// All atomics of the machine, of other devices and of the processor.
+        Global = 2, "ATOMIC_GLOB";
     }
 }

@@ -44,9 +44,9 @@ use rustix::io::Errno;
 
 use super::{
     abi::{
-        RecvWr, SendWr, Wc, attribute_mask::AttributeMask, fork_status::ForkStatus, gid::GidEntry,
-        port::PortAttributes, queue_pair_attributes::QueuePairAttributes,
-        queue_pair_kind::QueuePairKind,
+        RecvWr, SendWr, Wc, attribute_mask::AttributeMask, enumeration::enumeration,
+        fork_status::ForkStatus, gid::GidEntry, port::PortAttributes,
+        queue_pair_attributes::QueuePairAttributes, queue_pair_kind::QueuePairKind,
     },
     error::VerbsError,
 };
@@ -160,98 +160,39 @@ pub struct DeviceEntry {
     pub node_type: NodeType,
 }
 
-/// `enum ibv_node_type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeType {
-    /// A channel adapter, of InfiniBand or RoCE.
-    ChannelAdapter,
-    /// A switch of InfiniBand.
-    Switch,
-    /// A router of InfiniBand.
-    Router,
-    /// An adapter of iWARP.
-    Rnic,
-    /// An adapter of usNIC.
-    UsNic,
-    /// An adapter of usNIC over UDP.
-    UsNicUdp,
-    /// An adapter of a network of the vendor's own.
-    Unspecified,
-    /// A number that this version does not know.
-    Unknown(i32),
-}
-
-impl NodeType {
-    /// Translates the C enumeration.
-    #[must_use]
-    pub fn from_raw(raw: i32) -> Self {
-        match raw {
-            1 => Self::ChannelAdapter,
-            2 => Self::Switch,
-            3 => Self::Router,
-            4 => Self::Rnic,
-            5 => Self::UsNic,
-            6 => Self::UsNicUdp,
-            7 => Self::Unspecified,
-            other => Self::Unknown(other),
-        }
+enumeration! {
+    /// `enum ibv_node_type`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    NodeType(i32), "unknown ({})", {
+        /// A channel adapter, of InfiniBand or RoCE.
+        ChannelAdapter = 1, "InfiniBand channel adapter";
+        /// A switch of InfiniBand.
+        Switch = 2, "InfiniBand switch";
+        /// A router of InfiniBand.
+        Router = 3, "InfiniBand router";
+        /// An adapter of iWARP.
+        Rnic = 4, "iWARP NIC";
+        /// An adapter of usNIC.
+        UsNic = 5, "usNIC";
+        /// An adapter of usNIC over UDP.
+        UsNicUdp = 6, "usNIC UDP";
+        /// An adapter of a network of the vendor's own.
+        Unspecified = 7, "unspecified";
     }
 }
 
-impl fmt::Display for NodeType {
-    /// The names of `ibv_node_type_str`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ChannelAdapter => "InfiniBand channel adapter",
-            Self::Switch => "InfiniBand switch",
-            Self::Router => "InfiniBand router",
-            Self::Rnic => "iWARP NIC",
-            Self::UsNic => "usNIC",
-            Self::UsNicUdp => "usNIC UDP",
-            Self::Unspecified => "unspecified",
-            Self::Unknown(raw) => return write!(f, "unknown ({raw})"),
-        })
-    }
-}
-
-/// `enum ibv_transport_type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// InfiniBand and RoCE.
-    InfiniBand,
-    /// RDMA over tcp.
-    Iwarp,
-    /// Cisco's usNIC, over Ethernet or UDP.
-    UsNic,
-    /// A network of the vendor's own, such as EFA.
-    Unspecified,
-    /// A number that this version does not know.
-    Unknown(i32),
-}
-
-impl Transport {
-    /// From the C enumeration.
-    #[must_use]
-    pub fn from_raw(raw: i32) -> Self {
-        match raw {
-            0 => Self::InfiniBand,
-            1 => Self::Iwarp,
-            2 | 3 => Self::UsNic,
-            4 => Self::Unspecified,
-            other => Self::Unknown(other),
-        }
-    }
-}
-
-impl fmt::Display for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InfiniBand => f.write_str("InfiniBand/RoCE"),
-            Self::Iwarp => f.write_str("iWARP"),
-            Self::UsNic => f.write_str("usNIC"),
-            Self::Unspecified => f.write_str("vendor-specific (EFA and the like)"),
-            Self::Unknown(raw) => write!(f, "unknown ({raw})"),
-        }
+enumeration! {
+    /// `enum ibv_transport_type`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    Transport(i32), "unknown ({})", {
+        /// InfiniBand and RoCE.
+        InfiniBand = 0, "InfiniBand/RoCE";
+        /// RDMA over tcp.
+        Iwarp = 1, "iWARP";
+        /// Cisco's usNIC, over Ethernet or UDP.
+        UsNic = 2 | 3, "usNIC";
+        /// A network of the vendor's own, such as EFA.
+        Unspecified = 4, "vendor-specific (EFA and the like)";
     }
 }
 

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 
 use super::{
-    QueuePair, QueuePairObject,
+    AnyPair, QueuePair, QueuePairObject,
     connection::ConnectionSettings,
     receive_queue::{ReceiveQueue, SharedReceiveQueueObject},
     request_table::RequestTable,
+    state::PairState,
 };
 use crate::{
-    abi::{queue_pair_kind::QueuePairKind, queue_pair_state::QueuePairState},
+    abi::{
+        queue_pair_attributes::QueuePairAttributes, queue_pair_kind::QueuePairKind,
+        queue_pair_state::QueuePairState,
+    },
     completion::queue::{CompletionQueue, CompletionQueueObject},
     device::{Device, requested_size::RequestedSize},
     error::VerbsError,
@@ -139,29 +143,43 @@ impl QueuePairBuilder {
     }
 
     /// Makes a queue pair of a kind that is connected, and brings it to INIT.
-    pub(super) fn build_connected(
+    pub(super) fn build_connected<K>(
         self,
         kind: QueuePairKind,
         port: u8,
         settings: ConnectionSettings,
-    ) -> Result<QueuePair, VerbsError> {
-        self.check_partition(port)?;
-        let (attributes, mask) = settings.to_init(port, self.pkey_index, self.access.bits());
+    ) -> Result<QueuePair<K>, VerbsError> {
+        let pair = self.build_any(kind, port, 0, settings)?;
+        Ok(QueuePair::new(pair))
+    }
+
+    /// Makes a queue pair and brings it to INIT; `q_key` is for datagrams alone.
+    pub(super) fn build_any(
+        self,
+        kind: QueuePairKind,
+        port: u8,
+        q_key: u32,
+        settings: ConnectionSettings,
+    ) -> Result<AnyPair, VerbsError> {
+        Device::of(&self.domain.context).check_pkey_index(port, self.pkey_index)?;
+        let attributes = QueuePairAttributes {
+            port,
+            pkey_index: self.pkey_index,
+            access_flags: self.access.bits(),
+            q_key,
+            ..QueuePairAttributes::to(QueuePairState::Init)
+        };
         let mut pair = self.create(kind, settings)?;
-        pair.modify(&attributes, mask)?;
+        pair.modify(&attributes)?;
         Ok(pair)
     }
 
-    pub(super) fn check_partition(&self, port: u8) -> Result<(), VerbsError> {
-        Device::of(&self.domain.context).check_pkey_index(port, self.pkey_index)
-    }
-
     /// Makes a queue pair, which is at RESET.
-    pub(super) fn create(
+    fn create(
         self,
         kind: QueuePairKind,
         settings: ConnectionSettings,
-    ) -> Result<QueuePair, VerbsError> {
+    ) -> Result<AnyPair, VerbsError> {
         let context = &self.domain.context;
         self.check_devices()?;
         let mut init = QueuePairInit {
@@ -224,7 +242,7 @@ impl QueuePairBuilder {
         let sizes = created.sizes;
         let inner = Arc::new(QueuePairObject {
             handle: created.handle,
-            shared: self.shared,
+            _shared: self.shared,
             send_completions: self.send_completions,
             receive_completions: self.receive_completions,
             domain: self.domain,
@@ -236,14 +254,10 @@ impl QueuePairBuilder {
                 sizes.receive_entries,
             )
         });
-        Ok(QueuePair {
-            kind,
-            number: created.number,
-            state: QueuePairState::Reset,
+        Ok(AnyPair {
+            state: PairState::new(created.handle, created.number, kind),
             sizes,
             settings,
-            local: None,
-            remote: None,
             reads: settings.read_limits(inner.domain.context.attributes()),
             post: inner.domain.context.opened().hot.post_send,
             table: RequestTable::new(self.batch, sizes.send_entries as usize),
@@ -257,27 +271,15 @@ impl QueuePairBuilder {
     }
 
     /// Checks that domain and queues are of one context, as `ibv_create_qp` takes for granted.
-    pub(super) fn check_devices(&self) -> Result<(), VerbsError> {
-        let shared = self.shared.as_ref();
-        let parts = [
-            (
-                "completion queue of sends",
-                Some(&self.send_completions.context),
-            ),
-            (
-                "completion queue of receives",
-                Some(&self.receive_completions.context),
-            ),
-            (
-                "shared receive queue",
-                shared.map(|shared| shared.context()),
-            ),
-        ];
-        for (object, context) in parts {
-            if let Some(context) = context {
-                self.domain.context.check_same(object, context)?;
-            }
+    fn check_devices(&self) -> Result<(), VerbsError> {
+        let ours = &self.domain.context;
+        let sends = &self.send_completions.context;
+        ours.check_same("completion queue of sends", sends)?;
+        let receives = &self.receive_completions.context;
+        ours.check_same("completion queue of receives", receives)?;
+        match &self.shared {
+            Some(shared) => ours.check_same("shared receive queue", shared.context()),
+            None => Ok(()),
         }
-        Ok(())
     }
 }

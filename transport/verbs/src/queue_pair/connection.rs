@@ -8,7 +8,6 @@ use std::time::Duration;
 use super::endpoint::{FirstSequence, LocalPort, RemoteEndpoint};
 use crate::{
     abi::{
-        attribute_mask::AttributeMask,
         port::Mtu,
         queue_pair_attributes::{AddressVector, GlobalRoute, QueuePairAttributes},
         queue_pair_state::QueuePairState,
@@ -206,22 +205,6 @@ impl ConnectionSettings {
         }
     }
 
-    pub(crate) fn to_init(
-        self,
-        port: u8,
-        pkey_index: u16,
-        access: u32,
-    ) -> (QueuePairAttributes, AttributeMask) {
-        let attributes = QueuePairAttributes {
-            port,
-            pkey_index,
-            access_flags: access,
-            ..QueuePairAttributes::to(QueuePairState::Init)
-        };
-        let mask = AttributeMask::PKEY_INDEX | AttributeMask::PORT | AttributeMask::ACCESS_FLAGS;
-        (attributes, mask)
-    }
-
     /// Returns the way from a port of this end to the peer.
     pub(crate) fn address(&self, local: &LocalPort, remote: &RemoteEndpoint) -> AddressVector {
         let route = local.needs_global_route(remote).then_some(GlobalRoute {
@@ -247,8 +230,8 @@ impl ConnectionSettings {
         remote: &RemoteEndpoint,
         mtu: Mtu,
         resources: u8,
-    ) -> (QueuePairAttributes, AttributeMask) {
-        let attributes = QueuePairAttributes {
+    ) -> QueuePairAttributes {
+        QueuePairAttributes {
             address: self.address(local, remote),
             path_mtu: mtu,
             destination: remote.queue_pair,
@@ -256,35 +239,18 @@ impl ConnectionSettings {
             responder_resources: resources,
             min_rnr_timer: self.rnr_timer_code,
             ..QueuePairAttributes::to(QueuePairState::ReadyToReceive)
-        };
-        let mask = AttributeMask::ADDRESS
-            | AttributeMask::PATH_MTU
-            | AttributeMask::DESTINATION
-            | AttributeMask::RECEIVE_SEQUENCE
-            | AttributeMask::RESPONDER_RESOURCES
-            | AttributeMask::MIN_RNR_TIMER;
-        (attributes, mask)
+        }
     }
 
-    pub(crate) fn to_send(
-        self,
-        first: FirstSequence,
-        depth: u8,
-    ) -> (QueuePairAttributes, AttributeMask) {
-        let attributes = QueuePairAttributes {
+    pub(crate) fn to_send(self, first: FirstSequence, depth: u8) -> QueuePairAttributes {
+        QueuePairAttributes {
             send_sequence: first.get(),
             timeout: self.timeout_code,
             retry_count: self.retry_count,
             rnr_retry: self.rnr_retry,
             initiator_depth: depth,
             ..QueuePairAttributes::to(QueuePairState::ReadyToSend)
-        };
-        let mask = AttributeMask::SEND_SEQUENCE
-            | AttributeMask::TIMEOUT
-            | AttributeMask::RETRY_COUNT
-            | AttributeMask::RNR_RETRY
-            | AttributeMask::INITIATOR_DEPTH;
-        (attributes, mask)
+        }
     }
 }
 

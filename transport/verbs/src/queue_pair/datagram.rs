@@ -17,31 +17,32 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use ibex_base::fork;
 
 use super::{
-    QueuePair, QueuePairBuilder, QueuePairObject, SendBatch,
+    AnyPair, QueuePair, QueuePairBuilder, QueuePairObject,
     address::{AddressHandle, OwnedAddressHandle},
     connection::ConnectionSettings,
     datagram_buffer::DatagramEntry,
     endpoint::{FirstSequence, LocalPort},
-    kind::{Datagram, QueuePairOf},
+    kind::Datagram,
     receive_queue::{PostError, ReceiveBatch, ReceiveQueue},
     work_request::{PushError, ReceiveRequest, SendRequest},
 };
 use crate::{
     abi::{
-        attribute_mask::AttributeMask, gid::Gid, queue_pair_attributes::QueuePairAttributes,
-        queue_pair_kind::QueuePairKind, queue_pair_state::QueuePairState, work_id::WorkId,
+        gid::Gid, queue_pair_attributes::QueuePairAttributes, queue_pair_kind::QueuePairKind,
+        queue_pair_state::QueuePairState, work_id::WorkId,
     },
     error::VerbsError,
 };
 
 /// A queue pair of unreliable datagrams
 /// ([`ibv_create_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html), `IBV_QPT_UD`).
-pub type DatagramQueuePair = QueuePairOf<Datagram>;
+pub type DatagramQueuePair = QueuePair<Datagram>;
 
 /// The key that datagrams for a queue pair have to carry.
 ///
@@ -74,6 +75,8 @@ pub struct DatagramDestination<'address> {
 pub(super) struct Datagrams {
     groups: Vec<MulticastGroup>,
     pair: Arc<QueuePairObject>,
+    /// The longest datagram, in bytes; 0 until the queue pair is started.
+    max_bytes: u32,
     /// The address handles of the batch that is being filled.
     pending: Vec<Arc<OwnedAddressHandle>>,
     /// The address handle of each datagram that is outstanding.
@@ -97,27 +100,17 @@ impl QueuePairBuilder {
                 allowed: "a plain one (`CompletionPolling::Plain`)".to_owned(),
             });
         }
-        self.check_partition(port)?;
-        let attributes = QueuePairAttributes {
-            port,
-            pkey_index: self.pkey_index,
-            q_key: key.0,
-            ..QueuePairAttributes::to(QueuePairState::Init)
-        };
-        let mut pair = self.create(QueuePairKind::Datagram, ConnectionSettings::default())?;
+        let settings = ConnectionSettings::default();
+        let mut pair = self.build_any(QueuePairKind::Datagram, port, key.0, settings)?;
         pair.datagrams = Some(Box::new(Datagrams {
             groups: Vec::new(),
             pair: Arc::clone(&pair.inner),
+            max_bytes: 0,
             pending: Vec::new(),
             outstanding: VecDeque::new(),
             last: None,
         }));
-        let mask = AttributeMask::PKEY_INDEX | AttributeMask::PORT | AttributeMask::Q_KEY;
-        pair.modify(&attributes, mask)?;
-        Ok(QueuePairOf {
-            pair,
-            kind: Datagram { max_bytes: 0 },
-        })
+        Ok(QueuePair::new(pair))
     }
 }
 
@@ -128,29 +121,27 @@ impl DatagramQueuePair {
     /// [`ConnectError`](crate::ConnectError) with all attributes. The queue pair has to be dropped
     /// then.
     pub fn start(&mut self, first: FirstSequence, local: LocalPort) -> Result<u32, VerbsError> {
-        self.pair.local = Some(local);
+        self.any.state.local = Some(local);
         let receive = QueuePairAttributes::to(QueuePairState::ReadyToReceive);
-        self.pair.modify(&receive, AttributeMask::default())?;
-        let send = QueuePairAttributes {
-            send_sequence: first.get(),
-            ..QueuePairAttributes::to(QueuePairState::ReadyToSend)
-        };
-        self.pair.modify(&send, AttributeMask::SEND_SEQUENCE)?;
-        self.kind.max_bytes = local.attributes.active_mtu.bytes();
-        Ok(self.kind.max_bytes)
+        self.any.modify(&receive)?;
+        let send = ConnectionSettings::default().to_send(first, 0);
+        self.any.modify(&send)?;
+        let max_bytes = local.attributes.active_mtu.bytes();
+        self.datagrams().max_bytes = max_bytes;
+        Ok(max_bytes)
     }
 
     /// Returns the longest datagram, in bytes: what a packet of the port carried when the queue pair
     /// was [started](Self::start). 0 before that.
     #[must_use]
     pub fn max_bytes(&self) -> u32 {
-        self.kind.max_bytes
+        self.any.datagrams.as_ref().map_or(0, |it| it.max_bytes)
     }
 
     /// Begins a batch of receives; `None` if the queue pair takes from a shared receive queue, to
     /// which a [`DatagramBuffer`](crate::DatagramBuffer)'s whole range is posted.
     pub fn receive_batch<'memory>(&mut self) -> Option<DatagramReceives<'_, 'memory>> {
-        let queue = self.pair.receive_queue()?;
+        let queue = self.any.receives.as_mut()?;
         Some(DatagramReceives(queue.batch()))
     }
 
@@ -173,7 +164,7 @@ impl DatagramQueuePair {
     }
 
     fn own_receives(&mut self) -> &mut ReceiveQueue {
-        let queue = self.pair.receive_queue();
+        let queue = self.any.receives.as_mut();
         queue.expect("a queue pair with a receive queue of its own")
     }
 
@@ -182,7 +173,7 @@ impl DatagramQueuePair {
     /// # Panics
     /// If fewer were outstanding.
     pub fn retire_sends(&mut self, sends: u32) {
-        self.pair.retire_sends(sends);
+        self.any.retire_sends(sends);
         self.datagrams().outstanding.drain(..sends as usize);
     }
 
@@ -190,9 +181,10 @@ impl DatagramQueuePair {
     #[must_use = "a batch that is dropped posts nothing"]
     pub fn send_batch<'memory>(&mut self) -> DatagramBatch<'_, 'memory> {
         self.datagrams().pending.clear();
+        self.any.table.clear();
         DatagramBatch {
-            limit: self.kind.max_bytes,
-            batch: self.pair.send_batch(),
+            pair: &mut self.any,
+            memory: PhantomData,
         }
     }
 
@@ -263,7 +255,13 @@ impl DatagramQueuePair {
     }
 
     fn datagrams(&mut self) -> &mut Datagrams {
-        let datagrams = self.pair.datagrams.as_mut();
+        self.any.datagrams()
+    }
+}
+
+impl AnyPair {
+    fn datagrams(&mut self) -> &mut Datagrams {
+        let datagrams = self.datagrams.as_mut();
         datagrams.expect("it was made for datagrams")
     }
 }
@@ -347,8 +345,8 @@ impl fmt::Display for MulticastGroup {
 /// Datagrams that are about to be posted, with one call. Dropped, it posts nothing.
 #[derive(Debug)]
 pub struct DatagramBatch<'pair, 'memory> {
-    batch: SendBatch<'pair, 'memory>,
-    limit: u32,
+    pair: &'pair mut AnyPair,
+    memory: PhantomData<&'memory [u8]>,
 }
 
 impl<'memory> DatagramBatch<'_, 'memory> {
@@ -364,22 +362,20 @@ impl<'memory> DatagramBatch<'_, 'memory> {
         to: &DatagramDestination<'_>,
     ) -> Result<(), PushError> {
         request.check_kind(QueuePairKind::Datagram)?;
-        let (bytes, limit) = (request.bytes(), self.limit);
+        let (bytes, limit) = (request.bytes(), self.pair.datagrams().max_bytes);
         if bytes > u64::from(limit) {
             return Err(PushError::DatagramTooLong { bytes, limit });
         }
         let address = to.address.inner();
-        if !Arc::ptr_eq(&address.domain, &self.batch.pair.inner.domain) {
+        if !Arc::ptr_eq(&address.domain, &self.pair.inner.domain) {
             return Err(PushError::OtherDomain);
         }
-        self.batch.push(request)?;
-        let QueuePair {
-            table, datagrams, ..
-        } = &mut *self.batch.pair;
+        let inline_bytes = self.pair.sizes.inline_bytes;
+        let table = self.pair.table_with_room()?;
+        table.push_send(request, inline_bytes)?;
         let last = table.last_mut().expect("a request was just pushed");
         last.set_datagram(address.handle.as_ptr(), to.queue_pair, to.key.0);
-        let datagrams = datagrams.as_mut().expect("it was made for datagrams");
-        datagrams.pending.push(Arc::clone(address));
+        self.pair.datagrams().pending.push(Arc::clone(address));
         Ok(())
     }
 
@@ -388,15 +384,10 @@ impl<'memory> DatagramBatch<'_, 'memory> {
     /// # Errors
     /// [`PostError`], which says how many were posted nevertheless.
     pub fn post(self) -> Result<u32, PostError> {
-        let pair = self.batch.pair;
-        let before = pair.outstanding;
-        let outcome = SendBatch {
-            pair: &mut *pair,
-            memory: std::marker::PhantomData,
-        }
-        .post();
-        let posted = (pair.outstanding - before) as usize;
-        let datagrams = pair.datagrams.as_mut().expect("it was made for datagrams");
+        let before = self.pair.outstanding;
+        let outcome = self.pair.post_batch();
+        let posted = (self.pair.outstanding - before) as usize;
+        let datagrams = self.pair.datagrams();
         datagrams.pending.truncate(posted);
         datagrams.last = datagrams
             .pending

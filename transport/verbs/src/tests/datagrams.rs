@@ -6,8 +6,8 @@ use super::*;
 use crate::{
     AddressHandle, AddressVector, CompletionPolling, DatagramBuffer, DatagramDestination,
     DatagramQueuePair, Gid, GlobalHeader, GlobalRoute, MulticastGroup, PushError, QKey,
-    QueuePairKind, QueuePairState, RemoteAddress, ScatterEntry, SendRequest, VerbsError, Verdict,
-    abi::attribute_mask::AttributeMask, provider::fake::Call,
+    QueuePairKind, QueuePairState, RemoteAddress, ScatterEntry, SendRequest, Teardown, VerbsError,
+    Verdict, abi::attribute_mask::AttributeMask, provider::fake::Call,
 };
 
 const KEY: QKey = QKey(0x1111_1111);
@@ -336,7 +336,7 @@ fn destroy_qp_ud_is_drained_by_its_last_address_or_has_sent_nothing() {
     other.post_receive(BUFFER);
     for mut post in [one, other] {
         let (now, late) = moments();
-        let mut teardown = post.pair.teardown(1, now, Duration::from_secs(1));
+        let mut teardown = Teardown::begin(post.pair, 1, now, Duration::from_secs(1));
         assert_eq!(teardown.verdict(now), Verdict::Draining);
         for completion in post.end.poll() {
             teardown.handle_completion(&completion);

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use super::*;
 use crate::{
-    LinkSpeed, LinkWidth, MigrationState, NodeType, PhysicalState, QueuePairState, SendRequest,
+    LinkSpeed, LinkWidth, NodeType, PhysicalState, QueuePairState, SendRequest,
     provider::fake::Call,
 };
 
@@ -25,7 +25,6 @@ fn query_qp_tells_what_was_set_and_the_present_state() {
         (1, 1)
     );
     assert_eq!(attributes.access_flags, EVERYTHING.bits());
-    assert_eq!(attributes.migration, MigrationState::Migrated);
     assert_eq!(queried.sizes.inline_bytes, one.pair.max_inline_bytes());
     assert!(!queried.is_draining);
 

@@ -14,7 +14,7 @@ use crate::{
         queue_pair_state::QueuePairState,
     },
     error::VerbsError,
-    provider::{CompletionInit, QueriedPair, RawEvent, SharedReceiveAttributes},
+    provider::{CompletionInit, QueriedPair, SharedReceiveAttributes},
 };
 
 impl State {
@@ -25,10 +25,10 @@ impl State {
         mask: AttributeMask,
     ) -> Result<(), Errno> {
         let pair = &self.pairs[&id];
-        let checked = pair
-            .kind
-            .check_transition(pair.state, attributes.state, mask);
-        checked.map_err(|_| Errno::INVAL)?;
+        let taken = pair.kind.attributes_of(pair.state, attributes.state);
+        if taken.map(|taken| taken | AttributeMask::STATE) != Some(mask) {
+            return Err(Errno::INVAL);
+        }
         if let (true, Some(route)) = (
             mask.contains(AttributeMask::ADDRESS),
             attributes.address.route,
@@ -66,17 +66,6 @@ impl State {
             }
             other => {
                 pair.state = other;
-                let context = pair.context;
-                if attributes.drain_event && mask.contains(AttributeMask::DRAIN_EVENT) {
-                    // Nothing is half done here, so the queue is drained at once.
-                    let drained = RawEvent {
-                        event_type: 5,
-                        element: id,
-                    };
-                    if let Some(context) = self.contexts.get_mut(&context) {
-                        context.raise(drained);
-                    }
-                }
                 self.progress();
             }
         }
@@ -109,7 +98,6 @@ impl State {
         Ok(QueriedPair {
             attributes: QueuePairAttributes {
                 state: pair.state,
-                current_state: pair.state,
                 ..pair.attributes
             },
             sizes: pair.sizes,
