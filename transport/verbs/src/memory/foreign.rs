@@ -213,7 +213,7 @@ impl OnDeviceMemory {
     pub fn new(device: &Device, bytes: usize, align_log: u32) -> Result<Self, VerbsError> {
         const CALL: &str = "ibv_alloc_dm";
         let context = Arc::clone(device.context());
-        let limit = context.attributes().extended.device_memory_bytes;
+        let limit = context.attributes().device_memory_bytes;
         let lacks = |errno| {
             let instead = "register memory of this process";
             context.lacks(CALL, errno, "memory of its own", instead)

@@ -110,8 +110,7 @@ impl RegionAccess {
 
     /// Refuses rights that the device does not have.
     fn check(self, context: &DeviceContext) -> Result<(), VerbsError> {
-        let on_demand = &context.attributes().extended.on_demand;
-        match self.contains(Self::ON_DEMAND) && !on_demand.is_there() {
+        match self.contains(Self::ON_DEMAND) && !context.attributes().on_demand_paging {
             false => Ok(()),
             true => Err(context.lacks(
                 "ibv_reg_mr",

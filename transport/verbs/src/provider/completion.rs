@@ -88,15 +88,6 @@ pub struct ExtendedQueue {
     pub calls: BatchCalls,
 }
 
-/// The clock that completions are stamped by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClockAttributes {
-    /// The clock's ticks in a millisecond.
-    pub kilohertz: u64,
-    /// The bits of a stamp that count.
-    pub mask: u64,
-}
-
 /// The part of [`Provider`](super::Provider) that is about completions.
 ///
 /// # Safety
@@ -130,8 +121,6 @@ pub trait CompletionProvider {
         context: ContextHandle,
         init: &CompletionInit,
     ) -> Result<ExtendedQueue, Errno>;
-    /// `ibv_query_device_ex`, as far as it is about the clock; `None` where there is none.
-    unsafe fn query_clock(&self, context: ContextHandle) -> Result<Option<ClockAttributes>, Errno>;
     /// `ibv_query_rt_values_ex`: the clock, now.
     unsafe fn read_clock(&self, context: ContextHandle) -> Result<u64, Errno>;
     /// `ibv_ack_cq_events`.

@@ -51,13 +51,10 @@ use super::{
     error::VerbsError,
 };
 
-pub use attributes::{
-    AtomicSupport, DeviceAttributes, ExtendedAttributes, OnDemandSupport, PacketPacing, PciAtomics,
-    ReceiveHashing, Segmentation, TagMatching,
-};
+pub use attributes::{AtomicSupport, DeviceAttributes};
 pub use completion::{
-    BatchCalls, ClockAttributes, CompletionInit, CompletionProvider, EndPoll, ExtendedQueue,
-    NextPoll, ReadField, ReadTime, StartPoll,
+    BatchCalls, CompletionInit, CompletionProvider, EndPoll, ExtendedQueue, NextPoll, ReadField,
+    ReadTime, StartPoll,
 };
 #[cfg(feature = "libibverbs")]
 pub use libibverbs::Libibverbs;

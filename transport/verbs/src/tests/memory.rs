@@ -78,7 +78,7 @@ fn alloc_dm_is_probed_and_used_by_requests_and_calls() {
     );
 
     fake.change(DEVICE, |device| {
-        device.attributes.extended.device_memory_bytes = 4096;
+        device.attributes.device_memory_bytes = 4096;
     });
     let (mut one, other) = connected(&fake, USUAL);
     let beyond = OnDeviceMemory::new(&other.device, 4097, 0).unwrap_err();
@@ -134,7 +134,7 @@ fn reg_mr_on_demand_is_for_devices_that_page() {
          error 95); register the memory without `RegionAccess::ON_DEMAND`, which pins it"
     );
     fake.change(DEVICE, |device| {
-        device.attributes.extended.on_demand.general = 1;
+        device.attributes.on_demand_paging = true;
     });
     assert!(on_demand(&End::new(&fake.provider(), USUAL)).is_ok());
 }

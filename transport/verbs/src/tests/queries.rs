@@ -63,7 +63,7 @@ fn query_device_ex_and_query_port_tell_all_fields() {
     assert_eq!(attributes.capabilities, 0x0122_3c76);
     assert_eq!(attributes.max_windows, 4096);
     assert_eq!(attributes.atomics.to_string(), "ATOMIC_HCA");
-    assert!(!attributes.extended.on_demand.is_there());
+    assert!(!attributes.on_demand_paging);
     let port = end.device.query_port(1).unwrap();
     assert_eq!((port.width, port.speed), (LinkWidth(1), LinkSpeed(1)));
     assert_eq!(port.physical_state, PhysicalState::LinkUp);

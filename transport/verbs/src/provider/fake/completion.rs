@@ -13,8 +13,8 @@ use super::{
     world::{FakeChannel, bell, unring},
 };
 use crate::provider::{
-    ChannelHandle, ClockAttributes, CompletionHandle, CompletionInit, CompletionProvider,
-    ContextHandle, ExtendedQueue,
+    ChannelHandle, CompletionHandle, CompletionInit, CompletionProvider, ContextHandle,
+    ExtendedQueue,
 };
 
 impl CompletionProvider for FakeProvider {
@@ -112,17 +112,6 @@ impl CompletionProvider for FakeProvider {
             entries,
             calls,
         })
-    }
-
-    unsafe fn query_clock(&self, context: ContextHandle) -> Result<Option<ClockAttributes>, Errno> {
-        let state = self.world.lock();
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(context.as_ptr()) };
-        let clock = state.device_of(id).clock;
-        Ok(clock.map(|clock| ClockAttributes {
-            kilohertz: clock.kilohertz,
-            mask: clock.mask,
-        }))
     }
 
     unsafe fn read_clock(&self, context: ContextHandle) -> Result<u64, Errno> {

@@ -111,7 +111,14 @@ impl Provider for FakeProvider {
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(context.as_ptr()) };
         state.grant_at(Call::QueryDevice, id)?;
-        Ok(state.device_of(id).attributes.clone())
+        let device = state.device_of(id);
+        let clock = device.clock.map(|clock| (clock.kilohertz, clock.mask));
+        let (clock_kilohertz, timestamp_mask) = clock.unwrap_or_default();
+        Ok(DeviceAttributes {
+            clock_kilohertz,
+            timestamp_mask,
+            ..device.attributes.clone()
+        })
     }
 
     unsafe fn query_port(&self, context: ContextHandle, port: u8) -> Result<PortAttributes, Errno> {

@@ -226,11 +226,7 @@ impl FakeProvider {
             .values()
             .filter(|buffer| buffer.context == context);
         let taken: usize = of_device.map(|buffer| buffer.bytes).sum();
-        let most = state
-            .device_of(context)
-            .attributes
-            .extended
-            .device_memory_bytes;
+        let most = state.device_of(context).attributes.device_memory_bytes;
         if (taken + bytes) as u64 > most {
             return Err(Errno::NOMEM);
         }

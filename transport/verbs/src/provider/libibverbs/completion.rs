@@ -8,12 +8,11 @@ use std::ptr;
 use rustix::io::Errno;
 
 use super::{
-    Libibverbs, clear_errno, count, extended_queue, last_errno, minus_one, queries, status, sys,
-    tag_pointer,
+    Libibverbs, clear_errno, count, extended_queue, last_errno, minus_one, status, sys, tag_pointer,
 };
 use crate::provider::{
-    ChannelHandle, ClockAttributes, CompletionHandle, CompletionInit, CompletionProvider,
-    ContextHandle, ExtendedQueue,
+    ChannelHandle, CompletionHandle, CompletionInit, CompletionProvider, ContextHandle,
+    ExtendedQueue,
 };
 
 impl CompletionProvider for Libibverbs {
@@ -72,16 +71,6 @@ impl CompletionProvider for Libibverbs {
     ) -> Result<ExtendedQueue, Errno> {
         // SAFETY: the trait's contract.
         unsafe { extended_queue::create(context, init) }
-    }
-
-    unsafe fn query_clock(&self, context: ContextHandle) -> Result<Option<ClockAttributes>, Errno> {
-        // SAFETY: the trait's contract.
-        let extended = unsafe { queries::extended(context) }?;
-        let clock = ClockAttributes {
-            kilohertz: extended.clock_kilohertz,
-            mask: extended.timestamp_mask,
-        };
-        Ok((clock.kilohertz != 0 && clock.mask != 0).then_some(clock))
     }
 
     unsafe fn read_clock(&self, context: ContextHandle) -> Result<u64, Errno> {
