@@ -8,8 +8,6 @@
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
-use ibex_base::fork;
-
 use crate::{
     device::{DeviceContext, set_nonblocking},
     error::VerbsError,
@@ -70,12 +68,7 @@ impl AsFd for CompletionChannel {
 
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
-        if fork::is_child() {
-            return;
-        }
         // SAFETY: the queues on this channel kept it, and are destroyed.
-        if let Err(errno) = unsafe { self.context.provider().destroy_channel(self.handle) } {
-            self.context.undestroyed("ibv_destroy_comp_channel", errno);
-        }
+        unsafe { self.context.destroy(self.handle) };
     }
 }

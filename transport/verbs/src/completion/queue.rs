@@ -280,12 +280,6 @@ impl Drop for CompletionQueueObject {
         self.acknowledge(self.unacknowledged.load(Ordering::Relaxed));
         // SAFETY: queue pairs on this queue held an `Arc` of it, so all are destroyed;
         // its channel goes after it, as a field.
-        let destroyed = unsafe {
-            let provider = self.context.provider();
-            provider.destroy_completion_queue(self.handle)
-        };
-        if let Err(errno) = destroyed {
-            self.context.undestroyed("ibv_destroy_cq", errno);
-        }
+        unsafe { self.context.destroy(self.handle) };
     }
 }

@@ -28,7 +28,9 @@ use super::{
     },
     error::{VerbsError, consequence},
     locked_memory::LockedMemory,
-    provider::{ContextHandle, DeviceAttributes, OpenedContext, Provider, RawEvent, Transport},
+    provider::{
+        AnyHandle, ContextHandle, DeviceAttributes, OpenedContext, Provider, RawEvent, Transport,
+    },
 };
 
 /// An open device. Clones are the same device.
@@ -441,6 +443,21 @@ impl DeviceContext {
         }
     }
 
+    /// Destroys an object of the context, but not in a child of a fork. Logs a refusal.
+    ///
+    /// # Safety
+    /// The contract of [`Provider::destroy`].
+    pub(crate) unsafe fn destroy(&self, handle: impl Into<AnyHandle>) {
+        if fork::is_child() {
+            return;
+        }
+        let handle = handle.into();
+        // SAFETY: the caller's contract.
+        if let Err(errno) = unsafe { self.provider.destroy(handle) } {
+            self.undestroyed(handle.end_verb(), errno);
+        }
+    }
+
     /// Logs that an object could not be destroyed. The object stays with the kernel until the
     /// context is closed, at the latest when the process ends.
     pub(crate) fn undestroyed(&self, call: &'static str, errno: Errno) {
@@ -456,13 +473,8 @@ impl DeviceContext {
 
 impl Drop for DeviceContext {
     fn drop(&mut self) {
-        if fork::is_child() {
-            return;
-        }
         // SAFETY: every object of this context held an `Arc` of it, so all are destroyed.
-        if let Err(errno) = unsafe { self.provider.close(self.opened.handle) } {
-            self.undestroyed("ibv_close_device", errno);
-        }
+        unsafe { self.destroy(self.opened.handle) };
     }
 }
 

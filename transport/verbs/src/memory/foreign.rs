@@ -366,13 +366,8 @@ impl OnDeviceMemory {
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        if fork::is_child() {
-            return;
-        }
         // SAFETY: regions of it held an `Arc` of it, so all are deregistered.
-        if let Err(errno) = unsafe { self.context.provider().destroy_buffer(self.handle) } {
-            self.context.undestroyed("ibv_free_dm", errno);
-        }
+        unsafe { self.context.destroy(self.handle) };
     }
 }
 

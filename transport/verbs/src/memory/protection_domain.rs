@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use ibex_base::{fork, sync::lock};
+use ibex_base::sync::lock;
 
 use super::region::RegionRegistration;
 use crate::{
@@ -106,13 +106,8 @@ impl Domain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        if fork::is_child() {
-            return;
-        }
         // SAFETY: regions, shared receive queues and queue pairs of this domain held an
         // `Arc` of it, so all are destroyed.
-        if let Err(errno) = unsafe { self.context.provider().destroy_domain(self.handle) } {
-            self.context.undestroyed("ibv_dealloc_pd", errno);
-        }
+        unsafe { self.context.destroy(self.handle) };
     }
 }

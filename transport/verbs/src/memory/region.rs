@@ -393,7 +393,7 @@ impl RegionRegistration {
             let context = &domain.context;
             // SAFETY: the region is registered, and `state`, which is locked, no longer has its
             // handle after this.
-            let ended = unsafe { context.provider().deregister(*handle) };
+            let ended = unsafe { context.provider().destroy((*handle).into()) };
             *state = match ended {
                 Ok(()) if range.is_empty() => RegistrationState::Ended,
                 Ok(()) => {

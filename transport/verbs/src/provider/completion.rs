@@ -92,19 +92,12 @@ pub struct ExtendedQueue {
 ///
 /// # Safety
 /// The contract of [`Provider`](super::Provider).
-#[allow(
-    clippy::missing_safety_doc,
-    reason = "one contract for all methods, stated on the trait"
-)]
-#[allow(clippy::missing_errors_doc, reason = "the errno of the verb behind it")]
 pub trait CompletionProvider {
     /// `ibv_create_comp_channel`; returns its descriptor too.
     unsafe fn create_channel(
         &self,
         context: ContextHandle,
     ) -> Result<(ChannelHandle, RawFd), Errno>;
-    /// `ibv_destroy_comp_channel`.
-    unsafe fn destroy_channel(&self, channel: ChannelHandle) -> Result<(), Errno>;
     /// `ibv_get_cq_event`; returns the tag of the queue, or `None` without an event. The caller has to
     /// acknowledge it.
     unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<Option<u64>, Errno>;
@@ -125,6 +118,4 @@ pub trait CompletionProvider {
     unsafe fn read_clock(&self, context: ContextHandle) -> Result<u64, Errno>;
     /// `ibv_ack_cq_events`.
     unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32);
-    /// `ibv_destroy_cq`.
-    unsafe fn destroy_completion_queue(&self, queue: CompletionHandle) -> Result<(), Errno>;
 }

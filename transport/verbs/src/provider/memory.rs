@@ -22,18 +22,11 @@ pub struct RegisteredRegion {
 ///
 /// # Safety
 /// The contract of [`Provider`](super::Provider).
-#[allow(
-    clippy::missing_safety_doc,
-    reason = "one contract for all methods, stated on the trait"
-)]
-#[allow(clippy::missing_errors_doc, reason = "the errno of the verb behind it")]
 pub trait MemoryProvider {
     /// [`ibv_alloc_pd(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_pd.3.html).
     unsafe fn create_domain(&self, context: ContextHandle) -> Result<DomainHandle, Errno>;
-    /// `ibv_dealloc_pd`.
-    unsafe fn destroy_domain(&self, domain: DomainHandle) -> Result<(), Errno>;
     /// [`ibv_reg_mr(3)`](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html). The range is
-    /// mapped, and stays so until `deregister` is done.
+    /// mapped, and stays so until the region is destroyed.
     unsafe fn register(
         &self,
         domain: DomainHandle,
@@ -41,8 +34,6 @@ pub trait MemoryProvider {
         bytes: usize,
         access: u32,
     ) -> Result<RegisteredRegion, Errno>;
-    /// `ibv_dereg_mr`.
-    unsafe fn deregister(&self, region: RegionHandle) -> Result<(), Errno>;
 
     /// [`ibv_alloc_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html); returns the
     /// window's key too.
@@ -51,8 +42,6 @@ pub trait MemoryProvider {
         domain: DomainHandle,
         kind: WindowKind,
     ) -> Result<(WindowHandle, u32), Errno>;
-    /// `ibv_dealloc_mw`, which also unbinds the window.
-    unsafe fn destroy_window(&self, window: WindowHandle) -> Result<(), Errno>;
     /// [`ibv_bind_mw(3)`](https://man7.org/linux/man-pages/man3/ibv_bind_mw.3.html), for a window of
     /// type 1; returns the key that it gets. The region in `info` exists, or is null.
     unsafe fn bind_window(

@@ -16,8 +16,13 @@
 //!    ibv_post_srq_recv(3), ibv_poll_cq(3) and ibv_req_notify_cq(3), and any threads may call them
 //!    at a time. The calls of an extended completion queue ([`BatchCalls`]) follow
 //!    ibv_create_cq_ex(3), and one thread calls them at a time.
-//! 3. After `deregister` has returned `Ok`, the device reads and writes no byte of the
+//! 3. After `destroy` has returned `Ok` for a region, the device reads and writes no byte of the
 //!    region any more.
+#![allow(
+    clippy::missing_safety_doc,
+    clippy::missing_errors_doc,
+    reason = "the providers' traits state one contract for all methods: the verb's, and its errno"
+)]
 
 pub(crate) mod all;
 mod attributes;
@@ -92,54 +97,78 @@ impl fmt::Debug for HotCalls {
 }
 
 macro_rules! handles {
-    ($($(#[$doc:meta])* $name:ident;)*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub struct $name(NonNull<c_void>);
+    ($($(#[$doc:meta])* $kind:ident: $name:ident, $verb:literal;)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+            pub struct $name(NonNull<c_void>);
 
-        // SAFETY: a handle is a name; the provider's calls take it from any thread (rule 2).
-        unsafe impl Send for $name {}
-        // SAFETY: as above.
-        unsafe impl Sync for $name {}
+            // SAFETY: a handle is a name; the provider's calls take it from any thread (rule 2).
+            unsafe impl Send for $name {}
+            // SAFETY: as above.
+            unsafe impl Sync for $name {}
 
-        impl $name {
-            /// Names the object at `pointer`, if there is one.
-            pub fn new<T>(pointer: *mut T) -> Option<Self> {
-                NonNull::new(pointer.cast()).map(Self)
+            impl $name {
+                /// Names the object at `pointer`, if there is one.
+                pub fn new<T>(pointer: *mut T) -> Option<Self> {
+                    NonNull::new(pointer.cast()).map(Self)
+                }
+
+                /// Returns the pointer that the provider's C functions take.
+                #[inline]
+                pub fn as_ptr<T>(self) -> *mut T {
+                    self.0.as_ptr().cast()
+                }
             }
 
-            /// Returns the pointer that the provider's C functions take.
-            #[inline]
-            pub fn as_ptr<T>(self) -> *mut T {
-                self.0.as_ptr().cast()
+            impl From<$name> for AnyHandle {
+                fn from(handle: $name) -> Self {
+                    Self::$kind(handle)
+                }
+            }
+        )*
+
+        /// The handle of any object.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum AnyHandle {
+            $($(#[$doc])* $kind($name),)*
+        }
+
+        impl AnyHandle {
+            /// Returns the name of the verb that destroys the object.
+            #[must_use]
+            pub fn end_verb(self) -> &'static str {
+                match self {
+                    $(Self::$kind(_) => $verb,)*
+                }
             }
         }
-    )*};
+    };
 }
 
 handles! {
     /// An open device.
-    ContextHandle;
+    Context: ContextHandle, "ibv_close_device";
     /// A protection domain.
-    DomainHandle;
+    Domain: DomainHandle, "ibv_dealloc_pd";
     /// A memory region.
-    RegionHandle;
+    Region: RegionHandle, "ibv_dereg_mr";
     /// A memory window.
-    WindowHandle;
+    Window: WindowHandle, "ibv_dealloc_mw";
     /// Memory of a device.
-    BufferHandle;
+    Buffer: BufferHandle, "ibv_free_dm";
     /// A completion channel.
-    ChannelHandle;
+    Channel: ChannelHandle, "ibv_destroy_comp_channel";
     /// A completion queue.
-    CompletionHandle;
+    Completion: CompletionHandle, "ibv_destroy_cq";
     /// A shared receive queue.
-    SharedReceiveHandle;
+    SharedReceive: SharedReceiveHandle, "ibv_destroy_srq";
     /// A queue pair.
-    PairHandle;
+    Pair: PairHandle, "ibv_destroy_qp";
     /// An address handle.
-    AddressObject;
+    Address: AddressObject, "ibv_destroy_ah";
     /// A domain of extended connections.
-    XrcDomainHandle;
+    XrcDomain: XrcDomainHandle, "ibv_close_xrcd";
 }
 
 /// An entry of the list of devices.
@@ -292,11 +321,6 @@ mod sealed {
 /// Every `unsafe` method asks for one thing: the handles given to it came from this provider and
 /// have not been destroyed; destroying calls also require that no other object still uses the one
 /// destroyed. A refusal has the errno of the call of the same name in libibverbs.
-#[allow(
-    clippy::missing_safety_doc,
-    reason = "one contract for all methods, stated on the trait"
-)]
-#[allow(clippy::missing_errors_doc, reason = "the errno of the verb behind it")]
 pub trait Provider:
     MemoryProvider
     + CompletionProvider
@@ -318,8 +342,8 @@ pub trait Provider:
     /// `ibv_open_device`, for a device in the list, which is taken again. The error tells which of
     /// the two calls failed.
     fn open(&self, name: &str) -> Result<OpenedContext, VerbsError>;
-    /// `ibv_close_device`.
-    unsafe fn close(&self, context: ContextHandle) -> Result<(), Errno>;
+    /// Destroys an object, by its [verb](AnyHandle::end_verb). A window is unbound thereby.
+    unsafe fn destroy(&self, handle: AnyHandle) -> Result<(), Errno>;
     /// [`ibv_query_device(3)`](https://man7.org/linux/man-pages/man3/ibv_query_device.3.html).
     unsafe fn query_device(&self, context: ContextHandle) -> Result<DeviceAttributes, Errno>;
     /// [`ibv_query_port(3)`](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html).
@@ -352,6 +376,4 @@ pub trait Provider:
     ) -> Result<(), Errno>;
     /// [`ibv_query_qp(3)`](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html).
     unsafe fn query_pair(&self, pair: PairHandle) -> Result<QueriedPair, Errno>;
-    /// `ibv_destroy_qp`.
-    unsafe fn destroy_pair(&self, pair: PairHandle) -> Result<(), Errno>;
 }

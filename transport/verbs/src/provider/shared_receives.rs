@@ -19,11 +19,6 @@ pub struct SharedReceiveAttributes {
 ///
 /// # Safety
 /// The contract of [`Provider`](super::Provider).
-#[allow(
-    clippy::missing_safety_doc,
-    reason = "one contract for all methods, stated on the trait"
-)]
-#[allow(clippy::missing_errors_doc, reason = "the errno of the verb behind it")]
 pub trait SharedReceiveProvider {
     /// `ibv_create_srq`; returns the numbers of requests and entries that the queue has.
     unsafe fn create_shared_receive(
@@ -44,6 +39,4 @@ pub trait SharedReceiveProvider {
         &self,
         queue: SharedReceiveHandle,
     ) -> Result<SharedReceiveAttributes, Errno>;
-    /// `ibv_destroy_srq`.
-    unsafe fn destroy_shared_receive(&self, queue: SharedReceiveHandle) -> Result<(), Errno>;
 }

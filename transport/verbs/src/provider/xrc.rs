@@ -40,11 +40,6 @@ pub struct CreatedXrcReceives {
 ///
 /// # Safety
 /// The contract of [`Provider`](super::Provider).
-#[allow(
-    clippy::missing_safety_doc,
-    reason = "one contract for all methods, stated on the trait"
-)]
-#[allow(clippy::missing_errors_doc, reason = "the errno of the verb behind it")]
 pub trait XrcProvider {
     /// [`ibv_open_xrcd(3)`](https://man7.org/linux/man-pages/man3/ibv_open_xrcd.3.html): the domain of
     /// a file, or one without a file. `flags` are `O_CREAT` and `O_EXCL`.
@@ -54,8 +49,6 @@ pub trait XrcProvider {
         file: Option<RawFd>,
         flags: i32,
     ) -> Result<XrcDomainHandle, Errno>;
-    /// `ibv_close_xrcd`.
-    unsafe fn close_xrc_domain(&self, domain: XrcDomainHandle) -> Result<(), Errno>;
     /// [`ibv_create_srq_ex(3)`](https://man7.org/linux/man-pages/man3/ibv_create_srq_ex.3.html) of the
     /// type `IBV_SRQT_XRC`, and `ibv_get_srq_num`.
     unsafe fn create_xrc_receives(

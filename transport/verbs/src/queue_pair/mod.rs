@@ -336,14 +336,11 @@ impl Drop for QueuePairObject {
         // SAFETY: only its own receive queue is made from a queue pair, and that queue held an
         // `Arc` of it. Fields hold the objects that the queue pair was made from, and are dropped
         // after it.
-        let destroy = || unsafe { context.provider().destroy_pair(self.handle) };
+        let destroy = || unsafe { context.destroy(self.handle) };
         let (sends, receives) = (&self.send_completions, &self.receive_completions);
-        let destroyed = sends.while_undrained(|| match Arc::ptr_eq(sends, receives) {
+        sends.while_undrained(|| match Arc::ptr_eq(sends, receives) {
             true => destroy(),
             false => receives.while_undrained(destroy),
         });
-        if let Err(errno) = destroyed {
-            context.undestroyed("ibv_destroy_qp", errno);
-        }
     }
 }

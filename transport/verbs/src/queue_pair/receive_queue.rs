@@ -11,7 +11,6 @@ mod extended;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use ibex_base::fork;
 use rustix::io::Errno;
 
 use super::{
@@ -278,14 +277,8 @@ impl ReceiveQueue {
 
 impl Drop for SharedReceiveQueueObject {
     fn drop(&mut self) {
-        if fork::is_child() {
-            return;
-        }
-        let context = &self.domain.context;
         // SAFETY: queue pairs on this queue held an `Arc` of it, so all are destroyed.
-        if let Err(errno) = unsafe { context.provider().destroy_shared_receive(self.handle) } {
-            context.undestroyed("ibv_destroy_srq", errno);
-        }
+        unsafe { self.domain.context.destroy(self.handle) };
     }
 }
 

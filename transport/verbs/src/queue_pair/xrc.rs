@@ -20,7 +20,6 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-use ibex_base::fork;
 use rustix::io::Errno;
 
 use super::{
@@ -129,13 +128,8 @@ impl OpenXrcDomain {
 
 impl Drop for OpenXrcDomain {
     fn drop(&mut self) {
-        if fork::is_child() {
-            return;
-        }
         // SAFETY: all objects of the domain that this process has made held an `Arc` of it.
-        if let Err(errno) = unsafe { self.context.provider().close_xrc_domain(self.handle) } {
-            self.context.undestroyed("ibv_close_xrcd", errno);
-        }
+        unsafe { self.context.destroy(self.handle) };
     }
 }
 
@@ -321,14 +315,8 @@ impl XrcReceiveQueuePair {
 
 impl Drop for XrcReceiveQueuePair {
     fn drop(&mut self) {
-        if fork::is_child() {
-            return;
-        }
-        let context = self.domain.context();
         // SAFETY: the handle is alive, and nothing is made from it.
-        if let Err(errno) = unsafe { context.provider().destroy_pair(self.state.handle) } {
-            context.undestroyed("ibv_destroy_qp", errno);
-        }
+        unsafe { self.domain.context.destroy(self.state.handle) };
     }
 }
 

@@ -41,19 +41,6 @@ impl CompletionProvider for FakeProvider {
         Ok((handle, raw))
     }
 
-    unsafe fn destroy_channel(&self, channel: ChannelHandle) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::DestroyChannel)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(channel.as_ptr()) };
-        let mut queues = state.completions.values();
-        refuse_if(queues.any(|queue| queue.channel == Some(id)))?;
-        state.channels.remove(&id);
-        // SAFETY: the trait's contract.
-        unsafe { take_back(channel.as_ptr()) };
-        Ok(())
-    }
-
     unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<Option<u64>, Errno> {
         let mut state = self.world.lock();
         state.grant(Call::ChannelEvent)?;
@@ -136,8 +123,27 @@ impl CompletionProvider for FakeProvider {
         state.acknowledged += u64::from(events);
         state.acknowledgements += 1;
     }
+}
 
-    unsafe fn destroy_completion_queue(&self, queue: CompletionHandle) -> Result<(), Errno> {
+/// The ends of objects, by the contract of [`Provider`](crate::provider::Provider).
+impl FakeProvider {
+    pub(super) unsafe fn destroy_channel(&self, channel: ChannelHandle) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::DestroyChannel)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(channel.as_ptr()) };
+        let mut queues = state.completions.values();
+        refuse_if(queues.any(|queue| queue.channel == Some(id)))?;
+        state.channels.remove(&id);
+        // SAFETY: the trait's contract.
+        unsafe { take_back(channel.as_ptr()) };
+        Ok(())
+    }
+
+    pub(super) unsafe fn destroy_completion_queue(
+        &self,
+        queue: CompletionHandle,
+    ) -> Result<(), Errno> {
         let mut state = self.world.lock();
         state.grant(Call::DestroyCompletionQueue)?;
         // SAFETY: the trait's contract.

@@ -44,15 +44,6 @@ impl ForeignProvider for FakeProvider {
         self.new_buffer(unsafe { id_of(context.as_ptr()) }, bytes)
     }
 
-    unsafe fn destroy_buffer(&self, buffer: BufferHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(buffer.as_ptr()) };
-        self.world.lock().end_buffer(id)?;
-        // SAFETY: the trait's contract.
-        unsafe { take_back(buffer.as_ptr()) };
-        Ok(())
-    }
-
     unsafe fn write_buffer(
         &self,
         buffer: BufferHandle,
@@ -94,6 +85,18 @@ impl ForeignProvider for FakeProvider {
         // SAFETY: the trait's contract.
         let (domain, buffer) = unsafe { (id_of(domain.as_ptr()), id_of(buffer.as_ptr())) };
         self.register_in_buffer(domain, buffer, offset, bytes, access)
+    }
+}
+
+/// The ends of objects, by the contract of [`Provider`](crate::provider::Provider).
+impl FakeProvider {
+    pub(super) unsafe fn destroy_buffer(&self, buffer: BufferHandle) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(buffer.as_ptr()) };
+        self.world.lock().end_buffer(id)?;
+        // SAFETY: the trait's contract.
+        unsafe { take_back(buffer.as_ptr()) };
+        Ok(())
     }
 }
 

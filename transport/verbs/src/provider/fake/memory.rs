@@ -31,23 +31,6 @@ impl MemoryProvider for FakeProvider {
         Ok(DomainHandle::new(self.handle(id)).expect("a box"))
     }
 
-    unsafe fn destroy_domain(&self, domain: DomainHandle) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::DestroyDomain)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(domain.as_ptr()) };
-        let busy = state.regions.values().any(|region| region.domain == id)
-            || state.windows.values().any(|window| window.domain == id)
-            || state.addresses.values().any(|address| address.domain == id)
-            || state.shared.values().any(|queue| queue.domain == id)
-            || state.pairs.values().any(|pair| pair.domain == id);
-        refuse_if(busy)?;
-        state.domains.remove(&id);
-        // SAFETY: the trait's contract.
-        unsafe { take_back(domain.as_ptr()) };
-        Ok(())
-    }
-
     unsafe fn register(
         &self,
         domain: DomainHandle,
@@ -85,23 +68,6 @@ impl MemoryProvider for FakeProvider {
         })
     }
 
-    unsafe fn deregister(&self, region: RegionHandle) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::Deregister)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(region.as_ptr()) };
-        let mut bound = state.windows.values().filter_map(|window| window.bound);
-        refuse_if(bound.any(|bound| bound.region == id))?;
-        if let Some(ended) = state.regions.remove(&id)
-            && ended.foreign.is_none()
-        {
-            state.advise_fork(ended.base, ended.bytes, Advice::LinuxDoFork);
-        }
-        // SAFETY: the trait's contract.
-        unsafe { take_back(region.as_ptr()) };
-        Ok(())
-    }
-
     unsafe fn create_window(
         &self,
         domain: DomainHandle,
@@ -109,14 +75,6 @@ impl MemoryProvider for FakeProvider {
     ) -> Result<(WindowHandle, u32), Errno> {
         // SAFETY: the trait's contract.
         self.new_window(unsafe { id_of(domain.as_ptr()) }, kind)
-    }
-
-    unsafe fn destroy_window(&self, window: WindowHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        self.end_window(unsafe { id_of(window.as_ptr()) })?;
-        // SAFETY: the trait's contract.
-        unsafe { take_back(window.as_ptr()) };
-        Ok(())
     }
 
     unsafe fn bind_window(
@@ -142,6 +100,51 @@ impl MemoryProvider for FakeProvider {
 
     unsafe fn set_window_key(&self, _window: WindowHandle, _key: u32) {
         // The key is known since the binding.
+    }
+}
+
+/// The ends of objects, by the contract of [`Provider`](crate::provider::Provider).
+impl FakeProvider {
+    pub(super) unsafe fn destroy_domain(&self, domain: DomainHandle) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::DestroyDomain)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(domain.as_ptr()) };
+        let busy = state.regions.values().any(|region| region.domain == id)
+            || state.windows.values().any(|window| window.domain == id)
+            || state.addresses.values().any(|address| address.domain == id)
+            || state.shared.values().any(|queue| queue.domain == id)
+            || state.pairs.values().any(|pair| pair.domain == id);
+        refuse_if(busy)?;
+        state.domains.remove(&id);
+        // SAFETY: the trait's contract.
+        unsafe { take_back(domain.as_ptr()) };
+        Ok(())
+    }
+
+    pub(super) unsafe fn deregister(&self, region: RegionHandle) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::Deregister)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(region.as_ptr()) };
+        let mut bound = state.windows.values().filter_map(|window| window.bound);
+        refuse_if(bound.any(|bound| bound.region == id))?;
+        if let Some(ended) = state.regions.remove(&id)
+            && ended.foreign.is_none()
+        {
+            state.advise_fork(ended.base, ended.bytes, Advice::LinuxDoFork);
+        }
+        // SAFETY: the trait's contract.
+        unsafe { take_back(region.as_ptr()) };
+        Ok(())
+    }
+
+    pub(super) unsafe fn destroy_window(&self, window: WindowHandle) -> Result<(), Errno> {
+        // SAFETY: the trait's contract.
+        self.end_window(unsafe { id_of(window.as_ptr()) })?;
+        // SAFETY: the trait's contract.
+        unsafe { take_back(window.as_ptr()) };
+        Ok(())
     }
 }
 

@@ -81,8 +81,14 @@ impl SharedReceiveProvider for FakeProvider {
         let id = unsafe { id_of(queue.as_ptr()) };
         state.describe_shared(id)
     }
+}
 
-    unsafe fn destroy_shared_receive(&self, queue: SharedReceiveHandle) -> Result<(), Errno> {
+/// The ends of objects, by the contract of [`Provider`](crate::provider::Provider).
+impl FakeProvider {
+    pub(super) unsafe fn destroy_shared_receive(
+        &self,
+        queue: SharedReceiveHandle,
+    ) -> Result<(), Errno> {
         let mut state = self.world.lock();
         state.grant(Call::DestroySharedReceive)?;
         // SAFETY: the trait's contract.

@@ -80,25 +80,6 @@ impl XrcProvider for FakeProvider {
         Ok(XrcDomainHandle::new(self.handle(id)).expect("a box"))
     }
 
-    unsafe fn close_xrc_domain(&self, domain: XrcDomainHandle) -> Result<(), Errno> {
-        let mut state = self.world.lock();
-        state.grant(Call::CloseXrcDomain)?;
-        // SAFETY: the trait's contract.
-        let id = unsafe { id_of(domain.as_ptr()) };
-        let of_queue = |queue: &FakeReceives| queue.xrc.is_some_and(|xrc| xrc.domain.0 == id);
-        let shared = state.xrc_domains[&id].shared;
-        let open = state.xrc_domains.values();
-        let is_last = open.filter(|domain| domain.shared == shared).count() == 1;
-        let of_pair = |pair: &FakePair| pair.xrc == Some(shared);
-        if state.shared.values().any(of_queue) || is_last && state.pairs.values().any(of_pair) {
-            return Err(Errno::BUSY);
-        }
-        state.xrc_domains.remove(&id);
-        // SAFETY: the trait's contract.
-        unsafe { take_back(domain.as_ptr()) };
-        Ok(())
-    }
-
     unsafe fn create_xrc_receives(
         &self,
         domain: DomainHandle,
@@ -183,6 +164,28 @@ impl XrcProvider for FakeProvider {
         let pair = pair.filter(|pair| pair.xrc == Some(shared));
         pair.ok_or(Errno::INVAL)?.handles += 1;
         Ok(PairHandle::new(self.handle(id)).expect("a box"))
+    }
+}
+
+/// The ends of objects, by the contract of [`Provider`](crate::provider::Provider).
+impl FakeProvider {
+    pub(super) unsafe fn close_xrc_domain(&self, domain: XrcDomainHandle) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::CloseXrcDomain)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(domain.as_ptr()) };
+        let of_queue = |queue: &FakeReceives| queue.xrc.is_some_and(|xrc| xrc.domain.0 == id);
+        let shared = state.xrc_domains[&id].shared;
+        let open = state.xrc_domains.values();
+        let is_last = open.filter(|domain| domain.shared == shared).count() == 1;
+        let of_pair = |pair: &FakePair| pair.xrc == Some(shared);
+        if state.shared.values().any(of_queue) || is_last && state.pairs.values().any(of_pair) {
+            return Err(Errno::BUSY);
+        }
+        state.xrc_domains.remove(&id);
+        // SAFETY: the trait's contract.
+        unsafe { take_back(domain.as_ptr()) };
+        Ok(())
     }
 }
 

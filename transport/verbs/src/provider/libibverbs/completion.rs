@@ -28,11 +28,6 @@ impl CompletionProvider for Libibverbs {
         Ok((handle, unsafe { (*raw).fd }))
     }
 
-    unsafe fn destroy_channel(&self, channel: ChannelHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) })
-    }
-
     unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<Option<u64>, Errno> {
         let mut queue = ptr::null_mut();
         let mut tag = ptr::null_mut();
@@ -89,10 +84,5 @@ impl CompletionProvider for Libibverbs {
     unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32) {
         // SAFETY: the trait's contract.
         unsafe { sys::ibv_ack_cq_events(queue.as_ptr(), events) };
-    }
-
-    unsafe fn destroy_completion_queue(&self, queue: CompletionHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_destroy_cq(queue.as_ptr()) })
     }
 }

@@ -5,7 +5,7 @@ use std::ptr::{self, NonNull};
 
 use rustix::io::Errno;
 
-use super::{Libibverbs, clear_errno, last_errno, status, sys, window};
+use super::{Libibverbs, clear_errno, last_errno, status, sys};
 use crate::{
     abi::BindInfo,
     provider::{
@@ -21,11 +21,6 @@ impl MemoryProvider for Libibverbs {
         DomainHandle::new(unsafe { sys::ibv_alloc_pd(context.as_ptr()) }).ok_or_else(last_errno)
     }
 
-    unsafe fn destroy_domain(&self, domain: DomainHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_dealloc_pd(domain.as_ptr()) })
-    }
-
     unsafe fn register(
         &self,
         domain: DomainHandle,
@@ -33,13 +28,25 @@ impl MemoryProvider for Libibverbs {
         bytes: usize,
         access: u32,
     ) -> Result<RegisteredRegion, Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { register(domain, base, bytes, access) }
-    }
-
-    unsafe fn deregister(&self, region: RegionHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_dereg_mr(region.as_ptr()) })
+        let base: *mut c_void = base.as_ptr().cast();
+        clear_errno();
+        // As in the header's macro, only the call with an I/O address passes the optional flags on.
+        let required = access & !OPTIONAL_ACCESS;
+        let mut raw = ptr::null_mut();
+        if access != required {
+            let address = base.addr() as u64;
+            // SAFETY: the trait's contract.
+            raw = unsafe { sys::ibv_reg_mr_iova2(domain.as_ptr(), base, bytes, address, access) };
+        }
+        // The plain call serves without optional rights, and if the library does not know the call
+        // for them (before rdma-core 28).
+        if raw.is_null() && (access == required || last_errno() == Errno::OPNOTSUPP) {
+            clear_errno();
+            // SAFETY: the trait's contract.
+            raw = unsafe { sys::ibv_reg_mr(domain.as_ptr(), base, bytes, required as c_int) };
+        }
+        // SAFETY: as the library has returned it.
+        unsafe { registered(raw) }
     }
 
     unsafe fn create_window(
@@ -47,13 +54,16 @@ impl MemoryProvider for Libibverbs {
         domain: DomainHandle,
         kind: WindowKind,
     ) -> Result<(WindowHandle, u32), Errno> {
+        let kind = match kind {
+            WindowKind::One => sys::constants::IBV_MW_TYPE_1,
+            WindowKind::Two => sys::constants::IBV_MW_TYPE_2,
+        };
+        clear_errno();
         // SAFETY: the trait's contract.
-        unsafe { window::create(domain, kind) }
-    }
-
-    unsafe fn destroy_window(&self, window: WindowHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_dealloc_mw(window.as_ptr()) })
+        let raw = unsafe { sys::ibv_alloc_mw(domain.as_ptr(), kind) };
+        let handle = WindowHandle::new(raw).ok_or_else(last_errno)?;
+        // SAFETY: the window exists.
+        Ok((handle, unsafe { (*raw).rkey }))
     }
 
     unsafe fn bind_window(
@@ -64,8 +74,17 @@ impl MemoryProvider for Libibverbs {
         flags: u32,
         info: &BindInfo,
     ) -> Result<u32, Errno> {
+        let mut request = sys::ibv_mw_bind {
+            wr_id,
+            send_flags: flags,
+            bind_info: *info,
+        };
+        let window: *mut sys::ibv_mw = window.as_ptr();
         // SAFETY: the trait's contract.
-        unsafe { window::bind(pair, window, wr_id, flags, info) }
+        unsafe {
+            status(sys::ibv_bind_mw(pair.as_ptr(), window, &raw mut request))?;
+            Ok((*window).rkey)
+        }
     }
 
     unsafe fn set_window_key(&self, window: WindowHandle, key: u32) {
@@ -73,35 +92,6 @@ impl MemoryProvider for Libibverbs {
         // binding), and its window's owner alone makes calls for it.
         unsafe { (*window.as_ptr::<sys::ibv_mw>()).rkey = key };
     }
-}
-
-/// # Safety
-/// The contract of [`MemoryProvider::register`](crate::provider::MemoryProvider::register).
-pub(super) unsafe fn register(
-    domain: DomainHandle,
-    base: NonNull<u8>,
-    bytes: usize,
-    access: u32,
-) -> Result<RegisteredRegion, Errno> {
-    let base: *mut c_void = base.as_ptr().cast();
-    clear_errno();
-    // As in the header's macro, only the call with an I/O address passes the optional flags on.
-    let required = access & !OPTIONAL_ACCESS;
-    let mut raw = ptr::null_mut();
-    if access != required {
-        let address = base.addr() as u64;
-        // SAFETY: the caller's contract.
-        raw = unsafe { sys::ibv_reg_mr_iova2(domain.as_ptr(), base, bytes, address, access) };
-    }
-    // The plain call serves without optional rights, and if the library does not know the call
-    // for them (before rdma-core 28).
-    if raw.is_null() && (access == required || last_errno() == Errno::OPNOTSUPP) {
-        clear_errno();
-        // SAFETY: the caller's contract.
-        raw = unsafe { sys::ibv_reg_mr(domain.as_ptr(), base, bytes, required as c_int) };
-    }
-    // SAFETY: as the library has returned it.
-    unsafe { registered(raw) }
 }
 
 /// # Safety

@@ -1,6 +1,6 @@
 //! Queries of devices, ports and shared receive queues.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_int;
 use std::mem::zeroed;
 
 use rustix::io::Errno;
@@ -9,10 +9,7 @@ use super::{clear_errno, count, minus_one, status, sys};
 use crate::{
     abi::gid::{Gid, GidEntry, GidType},
     abi::port::{LinkLayer, LinkSpeed, LinkWidth, Mtu, PhysicalState, PortAttributes, PortState},
-    provider::{
-        AtomicSupport, ContextHandle, DeviceAttributes, SharedReceiveAttributes,
-        SharedReceiveHandle,
-    },
+    provider::{AtomicSupport, ContextHandle, DeviceAttributes},
 };
 
 /// # Safety
@@ -188,37 +185,6 @@ unsafe fn query_gid_in_parts(
         gid_type,
         interface_index: 0,
     }))
-}
-
-/// # Safety
-/// The queue exists.
-pub(super) unsafe fn modify_shared(
-    queue: SharedReceiveHandle,
-    requests: u32,
-    limit: u32,
-    mask: c_uint,
-) -> Result<(), Errno> {
-    let mut attributes = sys::ibv_srq_attr {
-        max_wr: requests,
-        max_sge: 0,
-        srq_limit: limit,
-    };
-    // SAFETY: the caller's contract.
-    status(unsafe { sys::ibv_modify_srq(queue.as_ptr(), &raw mut attributes, mask as c_int) })
-}
-
-/// # Safety
-/// The queue exists.
-pub(super) unsafe fn shared(queue: SharedReceiveHandle) -> Result<SharedReceiveAttributes, Errno> {
-    // SAFETY: integers, for which zeros are a value.
-    let mut raw: sys::ibv_srq_attr = unsafe { zeroed() };
-    // SAFETY: the caller's contract; `raw` is written to.
-    status(unsafe { sys::ibv_query_srq(queue.as_ptr(), &raw mut raw) })?;
-    Ok(SharedReceiveAttributes {
-        requests: raw.max_wr,
-        entries: raw.max_sge,
-        limit: raw.srq_limit,
-    })
 }
 
 /// `IBV_QPF_GRH_REQUIRED`.

@@ -1,10 +1,11 @@
 //! Shared receive queues.
 
+use std::ffi::c_int;
 use std::mem::zeroed;
 
 use rustix::io::Errno;
 
-use super::{Libibverbs, clear_errno, last_errno, queries, status, sys, tag_pointer};
+use super::{Libibverbs, clear_errno, last_errno, status, sys, tag_pointer};
 use crate::provider::{
     DomainHandle, SharedReceiveAttributes, SharedReceiveHandle, SharedReceiveProvider,
 };
@@ -34,20 +35,28 @@ impl SharedReceiveProvider for Libibverbs {
         queue: SharedReceiveHandle,
         limit: u32,
     ) -> Result<(), Errno> {
+        let mut attributes = sys::ibv_srq_attr {
+            max_wr: 0,
+            max_sge: 0,
+            srq_limit: limit,
+        };
+        let mask = sys::constants::IBV_SRQ_LIMIT as c_int;
         // SAFETY: the trait's contract.
-        unsafe { queries::modify_shared(queue, 0, limit, sys::constants::IBV_SRQ_LIMIT) }
+        status(unsafe { sys::ibv_modify_srq(queue.as_ptr(), &raw mut attributes, mask) })
     }
 
     unsafe fn query_shared_receive(
         &self,
         queue: SharedReceiveHandle,
     ) -> Result<SharedReceiveAttributes, Errno> {
-        // SAFETY: the trait's contract.
-        unsafe { queries::shared(queue) }
-    }
-
-    unsafe fn destroy_shared_receive(&self, queue: SharedReceiveHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_destroy_srq(queue.as_ptr()) })
+        // SAFETY: integers, for which zeros are a value.
+        let mut raw: sys::ibv_srq_attr = unsafe { zeroed() };
+        // SAFETY: the trait's contract; `raw` is written to.
+        status(unsafe { sys::ibv_query_srq(queue.as_ptr(), &raw mut raw) })?;
+        Ok(SharedReceiveAttributes {
+            requests: raw.max_wr,
+            entries: raw.max_sge,
+            limit: raw.srq_limit,
+        })
     }
 }

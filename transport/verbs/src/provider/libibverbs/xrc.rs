@@ -34,11 +34,6 @@ impl XrcProvider for Libibverbs {
         XrcDomainHandle::new(opened).ok_or_else(last_errno)
     }
 
-    unsafe fn close_xrc_domain(&self, domain: XrcDomainHandle) -> Result<(), Errno> {
-        // SAFETY: the trait's contract.
-        status(unsafe { sys::ibv_close_xrcd(domain.as_ptr()) })
-    }
-
     unsafe fn create_xrc_receives(
         &self,
         domain: DomainHandle,
