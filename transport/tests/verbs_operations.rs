@@ -6,18 +6,16 @@
 mod two_ends;
 
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ibex_verbs::{
     AnonymousMemory, AtomicRequest, AtomicResults, BindRequest, CompletionKind, CompletionPolling,
-    CompletionStatus, ConnectionSettings, Device, MemoryRegion, MemoryWindow,
-    OnDeviceMemory, Operation, QueuePairState, ReadRequest,
-    RegionAccess, RemoteAddress, SendRequest, VerbsError, WindowKind, WindowState, WorkCompletion,
-    WorkId, discovery::Choice, provider::Provider,
+    CompletionStatus, ConnectionSettings, Device, MemoryRegion, MemoryWindow, OnDeviceMemory,
+    Operation, QueuePairState, ReadRequest, RegionAccess, RemoteAddress, SendRequest, VerbsError,
+    WindowKind, WindowState, WorkCompletion, WorkId, discovery::Choice, provider::Provider,
 };
 
-use two_ends::{End, Like, PATIENCE, chosen, connected, id, tear_down};
+use two_ends::{End, Like, chosen, connected, id, tear_down};
 
 type Region = Arc<MemoryRegion<AnonymousMemory>>;
 
@@ -272,7 +270,7 @@ fn unless_unsupported<T>(made: Result<T, VerbsError>) -> Option<T> {
 
 #[test]
 fn reg_mr_on_demand_and_alloc_dm_work_or_are_refused_by_type() {
-    each_way(|_, _, one, other| {
+    each_way(|_, _, one, _| {
         let memory = AnonymousMemory::new(64 << 10).unwrap();
         let access = RegionAccess::RECEIVE.and(RegionAccess::ON_DEMAND);
         unless_unsupported(MemoryRegion::register(&one.domain, memory, access));

@@ -27,23 +27,18 @@ pub(crate) struct CompletionChannel {
 impl CompletionChannel {
     pub(crate) fn new(context: &Arc<DeviceContext>) -> Result<Self, VerbsError> {
         // SAFETY: the context is open.
-        let (handle, fd) = unsafe { context.provider().create_channel(context.handle()) }.map_err(
-            |errno| {
-                context.failed(
-                    "ibv_create_comp_channel",
-                    errno,
-                    "waiting without polling is impossible; raise the limit of open files (ulimit -n)",
-                )
-            },
-        )?;
+        let made = unsafe { context.provider().create_channel(context.handle()) };
+        let (handle, fd) = made.map_err(context.failed(
+            "ibv_create_comp_channel",
+            "waiting without polling is impossible; raise the limit of open files (ulimit -n)",
+        ))?;
         let channel = Self {
             handle,
             fd,
             context: Arc::clone(context),
         };
-        set_nonblocking(channel.as_fd()).map_err(|errno| {
-            context.failed("fcntl", errno, "reading the channel could block a turn")
-        })?;
+        let failed = context.failed("fcntl", "reading the channel could block a turn");
+        set_nonblocking(channel.as_fd()).map_err(failed)?;
         Ok(channel)
     }
 
@@ -51,10 +46,9 @@ impl CompletionChannel {
     /// acknowledged later.
     pub(crate) fn take_event(&self) -> Result<Option<u64>, VerbsError> {
         // SAFETY: the channel is alive.
-        unsafe { self.context.provider().channel_event(self.handle) }.map_err(|errno| {
-            self.context
-                .failed("ibv_get_cq_event", errno, "the queue has to be polled")
-        })
+        let taken = unsafe { self.context.provider().channel_event(self.handle) };
+        let consequence = "the queue has to be polled";
+        taken.map_err(self.context.failed("ibv_get_cq_event", consequence))
     }
 }
 

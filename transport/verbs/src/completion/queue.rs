@@ -150,11 +150,8 @@ impl CompletionQueue {
         if status == 0 {
             return Ok(());
         }
-        Err(self.inner.context.failed(
-            "ibv_req_notify_cq",
-            Errno::from_raw_os_error(status.abs()),
-            "the queue has to be polled",
-        ))
+        let errno = Errno::from_raw_os_error(status.abs());
+        Err(self.has_to_be_polled("ibv_req_notify_cq", errno))
     }
 
     /// Empties the channel after a wake-up. Returns the number of events, which may be 0.
@@ -209,13 +206,10 @@ impl CompletionQueue {
     }
 
     /// A call failed that is about this queue.
-    pub(crate) fn failed(
-        &self,
-        call: &'static str,
-        errno: Errno,
-        consequence: &'static str,
-    ) -> VerbsError {
-        self.inner.context.failed(call, errno, consequence)
+    pub(crate) fn has_to_be_polled(&self, call: &'static str, errno: Errno) -> VerbsError {
+        self.inner
+            .context
+            .failed(call, "the queue has to be polled")(errno)
     }
 
     #[cold]
@@ -225,11 +219,9 @@ impl CompletionQueue {
             1..4096 => Errno::from_raw_os_error(errno),
             _ => Errno::IO,
         };
-        self.inner.context.failed(
-            call,
-            errno,
-            "the completion queue is lost, and with it every connection that completes into it",
-        )
+        let consequence =
+            "the completion queue is lost, and with it every connection that completes into it";
+        self.inner.context.failed(call, consequence)(errno)
     }
 }
 

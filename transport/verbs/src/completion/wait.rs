@@ -163,6 +163,6 @@ fn sleep(queue: &CompletionQueue, deadline: Option<Instant>) -> Result<Slept, Ve
     match poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref()) {
         Ok(0) => Ok(Slept::TimeIsUp),
         Ok(_) | Err(Errno::INTR) => Ok(Slept::Woken),
-        Err(errno) => Err(queue.failed("ppoll", errno, "the queue has to be polled")),
+        Err(errno) => Err(queue.has_to_be_polled("ppoll", errno)),
     }
 }

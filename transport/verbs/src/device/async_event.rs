@@ -33,8 +33,8 @@ impl AsyncEvents {
         let events = Self {
             context: Arc::clone(context),
         };
-        set_nonblocking(context.async_fd())
-            .map_err(|errno| context.failed("fcntl", errno, "reading events could block a turn"))?;
+        let failed = context.failed("fcntl", "reading events could block a turn");
+        set_nonblocking(context.async_fd()).map_err(failed)?;
         Ok(Some(events))
     }
 

@@ -279,8 +279,7 @@ impl OnDeviceMemory {
             let provider = context.provider();
             provider.write_buffer(*handle, offset as u64, from)
         };
-        written
-            .map_err(|errno| context.failed("ibv_memcpy_to_dm", errno, "nothing is certain of it"))
+        written.map_err(context.failed("ibv_memcpy_to_dm", "nothing is certain of it"))
     }
 
     /// Reads bytes of the device's memory.
@@ -300,7 +299,7 @@ impl OnDeviceMemory {
             let provider = context.provider();
             provider.read_buffer(*handle, offset as u64, into)
         };
-        read.map_err(|errno| context.failed("ibv_memcpy_from_dm", errno, "no byte is certain"))
+        read.map_err(context.failed("ibv_memcpy_from_dm", "no byte is certain"))
     }
 
     /// Registers a part of the memory, for requests of this end and of peers.

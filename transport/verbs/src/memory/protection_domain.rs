@@ -48,11 +48,11 @@ impl ProtectionDomain {
     pub fn with_ordering(device: &Device, relaxed: bool) -> Result<Self, VerbsError> {
         let context = Arc::clone(device.context());
         // SAFETY: the context is open.
-        let handle =
-            unsafe { context.provider().create_domain(context.handle()) }.map_err(|errno| {
-                let otherwise = "nothing can be made on this device";
-                context.failed("ibv_alloc_pd", errno, consequence(errno, otherwise))
-            })?;
+        let made = unsafe { context.provider().create_domain(context.handle()) };
+        let handle = made.map_err(|errno| {
+            let otherwise = "nothing can be made on this device";
+            context.failed("ibv_alloc_pd", consequence(errno, otherwise))(errno)
+        })?;
         Ok(Self {
             inner: Arc::new(Domain {
                 handle,

@@ -89,14 +89,11 @@ impl AddressHandle {
         let context = &domain.context;
         // SAFETY: the domain is alive.
         let made = unsafe { context.provider().create_address(domain.handle, vector) };
-        let handle = made.map_err(|errno| {
-            context.failed(
-                "ibv_create_ah",
-                errno,
-                "no datagrams can be sent there; read the port and its GIDs again, and check \
-                 `ip route get` and `ip neigh` for the peer's address",
-            )
-        })?;
+        let handle = made.map_err(context.failed(
+            "ibv_create_ah",
+            "no datagrams can be sent there; read the port and its GIDs again, and check \
+             `ip route get` and `ip neigh` for the peer's address",
+        ))?;
         Ok(Self {
             inner: Arc::new(OwnedAddressHandle {
                 handle,

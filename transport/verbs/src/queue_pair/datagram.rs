@@ -209,13 +209,8 @@ impl DatagramQueuePair {
             let provider = context.provider();
             provider.attach_multicast(datagrams.pair.handle, group.gid, group.lid)
         };
-        attached.map_err(|errno| {
-            context.failed(
-                "ibv_attach_mcast",
-                errno,
-                "datagrams to that group do not arrive",
-            )
-        })?;
+        let consequence = "datagrams to that group do not arrive";
+        attached.map_err(context.failed("ibv_attach_mcast", consequence))?;
         datagrams.groups.push(group);
         Ok(())
     }
@@ -242,14 +237,12 @@ impl DatagramQueuePair {
                 ),
             });
         };
-        datagrams.detach(group).map_err(|errno| {
-            let context = &datagrams.pair.domain.context;
-            context.failed(
-                "ibv_detach_mcast",
-                errno,
-                "datagrams to that group go on to arrive",
-            )
-        })?;
+        let context = &datagrams.pair.domain.context;
+        let failed = context.failed(
+            "ibv_detach_mcast",
+            "datagrams to that group go on to arrive",
+        );
+        datagrams.detach(group).map_err(failed)?;
         datagrams.groups.remove(place);
         Ok(())
     }

@@ -228,18 +228,12 @@ impl ReceiveQueue {
         let shared = self.shared_inner().expect("a shared receive queue");
         let context = &shared.domain.context;
         // SAFETY: the queue is alive.
-        unsafe {
-            context
-                .provider()
-                .arm_shared_receive_limit(shared.handle, limit)
-        }
-        .map_err(|errno| {
-            context.failed(
-                "ibv_modify_srq",
-                errno,
-                "running out of receives is not announced",
-            )
-        })
+        let armed = unsafe {
+            let provider = context.provider();
+            provider.arm_shared_receive_limit(shared.handle, limit)
+        };
+        let consequence = "running out of receives is not announced";
+        armed.map_err(context.failed("ibv_modify_srq", consequence))
     }
 
     /// Queries a shared queue
@@ -255,10 +249,8 @@ impl ReceiveQueue {
         let context = shared.context();
         // SAFETY: the queue is alive.
         let queried = unsafe { context.provider().query_shared_receive(shared.handle) };
-        queried.map_err(|errno| {
-            let consequence = "what the device knows of the queue stays unknown";
-            context.failed("ibv_query_srq", errno, consequence)
-        })
+        let consequence = "what the device knows of the queue stays unknown";
+        queried.map_err(context.failed("ibv_query_srq", consequence))
     }
 
     /// Returns the number by which asynchronous events name it; `None` for a queue pair's own.

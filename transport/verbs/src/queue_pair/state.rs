@@ -96,9 +96,8 @@ impl PairState {
     /// Asks the device for what it knows of the queue pair.
     pub(super) fn query(&self, context: &DeviceContext) -> Result<QueriedPair, VerbsError> {
         // SAFETY: the queue pair is alive, as its owner sees to.
-        unsafe { context.provider().query_pair(self.handle) }.map_err(|errno| {
-            let consequence = "what the device knows of the queue pair stays unknown";
-            context.failed("ibv_query_qp", errno, consequence)
-        })
+        let queried = unsafe { context.provider().query_pair(self.handle) };
+        let consequence = "what the device knows of the queue pair stays unknown";
+        queried.map_err(context.failed("ibv_query_qp", consequence))
     }
 }
