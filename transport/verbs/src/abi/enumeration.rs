@@ -15,8 +15,9 @@ macro_rules! enumeration {
 
         impl $name {
             /// Translates the C enumeration.
+            #[inline]
             #[must_use]
-            pub fn from_raw(raw: $type) -> Self {
+            pub const fn from_raw(raw: $type) -> Self {
                 match raw {
                     $($raw $(| $other)* => Self::$variant,)*
                     other => Self::Unknown(other),
@@ -24,8 +25,9 @@ macro_rules! enumeration {
             }
 
             /// Returns the value of the C enumeration.
+            #[inline]
             #[must_use]
-            pub fn to_raw(self) -> $type {
+            pub const fn to_raw(self) -> $type {
                 match self {
                     $(Self::$variant => $raw,)*
                     Self::Unknown(raw) => raw,

@@ -64,7 +64,9 @@ pub use completion::{
 #[cfg(feature = "libibverbs")]
 pub use libibverbs::Libibverbs;
 pub use memory::{MemoryProvider, RegisteredRegion};
-pub use shared_receives::{SharedReceiveAttributes, SharedReceiveProvider};
+pub use shared_receives::{
+    CreatedSharedReceive, SharedReceiveAttributes, SharedReceiveInit, SharedReceiveProvider,
+};
 
 /// [`ibv_post_send(3)`](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html).
 pub type PostSend = unsafe extern "C" fn(*mut c_void, *mut SendWr, *mut *mut SendWr) -> c_int;

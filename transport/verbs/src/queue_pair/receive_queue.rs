@@ -5,9 +5,7 @@
 //! learns from completions which receives were used. The queue counts its receives, so its limit is
 //! known before the device is asked.
 
-#[cfg(feature = "all")]
-mod extended;
-
+use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -23,7 +21,10 @@ use crate::{
     device::{DeviceContext, new_tag, requested_size::RequestedSize},
     error::VerbsError,
     memory::protection_domain::{Domain, ProtectionDomain},
-    provider::{PostReceive, SharedReceiveAttributes, SharedReceiveHandle},
+    provider::{
+        CompletionHandle, PostReceive, SharedReceiveAttributes, SharedReceiveHandle,
+        SharedReceiveInit, XrcDomainHandle,
+    },
 };
 
 /// A queue of receives, shared by queue pairs or of one alone.
@@ -43,15 +44,16 @@ enum ReceiveQueueOwner {
     Pair(Arc<QueuePairObject>),
 }
 
+/// The objects that a queue of extended connections was made with.
+type Kept = Box<dyn Any + Send + Sync>;
+
 /// The part of a shared receive queue that its queue pairs keep alive.
 #[derive(Debug)]
 pub(crate) struct SharedReceiveQueueObject {
     pub(crate) handle: SharedReceiveHandle,
     tag: u64,
     domain: Arc<Domain>,
-    /// What a queue of extended connections was made with.
-    #[cfg(feature = "all")]
-    _xrc: Option<extended::Parts>,
+    _kept: Option<Kept>,
 }
 
 impl SharedReceiveQueueObject {
@@ -75,9 +77,28 @@ impl ReceiveQueue {
         requests: u32,
         entries: u32,
     ) -> Result<Self, VerbsError> {
+        let (queue, _) = Self::make(domain, requests, entries, None)?;
+        Ok(queue)
+    }
+
+    /// Makes a shared queue; returns its number too. One for extended connections keeps alive what it
+    /// was made with.
+    pub(super) fn make(
+        domain: &ProtectionDomain,
+        requests: u32,
+        entries: u32,
+        xrc: Option<((XrcDomainHandle, CompletionHandle), Kept)>,
+    ) -> Result<(Self, u32), VerbsError> {
         let domain = Arc::clone(domain.inner());
         let context = Arc::clone(&domain.context);
         let tag = new_tag();
+        let (xrc, kept) = xrc.unzip();
+        let init = SharedReceiveInit {
+            requests,
+            entries,
+            tag,
+            xrc,
+        };
         let limits = context.attributes();
         let limits = [
             RequestedSize::new(
@@ -99,27 +120,30 @@ impl ReceiveQueue {
                 "the entries of one receive",
             ),
         ];
-        // SAFETY: the domain is alive.
+        // SAFETY: the domain is alive, and so are the others, of one context.
         let made = unsafe {
             context
                 .provider()
-                .create_shared_receive(domain.handle, requests, entries, tag)
+                .create_shared_receive(domain.handle, &init)
         };
-        let (handle, capacity, entries) =
-            made.map_err(|errno| context.refused("ibv_create_srq", errno, &limits))?;
-        Ok(Self {
+        let call = match xrc {
+            None => "ibv_create_srq",
+            Some(_) => "ibv_create_srq_ex",
+        };
+        let made = made.map_err(|errno| context.refused(call, errno, &limits))?;
+        let queue = Self {
             target: ReceiveQueueOwner::Shared(Arc::new(SharedReceiveQueueObject {
-                handle,
+                handle: made.handle,
                 tag,
                 domain,
-                #[cfg(feature = "all")]
-                _xrc: None,
+                _kept: kept,
             })),
             post: context.opened().hot.post_shared_receive,
-            table: RequestTable::new(RECEIVE_BATCH, entries as usize),
-            capacity,
+            table: RequestTable::new(RECEIVE_BATCH, made.entries as usize),
+            capacity: made.requests,
             outstanding: 0,
-        })
+        };
+        Ok((queue, made.number))
     }
 
     /// Makes the own queue of a queue pair.

@@ -155,8 +155,13 @@ impl XrcReceiveQueue {
         requests: u32,
         entries: u32,
     ) -> Result<Self, VerbsError> {
-        let made = ReceiveQueue::of_xrc(domain, xrc, completions, requests, entries);
-        let (queue, number) = made?;
+        let (xrc, completions) = (Arc::clone(xrc.inner()), Arc::clone(completions.inner()));
+        let ours = &domain.inner().context;
+        ours.check_same("XRC domain", xrc.context())?;
+        ours.check_same("completion queue of receives", &completions.context)?;
+        let made_with = (xrc.handle, completions.handle);
+        let made_with = Some((made_with, Box::new((xrc, completions)) as _));
+        let (queue, number) = ReceiveQueue::make(domain, requests, entries, made_with)?;
         Ok(Self { queue, number })
     }
 
