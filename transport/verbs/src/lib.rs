@@ -1,4 +1,4 @@
-//! RDMA verbs over InfiniBand and RoCE: connections, datagrams, and all else that the manual has.
+//! RDMA verbs over InfiniBand and RoCE: connections, datagrams, reads, atomics and memory windows.
 //!
 //! This is the layer between the verbs and code that moves messages by them. The crate uses the
 //! terms of the verbs, one per file, and enforces the rules that a type can express:
@@ -7,8 +7,8 @@
 //!   ([`device`]);
 //! - posting and polling take `&mut`, so two threads cannot interleave;
 //! - memory that a device may still touch is not given back ([`memory::region`]);
-//! - a change of a queue pair's state that no device would take is refused, with the attributes
-//!   that are missing ([`abi::queue_pair_state`]);
+//! - a queue pair's state is changed with the attributes that its kind takes, and to no state that it
+//!   cannot have ([`QueuePairKind::attributes_of`]);
 //! - values from a device, a later kernel or a peer are enumerations with an `Unknown`, and
 //!   failures are reported as a diagnosis ([`error`]).
 //!
@@ -41,7 +41,7 @@
 //!
 //! # Kinds of queue pairs
 //!
-//! Each kind is a type, which has the operations of that kind alone. All but RC stand behind the feature
+//! Each kind is a [`QueuePair`] of a type of its own, which has the operations of that kind alone. All but RC stand behind the feature
 //! `all`, and so do atomics and memory that is not the program's (a dma-buf, or memory of the device):
 //!
 //! | kind | type | sends | a message without a receive |

@@ -188,9 +188,10 @@ enumeration! {
 /// The payload of one packet, in one of the lengths of `enum ibv_mtu`
 /// ([ibv_query_port(3)](https://man7.org/linux/man-pages/man3/ibv_query_port.3.html)). Both ends of
 /// a connection use the same value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mtu {
     /// 256 bytes.
+    #[default]
     Bytes256 = 1,
     /// 512 bytes.
     Bytes512 = 2,

@@ -36,7 +36,7 @@ pub struct GlobalRoute {
 }
 
 /// The fields of `ibv_qp_attr` that are used. Fields that are not in the mask are not looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuePairAttributes {
     /// The state to go to.
     pub state: QueuePairState,
@@ -78,21 +78,7 @@ impl QueuePairAttributes {
     pub fn to(state: QueuePairState) -> Self {
         Self {
             state,
-            port: 0,
-            pkey_index: 0,
-            access_flags: 0,
-            q_key: 0,
-            address: AddressVector::default(),
-            path_mtu: Mtu::Bytes256,
-            destination: 0,
-            receive_sequence: 0,
-            send_sequence: 0,
-            responder_resources: 0,
-            initiator_depth: 0,
-            min_rnr_timer: 0,
-            timeout: 0,
-            retry_count: 0,
-            rnr_retry: 0,
+            ..Self::default()
         }
     }
 }

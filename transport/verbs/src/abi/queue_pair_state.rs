@@ -6,9 +6,10 @@ use super::enumeration::enumeration;
 
 enumeration! {
     /// `enum ibv_qp_state`.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     QueuePairState(u32), "unknown state {}", {
         /// The queue pair was made, and nothing else.
+        #[default]
         Reset = 0, "RESET";
         /// The queue pair takes receives; nothing arrives.
         Init = 1, "INIT";

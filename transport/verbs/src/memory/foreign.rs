@@ -322,13 +322,7 @@ impl OnDeviceMemory {
         let DeviceBuffer {
             handle, context, ..
         } = &*self.buffer;
-        if !Arc::ptr_eq(context, &inner.context) {
-            return Err(VerbsError::OtherDevice {
-                object: "device's memory",
-                device: inner.context.name().to_owned(),
-                other: context.name().to_owned(),
-            });
-        }
+        inner.context.check_same("device's memory", context)?;
         // SAFETY: domain and buffer are alive, and of one context.
         let registered = unsafe {
             let provider = context.provider();
@@ -376,9 +370,5 @@ fn length(setting: &'static str, range: &Range<u64>) -> Result<usize, VerbsError
         .checked_sub(range.start)
         .filter(|bytes| *bytes > 0);
     let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
-    bytes.ok_or_else(|| VerbsError::Setting {
-        setting,
-        given: format!("{range:?}"),
-        allowed: "one byte or more".to_owned(),
-    })
+    bytes.ok_or_else(|| VerbsError::setting(setting, format!("{range:?}"), "one byte or more"))
 }

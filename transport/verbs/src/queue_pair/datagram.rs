@@ -94,11 +94,10 @@ impl QueuePairBuilder {
     /// extended queue, whose completions do not name the sender.
     pub fn build_datagram(self, port: u8, key: QKey) -> Result<DatagramQueuePair, VerbsError> {
         if self.receive_completions.is_extended() {
-            return Err(VerbsError::Setting {
-                setting: "the completion queue of receives",
-                given: "an extended one, which does not name the sender".to_owned(),
-                allowed: "a plain one (`CompletionPolling::Plain`)".to_owned(),
-            });
+            let given = "an extended one, which does not name the sender";
+            let allowed = "a plain one (`CompletionPolling::Plain`)";
+            let setting = "the completion queue of receives";
+            return Err(VerbsError::setting(setting, given, allowed));
         }
         let settings = ConnectionSettings::default();
         let mut pair = self.build_any(QueuePairKind::Datagram, port, key.0, settings)?;
@@ -224,18 +223,12 @@ impl DatagramQueuePair {
         let datagrams = self.datagrams();
         let Some(place) = datagrams.groups.iter().position(|one| *one == group) else {
             let attached: Vec<_> = datagrams.groups.iter().map(ToString::to_string).collect();
-            return Err(VerbsError::Setting {
-                setting: "the multicast group",
-                given: group.to_string(),
-                allowed: format!(
-                    "one that the queue pair is attached to: {}",
-                    if attached.is_empty() {
-                        "none".to_owned()
-                    } else {
-                        attached.join(", ")
-                    }
-                ),
-            });
+            let attached = match attached.is_empty() {
+                true => "none".to_owned(),
+                false => attached.join(", "),
+            };
+            let allowed = format!("one that the queue pair is attached to: {attached}");
+            return Err(VerbsError::setting("the multicast group", group, allowed));
         };
         let context = &datagrams.pair.domain.context;
         let failed = context.failed(
@@ -300,18 +293,17 @@ impl MulticastGroup {
     /// [`VerbsError::Setting`] if the GID is not that of a group, or the LID not one of groups.
     pub fn new(gid: Gid, lid: u16) -> Result<Self, VerbsError> {
         if !gid.is_multicast() {
-            return Err(VerbsError::Setting {
-                setting: "the GID of a multicast group",
-                given: gid.to_string(),
-                allowed: "one that begins with ff, or that of an IPv4 multicast address".to_owned(),
-            });
+            let allowed = "one that begins with ff, or that of an IPv4 multicast address";
+            return Err(VerbsError::setting(
+                "the GID of a multicast group",
+                gid,
+                allowed,
+            ));
         }
         if lid != 0 && !(0xc000..=0xfffe).contains(&lid) {
-            return Err(VerbsError::Setting {
-                setting: "the LID of a multicast group",
-                given: format!("{lid:#x}"),
-                allowed: "0xc000 to 0xfffe, or 0 on Ethernet".to_owned(),
-            });
+            let (setting, given) = ("the LID of a multicast group", format!("{lid:#x}"));
+            let allowed = "0xc000 to 0xfffe, or 0 on Ethernet";
+            return Err(VerbsError::setting(setting, given, allowed));
         }
         Ok(Self { gid, lid })
     }

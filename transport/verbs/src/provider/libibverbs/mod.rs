@@ -31,8 +31,8 @@ use rustix::io::Errno;
 
 use super::{
     AnyHandle, ContextHandle, CreatedPair, DeviceAttributes, DeviceEntry, DomainHandle, HotCalls,
-    NodeType, OpenedContext, PairHandle, Provider, QueriedPair, QueuePairInit, QueuePairSizes,
-    RawEvent, SharedReceiveHandle, Transport, sealed,
+    NodeType, OpenedContext, PairHandle, Provider, QueriedPair, QueuePairInit, RawEvent,
+    SharedReceiveHandle, Transport, sealed,
 };
 use crate::{
     abi::{
@@ -281,13 +281,7 @@ impl Provider for Libibverbs {
             handle,
             // SAFETY: the queue pair exists.
             number: unsafe { (*pair).qp_num },
-            sizes: QueuePairSizes {
-                send_requests: raw.cap.max_send_wr,
-                receive_requests: raw.cap.max_recv_wr,
-                send_entries: raw.cap.max_send_sge,
-                receive_entries: raw.cap.max_recv_sge,
-                inline_bytes: raw.cap.max_inline_data,
-            },
+            sizes: pairs::sizes(&raw.cap),
         })
     }
 

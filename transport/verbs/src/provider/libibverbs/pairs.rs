@@ -70,15 +70,20 @@ pub(super) unsafe fn query(pair: PairHandle) -> Result<QueriedPair, Errno> {
             retry_count: raw.retry_cnt,
             rnr_retry: raw.rnr_retry,
         },
-        sizes: QueuePairSizes {
-            send_requests: init.cap.max_send_wr,
-            receive_requests: init.cap.max_recv_wr,
-            send_entries: init.cap.max_send_sge,
-            receive_entries: init.cap.max_recv_sge,
-            inline_bytes: init.cap.max_inline_data,
-        },
+        sizes: sizes(&init.cap),
         is_draining: raw.sq_draining != 0,
     })
+}
+
+/// Returns the sizes that a queue pair has.
+pub(super) fn sizes(cap: &sys::ibv_qp_cap) -> QueuePairSizes {
+    QueuePairSizes {
+        send_requests: cap.max_send_wr,
+        receive_requests: cap.max_recv_wr,
+        send_entries: cap.max_send_sge,
+        receive_entries: cap.max_recv_sge,
+        inline_bytes: cap.max_inline_data,
+    }
 }
 
 /// Translates an address vector.
