@@ -7,7 +7,7 @@ use super::{
     connection::ConnectionSettings,
     receive_queue::{ReceiveQueue, SharedReceiveQueueObject},
     request_table::RequestTable,
-    state::PairState,
+    state::PairLifecycle,
 };
 use crate::{
     abi::{
@@ -255,7 +255,7 @@ impl QueuePairBuilder {
             )
         });
         Ok(AnyPair {
-            state: PairState::new(created.handle, created.number, kind),
+            state: PairLifecycle::new(created.handle, created.number, kind),
             sizes,
             settings,
             reads: settings.read_limits(inner.domain.context.attributes()),

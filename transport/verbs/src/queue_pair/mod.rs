@@ -52,7 +52,7 @@ use kind::Reliable;
 use read::ReadLimits;
 use receive_queue::{PostError, ReceiveQueue, SharedReceiveQueueObject};
 use request_table::RequestTable;
-use state::PairState;
+use state::PairLifecycle;
 use work_request::{PushError, ReceiveRequest, SendRequest};
 
 use super::{
@@ -87,7 +87,7 @@ pub struct QueuePair<K = Reliable> {
 #[derive(Debug)]
 pub(crate) struct AnyPair {
     inner: Arc<QueuePairObject>,
-    state: PairState,
+    state: PairLifecycle,
     sizes: QueuePairSizes,
     settings: ConnectionSettings,
     /// Reads and atomics at a time, as the two ends allow.

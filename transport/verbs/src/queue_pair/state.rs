@@ -19,7 +19,7 @@ use crate::{
 /// The state that a queue pair was last brought to. Its owner destroys the queue pair, and not before
 /// the last call.
 #[derive(Debug)]
-pub(crate) struct PairState {
+pub(crate) struct PairLifecycle {
     pub(super) handle: PairHandle,
     pub(super) number: u32,
     pub(super) kind: QueuePairKind,
@@ -28,7 +28,7 @@ pub(crate) struct PairState {
     remote: Option<RemoteEndpoint>,
 }
 
-impl PairState {
+impl PairLifecycle {
     /// Describes a queue pair that was just made.
     pub(super) fn new(handle: PairHandle, number: u32, kind: QueuePairKind) -> Self {
         Self {

@@ -29,7 +29,7 @@ use super::{
     kind::XrcSend,
     read::ReadRequest,
     receive_queue::{ReceiveBatch, ReceiveQueue},
-    state::PairState,
+    state::PairLifecycle,
     work_request::{PushError, SendRequest},
 };
 use crate::{
@@ -207,7 +207,7 @@ impl XrcReceiveQueue {
 /// The receiving end of an extended connection, or one of several handles of it.
 #[derive(Debug)]
 pub struct XrcReceiveQueuePair {
-    state: PairState,
+    state: PairLifecycle,
     domain: Arc<OpenXrcDomain>,
 }
 
@@ -228,7 +228,7 @@ impl XrcReceiveQueuePair {
             provider.create_xrc_receiver(context.handle(), domain.handle)
         };
         let (handle, number) = made.map_err(|errno| lacks(context, "ibv_create_qp_ex", errno))?;
-        let state = PairState::new(handle, number, QueuePairKind::XrcReceive);
+        let state = PairLifecycle::new(handle, number, QueuePairKind::XrcReceive);
         let mut pair = Self { state, domain };
         let attributes = QueuePairAttributes {
             port,
@@ -254,7 +254,7 @@ impl XrcReceiveQueuePair {
             provider.open_xrc_receiver(context.handle(), domain.handle, number)
         };
         let handle = opened.map_err(|errno| lacks(context, "ibv_open_qp", errno))?;
-        let state = PairState::new(handle, number, QueuePairKind::XrcReceive);
+        let state = PairLifecycle::new(handle, number, QueuePairKind::XrcReceive);
         let mut pair = Self { state, domain };
         pair.state.now = pair.query()?.attributes.state;
         Ok(pair)
