@@ -93,7 +93,6 @@ impl RegionAccess {
 
     /// The device asks for the memory's pages when it needs them, in place of pinning all at once:
     /// registering takes no time and no locked memory, and the first access of each page takes long.
-    /// [`MemoryRegion::prefetch`] asks beforehand.
     pub const ON_DEMAND: Self = Self(access_flags::ON_DEMAND);
 
     /// Returns whether these rights contain all of `other`.

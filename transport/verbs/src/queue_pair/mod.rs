@@ -1,4 +1,4 @@
-//! A queue pair: one end of a reliable connection, or of another [kind](kind): an unreliable
+//! A queue pair: one end of a reliable connection, or of another [`kind`]: an unreliable
 //! connection (`unreliable`), datagrams (`datagram`) or an extended connection (`xrc`).
 //!
 //! A queue pair is made with its completion queues and its receive queue, and keeps them alive. It

@@ -265,7 +265,7 @@ impl Provider for FakeProvider {
     }
 }
 
-/// The ends of objects, by the contract of [`Provider`](crate::provider::Provider).
+/// The ends of objects, by the contract of [`Provider`].
 impl FakeProvider {
     pub(super) unsafe fn close(&self, context: ContextHandle) -> Result<(), Errno> {
         let mut state = self.world.lock();
