@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use common::{LONG, Listening, dial_node_1, node, wait_readable};
-use ibex_bootstrap::handshake::{DialerEvent, DialerHandshake};
+use ibex_bootstrap::handshake::{Handshake, HandshakeEvent};
 use ibex_bootstrap::{
     Acceptor, DialError, Established, FabricKind, HandshakeError, HostHint, Integrity,
     NodeIdentity, Policy, Problem, UnixClosing, Version, VersionRange, dial,
@@ -204,7 +204,7 @@ fn another_protocol_version_fails_at_both_ends_at_once() {
 /// A dialer with the state machine in its hands, to misbehave where `dial`
 /// would not.
 struct HandMade {
-    machine: DialerHandshake,
+    machine: Handshake,
     stream: TcpStream,
 }
 
@@ -214,12 +214,12 @@ impl HandMade {
         let host = HostHint::read(&stream).unwrap();
         stream.set_nonblocking(true).unwrap();
         let now = Instant::now();
-        let machine = DialerHandshake::new(&node(1), host, [0; 16], now, now + LONG);
+        let machine = Handshake::dial(&node(1), host, [0; 16], now, now + LONG);
         HandMade { machine, stream }
     }
 
     /// Runs, with the acceptor, until there is an event to act on.
-    fn next_event(&mut self, acceptor: &mut Acceptor) -> DialerEvent {
+    fn next_event(&mut self, acceptor: &mut Acceptor) -> HandshakeEvent {
         loop {
             if let Some(event) = self.machine.poll_event() {
                 return event;
@@ -242,7 +242,7 @@ impl HandMade {
 fn strangers_at_the_unix_socket_are_kept_out_and_keep_nobody_out() {
     let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), node(2)).unwrap();
     let mut dialer = HandMade::connected_to(&acceptor);
-    let DialerEvent::ConnectUnix { name, token, .. } = dialer.next_event(&mut acceptor) else {
+    let HandshakeEvent::ConnectUnix { name, token, .. } = dialer.next_event(&mut acceptor) else {
         panic!("not sent to the Unix socket");
     };
     let visit = |says: &[u8]| {
@@ -275,7 +275,7 @@ fn strangers_at_the_unix_socket_are_kept_out_and_keep_nobody_out() {
     dialer.machine.handle_unix(Ok(()));
     assert!(matches!(
         dialer.next_event(&mut acceptor),
-        DialerEvent::Agreed(_)
+        HandshakeEvent::Agreed(_)
     ));
     let established = acceptor.poll_established().unwrap();
     assert_eq!(established.fabric, FabricKind::Shm);
@@ -288,7 +288,7 @@ fn strangers_at_the_unix_socket_are_kept_out_and_keep_nobody_out() {
 fn a_turn_takes_few_strangers_at_the_unix_socket() {
     let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), node(2)).unwrap();
     let mut dialer = HandMade::connected_to(&acceptor);
-    let DialerEvent::ConnectUnix { name, .. } = dialer.next_event(&mut acceptor) else {
+    let HandshakeEvent::ConnectUnix { name, .. } = dialer.next_event(&mut acceptor) else {
         panic!("not sent to the Unix socket");
     };
     let strangers = [(); 8].map(|()| {
@@ -324,7 +324,7 @@ fn descriptors_from_strangers_are_closed_off_the_handshake_thread() {
     };
     let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), local).unwrap();
     let mut dialer = HandMade::connected_to(&acceptor);
-    let DialerEvent::ConnectUnix { name, .. } = dialer.next_event(&mut acceptor) else {
+    let HandshakeEvent::ConnectUnix { name, .. } = dialer.next_event(&mut acceptor) else {
         panic!("not sent to the Unix socket");
     };
     let (reader, writer) = std::io::pipe().unwrap();
@@ -358,13 +358,13 @@ fn a_dialer_that_cannot_reach_the_unix_socket_gets_tcp() {
     let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), node(2)).unwrap();
     let mut dialer = HandMade::connected_to(&acceptor);
     let event = dialer.next_event(&mut acceptor);
-    assert!(matches!(event, DialerEvent::ConnectUnix { .. }));
+    assert!(matches!(event, HandshakeEvent::ConnectUnix { .. }));
     dialer
         .machine
         .handle_unix(Err("in another network namespace".to_string()));
     assert!(matches!(
         dialer.next_event(&mut acceptor),
-        DialerEvent::Agreed(_)
+        HandshakeEvent::Agreed(_)
     ));
     let established = acceptor.poll_established().unwrap();
     assert_eq!(established.fabric, FabricKind::Tcp);

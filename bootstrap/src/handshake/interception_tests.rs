@@ -336,18 +336,17 @@ fn a_thousand_captured_bootstraps_tell_nothing() {
 fn a_peer_that_sends_on_while_a_device_is_found_is_given_up() {
     let (now, deadline) = (Instant::now(), TIMEOUT);
     let mut dialer = hardware();
-    let mut acceptor =
-        AcceptorHandshake::new(&with_hardware(2), host(2), ENTROPY, now, now + deadline);
+    let mut acceptor = Handshake::accept(&with_hardware(2), host(2), ENTROPY, now, now + deadline);
     acceptor.handle_bytes(&dialer.dialer.poll_transmit().unwrap());
     assert!(matches!(
         acceptor.poll_event(),
-        Some(AcceptorEvent::FindDevice)
+        Some(HandshakeEvent::FindDevice)
     ));
     // No deferred work is done, and the peer sends more than any handshake holds.
     let mut rounds = 0;
     loop {
         acceptor.handle_bytes(&[1; 4096]);
-        if let Some(AcceptorEvent::Failed(error)) = acceptor.poll_event() {
+        if let Some(HandshakeEvent::Failed(error)) = acceptor.poll_event() {
             let HandshakeError::Malformed { problem, .. } = error else {
                 panic!("{error}");
             };

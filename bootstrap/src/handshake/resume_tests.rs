@@ -153,9 +153,9 @@ fn messages_recorded_in_another_conversation_are_refused() {
     let mut entropy = ENTROPY;
     entropy.nonce = [0xa9; 16];
     let now = Instant::now();
-    let mut acceptor = AcceptorHandshake::new(&node(0x22), host(1), entropy, now, now + TIMEOUT);
+    let mut acceptor = Handshake::accept(&node(0x22), host(1), entropy, now, now + TIMEOUT);
     acceptor.handle_bytes(&recorded.from_dialer);
-    let Some(AcceptorEvent::Failed(error)) = acceptor.poll_event() else {
+    let Some(HandshakeEvent::Failed(error)) = acceptor.poll_event() else {
         panic!("no failure");
     };
     // The checksum covers that nonce, so it is not the one that such a dialer would send either.
@@ -165,7 +165,7 @@ fn messages_recorded_in_another_conversation_are_refused() {
     let mut entropy = ENTROPY;
     entropy.nonce = [0xa9; 16];
     let mut reunion = Reunion::new(EPOCH);
-    reunion.acceptor = AcceptorHandshake::new(&node(0x22), host(1), entropy, now, now + TIMEOUT);
+    reunion.acceptor = Handshake::accept(&node(0x22), host(1), entropy, now, now + TIMEOUT);
     reunion.cut_after = HELLO;
     reunion.run();
     reunion.say_to_acceptor(&resume);

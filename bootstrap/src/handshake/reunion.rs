@@ -16,8 +16,8 @@ use crate::resumption::{Resumable, ResumableSessions, ResumeTicket};
 
 /// Both ends of a resumption, and all that they say.
 pub(super) struct Reunion {
-    pub(super) dialer: ResumerHandshake,
-    pub(super) acceptor: AcceptorHandshake,
+    pub(super) dialer: Handshake,
+    pub(super) acceptor: Handshake,
     pub(super) now: Instant,
     pub(super) chunk: usize,
     /// After this many bytes in both directions, everything is lost.
@@ -114,8 +114,8 @@ impl Reunion {
         let now = Instant::now();
         let deadline = now + TIMEOUT;
         Reunion {
-            dialer: ResumerHandshake::new(dialer, ticket, [0xd0; 16], now, deadline),
-            acceptor: AcceptorHandshake::new(acceptor, host(1), ENTROPY, now, deadline),
+            dialer: Handshake::resume(dialer, ticket, [0xd0; 16], now, deadline),
+            acceptor: Handshake::accept(acceptor, host(1), ENTROPY, now, deadline),
             now,
             chunk: usize::MAX,
             cut_after: usize::MAX,
@@ -176,23 +176,24 @@ impl Reunion {
         while let Some(event) = self.dialer.poll_event() {
             let [pair, _] = &mut self.pairs;
             match event {
-                ResumerEvent::PreparePair => self.dialer.handle_prepared(pair.prepares.clone()),
-                ResumerEvent::ConnectPair(theirs) => {
+                HandshakeEvent::PreparePair => self.dialer.handle_prepared(pair.prepares.clone()),
+                HandshakeEvent::ConnectPair(theirs) => {
                     self.dialer.handle_connected(pair.connect(*theirs));
                 }
-                ResumerEvent::Resumed(session) => self.dialer_end = Some(Ok(session)),
-                ResumerEvent::Failed(error) => self.dialer_end = Some(Err(error)),
+                HandshakeEvent::Resumed(session) => self.dialer_end = Some(Ok(session)),
+                HandshakeEvent::Failed(error) => self.dialer_end = Some(Err(error)),
+                other => panic!("nothing that a resumption asks for: {other:?}"),
             }
         }
         while let Some(event) = self.acceptor.poll_event() {
             let [_, pair] = &mut self.pairs;
             match event {
-                AcceptorEvent::PreparePair => self.acceptor.handle_prepared(pair.prepares.clone()),
-                AcceptorEvent::ConnectPair(theirs) => {
+                HandshakeEvent::PreparePair => self.acceptor.handle_prepared(pair.prepares.clone()),
+                HandshakeEvent::ConnectPair(theirs) => {
                     self.acceptor.handle_connected(pair.connect(*theirs));
                 }
-                AcceptorEvent::Resumed(session) => self.acceptor_end = Some(Ok(session)),
-                AcceptorEvent::Failed(error) => self.acceptor_end = Some(Err(error)),
+                HandshakeEvent::Resumed(session) => self.acceptor_end = Some(Ok(session)),
+                HandshakeEvent::Failed(error) => self.acceptor_end = Some(Err(error)),
                 other => panic!("nothing that a resumption asks for: {other:?}"),
             }
         }

@@ -7,7 +7,7 @@
 use std::sync::{Arc, LazyLock};
 
 use hmac_sha256::Hash;
-use ibex_bootstrap::handshake::{AcceptorEvent, AcceptorHandshake};
+use ibex_bootstrap::handshake::{Handshake, HandshakeEvent};
 use ibex_bootstrap::message::{Binding, HandshakeMessage, MAGIC};
 use ibex_harness::fixed_random;
 use ibex_tls::{Credentials, Security, SharedSecret, Tls};
@@ -234,7 +234,7 @@ struct Member {
 }
 
 impl Member {
-    fn meets(acceptor: &mut AcceptorHandshake) -> Option<Member> {
+    fn meets(acceptor: &mut Handshake) -> Option<Member> {
         let hello = bootstrap::secured_hello(CREDENTIALS.clone());
         let (_, answer) = hears(acceptor, &hello);
         let length = MAGIC.len() + 2 + usize::from(u16::from_le_bytes([answer[8], answer[9]]));
@@ -275,17 +275,17 @@ impl Member {
 
 /// Lets the acceptor hear `bytes` and do what it wants done. Returns the outcome of its handshake,
 /// if it is over, and its output.
-fn hears(acceptor: &mut AcceptorHandshake, bytes: &[u8]) -> (Option<bool>, Vec<u8>) {
+fn hears(acceptor: &mut Handshake, bytes: &[u8]) -> (Option<bool>, Vec<u8>) {
     let (mut end, mut said) = (None, Vec::new());
     acceptor.handle_bytes(bytes);
     while let Some(event) = acceptor.poll_event() {
         match event {
-            AcceptorEvent::ListenUnix { .. } => {
-                acceptor.handle_listening(Ok(()));
+            HandshakeEvent::ListenUnix { .. } => {
+                acceptor.handle_unix(Ok(()));
                 let _ = acceptor.handle_token(bootstrap::TOKEN.expose());
             }
-            AcceptorEvent::Agreed(_) | AcceptorEvent::Resumed(_) => end = Some(true),
-            AcceptorEvent::Failed(_) => end = Some(false),
+            HandshakeEvent::Agreed(_) | HandshakeEvent::Resumed(_) => end = Some(true),
+            HandshakeEvent::Failed(_) => end = Some(false),
             _ => {}
         }
     }

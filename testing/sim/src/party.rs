@@ -11,18 +11,13 @@ use std::{
 use ibex_bootstrap::{
     FabricKind, HostHint, Local, NodeIdentity, PairRequest, Policy, Resumable, ResumableSessions,
     ResumeTicket, Secret, VerbsDevice, VerbsDevices, VerbsPair,
-    handshake::{AcceptorEntropy, AcceptorHandshake, DialerHandshake, ResumerHandshake},
+    handshake::{AcceptorEntropy, Handshake},
 };
 use ibex_harness::draw::Draw;
 use ibex_protocol::framing::Carriage;
 use ibex_tls::AuthenticatedAs;
 
-use super::{
-    Side,
-    machine::{Machine, Met},
-    options::SimOptions,
-    security::Cluster,
-};
+use super::{Side, met::Met, options::SimOptions, security::Cluster};
 
 /// A side's node.
 #[derive(Debug)]
@@ -154,10 +149,9 @@ impl Party {
 
     // ---- Its ends of handshakes --------------------------------------------------------
 
-    pub(super) fn dial(&self, random: &mut Draw, clock: Clock) -> Box<dyn Machine> {
+    pub(super) fn dial(&self, random: &mut Draw, clock: Clock) -> Handshake {
         let nonce = drawn(random);
-        let machine = DialerHandshake::new(&self.local, HOST, nonce, clock.now, clock.deadline);
-        Box::new(machine)
+        Handshake::dial(&self.local, HOST, nonce, clock.now, clock.deadline)
     }
 
     pub(super) fn resume(
@@ -165,21 +159,19 @@ impl Party {
         ticket: ResumeTicket,
         random: &mut Draw,
         clock: Clock,
-    ) -> Box<dyn Machine> {
+    ) -> Handshake {
         let nonce = drawn(random);
-        let machine = ResumerHandshake::new(&self.local, ticket, nonce, clock.now, clock.deadline);
-        Box::new(machine)
+        Handshake::resume(&self.local, ticket, nonce, clock.now, clock.deadline)
     }
 
-    pub(super) fn accept(&self, random: &mut Draw, clock: Clock) -> Box<dyn Machine> {
+    pub(super) fn accept(&self, random: &mut Draw, clock: Clock) -> Handshake {
         let entropy = AcceptorEntropy {
             nonce: drawn(random),
             token: secret(random),
             session_id: drawn(random),
             resume_secret: secret(random),
         };
-        let machine = AcceptorHandshake::new(&self.local, HOST, entropy, clock.now, clock.deadline);
-        Box::new(machine)
+        Handshake::accept(&self.local, HOST, entropy, clock.now, clock.deadline)
     }
 }
 

@@ -143,7 +143,7 @@ impl<T: Send + 'static> Dialer<T> {
                 match entry.attempt.begin_farewell(now, watch) {
                     true => self.set_attempt_timer(key),
                     false => {
-                        if let Some(entry) = self.remove_attempt(key) {
+                        if let Some(mut entry) = self.remove_attempt(key) {
                             entry.attempt.unwatch(self.epoll.watch(key));
                         }
                     }
@@ -153,7 +153,7 @@ impl<T: Send + 'static> Dialer<T> {
                 }
             }
             AttemptProgress::Gone => {
-                if let Some(entry) = self.remove_attempt(key) {
+                if let Some(mut entry) = self.remove_attempt(key) {
                     entry.attempt.unwatch(self.epoll.watch(key));
                 }
             }
