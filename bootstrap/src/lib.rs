@@ -55,7 +55,7 @@ pub use error::{
     BindError, DialError, Garbling, HandshakeError, HandshakeFailure, Problem, ResumeError,
     shortage_step,
 };
-pub use established::{Established, PeerInfo, ResumedConnection};
+pub use established::{Established, Finished, ResumedConnection};
 pub use fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
 pub use ibex_tls::{
     AuthenticatedAs, AuthenticationError, Cause as AuthenticationCause, Credentials, RefusedBy,

@@ -54,13 +54,10 @@ fn over_shm_with_a_unix_socket_on_both_ends() {
     assert_eq!(acceptor.session_id, dialer.session_id);
     assert_eq!(acceptor.resume_secret, dialer.resume_secret);
     assert_eq!(acceptor.prologue, dialer.prologue);
-    assert_eq!(dialer.peer.address.to_string(), listening.address);
-    assert_eq!(
-        acceptor.peer.address,
-        dialer.stream.local_addr().unwrap().into()
-    );
+    assert_eq!(dialer.address.to_string(), listening.address);
+    assert_eq!(acceptor.address, dialer.stream.local_addr().unwrap().into());
     for (from, to) in [(&dialer, &acceptor), (&acceptor, &dialer)] {
-        assert_eq!(from.peer.pid, Some(std::process::id()));
+        assert_eq!(from.pid, Some(std::process::id()));
         let (from, to) = (from.unix.as_ref().unwrap(), to.unix.as_ref().unwrap());
         for (from, to, text) in [
             (&from.control, &to.control, b"hello"),
@@ -84,8 +81,8 @@ fn over_tcp_when_shm_is_forbidden() {
     assert_connected(&dialer, &acceptor);
     for end in [&dialer, &acceptor] {
         assert_eq!(end.fabric, FabricKind::Tcp);
-        assert!(end.unix.is_none() && end.peer.pid.is_none());
-        assert_eq!(end.peer.stated_pid, Some(std::process::id()));
+        assert!(end.unix.is_none() && end.pid.is_none());
+        assert_eq!(end.stated_pid, Some(std::process::id()));
         assert!(
             end.reason
                 .starts_with("tcp: not shm: the listening node's policy forbids shm; ")
@@ -104,10 +101,7 @@ fn by_host_name_and_by_ipv6() {
         let port = both.address.rsplit(':').next().unwrap();
         let dialer = dial_node_1(&format!("127.0.0.1:{port}")).unwrap();
         let acceptor = both.established.recv_timeout(LONG).unwrap();
-        assert_eq!(
-            acceptor.peer.address,
-            dialer.stream.local_addr().unwrap().into()
-        );
+        assert_eq!(acceptor.address, dialer.stream.local_addr().unwrap().into());
     }
 }
 

@@ -75,13 +75,7 @@ impl Acceptor {
     /// Listens at `address`; port 0 takes any free one. The unspecified IPv6 address takes IPv4
     /// connections as well, and [`Address::ANY_CID`] those to every CID of this machine.
     pub fn bind(address: Address, local: Local) -> Result<Acceptor, BindError> {
-        let failed = |action| {
-            move |source| BindError {
-                address,
-                action,
-                source,
-            }
-        };
+        let failed = |action| failed(address, action);
         let to_bind = connect::to_bind(address);
         let (socket, in_kernel) =
             connect::socket_for(to_bind).map_err(failed("making a socket"))?;
@@ -114,15 +108,7 @@ impl Acceptor {
     pub fn listen_on(listener: TcpListener, local: Local) -> Result<Acceptor, BindError> {
         let listener = Socket::from(listener);
         let address = tcp::own_address(&listener);
-        let failed = |address, action| {
-            move |source| BindError {
-                address,
-                action,
-                source,
-            }
-        };
-        let unknown = UNKNOWN;
-        let address = address.map_err(failed(unknown, "asking a given socket for its address"))?;
+        let address = address.map_err(failed(UNKNOWN, "asking a given socket for its address"))?;
         let listens = listener.is_listener();
         match listens.map_err(failed(address, "asking whether a given socket listens"))? {
             true => Self::start(listener, true, local),
@@ -135,15 +121,8 @@ impl Acceptor {
 
     fn start(listener: Socket, is_given: bool, local: Local) -> Result<Acceptor, BindError> {
         let bound = tcp::own_address(&listener);
-        let unknown = UNKNOWN;
-        let address = bound.as_ref().copied().unwrap_or(unknown);
-        let failed = |action| {
-            move |source| BindError {
-                address,
-                action,
-                source,
-            }
-        };
+        let address = bound.as_ref().copied().unwrap_or(UNKNOWN);
+        let failed = |action| failed(address, action);
         let bound = bound.map_err(failed("asking for the bound port"))?;
         listener
             .set_nonblocking(true)
@@ -468,6 +447,15 @@ impl Acceptor {
 
     fn listener_watch(&self) -> EpollEntry<'_> {
         self.epoll.watch(LISTENER)
+    }
+}
+
+/// Makes the error of a step of listening at `address`.
+fn failed(address: Address, action: &'static str) -> impl FnOnce(io::Error) -> BindError {
+    move |source| BindError {
+        address,
+        action,
+        source,
     }
 }
 

@@ -11,121 +11,89 @@ use ibex_base::Address;
 use rustix::event::epoll::EventFlags;
 
 use super::connect::{self, NoConnection};
-use super::device_jobs::{DeviceJob, DeviceOutcome};
 use super::dial::Missed;
 use super::epoll_set::EpollEntry;
 use super::pending::{HandshakeProgress, PendingHandshake};
 use super::{after, host};
-use crate::established::{Established, ResumedConnection};
 use crate::handshake::Handshake;
 use crate::identity::HostHint;
 use crate::local::Local;
 use crate::resumption::ResumeTicket;
-use crate::verbs::VerbsDevices;
 
 /// A connection that is being made, whose sockets are in the dialer's epoll set under one key.
-pub(super) struct ConnectionAttempt {
-    address: Address,
-    local: Arc<Local>,
+pub(super) struct Attempt {
+    pub(super) address: Address,
+    pub(super) local: Arc<Local>,
     /// The session to resume, if it is not a new one.
     ticket: Option<ResumeTicket>,
+    pub(super) began: Instant,
     /// The time at which the attempt ends in any case.
     deadline: Instant,
-    stage: AttemptStage,
+    pub(super) stage: AttemptStage,
+    /// The order that the attempt is made for; `None` once it is over.
+    pub(super) order: Option<u64>,
+    /// The time that the dialer's timers have for it.
+    pub(super) timer: Option<Instant>,
 }
 
-enum AttemptStage {
+pub(super) enum AttemptStage {
     /// The kernel connects the socket.
     Connecting(TcpStream),
     Talking(Box<PendingHandshake>),
     Over,
 }
 
-/// The result of everything that could be done without waiting.
-pub(super) enum AttemptProgress {
-    Waiting,
-    Established(Box<Established>),
-    Resumed(Box<ResumedConnection>),
-    Missed(Missed),
-    /// The peer of a failed handshake has received the reason, or never will.
-    Gone,
-}
-
-impl ConnectionAttempt {
-    /// Begins to connect. Without a `ticket`, the aim is a new session.
+impl Attempt {
+    /// Begins to connect for `order`. Without a `ticket`, the aim is a new session.
     pub(super) fn begin(
-        address: Address,
-        local: Arc<Local>,
+        (order, address, local): (u64, Address, Arc<Local>),
         ticket: Option<ResumeTicket>,
-        deadline: Instant,
+        (now, deadline): (Instant, Instant),
         watch: EpollEntry<'_>,
-    ) -> Result<ConnectionAttempt, NoConnection> {
+    ) -> Result<Attempt, NoConnection> {
         let stream = connect::begin(address)?;
         // A socket that is connected already is writable too.
         watch
             .add(&stream, EventFlags::OUT)
             .map_err(|error| NoConnection::Shortage("watch a socket", error))?;
-        Ok(ConnectionAttempt {
+        Ok(Attempt {
             address,
             local,
             ticket,
+            began: now,
             deadline,
             stage: AttemptStage::Connecting(stream),
+            order: Some(order),
+            timer: None,
         })
     }
 
     /// Does everything that can be done without waiting.
-    pub(super) fn advance(&mut self, now: Instant, watch: EpollEntry<'_>) -> AttemptProgress {
-        if let AttemptStage::Connecting(_) = self.stage {
-            match self.connect(now, watch) {
-                Ok(true) => {}
-                Ok(false) => return AttemptProgress::Waiting,
-                Err(missed) => return AttemptProgress::Missed(missed),
-            }
+    pub(super) fn advance(
+        &mut self,
+        now: Instant,
+        watch: EpollEntry<'_>,
+    ) -> Result<HandshakeProgress, Missed> {
+        if let AttemptStage::Connecting(_) = self.stage
+            && !self.connect(now, watch)?
+        {
+            return Ok(HandshakeProgress::Waiting);
         }
-        let AttemptStage::Talking(talk) = &mut self.stage else {
-            return AttemptProgress::Gone;
-        };
-        let end = match talk.advance(now, watch) {
-            HandshakeProgress::Waiting => return AttemptProgress::Waiting,
-            HandshakeProgress::Failed(error) => {
-                return AttemptProgress::Missed(Missed::Handshake(error));
-            }
-            end => end,
-        };
-        match (mem::replace(&mut self.stage, AttemptStage::Over), end) {
-            (AttemptStage::Talking(talk), HandshakeProgress::Agreed(agreement)) => {
-                AttemptProgress::Established(Box::new(talk.finish(*agreement, watch)))
-            }
-            (AttemptStage::Talking(talk), HandshakeProgress::Resumed(session)) => {
-                AttemptProgress::Resumed(Box::new(talk.resume(session, watch)))
-            }
-            (stage, _) => {
-                self.stage = stage;
-                AttemptProgress::Gone
-            }
+        match &mut self.stage {
+            AttemptStage::Talking(talk) => match talk.advance(now, watch) {
+                HandshakeProgress::Failed(error) => Err(Missed::Handshake(error)),
+                progress => Ok(progress),
+            },
+            _ => Ok(HandshakeProgress::Gone),
         }
     }
 
-    /// Takes the device jobs to be run off the turn, and the devices that they are for.
-    pub(super) fn take_device_jobs(&mut self) -> (Vec<DeviceJob>, Option<&Arc<dyn VerbsDevices>>) {
-        let device_jobs = match &mut self.stage {
-            AttemptStage::Talking(talk) => talk.take_device_jobs(),
-            _ => Vec::new(),
-        };
-        (device_jobs, self.local.usable_devices())
-    }
-
-    /// Takes the result of a job. [`ConnectionAttempt::advance`] is due afterwards.
-    pub(super) fn handle_outcome(&mut self, outcome: DeviceOutcome) {
-        if let AttemptStage::Talking(talk) = &mut self.stage {
-            talk.handle_outcome(outcome);
+    /// Returns the handshake, once there is a connection.
+    pub(super) fn handshake(&mut self) -> Option<&mut PendingHandshake> {
+        match &mut self.stage {
+            AttemptStage::Talking(talk) => Some(talk),
+            _ => None,
         }
-    }
-
-    /// Returns the address that is tried.
-    pub(super) fn address(&self) -> Address {
-        self.address
     }
 
     /// Returns the time at which [`advance`](Self::advance) is due even if no socket is ready.
@@ -149,15 +117,6 @@ impl ConnectionAttempt {
             AttemptStage::Connecting(_) => false,
             AttemptStage::Talking(talk) => talk.has_hello(),
             AttemptStage::Over => true,
-        }
-    }
-
-    /// Begins to read the peer's remaining bytes, where TLS has sent the reason, which must not be
-    /// lost. Returns whether it does.
-    pub(super) fn begin_farewell(&mut self, now: Instant, watch: EpollEntry<'_>) -> bool {
-        match &mut self.stage {
-            AttemptStage::Talking(talk) => talk.begin_farewell(now, watch),
-            _ => false,
         }
     }
 
@@ -197,7 +156,7 @@ impl ConnectionAttempt {
             return Ok(false);
         }
         let connected = connect::finish(&stream, self.address);
-        let talking = connected.and_then(|()| self.handshake(&stream, now));
+        let talking = connected.and_then(|()| self.begin_handshake(&stream, now));
         let machine = match talking {
             Ok(machine) => machine,
             Err(missed) => {
@@ -212,7 +171,7 @@ impl ConnectionAttempt {
         Ok(true)
     }
 
-    fn handshake(&self, stream: &TcpStream, now: Instant) -> Result<Handshake, NoConnection> {
+    fn begin_handshake(&self, stream: &TcpStream, now: Instant) -> Result<Handshake, NoConnection> {
         let failed = |action| move |error| connect::lacking(action, error);
         let mut nonce = [0; 16];
         ibex_base::random::fill(&mut nonce).map_err(failed(RANDOM))?;

@@ -17,7 +17,8 @@ use super::tcp::{self, NO_RDMA, ReadOutcome};
 use super::unix::UnixPair;
 use super::unix_meeting::UnixMeeting;
 use crate::error::{HandshakeError, Problem};
-use crate::established::{Established, ResumedConnection, Sockets};
+use crate::established::{Established, Finished, ResumedConnection};
+use crate::fabric::FabricKind;
 use crate::handshake::{Agreement, Handshake, HandshakeEvent, HandshakeStep, ResumedSession};
 use crate::local::Local;
 use crate::party::Party;
@@ -286,10 +287,15 @@ impl PendingHandshake {
         true
     }
 
-    /// Returns the agreed session, with its sockets out of the epoll set.
-    pub(super) fn finish(self, agreement: Agreement, watch: EpollEntry<'_>) -> Established {
-        let is_dialer = self.machine.side() == Party::Dialer;
-        Established::new(agreement, self.into_sockets(watch), is_dialer)
+    /// Returns the connection of a new session, with its sockets out of the epoll set.
+    pub(super) fn finish(self, mut agreed: Agreement, watch: EpollEntry<'_>) -> Established {
+        // The choice of a fabric knows no address, and so not what carries the frames.
+        if let (Address::Vsock { .. }, Some(why)) =
+            (self.address, agreed.reason.strip_prefix("tcp:"))
+        {
+            agreed.reason = format!("vsock:{why}");
+        }
+        self.with(agreed.fabric, agreed, watch)
     }
 
     /// Returns the connection of a resumed session, with its sockets out of the epoll set.
@@ -298,20 +304,25 @@ impl PendingHandshake {
         session: ResumedSession,
         watch: EpollEntry<'_>,
     ) -> ResumedConnection {
-        let is_dialer = self.machine.side() == Party::Dialer;
-        ResumedConnection::new(session, self.into_sockets(watch), is_dialer)
+        self.with(session.fabric, session, watch)
     }
 
-    fn into_sockets(mut self, watch: EpollEntry<'_>) -> Sockets {
+    fn with<A>(mut self, fabric: FabricKind, agreed: A, watch: EpollEntry<'_>) -> Finished<A> {
         self.unwatch(watch);
-        Sockets {
+        // Sockets and queue pairs of a fabric that was left again are not part of the session.
+        let unix = self.unix.pair.filter(|_| fabric == FabricKind::Shm);
+        let (unix, pid) = unix.map(UnixPair::into_parts).unzip();
+        Finished {
+            is_dialer: self.machine.side() == Party::Dialer,
             tls: self.machine.take_tls(),
             stream: self.stream,
             leftover: self.machine.into_leftover(),
+            unix,
+            verbs: self.pair.filter(|_| fabric == FabricKind::Verbs),
             address: self.address,
+            pid: pid.flatten(),
             began: self.began,
-            unix: self.unix.pair.map(UnixPair::into_parts),
-            verbs: self.pair,
+            agreed,
         }
     }
 

@@ -176,7 +176,7 @@ pub struct Connecting {
     call: Arc<PendingDial>,
     held: Option<Ticket>,
     #[allow(dead_code, reason = "held for its drop")]
-    dialing: Dialing,
+    dialing: Dialing<Owner>,
 }
 
 impl Connecting {

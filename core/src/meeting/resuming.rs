@@ -112,13 +112,13 @@ impl Resuming {
         let id = established.session_id;
         let redial = established.is_dialer.then(|| {
             Arc::new(Redialer {
-                address: peer.address,
+                address: established.address,
                 ticket: ResumeTicket {
                     session_id: id,
                     secret: session.secret.clone(),
                     peer: peer.identity,
                     incarnation: peer.incarnation,
-                    authenticated_as: peer.authenticated_as.clone(),
+                    authenticated_as: established.authenticated_as.clone(),
                     epoch: 0,
                     fabric: established.fabric,
                 },
@@ -131,7 +131,7 @@ impl Resuming {
             session: id,
             redial,
             ways,
-            process: peer.pid.or(peer.stated_pid),
+            process: established.pid.or(established.stated_pid),
             max_age: self.max_age(),
         };
         let is_found = !established.is_dialer;
@@ -180,7 +180,7 @@ impl Resuming {
         };
         let session = Resumable {
             secret: established.resume_secret.clone(),
-            authenticated_as: established.peer.authenticated_as.clone(),
+            authenticated_as: established.authenticated_as.clone(),
             epoch: 0,
             fabrics,
             reason: reason.unwrap_or_else(|| format!("the session began over {began}")),
@@ -253,8 +253,8 @@ impl fmt::Debug for Redialer {
 /// Makes the engine's new wire of a session's next connection.
 pub(crate) fn reconnection(connection: ResumedConnection) -> NewWire {
     NewWire {
-        session: connection.session_id,
-        epoch: connection.epoch,
+        session: connection.agreed.session_id,
+        epoch: connection.agreed.epoch,
         parts: WireParts {
             stream: connection.stream,
             leftover: connection.leftover,
