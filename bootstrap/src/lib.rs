@@ -71,7 +71,7 @@ pub use limits::Limits;
 pub use local::Local;
 pub use message::{ResumeRefusal, SecurityMode, Text, Version, VersionRange, parse_message};
 pub use places::{Place, Places, SessionLimit, SessionLimits};
-pub use resumption::{Resumable, ResumableSessions, ResumeTicket};
+pub use resumption::{RegisteredSession, Resumable, ResumableSessions, ResumeTicket};
 pub use share_with::ShareWith;
 pub use unix_sockets::{UnixClosing, UnixSettings, UnixSocket, UnixSockets};
 pub use verbs::{PairRequest, VerbsDevices, VerbsPair};

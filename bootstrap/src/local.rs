@@ -59,9 +59,9 @@ pub struct Local {
     pub limits: Limits,
     /// The node's places for sessions, which clones share.
     pub places: Places,
-    /// The node's sessions that can be resumed when their wires break. Without them, a peer that
-    /// asks to resume a session is told that there is no such session. Default: none.
-    pub resumable: Option<Arc<dyn ResumableSessions>>,
+    /// The node's sessions that can be resumed when their wires break, which clones share. A peer
+    /// that asks for another is told that there is no such session. Default: none.
+    pub resumable: ResumableSessions,
 
     // The protocol.
     /// The protocol versions that the node speaks. Default: [`VersionRange::SUPPORTED`]; anything
@@ -106,7 +106,7 @@ impl Local {
             integrity: Integrity::Auto,
             limits: Limits::default(),
             places: Places::new(SessionLimits::default()),
-            resumable: None,
+            resumable: ResumableSessions::default(),
             versions: VersionRange::SUPPORTED,
             features: 0,
             credentials: None,

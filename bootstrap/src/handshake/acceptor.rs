@@ -1,7 +1,6 @@
 //! The steps of the end that listened, for a new session: it speaks second, provides the endpoint of
 //! whatever fabric the dialer chooses, and draws the session's secrets.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use super::HandshakeEvent;
@@ -22,7 +21,7 @@ use crate::resumption::ResumableSessions;
 
 /// What only an accepting end has.
 pub(super) struct Acceptance {
-    pub(super) resumable: Option<Arc<dyn ResumableSessions>>,
+    pub(super) resumable: ResumableSessions,
     entropy: AcceptorEntropy,
     /// The number of files that this process may open, where it can open too few for a session.
     pub(super) shortage: Option<u32>,

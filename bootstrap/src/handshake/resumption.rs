@@ -5,7 +5,6 @@
 //! Rule: with *Resume*, and over verbs with *Ready*, the connection may have become the session's
 //! at the other end. From then on the asking end sends only bytes of the session.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use super::machine::{Handshake, Role, State};
@@ -20,7 +19,7 @@ use crate::message::{
     VerbsEndpoint,
 };
 use crate::party::Party;
-use crate::resumption::{ResumableSessions, ResumeTicket};
+use crate::resumption::ResumeTicket;
 
 /// A session that is about to resume, with the proof that the answering end has it.
 pub(super) struct ResumeAnswer {
@@ -176,9 +175,11 @@ impl Handshake {
     /// Answers a resumption. A peer without the secret learns nothing about epochs.
     fn answer(&self, resume: &Resume) -> Result<ResumeAnswer, HandshakeError> {
         let refused = |refusal| HandshakeError::NotResumed { refusal };
-        let find = |sessions: &Arc<dyn ResumableSessions>| sessions.find(&resume.session_id);
         let session = match &self.role {
-            Role::Acceptor(acceptance) => acceptance.resumable.as_ref().and_then(find),
+            Role::Acceptor(acceptance) => {
+                let sessions = acceptance.resumable.lock();
+                sessions.get(&resume.session_id).cloned()
+            }
             _ => None,
         };
         let session = session.ok_or(refused(ResumeRefusal::NoSuchSession))?;

@@ -1,6 +1,5 @@
 //! Both ends of a resumption in memory, for tests: nodes, tickets, and all that the ends say.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use super::meeting::{ENTROPY, TIMEOUT, host, local};
@@ -12,7 +11,7 @@ use crate::identity::NodeIdentity;
 use crate::local::Local;
 use crate::message::{ALONE, HandshakeMessage, MAGIC, Resume, ResumeRefusal, VerbsEndpoint};
 use crate::party::Party;
-use crate::resumption::{Resumable, ResumableSessions, ResumeTicket};
+use crate::resumption::{Resumable, ResumeTicket};
 
 /// Both ends of a resumption, and all that they say.
 pub(super) struct Reunion {
@@ -56,16 +55,6 @@ impl Pair {
     }
 }
 
-/// A node's only session.
-#[derive(Debug)]
-pub(super) struct OneSession(pub(super) Resumable);
-
-impl ResumableSessions for OneSession {
-    fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
-        (session_id == &ENTROPY.session_id).then(|| self.0.clone())
-    }
-}
-
 /// The epoch that the tests begin.
 pub(super) const EPOCH: u64 = 0x0102;
 /// Lengths of what goes over the wire: magic and Hello, Offer, Resume, Resumed.
@@ -81,14 +70,15 @@ pub(super) fn node(identity: u8) -> Local {
 
 pub(super) fn node_in(identity: u8, epoch: u64) -> Local {
     let secret = ENTROPY.resume_secret;
-    let mut node = local(identity);
-    node.resumable = Some(Arc::new(OneSession(Resumable {
+    let node = local(identity);
+    let session = Resumable {
         authenticated_as: None,
         secret,
         epoch,
         fabrics: FabricKind::FASTEST_FIRST.to_vec(),
         reason: String::new(),
-    })));
+    };
+    node.resumable.lock().insert(ENTROPY.session_id, session);
     node
 }
 

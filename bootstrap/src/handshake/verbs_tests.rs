@@ -370,10 +370,8 @@ fn a_device_that_never_answers_is_not_blamed_on_the_peer() {
     let mut said = crate::message::MAGIC.to_vec();
     HandshakeMessage::Hello(local(2).hello([0; 16])).write(&mut said);
     dialer.handle_bytes(&said);
-    assert!(matches!(
-        dialer.poll_event(),
-        Some(HandshakeEvent::FindDevice)
-    ));
+    let event = dialer.poll_event();
+    assert!(matches!(event, Some(HandshakeEvent::FindDevice)));
     dialer.handle_timeout(now + TIMEOUT);
     let Some(HandshakeEvent::Failed(error)) = dialer.poll_event() else {
         panic!("no failure");

@@ -179,7 +179,9 @@ impl Acceptor {
         if self.door.len() < AT_DOOR {
             self.door = Reserve::keep(AT_DOOR, 0).unwrap_or_default();
         }
-        let (keys, listener_ready) = self.ready();
+        let mut keys = self.epoll.ready(self.share_of_a_turn());
+        let listener_ready = keys.first() == Some(&LISTENER);
+        keys.retain(|key| *key != LISTENER);
         if keys.first() == Some(&DEVICE_JOBS) {
             self.take_device_jobs(now);
         }
@@ -233,14 +235,6 @@ impl Acceptor {
     #[must_use]
     pub fn poll_failure(&mut self) -> Option<HandshakeFailure> {
         self.failures.pop_front()
-    }
-
-    /// Returns the keys whose sockets are ready, without waiting.
-    fn ready(&self) -> (Vec<u64>, bool) {
-        let mut keys = self.epoll.ready(self.share_of_a_turn());
-        let listener_ready = keys.first() == Some(&LISTENER);
-        keys.retain(|key| *key != LISTENER);
-        (keys, listener_ready)
     }
 
     /// Goes on with the handshakes whose device jobs are done.
@@ -359,7 +353,7 @@ impl Acceptor {
         let host = HostHint::read(&stream)?;
         let machine = Handshake::accept(&self.local, host, entropy, now, deadline);
         self.epoll.watch(key).add(&stream, EventFlags::IN)?;
-        let pending = PendingHandshake::new(machine, stream, address, &self.local, Instant::now())?;
+        let pending = PendingHandshake::new(machine, stream, address, &self.local, Instant::now());
         self.pending.insert(key, pending);
         // The newcomer's Hello is usually here already.
         self.advance(key, now);

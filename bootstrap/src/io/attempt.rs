@@ -166,8 +166,7 @@ impl Attempt {
         };
         watch.modify(&stream, EventFlags::IN);
         let talk = PendingHandshake::new(machine, stream, self.address, &self.local, now);
-        let talk = talk.map_err(|error| connect::lacking(OWN_ADDRESS, error));
-        self.stage = AttemptStage::Talking(Box::new(talk.map_err(Missed::Connection)?));
+        self.stage = AttemptStage::Talking(Box::new(talk));
         Ok(true)
     }
 
@@ -200,4 +199,3 @@ fn is_writable(stream: &TcpStream) -> bool {
 }
 
 const RANDOM: &str = "draw random bytes";
-const OWN_ADDRESS: &str = "ask for its own address";

@@ -2,8 +2,7 @@
 //! dialer have it alike.
 #![forbid(unsafe_code)]
 
-use std::io;
-use std::net::{IpAddr, Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use ibex_base::Address;
@@ -49,8 +48,6 @@ pub(super) struct PendingHandshake {
     has_looked: bool,
 
     // RDMA.
-    /// This end's IP address on `stream`, by which a device is chosen; none over vsock.
-    own_address: Option<IpAddr>,
     pair: Option<Box<dyn VerbsPair>>,
     /// Device jobs to be run off the turn; the results come to
     /// [`handle_outcome`](Self::handle_outcome).
@@ -84,14 +81,13 @@ impl PendingHandshake {
         address: Address,
         local: &Local,
         now: Instant,
-    ) -> io::Result<PendingHandshake> {
-        Ok(PendingHandshake {
+    ) -> PendingHandshake {
+        PendingHandshake {
             // A dialer looks for descriptors before it connects.
             has_looked: machine.side() == Party::Dialer,
             machine,
             address,
             began: now,
-            own_address: tcp::own_address(&stream)?.ip(),
             stream,
             outbox: Vec::new(),
             is_heard: false,
@@ -100,7 +96,7 @@ impl PendingHandshake {
             unix: UnixMeeting::new(&local.unix),
             pair: None,
             device_jobs: Vec::new(),
-        })
+        }
     }
 
     /// Does everything that can be done without waiting.
@@ -153,19 +149,19 @@ impl PendingHandshake {
                     }
                 }
                 HandshakeEvent::CloseUnix => self.unix.close(watch),
-                HandshakeEvent::FindDevice => match self.own_address {
-                    Some(address) => self.device_jobs.push(DeviceJob::Find(address)),
-                    None => self.machine.handle_device(Err(NO_RDMA.to_owned())),
+                HandshakeEvent::FindDevice => match self.addresses() {
+                    Ok((local, _)) => self.device_jobs.push(DeviceJob::Find(local)),
+                    Err(why) => self.machine.handle_device(Err(why)),
                 },
-                HandshakeEvent::PreparePair => match self.own_address.zip(self.address.inet()) {
-                    Some((local, peer)) => self.device_jobs.push(DeviceJob::Prepare(PairRequest {
+                HandshakeEvent::PreparePair => match self.addresses() {
+                    Ok((local, peer)) => self.device_jobs.push(DeviceJob::Prepare(PairRequest {
                         local,
                         peer,
                         offered: self.machine.offered(),
                         end: self.machine.side(),
                         resumes: self.machine.resumes(),
                     })),
-                    None => self.machine.handle_prepared(Err(NO_RDMA.to_owned())),
+                    Err(why) => self.machine.handle_prepared(Err(why)),
                 },
                 HandshakeEvent::ConnectPair(theirs) => {
                     let pair = self.pair.take();
@@ -190,6 +186,13 @@ impl PendingHandshake {
         {
             self.machine.handle_unix(answer);
         }
+    }
+
+    /// Returns this end's IP address on the connection, by which a device is chosen, and the peer's.
+    fn addresses(&self) -> Result<(IpAddr, SocketAddr), String> {
+        let ours = tcp::own_address(&self.stream).map_err(|error| error.to_string())?;
+        let both = ours.ip().zip(self.address.inet());
+        both.ok_or_else(|| NO_RDMA.to_owned())
     }
 
     /// Takes the device jobs to be run off the turn.

@@ -22,7 +22,7 @@ use crate::{
     meeting::{
         dialing::Dials,
         listener::{Failures, PeerListener},
-        resuming::{ResumeRegistry, Resuming},
+        resuming::Resuming,
     },
     node::{
         builder::absent_fabrics, driving_tasks::Tasks, environment::Environment,
@@ -90,11 +90,8 @@ impl Node {
             per_node: settings.limits.max_node_sessions,
         });
         local.limits.session_credit_bytes = settings.limits.session_credit_bytes;
-        let sessions = Arc::<ResumeRegistry>::default();
-        local.resumable = Some(sessions.clone());
         let dialer = Dialer::new(&local)?;
         let resuming = Resuming {
-            sessions,
             desk: dialer.desk(),
             local: local.clone(),
             name: settings.name.clone(),

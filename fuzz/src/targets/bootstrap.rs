@@ -17,7 +17,7 @@ use ibex_bootstrap::message::{
     ALONE, CHECKSUM_BYTES, GidKind, MAGIC, QueuePairAddress, VerbsEndpoint, VerbsRail, checksum,
 };
 use ibex_bootstrap::{
-    FabricKind, HostHint, Local, NodeIdentity, PairRequest, Resumable, ResumableSessions,
+    FabricKind, HostHint, Local, NodeIdentity, PairRequest, Resumable,
     ResumeTicket, Secret, VerbsDevice, VerbsDevices, VerbsPair, parse_message,
 };
 use ibex_tls::Credentials;
@@ -438,21 +438,16 @@ fn resumer(epoch: u64, has_devices: bool) -> Handshake {
     Handshake::resume(&node(1, has_devices), ticket, [0xd0; 16], now, deadline)
 }
 
-/// The session that every node has here, one epoch before [`EPOCH`].
-#[derive(Debug)]
-struct OneSession;
-
-impl ResumableSessions for OneSession {
-    fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
-        let session = Resumable {
-            authenticated_as: None,
-            secret: SECRET,
-            epoch: EPOCH - 1,
-            fabrics: FabricKind::FASTEST_FIRST.to_vec(),
-            reason: String::new(),
-        };
-        (*session_id == SESSION).then_some(session)
-    }
+/// Enters the session that every node has here, one epoch before [`EPOCH`].
+fn enter_session(node: &Local) {
+    let session = Resumable {
+        authenticated_as: None,
+        secret: SECRET,
+        epoch: EPOCH - 1,
+        fabrics: FabricKind::FASTEST_FIRST.to_vec(),
+        reason: String::new(),
+    };
+    node.resumable.lock().insert(SESSION, session);
 }
 
 /// Returns the time of a handshake during which no time passes.
@@ -534,7 +529,7 @@ fn message(half: &[u8], index: usize) -> Vec<u8> {
 
 fn node(identity: u8, has_devices: bool) -> Local {
     let mut node = Local::new(NodeIdentity([identity; 16]), u64::from(identity));
-    node.resumable = Some(Arc::new(OneSession));
+    enter_session(&node);
     node.verbs_devices = has_devices.then(|| Arc::new(Devices) as Arc<dyn VerbsDevices>);
     node
 }

@@ -2,11 +2,7 @@
 //! other side may resume.
 #![forbid(unsafe_code)]
 
-use std::{
-    net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
-};
+use std::{net::IpAddr, sync::Arc, time::Instant};
 
 use ibex_bootstrap::{
     FabricKind, HostHint, Local, NodeIdentity, PairRequest, Policy, Resumable, ResumableSessions,
@@ -23,7 +19,6 @@ use super::{Side, met::Met, options::SimOptions, security::Cluster};
 #[derive(Debug)]
 pub(super) struct Party {
     local: Local,
-    sessions: Arc<Known>,
     /// The fabrics over which its sessions may resume.
     fabrics: Vec<FabricKind>,
     /// Set if a session that moved to TCP may return to a queue pair.
@@ -37,31 +32,10 @@ pub(super) struct Clock {
     pub(super) deadline: Instant,
 }
 
-/// The session that the other side may resume, by its identity.
-#[derive(Debug, Default)]
-struct Known(Mutex<Option<([u8; 16], Resumable)>>);
-
-impl Known {
-    /// Locks the session. Nothing panics while it is locked.
-    fn lock(&self) -> MutexGuard<'_, Option<([u8; 16], Resumable)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl ResumableSessions for Known {
-    fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
-        let known = self.lock();
-        let (id, session) = known.as_ref()?;
-        (id == session_id).then(|| session.clone())
-    }
-}
-
 impl Party {
     pub(super) fn new(side: Side, options: &SimOptions, random: &mut Draw) -> Self {
         let identity = NodeIdentity([side as u8 + 1; 16]);
-        let sessions = Arc::new(Known::default());
         let mut local = Local::new(identity, random.word());
-        local.resumable = Some(sessions.clone());
         local.credentials = options.secured.then(|| Cluster::Own.credentials());
         (local.shm, local.verbs) = (Policy::Forbid, Policy::Forbid);
         let first = first_choice(options);
@@ -80,7 +54,6 @@ impl Party {
         }
         Self {
             local,
-            sessions,
             fabrics,
             fails_back: options.fails_back,
         }
@@ -89,19 +62,18 @@ impl Party {
     /// Returns an impostor, who knows of this side's session but not its secret. If nodes are
     /// authenticated, the impostor is a member of this cluster or of another.
     pub(super) fn impostor(&self, random: &mut Draw) -> Self {
-        let mut known = self.sessions.lock().clone();
-        if let Some((_, session)) = &mut known {
-            session.secret = secret(random);
-        }
-        let sessions = Arc::new(Known(Mutex::new(known)));
         let mut local = self.local.clone();
-        local.resumable = Some(sessions.clone());
+        local.resumable = ResumableSessions::default();
+        for (id, session) in self.local.resumable.lock().iter() {
+            let mut session = session.clone();
+            session.secret = secret(random);
+            local.resumable.lock().insert(*id, session);
+        }
         if local.credentials.is_some() && random.chance(500) {
             local.credentials = Some(Cluster::Foreign.credentials());
         }
         Self {
             local,
-            sessions,
             fabrics: self.fabrics.clone(),
             fails_back: self.fails_back,
         }
@@ -128,13 +100,13 @@ impl Party {
             fabrics: self.fabrics.clone(),
             reason: "it began otherwise".to_owned(),
         };
-        *self.sessions.lock() = Some((id, session));
+        self.forget();
+        self.local.resumable.lock().insert(id, session);
     }
 
     /// Continues the session, if it is the present one.
     pub(super) fn goes_on(&mut self, met: &Met) {
-        let mut known = self.sessions.lock();
-        if let Some((_, session)) = known.as_mut().filter(|(id, _)| *id == met.session) {
+        if let Some(session) = self.local.resumable.lock().get_mut(&met.session) {
             session.epoch = session.epoch.max(met.epoch);
             if met.fabric == FabricKind::Tcp && !self.fails_back {
                 session.fabrics = vec![FabricKind::Tcp];
@@ -144,7 +116,7 @@ impl Party {
 
     /// Forgets the session.
     pub(super) fn forget(&mut self) {
-        *self.sessions.lock() = None;
+        self.local.resumable.lock().clear();
     }
 
     // ---- Its ends of handshakes --------------------------------------------------------
