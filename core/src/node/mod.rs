@@ -34,19 +34,15 @@ use std::{
 
 use ibex_base::Address;
 use ibex_base::fork::{self, UsedAfterFork};
-use ibex_bootstrap::Local;
 use ibex_transport::{
-    engine::Admission,
     node::{CloseReport, SessionShared},
     runtime::{Runtime, has_membarrier},
-    session::EngineId,
 };
 
 use crate::{
-    ChannelBuilder, ConnectError, Events, ListenError, Peer, PeerId, ToAddress,
+    ChannelBuilder, Events, ListenError, Peer, PeerId, ToAddress,
     handles::message::DefaultCodec,
     inspect::Inspector,
-    meeting::{dialing::Desk, listener::admit},
     peer::{channel_defaults::ChannelDefaults, template::ChannelTemplate},
     security_stats::security_stats,
     stats::NodeStats,
@@ -241,57 +237,6 @@ impl Node {
     #[must_use]
     pub fn environment_warnings(&self) -> &[String] {
         &self.parts.environment.warnings
-    }
-
-    /// Returns what this node brings to the handshake of a session, which may be placed on an
-    /// engine.
-    pub(crate) fn local_for(
-        &self,
-        address: &str,
-        engine: Option<usize>,
-    ) -> Result<Local, ConnectError> {
-        let local = self.parts.local.clone();
-        let Some(engine) = engine else {
-            return Ok(local);
-        };
-        let engines = self.parts.settings.threads.io_threads;
-        if engine >= engines {
-            let address = address.to_owned();
-            return Err(ConnectError::no_such_engine(address, engine, engines));
-        }
-        #[cfg(feature = "verbs")]
-        let local = Local {
-            verbs_devices: Some(Arc::new(self.parts.devices.of_engine(engine))),
-            ..local
-        };
-        Ok(local)
-    }
-
-    /// Makes a session of a finished handshake, on the engine that the program wants.
-    pub(crate) fn admit(
-        &self,
-        address: &str,
-        engine: Option<usize>,
-        admission: Admission,
-    ) -> Result<Peer, ConnectError> {
-        let admission = Admission {
-            engine: engine.map(EngineId::new),
-            ..admission
-        };
-        admit(
-            self.runtime(),
-            self.parts.settings.channel,
-            address,
-            admission,
-        )
-    }
-
-    pub(crate) fn desk(&self) -> &Desk {
-        &self.parts.resuming.desk
-    }
-
-    pub(crate) fn connect_timeout(&self) -> Duration {
-        self.parts.settings.time.connect_timeout
     }
 
     /// Returns an error if the calling process is a fork of the one that made the node.
