@@ -24,6 +24,7 @@ use super::{
     options::CallOptions,
     pending_call::{ONE_REPLY, PendingCall},
     reply::Reply,
+    waiting::Waiting,
 };
 
 /// What a call's request is made of, each time that it is tried.
@@ -113,22 +114,23 @@ impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
 )]
 impl<V: AsContent<Q, C>, Q: ?Sized, R: ?Sized, C: Codec<R>> CallAsync<V, Q, R, C> {
     fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Reply<R, C>, CallError>> {
+        let waiting = Waiting::Task(context.waker());
         let (line, deadline, options) = (&self.line, self.deadline, &self.options);
         let claim = self
             .claim
             .get_or_insert_with(|| PendingCall::new(line.clone(), Kind::Call, deadline, options));
         if !claim.is_sent {
-            ready!(claim.poll_send(context.waker(), self.request.content(), &self.line))?;
+            ready!(claim.send(waiting, self.request.content()))?;
         }
-        let waited = match mem::replace(&mut self.patience, Patience::None) {
-            Patience::Until(at) => claim.answer_by::<R, C>(at.into_iter().chain(deadline).min()),
-            Patience::None => None,
-        };
-        let answer = match waited {
-            Some(answer) => answer,
-            None => ready!(claim.poll_answer::<R, C>(context.waker())),
-        };
-        Poll::Ready(answer.map(|reply| reply.expect(ONE_REPLY)))
+        let mut answer = Poll::Pending;
+        if let Patience::Until(at) = mem::replace(&mut self.patience, Patience::None) {
+            let until = at.into_iter().chain(deadline).min();
+            answer = claim.poll_answer::<R, C>(Waiting::Thread(until));
+        }
+        if answer.is_pending() {
+            answer = claim.poll_answer::<R, C>(waiting);
+        }
+        answer.map_ok(|reply| reply.expect(ONE_REPLY))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The calling end of a service.
 
-use std::{fmt, future::poll_fn, marker::PhantomData, task::Poll, time::Instant};
+use std::{fmt, future::poll_fn, marker::PhantomData, time::Instant};
 
 use ibex_core::{
     RegionSlice, TraceContext,
@@ -19,6 +19,7 @@ use super::{
     pending_call::{ONE_REPLY, PendingCall},
     replies::Replies,
     reply::Reply,
+    waiting::Waiting,
 };
 
 /// Calls a service of a peer. [`Peer::caller`](crate::OpenCaller::caller) opens one, or
@@ -166,9 +167,9 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
         request: impl Content,
         deadline: Option<Instant>,
     ) -> Result<Reply<R, C>, CallError> {
-        let mut claim = PendingCall::new(&*self.line, Kind::Call, deadline, &self.options);
-        claim.send(request, &self.line)?;
-        Ok(claim.answer()?.expect(ONE_REPLY))
+        let mut call = PendingCall::new(&self.line, Kind::Call, deadline, &self.options);
+        call.send_in_thread(request)?;
+        Ok(call.answer()?.expect(ONE_REPLY))
     }
 
     /// Calls, for a task. Nothing is sent before the first poll.
@@ -199,9 +200,9 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// [`CallError`]: the request was not sent.
     pub fn stream(&self, request: &Q) -> Result<Replies<R, C>, CallError> {
         let (line, options) = (self.line.clone(), &self.options);
-        let mut claim = PendingCall::new(line, Kind::Stream, options.deadline(), options);
-        claim.send(Value::<Q, C>::new(request), &self.line)?;
-        Ok(Replies::new(claim))
+        let mut call = PendingCall::new(line, Kind::Stream, options.deadline(), options);
+        call.send_in_thread(Value::<Q, C>::new(request))?;
+        Ok(Replies::new(call))
     }
 
     /// Like [`stream`](Self::stream), for a task. Dropping the future sends nothing, or cancels the
@@ -212,19 +213,12 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     ) -> impl Future<Output = Result<Replies<R, C>, CallError>> + use<'a, Q, R, C> {
         let (line, options) = (self.line.clone(), self.options);
         let deadline = options.deadline();
-        let mut claim = None;
-        poll_fn(move |context| {
-            let mut sending = claim.take().unwrap_or_else(|| {
-                PendingCall::new(line.clone(), Kind::Stream, deadline, &options)
-            });
-            match sending.poll_send(context.waker(), Value::<Q, C>::new(request), &line) {
-                Poll::Ready(sent) => Poll::Ready(sent.map(|()| Replies::new(sending))),
-                Poll::Pending => {
-                    claim = Some(sending);
-                    Poll::Pending
-                }
-            }
-        })
+        async move {
+            let mut call = PendingCall::new(line, Kind::Stream, deadline, &options);
+            let value = Value::<Q, C>::new(request);
+            poll_fn(|context| call.send(Waiting::Task(context.waker()), value)).await?;
+            Ok(Replies::new(call))
+        }
     }
 
     /// Returns the number of calls that have been sent, or may be, and have not ended, of all

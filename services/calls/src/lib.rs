@@ -51,6 +51,7 @@ mod slots;
 mod source;
 #[cfg(feature = "tower")]
 mod tower;
+mod waiting;
 
 #[cfg(feature = "tokio")]
 pub use self::serving::Serving;

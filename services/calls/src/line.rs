@@ -23,7 +23,7 @@ use ibex_core::{
     Driver, Role,
     extend::{
         CallTimes, ChannelError, RawMessage, ReceiveHandle, SendHandle, SessionShared, fork,
-        parking::{self, Attended, Patience, Ticket, TimedOut},
+        parking::{Attended, Patience, Ticket},
     },
 };
 
@@ -38,6 +38,7 @@ use super::{
     line_ref::LineRef,
     outbox::Outbox,
     slots::{ArrivedFrame, CallKey, CallPoll, Slots},
+    waiting::Waiting,
 };
 
 /// See the module.
@@ -282,26 +283,16 @@ impl Line {
 
     // ---- Waiting in a thread -----------------------------------------------------------
 
-    /// Waits until the call may be sent.
-    pub(super) fn wait_for_turn(
-        &self,
-        key: CallKey,
-        deadline: Option<Instant>,
-    ) -> Result<Option<CallId>, TimedOut> {
-        let turn = Turn { line: self, key };
-        self.session.wait_for(deadline, turn)
-    }
-
-    /// Waits for the next frame of a call.
+    /// Waits for the next frame of a call. Pending if none has come by `deadline`.
     pub(super) fn wait_for_answer(
         &self,
         key: CallKey,
         id: CallId,
         deadline: Option<Instant>,
-    ) -> Result<CallPoll, TimedOut> {
+    ) -> Poll<CallPoll> {
         let Some(mut inbox) = self.inbox.try_hold() else {
             let answer = FrameArrival { line: self, key };
-            return self.session.wait_for(deadline, answer);
+            return Waiting::Thread(deadline).poll(&self.session, answer);
         };
         let answered = self.receive_until(&mut inbox, key, id, deadline);
         // The wait of a thread disarms what the registered waker needs.
@@ -321,10 +312,10 @@ impl Line {
         key: CallKey,
         id: CallId,
         deadline: Option<Instant>,
-    ) -> Result<CallPoll, TimedOut> {
+    ) -> Poll<CallPoll> {
         let look = self.slots().look(key);
         if !matches!(look, CallPoll::Nothing) {
-            return Ok(look);
+            return Poll::Ready(look);
         }
         loop {
             match inbox.handle.receive(Patience::Until(deadline)) {
@@ -333,13 +324,13 @@ impl Line {
                     match self.parse(raw) {
                         // The call's entry holds no frame, so this frame is the call's next one.
                         Some(landed) if landed.header.id == id => {
-                            return Ok(CallPoll::Landed(landed));
+                            return Poll::Ready(CallPoll::Landed(landed));
                         }
                         Some(landed) => {
                             let is_last = landed.header.kind == Kind::Drained;
                             self.land(landed);
                             if is_last {
-                                return Ok(self.slots().look(key));
+                                return Poll::Ready(self.slots().look(key));
                             }
                         }
                         None => {}
@@ -348,10 +339,10 @@ impl Line {
                 Err(error) if !error.is_transient() => {
                     self.received(inbox, Err(error));
                     if inbox.is_over {
-                        return Ok(self.slots().look(key));
+                        return Poll::Ready(self.slots().look(key));
                     }
                 }
-                Err(_) => return Err(TimedOut),
+                Err(_) => return Poll::Pending,
             }
         }
     }
@@ -399,15 +390,15 @@ impl Line {
         look
     }
 
-    /// Waits in a task until the call may be sent; `None` if no call will be.
+    /// Waits until the call may be sent; `None` if no call will be.
     pub(super) fn poll_turn(
         &self,
         key: CallKey,
-        waker: &Waker,
+        waiting: Waiting<'_>,
         deadline: Option<Instant>,
     ) -> Poll<Option<CallId>> {
-        let turn = parking::poll(Turn { line: self, key }, waker, || ());
-        if turn.is_pending() {
+        let turn = waiting.poll(&self.session, Turn { line: self, key });
+        if turn.is_pending() && matches!(waiting, Waiting::Task(_)) {
             self.wake_by(deadline);
         }
         turn

@@ -19,8 +19,8 @@ use std::{
 use ibex_core::{
     RegionSlice,
     extend::{
-        ChannelError, SendHandle, SessionShared, SliceMessage,
-        parking::{self, Attended, Condition, Patience, Ticket, WaitSlot},
+        Abort, ChannelError, SendHandle, SessionShared, SliceMessage,
+        parking::{Attended, Condition, Patience, Ticket, WaitSlot},
     },
 };
 
@@ -28,6 +28,7 @@ use self::notices::Notices;
 use super::{
     frame::{Content, encode_frame, frame_size},
     header::Header,
+    waiting::Waiting,
 };
 
 pub(super) use self::notices::{NoRoom, NoticesTaken};
@@ -66,8 +67,6 @@ pub(super) struct Outbox {
 /// The reason why a message did not go out.
 #[derive(Debug)]
 pub(super) enum Unsent {
-    /// The time was up.
-    Late,
     /// The frame is no longer wanted.
     InVain,
     Failed(ChannelError),
@@ -146,38 +145,26 @@ impl Outbox {
         }
     }
 
-    /// Sends a frame. Waits for room until `deadline`, and for the peer's open no longer than
-    /// `open_timeout`. `header` is asked again at each attempt, since time passes. `None` from it
-    /// means that the frame is no longer wanted.
+    /// Sends a frame, once there is room and the peer has opened its end. A thread waits for that
+    /// open no longer than `open_timeout`. `header` is asked again at each attempt, since time
+    /// passes. `None` from it means that the frame is no longer wanted.
     #[inline]
-    pub(super) fn send<P: Content>(
+    pub(super) fn send(
         &self,
+        waiting: Waiting<'_>,
+        ticket: &mut Option<Ticket>,
         header: impl Fn() -> Option<Header>,
-        content: P,
-        deadline: Option<Instant>,
-    ) -> Result<(), Unsent> {
+        content: impl Content,
+    ) -> Poll<Result<(), Unsent>> {
         let mut frame = OutgoingFrame { header, content };
-        match self.attempt(&mut frame) {
-            SendAttempt::Done(done) => done,
-            SendAttempt::NotOpen => self.send_when_open(frame, deadline),
+        let Waiting::Thread(deadline) = waiting else {
+            return waiting.poll(&self.session, FrameSent::new(self, &mut frame, ticket));
+        };
+        match self.attempt(&frame, None) {
+            SendAttempt::Done(done) => Poll::Ready(done),
+            SendAttempt::NotOpen => self.send_when_open(&mut frame, deadline),
             SendAttempt::Full => self.wait(&mut frame, deadline),
         }
-    }
-
-    /// Sends a frame from a task. Pending while there is no room, or the peer has not opened its
-    /// end.
-    pub(super) fn poll_send<P: Content>(
-        &self,
-        ticket: &mut Option<Ticket>,
-        waker: &Waker,
-        header: impl Fn() -> Header,
-        content: P,
-    ) -> Poll<Result<(), Unsent>> {
-        let mut frame = OutgoingFrame {
-            header: || Some(header()),
-            content,
-        };
-        parking::poll(FrameSent::new(self, &mut frame, ticket), waker, || ())
     }
 
     /// Takes back the ticket of a task that no longer waits.
@@ -218,7 +205,7 @@ impl Outbox {
     /// Wakes the waiters that relied on the waker that was taken back, so that they look again.
     #[inline]
     fn wake_if_owed(&self) {
-        // OWED, pairs with `flush_notices` and `attempt_and_register`: the thread that takes the debt
+        // OWED, pairs with `flush_notices` and `attempt`: the thread that takes the debt
         // sees the waiters that relied on the waker.
         if self.owes_wake.load(Ordering::Relaxed) && self.owes_wake.swap(false, Ordering::Acquire) {
             self.room.wake_all();
@@ -235,73 +222,49 @@ impl Outbox {
         }
     }
 
+    /// Tries to send. Leaves the waker, if one is given, where there is no room.
     #[inline]
-    fn attempt<H, P>(&self, frame: &mut OutgoingFrame<H, P>) -> SendAttempt
-    where
-        H: Fn() -> Option<Header>,
-        P: Content,
-    {
+    fn attempt(
+        &self,
+        frame: &OutgoingFrame<impl Fn() -> Option<Header>, impl Content>,
+        waker: Option<&Waker>,
+    ) -> SendAttempt {
         let mut sending = self.sending.hold();
         self.flush_into(&mut sending);
         let attempt = match (&mut *sending, (frame.header)()) {
-            (Some(handle), Some(header)) => match send_frame(handle, header, frame.content) {
-                Ok(_) => SendAttempt::Done(Ok(())),
-                Err(ChannelError::NotOpenYet) => SendAttempt::NotOpen,
-                Err(ChannelError::WouldBlock) => SendAttempt::Full,
-                Err(error) => SendAttempt::Done(Err(Unsent::Failed(error))),
-            },
+            (Some(handle), Some(header)) => {
+                match send_frame(handle, waker, header, frame.content) {
+                    Err(ChannelError::NotOpenYet) => SendAttempt::NotOpen,
+                    Err(ChannelError::WouldBlock) => SendAttempt::Full,
+                    sent => {
+                        if waker.is_some() {
+                            // OWED, pairs with `wake_if_owed`.
+                            self.owes_wake.store(true, Ordering::Release);
+                        }
+                        SendAttempt::Done(sent.map(drop).map_err(Unsent::Failed))
+                    }
+                }
+            }
             _ => SendAttempt::Done(Err(Unsent::InVain)),
         };
         self.leave_sending(sending);
         attempt
     }
 
-    /// Tries to send, and leaves the waker if there is no room.
-    fn attempt_and_register<H, P>(
-        &self,
-        frame: &mut OutgoingFrame<H, P>,
-    ) -> Option<Result<(), Unsent>>
-    where
-        H: Fn() -> Option<Header>,
-        P: Content,
-    {
-        let mut sending = self.sending.hold();
-        self.flush_into(&mut sending);
-        let done = match (&mut *sending, (frame.header)()) {
-            (Some(handle), Some(header)) => {
-                match poll_send_frame(handle, &self.waker, header, frame.content) {
-                    Poll::Ready(sent) => {
-                        // OWED, pairs with `wake_if_owed`.
-                        self.owes_wake.store(true, Ordering::Release);
-                        Some(sent.map(drop).map_err(Unsent::Failed))
-                    }
-                    Poll::Pending => None,
-                }
-            }
-            _ => Some(Err(Unsent::InVain)),
-        };
-        self.leave_sending(sending);
-        done
-    }
-
     #[cold]
-    fn send_when_open<H, P>(
+    fn send_when_open(
         &self,
-        mut frame: OutgoingFrame<H, P>,
+        frame: &mut OutgoingFrame<impl Fn() -> Option<Header>, impl Content>,
         deadline: Option<Instant>,
-    ) -> Result<(), Unsent>
-    where
-        H: Fn() -> Option<Header>,
-        P: Content,
-    {
+    ) -> Poll<Result<(), Unsent>> {
         let give_up = Instant::now().checked_add(self.open_timeout);
         let until = [deadline, give_up].into_iter().flatten().min();
-        match self.wait(&mut frame, until) {
-            Err(Unsent::Late) if until == give_up => match self.not_opened() {
-                Some(error) => Err(Unsent::Failed(error)),
-                None => self.wait(&mut frame, deadline),
+        match self.wait(frame, until) {
+            Poll::Pending if until == give_up => match self.not_opened() {
+                Some(error) => Poll::Ready(Err(Unsent::Failed(error))),
+                None => self.wait(frame, deadline),
             },
-            done => done,
+            sent => sent,
         }
     }
 
@@ -315,20 +278,16 @@ impl Outbox {
         Some(error.waited_for(self.open_timeout))
     }
 
+    /// Waits in a thread until the frame has gone out.
     #[cold]
-    fn wait<H, P>(
+    fn wait(
         &self,
-        frame: &mut OutgoingFrame<H, P>,
+        frame: &mut OutgoingFrame<impl Fn() -> Option<Header>, impl Content>,
         deadline: Option<Instant>,
-    ) -> Result<(), Unsent>
-    where
-        H: Fn() -> Option<Header>,
-        P: Content,
-    {
+    ) -> Poll<Result<(), Unsent>> {
         let mut ticket = None;
         let room = FrameSent::new(self, frame, &mut ticket);
-        let waited = self.session.wait_for(deadline, room);
-        waited.unwrap_or(Err(Unsent::Late))
+        Waiting::Thread(deadline).poll(&self.session, room)
     }
 }
 
@@ -338,35 +297,47 @@ struct OutgoingFrame<H, P> {
     content: P,
 }
 
-/// Sends a frame without waiting.
+/// Sends a frame without waiting. Leaves the waker, if one is given, where there is no room.
 #[inline]
 fn send_frame<P: Content>(
     handle: &mut SendHandle,
+    waker: Option<&Waker>,
     header: Header,
     content: P,
 ) -> Result<u64, ChannelError> {
     if let Some(body) = long_slice(handle, &content) {
         let header = &header.to_bytes();
-        return handle.send_region(SliceMessage { header, body }, Patience::None);
+        let message = SliceMessage { header, body };
+        return match waker {
+            Some(waker) => polled(handle.poll_send_region(waker, message)),
+            None => handle.send_region(message, Patience::None),
+        };
     }
-    let encode = |slot: &mut [MaybeUninit<u8>]| encode_frame(header, content, slot);
-    handle.send(frame_size(content), Patience::None, encode)
+    send_bytes(handle, waker, frame_size(content), |slot| {
+        encode_frame(header, content, slot)
+    })
 }
 
-/// Sends a frame, or leaves the waker if there is no room.
+/// Sends the bytes that `write` writes, as [`send_frame`] does.
 #[inline]
-fn poll_send_frame<P: Content>(
+fn send_bytes(
     handle: &mut SendHandle,
-    waker: &Waker,
-    header: Header,
-    content: P,
-) -> Poll<Result<u64, ChannelError>> {
-    if let Some(body) = long_slice(handle, &content) {
-        let header = &header.to_bytes();
-        return handle.poll_send_region(waker, SliceMessage { header, body });
+    waker: Option<&Waker>,
+    size: Option<usize>,
+    write: impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+) -> Result<u64, ChannelError> {
+    match waker {
+        Some(waker) => polled(handle.poll_send(waker, size, write)),
+        None => handle.send(size, Patience::None, write),
     }
-    let encode = |slot: &mut [MaybeUninit<u8>]| encode_frame(header, content, slot);
-    handle.poll_send(waker, frame_size(content), encode)
+}
+
+/// Returns that there is no room as an error, as a send does that leaves no waker.
+fn polled(sent: Poll<Result<u64, ChannelError>>) -> Result<u64, ChannelError> {
+    match sent {
+        Poll::Ready(sent) => sent,
+        Poll::Pending => Err(ChannelError::WouldBlock),
+    }
 }
 
 /// Returns the slice that is the content, if the frame would have to wait for a grant. A frame that is
@@ -382,6 +353,15 @@ enum SendAttempt {
     Done(Result<(), Unsent>),
     Full,
     NotOpen,
+}
+
+impl SendAttempt {
+    fn done(self) -> Option<Result<(), Unsent>> {
+        match self {
+            Self::Done(done) => Some(done),
+            Self::Full | Self::NotOpen => None,
+        }
+    }
 }
 
 /// The condition "the frame has gone out, or never will".
@@ -418,16 +398,14 @@ where
     fn look(&mut self) -> Option<Self::Output> {
         match self.found.take() {
             Some(found) => Some(found),
-            None => match self.outbox.attempt(self.frame) {
-                SendAttempt::Done(done) => Some(done),
-                SendAttempt::Full | SendAttempt::NotOpen => None,
-            },
+            None => self.outbox.attempt(self.frame, None).done(),
         }
     }
 
     fn register(&mut self, waker: &Waker) {
         self.outbox.room.renew(self.held, waker);
-        self.found = self.outbox.attempt_and_register(self.frame);
+        let attempt = self.outbox.attempt(self.frame, Some(&self.outbox.waker));
+        self.found = attempt.done();
     }
 
     fn leave(&mut self) {

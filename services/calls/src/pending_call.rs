@@ -1,17 +1,14 @@
 //! A call that has not ended. Dropping it cancels the call.
 
 use std::{
-    ops::Deref,
-    task::{Poll, Waker, ready},
+    borrow::Borrow,
+    task::{Poll, ready},
     time::Instant,
 };
 
 use ibex_core::{
     codec::Codec,
-    extend::{
-        CallTime,
-        parking::{Ticket, TimedOut},
-    },
+    extend::{CallTime, parking::Ticket},
 };
 
 use super::{
@@ -25,15 +22,16 @@ use super::{
     options::{CallOptions, Extras},
     outbox::Unsent,
     slots::{ArrivedFrame, CallKey, CallPoll},
+    waiting::Waiting,
 };
-use crate::{Reply, call_extension::WrittenExtension};
+use crate::Reply;
 
 /// The next reply, or the end of a stream.
 pub(super) type NextReply<R, C> = Result<Option<Reply<R, C>>, CallError>;
 
 /// A call's place. Dropping it cancels the call, if it went out and has not ended.
-pub(super) struct PendingCall<L: Deref<Target = Line>> {
-    pub(super) line: L,
+pub(super) struct PendingCall<L: Borrow<LineRef> + Clone> {
+    caller: L,
     key: CallKey,
     id: Option<CallId>,
     kind: Kind,
@@ -50,10 +48,10 @@ pub(super) struct PendingCall<L: Deref<Target = Line>> {
     time: Option<CallTime>,
 }
 
-impl<L: Deref<Target = Line>> PendingCall<L> {
+impl<L: Borrow<LineRef> + Clone> PendingCall<L> {
     /// A place for a call of one reply ([`Kind::Call`]), or of a stream. Nothing is sent yet.
     pub(super) fn new(
-        line: L,
+        caller: L,
         kind: Kind,
         deadline: Option<Instant>,
         options: &CallOptions,
@@ -62,10 +60,11 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
             Kind::Stream => options.items(),
             _ => 0,
         };
+        let line: &LineRef = caller.borrow();
         let (key, id) = line.slots().claim(deadline, window);
         Self {
             time: CallTime::start(line.times.as_ref()),
-            line,
+            caller,
             key,
             id,
             kind,
@@ -78,6 +77,10 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
         }
     }
 
+    fn line(&self) -> &Line {
+        self.caller.borrow()
+    }
+
     fn header(&self, id: CallId) -> Header {
         let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
         Header::new(id, self.kind)
@@ -85,128 +88,87 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
             .with_time_left(self.deadline.map(left))
     }
 
-    // ---- In a thread -----------------------------------------------------------------
+    // ---- Sending and waiting -----------------------------------------------------------
 
-    /// Waits for its turn and for room, and sends the request, with what the caller's share of the
-    /// line carries.
+    /// Sends the request as [`send`](Self::send) does, and waits for that in the calling thread.
     #[inline]
-    pub(super) fn send(&mut self, value: impl Content, share: &LineRef) -> Result<(), CallError> {
-        match self.extras.are_none() {
-            true => self.send_content(value),
-            false => self.send_with_extras(value, share),
+    pub(super) fn send_in_thread(&mut self, value: impl Content) -> Result<(), CallError> {
+        match self.send(Waiting::Thread(self.deadline), value) {
+            Poll::Ready(sent) => sent,
+            Poll::Pending => Err(self.late()),
         }
     }
 
-    #[cold]
-    fn send_with_extras(&mut self, value: impl Content, share: &LineRef) -> Result<(), CallError> {
-        self.check_suspended()?;
-        match self.extension(share) {
-            Some(extension) => self.send_content(Extended { value, extension }),
-            None => self.send_content(value),
-        }
-    }
-
-    fn send_content(&mut self, content: impl Content) -> Result<(), CallError> {
-        let id = match self.id {
-            Some(id) => id,
-            None => match self.line.wait_for_turn(self.key, self.deadline) {
-                Ok(Some(id)) => *self.id.insert(id),
-                Ok(None) => return Err(self.over_before_sent()),
-                Err(TimedOut) => return Err(self.late()),
-            },
-        };
-        let header = || (!self.line.session.peer_drains()).then(|| self.header(id));
-        let sent = self.line.outbox.send(header, content, self.deadline);
-        self.was_sent(sent)
-    }
-
-    /// Waits for the next reply. `None` is the end of a stream.
-    pub(super) fn answer<R: ?Sized, C: Codec<R>>(&mut self) -> NextReply<R, C> {
-        let answer = self.answer_by(self.deadline);
-        answer.unwrap_or_else(|| Err(self.late()))
-    }
-
-    /// Waits as [`answer`](Self::answer) does, up to this time, which is not after the deadline.
-    pub(super) fn answer_by<R: ?Sized, C: Codec<R>>(
+    /// Sends the request, with what the caller carries, once it is its turn and there is room.
+    #[inline]
+    pub(super) fn send(
         &mut self,
-        at: Option<Instant>,
-    ) -> Option<NextReply<R, C>> {
-        let Some(id) = self.id else {
-            unreachable!("a call that was sent has a name")
-        };
-        match self.line.wait_for_answer(self.key, id, at) {
-            Ok(look) => self.looked(look),
-            Err(TimedOut) => None,
-        }
-    }
-
-    // ---- In a task -------------------------------------------------------------------
-
-    /// Sends the request, once it is its turn and there is room.
-    pub(super) fn poll_send(
-        &mut self,
-        waker: &Waker,
+        waiting: Waiting<'_>,
         value: impl Content,
-        share: &LineRef,
     ) -> Poll<Result<(), CallError>> {
-        if self.is_late() {
+        if matches!(waiting, Waiting::Task(_)) && self.is_late() {
             return Poll::Ready(Err(self.late()));
         }
         match self.extras.are_none() {
-            true => self.poll_send_content(waker, value),
-            false => self.poll_send_with_extras(waker, value, share),
+            true => self.send_content(waiting, value),
+            false => self.send_with_extras(waiting, value),
         }
     }
 
     #[cold]
-    fn poll_send_with_extras(
+    fn send_with_extras(
         &mut self,
-        waker: &Waker,
+        waiting: Waiting<'_>,
         value: impl Content,
-        share: &LineRef,
     ) -> Poll<Result<(), CallError>> {
         self.check_suspended()?;
-        match self.extension(share) {
-            Some(extension) => self.poll_send_content(waker, Extended { value, extension }),
-            None => self.poll_send_content(waker, value),
+        let caller = self.caller.clone();
+        let carries = self.extras.carries();
+        match carries.then(|| caller.borrow().extension()).flatten() {
+            Some(extension) => self.send_content(waiting, Extended { value, extension }),
+            None => self.send_content(waiting, value),
         }
     }
 
-    fn poll_send_content(
+    fn send_content(
         &mut self,
-        waker: &Waker,
+        waiting: Waiting<'_>,
         content: impl Content,
     ) -> Poll<Result<(), CallError>> {
-        if self.line.session.peer_drains() {
-            return Poll::Ready(Err(self.over_before_sent()));
-        }
+        let line: &Line = self.caller.borrow();
         let id = match self.id {
             Some(id) => id,
-            None => match ready!(self.line.poll_turn(self.key, waker, self.deadline)) {
+            None => match ready!(line.poll_turn(self.key, waiting, self.deadline)) {
                 Some(id) => *self.id.insert(id),
                 None => return Poll::Ready(Err(self.over_before_sent())),
             },
         };
         let mut room = self.room.take();
-        let header = || self.header(id);
-        let sent = self
-            .line
-            .outbox
-            .poll_send(&mut room, waker, header, content);
+        let header = || (!line.session.peer_drains()).then(|| self.header(id));
+        let sent = line.outbox.send(waiting, &mut room, header, content);
         self.room = room;
-        if sent.is_pending() && self.deadline.is_some() {
-            self.line.wake_late(self.key, waker, self.deadline);
+        if let (Poll::Pending, Waiting::Task(waker)) = (&sent, waiting)
+            && self.deadline.is_some()
+        {
+            line.wake_late(self.key, waker, self.deadline);
         }
-        Poll::Ready(self.was_sent(ready!(sent)))
+        Poll::Ready(match ready!(sent) {
+            Ok(()) => {
+                self.is_sent = true;
+                Ok(())
+            }
+            Err(Unsent::Failed(error)) => Err(self.failed(CallFailure::NotSent(error.into()))),
+            Err(Unsent::InVain) => Err(self.over_before_sent()),
+        })
     }
 
     /// Returns ready when the limit on calls under way lets the request go out.
     #[cfg(feature = "tower")]
-    pub(super) fn poll_turn(&mut self, waker: &Waker) -> Poll<Result<(), CallError>> {
+    pub(super) fn poll_turn(&mut self, waiting: Waiting<'_>) -> Poll<Result<(), CallError>> {
         if self.id.is_none() {
-            self.id = ready!(self.line.poll_turn(self.key, waker, self.deadline));
+            self.id = ready!(self.line().poll_turn(self.key, waiting, self.deadline));
         }
-        Poll::Ready(match self.id.is_none() || self.line.is_over() {
+        Poll::Ready(match self.id.is_none() || self.line().is_over() {
             true => Err(self.over_before_sent()),
             false => Ok(()),
         })
@@ -215,16 +177,31 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
     /// Counts the time from now on.
     pub(super) fn set_deadline(&mut self, deadline: Option<Instant>) {
         self.deadline = deadline;
-        self.time = CallTime::start(self.line.times.as_ref());
-        self.line.slots().set_deadline(self.key, deadline);
+        self.time = CallTime::start(self.line().times.as_ref());
+        self.line().slots().set_deadline(self.key, deadline);
     }
 
-    /// The next reply. `None` is the end of a stream.
+    /// Waits in a thread for the next reply. `None` is the end of a stream.
+    pub(super) fn answer<R: ?Sized, C: Codec<R>>(&mut self) -> NextReply<R, C> {
+        match self.poll_answer(Waiting::Thread(self.deadline)) {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => Err(self.late()),
+        }
+    }
+
+    /// Waits for the next reply. A thread may wait for less than the time that the call has.
     pub(super) fn poll_answer<R: ?Sized, C: Codec<R>>(
         &mut self,
-        waker: &Waker,
+        waiting: Waiting<'_>,
     ) -> Poll<NextReply<R, C>> {
-        let look = self.line.poll_answer(self.key, waker, self.deadline);
+        let line = self.line();
+        let look = match (waiting, self.id) {
+            (Waiting::Thread(until), Some(id)) => {
+                ready!(line.wait_for_answer(self.key, id, until))
+            }
+            (Waiting::Task(waker), Some(_)) => line.poll_answer(self.key, waker, self.deadline),
+            (_, None) => unreachable!("a call that was sent has a name"),
+        };
         match self.looked(look) {
             Some(answer) => Poll::Ready(answer),
             None if self.is_late() => Poll::Ready(Err(self.late())),
@@ -232,24 +209,7 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
         }
     }
 
-    /// Returns what the call carries, if it carries anything.
-    fn extension<'a>(&self, share: &'a LineRef) -> Option<WrittenExtension<'a>> {
-        self.extras.carries().then(|| share.extension()).flatten()
-    }
-
     // ---- Outcomes --------------------------------------------------------------------
-
-    fn was_sent(&mut self, sent: Result<(), Unsent>) -> Result<(), CallError> {
-        match sent {
-            Ok(()) => {
-                self.is_sent = true;
-                Ok(())
-            }
-            Err(Unsent::Failed(error)) => Err(self.failed(CallFailure::NotSent(error.into()))),
-            Err(Unsent::Late) => Err(self.late()),
-            Err(Unsent::InVain) => Err(self.over_before_sent()),
-        }
-    }
 
     fn looked<R: ?Sized, C: Codec<R>>(&mut self, look: CallPoll) -> Option<NextReply<R, C>> {
         match look {
@@ -304,19 +264,19 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
         if self.is_over {
             return;
         }
-        let credit = self.line.slots().item_taken(self.key);
+        let credit = self.line().slots().item_taken(self.key);
         if let (Some(id), Some(credit)) = (self.id, credit) {
             let header = Header::new(id, Kind::Credit).with_count(credit);
-            self.line.outbox.notify(header, Vec::new());
+            self.line().outbox.notify(header, Vec::new());
         }
     }
 
     /// Fails if the session has no connection and the call does not wait for one.
     fn check_suspended(&self) -> Result<(), CallError> {
-        if !self.extras.fails_while_suspended() || !self.line.session.is_suspended() {
+        if !self.extras.fails_while_suspended() || !self.line().session.is_suspended() {
             return Ok(());
         }
-        let Some(suspended) = self.line.session.cut_off() else {
+        let Some(suspended) = self.line().session.cut_off() else {
             return Ok(());
         };
         Err(self.failed(CallFailure::Suspended(suspended)))
@@ -329,26 +289,30 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
 
     #[cold]
     fn failed(&self, failure: CallFailure) -> CallError {
-        CallError::new(self.line.service.clone(), self.line.peer_name(), failure)
+        CallError::new(
+            self.line().service.clone(),
+            self.line().peer_name(),
+            failure,
+        )
     }
 
     #[cold]
     fn late(&self) -> CallError {
         // A call that has a number began in time.
         if let (Some(deadline), Some(_)) = (self.deadline, self.id) {
-            late_notice::give(self.line.session.node().driver(), deadline.elapsed());
+            late_notice::give(self.line().session.node().driver(), deadline.elapsed());
         }
         self.failed(CallFailure::DeadlineExceeded {
             is_sent: self.is_sent,
-            is_open: self.is_sent || self.line.outbox.is_open(),
-            suspended: self.line.session.cut_off(),
+            is_open: self.is_sent || self.line().outbox.is_open(),
+            suspended: self.line().session.cut_off(),
         })
     }
 
     #[cold]
     fn over_before_sent(&self) -> CallError {
         self.failed(CallFailure::Refused(
-            match self.line.session.peer_drains() {
+            match self.line().session.peer_drains() {
                 true => Refused::DRAINING,
                 false => Refused::CLOSED,
             },
@@ -356,13 +320,14 @@ impl<L: Deref<Target = Line>> PendingCall<L> {
     }
 }
 
-impl<L: Deref<Target = Line>> Drop for PendingCall<L> {
+impl<L: Borrow<LineRef> + Clone> Drop for PendingCall<L> {
     fn drop(&mut self) {
         if let (true, Some(time)) = (self.is_sent, &self.time) {
-            time.note(&self.line.session);
+            time.note(&self.line().session);
         }
-        self.line.outbox.leave(&mut self.room);
-        let left = self.line.slots().leave(self.key);
+        let line: &Line = self.caller.borrow();
+        line.outbox.leave(&mut self.room);
+        let left = line.slots().leave(self.key);
         if let Some(next) = left.next {
             next.wake();
         }
@@ -371,7 +336,7 @@ impl<L: Deref<Target = Line>> Drop for PendingCall<L> {
             && !self.is_over
         {
             let cancel = Header::new(id, Kind::Cancel);
-            self.line.outbox.notify(cancel, Vec::new());
+            line.outbox.notify(cancel, Vec::new());
         }
     }
 }

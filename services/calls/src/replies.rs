@@ -16,6 +16,7 @@ use super::{
     line_ref::LineRef,
     pending_call::{NextReply, PendingCall},
     reply::Reply,
+    waiting::Waiting,
 };
 
 /// The replies to one request, one after the other.
@@ -88,7 +89,7 @@ impl<R: ?Sized, C: Codec<R>> Replies<R, C> {
         let Some(claim) = &mut self.claim else {
             return Poll::Ready(Ok(None));
         };
-        let answer = ready!(claim.poll_answer(context.waker()));
+        let answer = ready!(claim.poll_answer(Waiting::Task(context.waker())));
         Poll::Ready(self.take(answer))
     }
 

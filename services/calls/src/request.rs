@@ -1,35 +1,34 @@
 //! A request that a handler has, and its answer.
 
+mod call;
 mod caller_wait;
-mod send_answer;
+mod region;
 
 use std::{
     fmt,
     future::poll_fn,
     marker::PhantomData,
     ops::Deref,
-    sync::{Arc, atomic::Ordering},
-    task::{Context, Poll},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use ibex_core::{
-    PeerAt, PeerNames, RegionSlice, SendError, SendErrorKind, TraceContext,
-    codec::{Codec, Raw},
-    extend::{
-        CallTime, DefaultCodec, errors,
-        parking::{self, TimedOut},
-    },
+    PeerAt, PeerNames, SendError, SendErrorKind, TraceContext,
+    codec::Codec,
+    extend::{DefaultCodec, errors},
 };
 
-use self::{caller_wait::CallerWait, send_answer::sent};
+use self::{
+    call::{Call, sent},
+    caller_wait::CallerWait,
+};
 use super::{
     Metadata,
     client::Client,
     error::{MAX_FAILURE_BYTES, Refused},
-    frame::{Content, DecodedPayload, SliceContent, Value},
-    header::{CallId, Header, Kind},
-    no_reply::NoReply,
+    frame::{Content, DecodedPayload, Value},
+    header::{Header, Kind},
 };
 
 /// A request, read where it arrived, with the duty to answer it.
@@ -56,23 +55,6 @@ pub struct Request<Q: ?Sized, R: ?Sized, C: Codec<Q> = DefaultCodec> {
     _reply: PhantomData<fn(&R)>,
 }
 
-/// The call that a request is of.
-struct Call {
-    client: Arc<Client>,
-    id: CallId,
-    is_stream: bool,
-    deadline: Option<Instant>,
-    is_copied: bool,
-    /// A handler got it.
-    has_begun: bool,
-    /// True once the request was answered or given back.
-    is_over: bool,
-    /// What the caller hears if there is no answer.
-    no_reply: NoReply,
-    /// The time of the handling, if somebody wants to know it.
-    time: Option<CallTime>,
-}
-
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     pub(super) fn new(
         client: Arc<Client>,
@@ -80,25 +62,9 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         deadline: Option<Instant>,
         opened: DecodedPayload<Q, C>,
     ) -> Self {
-        if let Some(shared) = client.shared() {
-            // COUNTED, pairs with `Runtime::begin_drain`: `is_draining` is read after this.
-            shared.in_progress.fetch_add(1, Ordering::SeqCst);
-        }
-        let times = client.shared().and_then(|shared| shared.times.as_ref());
-        let time = CallTime::start(times);
         Self {
             opened,
-            call: Call {
-                client,
-                id: header.id,
-                is_stream: header.kind == Kind::Stream,
-                deadline,
-                is_copied: false,
-                has_begun: false,
-                is_over: false,
-                no_reply: NoReply::Dropped,
-                time,
-            },
+            call: Call::new(client, header, deadline),
             _reply: PhantomData,
         }
     }
@@ -307,20 +273,14 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
 
     fn send_with(&mut self, item: impl Content) -> Result<(), SendError> {
         self.begin_stream()?;
-        self.call.wait_for_credit()?;
         let sent = self.call.send_item(item);
-        self.call.noted(sent)?;
-        self.call.client.use_credit(self.call.id);
-        Ok(())
+        self.call.item_sent(sent)
     }
 
     async fn send_with_async(&mut self, item: impl Content) -> Result<(), SendError> {
         self.begin_stream()?;
-        self.call.wait_for_credit_async().await?;
         let sent = self.call.send_item_async(item).await;
-        self.call.noted(sent)?;
-        self.call.client.use_credit(self.call.id);
-        Ok(())
+        self.call.item_sent(sent)
     }
 
     fn begin_stream(&mut self) -> Result<(), SendError> {
@@ -370,83 +330,6 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     }
 }
 
-/// Replies of bytes from memory of the program's own.
-impl<Q: ?Sized> Request<Q, [u8], Raw>
-where
-    Raw: Codec<Q>,
-{
-    /// Answers the call with the bytes of a slice, as [`reply`](Self::reply) does, and from where
-    /// they lie if [`send_region`](ibex_core::Sender::send_region) can. The caller gets an ordinary reply
-    /// of bytes.
-    ///
-    /// Only [long](https://docs.rs/ibex/latest/ibex/guide/memory/index.html#large-payloads) replies are sent so, and only to callers
-    /// whose version of ibex takes [headers](ibex_core::RegionMessage); others are copied. Until the
-    /// reply has left the slice, the node holds a clone of it: over shared memory, until the caller has
-    /// dropped the reply, so a slow caller keeps the value. The caller's channel bounds the regions
-    /// that it maps, as the service's does; a few regions that hold many values each stay within that
-    /// bound.
-    ///
-    /// ```
-    /// use std::collections::HashMap;
-    /// use ibex::{Raw, RegionSlice, RecvError, calls::Service};
-    ///
-    /// /// Serves what is kept, from where it lies if that can be.
-    /// fn serve(
-    ///     service: &mut Service<[u8], [u8], Raw>,
-    ///     kept: &HashMap<Vec<u8>, RegionSlice>,
-    /// ) -> Result<(), RecvError> {
-    ///     while let Some(request) = service.next()? {
-    ///         match kept.get(&request[..]) {
-    ///             Some(value) => {
-    ///                 if let Err(error) = request.reply_region(value) {
-    ///                     eprintln!("no reply: {error}");
-    ///                 }
-    ///             }
-    ///             None => request.fail(404, "it is not kept"),
-    ///         }
-    ///     }
-    ///     Ok(())
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`reply`](Self::reply).
-    pub fn reply_region(self, slice: &RegionSlice) -> Result<(), SendError> {
-        self.reply_with(SliceContent(slice), PATIENCE)
-    }
-
-    /// Like [`reply_region`](Self::reply_region), for a task. Never waits.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`reply`](Self::reply).
-    #[expect(clippy::unused_async, reason = "it is the form of all calls for tasks")]
-    pub async fn reply_region_async(self, slice: &RegionSlice) -> Result<(), SendError> {
-        self.reply_with(SliceContent(slice), Duration::ZERO)
-    }
-
-    /// Sends the bytes of a slice as one item of a stream, as [`send`](Self::send) does, and from
-    /// where they lie as [`reply_region`](Self::reply_region) does.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`send`](Self::send).
-    pub fn send_region(&mut self, slice: &RegionSlice) -> Result<(), SendError> {
-        self.send_with(SliceContent(slice))
-    }
-
-    /// Like [`send_region`](Self::send_region), for a task. If the future is dropped, the item is
-    /// sent whole or not at all.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`send`](Self::send).
-    pub async fn send_region_async(&mut self, slice: &RegionSlice) -> Result<(), SendError> {
-        self.send_with_async(SliceContent(slice)).await
-    }
-}
-
 /// How long a reply waits for room before it is queued.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -473,91 +356,5 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q>> fmt::Debug for Request<Q, R, C> {
             .field("peer", &self.call.client.at)
             .field("bytes", &self.opened.payload().len())
             .finish_non_exhaustive()
-    }
-}
-
-impl Call {
-    fn is_cancelled(&self) -> bool {
-        self.client.is_cancelled(self.id) || {
-            self.client.attend();
-            self.client.is_cancelled(self.id)
-        }
-    }
-
-    /// Returns whether the caller has forgotten the call, so that it could not use an answer. A
-    /// passed deadline alone does not count.
-    fn is_dropped_by_caller(&self) -> bool {
-        self.client.is_dropped(self.id)
-    }
-
-    fn poll_cancelled(&self, context: &mut Context<'_>) -> Poll<()> {
-        self.client.set_waker(self.id, Some(context.waker()));
-        match self.is_cancelled() {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        }
-    }
-
-    /// Waits while the caller has as many items as it takes. Uses no credit up, since the item may yet
-    /// fail.
-    fn wait_for_credit(&self) -> Result<(), SendError> {
-        self.client.look_for_credit(self.id).unwrap_or_else(|| {
-            let _waiting = CallerWait::on(&self.client);
-            let credit = self.client.for_credit(self.id);
-            let found = self.client.session.wait_for(self.deadline, credit);
-            found.unwrap_or_else(|TimedOut| Err(errors::cancelled()))
-        })
-    }
-
-    /// Does the same for a task.
-    async fn wait_for_credit_async(&self) -> Result<(), SendError> {
-        if let Some(found) = self.client.look_for_credit(self.id) {
-            return found;
-        }
-        let _waiting = CallerWait::on(&self.client);
-        let credit = || self.client.for_credit(self.id);
-        poll_fn(|context| parking::poll(credit(), context.waker(), || ())).await
-    }
-
-    /// Ends the call without waiting. A caller whose deadline has passed is told too; otherwise it
-    /// might conclude from the node's drain that no handler had the call.
-    fn finish(&mut self, kind: Kind, code: u32, text: &str) {
-        self.is_over = true;
-        if !self.is_dropped_by_caller() {
-            let header = Header::new(self.id, kind).with_code(code);
-            self.client.say(header, text.as_bytes().to_vec());
-        }
-    }
-
-    /// Keeps what an answer failed by, for the case that no other follows.
-    fn noted(&mut self, sent: Result<(), SendError>) -> Result<(), SendError> {
-        self.no_reply = sent
-            .as_ref()
-            .map_or_else(NoReply::of, |()| NoReply::Dropped);
-        sent
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        if !self.is_over && !self.is_dropped_by_caller() {
-            let header = Header::new(self.id, Kind::Unanswered);
-            let header = header.with_count(self.no_reply.as_count());
-            self.client.say(header, self.no_reply.to_bytes());
-        }
-        self.client.finish(self.id);
-        if let (true, Some(time)) = (self.has_begun, &self.time) {
-            time.note(&self.client.session);
-        }
-        let node = self.client.session.node();
-        if self.has_begun && node.is_draining() {
-            node.count_drained_call();
-        }
-        if let Some(shared) = self.client.shared() {
-            // ENDED, pairs with `ServiceState::running`: a thread that sees the lower count also
-            // sees what was said and counted before.
-            shared.in_progress.fetch_sub(1, Ordering::Release);
-            node.wake_drain();
-        }
     }
 }

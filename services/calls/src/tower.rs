@@ -7,7 +7,7 @@ use tower_service::Service;
 
 use super::{
     call::CallAsync, caller::Caller, error::CallError, header::Kind, pending_call::PendingCall,
-    reply::Reply,
+    reply::Reply, waiting::Waiting,
 };
 
 /// Ready when a call may be under way: [`max_in_flight`](ibex_core::ChannelBuilder::max_in_flight) is
@@ -22,7 +22,7 @@ impl<Q: 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Service<Q> for Cal
         let (line, options) = (self.line(), *self.options());
         let ready = &mut self.ready;
         let claim = ready.get_or_insert_with(|| PendingCall::new(line, Kind::Call, None, &options));
-        claim.poll_turn(context.waker())
+        claim.poll_turn(Waiting::Task(context.waker()))
     }
 
     fn call(&mut self, request: Q) -> CallAsync<Q, Q, R, C> {

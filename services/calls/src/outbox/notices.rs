@@ -16,7 +16,7 @@ use ibex_core::{
     },
 };
 
-use super::{Outbox, OutgoingFrame, SendAttempt, Unsent, close, poll_send_frame};
+use super::{Outbox, OutgoingFrame, Unsent, close, send_bytes, send_frame};
 use crate::{
     frame::{BytesContent, Content, SliceContent, encode_frame, frame_size},
     header::{Header, Kind},
@@ -85,20 +85,18 @@ impl Outbox {
         patience: Duration,
     ) -> Result<(), Unsent> {
         let mut frame = OutgoingFrame { header, content };
-        match self.attempt(&mut frame) {
-            SendAttempt::Done(done) => done,
-            SendAttempt::Full | SendAttempt::NotOpen => {
-                if !patience.is_zero() && !self.has_notices() {
-                    match self.wait(&mut frame, Instant::now().checked_add(patience)) {
-                        Err(Unsent::Late) => {}
-                        done => return done,
-                    }
-                }
-                let header = (frame.header)().ok_or(Unsent::InVain)?;
-                self.queue(Notice::of(header, content, most));
-                Ok(())
-            }
+        if let Some(done) = self.attempt(&frame, None).done() {
+            return done;
         }
+        if !patience.is_zero()
+            && !self.has_notices()
+            && let Poll::Ready(done) = self.wait(&mut frame, Instant::now().checked_add(patience))
+        {
+            return done;
+        }
+        let header = (frame.header)().ok_or(Unsent::InVain)?;
+        self.queue(Notice::of(header, content, most));
+        Ok(())
     }
 
     #[cold]
@@ -150,12 +148,15 @@ impl Outbox {
                 owes_wake();
                 return self.session.node().wake_drain();
             };
-            match notice.poll_send(handle, &self.waker) {
-                Poll::Ready(Ok(_)) => {
+            match notice.send(handle, &self.waker) {
+                Ok(_) => {
                     self.notices().since = Some(Instant::now());
                     owes_wake();
                 }
-                Poll::Ready(Err(error)) => {
+                Err(ChannelError::WouldBlock) => {
+                    return self.notices().queue.push_front(notice);
+                }
+                Err(error) => {
                     let mut notices = self.notices();
                     match error.spares_channel() {
                         true => notices.queue.extend(notice.in_place_of(error)),
@@ -163,7 +164,6 @@ impl Outbox {
                         false => notices.queue.clear(),
                     }
                 }
-                Poll::Pending => return self.notices().queue.push_front(notice),
             }
         }
     }
@@ -277,22 +277,16 @@ impl Notice {
         }
     }
 
-    fn poll_send(&self, handle: &mut SendHandle, waker: &Waker) -> Poll<Result<u64, ChannelError>> {
+    /// Sends the notice, or leaves the waker if there is no room.
+    fn send(&self, handle: &mut SendHandle, waker: &Waker) -> Result<u64, ChannelError> {
+        let (header, waker) = (self.header, Some(waker));
         match &self.content {
-            NoticeContent::Bytes(bytes) => {
-                poll_send_frame(handle, waker, self.header, BytesContent(bytes))
-            }
-            NoticeContent::Slice(slice) => {
-                poll_send_frame(handle, waker, self.header, SliceContent(slice))
-            }
-            NoticeContent::Frame(frame) => handle.poll_send(waker, Some(frame.len()), |slot| {
-                match slot.get_mut(..frame.len()) {
-                    Some(slot) => {
-                        slot.copy_from_slice(frame);
-                        Ok(frame.len())
-                    }
-                    None => Err(Abort::Overflow),
-                }
+            NoticeContent::Bytes(bytes) => send_frame(handle, waker, header, BytesContent(bytes)),
+            NoticeContent::Slice(slice) => send_frame(handle, waker, header, SliceContent(slice)),
+            NoticeContent::Frame(frame) => send_bytes(handle, waker, Some(frame.len()), |slot| {
+                let slot = slot.get_mut(..frame.len()).ok_or(Abort::Overflow)?;
+                slot.copy_from_slice(frame);
+                Ok(frame.len())
             }),
         }
     }
