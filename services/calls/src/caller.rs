@@ -68,7 +68,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
 
     fn on(line: LineRef, options: CallOptions) -> Self {
         Self {
-            options: options.carrying(line.carries()),
+            options,
             line,
             #[cfg(feature = "tower")]
             ready: None,

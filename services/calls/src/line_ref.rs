@@ -1,4 +1,4 @@
-//! A caller's share of its line.
+//! A caller's hold on its line, and what its calls carry.
 
 use std::{ops::Deref, sync::Arc};
 
@@ -7,63 +7,61 @@ use ibex_core::TraceContext;
 use super::{Metadata, line::Line};
 use crate::call_extension::{CallExtension, WrittenExtension};
 
-/// A share of a line, held by each clone of a caller and by each call of a task. The last share
-/// gives the service's name back at once, although a waker in another thread may hold the line for
-/// a moment longer.
+/// A hold on a line, of each clone of a caller and of each call of a task, with what the calls
+/// carry.
 #[derive(Clone)]
-pub(super) struct LineRef(Arc<LineShare>);
-
-struct LineShare {
-    line: Arc<Line>,
-    /// What calls of this share carry.
-    carried: CallExtension,
-    /// The share that this one was made of, with other things to carry.
-    origin: Option<LineRef>,
+pub(super) struct LineRef {
+    held: Arc<HeldLine>,
+    /// `None` for nothing.
+    carried: Option<Arc<CallExtension>>,
+    /// A call may carry something: this, or the trace context of its thread or task.
+    pub(super) may_carry: bool,
 }
+
+/// The line as long as it has a caller. The end of the last hold gives the service's name back at
+/// once, although a waker in another thread may hold the line for a moment longer.
+struct HeldLine(Arc<Line>);
 
 impl LineRef {
     pub(super) fn new(line: Arc<Line>) -> Self {
-        Self(Arc::new(LineShare {
-            line,
-            carried: CallExtension::default(),
-            origin: None,
-        }))
+        Self {
+            may_carry: line.session.node().asks_for_trace_context(),
+            held: Arc::new(HeldLine(line)),
+            carried: None,
+        }
     }
 
-    /// A share whose calls carry this metadata.
+    /// A hold whose calls carry this metadata and no other.
     pub(super) fn with_metadata(&self, metadata: Metadata) -> Self {
-        let trace = self.0.carried.trace;
+        let trace = self.carried.as_ref().and_then(|carried| carried.trace);
         self.carrying(CallExtension { trace, metadata })
     }
 
-    /// A share whose calls belong to this trace.
+    /// A hold whose calls belong to this trace.
     pub(super) fn with_trace_context(&self, trace: TraceContext) -> Self {
-        let metadata = self.0.carried.metadata.clone();
+        let carried = self.carried.as_deref();
+        let metadata = carried.map_or_else(Metadata::new, |carried| carried.metadata.clone());
         let trace = Some(trace);
         self.carrying(CallExtension { trace, metadata })
     }
 
     fn carrying(&self, carried: CallExtension) -> Self {
-        let origin = self.0.origin.as_ref().unwrap_or(self);
-        Self(Arc::new(LineShare {
-            line: self.0.line.clone(),
-            carried,
-            origin: Some(origin.clone()),
-        }))
+        Self {
+            held: self.held.clone(),
+            may_carry: !carried.is_empty() || self.session.node().asks_for_trace_context(),
+            carried: Some(Arc::new(carried)),
+        }
     }
 
-    /// Returns whether calls may carry something.
-    pub(super) fn carries(&self) -> bool {
-        !self.0.carried.is_empty() || self.session.node().asks_for_trace_context()
-    }
-
-    /// Returns what a call that is made here and now carries. The trace is the share's own, or that
-    /// of the calling thread or task.
+    /// Returns what a call that is made here and now carries. The trace is that of
+    /// [`with_trace_context`](Self::with_trace_context), or that of the calling thread or task.
     #[cold]
     pub(super) fn extension(&self) -> Option<WrittenExtension<'_>> {
-        let CallExtension { trace, metadata } = &self.0.carried;
+        static NONE: Metadata = Metadata::new();
+        let carried = self.carried.as_deref();
+        let trace = carried.and_then(|carried| carried.trace);
         let trace = trace.or_else(|| self.session.node().trace_context());
-        WrittenExtension::new(trace, metadata)
+        WrittenExtension::new(trace, carried.map_or(&NONE, |carried| &carried.metadata))
     }
 }
 
@@ -72,14 +70,12 @@ impl Deref for LineRef {
 
     #[inline]
     fn deref(&self) -> &Line {
-        &self.0.line
+        &self.held.0
     }
 }
 
-impl Drop for LineShare {
+impl Drop for HeldLine {
     fn drop(&mut self) {
-        if self.origin.is_none() {
-            self.line.free_names();
-        }
+        self.0.free_names();
     }
 }

@@ -19,7 +19,7 @@ use super::{
     line::Line,
     line_ref::LineRef,
     no_reply::NoReply,
-    options::{CallOptions, Extras},
+    options::CallOptions,
     outbox::Unsent,
     slots::{ArrivedFrame, CallKey, CallPoll},
     waiting::Waiting,
@@ -37,7 +37,7 @@ pub(super) struct PendingCall<L: Borrow<LineRef> + Clone> {
     kind: Kind,
     window: u16,
     deadline: Option<Instant>,
-    extras: Extras,
+    fails_while_suspended: bool,
     /// The request went out.
     pub(super) is_sent: bool,
     /// The last frame has come, or none will.
@@ -70,7 +70,7 @@ impl<L: Borrow<LineRef> + Clone> PendingCall<L> {
             kind,
             window,
             deadline,
-            extras: options.extras(),
+            fails_while_suspended: options.fails_while_suspended(),
             is_sent: false,
             is_over: false,
             room: None,
@@ -109,9 +109,9 @@ impl<L: Borrow<LineRef> + Clone> PendingCall<L> {
         if matches!(waiting, Waiting::Task(_)) && self.is_late() {
             return Poll::Ready(Err(self.late()));
         }
-        match self.extras.are_none() {
-            true => self.send_content(waiting, value),
-            false => self.send_with_extras(waiting, value),
+        match self.fails_while_suspended || self.caller.borrow().may_carry {
+            true => self.send_with_extras(waiting, value),
+            false => self.send_content(waiting, value),
         }
     }
 
@@ -123,8 +123,7 @@ impl<L: Borrow<LineRef> + Clone> PendingCall<L> {
     ) -> Poll<Result<(), CallError>> {
         self.check_suspended()?;
         let caller = self.caller.clone();
-        let carries = self.extras.carries();
-        match carries.then(|| caller.borrow().extension()).flatten() {
+        match caller.borrow().extension() {
             Some(extension) => self.send_content(waiting, Extended { value, extension }),
             None => self.send_content(waiting, value),
         }
@@ -273,7 +272,7 @@ impl<L: Borrow<LineRef> + Clone> PendingCall<L> {
 
     /// Fails if the session has no connection and the call does not wait for one.
     fn check_suspended(&self) -> Result<(), CallError> {
-        if !self.extras.fails_while_suspended() || !self.line().session.is_suspended() {
+        if !self.fails_while_suspended || !self.line().session.is_suspended() {
             return Ok(());
         }
         let Some(suspended) = self.line().session.cut_off() else {
