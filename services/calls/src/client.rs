@@ -9,20 +9,14 @@ mod for_credit;
 
 use std::{
     mem,
-    sync::{
-        Arc, Mutex, MutexGuard, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, Weak, atomic::Ordering},
     task::{Wake, Waker},
     time::Instant,
 };
 
 use ibex_core::{
-    OpenError, PeerAt, SendError,
-    extend::{
-        CallTimes, ChannelTemplate, MessageVersion, MessageVersions, OpenFailure, OpenUntyped,
-        Serves, SessionShared, errors, lock, peer_at, warn_limited,
-    },
+    PeerAt, SendError,
+    extend::{SessionShared, errors, lock, peer_at, warn_limited},
 };
 
 use self::for_credit::ForCredit;
@@ -30,115 +24,18 @@ use super::{
     deadline_alarm::DeadlineAlarm,
     header::{CallId, Header},
     outbox::Outbox,
+    service::ServiceState,
 };
-
-/// The state that a service shares with its clients.
-pub(super) struct ServiceState {
-    pub(super) template: ChannelTemplate,
-    /// The message version of the replies.
-    version: Result<MessageVersion, OpenFailure>,
-    /// Takes in arrived frames, for a handler that waits.
-    attendant: Weak<dyn Attendant + Send + Sync>,
-    /// The clients that have sent a frame.
-    clients: Mutex<Vec<Weak<Client>>>,
-    /// The number of handlers that wait for their callers.
-    pub(super) waiting: AtomicUsize,
-    /// The service was dropped: nothing comes in any more. Relaxed: the lock of a client's calls
-    /// orders it for a handler that waits there.
-    pub(super) is_closed: AtomicBool,
-
-    // Counts.
-    pub(super) in_progress: AtomicUsize,
-    pub(super) refused: AtomicU64,
-    pub(super) strays: AtomicU64,
-    /// Takes the times of the handling of calls, if somebody wants to know them.
-    pub(super) times: Option<Arc<CallTimes>>,
-}
-
-/// Takes in the frames that have come from all callers.
-pub(super) trait Attendant {
-    fn attend(&self);
-}
-
-impl ServiceState {
-    pub(super) fn new(
-        template: ChannelTemplate,
-        version: Result<MessageVersion, OpenFailure>,
-        attendant: Weak<dyn Attendant + Send + Sync>,
-        times: Option<Arc<CallTimes>>,
-    ) -> Self {
-        Self {
-            template,
-            version,
-            attendant,
-            clients: Mutex::default(),
-            waiting: AtomicUsize::new(0),
-            is_closed: AtomicBool::new(false),
-            in_progress: AtomicUsize::new(0),
-            refused: AtomicU64::new(0),
-            strays: AtomicU64::new(0),
-            times,
-        }
-    }
-
-    /// The clients that are there.
-    fn clients(&self) -> Vec<Arc<Client>> {
-        let clients = lock(&self.clients);
-        clients.iter().filter_map(Weak::upgrade).collect()
-    }
-
-    fn joined(&self, client: &Arc<Client>) {
-        let mut clients = lock(&self.clients);
-        clients.retain(|client| client.strong_count() > 0);
-        clients.push(Arc::downgrade(client));
-    }
-
-    /// Wakes the handlers that wait for their callers, because nothing comes in any more.
-    pub(super) fn wake_waiting(&self) {
-        self.clients()
-            .iter()
-            .for_each(|client| client.wake_waiting());
-    }
-
-    pub(super) fn attend(&self) {
-        if let Some(attendant) = self.attendant.upgrade() {
-            attendant.attend();
-        }
-    }
-}
-
-impl Serves for ServiceState {
-    fn refuse_waiting(&self) {
-        self.attend();
-    }
-
-    fn running(&self) -> usize {
-        // COUNTED, pairs with `Request::new`. ENDED, pairs with the drop of
-        // `request::Call`.
-        self.in_progress.load(Ordering::SeqCst)
-    }
-
-    fn has_unsaid(&self) -> bool {
-        self.clients().iter().any(|client| client.has_unsaid())
-    }
-
-    fn say_drained(&self) {
-        for client in self.clients() {
-            client.say(Header::DRAINED, Vec::new());
-        }
-    }
-}
 
 /// See the module.
 pub(super) struct Client {
     pub(super) session: Arc<SessionShared>,
     pub(super) at: PeerAt,
-    shared: OnceLock<Arc<ServiceState>>,
-    outbox: OnceLock<Outbox>,
+    pub(super) service: Arc<ServiceState>,
+    /// The way back to the caller.
+    pub(super) outbox: Outbox,
     calls: Mutex<Calls>,
     waker: Waker,
-    /// Called when the caller takes its replies again.
-    goes_on: Option<Waker>,
     /// This client while notices wait to be sent, also after its last handler: a refusal that is
     /// dropped would leave the caller in doubt.
     unsaid: Mutex<Option<Arc<Self>>>,
@@ -184,60 +81,40 @@ impl Wake for ClientNews {
 }
 
 impl Client {
-    pub(super) fn new(session: &Arc<SessionShared>, goes_on: Option<Waker>) -> Arc<Self> {
-        Arc::new_cyclic(|client| Self {
-            session: session.clone(),
-            at: peer_at(session),
-            shared: OnceLock::new(),
-            outbox: OnceLock::new(),
-            calls: Mutex::default(),
-            waker: Waker::from(Arc::new(ClientNews(client.clone()))),
-            goes_on,
-            unsaid: Mutex::default(),
-        })
-    }
-
-    /// Belongs to a service from its first request on.
-    pub(super) fn joins(self: &Arc<Self>, shared: &Arc<ServiceState>) {
-        if self.shared.set(shared.clone()).is_err() {
-            return;
+    /// Begins with a caller's first frame. `goes_on` is called when the caller takes its replies
+    /// again.
+    pub(super) fn new(
+        session: &Arc<SessionShared>,
+        service: &Arc<ServiceState>,
+        goes_on: Option<Waker>,
+    ) -> Arc<Self> {
+        let at = peer_at(session);
+        let replies = service.open_replies(session);
+        if let Err(error) = &replies {
+            warn_limited!(error, peer = %at, %error, "calls cannot be answered");
         }
-        shared.joined(self);
-        let max_in_flight = shared.template.max_in_flight() as usize;
-        let outbox = Outbox::new(
-            None,
-            self.session.clone(),
-            self.waker.clone(),
-            // Each call has one last frame. More notices wait only for a peer that takes none.
-            2 * max_in_flight,
-            shared.template.wait_for_open(),
-        )
-        .with_goes_on(self.goes_on.clone());
-        if self.outbox.set(outbox).is_ok()
-            && let Err(error) = self.open()
-        {
-            warn_limited!(error, peer = %self.at, %error, "calls cannot be answered");
-            // No answer waits for an end that there will never be.
-            self.outbox.get().into_iter().for_each(Outbox::close);
-        }
-    }
-
-    /// Opens the way back.
-    fn open(&self) -> Result<(), OpenError> {
-        let (Some(outbox), Some(shared)) = (self.outbox.get(), self.shared.get()) else {
-            return Ok(());
-        };
-        let offer = shared.version.clone().map(MessageVersions::of_one);
-        let channel = shared.template.clone().for_replies().over(&self.session);
-        outbox.open(|| channel.open_sender(offer))
-    }
-
-    pub(super) fn outbox(&self) -> Option<&Outbox> {
-        self.outbox.get()
-    }
-
-    pub(super) fn shared(&self) -> Option<&Arc<ServiceState>> {
-        self.shared.get()
+        let client = Arc::new_cyclic(|client: &Weak<Self>| {
+            let waker = Waker::from(Arc::new(ClientNews(client.clone())));
+            let outbox = Outbox::new(
+                replies.ok(),
+                session.clone(),
+                waker.clone(),
+                // Each call has one last frame. More notices wait only for a peer that takes none.
+                2 * service.template.max_in_flight() as usize,
+                service.template.wait_for_open(),
+            );
+            Self {
+                session: session.clone(),
+                at,
+                service: service.clone(),
+                outbox: outbox.with_goes_on(goes_on),
+                calls: Mutex::default(),
+                waker,
+                unsaid: Mutex::default(),
+            }
+        });
+        service.joined(&client);
+        client
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
@@ -248,12 +125,8 @@ impl Client {
 
     /// Takes in the header of a request that has come.
     pub(super) fn begin(&self, header: &Header, deadline: Option<Instant>) -> CallAdmission {
-        let max_in_flight = self
-            .shared
-            .get()
-            .map_or(0, |shared| shared.template.max_in_flight());
         let CallId { number, generation } = header.id;
-        if u64::from(number) >= max_in_flight {
+        if u64::from(number) >= self.service.template.max_in_flight() {
             return CallAdmission::Overloaded;
         }
         let mut calls = self.calls();
@@ -315,15 +188,14 @@ impl Client {
     pub(super) fn is_gone(&self) {
         self.calls().is_gone = true;
         self.wake_waiting();
-        if let Some(outbox) = self.outbox.get() {
-            outbox.close();
-        }
+        self.outbox.close();
         let _unsaid = lock(&self.unsaid).take();
         self.session.node().wake_drain();
-        self.free_name();
+        self.outbox.free_name();
     }
 
-    fn wake_waiting(&self) {
+    /// Wakes the handlers that wait for this caller.
+    pub(super) fn wake_waiting(&self) {
         let wakers: Vec<Waker> = {
             let mut calls = self.calls();
             let entries = calls.by_number.iter_mut();
@@ -332,21 +204,7 @@ impl Client {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Lets another caller of the name be answered, although handlers of this one have yet to end.
-    pub(super) fn free_name(&self) {
-        if let Some(outbox) = self.outbox.get() {
-            outbox.free_name();
-        }
-    }
-
     // ---- Questions of handlers -----------------------------------------------------------
-
-    /// Takes in the frames that have come from all callers.
-    pub(super) fn attend(&self) {
-        if let Some(shared) = self.shared.get() {
-            shared.attend();
-        }
-    }
 
     /// Returns whether the call's answer is no longer waited for.
     pub(super) fn is_cancelled(&self, id: CallId) -> bool {
@@ -369,10 +227,7 @@ impl Client {
         if self.is_cancelled(id) {
             return Some(Err(errors::cancelled()));
         }
-        let is_closed = self
-            .shared
-            .get()
-            .is_none_or(|shared| shared.is_closed.load(Ordering::Relaxed));
+        let is_closed = self.service.is_closed.load(Ordering::Relaxed);
         let mut calls = self.calls();
         match calls.entry(id) {
             Some(entry) if entry.credit > 0 => Some(Ok(())),

@@ -253,7 +253,7 @@ impl FrameBody {
     }
 
     #[inline]
-    fn bytes(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Self::InPlace(raw) => raw.bytes(),
             Self::Other(OtherBody::Copied(copied)) => copied.bytes(),

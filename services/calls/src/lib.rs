@@ -13,8 +13,6 @@
 
 use std::marker::PhantomData;
 
-use ibex_core::RecvError;
-
 mod call;
 #[doc(hidden)]
 pub mod call_extension;
@@ -74,6 +72,3 @@ type Types<Q, R, C> = PhantomData<(fn(&Q), fn(&R), fn() -> C)>;
 
 /// Marks the reply and the codec.
 type ReplyTypes<R, C> = PhantomData<(fn(&R), fn() -> C)>;
-
-/// Result of a look for the next request.
-type NextRequest<Q, R, C> = Result<Option<Request<Q, R, C>>, RecvError>;

@@ -9,7 +9,7 @@ mod notices;
 use std::{
     mem::MaybeUninit,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     task::{Poll, Waker},
@@ -36,10 +36,10 @@ pub(super) use self::notices::{NoRoom, NoticesTaken};
 /// See the module.
 pub(super) struct Outbox {
     session: Arc<SessionShared>,
-    /// The channel's end: `None` until it is opened, and when it was closed here.
+    /// The channel's end: `None` if it could not be opened, and when it was closed here.
     sending: Attended<Option<SendHandle>>,
-    /// The channel's end, as the session numbers it, once it was opened.
-    end: OnceLock<u32>,
+    /// The channel's end, as the session numbers it, if it was opened.
+    end: Option<u32>,
     /// True once frames are no longer sent. A thread that sets this or `has_notices` attends to
     /// `sending` afterwards, which shows both to the thread that holds it.
     is_closed: AtomicBool,
@@ -80,12 +80,12 @@ impl Outbox {
         max_notices: usize,
         open_timeout: Duration,
     ) -> Self {
-        let end = handle.as_ref().map(SendHandle::number);
         Self {
             session,
+            end: handle.as_ref().map(SendHandle::number),
+            // No frame waits for an end that there will never be.
+            is_closed: AtomicBool::new(handle.is_none()),
             sending: Attended::new(handle),
-            end: end.map_or_else(OnceLock::new, OnceLock::from),
-            is_closed: AtomicBool::new(false),
             is_broken_off: AtomicBool::new(false),
             has_notices: AtomicBool::new(false),
             notices: Mutex::default(),
@@ -97,20 +97,6 @@ impl Outbox {
             room: WaitSlot::new(),
             open_timeout,
         }
-    }
-
-    /// Opens the end, if it is not open.
-    pub(super) fn open<E>(&self, open: impl FnOnce() -> Result<SendHandle, E>) -> Result<(), E> {
-        let mut sending = self.sending.hold();
-        let opened = match *sending {
-            Some(_) => Ok(()),
-            None => open().map(|handle| {
-                self.end.get_or_init(|| handle.number());
-                *sending = Some(handle);
-            }),
-        };
-        self.leave_sending(sending);
-        opened
     }
 
     /// Ends the channel in order, after the messages that were sent, either at once or when the
@@ -140,8 +126,8 @@ impl Outbox {
 
     /// Lets another end of the name be opened, although this one may still be in use.
     pub(super) fn free_name(&self) {
-        if let Some(end) = self.end.get() {
-            self.session.free_name(*end);
+        if let Some(end) = self.end {
+            self.session.free_name(end);
         }
     }
 
@@ -180,7 +166,7 @@ impl Outbox {
 
     /// Returns whether the channel's end was opened. Without one, notices are never sent.
     pub(super) fn has_channel(&self) -> bool {
-        self.end.get().is_some()
+        self.end.is_some()
     }
 
     // ---- Inside ----------------------------------------------------------------------

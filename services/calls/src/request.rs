@@ -9,7 +9,6 @@ use std::{
     future::poll_fn,
     marker::PhantomData,
     ops::Deref,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -19,17 +18,15 @@ use ibex_core::{
     extend::{DefaultCodec, errors},
 };
 
-use self::{
-    call::{Call, sent},
-    caller_wait::CallerWait,
-};
+use self::{call::sent, caller_wait::CallerWait};
 use super::{
     Metadata,
-    client::Client,
     error::{MAX_FAILURE_BYTES, Refused},
     frame::{Content, DecodedPayload, Value},
-    header::{Header, Kind},
+    header::Kind,
 };
+
+pub(super) use self::call::{ArrivedRequest, Call};
 
 /// A request, read where it arrived, with the duty to answer it.
 /// [`Service::next`](crate::Service::next) returns it.
@@ -56,16 +53,23 @@ pub struct Request<Q: ?Sized, R: ?Sized, C: Codec<Q> = DefaultCodec> {
 }
 
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
-    pub(super) fn new(
-        client: Arc<Client>,
-        header: &Header,
-        deadline: Option<Instant>,
-        opened: DecodedPayload<Q, C>,
-    ) -> Self {
-        Self {
-            opened,
-            call: Call::new(client, header, deadline),
-            _reply: PhantomData,
+    /// Hands a request to a handler. `None` if it is not valid, of which the caller is told.
+    pub(super) fn open(arrived: ArrivedRequest) -> Option<Self> {
+        let ArrivedRequest { mut call, body, .. } = arrived;
+        match DecodedPayload::of(body) {
+            Ok(opened) => {
+                call.has_begun = true;
+                Some(Self {
+                    opened,
+                    call,
+                    _reply: PhantomData,
+                })
+            }
+            Err(invalid) => {
+                tracing::debug!(peer = %call.client.at, %invalid, "a request is not valid");
+                call.give_back(Refused::INVALID);
+                None
+            }
         }
     }
 
@@ -180,7 +184,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     /// Copies the request out of its channel, so that it holds nothing up however long it is kept.
     #[must_use]
     pub fn into_owned(mut self) -> Self {
-        self.copy_out();
+        self.opened.copy_out();
         self
     }
 
@@ -228,7 +232,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
 
     /// Hands the request back as not executed. Never waits.
     pub fn refuse(self) {
-        self.give_back(Refused::BY_HANDLER);
+        self.call.give_back(Refused::BY_HANDLER);
     }
 
     // ---- A stream of answers -------------------------------------------------------------
@@ -287,46 +291,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         if !self.call.is_stream {
             return Err(errors::not_a_stream());
         }
-        self.copy_out();
-        Ok(())
-    }
-
-    // ---- For the service -----------------------------------------------------------------
-
-    /// Notes that a handler gets the request.
-    pub(super) fn begins(&mut self) {
-        self.call.has_begun = true;
-    }
-
-    /// Notes that no handler gets the request.
-    pub(super) fn give_back(mut self, reason: Refused) {
-        self.call.is_over = true;
-        if !self.call.is_dropped_by_caller() {
-            self.call.client.refuse(self.call.id, reason);
-        }
-    }
-
-    /// Returns whether the call is known to be over, without taking in what has arrived.
-    pub(super) fn is_past(&self) -> bool {
-        self.call.client.is_cancelled(self.call.id)
-    }
-
-    pub(super) fn copy_out(&mut self) {
-        self.call.is_copied = true;
         self.opened.copy_out();
-    }
-
-    /// Returns whether answers to the caller wait for room.
-    pub(super) fn is_held_up(&self) -> bool {
-        self.call.client.is_held_up()
-    }
-
-    pub(super) fn is_copied(&self) -> bool {
-        self.call.is_copied
-    }
-
-    pub(super) fn payload_bytes(&self) -> usize {
-        self.opened.payload().len()
+        Ok(())
     }
 }
 

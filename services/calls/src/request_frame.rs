@@ -1,30 +1,27 @@
 //! The frames that a service's fan-in receives, each with its caller.
 
 use std::{
-    marker::PhantomData,
     sync::{Arc, atomic::Ordering},
     task::Waker,
 };
 
 use ibex_core::{
     ChannelBuilder,
-    codec::Codec,
     extend::{
-        ChannelError, ExtendChannel, ExtendPeer, MessageVersion, MessageVersions, OpenFailure,
-        OpenUntyped, Opener, RawMessage, ReceiveHandle,
+        ChannelError, ExtendChannel, ExtendPeer, MessageVersions, OpenFailure, Opener, RawMessage,
+        ReceiveHandle, SessionShared,
     },
 };
 
 use super::{
-    client::{Client, ServiceState},
+    client::Client,
     frame::{FrameBody, header_of},
     header::{Header, Kind, MalformedCallFrame},
-    opening::{reply_version, request_version},
-    outbox::Outbox,
+    service::ServiceState,
 };
 
-/// Requests of type `Q` that are answered with `R`, both by codec `C`.
-pub(super) struct CallTypes<Q: ?Sized, R: ?Sized, C>(PhantomData<fn(&Q, &R) -> C>);
+/// Reads the frames of the callers of a service.
+pub(super) struct RequestFrames(pub(super) Arc<ServiceState>);
 
 /// A frame of a caller.
 pub(super) struct RequestFrame {
@@ -39,37 +36,36 @@ pub(super) struct RequestFrame {
 /// even the place of a caller that made no call has an end for its replies, which is opened and
 /// closed with the place.
 pub(super) struct Seat {
-    client: Option<Arc<Client>>,
-    /// The channel of replies.
-    channel: ChannelBuilder,
-    /// Returns the message version of the replies.
-    version: fn() -> Result<MessageVersion, OpenFailure>,
+    service: Arc<ServiceState>,
+    session: Arc<SessionShared>,
+    /// Present once a frame has come.
+    pub(super) client: Option<Arc<Client>>,
     /// Called when the caller takes its replies again.
     goes_on: Option<Waker>,
 }
 
-impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Opener for CallTypes<Q, R, C> {
+impl Opener for RequestFrames {
     type Message = RequestFrame;
     type Kept = Seat;
 
-    fn keep(channel: ChannelBuilder, waker: &Waker) -> Seat {
-        Seat::new(channel, reply_version::<Q, R, C>, Some(waker.clone()))
+    fn offer(&self) -> Result<MessageVersions, OpenFailure> {
+        self.0.offer()
+    }
+
+    fn keep(&self, channel: &ChannelBuilder, waker: &Waker) -> Seat {
+        Seat::new(&self.0, channel.at().session(), Some(waker.clone()))
     }
 
     #[inline]
     fn is_held_up(seat: &Seat) -> bool {
         let client = seat.client.as_ref();
-        client.is_some_and(|client| client.is_held_up())
+        client.is_some_and(|client| client.outbox.is_held_up())
     }
 
     #[inline]
     fn has_gone_on(seat: &Seat) -> bool {
         let client = seat.client.as_ref();
-        client.is_some_and(|client| client.has_gone_on())
-    }
-
-    fn offer() -> Result<MessageVersions, OpenFailure> {
-        request_version::<Q, R, C>().map(MessageVersions::of_one)
+        client.is_some_and(|client| client.outbox.has_gone_on())
     }
 
     fn open(
@@ -82,27 +78,18 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Opener for CallTypes<Q, R, C>
 }
 
 impl Seat {
-    /// A place at the service whose requests come over `channel`.
+    /// A place at the service for the caller at the other end of `session`.
     pub(super) fn new(
-        channel: ChannelBuilder,
-        version: fn() -> Result<MessageVersion, OpenFailure>,
+        service: &Arc<ServiceState>,
+        session: &Arc<SessionShared>,
         goes_on: Option<Waker>,
     ) -> Self {
         Self {
+            service: service.clone(),
+            session: session.clone(),
             client: None,
-            channel: channel
-                .template()
-                .clone()
-                .for_replies()
-                .over(channel.at().session()),
-            version,
             goes_on,
         }
-    }
-
-    /// Returns the way back to the caller, once a frame has come.
-    pub(super) fn outbox(&self) -> Option<&Outbox> {
-        self.client.as_ref()?.outbox()
     }
 
     /// Reads a frame's header.
@@ -121,7 +108,7 @@ impl Seat {
         };
         let client = self
             .client
-            .get_or_insert_with(|| Client::new(handle.session(), self.goes_on.clone()));
+            .get_or_insert_with(|| Client::new(&self.session, &self.service, self.goes_on.take()));
         let (header, body) = match header.kind {
             Kind::ExtendedCall | Kind::ExtendedStream => {
                 (header.without_extension(), FrameBody::cut(raw))
@@ -140,16 +127,15 @@ impl Drop for Seat {
     /// The caller has closed its end or is gone, or the service was dropped, whose handlers may
     /// still answer.
     fn drop(&mut self) {
-        let Some(client) = &self.client else {
-            let offer = (self.version)().map(MessageVersions::of_one);
+        match &self.client {
             // An error means that the session is over, and then no caller waits for this end.
-            let _ = self.channel.open_sender(offer);
-            return;
-        };
-        let is_closed = |shared: &Arc<ServiceState>| shared.is_closed.load(Ordering::Relaxed);
-        match client.shared().is_some_and(is_closed) {
-            true => client.free_name(),
-            false => client.is_gone(),
+            None => drop(self.service.open_replies(&self.session)),
+            Some(client) => match self.service.is_closed.load(Ordering::Relaxed) {
+                // Another caller of the name may be answered, although handlers of this one have
+                // yet to end.
+                true => client.outbox.free_name(),
+                false => client.is_gone(),
+            },
         }
     }
 }

@@ -2,29 +2,28 @@
 
 use std::{
     collections::VecDeque,
-    task::{Context, Poll, Waker, ready},
+    task::{Context, Poll, ready},
 };
 
 use ibex_core::{
-    ChannelBuilder, FanInEvent, RecvError, RecvErrorKind,
-    codec::Codec,
+    FanInEvent, RecvError, RecvErrorKind,
     extend::{
-        ChannelError, Gathered, RawMessage, ReceiveHandle,
-        parking::{self, Patience, Ticket},
+        ChannelError, Gathered, Opener, RawMessage, ReceiveHandle,
+        parking::{Patience, Ticket},
     },
 };
 
 use super::{
-    opening::reply_version,
-    outbox::{NoticesTaken, Outbox},
-    request::Request,
-    request_frame::{CallTypes, RequestFrame, Seat},
+    outbox::NoticesTaken,
+    request::ArrivedRequest,
+    request_frame::{RequestFrame, RequestFrames, Seat},
+    waiting::Waiting,
 };
 
 /// See the module.
-pub(super) struct RequestSource<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
-    from: From<Q, R, C>,
-    pub(super) backlog: Backlog<Q, R, C>,
+pub(super) struct RequestSource {
+    from: From,
+    pub(super) backlog: Backlog,
     /// Frames that no caller of ibex sends.
     strays: u64,
     is_over: bool,
@@ -32,8 +31,8 @@ pub(super) struct RequestSource<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
     error: Option<RecvError>,
 }
 
-enum From<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
-    Node(Gathered<CallTypes<Q, R, C>>),
+enum From {
+    Node(Gathered<RequestFrames>),
     /// The receiving end of a single peer's requests, with the place of that caller until its
     /// channel has ended, and the ticket of who waits until the caller takes its replies.
     Peer(ReceiveHandle, Seat, Option<Ticket>),
@@ -42,35 +41,34 @@ enum From<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
 
 /// Requests that wait for a handler. The first ones lie where they came in. Later requests are
 /// copied out, so that frames for handlers come through behind them.
-pub(super) struct Backlog<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
-    requests: VecDeque<Request<Q, R, C>>,
+#[derive(Default)]
+pub(super) struct Backlog {
+    requests: VecDeque<ArrivedRequest>,
     /// Requests of callers that do not take their replies.
-    held_up: VecDeque<Request<Q, R, C>>,
+    held_up: VecDeque<ArrivedRequest>,
     copied_bytes: usize,
 }
 
-impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> RequestSource<Q, R, C> {
-    pub(super) fn of_node(fan_in: Gathered<CallTypes<Q, R, C>>) -> Self {
-        Self::new(From::Node(fan_in))
-    }
-
-    pub(super) fn of_peer(requests: ReceiveHandle, channel: ChannelBuilder) -> Self {
-        let seat = Seat::new(channel, reply_version::<Q, R, C>, None);
-        Self::new(From::Peer(requests, seat, None))
-    }
-
-    fn new(from: From<Q, R, C>) -> Self {
+impl RequestSource {
+    /// Makes a source from which nothing comes yet.
+    pub(super) fn new() -> Self {
         Self {
-            from,
-            backlog: Backlog {
-                requests: VecDeque::new(),
-                held_up: VecDeque::new(),
-                copied_bytes: 0,
-            },
+            from: From::Nobody,
+            backlog: Backlog::default(),
             strays: 0,
             is_over: false,
             error: None,
         }
+    }
+
+    /// Takes in the frames of all peers of a node.
+    pub(super) fn gather(&mut self, fan_in: Gathered<RequestFrames>) {
+        self.from = From::Node(fan_in);
+    }
+
+    /// Takes in the frames of one peer.
+    pub(super) fn receive(&mut self, requests: ReceiveHandle, seat: Seat) {
+        self.from = From::Peer(requests, seat, None);
     }
 
     /// The next frame, if one is there; runs no turn.
@@ -82,7 +80,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> RequestSource<Q, R, C> {
                     None if fan_in.is_over() => self.of_event(None),
                     None => return None,
                 },
-                From::Peer(_, seat, _) if seat.outbox().is_some_and(Outbox::is_held_up) => {
+                From::Peer(_, seat, _) if RequestFrames::is_held_up(seat) => {
                     return None;
                 }
                 From::Peer(handle, ..) => match handle.poll() {
@@ -100,65 +98,50 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> RequestSource<Q, R, C> {
         }
     }
 
-    /// Waits until there is something to look at, and returns the next frame, if it was that.
-    pub(super) fn wait(&mut self) -> Option<RequestFrame> {
+    /// Waits until there is something to look at, and returns the next frame, if it was that. A
+    /// task may look for a moment before it is pending, but a waker may not.
+    pub(super) fn wait(
+        &mut self,
+        waiting: Waiting<'_>,
+        may_look: bool,
+    ) -> Poll<Option<RequestFrame>> {
         let taken = match &mut self.from {
             From::Node(fan_in) => {
-                let event = fan_in.next();
-                self.of_event(event)
-            }
-            From::Peer(handle, seat, held) => match seat.outbox() {
-                Some(outbox) if outbox.is_held_up() => {
-                    let taken = NoticesTaken::new(outbox, held);
-                    // Without a deadline there is no time-out.
-                    let _ = handle.session().wait_for(None, taken);
-                    self.backlog.renew();
-                    NextFrame::Nothing
-                }
-                // What was held up is looked at again.
-                _ if self.backlog.renew() => NextFrame::Nothing,
-                _ => {
-                    let received = handle.receive(Patience::FOREVER);
-                    self.of_message(received)
-                }
-            },
-            From::Nobody => NextFrame::Over,
-        };
-        match taken {
-            NextFrame::Frame(asked) => Some(asked),
-            NextFrame::Nothing | NextFrame::Over => None,
-        }
-    }
-
-    /// Returns the next frame, or `None` if there is something else to look at. If there is neither,
-    /// `waker` is called when there is. Before that, a task may look for a moment, but a waker may
-    /// not.
-    pub(super) fn poll(&mut self, waker: &Waker, may_look: bool) -> Poll<Option<RequestFrame>> {
-        let taken = match &mut self.from {
-            From::Node(fan_in) => {
-                let mut context = Context::from_waker(waker);
-                let event = ready!(fan_in.poll_for(&mut context, may_look));
+                let event = match waiting {
+                    Waiting::Thread(_) => fan_in.next(),
+                    Waiting::Task(waker) => {
+                        let mut context = Context::from_waker(waker);
+                        ready!(fan_in.poll_for(&mut context, may_look))
+                    }
+                };
                 self.of_event(event)
             }
             From::Peer(handle, seat, held) => {
-                if let Some(outbox) = seat.outbox()
-                    && outbox.is_held_up()
+                if let Some(client) = &seat.client
+                    && client.outbox.is_held_up()
                 {
-                    ready!(parking::poll(NoticesTaken::new(outbox, held), waker, || ()));
+                    let taken = NoticesTaken::new(&client.outbox, held);
+                    ready!(waiting.poll(handle.session(), taken));
                     self.backlog.renew();
                     return Poll::Ready(None);
                 }
+                // What was held up is looked at again.
                 if self.backlog.renew() {
                     return Poll::Ready(None);
                 }
-                // Takes back an older waker: it may not be called for messages behind those that
-                // were taken.
-                handle.leave();
-                let received = match may_look {
-                    true => handle.poll_receive(waker),
-                    false => handle.poll_receive_at_once(waker),
+                let received = match waiting {
+                    Waiting::Thread(_) => handle.receive(Patience::FOREVER),
+                    Waiting::Task(waker) => {
+                        // Takes back an older waker: it may not be called for messages behind those
+                        // that were taken.
+                        handle.leave();
+                        ready!(match may_look {
+                            true => handle.poll_receive(waker),
+                            false => handle.poll_receive_at_once(waker),
+                        })
+                    }
                 };
-                self.of_message(ready!(received))
+                self.of_message(received)
             }
             From::Nobody => NextFrame::Over,
         };
@@ -250,31 +233,32 @@ enum NextFrame {
     Over,
 }
 
-impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Backlog<Q, R, C> {
+impl Backlog {
     pub(super) fn len(&self) -> usize {
         self.requests.len()
     }
 
     /// Gives a request back for which there is no room.
     #[allow(clippy::result_large_err, reason = "the error gives the request back")]
-    pub(super) fn push(&mut self, mut request: Request<Q, R, C>) -> Result<(), Request<Q, R, C>> {
+    pub(super) fn push(&mut self, mut request: ArrivedRequest) -> Result<(), ArrivedRequest> {
         if self.requests.len() >= IN_PLACE {
-            let bytes = request.payload_bytes();
+            let bytes = request.body.bytes().len();
             if self.copied_bytes + bytes > MAX_COPIED_BYTES {
                 return Err(request);
             }
             self.copied_bytes += bytes;
-            request.copy_out();
+            request.copied_bytes = bytes;
+            request.body.copy_out();
         }
         self.requests.push_back(request);
         Ok(())
     }
 
     /// Takes the next request whose caller takes its replies.
-    pub(super) fn pop(&mut self) -> Option<Request<Q, R, C>> {
+    pub(super) fn pop(&mut self) -> Option<ArrivedRequest> {
         loop {
             let request = self.requests.pop_front()?;
-            if !request.is_held_up() {
+            if !request.call.client.outbox.is_held_up() {
                 return Some(self.let_go(request));
             }
             self.held_up.push_back(request);
@@ -282,7 +266,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Backlog<Q, R, C> {
     }
 
     /// Takes any request, because none is handed out any more.
-    pub(super) fn pop_any(&mut self) -> Option<Request<Q, R, C>> {
+    pub(super) fn pop_any(&mut self) -> Option<ArrivedRequest> {
         let next = self.requests.pop_front();
         let request = next.or_else(|| self.held_up.pop_front())?;
         Some(self.let_go(request))
@@ -296,10 +280,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Backlog<Q, R, C> {
         has_some
     }
 
-    fn let_go(&mut self, request: Request<Q, R, C>) -> Request<Q, R, C> {
-        if request.is_copied() {
-            self.copied_bytes -= request.payload_bytes();
-        }
+    fn let_go(&mut self, request: ArrivedRequest) -> ArrivedRequest {
+        self.copied_bytes -= request.copied_bytes;
         request
     }
 }

@@ -89,7 +89,7 @@ impl<C> ChannelBuilder<C, &Node> {
     where
         C: Codec<T>,
     {
-        let gathered = Gathered::open(self.at, self.template)?;
+        let gathered = Gathered::open(self.at, self.template, OfType::NEW)?;
         Ok(FanIn { gathered })
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     error::Refused,
     frame::Content,
     header::{CallId, Header, Kind},
-    outbox::{NoRoom, Outbox, Unsent},
+    outbox::{NoRoom, Unsent},
 };
 
 impl Client {
@@ -31,13 +31,10 @@ impl Client {
         content: impl Content,
         patience: Duration,
     ) -> Result<(), Unsent> {
-        let (Some(outbox), Some(shared)) = (self.outbox.get(), self.shared.get()) else {
-            return Err(Unsent::InVain);
-        };
         let header = || (!self.is_cancelled(id)).then(|| Header::new(id, Kind::Reply));
-        let most = shared.template.max_message_bytes();
-        let sent = outbox.answer(header, content, most, patience);
-        if outbox.has_notices() {
+        let most = self.service.template.max_message_bytes();
+        let sent = self.outbox.answer(header, content, most, patience);
+        if self.outbox.has_notices() {
             self.stay_until_said();
         }
         sent
@@ -45,9 +42,7 @@ impl Client {
 
     /// Tells the caller, without waiting, that a call has ended.
     pub(crate) fn say(self: &Arc<Self>, header: Header, payload: Vec<u8>) {
-        if let Some(outbox) = self.outbox.get() {
-            outbox.notify(header, payload);
-        }
+        self.outbox.notify(header, payload);
         self.stay_until_said();
     }
 
@@ -56,33 +51,23 @@ impl Client {
     /// leaves.
     fn stay_until_said(self: &Arc<Self>) {
         let mut unsaid = lock(&self.unsaid);
-        let has_channel = self.outbox.get().is_some_and(Outbox::has_channel);
-        let stays = has_channel && self.has_unsaid();
+        let stays = self.outbox.has_channel() && self.has_unsaid();
         let _before = mem::replace(&mut *unsaid, stays.then(|| self.clone()));
         drop(unsaid);
         let limit = self.session.node().session_timeout();
-        if stays
-            && let Some(look) = self
-                .outbox
-                .get()
-                .and_then(|outbox| outbox.wants_look(limit))
-        {
+        if stays && let Some(look) = self.outbox.wants_look(limit) {
             self.session.wake_at(look, &self.waker);
         }
     }
 
     /// Returns whether notices for a caller that is still there wait to be sent.
-    pub(super) fn has_unsaid(&self) -> bool {
-        !self.calls().is_gone
-            && !self.session.is_over()
-            && self.outbox.get().is_some_and(Outbox::has_notices)
+    pub(crate) fn has_unsaid(&self) -> bool {
+        !self.calls().is_gone && !self.session.is_over() && self.outbox.has_notices()
     }
 
     /// Gives a request back that no handler got.
     pub(crate) fn refuse(self: &Arc<Self>, id: CallId, reason: Refused) {
-        if let Some(shared) = self.shared.get() {
-            shared.refused.fetch_add(1, Ordering::Relaxed);
-        }
+        self.service.refused.fetch_add(1, Ordering::Relaxed);
         let header = Header::new(id, Kind::Refused).with_count(reason.0);
         self.say(header, Vec::new());
     }
@@ -90,9 +75,7 @@ impl Client {
     /// Sends waiting notices, because there is room, and wakes handlers whose deadlines have
     /// passed.
     pub(super) fn has_news(self: &Arc<Self>) {
-        if let Some(outbox) = self.outbox.get() {
-            outbox.has_room();
-        }
+        self.outbox.has_room();
         self.stay_until_said();
         self.look_whether_taken();
         let (late, next) = self.calls().expire(Instant::now());
@@ -104,26 +87,10 @@ impl Client {
 
     // ---- A caller that takes nothing -----------------------------------------------------
 
-    /// Returns whether answers wait because the caller makes no room. If so, `goes_on` is called
-    /// when none waits any more.
-    #[inline]
-    pub(crate) fn is_held_up(&self) -> bool {
-        self.outbox.get().is_some_and(Outbox::is_held_up)
-    }
-
-    /// Returns whether the caller was held up and has gone on, once.
-    #[inline]
-    pub(crate) fn has_gone_on(&self) -> bool {
-        self.outbox.get().is_some_and(Outbox::has_gone_on)
-    }
-
     /// Gives the caller up if it has made no room for too long.
     fn look_whether_taken(&self) {
         let limit = self.session.node().session_timeout();
-        let Some(outbox) = self.outbox.get() else {
-            return;
-        };
-        match outbox.look_for_room(Instant::now(), limit) {
+        match self.outbox.look_for_room(Instant::now(), limit) {
             None => {}
             Some(NoRoom::LookAt(at)) => {
                 self.session.wake_at(at, &self.waker);
@@ -134,7 +101,7 @@ impl Client {
                     peer = %self.at, ?limit,
                     "a caller does not take the replies of a service; its calls are given up"
                 );
-                outbox.break_off();
+                self.outbox.break_off();
                 self.is_gone();
             }
         }

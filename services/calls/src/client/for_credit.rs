@@ -18,14 +18,14 @@ impl Condition for ForCredit<'_> {
 
     fn look(&mut self) -> Option<Self::Output> {
         self.client.look_for_credit(self.id).or_else(|| {
-            self.client.attend();
+            self.client.service.attend();
             self.client.look_for_credit(self.id)
         })
     }
 
     fn register(&mut self, waker: &Waker) {
         self.client.set_waker(self.id, Some(waker));
-        self.client.attend();
+        self.client.service.attend();
     }
 
     fn leave(&mut self) {

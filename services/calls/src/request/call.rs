@@ -15,7 +15,8 @@ use ibex_core::{
 use super::caller_wait::CallerWait;
 use crate::{
     client::Client,
-    frame::Content,
+    error::Refused,
+    frame::{Content, FrameBody},
     header::{CallId, Header, Kind},
     no_reply::NoReply,
     outbox::Unsent,
@@ -23,12 +24,11 @@ use crate::{
 };
 
 /// The call that a request is of.
-pub(super) struct Call {
-    pub(super) client: Arc<Client>,
+pub(crate) struct Call {
+    pub(crate) client: Arc<Client>,
     pub(super) id: CallId,
     pub(super) is_stream: bool,
     pub(super) deadline: Option<Instant>,
-    pub(super) is_copied: bool,
     /// A handler got it.
     pub(super) has_begun: bool,
     /// True once the request was answered or given back.
@@ -39,20 +39,24 @@ pub(super) struct Call {
     time: Option<CallTime>,
 }
 
+/// A request that waits for a handler, not yet decoded.
+pub(crate) struct ArrivedRequest {
+    pub(crate) call: Call,
+    pub(crate) body: FrameBody,
+    /// The bytes that were copied out while it waits.
+    pub(crate) copied_bytes: usize,
+}
+
 impl Call {
-    pub(super) fn new(client: Arc<Client>, header: &Header, deadline: Option<Instant>) -> Self {
-        if let Some(shared) = client.shared() {
-            // COUNTED, pairs with `Runtime::begin_drain`: `is_draining` is read after this.
-            shared.in_progress.fetch_add(1, Ordering::SeqCst);
-        }
-        let times = client.shared().and_then(|shared| shared.times.as_ref());
+    pub(crate) fn new(client: Arc<Client>, header: &Header, deadline: Option<Instant>) -> Self {
+        // COUNTED, pairs with `Runtime::begin_drain`: `is_draining` is read after this.
+        client.service.in_progress.fetch_add(1, Ordering::SeqCst);
         Self {
-            time: CallTime::start(times),
+            time: CallTime::start(client.service.times.as_ref()),
             client,
             id: header.id,
             is_stream: header.kind == Kind::Stream,
             deadline,
-            is_copied: false,
             has_begun: false,
             is_over: false,
             no_reply: NoReply::Dropped,
@@ -61,7 +65,7 @@ impl Call {
 
     pub(super) fn is_cancelled(&self) -> bool {
         self.client.is_cancelled(self.id) || {
-            self.client.attend();
+            self.client.service.attend();
             self.client.is_cancelled(self.id)
         }
     }
@@ -104,6 +108,19 @@ impl Call {
         Ok(())
     }
 
+    /// Notes that no handler gets the request.
+    pub(crate) fn give_back(mut self, reason: Refused) {
+        self.is_over = true;
+        if !self.is_dropped_by_caller() {
+            self.client.refuse(self.id, reason);
+        }
+    }
+
+    /// Returns whether the call is known to be over, without taking in what has arrived.
+    pub(crate) fn is_past(&self) -> bool {
+        self.client.is_cancelled(self.id)
+    }
+
     /// Ends the call without waiting. A caller whose deadline has passed is told too; otherwise it
     /// might conclude from the node's drain that no handler had the call.
     pub(super) fn finish(&mut self, kind: Kind, code: u32, text: &str) {
@@ -138,12 +155,13 @@ impl Drop for Call {
         if self.has_begun && node.is_draining() {
             node.count_drained_call();
         }
-        if let Some(shared) = self.client.shared() {
-            // ENDED, pairs with `ServiceState::running`: a thread that sees the lower count also
-            // sees what was said and counted before.
-            shared.in_progress.fetch_sub(1, Ordering::Release);
-            node.wake_drain();
-        }
+        // ENDED, pairs with `ServiceState::running`: a thread that sees the lower count also
+        // sees what was said and counted before.
+        self.client
+            .service
+            .in_progress
+            .fetch_sub(1, Ordering::Release);
+        node.wake_drain();
     }
 }
 
@@ -180,11 +198,8 @@ impl<'a> ItemWait<'a> {
             }
         }
         self.caller = None;
-        let Some(outbox) = client.outbox() else {
-            return Poll::Ready(Err(errors::cancelled()));
-        };
         let header = || (!client.is_cancelled(*id)).then(|| Header::new(*id, Kind::Item));
-        let polled = outbox.send(waiting, &mut self.room, header, item);
+        let polled = client.outbox.send(waiting, &mut self.room, header, item);
         if let (Poll::Pending, Waiting::Task(waker)) = (&polled, waiting) {
             // A caller that does not take its replies may cancel, which wakes this task.
             client.set_waker(*id, Some(waker));
@@ -198,9 +213,7 @@ impl<'a> ItemWait<'a> {
 
 impl Drop for ItemWait<'_> {
     fn drop(&mut self) {
-        if let Some(outbox) = self.call.client.outbox() {
-            outbox.leave(&mut self.room);
-        }
+        self.call.client.outbox.leave(&mut self.room);
     }
 }
 

@@ -9,18 +9,14 @@ pub(super) struct CallerWait<'a>(&'a Client);
 
 impl<'a> CallerWait<'a> {
     pub(super) fn on(client: &'a Client) -> Self {
-        if let Some(shared) = client.shared() {
-            // WAITS: the wait begins with `attend`, whose fence pairs with `Hub::has_news`.
-            shared.waiting.fetch_add(1, Ordering::Relaxed);
-        }
+        // WAITS: the wait begins with `attend`, whose fence pairs with `ServiceState::has_news`.
+        client.service.waiting.fetch_add(1, Ordering::Relaxed);
         Self(client)
     }
 }
 
 impl Drop for CallerWait<'_> {
     fn drop(&mut self) {
-        if let Some(shared) = self.0.shared() {
-            shared.waiting.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.0.service.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
