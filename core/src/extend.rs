@@ -25,7 +25,7 @@ pub use ibex_transport::{
     },
     engine::Admission,
     histogram::Recorder,
-    node::{CallTime, CallTimes, NodeState, Serves, SessionShared, TakenName},
+    node::{CallTime, CallTimes, DrainParticipant, NodeState, SessionShared, TakenName},
     runtime::{EventLoop, Looks, Runtime},
 };
 

@@ -454,11 +454,11 @@ impl Node {
     pub fn close(&self, timeout: Duration) -> CloseReport {
         let runtime = self.runtime();
         let deadline = Instant::now().checked_add(timeout);
-        if runtime.has_unsaid() {
+        if runtime.has_pending_notices() {
             // Answers that wait for room go first, for half of the time: a caller that takes none
             // leaves the rest to the others.
             let half = Instant::now().checked_add(timeout / 2);
-            runtime.wait_in_drain(half, || !runtime.has_unsaid());
+            runtime.wait_in_drain(half, || !runtime.has_pending_notices());
         }
         let left = deadline.map_or(timeout, |at| at.saturating_duration_since(Instant::now()));
         runtime.close(left)

@@ -17,10 +17,10 @@ use ibex_core::{
 };
 
 use super::{
+    caller_ref::CallerRef,
     error::CallError,
     frame::{Content, SliceContent, Value},
     header::Kind,
-    line_ref::LineRef,
     options::CallOptions,
     pending_call::{ONE_REPLY, PendingCall},
     reply::Reply,
@@ -60,7 +60,7 @@ impl AsContent<[u8], Raw> for SliceContent<'_> {
     allow(unreachable_pub, reason = "only the impl of tower's trait shows it")
 )]
 pub struct CallAsync<V, Q: ?Sized, R: ?Sized, C> {
-    line: LineRef,
+    state: CallerRef,
     request: V,
     options: CallOptions,
     deadline: Option<Instant>,
@@ -69,7 +69,7 @@ pub struct CallAsync<V, Q: ?Sized, R: ?Sized, C> {
     /// runs this future alone.
     patience: Patience,
     /// From the first poll to the reply.
-    claim: Option<PendingCall<LineRef>>,
+    claim: Option<PendingCall<CallerRef>>,
     /// The attempts before this one failed so.
     before: Option<CallError>,
     _types: super::Types<Q, R, C>,
@@ -78,9 +78,9 @@ pub struct CallAsync<V, Q: ?Sized, R: ?Sized, C> {
 impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
     /// `claim` may be had already.
     pub(super) fn new(
-        line: LineRef,
+        state: CallerRef,
         options: &CallOptions,
-        mut claim: Option<PendingCall<LineRef>>,
+        mut claim: Option<PendingCall<CallerRef>>,
         request: V,
     ) -> Self {
         let deadline = options.deadline();
@@ -88,7 +88,7 @@ impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
             claim.set_deadline(deadline);
         }
         Self {
-            line,
+            state,
             request,
             options: *options,
             deadline,
@@ -115,10 +115,10 @@ impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
 impl<V: AsContent<Q, C>, Q: ?Sized, R: ?Sized, C: Codec<R>> CallAsync<V, Q, R, C> {
     fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Reply<R, C>, CallError>> {
         let waiting = Waiting::Task(context.waker());
-        let (line, deadline, options) = (&self.line, self.deadline, &self.options);
+        let (state, deadline, options) = (&self.state, self.deadline, &self.options);
         let claim = self
             .claim
-            .get_or_insert_with(|| PendingCall::new(line.clone(), Kind::Call, deadline, options));
+            .get_or_insert_with(|| PendingCall::new(state.clone(), Kind::Call, deadline, options));
         if !claim.is_sent {
             ready!(claim.send(waiting, self.request.content()))?;
         }
@@ -164,7 +164,7 @@ where
 impl<V, Q: ?Sized, R: ?Sized, C> fmt::Debug for CallAsync<V, Q, R, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CallAsync")
-            .field("service", &self.line.service)
+            .field("service", &self.state.service)
             .field(
                 "is_sent",
                 &self.claim.as_ref().is_some_and(|claim| claim.is_sent),

@@ -11,10 +11,10 @@ use ibex_core::{
 use super::{
     Metadata,
     call::CallAsync,
+    caller_ref::CallerRef,
     error::CallError,
     frame::{Content, SliceContent, Value},
     header::Kind,
-    line_ref::LineRef,
     options::CallOptions,
     pending_call::{ONE_REPLY, PendingCall},
     replies::Replies,
@@ -53,23 +53,23 @@ use super::{
 /// # }
 /// ```
 pub struct Caller<Q: ?Sized, R: ?Sized, C = DefaultCodec> {
-    line: LineRef,
+    state: CallerRef,
     options: CallOptions,
-    /// The place on the line that `tower`'s `poll_ready` reserved.
+    /// The place of the call that `tower`'s `poll_ready` reserved.
     #[cfg(feature = "tower")]
-    pub(super) ready: Option<PendingCall<LineRef>>,
+    pub(super) ready: Option<PendingCall<CallerRef>>,
     _types: super::Types<Q, R, C>,
 }
 
 impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q, R, C> {
-    pub(super) fn new(line: LineRef) -> Self {
-        Self::on(line, CallOptions::new())
+    pub(super) fn new(state: CallerRef) -> Self {
+        Self::on(state, CallOptions::new())
     }
 
-    fn on(line: LineRef, options: CallOptions) -> Self {
+    fn on(state: CallerRef, options: CallOptions) -> Self {
         Self {
             options,
-            line,
+            state,
             #[cfg(feature = "tower")]
             ready: None,
             _types: PhantomData,
@@ -79,7 +79,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// Returns the same caller with other options.
     #[must_use]
     pub fn with(&self, options: CallOptions) -> Self {
-        Self::on(self.line.clone(), options)
+        Self::on(self.state.clone(), options)
     }
 
     /// Returns the same caller, whose calls carry this metadata and no other.
@@ -105,7 +105,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// ```
     #[must_use]
     pub fn with_metadata(&self, metadata: Metadata) -> Self {
-        Self::on(self.line.with_metadata(metadata), self.options)
+        Self::on(self.state.with_metadata(metadata), self.options)
     }
 
     /// Returns the same caller, whose calls belong to this trace.
@@ -134,7 +134,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// ```
     #[must_use]
     pub fn with_trace_context(&self, context: TraceContext) -> Self {
-        Self::on(self.line.with_trace_context(context), self.options)
+        Self::on(self.state.with_trace_context(context), self.options)
     }
 
     /// Calls, and waits for the reply.
@@ -167,7 +167,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
         request: impl Content,
         deadline: Option<Instant>,
     ) -> Result<Reply<R, C>, CallError> {
-        let mut call = PendingCall::new(&self.line, Kind::Call, deadline, &self.options);
+        let mut call = PendingCall::new(&self.state, Kind::Call, deadline, &self.options);
         call.send_in_thread(request)?;
         Ok(call.answer()?.expect(ONE_REPLY))
     }
@@ -190,7 +190,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     }
 
     pub(super) fn future_of<'a>(&self, request: &'a Q) -> CallAsync<&'a Q, Q, R, C> {
-        CallAsync::new(self.line.clone(), &self.options, None, request)
+        CallAsync::new(self.state.clone(), &self.options, None, request)
     }
 
     /// Calls for a stream of replies; waits until the request is sent.
@@ -199,8 +199,8 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     ///
     /// [`CallError`]: the request was not sent.
     pub fn stream(&self, request: &Q) -> Result<Replies<R, C>, CallError> {
-        let (line, options) = (self.line.clone(), &self.options);
-        let mut call = PendingCall::new(line, Kind::Stream, options.deadline(), options);
+        let (state, options) = (self.state.clone(), &self.options);
+        let mut call = PendingCall::new(state, Kind::Stream, options.deadline(), options);
         call.send_in_thread(Value::<Q, C>::new(request))?;
         Ok(Replies::new(call))
     }
@@ -211,10 +211,10 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
         &self,
         request: &'a Q,
     ) -> impl Future<Output = Result<Replies<R, C>, CallError>> + use<'a, Q, R, C> {
-        let (line, options) = (self.line.clone(), self.options);
+        let (state, options) = (self.state.clone(), self.options);
         let deadline = options.deadline();
         async move {
-            let mut call = PendingCall::new(line, Kind::Stream, deadline, &options);
+            let mut call = PendingCall::new(state, Kind::Stream, deadline, &options);
             let value = Value::<Q, C>::new(request);
             poll_fn(|context| call.send(Waiting::Task(context.waker()), value)).await?;
             Ok(Replies::new(call))
@@ -225,26 +225,26 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     /// clones. Never waits.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.line.slots().in_flight()
+        self.state.slots().in_flight()
     }
 
     /// Returns the number of calls that wait for their turn, of all clones.
     #[must_use]
     pub fn queued(&self) -> usize {
-        self.line.slots().queued()
+        self.state.slots().queued()
     }
 
     /// Returns the number of the peer's frames that belong to no call: late replies to cancelled
     /// calls, and frames that no service of ibex sends.
     #[must_use]
     pub fn strays(&self) -> u64 {
-        self.line.slots().strays()
+        self.state.slots().strays()
     }
 
     /// The service's name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.line.service
+        &self.state.service
     }
 }
 
@@ -295,26 +295,26 @@ where
         request: &'a RegionSlice,
     ) -> impl Future<Output = Result<Reply<R, Raw>, CallError>> + use<'a, R> {
         let request = SliceContent(request);
-        CallAsync::<_, [u8], R, Raw>::new(self.line.clone(), &self.options, None, request)
+        CallAsync::<_, [u8], R, Raw>::new(self.state.clone(), &self.options, None, request)
     }
 }
 
 impl<Q: ?Sized, R: ?Sized, C> Caller<Q, R, C> {
     /// Returns whether the peer has opened the service, unless a thread is sending a request.
     pub(super) fn is_open_now(&self) -> Option<bool> {
-        self.line.outbox.is_open_now()
+        self.state.outbox.is_open_now()
     }
 
     /// Lets another caller of the name be opened, although calls of this one have yet to end.
     pub(super) fn free_names(&self) {
-        self.line.free_names();
+        self.state.free_names();
     }
 }
 
 #[cfg(feature = "tower")]
 impl<Q, R: ?Sized, C> Caller<Q, R, C> {
-    pub(super) fn line(&self) -> LineRef {
-        self.line.clone()
+    pub(super) fn state(&self) -> CallerRef {
+        self.state.clone()
     }
 
     pub(super) fn options(&self) -> &CallOptions {
@@ -324,17 +324,17 @@ impl<Q, R: ?Sized, C> Caller<Q, R, C> {
     /// A call that may have its place already.
     pub(super) fn call_owned(
         &self,
-        claim: Option<PendingCall<LineRef>>,
+        claim: Option<PendingCall<CallerRef>>,
         request: Q,
     ) -> CallAsync<Q, Q, R, C> {
-        CallAsync::new(self.line.clone(), &self.options, claim, request)
+        CallAsync::new(self.state.clone(), &self.options, claim, request)
     }
 }
 
 impl<Q: ?Sized, R: ?Sized, C> Clone for Caller<Q, R, C> {
     fn clone(&self) -> Self {
         Self {
-            line: self.line.clone(),
+            state: self.state.clone(),
             options: self.options,
             #[cfg(feature = "tower")]
             ready: None,
@@ -346,8 +346,8 @@ impl<Q: ?Sized, R: ?Sized, C> Clone for Caller<Q, R, C> {
 impl<Q: ?Sized, R: ?Sized, C> fmt::Debug for Caller<Q, R, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Caller")
-            .field("service", &self.line.service)
-            .field("peer", &self.line.session.peer().address)
+            .field("service", &self.state.service)
+            .field("peer", &self.state.session.peer().address)
             .finish_non_exhaustive()
     }
 }

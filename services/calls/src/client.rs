@@ -38,7 +38,7 @@ pub(super) struct Client {
     waker: Waker,
     /// This client while notices wait to be sent, also after its last handler: a refusal that is
     /// dropped would leave the caller in doubt.
-    unsaid: Mutex<Option<Arc<Self>>>,
+    held_by_notices: Mutex<Option<Arc<Self>>>,
 }
 
 #[derive(Default)]
@@ -110,7 +110,7 @@ impl Client {
                 outbox: outbox.with_goes_on(goes_on),
                 calls: Mutex::default(),
                 waker,
-                unsaid: Mutex::default(),
+                held_by_notices: Mutex::default(),
             }
         });
         service.joined(&client);
@@ -189,7 +189,7 @@ impl Client {
         self.calls().is_gone = true;
         self.wake_waiting();
         self.outbox.close();
-        let _unsaid = lock(&self.unsaid).take();
+        let _held = lock(&self.held_by_notices).take();
         self.session.node().wake_drain();
         self.outbox.free_name();
     }

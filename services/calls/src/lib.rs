@@ -17,6 +17,8 @@ mod call;
 #[doc(hidden)]
 pub mod call_extension;
 mod caller;
+mod caller_ref;
+mod caller_state;
 mod client;
 mod deadline_alarm;
 mod error;
@@ -27,8 +29,6 @@ mod handler;
 mod header;
 mod io_error;
 mod late_notice;
-mod line;
-mod line_ref;
 mod metadata;
 mod no_reply;
 mod opening;

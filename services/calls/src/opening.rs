@@ -11,7 +11,7 @@ use ibex_core::{
 
 use super::{
     caller::Caller,
-    line::{Line, LineSettings},
+    caller_state::{CallerLimits, CallerState},
     service::Service,
 };
 
@@ -185,12 +185,12 @@ impl<C> CallerSettings for ChannelBuilder<C> {
             // The closed end was left by a service that was dropped. The next end meets the service
             // that has replaced it or will replace it.
         };
-        let settings = LineSettings {
+        let settings = CallerLimits {
             // The setting is at most 65536.
             max_in_flight: template.max_in_flight() as u32,
             open_timeout: template.wait_for_open(),
         };
-        Ok(Caller::new(Line::open(requests, replies, &settings)))
+        Ok(Caller::new(CallerState::open(requests, replies, &settings)))
     }
 }
 

@@ -58,7 +58,7 @@ pub(super) struct Outbox {
     waker: Waker,
     /// True if a thread that found room took the waker back while others wait for room. The thread
     /// wakes those waiters instead.
-    owes_wake: AtomicBool,
+    wake_is_due: AtomicBool,
     /// Waiting place of threads and tasks that wait for room.
     room: WaitSlot,
     open_timeout: Duration,
@@ -93,7 +93,7 @@ impl Outbox {
             goes_on: None,
             has_gone_on: AtomicBool::new(false),
             waker,
-            owes_wake: AtomicBool::new(false),
+            wake_is_due: AtomicBool::new(false),
             room: WaitSlot::new(),
             open_timeout,
         }
@@ -173,7 +173,7 @@ impl Outbox {
 
     fn attend(&self) {
         self.sending.attend(|sending| self.flush_into(sending));
-        self.wake_if_owed();
+        self.wake_if_due();
     }
 
     #[inline]
@@ -185,15 +185,17 @@ impl Outbox {
         }
         self.sending
             .leave(sending, |sending| self.flush_into(sending));
-        self.wake_if_owed();
+        self.wake_if_due();
     }
 
     /// Wakes the waiters that relied on the waker that was taken back, so that they look again.
     #[inline]
-    fn wake_if_owed(&self) {
-        // OWED, pairs with `flush_notices` and `attempt`: the thread that takes the debt
-        // sees the waiters that relied on the waker.
-        if self.owes_wake.load(Ordering::Relaxed) && self.owes_wake.swap(false, Ordering::Acquire) {
+    fn wake_if_due(&self) {
+        // DUE, pairs with `flush_notices` and `attempt`: the thread that clears the
+        // flag sees the waiters that relied on the waker.
+        if self.wake_is_due.load(Ordering::Relaxed)
+            && self.wake_is_due.swap(false, Ordering::Acquire)
+        {
             self.room.wake_all();
             self.wake_held_up();
         }
@@ -224,8 +226,8 @@ impl Outbox {
                     Err(ChannelError::WouldBlock) => SendAttempt::Full,
                     sent => {
                         if waker.is_some() {
-                            // OWED, pairs with `wake_if_owed`.
-                            self.owes_wake.store(true, Ordering::Release);
+                            // DUE, pairs with `wake_if_due`.
+                            self.wake_is_due.store(true, Ordering::Release);
                         }
                         SendAttempt::Done(sent.map(drop).map_err(Unsent::Failed))
                     }

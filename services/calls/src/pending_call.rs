@@ -12,12 +12,12 @@ use ibex_core::{
 };
 
 use super::{
+    caller_ref::CallerRef,
+    caller_state::CallerState,
     error::{CallError, CallFailure, MAX_FAILURE_BYTES, Refused, RepliesOver},
     frame::{Content, DecodedPayload, Extended},
     header::{CallId, Header, Kind},
     late_notice,
-    line::Line,
-    line_ref::LineRef,
     no_reply::NoReply,
     options::CallOptions,
     outbox::Unsent,
@@ -30,7 +30,7 @@ use crate::Reply;
 pub(super) type NextReply<R, C> = Result<Option<Reply<R, C>>, CallError>;
 
 /// A call's place. Dropping it cancels the call, if it went out and has not ended.
-pub(super) struct PendingCall<L: Borrow<LineRef> + Clone> {
+pub(super) struct PendingCall<L: Borrow<CallerRef> + Clone> {
     caller: L,
     key: CallKey,
     id: Option<CallId>,
@@ -48,7 +48,7 @@ pub(super) struct PendingCall<L: Borrow<LineRef> + Clone> {
     time: Option<CallTime>,
 }
 
-impl<L: Borrow<LineRef> + Clone> PendingCall<L> {
+impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
     /// A place for a call of one reply ([`Kind::Call`]), or of a stream. Nothing is sent yet.
     pub(super) fn new(
         caller: L,
@@ -60,10 +60,10 @@ impl<L: Borrow<LineRef> + Clone> PendingCall<L> {
             Kind::Stream => options.items(),
             _ => 0,
         };
-        let line: &LineRef = caller.borrow();
-        let (key, id) = line.slots().claim(deadline, window);
+        let state: &CallerRef = caller.borrow();
+        let (key, id) = state.slots().claim(deadline, window);
         Self {
-            time: CallTime::start(line.times.as_ref()),
+            time: CallTime::start(state.times.as_ref()),
             caller,
             key,
             id,
@@ -77,7 +77,7 @@ impl<L: Borrow<LineRef> + Clone> PendingCall<L> {
         }
     }
 
-    fn line(&self) -> &Line {
+    fn state(&self) -> &CallerState {
         self.caller.borrow()
     }
 
@@ -134,22 +134,22 @@ impl<L: Borrow<LineRef> + Clone> PendingCall<L> {
         waiting: Waiting<'_>,
         content: impl Content,
     ) -> Poll<Result<(), CallError>> {
-        let line: &Line = self.caller.borrow();
+        let state: &CallerState = self.caller.borrow();
         let id = match self.id {
             Some(id) => id,
-            None => match ready!(line.poll_turn(self.key, waiting, self.deadline)) {
+            None => match ready!(state.poll_turn(self.key, waiting, self.deadline)) {
                 Some(id) => *self.id.insert(id),
                 None => return Poll::Ready(Err(self.over_before_sent())),
             },
         };
         let mut room = self.room.take();
-        let header = || (!line.session.peer_drains()).then(|| self.header(id));
-        let sent = line.outbox.send(waiting, &mut room, header, content);
+        let header = || (!state.session.peer_drains()).then(|| self.header(id));
+        let sent = state.outbox.send(waiting, &mut room, header, content);
         self.room = room;
         if let (Poll::Pending, Waiting::Task(waker)) = (&sent, waiting)
             && self.deadline.is_some()
         {
-            line.wake_late(self.key, waker, self.deadline);
+            state.wake_late(self.key, waker, self.deadline);
         }
         Poll::Ready(match ready!(sent) {
             Ok(()) => {
@@ -165,9 +165,9 @@ impl<L: Borrow<LineRef> + Clone> PendingCall<L> {
     #[cfg(feature = "tower")]
     pub(super) fn poll_turn(&mut self, waiting: Waiting<'_>) -> Poll<Result<(), CallError>> {
         if self.id.is_none() {
-            self.id = ready!(self.line().poll_turn(self.key, waiting, self.deadline));
+            self.id = ready!(self.state().poll_turn(self.key, waiting, self.deadline));
         }
-        Poll::Ready(match self.id.is_none() || self.line().is_over() {
+        Poll::Ready(match self.id.is_none() || self.state().is_over() {
             true => Err(self.over_before_sent()),
             false => Ok(()),
         })
@@ -176,8 +176,8 @@ impl<L: Borrow<LineRef> + Clone> PendingCall<L> {
     /// Counts the time from now on.
     pub(super) fn set_deadline(&mut self, deadline: Option<Instant>) {
         self.deadline = deadline;
-        self.time = CallTime::start(self.line().times.as_ref());
-        self.line().slots().set_deadline(self.key, deadline);
+        self.time = CallTime::start(self.state().times.as_ref());
+        self.state().slots().set_deadline(self.key, deadline);
     }
 
     /// Waits in a thread for the next reply. `None` is the end of a stream.
@@ -193,12 +193,12 @@ impl<L: Borrow<LineRef> + Clone> PendingCall<L> {
         &mut self,
         waiting: Waiting<'_>,
     ) -> Poll<NextReply<R, C>> {
-        let line = self.line();
+        let state = self.state();
         let look = match (waiting, self.id) {
             (Waiting::Thread(until), Some(id)) => {
-                ready!(line.wait_for_answer(self.key, id, until))
+                ready!(state.wait_for_answer(self.key, id, until))
             }
-            (Waiting::Task(waker), Some(_)) => line.poll_answer(self.key, waker, self.deadline),
+            (Waiting::Task(waker), Some(_)) => state.poll_answer(self.key, waker, self.deadline),
             (_, None) => unreachable!("a call that was sent has a name"),
         };
         match self.looked(look) {
@@ -222,12 +222,12 @@ impl<L: Borrow<LineRef> + Clone> PendingCall<L> {
                     RepliesOver::Drained => self.failed(CallFailure::Refused(Refused::DRAINING)),
                 }))
             }
-            CallPoll::Landed(landed) => Some(self.landed(landed)),
+            CallPoll::Arrived(arrived) => Some(self.arrived(arrived)),
         }
     }
 
-    fn landed<R: ?Sized, C: Codec<R>>(&mut self, landed: ArrivedFrame) -> NextReply<R, C> {
-        let ArrivedFrame { header, body } = landed;
+    fn arrived<R: ?Sized, C: Codec<R>>(&mut self, arrived: ArrivedFrame) -> NextReply<R, C> {
+        let ArrivedFrame { header, body } = arrived;
         self.is_over = header.kind != Kind::Item;
         Err(self.failed(match header.kind {
             Kind::Reply | Kind::Item if self.is_over || self.kind == Kind::Stream => {
@@ -263,19 +263,19 @@ impl<L: Borrow<LineRef> + Clone> PendingCall<L> {
         if self.is_over {
             return;
         }
-        let credit = self.line().slots().item_taken(self.key);
+        let credit = self.state().slots().item_taken(self.key);
         if let (Some(id), Some(credit)) = (self.id, credit) {
             let header = Header::new(id, Kind::Credit).with_count(credit);
-            self.line().outbox.notify(header, Vec::new());
+            self.state().outbox.notify(header, Vec::new());
         }
     }
 
     /// Fails if the session has no connection and the call does not wait for one.
     fn check_suspended(&self) -> Result<(), CallError> {
-        if !self.fails_while_suspended || !self.line().session.is_suspended() {
+        if !self.fails_while_suspended || !self.state().session.is_suspended() {
             return Ok(());
         }
-        let Some(suspended) = self.line().session.cut_off() else {
+        let Some(suspended) = self.state().session.cut_off() else {
             return Ok(());
         };
         Err(self.failed(CallFailure::Suspended(suspended)))
@@ -289,8 +289,8 @@ impl<L: Borrow<LineRef> + Clone> PendingCall<L> {
     #[cold]
     fn failed(&self, failure: CallFailure) -> CallError {
         CallError::new(
-            self.line().service.clone(),
-            self.line().peer_name(),
+            self.state().service.clone(),
+            self.state().peer_name(),
             failure,
         )
     }
@@ -299,19 +299,19 @@ impl<L: Borrow<LineRef> + Clone> PendingCall<L> {
     fn late(&self) -> CallError {
         // A call that has a number began in time.
         if let (Some(deadline), Some(_)) = (self.deadline, self.id) {
-            late_notice::give(self.line().session.node().driver(), deadline.elapsed());
+            late_notice::give(self.state().session.node().driver(), deadline.elapsed());
         }
         self.failed(CallFailure::DeadlineExceeded {
             is_sent: self.is_sent,
-            is_open: self.is_sent || self.line().outbox.is_open(),
-            suspended: self.line().session.cut_off(),
+            is_open: self.is_sent || self.state().outbox.is_open(),
+            suspended: self.state().session.cut_off(),
         })
     }
 
     #[cold]
     fn over_before_sent(&self) -> CallError {
         self.failed(CallFailure::Refused(
-            match self.line().session.peer_drains() {
+            match self.state().session.peer_drains() {
                 true => Refused::DRAINING,
                 false => Refused::CLOSED,
             },
@@ -319,14 +319,14 @@ impl<L: Borrow<LineRef> + Clone> PendingCall<L> {
     }
 }
 
-impl<L: Borrow<LineRef> + Clone> Drop for PendingCall<L> {
+impl<L: Borrow<CallerRef> + Clone> Drop for PendingCall<L> {
     fn drop(&mut self) {
         if let (true, Some(time)) = (self.is_sent, &self.time) {
-            time.note(&self.line().session);
+            time.note(&self.state().session);
         }
-        let line: &Line = self.caller.borrow();
-        line.outbox.leave(&mut self.room);
-        let left = line.slots().leave(self.key);
+        let state: &CallerState = self.caller.borrow();
+        state.outbox.leave(&mut self.room);
+        let left = state.slots().leave(self.key);
         if let Some(next) = left.next {
             next.wake();
         }
@@ -335,7 +335,7 @@ impl<L: Borrow<LineRef> + Clone> Drop for PendingCall<L> {
             && !self.is_over
         {
             let cancel = Header::new(id, Kind::Cancel);
-            line.outbox.notify(cancel, Vec::new());
+            state.outbox.notify(cancel, Vec::new());
         }
     }
 }

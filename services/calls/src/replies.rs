@@ -12,8 +12,8 @@ use futures_core::{FusedStream, Stream};
 use ibex_core::{codec::Codec, extend::DefaultCodec};
 
 use super::{
+    caller_ref::CallerRef,
     error::CallError,
-    line_ref::LineRef,
     pending_call::{NextReply, PendingCall},
     reply::Reply,
     waiting::Waiting,
@@ -43,12 +43,12 @@ use super::{
 /// ```
 pub struct Replies<R: ?Sized, C = DefaultCodec> {
     /// `None` when it is over.
-    claim: Option<PendingCall<LineRef>>,
+    claim: Option<PendingCall<CallerRef>>,
     _types: super::ReplyTypes<R, C>,
 }
 
 impl<R: ?Sized, C: Codec<R>> Replies<R, C> {
-    pub(super) fn new(claim: PendingCall<LineRef>) -> Self {
+    pub(super) fn new(claim: PendingCall<CallerRef>) -> Self {
         Self {
             claim: Some(claim),
             _types: PhantomData,

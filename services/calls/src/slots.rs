@@ -60,7 +60,7 @@ struct CallEntry {
     window: u16,
     /// Items that were taken and not yet given back as credit.
     taken: u16,
-    landed: VecDeque<ArrivedFrame>,
+    arrived: VecDeque<ArrivedFrame>,
     waker: Option<Waker>,
     deadline: Option<Instant>,
 }
@@ -82,12 +82,12 @@ pub(super) struct ArrivedFrame {
 /// The result of a look at a call.
 #[derive(Debug)]
 pub(super) enum CallPoll {
-    Landed(ArrivedFrame),
+    Arrived(ArrivedFrame),
     Over(RepliesOver),
     Nothing,
 }
 
-/// The work that is left after a frame has landed, to be done outside of the lock.
+/// The work that is left after a frame has arrived, to be done outside of the lock.
 #[derive(Debug, Default)]
 pub(super) struct PendingWake {
     /// The task of the call, to be woken or to be dropped outside of the lock.
@@ -228,8 +228,8 @@ impl Slots {
         let Some(entry) = self.entry(key) else {
             return CallPoll::Nothing;
         };
-        match entry.landed.pop_front() {
-            Some(landed) => CallPoll::Landed(landed),
+        match entry.arrived.pop_front() {
+            Some(arrived) => CallPoll::Arrived(arrived),
             None => self.over.clone().map_or(CallPoll::Nothing, CallPoll::Over),
         }
     }
@@ -244,23 +244,23 @@ impl Slots {
     }
 
     /// Takes in a frame that has arrived. Returns the waker to call.
-    pub(super) fn land(&mut self, landed: ArrivedFrame) -> PendingWake {
-        let CallId { number, generation } = landed.header.id;
+    pub(super) fn deliver(&mut self, arrived: ArrivedFrame) -> PendingWake {
+        let CallId { number, generation } = arrived.header.id;
         let index = self.numbers.get(number as usize).copied();
         let key = index.map(|index| CallKey { index, generation });
         let entry = key.and_then(|key| self.entry(key));
         let entry = entry.filter(|entry| entry.number == Some(number));
-        let is_item = landed.header.kind == Kind::Item;
+        let is_item = arrived.header.kind == Kind::Item;
         // Beyond the window of items there is room for one more frame, the one that ends the call.
         let room = |entry: &CallEntry| match is_item {
-            true => entry.landed.len() < entry.window.into(),
-            false => entry.landed.len() <= entry.window.into(),
+            true => entry.arrived.len() < entry.window.into(),
+            false => entry.arrived.len() <= entry.window.into(),
         };
         let Some(entry) = entry.filter(|entry| room(entry)) else {
             self.strays += 1;
             return PendingWake::default();
         };
-        entry.landed.push_back(landed);
+        entry.arrived.push_back(arrived);
         let waker = entry.waker.take();
         self.waiting -= usize::from(waker.is_some());
         PendingWake {
@@ -275,7 +275,7 @@ impl Slots {
             return Left::default();
         };
         entry.is_taken = false;
-        entry.landed.clear();
+        entry.arrived.clear();
         entry.deadline = None;
         let own = entry.waker.take();
         let number = entry.number.take();
@@ -347,8 +347,8 @@ impl Slots {
 
     /// Copies out the replies that lie here in place, so that they do not stop later frames.
     pub(super) fn copy_out(&mut self) {
-        let landed = self.entries.iter_mut().flat_map(|entry| &mut entry.landed);
-        landed.for_each(|landed| landed.body.copy_out());
+        let arrived = self.entries.iter_mut().flat_map(|entry| &mut entry.arrived);
+        arrived.for_each(|arrived| arrived.body.copy_out());
     }
 
     // ---- Time ------------------------------------------------------------------------

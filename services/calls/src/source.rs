@@ -91,7 +91,7 @@ impl RequestSource {
                 From::Nobody => return None,
             };
             match taken {
-                NextFrame::Frame(asked) => return Some(asked),
+                NextFrame::Frame(frame) => return Some(frame),
                 NextFrame::Nothing => {}
                 NextFrame::Over => return None,
             }
@@ -146,14 +146,14 @@ impl RequestSource {
             From::Nobody => NextFrame::Over,
         };
         Poll::Ready(match taken {
-            NextFrame::Frame(asked) => Some(asked),
+            NextFrame::Frame(frame) => Some(frame),
             NextFrame::Nothing | NextFrame::Over => None,
         })
     }
 
     fn of_event(&mut self, event: Option<FanInEvent<RequestFrame>>) -> NextFrame {
         match event {
-            Some(FanInEvent::Message(_, asked)) => return NextFrame::Frame(asked),
+            Some(FanInEvent::Message(_, frame)) => return NextFrame::Frame(frame),
             // A caller takes its replies again, or is gone.
             Some(FanInEvent::Joined(_) | FanInEvent::Ended(_)) => {
                 self.backlog.renew();
@@ -176,7 +176,7 @@ impl RequestSource {
             return NextFrame::Over;
         };
         match received.and_then(|raw| seat.open(handle, raw)) {
-            Ok(asked) => NextFrame::Frame(asked),
+            Ok(frame) => NextFrame::Frame(frame),
             Err(error) if error.spares_channel() => {
                 self.count_if_corrupt(&error.into());
                 NextFrame::Nothing

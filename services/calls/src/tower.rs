@@ -19,9 +19,10 @@ impl<Q: 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Service<Q> for Cal
     type Future = CallAsync<Q, Q, R, C>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), CallError>> {
-        let (line, options) = (self.line(), *self.options());
+        let (state, options) = (self.state(), *self.options());
         let ready = &mut self.ready;
-        let claim = ready.get_or_insert_with(|| PendingCall::new(line, Kind::Call, None, &options));
+        let claim =
+            ready.get_or_insert_with(|| PendingCall::new(state, Kind::Call, None, &options));
         claim.poll_turn(Waiting::Task(context.waker()))
     }
 

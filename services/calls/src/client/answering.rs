@@ -35,25 +35,25 @@ impl Client {
         let most = self.service.template.max_message_bytes();
         let sent = self.outbox.answer(header, content, most, patience);
         if self.outbox.has_notices() {
-            self.stay_until_said();
+            self.stay_while_notices_wait();
         }
         sent
     }
 
     /// Tells the caller, without waiting, that a call has ended.
-    pub(crate) fn say(self: &Arc<Self>, header: Header, payload: Vec<u8>) {
+    pub(crate) fn notify(self: &Arc<Self>, header: Header, payload: Vec<u8>) {
         self.outbox.notify(header, payload);
-        self.stay_until_said();
+        self.stay_while_notices_wait();
     }
 
     /// Keeps this client for as long as notices wait for the channel, whose room or end calls the
     /// client's waker. The one who sends the last one looks after that, so it finds what this call
     /// leaves.
-    fn stay_until_said(self: &Arc<Self>) {
-        let mut unsaid = lock(&self.unsaid);
-        let stays = self.outbox.has_channel() && self.has_unsaid();
-        let _before = mem::replace(&mut *unsaid, stays.then(|| self.clone()));
-        drop(unsaid);
+    fn stay_while_notices_wait(self: &Arc<Self>) {
+        let mut held = lock(&self.held_by_notices);
+        let stays = self.outbox.has_channel() && self.has_pending_notices();
+        let _before = mem::replace(&mut *held, stays.then(|| self.clone()));
+        drop(held);
         let limit = self.session.node().session_timeout();
         if stays && let Some(look) = self.outbox.wants_look(limit) {
             self.session.wake_at(look, &self.waker);
@@ -61,7 +61,7 @@ impl Client {
     }
 
     /// Returns whether notices for a caller that is still there wait to be sent.
-    pub(crate) fn has_unsaid(&self) -> bool {
+    pub(crate) fn has_pending_notices(&self) -> bool {
         !self.calls().is_gone && !self.session.is_over() && self.outbox.has_notices()
     }
 
@@ -69,14 +69,14 @@ impl Client {
     pub(crate) fn refuse(self: &Arc<Self>, id: CallId, reason: Refused) {
         self.service.refused.fetch_add(1, Ordering::Relaxed);
         let header = Header::new(id, Kind::Refused).with_count(reason.0);
-        self.say(header, Vec::new());
+        self.notify(header, Vec::new());
     }
 
     /// Sends waiting notices, because there is room, and wakes handlers whose deadlines have
     /// passed.
     pub(super) fn has_news(self: &Arc<Self>) {
         self.outbox.has_room();
-        self.stay_until_said();
+        self.stay_while_notices_wait();
         self.look_whether_taken();
         let (late, next) = self.calls().expire(Instant::now());
         late.into_iter().for_each(Waker::wake);

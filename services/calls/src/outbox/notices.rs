@@ -121,7 +121,7 @@ impl Outbox {
     /// Returns whether notices wait for room, or for the thread that is sending.
     #[inline]
     pub(crate) fn has_notices(&self) -> bool {
-        // SAID, pairs with `flush_notices`: a drain that finds no notice here finds them among the
+        // SENT, pairs with `flush_notices`: a drain that finds no notice here finds them among the
         // messages that were sent.
         !self.is_closed.load(Ordering::Relaxed) && self.has_notices.load(Ordering::Acquire)
     }
@@ -138,20 +138,20 @@ impl Outbox {
                 if next.is_none() {
                     notices.since = None;
                 }
-                // SAID, pairs with `has_notices`: the last notice was sent before.
+                // SENT, pairs with `has_notices`: the last notice was sent before.
                 self.has_notices.store(next.is_some(), Ordering::Release);
                 next
             };
-            // OWED, pairs with `wake_if_owed`.
-            let owes_wake = || self.owes_wake.store(true, Ordering::Release);
+            // DUE, pairs with `wake_if_due`.
+            let wake_is_due = || self.wake_is_due.store(true, Ordering::Release);
             let Some(notice) = next else {
-                owes_wake();
+                wake_is_due();
                 return self.session.node().wake_drain();
             };
             match notice.send(handle, &self.waker) {
                 Ok(_) => {
                     self.notices().since = Some(Instant::now());
-                    owes_wake();
+                    wake_is_due();
                 }
                 Err(ChannelError::WouldBlock) => {
                     return self.notices().queue.push_front(notice);

@@ -127,7 +127,7 @@ impl Call {
         self.is_over = true;
         if !self.is_dropped_by_caller() {
             let header = Header::new(self.id, kind).with_code(code);
-            self.client.say(header, text.as_bytes().to_vec());
+            self.client.notify(header, text.as_bytes().to_vec());
         }
     }
 
@@ -145,7 +145,7 @@ impl Drop for Call {
         if !self.is_over && !self.is_dropped_by_caller() {
             let header = Header::new(self.id, Kind::Unanswered);
             let header = header.with_count(self.no_reply.as_count());
-            self.client.say(header, self.no_reply.to_bytes());
+            self.client.notify(header, self.no_reply.to_bytes());
         }
         self.client.finish(self.id);
         if let (true, Some(time)) = (self.has_begun, &self.time) {

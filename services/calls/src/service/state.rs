@@ -12,8 +12,8 @@ use std::{
 use ibex_core::{
     OpenError, RecvError, Role,
     extend::{
-        CallTimes, ChannelTemplate, Gathered, MessageVersion, MessageVersions, NodeState,
-        OpenFailure, OpenUntyped, ReceiveHandle, SendHandle, Serves, SessionShared, lock,
+        CallTimes, ChannelTemplate, DrainParticipant, Gathered, MessageVersion, MessageVersions,
+        NodeState, OpenFailure, OpenUntyped, ReceiveHandle, SendHandle, SessionShared, lock,
         parking::Attended,
     },
 };
@@ -132,14 +132,14 @@ impl ServiceState {
 
     /// Takes part when the node drains.
     pub(super) fn joins_drain(self: &Arc<Self>) {
-        self.node.serves(self.clone());
+        self.node.join_drain(self.clone());
     }
 
     /// Refuses the requests that no handler has, and takes in no more.
     pub(super) fn close(&self) {
         let mut source = self.source.hold();
-        while let Some(asked) = source.find() {
-            self.take_in(&mut source, asked);
+        while let Some(frame) = source.find() {
+            self.take_in(&mut source, frame);
         }
         self.is_closed.store(true, Ordering::Relaxed);
         self.refuse_backlog(&mut source, Refused::CLOSED);
@@ -173,8 +173,8 @@ impl ServiceState {
             if let Some(next) = self.look_for(&mut source) {
                 break next;
             }
-            if let Poll::Ready(Some(asked)) = source.wait(Waiting::Thread(None), true) {
-                self.take_in(&mut source, asked);
+            if let Poll::Ready(Some(frame)) = source.wait(Waiting::Thread(None), true) {
+                self.take_in(&mut source, frame);
             }
         };
         self.source.leave(source, |source| self.take_all(source));
@@ -210,7 +210,7 @@ impl ServiceState {
     fn look_for(&self, source: &mut RequestSource) -> Option<NextArrived> {
         while source.backlog.len() < LOOK_AHEAD {
             match source.find() {
-                Some(asked) => self.take_in(source, asked),
+                Some(frame) => self.take_in(source, frame),
                 None => break,
             }
         }
@@ -227,7 +227,7 @@ impl ServiceState {
         source.over()
     }
 
-    fn take_in(&self, source: &mut RequestSource, asked: RequestFrame) {
+    fn take_in(&self, source: &mut RequestSource, frame: RequestFrame) {
         // The registered waker may be about to be called for this frame alone, and not for a later
         // one.
         self.is_registered.store(false, Ordering::Relaxed);
@@ -235,7 +235,7 @@ impl ServiceState {
             client,
             header,
             body,
-        } = asked;
+        } = frame;
         match header.kind {
             Kind::Cancel => return client.cancel(header.id),
             Kind::Credit => return client.add_credit(header.id, header.count),
@@ -285,8 +285,8 @@ impl ServiceState {
     /// Takes in all frames that have come, for handlers that wait, and has later arrivals reported.
     fn take_all(&self, source: &mut RequestSource) {
         loop {
-            while let Some(asked) = source.find() {
-                self.take_in(source, asked);
+            while let Some(frame) = source.find() {
+                self.take_in(source, frame);
             }
             if self.node.is_draining() {
                 self.refuse_backlog(source, Refused::DRAINING);
@@ -307,12 +307,12 @@ impl ServiceState {
         if source.is_over() || self.is_registered.swap(true, Ordering::Relaxed) {
             return false;
         }
-        let Poll::Ready(asked) = source.wait(Waiting::Task(&self.waker), may_look) else {
+        let Poll::Ready(frame) = source.wait(Waiting::Task(&self.waker), may_look) else {
             return false;
         };
         self.is_registered.store(false, Ordering::Relaxed);
-        if let Some(asked) = asked {
-            self.take_in(source, asked);
+        if let Some(frame) = frame {
+            self.take_in(source, frame);
         }
         true
     }
@@ -348,8 +348,8 @@ impl ServiceState {
     }
 }
 
-impl Serves for ServiceState {
-    fn refuse_waiting(&self) {
+impl DrainParticipant for ServiceState {
+    fn begin_drain(&self) {
         self.attend();
     }
 
@@ -358,13 +358,15 @@ impl Serves for ServiceState {
         self.in_progress.load(Ordering::SeqCst)
     }
 
-    fn has_unsaid(&self) -> bool {
-        self.clients().iter().any(|client| client.has_unsaid())
+    fn has_pending_notices(&self) -> bool {
+        self.clients()
+            .iter()
+            .any(|client| client.has_pending_notices())
     }
 
-    fn say_drained(&self) {
+    fn announce_drained(&self) {
         for client in self.clients() {
-            client.say(Header::DRAINED, Vec::new());
+            client.notify(Header::DRAINED, Vec::new());
         }
     }
 }

@@ -1,10 +1,10 @@
-//! A caller's line to one service: its two channels, and the calls that are under way on them.
+//! The state of a caller of one service: its two channels, and the calls that are under way on them.
 //!
 //! No thread or task stands between a reply and its call. The thread or task that has news takes in
 //! all replies and hands each to its call.
 //!
 //! A thread that waits in a call receives as from any channel, and gives replies of other calls to
-//! those. If no thread waits, the line's waker does the same at once; the engine calls it when a
+//! those. If no thread waits, the caller's waker does the same at once; the engine calls it when a
 //! frame has come.
 
 mod conditions;
@@ -32,24 +32,24 @@ use self::{
     held_slots::HeldSlots,
 };
 use super::{
+    caller_ref::CallerRef,
     error::RepliesOver,
     frame::{FrameBody, header_of},
     header::{CallId, Header, Kind, MalformedCallFrame},
-    line_ref::LineRef,
     outbox::Outbox,
     slots::{ArrivedFrame, CallKey, CallPoll, Slots},
     waiting::Waiting,
 };
 
 /// See the module.
-pub(super) struct Line {
+pub(super) struct CallerState {
     pub(super) service: String,
     pub(super) session: Arc<SessionShared>,
     pub(super) outbox: Outbox,
     inbox: Attended<ReplyChannel>,
     /// The receiving end, as the session numbers it.
     inbox_end: u32,
-    /// The calls. If the line's waker is called while a thread holds them, that thread acts on the
+    /// The calls. If the waker is called while a thread holds them, that thread acts on the
     /// news.
     slots: Attended<Slots>,
     waker: Waker,
@@ -58,7 +58,7 @@ pub(super) struct Line {
     /// writes it, and a call of the waker does, which then attends to the inbox: that shows the
     /// holder what the call wrote.
     is_registered: AtomicBool,
-    /// The line's waker is left at the session, to be called when the peer drains.
+    /// The waker is left at the session, to be called when the peer drains.
     drains: Option<Ticket>,
     /// Takes the times of the calls, if somebody wants to know them.
     pub(super) times: Option<Arc<CallTimes>>,
@@ -73,33 +73,33 @@ struct ReplyChannel {
     bytes: u64,
 }
 
-/// Settings of a line.
-pub(super) struct LineSettings {
+/// Settings of a caller.
+pub(super) struct CallerLimits {
     pub(super) max_in_flight: u32,
     pub(super) open_timeout: Duration,
 }
 
-/// The line's waker.
-struct LineWaker(Weak<Line>);
+/// The waker of a caller.
+struct CallerWaker(Weak<CallerState>);
 
-impl Wake for LineWaker {
+impl Wake for CallerWaker {
     fn wake(self: Arc<Self>) {
-        if let Some(line) = self.0.upgrade() {
-            line.wake();
+        if let Some(state) = self.0.upgrade() {
+            state.wake();
         }
     }
 }
 
-impl Line {
+impl CallerState {
     pub(super) fn open(
         requests: SendHandle,
         replies: ReceiveHandle,
-        settings: &LineSettings,
-    ) -> LineRef {
+        settings: &CallerLimits,
+    ) -> CallerRef {
         let session = requests.session().clone();
         let times = session.node().call_times(Role::Sender, requests.name());
-        let line = Arc::new_cyclic(|line| {
-            let waker = Waker::from(Arc::new(LineWaker(line.clone())));
+        let state = Arc::new_cyclic(|state| {
+            let waker = Waker::from(Arc::new(CallerWaker(state.clone())));
             let drains = Some(session.wake_when_peer_drains(&waker));
             Self {
                 service: requests.name().to_owned(),
@@ -126,11 +126,11 @@ impl Line {
                 times,
             }
         });
-        LineRef::new(line)
+        CallerRef::new(state)
     }
 
-    /// Frees the line's names when its last caller was dropped. A new line may take the name,
-    /// although a waker may still hold this one.
+    /// Frees the names of both channels when the last clone of the caller was dropped. A new caller
+    /// may take them, although a waker may still hold this state.
     pub(super) fn free_names(&self) {
         self.session.free_name(self.inbox_end);
         self.outbox.free_name();
@@ -138,7 +138,7 @@ impl Line {
 
     pub(super) fn slots(&self) -> HeldSlots<'_> {
         HeldSlots {
-            line: self,
+            state: self,
             slots: Some(self.slots.hold()),
         }
     }
@@ -147,7 +147,7 @@ impl Line {
         self.session.peer_name()
     }
 
-    /// Returns whether the line sends no more calls.
+    /// Returns whether no more calls are sent.
     #[cfg(feature = "tower")]
     pub(super) fn is_over(&self) -> bool {
         self.session.peer_drains() || self.slots().over().is_some()
@@ -165,7 +165,7 @@ impl Line {
     /// drains.
     fn has_news(&self) {
         self.is_registered.store(false, Ordering::Relaxed);
-        self.take_in_in_passing();
+        self.take_in_if_free();
         if self.session.peer_drains() {
             let wakers = self.slots().unsent();
             wakers.into_iter().for_each(Waker::wake);
@@ -174,7 +174,7 @@ impl Line {
         self.expire();
     }
 
-    /// Hands out all frames that have come. If a task waits, the line's waker is called when the
+    /// Hands out all frames that have come. If a task waits, the caller's waker is called when the
     /// next frame comes.
     fn take_in(&self, inbox: &mut ReplyChannel) {
         self.take_in_by(inbox, ReceiveHandle::poll_receive_at_once);
@@ -219,8 +219,8 @@ impl Line {
         match received {
             Ok(raw) => {
                 inbox.counts(&raw, self);
-                if let Some(landed) = self.parse(raw) {
-                    self.land(landed);
+                if let Some(arrived) = self.parse(raw) {
+                    self.deliver(arrived);
                 }
             }
             Err(error) if error.spares_channel() => {}
@@ -260,13 +260,13 @@ impl Line {
         }
     }
 
-    fn land(&self, landed: ArrivedFrame) {
-        if landed.header.kind == Kind::Drained {
+    fn deliver(&self, arrived: ArrivedFrame) {
+        if arrived.header.kind == Kind::Drained {
             return self.end(RepliesOver::Drained);
         }
-        let landing = self.slots().land(landed);
-        if let Some(waker) = landing.waker
-            && !landing.looks_itself
+        let wake = self.slots().deliver(arrived);
+        if let Some(waker) = wake.waker
+            && !wake.looks_itself
         {
             waker.wake();
         }
@@ -291,7 +291,7 @@ impl Line {
         deadline: Option<Instant>,
     ) -> Poll<CallPoll> {
         let Some(mut inbox) = self.inbox.try_hold() else {
-            let answer = FrameArrival { line: self, key };
+            let answer = FrameArrival { state: self, key };
             return Waiting::Thread(deadline).poll(&self.session, answer);
         };
         let answered = self.receive_until(&mut inbox, key, id, deadline);
@@ -323,12 +323,12 @@ impl Line {
                     inbox.counts(&raw, self);
                     match self.parse(raw) {
                         // The call's entry holds no frame, so this frame is the call's next one.
-                        Some(landed) if landed.header.id == id => {
-                            return Poll::Ready(CallPoll::Landed(landed));
+                        Some(arrived) if arrived.header.id == id => {
+                            return Poll::Ready(CallPoll::Arrived(arrived));
                         }
-                        Some(landed) => {
-                            let is_last = landed.header.kind == Kind::Drained;
-                            self.land(landed);
+                        Some(arrived) => {
+                            let is_last = arrived.header.kind == Kind::Drained;
+                            self.deliver(arrived);
                             if is_last {
                                 return Poll::Ready(self.slots().look(key));
                             }
@@ -397,7 +397,7 @@ impl Line {
         waiting: Waiting<'_>,
         deadline: Option<Instant>,
     ) -> Poll<Option<CallId>> {
-        let turn = waiting.poll(&self.session, Turn { line: self, key });
+        let turn = waiting.poll(&self.session, Turn { state: self, key });
         if turn.is_pending() && matches!(waiting, Waiting::Task(_)) {
             self.wake_by(deadline);
         }
@@ -418,7 +418,7 @@ impl Line {
         }
     }
 
-    pub(super) fn take_in_in_passing(&self) {
+    pub(super) fn take_in_if_free(&self) {
         self.inbox.attend(|inbox| self.take_in(inbox));
     }
 }
@@ -428,26 +428,26 @@ impl ReplyChannel {
     /// that stays where it lies stops the channel, and with it all calls, once the window behind it
     /// is full.
     #[inline]
-    fn counts(&mut self, raw: &RawMessage, line: &Line) {
+    fn counts(&mut self, raw: &RawMessage, state: &CallerState) {
         // The registered waker may be about to be called for this message alone, and not for a
         // later one.
-        line.is_registered.store(false, Ordering::Relaxed);
+        state.is_registered.store(false, Ordering::Relaxed);
         self.messages += 1;
         self.bytes += raw.bytes().len() as u64;
         if self.messages >= LOOK_EVERY || self.bytes >= LOOK_EVERY_BYTES {
-            self.look_at_window(line);
+            self.look_at_window(state);
         }
     }
 
     #[cold]
-    fn look_at_window(&mut self, line: &Line) {
+    fn look_at_window(&mut self, state: &CallerState) {
         let Some(window) = self.handle.window() else {
             return;
         };
         if self.messages >= window.messages / 4 || self.bytes >= window.bytes / 4 {
             self.messages = 0;
             self.bytes = 0;
-            line.slots().copy_out();
+            state.slots().copy_out();
         }
     }
 }
@@ -456,7 +456,7 @@ impl ReplyChannel {
 const LOOK_EVERY: u64 = 64;
 const LOOK_EVERY_BYTES: u64 = 16 << 10;
 
-impl Drop for Line {
+impl Drop for CallerState {
     fn drop(&mut self) {
         self.session.leave_peer_drains(&mut self.drains);
         self.inbox.attend(|inbox| inbox.handle.leave());

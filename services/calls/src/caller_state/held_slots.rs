@@ -1,18 +1,18 @@
-//! The slots of a line while a thread holds them.
+//! The slots of a caller while a thread holds them.
 
 use std::{
     ops::{Deref, DerefMut},
     sync::MutexGuard,
 };
 
-use super::Line;
+use super::CallerState;
 use crate::slots::Slots;
 
 /// The slots, held by a thread. A reply that is dropped or copied out during that time may turn the
-/// engine in this very thread, and the engine may call the line's waker. The waker then leaves its
+/// engine in this very thread, and the engine may call the caller's waker. The waker then leaves its
 /// news to the holder.
 pub(crate) struct HeldSlots<'a> {
-    pub(super) line: &'a Line,
+    pub(super) state: &'a CallerState,
     /// `Some` until the drop.
     pub(super) slots: Option<MutexGuard<'a, Slots>>,
 }
@@ -34,9 +34,9 @@ impl DerefMut for HeldSlots<'_> {
 impl Drop for HeldSlots<'_> {
     fn drop(&mut self) {
         if let Some(slots) = self.slots.take()
-            && self.line.slots.unlock(slots)
+            && self.state.slots.unlock(slots)
         {
-            self.line.wake();
+            self.state.wake();
         }
     }
 }

@@ -1,43 +1,43 @@
-//! A caller's hold on its line, and what its calls carry.
+//! A reference to a caller's state, and what its calls carry.
 
 use std::{ops::Deref, sync::Arc};
 
 use ibex_core::TraceContext;
 
-use super::{Metadata, line::Line};
+use super::{Metadata, caller_state::CallerState};
 use crate::call_extension::{CallExtension, WrittenExtension};
 
-/// A hold on a line, of each clone of a caller and of each call of a task, with what the calls
-/// carry.
+/// A reference to the state of a caller, of each clone and of each call of a task, with what its
+/// calls carry.
 #[derive(Clone)]
-pub(super) struct LineRef {
-    held: Arc<HeldLine>,
+pub(super) struct CallerRef {
+    held: Arc<HeldCaller>,
     /// `None` for nothing.
     carried: Option<Arc<CallExtension>>,
     /// A call may carry something: this, or the trace context of its thread or task.
     pub(super) may_carry: bool,
 }
 
-/// The line as long as it has a caller. The end of the last hold gives the service's name back at
-/// once, although a waker in another thread may hold the line for a moment longer.
-struct HeldLine(Arc<Line>);
+/// The state as long as it has a caller. The drop of the last reference gives the service's name
+/// back at once, although a waker in another thread may hold the state for a moment longer.
+struct HeldCaller(Arc<CallerState>);
 
-impl LineRef {
-    pub(super) fn new(line: Arc<Line>) -> Self {
+impl CallerRef {
+    pub(super) fn new(state: Arc<CallerState>) -> Self {
         Self {
-            may_carry: line.session.node().asks_for_trace_context(),
-            held: Arc::new(HeldLine(line)),
+            may_carry: state.session.node().asks_for_trace_context(),
+            held: Arc::new(HeldCaller(state)),
             carried: None,
         }
     }
 
-    /// A hold whose calls carry this metadata and no other.
+    /// A caller whose calls carry this metadata and no other.
     pub(super) fn with_metadata(&self, metadata: Metadata) -> Self {
         let trace = self.carried.as_ref().and_then(|carried| carried.trace);
         self.carrying(CallExtension { trace, metadata })
     }
 
-    /// A hold whose calls belong to this trace.
+    /// A caller whose calls belong to this trace.
     pub(super) fn with_trace_context(&self, trace: TraceContext) -> Self {
         let carried = self.carried.as_deref();
         let metadata = carried.map_or_else(Metadata::new, |carried| carried.metadata.clone());
@@ -65,16 +65,16 @@ impl LineRef {
     }
 }
 
-impl Deref for LineRef {
-    type Target = Line;
+impl Deref for CallerRef {
+    type Target = CallerState;
 
     #[inline]
-    fn deref(&self) -> &Line {
+    fn deref(&self) -> &CallerState {
         &self.held.0
     }
 }
 
-impl Drop for HeldLine {
+impl Drop for HeldCaller {
     fn drop(&mut self) {
         self.0.free_names();
     }
