@@ -1,6 +1,6 @@
 //! The state of a caller of one service: its two channels, and the calls that are under way on them.
 //!
-//! No thread or task stands between a reply and its call. The thread or task that has news takes in
+//! No thread or task stands between a reply and its call. The thread or task that is woken takes in
 //! all replies and hands each to its call.
 //!
 //! A thread that waits in a call receives as from any channel, and gives replies of other calls to
@@ -37,7 +37,7 @@ use super::{
     frame::{FrameBody, header_of},
     header::{CallId, Header, Kind, MalformedCallFrame},
     outbox::Outbox,
-    slots::{ArrivedFrame, CallKey, CallPoll, Slots},
+    slots::{ArrivedFrame, CallKey, NextFrame, Slots},
     waiting::Waiting,
 };
 
@@ -49,8 +49,7 @@ pub(super) struct CallerState {
     inbox: Attended<ReplyChannel>,
     /// The receiving end, as the session numbers it.
     inbox_end: u32,
-    /// The calls. If the waker is called while a thread holds them, that thread acts on the
-    /// news.
+    /// The calls. If the waker is called while a thread holds them, that thread handles it.
     slots: Attended<Slots>,
     waker: Waker,
     /// True if the waker is left at the receiving end and was not called since. The flag is set
@@ -153,17 +152,17 @@ impl CallerState {
         self.session.peer_drains() || self.slots().over().is_some()
     }
 
-    // ---- News ------------------------------------------------------------------------
+    // ---- Arriving frames -------------------------------------------------------------
 
-    /// Looks at the news, unless a thread, possibly this one, holds the slots. In that case the
-    /// holder looks.
+    /// Handles a call of the waker, unless a thread, possibly this one, holds the slots. Then the
+    /// holder does.
     fn wake(&self) {
-        self.slots.when_free(|| self.has_news());
+        self.slots.when_free(|| self.woken());
     }
 
-    /// Acts on news: frames have come, notices have room, a deadline has passed, or the peer
-    /// drains.
-    fn has_news(&self) {
+    /// Handles a call of the waker: frames have come, notices have room, a deadline has passed, or
+    /// the peer drains.
+    fn woken(&self) {
         self.is_registered.store(false, Ordering::Relaxed);
         self.take_in_if_free();
         if self.session.peer_drains() {
@@ -266,7 +265,7 @@ impl CallerState {
         }
         let wake = self.slots().deliver(arrived);
         if let Some(waker) = wake.waker
-            && !wake.looks_itself
+            && !wake.is_polled
         {
             waker.wake();
         }
@@ -281,20 +280,20 @@ impl CallerState {
         }
     }
 
-    // ---- Waiting in a thread -----------------------------------------------------------
+    // ---- Waiting -----------------------------------------------------------------------
 
-    /// Waits for the next frame of a call. Pending if none has come by `deadline`.
-    pub(super) fn wait_for_answer(
+    /// Waits in a thread for the next frame of a call. Pending if none has come by `deadline`.
+    pub(super) fn wait_for_frame(
         &self,
         key: CallKey,
         id: CallId,
         deadline: Option<Instant>,
-    ) -> Poll<CallPoll> {
+    ) -> Poll<NextFrame> {
         let Some(mut inbox) = self.inbox.try_hold() else {
-            let answer = FrameArrival { state: self, key };
-            return Waiting::Thread(deadline).poll(&self.session, answer);
+            let arrival = FrameArrival { state: self, key };
+            return Waiting::Thread(deadline).poll(&self.session, arrival);
         };
-        let answered = self.receive_until(&mut inbox, key, id, deadline);
+        let next = self.receive_until(&mut inbox, key, id, deadline);
         // The wait of a thread disarms what the registered waker needs.
         self.is_registered.store(false, Ordering::Relaxed);
         let others_wait = self.slots().is_waited_for();
@@ -302,7 +301,7 @@ impl CallerState {
         if others_wait {
             self.inbox.attend(|inbox| self.take_in(inbox));
         }
-        answered
+        next
     }
 
     /// Receives for all calls until this call has a frame.
@@ -312,82 +311,59 @@ impl CallerState {
         key: CallKey,
         id: CallId,
         deadline: Option<Instant>,
-    ) -> Poll<CallPoll> {
-        let look = self.slots().look(key);
-        if !matches!(look, CallPoll::Nothing) {
-            return Poll::Ready(look);
-        }
+    ) -> Poll<NextFrame> {
         loop {
+            if let Some(next) = self.slots().next_frame(key) {
+                return Poll::Ready(next);
+            }
             match inbox.handle.receive(Patience::Until(deadline)) {
                 Ok(raw) => {
                     inbox.counts(&raw, self);
                     match self.parse(raw) {
                         // The call's entry holds no frame, so this frame is the call's next one.
                         Some(arrived) if arrived.header.id == id => {
-                            return Poll::Ready(CallPoll::Arrived(arrived));
+                            return Poll::Ready(Ok(arrived));
                         }
-                        Some(arrived) => {
-                            let is_last = arrived.header.kind == Kind::Drained;
-                            self.deliver(arrived);
-                            if is_last {
-                                return Poll::Ready(self.slots().look(key));
-                            }
-                        }
+                        Some(arrived) => self.deliver(arrived),
                         None => {}
                     }
                 }
-                Err(error) if !error.is_transient() => {
-                    self.received(inbox, Err(error));
-                    if inbox.is_over {
-                        return Poll::Ready(self.slots().look(key));
-                    }
-                }
-                Err(_) => return Poll::Pending,
+                Err(error) if error.is_transient() => return Poll::Pending,
+                Err(error) => self.received(inbox, Err(error)),
             }
         }
     }
 
-    // ---- Waiting in a task -------------------------------------------------------------
-
-    /// Returns the frame that has come for a call. If there is none, the call's task is woken when
-    /// one comes or the deadline passes.
-    pub(super) fn poll_answer(
+    /// Polls for the next frame of a call. If there is none, the call's task is woken when one
+    /// comes or the deadline passes.
+    pub(super) fn poll_frame(
         &self,
         key: CallKey,
         waker: &Waker,
         deadline: Option<Instant>,
-    ) -> CallPoll {
-        let (look, _before) = {
+    ) -> Poll<NextFrame> {
+        let _before = {
             let mut slots = self.slots();
-            let look = slots.look(key);
-            match look {
-                CallPoll::Nothing => {
-                    slots.begin_look(key);
-                    (look, slots.set_waker(key, Some(waker)))
-                }
-                look => (look, None),
+            if let Some(next) = slots.next_frame(key) {
+                return Poll::Ready(next);
             }
+            slots.begin_poll(key);
+            slots.set_waker(key, Some(waker))
         };
-        if !matches!(look, CallPoll::Nothing) {
-            return look;
-        }
         self.inbox.attend(|inbox| {
             if self.is_registered() && self.session.node().driver() == Driver::Caller {
                 // If callers turn the engine, a poll runs a turn.
-                match inbox.handle.receive(Patience::None) {
-                    Ok(raw) => self.received(inbox, Ok(raw)),
-                    Err(error) if !error.is_transient() => self.received(inbox, Err(error)),
-                    Err(_) => {}
-                }
+                let received = inbox.handle.receive(Patience::None);
+                self.received(inbox, received);
             }
-            // This runs in a task, so the poll may look for a moment.
+            // This runs in a task, so the poll may spin for a moment.
             self.take_in_by(inbox, ReceiveHandle::poll_receive);
         });
-        let look = self.slots().look_behind(key);
-        if matches!(look, CallPoll::Nothing) {
+        let next = self.slots().end_poll(key);
+        if next.is_none() {
             self.wake_by(deadline);
         }
-        look
+        next.map_or(Poll::Pending, Poll::Ready)
     }
 
     /// Waits until the call may be sent; `None` if no call will be.
@@ -434,13 +410,13 @@ impl ReplyChannel {
         state.is_registered.store(false, Ordering::Relaxed);
         self.messages += 1;
         self.bytes += raw.bytes().len() as u64;
-        if self.messages >= LOOK_EVERY || self.bytes >= LOOK_EVERY_BYTES {
-            self.look_at_window(state);
+        if self.messages >= CHECK_EVERY || self.bytes >= CHECK_EVERY_BYTES {
+            self.check_window(state);
         }
     }
 
     #[cold]
-    fn look_at_window(&mut self, state: &CallerState) {
+    fn check_window(&mut self, state: &CallerState) {
         let Some(window) = self.handle.window() else {
             return;
         };
@@ -453,8 +429,8 @@ impl ReplyChannel {
 }
 
 /// No window is smaller than four times these.
-const LOOK_EVERY: u64 = 64;
-const LOOK_EVERY_BYTES: u64 = 16 << 10;
+const CHECK_EVERY: u64 = 64;
+const CHECK_EVERY_BYTES: u64 = 16 << 10;
 
 impl Drop for CallerState {
     fn drop(&mut self) {

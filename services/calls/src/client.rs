@@ -70,12 +70,12 @@ pub(super) enum CallAdmission {
     GivenUp,
 }
 
-struct ClientNews(Weak<Client>);
+struct ClientWaker(Weak<Client>);
 
-impl Wake for ClientNews {
+impl Wake for ClientWaker {
     fn wake(self: Arc<Self>) {
         if let Some(client) = self.0.upgrade() {
-            client.has_news();
+            client.woken();
         }
     }
 }
@@ -94,7 +94,7 @@ impl Client {
             warn_limited!(error, peer = %at, %error, "calls cannot be answered");
         }
         let client = Arc::new_cyclic(|client: &Weak<Self>| {
-            let waker = Waker::from(Arc::new(ClientNews(client.clone())));
+            let waker = Waker::from(Arc::new(ClientWaker(client.clone())));
             let outbox = Outbox::new(
                 replies.ok(),
                 session.clone(),
@@ -223,7 +223,7 @@ impl Client {
     }
 
     /// Looks for the right to send an item. `None` while the caller has as many items as it takes.
-    pub(super) fn look_for_credit(&self, id: CallId) -> Option<Result<(), SendError>> {
+    pub(super) fn credit(&self, id: CallId) -> Option<Result<(), SendError>> {
         if self.is_cancelled(id) {
             return Some(Err(errors::cancelled()));
         }
@@ -280,7 +280,7 @@ impl Calls {
         (entry.is_taken && entry.generation == id.generation).then_some(entry)
     }
 
-    /// Takes the wakers of calls whose time is over, and returns when to look again.
+    /// Takes the wakers of calls whose time is over, and returns when to check again.
     fn expire(&mut self, now: Instant) -> (Vec<Waker>, Option<Instant>) {
         let entries = self.by_number.iter_mut();
         let calls = entries.map(|entry| (&mut entry.waker, entry.deadline));

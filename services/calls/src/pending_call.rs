@@ -21,7 +21,7 @@ use super::{
     no_reply::NoReply,
     options::CallOptions,
     outbox::Unsent,
-    slots::{ArrivedFrame, CallKey, CallPoll},
+    slots::{ArrivedFrame, CallKey},
     waiting::Waiting,
 };
 use crate::Reply;
@@ -194,35 +194,29 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
         waiting: Waiting<'_>,
     ) -> Poll<NextReply<R, C>> {
         let state = self.state();
-        let look = match (waiting, self.id) {
-            (Waiting::Thread(until), Some(id)) => {
-                ready!(state.wait_for_answer(self.key, id, until))
-            }
-            (Waiting::Task(waker), Some(_)) => state.poll_answer(self.key, waker, self.deadline),
+        let next = match (waiting, self.id) {
+            (Waiting::Thread(until), Some(id)) => state.wait_for_frame(self.key, id, until),
+            (Waiting::Task(waker), _) => state.poll_frame(self.key, waker, self.deadline),
             (_, None) => unreachable!("a call that was sent has a name"),
         };
-        match self.looked(look) {
-            Some(answer) => Poll::Ready(answer),
-            None if self.is_late() => Poll::Ready(Err(self.late())),
-            None => Poll::Pending,
+        match next {
+            Poll::Ready(Ok(arrived)) => Poll::Ready(self.arrived(arrived)),
+            Poll::Ready(Err(over)) => Poll::Ready(Err(self.over(over))),
+            Poll::Pending if self.is_late() => Poll::Ready(Err(self.late())),
+            Poll::Pending => Poll::Pending,
         }
     }
 
     // ---- Outcomes --------------------------------------------------------------------
 
-    fn looked<R: ?Sized, C: Codec<R>>(&mut self, look: CallPoll) -> Option<NextReply<R, C>> {
-        match look {
-            CallPoll::Nothing => None,
-            CallPoll::Over(over) => {
-                self.is_over = true;
-                Some(Err(match over {
-                    // A handler may have had the call until its deadline passed.
-                    RepliesOver::Drained if self.is_late() => self.late(),
-                    RepliesOver::Lost(why) => self.failed(CallFailure::Lost(why)),
-                    RepliesOver::Drained => self.failed(CallFailure::Refused(Refused::DRAINING)),
-                }))
-            }
-            CallPoll::Arrived(arrived) => Some(self.arrived(arrived)),
+    #[cold]
+    fn over(&mut self, over: RepliesOver) -> CallError {
+        self.is_over = true;
+        match over {
+            // A handler may have had the call until its deadline passed.
+            RepliesOver::Drained if self.is_late() => self.late(),
+            RepliesOver::Lost(why) => self.failed(CallFailure::Lost(why)),
+            RepliesOver::Drained => self.failed(CallFailure::Refused(Refused::DRAINING)),
         }
     }
 

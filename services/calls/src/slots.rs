@@ -41,9 +41,9 @@ pub(super) struct Slots {
     // Waiting calls.
     /// Calls with wakers.
     waiting: usize,
-    /// The call whose task takes in frames and then looks at its own entry, so that it needs no
+    /// The call whose task is being polled: it takes in frames and then sees its own, so it needs no
     /// wake-up.
-    looking: Option<CallKey>,
+    polled: Option<CallKey>,
     alarm: DeadlineAlarm,
     /// No more answers come.
     over: Option<RepliesOver>,
@@ -79,21 +79,16 @@ pub(super) struct ArrivedFrame {
     pub(super) body: FrameBody,
 }
 
-/// The result of a look at a call.
-#[derive(Debug)]
-pub(super) enum CallPoll {
-    Arrived(ArrivedFrame),
-    Over(RepliesOver),
-    Nothing,
-}
+/// The next frame of a call, or why none comes any more.
+pub(super) type NextFrame = Result<ArrivedFrame, RepliesOver>;
 
 /// The work that is left after a frame has arrived, to be done outside of the lock.
 #[derive(Debug, Default)]
 pub(super) struct PendingWake {
     /// The task of the call, to be woken or to be dropped outside of the lock.
     pub(super) waker: Option<Waker>,
-    /// The call's task looks by itself, and needs no wake-up.
-    pub(super) looks_itself: bool,
+    /// The call's task is being polled, and needs no wake-up.
+    pub(super) is_polled: bool,
 }
 
 /// The work that is left after a call has left, to be done outside of the lock.
@@ -117,7 +112,7 @@ impl Slots {
             queue: VecDeque::new(),
             stale: 0,
             waiting: 0,
-            looking: None,
+            polled: None,
             alarm: DeadlineAlarm::default(),
             over: None,
             strays: 0,
@@ -192,7 +187,7 @@ impl Slots {
         self.over.as_ref()
     }
 
-    /// Has the call's task or thread woken by its next news. Returns the waker that it had.
+    /// Has the call's task or thread woken at its next frame. Returns the waker that it had.
     #[must_use = "it is dropped outside of the lock"]
     pub(super) fn set_waker(&mut self, key: CallKey, waker: Option<&Waker>) -> Option<Waker> {
         let entry = self.entry(key)?;
@@ -205,17 +200,17 @@ impl Slots {
         before
     }
 
-    /// Begins the look of a call's own task, which ends with [`look_behind`](Self::look_behind).
-    pub(super) fn begin_look(&mut self, key: CallKey) {
-        self.looking = Some(key);
+    /// Begins the poll of a call's task, which ends with [`end_poll`](Self::end_poll).
+    pub(super) fn begin_poll(&mut self, key: CallKey) {
+        self.polled = Some(key);
     }
 
-    /// Looks at a call whose task has just taken in frames itself.
-    pub(super) fn look_behind(&mut self, key: CallKey) -> CallPoll {
-        if self.looking == Some(key) {
-            self.looking = None;
+    /// Returns what there is for a call whose task has just taken in frames itself.
+    pub(super) fn end_poll(&mut self, key: CallKey) -> Option<NextFrame> {
+        if self.polled == Some(key) {
+            self.polled = None;
         }
-        self.look(key)
+        self.next_frame(key)
     }
 
     /// Returns whether a task waits to be woken by an arriving frame.
@@ -223,14 +218,12 @@ impl Slots {
         self.waiting > 0
     }
 
-    /// Looks at the frames that have come for a call.
-    pub(super) fn look(&mut self, key: CallKey) -> CallPoll {
-        let Some(entry) = self.entry(key) else {
-            return CallPoll::Nothing;
-        };
-        match entry.arrived.pop_front() {
-            Some(arrived) => CallPoll::Arrived(arrived),
-            None => self.over.clone().map_or(CallPoll::Nothing, CallPoll::Over),
+    /// Returns the next frame that has come for a call, or why none comes any more. `None` while
+    /// there is neither.
+    pub(super) fn next_frame(&mut self, key: CallKey) -> Option<NextFrame> {
+        match self.entry(key)?.arrived.pop_front() {
+            Some(arrived) => Some(Ok(arrived)),
+            None => self.over.clone().map(Err),
         }
     }
 
@@ -264,7 +257,7 @@ impl Slots {
         let waker = entry.waker.take();
         self.waiting -= usize::from(waker.is_some());
         PendingWake {
-            looks_itself: key == self.looking,
+            is_polled: key == self.polled,
             waker,
         }
     }
@@ -359,7 +352,7 @@ impl Slots {
         self.alarm.wants(at)
     }
 
-    /// Takes the wakers of the calls whose time is over, and returns when to look again.
+    /// Takes the wakers of the calls whose time is over, and returns when to check again.
     pub(super) fn expire(&mut self, now: Instant) -> (Vec<Waker>, Option<Instant>) {
         let entries = self.entries.iter_mut();
         let calls = entries.map(|entry| (&mut entry.waker, entry.deadline));

@@ -73,7 +73,7 @@ impl RequestSource {
 
     /// The next frame, if one is there; runs no turn.
     pub(super) fn find(&mut self) -> Option<RequestFrame> {
-        loop {
+        while !self.is_over {
             let taken = match &mut self.from {
                 From::Node(fan_in) => match fan_in.find() {
                     Some(event) => self.of_event(Some(event)),
@@ -90,20 +90,19 @@ impl RequestSource {
                 },
                 From::Nobody => return None,
             };
-            match taken {
-                NextFrame::Frame(frame) => return Some(frame),
-                NextFrame::Nothing => {}
-                NextFrame::Over => return None,
+            if taken.is_some() {
+                return taken;
             }
         }
+        None
     }
 
-    /// Waits until there is something to look at, and returns the next frame, if it was that. A
-    /// task may look for a moment before it is pending, but a waker may not.
+    /// Waits until something has happened, and returns the next frame, if it was that. A
+    /// task may spin for a moment before it is pending, but a waker may not.
     pub(super) fn wait(
         &mut self,
         waiting: Waiting<'_>,
-        may_look: bool,
+        may_spin: bool,
     ) -> Poll<Option<RequestFrame>> {
         let taken = match &mut self.from {
             From::Node(fan_in) => {
@@ -111,7 +110,7 @@ impl RequestSource {
                     Waiting::Thread(_) => fan_in.next(),
                     Waiting::Task(waker) => {
                         let mut context = Context::from_waker(waker);
-                        ready!(fan_in.poll_for(&mut context, may_look))
+                        ready!(fan_in.poll_for(&mut context, may_spin))
                     }
                 };
                 self.of_event(event)
@@ -135,7 +134,7 @@ impl RequestSource {
                         // Takes back an older waker: it may not be called for messages behind those
                         // that were taken.
                         handle.leave();
-                        ready!(match may_look {
+                        ready!(match may_spin {
                             true => handle.poll_receive(waker),
                             false => handle.poll_receive_at_once(waker),
                         })
@@ -143,17 +142,14 @@ impl RequestSource {
                 };
                 self.of_message(received)
             }
-            From::Nobody => NextFrame::Over,
+            From::Nobody => None,
         };
-        Poll::Ready(match taken {
-            NextFrame::Frame(frame) => Some(frame),
-            NextFrame::Nothing | NextFrame::Over => None,
-        })
+        Poll::Ready(taken)
     }
 
-    fn of_event(&mut self, event: Option<FanInEvent<RequestFrame>>) -> NextFrame {
+    fn of_event(&mut self, event: Option<FanInEvent<RequestFrame>>) -> Option<RequestFrame> {
         match event {
-            Some(FanInEvent::Message(_, frame)) => return NextFrame::Frame(frame),
+            Some(FanInEvent::Message(_, frame)) => return Some(frame),
             // A caller takes its replies again, or is gone.
             Some(FanInEvent::Joined(_) | FanInEvent::Ended(_)) => {
                 self.backlog.renew();
@@ -165,21 +161,21 @@ impl RequestSource {
             }
             None => {
                 self.is_over = true;
-                return NextFrame::Over;
+                return None;
             }
         }
-        NextFrame::Nothing
+        None
     }
 
-    fn of_message(&mut self, received: Result<RawMessage, ChannelError>) -> NextFrame {
+    fn of_message(&mut self, received: Result<RawMessage, ChannelError>) -> Option<RequestFrame> {
         let From::Peer(handle, seat, _) = &mut self.from else {
-            return NextFrame::Over;
+            return None;
         };
         match received.and_then(|raw| seat.open(handle, raw)) {
-            Ok(frame) => NextFrame::Frame(frame),
+            Ok(frame) => Some(frame),
             Err(error) if error.spares_channel() => {
                 self.count_if_corrupt(&error.into());
-                NextFrame::Nothing
+                None
             }
             Err(error) => {
                 self.is_over = true;
@@ -187,7 +183,7 @@ impl RequestSource {
                     self.error = Some(error.into());
                 }
                 self.from = From::Nobody;
-                NextFrame::Over
+                None
             }
         }
     }
@@ -225,12 +221,6 @@ impl RequestSource {
         self.is_over = true;
         self.from = From::Nobody;
     }
-}
-
-enum NextFrame {
-    Frame(RequestFrame),
-    Nothing,
-    Over,
 }
 
 impl Backlog {

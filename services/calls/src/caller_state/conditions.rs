@@ -7,7 +7,7 @@ use ibex_core::extend::parking::Condition;
 use super::CallerState;
 use crate::{
     header::CallId,
-    slots::{CallKey, CallPoll},
+    slots::{CallKey, NextFrame},
 };
 
 /// The condition "the call may be sent, or no call ever will".
@@ -52,17 +52,16 @@ pub(super) struct FrameArrival<'a> {
 }
 
 impl Condition for FrameArrival<'_> {
-    type Output = CallPoll;
+    type Output = NextFrame;
 
-    fn look(&mut self) -> Option<CallPoll> {
-        let found = |look: CallPoll| (!matches!(look, CallPoll::Nothing)).then_some(look);
-        let look = self.state.slots().look(self.key);
-        found(look).or_else(|| {
-            let mut inbox = self.state.inbox.try_hold()?;
-            let state = self.state;
+    fn look(&mut self) -> Option<NextFrame> {
+        let state = self.state;
+        let next = state.slots().next_frame(self.key);
+        next.or_else(|| {
+            let mut inbox = state.inbox.try_hold()?;
             state.take_in(&mut inbox);
             state.inbox.leave(inbox, |inbox| state.take_in(inbox));
-            found(state.slots().look(self.key))
+            state.slots().next_frame(self.key)
         })
     }
 

@@ -9,8 +9,8 @@ use super::CallerState;
 use crate::slots::Slots;
 
 /// The slots, held by a thread. A reply that is dropped or copied out during that time may turn the
-/// engine in this very thread, and the engine may call the caller's waker. The waker then leaves its
-/// news to the holder.
+/// engine in this very thread, and the engine may call the caller's waker. The holder then handles
+/// that call when it leaves.
 pub(crate) struct HeldSlots<'a> {
     pub(super) state: &'a CallerState,
     /// `Some` until the drop.

@@ -55,8 +55,8 @@ impl Client {
         let _before = mem::replace(&mut *held, stays.then(|| self.clone()));
         drop(held);
         let limit = self.session.node().session_timeout();
-        if stays && let Some(look) = self.outbox.wants_look(limit) {
-            self.session.wake_at(look, &self.waker);
+        if stays && let Some(at) = self.outbox.next_check(limit) {
+            self.session.wake_at(at, &self.waker);
         }
     }
 
@@ -74,10 +74,10 @@ impl Client {
 
     /// Sends waiting notices, because there is room, and wakes handlers whose deadlines have
     /// passed.
-    pub(super) fn has_news(self: &Arc<Self>) {
+    pub(super) fn woken(self: &Arc<Self>) {
         self.outbox.has_room();
         self.stay_while_notices_wait();
-        self.look_whether_taken();
+        self.give_up_if_blocked();
         let (late, next) = self.calls().expire(Instant::now());
         late.into_iter().for_each(Waker::wake);
         if let Some(next) = next {
@@ -88,11 +88,11 @@ impl Client {
     // ---- A caller that takes nothing -----------------------------------------------------
 
     /// Gives the caller up if it has made no room for too long.
-    fn look_whether_taken(&self) {
+    fn give_up_if_blocked(&self) {
         let limit = self.session.node().session_timeout();
-        match self.outbox.look_for_room(Instant::now(), limit) {
+        match self.outbox.check_room(Instant::now(), limit) {
             None => {}
-            Some(NoRoom::LookAt(at)) => {
+            Some(NoRoom::CheckAt(at)) => {
                 self.session.wake_at(at, &self.waker);
             }
             Some(NoRoom::TooLong) => {

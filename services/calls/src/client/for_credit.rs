@@ -17,9 +17,9 @@ impl Condition for ForCredit<'_> {
     type Output = Result<(), SendError>;
 
     fn look(&mut self) -> Option<Self::Output> {
-        self.client.look_for_credit(self.id).or_else(|| {
+        self.client.credit(self.id).or_else(|| {
             self.client.service.attend();
-            self.client.look_for_credit(self.id)
+            self.client.credit(self.id)
         })
     }
 

@@ -29,8 +29,8 @@ pub(super) struct Notices {
     queue: VecDeque<Notice>,
     /// The time since which the peer has made no room for any of these.
     since: Option<Instant>,
-    /// The time of the next look at `since`, if one is arranged.
-    look_at: Option<Instant>,
+    /// The time of the next check of `since`, if one is arranged.
+    check_at: Option<Instant>,
     /// Somebody waits until no notice waits.
     is_awaited: bool,
 }
@@ -50,11 +50,11 @@ enum NoticeContent {
     Slice(RegionSlice),
 }
 
-/// The result of a look at a peer that makes no room.
+/// The result of a check of a peer that makes no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoRoom {
-    /// The next look is due then.
-    LookAt(Instant),
+    /// The next check is due then.
+    CheckAt(Instant),
     /// The peer has made none for longer than the limit.
     TooLong,
 }
@@ -226,20 +226,20 @@ impl Outbox {
         }
     }
 
-    /// Returns when to look whether the peer makes room, unless that is arranged or nothing waits.
-    pub(crate) fn wants_look(&self, limit: Duration) -> Option<Instant> {
+    /// Returns when to check whether the peer makes room, unless that is arranged or nothing waits.
+    pub(crate) fn next_check(&self, limit: Duration) -> Option<Instant> {
         let mut notices = self.notices();
-        let since = notices.since.filter(|_| notices.look_at.is_none())?;
-        notices.look_at = since.checked_add(limit);
-        notices.look_at
+        let since = notices.since.filter(|_| notices.check_at.is_none())?;
+        notices.check_at = since.checked_add(limit);
+        notices.check_at
     }
 
     /// Looks whether the peer makes room, if it is time to. Time without a connection does not
     /// count.
-    pub(crate) fn look_for_room(&self, now: Instant, limit: Duration) -> Option<NoRoom> {
+    pub(crate) fn check_room(&self, now: Instant, limit: Duration) -> Option<NoRoom> {
         let is_suspended = self.session.is_suspended();
         let mut notices = self.notices();
-        notices.look_at.take_if(|at| *at <= now)?;
+        notices.check_at.take_if(|at| *at <= now)?;
         let since = match is_suspended {
             true => notices.since.insert(now),
             false => notices.since.as_mut()?,
@@ -248,8 +248,8 @@ impl Outbox {
         if until <= now {
             return Some(NoRoom::TooLong);
         }
-        notices.look_at = Some(until);
-        Some(NoRoom::LookAt(until))
+        notices.check_at = Some(until);
+        Some(NoRoom::CheckAt(until))
     }
 
     fn notices(&self) -> MutexGuard<'_, Notices> {

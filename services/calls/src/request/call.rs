@@ -190,7 +190,7 @@ impl<'a> ItemWait<'a> {
         item: impl Content,
     ) -> Poll<Result<(), SendError>> {
         let Call { client, id, .. } = self.call;
-        match client.look_for_credit(*id) {
+        match client.credit(*id) {
             Some(found) => found?,
             None => {
                 self.caller.get_or_insert_with(|| CallerWait::on(client));

@@ -72,7 +72,7 @@ struct ServiceWaker(Weak<ServiceState>);
 impl Wake for ServiceWaker {
     fn wake(self: Arc<Self>) {
         if let Some(service) = self.0.upgrade() {
-            service.has_news();
+            service.woken();
         }
     }
 }
@@ -170,7 +170,7 @@ impl ServiceState {
     pub(super) fn next(&self) -> NextArrived {
         let mut source = self.source.hold();
         let next = loop {
-            if let Some(next) = self.look_for(&mut source) {
+            if let Some(next) = self.find_next(&mut source) {
                 break next;
             }
             if let Poll::Ready(Some(frame)) = source.wait(Waiting::Thread(None), true) {
@@ -189,7 +189,7 @@ impl ServiceState {
         let mut found = None;
         self.source.attend(|source| {
             while found.is_none() {
-                found = self.look_for(source);
+                found = self.find_next(source);
                 if found.is_none() && !self.register(source, true) {
                     break;
                 }
@@ -207,7 +207,7 @@ impl ServiceState {
 
     /// Takes in arrived frames, as far as the next request needs it, and returns that request.
     /// `Some(Ok(None))` and an error are the end.
-    fn look_for(&self, source: &mut RequestSource) -> Option<NextArrived> {
+    fn find_next(&self, source: &mut RequestSource) -> Option<NextArrived> {
         while source.backlog.len() < LOOK_AHEAD {
             match source.find() {
                 Some(frame) => self.take_in(source, frame),
@@ -303,11 +303,11 @@ impl ServiceState {
     }
 
     /// Leaves the waker, unless it is registered already. Returns whether a frame came in between.
-    fn register(&self, source: &mut RequestSource, may_look: bool) -> bool {
+    fn register(&self, source: &mut RequestSource, may_spin: bool) -> bool {
         if source.is_over() || self.is_registered.swap(true, Ordering::Relaxed) {
             return false;
         }
-        let Poll::Ready(frame) = source.wait(Waiting::Task(&self.waker), may_look) else {
+        let Poll::Ready(frame) = source.wait(Waiting::Task(&self.waker), may_spin) else {
             return false;
         };
         self.is_registered.store(false, Ordering::Relaxed);
@@ -323,7 +323,7 @@ impl ServiceState {
     }
 
     /// Wakes the task that waits for a request, or handlers, because frames have come.
-    fn has_news(&self) {
+    fn woken(&self) {
         self.is_registered.store(false, Ordering::Relaxed);
         // WAITS, pairs with the fence in `Attended::attend`, which a handler reaches after it is
         // counted in `waiting` (or the drain after it is announced), and before `register`. So
