@@ -1,5 +1,15 @@
 //! The calling end of a service.
 
+pub(crate) mod call;
+mod caller_ref;
+mod pending_call;
+pub(crate) mod replies;
+pub(crate) mod reply;
+mod slots;
+pub(crate) mod state;
+#[cfg(feature = "tower")]
+mod tower;
+
 use std::{fmt, future::poll_fn, marker::PhantomData, time::Instant};
 
 use ibex_core::{
@@ -8,17 +18,19 @@ use ibex_core::{
     extend::DefaultCodec,
 };
 
-use super::{
-    Metadata,
+use self::{
     call::CallAsync,
     caller_ref::CallerRef,
+    pending_call::{ONE_REPLY, PendingCall},
+    replies::Replies,
+    reply::Reply,
+};
+use crate::{
+    Metadata,
     error::CallError,
     frame::{Content, SliceContent, Value},
     header::Kind,
     options::CallOptions,
-    pending_call::{ONE_REPLY, PendingCall},
-    replies::Replies,
-    reply::Reply,
     waiting::Waiting,
 };
 
@@ -58,7 +70,7 @@ pub struct Caller<Q: ?Sized, R: ?Sized, C = DefaultCodec> {
     /// The place of the call that `tower`'s `poll_ready` reserved.
     #[cfg(feature = "tower")]
     pub(super) ready: Option<PendingCall<CallerRef>>,
-    _types: super::Types<Q, R, C>,
+    _types: crate::Types<Q, R, C>,
 }
 
 impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q, R, C> {

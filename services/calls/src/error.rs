@@ -9,7 +9,7 @@ use ibex_core::{
     extend::{ChannelError, Interface},
 };
 
-use super::no_reply::{MAY_BE_EXECUTED, NoReply};
+use crate::no_reply::{MAY_BE_EXECUTED, NoReply};
 
 pub(super) use self::refused::Refused;
 

@@ -9,9 +9,9 @@ use ibex_core::{
     },
 };
 
-use super::{
+use crate::{
     header::{CallId, Header, Kind},
-    opening::{reply_version, request_version},
+    versions::{reply_version, request_version},
     *,
 };
 

@@ -12,8 +12,8 @@ use ibex_core::{
     extend::{Abort, RawMessage},
 };
 
-use super::header::{Header, Kind, MalformedCallFrame};
 use crate::call_extension::{CallExtension, MalformedExtension, WrittenExtension};
+use crate::header::{Header, Kind, MalformedCallFrame};
 
 /// What a frame that is sent has behind its header.
 pub(super) trait Content: Copy {

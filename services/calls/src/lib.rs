@@ -13,19 +13,14 @@
 
 use std::marker::PhantomData;
 
-mod call;
 #[doc(hidden)]
 pub mod call_extension;
 mod caller;
-mod caller_ref;
-mod caller_state;
-mod client;
 mod deadline_alarm;
 mod error;
 #[cfg(test)]
 mod extension_tests;
 mod frame;
-mod handler;
 mod header;
 mod io_error;
 mod late_notice;
@@ -35,35 +30,25 @@ mod opening;
 mod options;
 mod outbox;
 mod peers_caller;
-mod pending_call;
 #[cfg(test)]
 mod region_tests;
-mod replies;
-mod reply;
-mod request;
-mod request_frame;
 mod service;
-#[cfg(feature = "tokio")]
-mod serving;
-mod slots;
-mod source;
-#[cfg(feature = "tower")]
-mod tower;
+mod versions;
 mod waiting;
 
 #[cfg(feature = "tokio")]
-pub use self::serving::Serving;
+pub use self::service::serving::Serving;
 pub use self::{
-    caller::Caller,
+    caller::{Caller, replies::Replies, reply::Reply},
     error::{CallError, CallErrorKind, Execution},
-    handler::{HandlerError, OwnedReply},
     opening::{CallerSettings, OpenCaller, OpenService, ServiceSettings},
     options::CallOptions,
     peers_caller::PeersCaller,
-    replies::Replies,
-    reply::Reply,
-    request::Request,
-    service::Service,
+    service::{
+        Service,
+        handler::{HandlerError, OwnedReply},
+        request::Request,
+    },
 };
 pub use metadata::{Metadata, MetadataRefused, MetadataValue};
 

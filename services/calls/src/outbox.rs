@@ -25,7 +25,7 @@ use ibex_core::{
 };
 
 use self::notices::Notices;
-use super::{
+use crate::{
     frame::{Content, encode_frame, frame_size},
     header::Header,
     waiting::Waiting,

@@ -11,10 +11,10 @@ use ibex_core::{
     },
 };
 
-use super::{
+use crate::{
     extension_tests::{builder, joined},
     header::{CallId, Header, Kind},
-    opening::{reply_version, request_version},
+    versions::{reply_version, request_version},
     *,
 };
 

@@ -1,5 +1,12 @@
 //! The serving end: requests of all peers of a node, or of one.
 
+mod client;
+pub(crate) mod handler;
+pub(crate) mod request;
+mod request_frame;
+#[cfg(feature = "tokio")]
+pub(crate) mod serving;
+mod source;
 mod state;
 
 use std::{
@@ -21,11 +28,11 @@ use ibex_core::{
     },
 };
 
-use super::{
-    opening::{reply_version, request_version},
+use self::{
     request::Request,
     request_frame::{RequestFrames, Seat},
 };
+use crate::versions::{reply_version, request_version};
 
 pub(super) use self::state::ServiceState;
 
@@ -70,7 +77,7 @@ pub struct Service<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec
     state: Arc<ServiceState>,
     /// The name, which is given back after the ends of the channels.
     _name: TakenName,
-    _types: super::Types<Q, R, C>,
+    _types: crate::Types<Q, R, C>,
 }
 
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {

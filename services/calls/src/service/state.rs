@@ -19,12 +19,14 @@ use ibex_core::{
 };
 
 use crate::{
-    client::{CallAdmission, Client},
     error::Refused,
     header::{Header, Kind},
-    request::{ArrivedRequest, Call},
-    request_frame::{RequestFrame, RequestFrames, Seat},
-    source::RequestSource,
+    service::{
+        client::{CallAdmission, Client},
+        request::{ArrivedRequest, Call},
+        request_frame::{RequestFrame, RequestFrames, Seat},
+        source::RequestSource,
+    },
     waiting::Waiting,
 };
 

@@ -1,6 +1,6 @@
 //! Answers on their way to a caller, for which a handler waits a moment at most.
 //!
-//! An answer that finds no room is queued ([`Outbox`](super::Outbox)). While one waits there, the
+//! An answer that finds no room is queued ([`Outbox`](crate::outbox::Outbox)). While one waits there, the
 //! service takes no frame of this caller in, so that the queue holds no more than the answers to
 //! what handlers have already. A caller that makes no room for any of them within the node's
 //! `session_timeout` is given up.

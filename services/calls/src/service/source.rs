@@ -13,17 +13,19 @@ use ibex_core::{
     },
 };
 
-use super::{
+use crate::{
     outbox::NoticesTaken,
-    request::ArrivedRequest,
-    request_frame::{RequestFrame, RequestFrames, Seat},
+    service::{
+        request::ArrivedRequest,
+        request_frame::{RequestFrame, RequestFrames, Seat},
+    },
     waiting::Waiting,
 };
 
 /// See the module.
-pub(super) struct RequestSource {
+pub(crate) struct RequestSource {
     from: From,
-    pub(super) backlog: Backlog,
+    pub(crate) backlog: Backlog,
     /// Frames that no caller of ibex sends.
     strays: u64,
     is_over: bool,
@@ -42,7 +44,7 @@ enum From {
 /// Requests that wait for a handler. The first ones lie where they came in. Later requests are
 /// copied out, so that frames for handlers come through behind them.
 #[derive(Default)]
-pub(super) struct Backlog {
+pub(crate) struct Backlog {
     requests: VecDeque<ArrivedRequest>,
     /// Requests of callers that do not take their replies.
     held_up: VecDeque<ArrivedRequest>,
@@ -51,7 +53,7 @@ pub(super) struct Backlog {
 
 impl RequestSource {
     /// Makes a source from which nothing comes yet.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             from: From::Nobody,
             backlog: Backlog::default(),
@@ -62,17 +64,17 @@ impl RequestSource {
     }
 
     /// Takes in the frames of all peers of a node.
-    pub(super) fn gather(&mut self, fan_in: Gathered<RequestFrames>) {
+    pub(crate) fn gather(&mut self, fan_in: Gathered<RequestFrames>) {
         self.from = From::Node(fan_in);
     }
 
     /// Takes in the frames of one peer.
-    pub(super) fn receive(&mut self, requests: ReceiveHandle, seat: Seat) {
+    pub(crate) fn receive(&mut self, requests: ReceiveHandle, seat: Seat) {
         self.from = From::Peer(requests, seat, None);
     }
 
     /// The next frame, if one is there; runs no turn.
-    pub(super) fn find(&mut self) -> Option<RequestFrame> {
+    pub(crate) fn find(&mut self) -> Option<RequestFrame> {
         while !self.is_over {
             let taken = match &mut self.from {
                 From::Node(fan_in) => match fan_in.find() {
@@ -99,7 +101,7 @@ impl RequestSource {
 
     /// Waits until something has happened, and returns the next frame, if it was that. A
     /// task may spin for a moment before it is pending, but a waker may not.
-    pub(super) fn wait(
+    pub(crate) fn wait(
         &mut self,
         waiting: Waiting<'_>,
         may_spin: bool,
@@ -189,18 +191,18 @@ impl RequestSource {
     }
 
     /// Returns whether no more frames come.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.is_over
     }
 
     /// Returns the end, once nothing more comes. Its error is returned once.
-    pub(super) fn over<T>(&mut self) -> Option<Result<Option<T>, RecvError>> {
+    pub(crate) fn over<T>(&mut self) -> Option<Result<Option<T>, RecvError>> {
         self.is_over
             .then(|| self.error.take().map_or(Ok(None), Err))
     }
 
     /// Returns whether a call for the next request has something to return.
-    pub(super) fn has_next(&self) -> bool {
+    pub(crate) fn has_next(&self) -> bool {
         self.is_over || self.backlog.len() > 0
     }
 
@@ -208,29 +210,29 @@ impl RequestSource {
         self.strays += u64::from(error.kind() == RecvErrorKind::Corrupt);
     }
 
-    pub(super) fn count_stray(&mut self) {
+    pub(crate) fn count_stray(&mut self) {
         self.strays += 1;
     }
 
-    pub(super) fn take_strays(&mut self) -> u64 {
+    pub(crate) fn take_strays(&mut self) -> u64 {
         std::mem::take(&mut self.strays)
     }
 
     /// Receives no more.
-    pub(super) fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.is_over = true;
         self.from = From::Nobody;
     }
 }
 
 impl Backlog {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.requests.len()
     }
 
     /// Gives a request back for which there is no room.
     #[allow(clippy::result_large_err, reason = "the error gives the request back")]
-    pub(super) fn push(&mut self, mut request: ArrivedRequest) -> Result<(), ArrivedRequest> {
+    pub(crate) fn push(&mut self, mut request: ArrivedRequest) -> Result<(), ArrivedRequest> {
         if self.requests.len() >= IN_PLACE {
             let bytes = request.body.bytes().len();
             if self.copied_bytes + bytes > MAX_COPIED_BYTES {
@@ -245,7 +247,7 @@ impl Backlog {
     }
 
     /// Takes the next request whose caller takes its replies.
-    pub(super) fn pop(&mut self) -> Option<ArrivedRequest> {
+    pub(crate) fn pop(&mut self) -> Option<ArrivedRequest> {
         loop {
             let request = self.requests.pop_front()?;
             if !request.call.client.outbox.is_held_up() {
@@ -256,7 +258,7 @@ impl Backlog {
     }
 
     /// Takes any request, because none is handed out any more.
-    pub(super) fn pop_any(&mut self) -> Option<ArrivedRequest> {
+    pub(crate) fn pop_any(&mut self) -> Option<ArrivedRequest> {
         let next = self.requests.pop_front();
         let request = next.or_else(|| self.held_up.pop_front())?;
         Some(self.let_go(request))

@@ -17,10 +17,10 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-use super::{
+use crate::service::{
+    Service,
     handler::{HandlerError, OwnedReply, warn_of},
     request::Request,
-    service::Service,
 };
 
 impl<Q: ?Sized + 'static, R, C> Service<Q, R, C>

@@ -19,14 +19,14 @@ use ibex_core::{
 };
 
 use self::{call::sent, caller_wait::CallerWait};
-use super::{
+use crate::{
     Metadata,
     error::{MAX_FAILURE_BYTES, Refused},
     frame::{Content, DecodedPayload, Value},
     header::Kind,
 };
 
-pub(super) use self::call::{ArrivedRequest, Call};
+pub(crate) use self::call::{ArrivedRequest, Call};
 
 /// A request, read where it arrived, with the duty to answer it.
 /// [`Service::next`](crate::Service::next) returns it.
@@ -54,7 +54,7 @@ pub struct Request<Q: ?Sized, R: ?Sized, C: Codec<Q> = DefaultCodec> {
 
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
     /// Hands a request to a handler. `None` if it is not valid, of which the caller is told.
-    pub(super) fn open(arrived: ArrivedRequest) -> Option<Self> {
+    pub(crate) fn open(arrived: ArrivedRequest) -> Option<Self> {
         let ArrivedRequest { mut call, body, .. } = arrived;
         match DecodedPayload::of(body) {
             Ok(opened) => {
@@ -265,7 +265,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         self.call.finish(Kind::End, 0, "");
     }
 
-    pub(super) fn reply_with(
+    pub(crate) fn reply_with(
         mut self,
         content: impl Content,
         patience: Duration,

@@ -4,7 +4,7 @@ use std::{fmt, ops::Deref};
 
 use ibex_core::{codec::Codec, extend::DefaultCodec};
 
-use super::frame::DecodedPayload;
+use crate::frame::DecodedPayload;
 
 /// A reply where it came in, checked. [`Caller::call`](crate::Caller::call) returns it.
 ///
@@ -20,7 +20,7 @@ pub struct Reply<R: ?Sized, C: Codec<R> = DefaultCodec> {
 }
 
 impl<R: ?Sized, C: Codec<R>> Reply<R, C> {
-    pub(super) fn new(opened: DecodedPayload<R, C>) -> Self {
+    pub(crate) fn new(opened: DecodedPayload<R, C>) -> Self {
         Self { opened }
     }
 

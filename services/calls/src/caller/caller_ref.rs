@@ -4,18 +4,18 @@ use std::{ops::Deref, sync::Arc};
 
 use ibex_core::TraceContext;
 
-use super::{Metadata, caller_state::CallerState};
 use crate::call_extension::{CallExtension, WrittenExtension};
+use crate::{Metadata, caller::state::CallerState};
 
 /// A reference to the state of a caller, of each clone and of each call of a task, with what its
 /// calls carry.
 #[derive(Clone)]
-pub(super) struct CallerRef {
+pub(crate) struct CallerRef {
     held: Arc<HeldCaller>,
     /// `None` for nothing.
     carried: Option<Arc<CallExtension>>,
     /// A call may carry something: this, or the trace context of its thread or task.
-    pub(super) may_carry: bool,
+    pub(crate) may_carry: bool,
 }
 
 /// The state as long as it has a caller. The drop of the last reference gives the service's name
@@ -23,7 +23,7 @@ pub(super) struct CallerRef {
 struct HeldCaller(Arc<CallerState>);
 
 impl CallerRef {
-    pub(super) fn new(state: Arc<CallerState>) -> Self {
+    pub(crate) fn new(state: Arc<CallerState>) -> Self {
         Self {
             may_carry: state.session.node().asks_for_trace_context(),
             held: Arc::new(HeldCaller(state)),
@@ -32,13 +32,13 @@ impl CallerRef {
     }
 
     /// A caller whose calls carry this metadata and no other.
-    pub(super) fn with_metadata(&self, metadata: Metadata) -> Self {
+    pub(crate) fn with_metadata(&self, metadata: Metadata) -> Self {
         let trace = self.carried.as_ref().and_then(|carried| carried.trace);
         self.carrying(CallExtension { trace, metadata })
     }
 
     /// A caller whose calls belong to this trace.
-    pub(super) fn with_trace_context(&self, trace: TraceContext) -> Self {
+    pub(crate) fn with_trace_context(&self, trace: TraceContext) -> Self {
         let carried = self.carried.as_deref();
         let metadata = carried.map_or_else(Metadata::new, |carried| carried.metadata.clone());
         let trace = Some(trace);
@@ -56,7 +56,7 @@ impl CallerRef {
     /// Returns what a call that is made here and now carries. The trace is that of
     /// [`with_trace_context`](Self::with_trace_context), or that of the calling thread or task.
     #[cold]
-    pub(super) fn extension(&self) -> Option<WrittenExtension<'_>> {
+    pub(crate) fn extension(&self) -> Option<WrittenExtension<'_>> {
         static NONE: Metadata = Metadata::new();
         let carried = self.carried.as_deref();
         let trace = carried.and_then(|carried| carried.trace);

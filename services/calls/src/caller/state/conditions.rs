@@ -6,8 +6,8 @@ use ibex_core::extend::parking::Condition;
 
 use super::CallerState;
 use crate::{
+    caller::slots::{CallKey, NextFrame},
     header::CallId,
-    slots::{CallKey, NextFrame},
 };
 
 /// The condition "the call may be sent, or no call ever will".

@@ -14,12 +14,12 @@ use ibex_core::{
 
 use super::caller_wait::CallerWait;
 use crate::{
-    client::Client,
     error::Refused,
     frame::{Content, FrameBody},
     header::{CallId, Header, Kind},
     no_reply::NoReply,
     outbox::Unsent,
+    service::client::Client,
     waiting::Waiting,
 };
 

@@ -20,7 +20,7 @@ use ibex_core::{
 };
 
 use self::for_credit::ForCredit;
-use super::{
+use crate::{
     deadline_alarm::DeadlineAlarm,
     header::{CallId, Header},
     outbox::Outbox,
@@ -28,12 +28,12 @@ use super::{
 };
 
 /// See the module.
-pub(super) struct Client {
-    pub(super) session: Arc<SessionShared>,
-    pub(super) at: PeerAt,
-    pub(super) service: Arc<ServiceState>,
+pub(crate) struct Client {
+    pub(crate) session: Arc<SessionShared>,
+    pub(crate) at: PeerAt,
+    pub(crate) service: Arc<ServiceState>,
     /// The way back to the caller.
-    pub(super) outbox: Outbox,
+    pub(crate) outbox: Outbox,
     calls: Mutex<Calls>,
     waker: Waker,
     /// This client while notices wait to be sent, also after its last handler: a refusal that is
@@ -61,7 +61,7 @@ struct ReceivedCall {
 
 /// Result of receiving the request of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CallAdmission {
+pub(crate) enum CallAdmission {
     Yes,
     Overloaded,
     /// The call was there already.
@@ -83,7 +83,7 @@ impl Wake for ClientWaker {
 impl Client {
     /// Begins with a caller's first frame. `goes_on` is called when the caller takes its replies
     /// again.
-    pub(super) fn new(
+    pub(crate) fn new(
         session: &Arc<SessionShared>,
         service: &Arc<ServiceState>,
         goes_on: Option<Waker>,
@@ -124,7 +124,7 @@ impl Client {
     // ---- Frames of the caller ----------------------------------------------------------
 
     /// Takes in the header of a request that has come.
-    pub(super) fn begin(&self, header: &Header, deadline: Option<Instant>) -> CallAdmission {
+    pub(crate) fn begin(&self, header: &Header, deadline: Option<Instant>) -> CallAdmission {
         let CallId { number, generation } = header.id;
         if u64::from(number) >= self.service.template.max_in_flight() {
             return CallAdmission::Overloaded;
@@ -163,12 +163,12 @@ impl Client {
     }
 
     /// Notes that the caller does not wait any more.
-    pub(super) fn cancel(&self, id: CallId) {
+    pub(crate) fn cancel(&self, id: CallId) {
         self.change(id, |entry| entry.is_cancelled = true);
     }
 
     /// Notes that the caller takes this many more items.
-    pub(super) fn add_credit(&self, id: CallId, count: u16) {
+    pub(crate) fn add_credit(&self, id: CallId, count: u16) {
         self.change(id, |entry| {
             entry.credit = entry.credit.saturating_add(count.into());
         });
@@ -185,7 +185,7 @@ impl Client {
     }
 
     /// Notes that the caller has left, and ends its calls.
-    pub(super) fn is_gone(&self) {
+    pub(crate) fn is_gone(&self) {
         self.calls().is_gone = true;
         self.wake_waiting();
         self.outbox.close();
@@ -195,7 +195,7 @@ impl Client {
     }
 
     /// Wakes the handlers that wait for this caller.
-    pub(super) fn wake_waiting(&self) {
+    pub(crate) fn wake_waiting(&self) {
         let wakers: Vec<Waker> = {
             let mut calls = self.calls();
             let entries = calls.by_number.iter_mut();
@@ -207,7 +207,7 @@ impl Client {
     // ---- Questions of handlers -----------------------------------------------------------
 
     /// Returns whether the call's answer is no longer waited for.
-    pub(super) fn is_cancelled(&self, id: CallId) -> bool {
+    pub(crate) fn is_cancelled(&self, id: CallId) -> bool {
         let mut calls = self.calls();
         calls.is_gone
             || calls.entry(id).is_none_or(|entry| {
@@ -217,13 +217,13 @@ impl Client {
     }
 
     /// Returns whether the caller has forgotten the call.
-    pub(super) fn is_dropped(&self, id: CallId) -> bool {
+    pub(crate) fn is_dropped(&self, id: CallId) -> bool {
         let mut calls = self.calls();
         calls.is_gone || calls.entry(id).is_none_or(|entry| entry.is_cancelled)
     }
 
     /// Looks for the right to send an item. `None` while the caller has as many items as it takes.
-    pub(super) fn credit(&self, id: CallId) -> Option<Result<(), SendError>> {
+    pub(crate) fn credit(&self, id: CallId) -> Option<Result<(), SendError>> {
         if self.is_cancelled(id) {
             return Some(Err(errors::cancelled()));
         }
@@ -237,7 +237,7 @@ impl Client {
     }
 
     /// Notes that an item was sent.
-    pub(super) fn use_credit(&self, id: CallId) {
+    pub(crate) fn use_credit(&self, id: CallId) {
         if let Some(entry) = self.calls().entry(id) {
             // A caller that uses the name of a call anew may have taken the credit back.
             entry.credit = entry.credit.saturating_sub(1);
@@ -245,7 +245,7 @@ impl Client {
     }
 
     /// Has a handler woken by its caller's next frame, and at its call's deadline.
-    pub(super) fn set_waker(&self, id: CallId, waker: Option<&Waker>) {
+    pub(crate) fn set_waker(&self, id: CallId, waker: Option<&Waker>) {
         let (_before, alarm) = {
             let mut calls = self.calls();
             let Some(entry) = calls.entry(id) else {
@@ -261,7 +261,7 @@ impl Client {
     }
 
     /// Ends a call that is answered, or never will be.
-    pub(super) fn finish(&self, id: CallId) {
+    pub(crate) fn finish(&self, id: CallId) {
         let _waker = self.calls().entry(id).and_then(|entry| {
             entry.is_taken = false;
             entry.waker.take()
@@ -269,7 +269,7 @@ impl Client {
     }
 
     /// Returns the condition that an item may be sent, or the caller no longer waits for it.
-    pub(super) fn for_credit(&self, id: CallId) -> ForCredit<'_> {
+    pub(crate) fn for_credit(&self, id: CallId) -> ForCredit<'_> {
         ForCredit { client: self, id }
     }
 }

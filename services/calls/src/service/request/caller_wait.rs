@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::client::Client;
+use crate::service::client::Client;
 
 /// A handler's wait for its caller, during which it takes in arriving frames.
 pub(super) struct CallerWait<'a>(&'a Client);

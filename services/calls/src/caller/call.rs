@@ -16,19 +16,21 @@ use ibex_core::{
     extend::parking::Patience,
 };
 
-use super::{
-    caller_ref::CallerRef,
+use crate::{
+    caller::{
+        caller_ref::CallerRef,
+        pending_call::{ONE_REPLY, PendingCall},
+        reply::Reply,
+    },
     error::CallError,
     frame::{Content, SliceContent, Value},
     header::Kind,
     options::CallOptions,
-    pending_call::{ONE_REPLY, PendingCall},
-    reply::Reply,
     waiting::Waiting,
 };
 
 /// What a call's request is made of, each time that it is tried.
-pub(super) trait AsContent<Q: ?Sized, C> {
+pub(crate) trait AsContent<Q: ?Sized, C> {
     fn content<'a>(&'a self) -> impl Content
     where
         Q: 'a;
@@ -72,12 +74,12 @@ pub struct CallAsync<V, Q: ?Sized, R: ?Sized, C> {
     claim: Option<PendingCall<CallerRef>>,
     /// The attempts before this one failed so.
     before: Option<CallError>,
-    _types: super::Types<Q, R, C>,
+    _types: crate::Types<Q, R, C>,
 }
 
 impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
     /// `claim` may be had already.
-    pub(super) fn new(
+    pub(crate) fn new(
         state: CallerRef,
         options: &CallOptions,
         mut claim: Option<PendingCall<CallerRef>>,
@@ -102,7 +104,7 @@ impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
 
     /// Has the first poll after the request was sent wait in its thread, for so long. A thread that
     /// waits itself has the reply sooner than one that is woken.
-    pub(super) fn waiting(mut self, patience: Patience) -> Self {
+    pub(crate) fn waiting(mut self, patience: Patience) -> Self {
         self.patience = patience;
         self
     }

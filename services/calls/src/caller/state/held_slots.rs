@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::CallerState;
-use crate::slots::Slots;
+use crate::caller::slots::Slots;
 
 /// The slots, held by a thread. A reply that is dropped or copied out during that time may turn the
 /// engine in this very thread, and the engine may call the caller's waker. The holder then handles

@@ -11,9 +11,13 @@ use ibex_core::{
     extend::{CallTime, parking::Ticket},
 };
 
-use super::{
-    caller_ref::CallerRef,
-    caller_state::CallerState,
+use crate::Reply;
+use crate::{
+    caller::{
+        caller_ref::CallerRef,
+        slots::{ArrivedFrame, CallKey},
+        state::CallerState,
+    },
     error::{CallError, CallFailure, MAX_FAILURE_BYTES, Refused, RepliesOver},
     frame::{Content, DecodedPayload, Extended},
     header::{CallId, Header, Kind},
@@ -21,16 +25,14 @@ use super::{
     no_reply::NoReply,
     options::CallOptions,
     outbox::Unsent,
-    slots::{ArrivedFrame, CallKey},
     waiting::Waiting,
 };
-use crate::Reply;
 
 /// The next reply, or the end of a stream.
-pub(super) type NextReply<R, C> = Result<Option<Reply<R, C>>, CallError>;
+pub(crate) type NextReply<R, C> = Result<Option<Reply<R, C>>, CallError>;
 
 /// A call's place. Dropping it cancels the call, if it went out and has not ended.
-pub(super) struct PendingCall<L: Borrow<CallerRef> + Clone> {
+pub(crate) struct PendingCall<L: Borrow<CallerRef> + Clone> {
     caller: L,
     key: CallKey,
     id: Option<CallId>,
@@ -39,9 +41,9 @@ pub(super) struct PendingCall<L: Borrow<CallerRef> + Clone> {
     deadline: Option<Instant>,
     fails_while_suspended: bool,
     /// The request went out.
-    pub(super) is_sent: bool,
+    pub(crate) is_sent: bool,
     /// The last frame has come, or none will.
-    pub(super) is_over: bool,
+    pub(crate) is_over: bool,
     /// The wait for room, if a task has one.
     room: Option<Ticket>,
     /// The time of the call, if somebody wants to know it.
@@ -50,7 +52,7 @@ pub(super) struct PendingCall<L: Borrow<CallerRef> + Clone> {
 
 impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
     /// A place for a call of one reply ([`Kind::Call`]), or of a stream. Nothing is sent yet.
-    pub(super) fn new(
+    pub(crate) fn new(
         caller: L,
         kind: Kind,
         deadline: Option<Instant>,
@@ -92,7 +94,7 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
 
     /// Sends the request as [`send`](Self::send) does, and waits for that in the calling thread.
     #[inline]
-    pub(super) fn send_in_thread(&mut self, value: impl Content) -> Result<(), CallError> {
+    pub(crate) fn send_in_thread(&mut self, value: impl Content) -> Result<(), CallError> {
         match self.send(Waiting::Thread(self.deadline), value) {
             Poll::Ready(sent) => sent,
             Poll::Pending => Err(self.late()),
@@ -101,7 +103,7 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
 
     /// Sends the request, with what the caller carries, once it is its turn and there is room.
     #[inline]
-    pub(super) fn send(
+    pub(crate) fn send(
         &mut self,
         waiting: Waiting<'_>,
         value: impl Content,
@@ -163,7 +165,7 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
 
     /// Returns ready when the limit on calls under way lets the request go out.
     #[cfg(feature = "tower")]
-    pub(super) fn poll_turn(&mut self, waiting: Waiting<'_>) -> Poll<Result<(), CallError>> {
+    pub(crate) fn poll_turn(&mut self, waiting: Waiting<'_>) -> Poll<Result<(), CallError>> {
         if self.id.is_none() {
             self.id = ready!(self.state().poll_turn(self.key, waiting, self.deadline));
         }
@@ -174,14 +176,14 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
     }
 
     /// Counts the time from now on.
-    pub(super) fn set_deadline(&mut self, deadline: Option<Instant>) {
+    pub(crate) fn set_deadline(&mut self, deadline: Option<Instant>) {
         self.deadline = deadline;
         self.time = CallTime::start(self.state().times.as_ref());
         self.state().slots().set_deadline(self.key, deadline);
     }
 
     /// Waits in a thread for the next reply. `None` is the end of a stream.
-    pub(super) fn answer<R: ?Sized, C: Codec<R>>(&mut self) -> NextReply<R, C> {
+    pub(crate) fn answer<R: ?Sized, C: Codec<R>>(&mut self) -> NextReply<R, C> {
         match self.poll_answer(Waiting::Thread(self.deadline)) {
             Poll::Ready(answer) => answer,
             Poll::Pending => Err(self.late()),
@@ -189,7 +191,7 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
     }
 
     /// Waits for the next reply. A thread may wait for less than the time that the call has.
-    pub(super) fn poll_answer<R: ?Sized, C: Codec<R>>(
+    pub(crate) fn poll_answer<R: ?Sized, C: Codec<R>>(
         &mut self,
         waiting: Waiting<'_>,
     ) -> Poll<NextReply<R, C>> {
@@ -335,4 +337,4 @@ impl<L: Borrow<CallerRef> + Clone> Drop for PendingCall<L> {
 }
 
 /// Why the answer to a call of [`Kind::Call`] is a reply.
-pub(super) const ONE_REPLY: &str = "streams alone end without a reply";
+pub(crate) const ONE_REPLY: &str = "streams alone end without a reply";

@@ -14,7 +14,7 @@
 
 use std::{collections::VecDeque, mem, task::Waker, time::Instant};
 
-use super::{
+use crate::{
     deadline_alarm::DeadlineAlarm,
     error::RepliesOver,
     frame::FrameBody,
@@ -23,7 +23,7 @@ use super::{
 
 /// Calls of one caller. See the module.
 #[derive(Debug)]
-pub(super) struct Slots {
+pub(crate) struct Slots {
     // Calls.
     entries: Vec<CallEntry>,
     vacant: Vec<u32>,
@@ -67,41 +67,41 @@ struct CallEntry {
 
 /// A call's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CallKey {
+pub(crate) struct CallKey {
     index: u32,
-    pub(super) generation: u32,
+    pub(crate) generation: u32,
 }
 
 /// A frame that has come for a call.
 #[derive(Debug)]
-pub(super) struct ArrivedFrame {
-    pub(super) header: Header,
-    pub(super) body: FrameBody,
+pub(crate) struct ArrivedFrame {
+    pub(crate) header: Header,
+    pub(crate) body: FrameBody,
 }
 
 /// The next frame of a call, or why none comes any more.
-pub(super) type NextFrame = Result<ArrivedFrame, RepliesOver>;
+pub(crate) type NextFrame = Result<ArrivedFrame, RepliesOver>;
 
 /// The work that is left after a frame has arrived, to be done outside of the lock.
 #[derive(Debug, Default)]
-pub(super) struct PendingWake {
+pub(crate) struct PendingWake {
     /// The task of the call, to be woken or to be dropped outside of the lock.
-    pub(super) waker: Option<Waker>,
+    pub(crate) waker: Option<Waker>,
     /// The call's task is being polled, and needs no wake-up.
-    pub(super) is_polled: bool,
+    pub(crate) is_polled: bool,
 }
 
 /// The work that is left after a call has left, to be done outside of the lock.
 #[derive(Debug, Default)]
-pub(super) struct Left {
+pub(crate) struct Left {
     /// The waker of the next call in the queue.
-    pub(super) next: Option<Waker>,
+    pub(crate) next: Option<Waker>,
     /// The call's own waker, to be dropped outside of the lock.
-    pub(super) _own: Option<Waker>,
+    pub(crate) _own: Option<Waker>,
 }
 
 impl Slots {
-    pub(super) fn new(max_in_flight: u32) -> Self {
+    pub(crate) fn new(max_in_flight: u32) -> Self {
         Self {
             entries: Vec::new(),
             vacant: Vec::new(),
@@ -121,7 +121,7 @@ impl Slots {
 
     /// Makes an entry for a call. Returns its name, if it may be sent at once. `window` is that of
     /// a stream.
-    pub(super) fn claim(
+    pub(crate) fn claim(
         &mut self,
         deadline: Option<Instant>,
         window: u16,
@@ -167,14 +167,14 @@ impl Slots {
     }
 
     /// The time until which the caller waits.
-    pub(super) fn set_deadline(&mut self, key: CallKey, deadline: Option<Instant>) {
+    pub(crate) fn set_deadline(&mut self, key: CallKey, deadline: Option<Instant>) {
         if let Some(entry) = self.entry(key) {
             entry.deadline = deadline;
         }
     }
 
     /// Returns the id by which the peer names the call, once the call may be sent.
-    pub(super) fn id(&mut self, key: CallKey) -> Option<CallId> {
+    pub(crate) fn id(&mut self, key: CallKey) -> Option<CallId> {
         let number = self.entry(key)?.number?;
         Some(CallId {
             number,
@@ -183,13 +183,13 @@ impl Slots {
     }
 
     /// Returns the reason why no more answers come, if they do not.
-    pub(super) fn over(&self) -> Option<&RepliesOver> {
+    pub(crate) fn over(&self) -> Option<&RepliesOver> {
         self.over.as_ref()
     }
 
     /// Has the call's task or thread woken at its next frame. Returns the waker that it had.
     #[must_use = "it is dropped outside of the lock"]
-    pub(super) fn set_waker(&mut self, key: CallKey, waker: Option<&Waker>) -> Option<Waker> {
+    pub(crate) fn set_waker(&mut self, key: CallKey, waker: Option<&Waker>) -> Option<Waker> {
         let entry = self.entry(key)?;
         let before = match (&entry.waker, waker) {
             (Some(had), Some(waker)) if had.will_wake(waker) => return None,
@@ -201,12 +201,12 @@ impl Slots {
     }
 
     /// Begins the poll of a call's task, which ends with [`end_poll`](Self::end_poll).
-    pub(super) fn begin_poll(&mut self, key: CallKey) {
+    pub(crate) fn begin_poll(&mut self, key: CallKey) {
         self.polled = Some(key);
     }
 
     /// Returns what there is for a call whose task has just taken in frames itself.
-    pub(super) fn end_poll(&mut self, key: CallKey) -> Option<NextFrame> {
+    pub(crate) fn end_poll(&mut self, key: CallKey) -> Option<NextFrame> {
         if self.polled == Some(key) {
             self.polled = None;
         }
@@ -214,13 +214,13 @@ impl Slots {
     }
 
     /// Returns whether a task waits to be woken by an arriving frame.
-    pub(super) fn is_waited_for(&self) -> bool {
+    pub(crate) fn is_waited_for(&self) -> bool {
         self.waiting > 0
     }
 
     /// Returns the next frame that has come for a call, or why none comes any more. `None` while
     /// there is neither.
-    pub(super) fn next_frame(&mut self, key: CallKey) -> Option<NextFrame> {
+    pub(crate) fn next_frame(&mut self, key: CallKey) -> Option<NextFrame> {
         match self.entry(key)?.arrived.pop_front() {
             Some(arrived) => Some(Ok(arrived)),
             None => self.over.clone().map(Err),
@@ -229,7 +229,7 @@ impl Slots {
 
     /// Counts an item of a stream that was taken. Returns how many more may come, once that is
     /// worth a frame.
-    pub(super) fn item_taken(&mut self, key: CallKey) -> Option<u16> {
+    pub(crate) fn item_taken(&mut self, key: CallKey) -> Option<u16> {
         let entry = self.entry(key)?;
         entry.taken += 1;
         let is_due = entry.taken >= entry.window.div_ceil(2);
@@ -237,7 +237,7 @@ impl Slots {
     }
 
     /// Takes in a frame that has arrived. Returns the waker to call.
-    pub(super) fn deliver(&mut self, arrived: ArrivedFrame) -> PendingWake {
+    pub(crate) fn deliver(&mut self, arrived: ArrivedFrame) -> PendingWake {
         let CallId { number, generation } = arrived.header.id;
         let index = self.numbers.get(number as usize).copied();
         let key = index.map(|index| CallKey { index, generation });
@@ -263,7 +263,7 @@ impl Slots {
     }
 
     /// Ends a call and passes its number to the next call in the queue.
-    pub(super) fn leave(&mut self, key: CallKey) -> Left {
+    pub(crate) fn leave(&mut self, key: CallKey) -> Left {
         let Some(entry) = self.entry(key) else {
             return Left::default();
         };
@@ -320,7 +320,7 @@ impl Slots {
     }
 
     /// No more answers come.
-    pub(super) fn end(&mut self, over: RepliesOver) -> Vec<Waker> {
+    pub(crate) fn end(&mut self, over: RepliesOver) -> Vec<Waker> {
         self.over.get_or_insert(over);
         self.waiting = 0;
         let wakers = self.entries.iter_mut().map(|entry| entry.waker.take());
@@ -328,7 +328,7 @@ impl Slots {
     }
 
     /// Takes the wakers of the calls that wait for their turn.
-    pub(super) fn unsent(&mut self) -> Vec<Waker> {
+    pub(crate) fn unsent(&mut self) -> Vec<Waker> {
         let unsent = self
             .entries
             .iter_mut()
@@ -339,7 +339,7 @@ impl Slots {
     }
 
     /// Copies out the replies that lie here in place, so that they do not stop later frames.
-    pub(super) fn copy_out(&mut self) {
+    pub(crate) fn copy_out(&mut self) {
         let arrived = self.entries.iter_mut().flat_map(|entry| &mut entry.arrived);
         arrived.for_each(|arrived| arrived.body.copy_out());
     }
@@ -348,12 +348,12 @@ impl Slots {
 
     /// Returns whether an alarm must be set for a call's deadline, because the present one is
     /// later.
-    pub(super) fn wants_alarm(&mut self, at: Instant) -> bool {
+    pub(crate) fn wants_alarm(&mut self, at: Instant) -> bool {
         self.alarm.wants(at)
     }
 
     /// Takes the wakers of the calls whose time is over, and returns when to check again.
-    pub(super) fn expire(&mut self, now: Instant) -> (Vec<Waker>, Option<Instant>) {
+    pub(crate) fn expire(&mut self, now: Instant) -> (Vec<Waker>, Option<Instant>) {
         let entries = self.entries.iter_mut();
         let calls = entries.map(|entry| (&mut entry.waker, entry.deadline));
         let (late, next) = self.alarm.expire(now, calls);
@@ -364,21 +364,21 @@ impl Slots {
     // ---- Counts ----------------------------------------------------------------------
 
     /// Calls that have a number.
-    pub(super) fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         self.numbers.len() - self.free_numbers.len()
     }
 
     /// Calls that wait for one.
-    pub(super) fn queued(&self) -> usize {
+    pub(crate) fn queued(&self) -> usize {
         self.queue.len() - self.stale
     }
 
     /// Frames that were for no call.
-    pub(super) fn strays(&self) -> u64 {
+    pub(crate) fn strays(&self) -> u64 {
         self.strays
     }
 
-    pub(super) fn count_stray(&mut self) {
+    pub(crate) fn count_stray(&mut self) {
         self.strays += 1;
     }
 }

@@ -13,21 +13,20 @@ use ibex_core::{
     },
 };
 
-use super::{
-    client::Client,
+use crate::{
     frame::{FrameBody, header_of},
     header::{Header, Kind, MalformedCallFrame},
-    service::ServiceState,
+    service::{ServiceState, client::Client},
 };
 
 /// Reads the frames of the callers of a service.
-pub(super) struct RequestFrames(pub(super) Arc<ServiceState>);
+pub(crate) struct RequestFrames(pub(crate) Arc<ServiceState>);
 
 /// A frame of a caller.
-pub(super) struct RequestFrame {
-    pub(super) client: Arc<Client>,
-    pub(super) header: Header,
-    pub(super) body: FrameBody,
+pub(crate) struct RequestFrame {
+    pub(crate) client: Arc<Client>,
+    pub(crate) header: Header,
+    pub(crate) body: FrameBody,
 }
 
 /// A caller's place at a service, from the opening to the end of its channel of requests.
@@ -35,11 +34,11 @@ pub(super) struct RequestFrame {
 /// The ends of a name meet in the order in which each side opens them, and a caller opens two. So
 /// even the place of a caller that made no call has an end for its replies, which is opened and
 /// closed with the place.
-pub(super) struct Seat {
+pub(crate) struct Seat {
     service: Arc<ServiceState>,
     session: Arc<SessionShared>,
     /// Present once a frame has come.
-    pub(super) client: Option<Arc<Client>>,
+    pub(crate) client: Option<Arc<Client>>,
     /// Called when the caller takes its replies again.
     goes_on: Option<Waker>,
 }
@@ -79,7 +78,7 @@ impl Opener for RequestFrames {
 
 impl Seat {
     /// A place at the service for the caller at the other end of `session`.
-    pub(super) fn new(
+    pub(crate) fn new(
         service: &Arc<ServiceState>,
         session: &Arc<SessionShared>,
         goes_on: Option<Waker>,
@@ -93,7 +92,7 @@ impl Seat {
     }
 
     /// Reads a frame's header.
-    pub(super) fn open(
+    pub(crate) fn open(
         &mut self,
         handle: &ReceiveHandle,
         raw: RawMessage,

@@ -31,21 +31,23 @@ use self::{
     conditions::{FrameArrival, Turn},
     held_slots::HeldSlots,
 };
-use super::{
-    caller_ref::CallerRef,
+use crate::{
+    caller::{
+        caller_ref::CallerRef,
+        slots::{ArrivedFrame, CallKey, NextFrame, Slots},
+    },
     error::RepliesOver,
     frame::{FrameBody, header_of},
     header::{CallId, Header, Kind, MalformedCallFrame},
     outbox::Outbox,
-    slots::{ArrivedFrame, CallKey, NextFrame, Slots},
     waiting::Waiting,
 };
 
 /// See the module.
-pub(super) struct CallerState {
-    pub(super) service: String,
-    pub(super) session: Arc<SessionShared>,
-    pub(super) outbox: Outbox,
+pub(crate) struct CallerState {
+    pub(crate) service: String,
+    pub(crate) session: Arc<SessionShared>,
+    pub(crate) outbox: Outbox,
     inbox: Attended<ReplyChannel>,
     /// The receiving end, as the session numbers it.
     inbox_end: u32,
@@ -60,7 +62,7 @@ pub(super) struct CallerState {
     /// The waker is left at the session, to be called when the peer drains.
     drains: Option<Ticket>,
     /// Takes the times of the calls, if somebody wants to know them.
-    pub(super) times: Option<Arc<CallTimes>>,
+    pub(crate) times: Option<Arc<CallTimes>>,
 }
 
 /// The receiving end and its waker.
@@ -73,9 +75,9 @@ struct ReplyChannel {
 }
 
 /// Settings of a caller.
-pub(super) struct CallerLimits {
-    pub(super) max_in_flight: u32,
-    pub(super) open_timeout: Duration,
+pub(crate) struct CallerLimits {
+    pub(crate) max_in_flight: u32,
+    pub(crate) open_timeout: Duration,
 }
 
 /// The waker of a caller.
@@ -90,7 +92,7 @@ impl Wake for CallerWaker {
 }
 
 impl CallerState {
-    pub(super) fn open(
+    pub(crate) fn open(
         requests: SendHandle,
         replies: ReceiveHandle,
         settings: &CallerLimits,
@@ -130,25 +132,25 @@ impl CallerState {
 
     /// Frees the names of both channels when the last clone of the caller was dropped. A new caller
     /// may take them, although a waker may still hold this state.
-    pub(super) fn free_names(&self) {
+    pub(crate) fn free_names(&self) {
         self.session.free_name(self.inbox_end);
         self.outbox.free_name();
     }
 
-    pub(super) fn slots(&self) -> HeldSlots<'_> {
+    pub(crate) fn slots(&self) -> HeldSlots<'_> {
         HeldSlots {
             state: self,
             slots: Some(self.slots.hold()),
         }
     }
 
-    pub(super) fn peer_name(&self) -> String {
+    pub(crate) fn peer_name(&self) -> String {
         self.session.peer_name()
     }
 
     /// Returns whether no more calls are sent.
     #[cfg(feature = "tower")]
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.session.peer_drains() || self.slots().over().is_some()
     }
 
@@ -283,7 +285,7 @@ impl CallerState {
     // ---- Waiting -----------------------------------------------------------------------
 
     /// Waits in a thread for the next frame of a call. Pending if none has come by `deadline`.
-    pub(super) fn wait_for_frame(
+    pub(crate) fn wait_for_frame(
         &self,
         key: CallKey,
         id: CallId,
@@ -336,7 +338,7 @@ impl CallerState {
 
     /// Polls for the next frame of a call. If there is none, the call's task is woken when one
     /// comes or the deadline passes.
-    pub(super) fn poll_frame(
+    pub(crate) fn poll_frame(
         &self,
         key: CallKey,
         waker: &Waker,
@@ -367,7 +369,7 @@ impl CallerState {
     }
 
     /// Waits until the call may be sent; `None` if no call will be.
-    pub(super) fn poll_turn(
+    pub(crate) fn poll_turn(
         &self,
         key: CallKey,
         waiting: Waiting<'_>,
@@ -381,7 +383,7 @@ impl CallerState {
     }
 
     /// Has the task of a call that waits for room woken at its deadline.
-    pub(super) fn wake_late(&self, key: CallKey, waker: &Waker, deadline: Option<Instant>) {
+    pub(crate) fn wake_late(&self, key: CallKey, waker: &Waker, deadline: Option<Instant>) {
         let _before = self.slots().set_waker(key, Some(waker));
         self.wake_by(deadline);
     }
@@ -394,7 +396,7 @@ impl CallerState {
         }
     }
 
-    pub(super) fn take_in_if_free(&self) {
+    pub(crate) fn take_in_if_free(&self) {
         self.inbox.attend(|inbox| self.take_in(inbox));
     }
 }

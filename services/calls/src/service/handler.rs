@@ -9,7 +9,7 @@ use std::{
 
 use ibex_core::{RecvError, SendError, codec::Codec, extend::warn_limited};
 
-use super::{request::Request, service::Service};
+use crate::service::{Service, request::Request};
 
 /// The reason for which a handler gives no reply. The caller gets it as the
 /// [kind](crate::CallErrorKind) of the same name.
@@ -50,7 +50,7 @@ impl HandlerError {
         Self::Failed { code, text }
     }
 
-    pub(super) fn answer<Q: ?Sized, R: ?Sized, C>(self, request: Request<Q, R, C>)
+    pub(crate) fn answer<Q: ?Sized, R: ?Sized, C>(self, request: Request<Q, R, C>)
     where
         C: Codec<Q> + Codec<R>,
     {
@@ -191,7 +191,7 @@ where
 }
 
 /// Warns of a reply that could not be sent.
-pub(super) fn warn_of(replied: Result<(), SendError>) {
+pub(crate) fn warn_of(replied: Result<(), SendError>) {
     if let Err(error) = replied {
         warn_limited!(error, %error, "a handler's reply was not sent");
     }

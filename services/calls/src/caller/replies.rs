@@ -11,11 +11,13 @@ use std::{
 use futures_core::{FusedStream, Stream};
 use ibex_core::{codec::Codec, extend::DefaultCodec};
 
-use super::{
-    caller_ref::CallerRef,
+use crate::{
+    caller::{
+        caller_ref::CallerRef,
+        pending_call::{NextReply, PendingCall},
+        reply::Reply,
+    },
     error::CallError,
-    pending_call::{NextReply, PendingCall},
-    reply::Reply,
     waiting::Waiting,
 };
 
@@ -44,11 +46,11 @@ use super::{
 pub struct Replies<R: ?Sized, C = DefaultCodec> {
     /// `None` when it is over.
     claim: Option<PendingCall<CallerRef>>,
-    _types: super::ReplyTypes<R, C>,
+    _types: crate::ReplyTypes<R, C>,
 }
 
 impl<R: ?Sized, C: Codec<R>> Replies<R, C> {
-    pub(super) fn new(claim: PendingCall<CallerRef>) -> Self {
+    pub(crate) fn new(claim: PendingCall<CallerRef>) -> Self {
         Self {
             claim: Some(claim),
             _types: PhantomData,

@@ -5,9 +5,11 @@ use std::task::{Context, Poll};
 use ibex_core::codec::Codec;
 use tower_service::Service;
 
-use super::{
-    call::CallAsync, caller::Caller, error::CallError, header::Kind, pending_call::PendingCall,
-    reply::Reply, waiting::Waiting,
+use crate::{
+    caller::{Caller, call::CallAsync, pending_call::PendingCall, reply::Reply},
+    error::CallError,
+    header::Kind,
+    waiting::Waiting,
 };
 
 /// Ready when a call may be under way: [`max_in_flight`](ibex_core::ChannelBuilder::max_in_flight) is
