@@ -31,7 +31,7 @@ use crate::{
     frame::{Content, SliceContent, Value},
     header::Kind,
     options::CallOptions,
-    waiting::Waiting,
+    waiter::Waiter,
 };
 
 /// Calls a service of a peer. [`Peer::caller`](crate::OpenCaller::caller) opens one, or
@@ -228,7 +228,7 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
         async move {
             let mut call = PendingCall::new(state, Kind::Stream, deadline, &options);
             let value = Value::<Q, C>::new(request);
-            poll_fn(|context| call.send(Waiting::Task(context.waker()), value)).await?;
+            poll_fn(|context| call.send(Waiter::Task(context.waker()), value)).await?;
             Ok(Replies::new(call))
         }
     }

@@ -34,7 +34,7 @@ mod peers_caller;
 mod region_tests;
 mod service;
 mod versions;
-mod waiting;
+mod waiter;
 
 #[cfg(feature = "tokio")]
 pub use self::service::serving::Serving;

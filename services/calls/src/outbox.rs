@@ -28,7 +28,7 @@ use self::notices::Notices;
 use crate::{
     frame::{Content, encode_frame, frame_size},
     header::Header,
-    waiting::Waiting,
+    waiter::Waiter,
 };
 
 pub(super) use self::notices::{NoRoom, NoticesTaken};
@@ -137,14 +137,14 @@ impl Outbox {
     #[inline]
     pub(super) fn send(
         &self,
-        waiting: Waiting<'_>,
+        waiter: Waiter<'_>,
         ticket: &mut Option<Ticket>,
         header: impl Fn() -> Option<Header>,
         content: impl Content,
     ) -> Poll<Result<(), Unsent>> {
         let mut frame = OutgoingFrame { header, content };
-        let Waiting::Thread(deadline) = waiting else {
-            return waiting.poll(&self.session, FrameSent::new(self, &mut frame, ticket));
+        let Waiter::Thread(deadline) = waiter else {
+            return waiter.poll(&self.session, FrameSent::new(self, &mut frame, ticket));
         };
         match self.attempt(&frame, None) {
             SendAttempt::Done(done) => Poll::Ready(done),
@@ -275,7 +275,7 @@ impl Outbox {
     ) -> Poll<Result<(), Unsent>> {
         let mut ticket = None;
         let room = FrameSent::new(self, frame, &mut ticket);
-        Waiting::Thread(deadline).poll(&self.session, room)
+        Waiter::Thread(deadline).poll(&self.session, room)
     }
 }
 

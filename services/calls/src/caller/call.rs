@@ -26,7 +26,7 @@ use crate::{
     frame::{Content, SliceContent, Value},
     header::Kind,
     options::CallOptions,
-    waiting::Waiting,
+    waiter::Waiter,
 };
 
 /// What a call's request is made of, each time that it is tried.
@@ -116,21 +116,21 @@ impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
 )]
 impl<V: AsContent<Q, C>, Q: ?Sized, R: ?Sized, C: Codec<R>> CallAsync<V, Q, R, C> {
     fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Reply<R, C>, CallError>> {
-        let waiting = Waiting::Task(context.waker());
+        let waiter = Waiter::Task(context.waker());
         let (state, deadline, options) = (&self.state, self.deadline, &self.options);
         let claim = self
             .claim
             .get_or_insert_with(|| PendingCall::new(state.clone(), Kind::Call, deadline, options));
         if !claim.is_sent {
-            ready!(claim.send(waiting, self.request.content()))?;
+            ready!(claim.send(waiter, self.request.content()))?;
         }
         let mut answer = Poll::Pending;
         if let Patience::Until(at) = mem::replace(&mut self.patience, Patience::None) {
             let until = at.into_iter().chain(deadline).min();
-            answer = claim.poll_answer::<R, C>(Waiting::Thread(until));
+            answer = claim.poll_answer::<R, C>(Waiter::Thread(until));
         }
         if answer.is_pending() {
-            answer = claim.poll_answer::<R, C>(waiting);
+            answer = claim.poll_answer::<R, C>(waiter);
         }
         answer.map_ok(|reply| reply.expect(ONE_REPLY))
     }

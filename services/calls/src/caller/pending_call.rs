@@ -25,7 +25,7 @@ use crate::{
     no_reply::NoReply,
     options::CallOptions,
     outbox::Unsent,
-    waiting::Waiting,
+    waiter::Waiter,
 };
 
 /// The next reply, or the end of a stream.
@@ -95,7 +95,7 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
     /// Sends the request as [`send`](Self::send) does, and waits for that in the calling thread.
     #[inline]
     pub(crate) fn send_in_thread(&mut self, value: impl Content) -> Result<(), CallError> {
-        match self.send(Waiting::Thread(self.deadline), value) {
+        match self.send(Waiter::Thread(self.deadline), value) {
             Poll::Ready(sent) => sent,
             Poll::Pending => Err(self.late()),
         }
@@ -105,50 +105,50 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
     #[inline]
     pub(crate) fn send(
         &mut self,
-        waiting: Waiting<'_>,
+        waiter: Waiter<'_>,
         value: impl Content,
     ) -> Poll<Result<(), CallError>> {
-        if matches!(waiting, Waiting::Task(_)) && self.is_late() {
+        if matches!(waiter, Waiter::Task(_)) && self.is_late() {
             return Poll::Ready(Err(self.late()));
         }
         match self.fails_while_suspended || self.caller.borrow().may_carry {
-            true => self.send_with_extras(waiting, value),
-            false => self.send_content(waiting, value),
+            true => self.send_with_extras(waiter, value),
+            false => self.send_content(waiter, value),
         }
     }
 
     #[cold]
     fn send_with_extras(
         &mut self,
-        waiting: Waiting<'_>,
+        waiter: Waiter<'_>,
         value: impl Content,
     ) -> Poll<Result<(), CallError>> {
         self.check_suspended()?;
         let caller = self.caller.clone();
         match caller.borrow().extension() {
-            Some(extension) => self.send_content(waiting, Extended { value, extension }),
-            None => self.send_content(waiting, value),
+            Some(extension) => self.send_content(waiter, Extended { value, extension }),
+            None => self.send_content(waiter, value),
         }
     }
 
     fn send_content(
         &mut self,
-        waiting: Waiting<'_>,
+        waiter: Waiter<'_>,
         content: impl Content,
     ) -> Poll<Result<(), CallError>> {
         let state: &CallerState = self.caller.borrow();
         let id = match self.id {
             Some(id) => id,
-            None => match ready!(state.poll_turn(self.key, waiting, self.deadline)) {
+            None => match ready!(state.poll_turn(self.key, waiter, self.deadline)) {
                 Some(id) => *self.id.insert(id),
                 None => return Poll::Ready(Err(self.over_before_sent())),
             },
         };
         let mut room = self.room.take();
         let header = || (!state.session.peer_drains()).then(|| self.header(id));
-        let sent = state.outbox.send(waiting, &mut room, header, content);
+        let sent = state.outbox.send(waiter, &mut room, header, content);
         self.room = room;
-        if let (Poll::Pending, Waiting::Task(waker)) = (&sent, waiting)
+        if let (Poll::Pending, Waiter::Task(waker)) = (&sent, waiter)
             && self.deadline.is_some()
         {
             state.wake_late(self.key, waker, self.deadline);
@@ -165,9 +165,9 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
 
     /// Returns ready when the limit on calls under way lets the request go out.
     #[cfg(feature = "tower")]
-    pub(crate) fn poll_turn(&mut self, waiting: Waiting<'_>) -> Poll<Result<(), CallError>> {
+    pub(crate) fn poll_turn(&mut self, waiter: Waiter<'_>) -> Poll<Result<(), CallError>> {
         if self.id.is_none() {
-            self.id = ready!(self.state().poll_turn(self.key, waiting, self.deadline));
+            self.id = ready!(self.state().poll_turn(self.key, waiter, self.deadline));
         }
         Poll::Ready(match self.id.is_none() || self.state().is_over() {
             true => Err(self.over_before_sent()),
@@ -184,7 +184,7 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
 
     /// Waits in a thread for the next reply. `None` is the end of a stream.
     pub(crate) fn answer<R: ?Sized, C: Codec<R>>(&mut self) -> NextReply<R, C> {
-        match self.poll_answer(Waiting::Thread(self.deadline)) {
+        match self.poll_answer(Waiter::Thread(self.deadline)) {
             Poll::Ready(answer) => answer,
             Poll::Pending => Err(self.late()),
         }
@@ -193,12 +193,12 @@ impl<L: Borrow<CallerRef> + Clone> PendingCall<L> {
     /// Waits for the next reply. A thread may wait for less than the time that the call has.
     pub(crate) fn poll_answer<R: ?Sized, C: Codec<R>>(
         &mut self,
-        waiting: Waiting<'_>,
+        waiter: Waiter<'_>,
     ) -> Poll<NextReply<R, C>> {
         let state = self.state();
-        let next = match (waiting, self.id) {
-            (Waiting::Thread(until), Some(id)) => state.wait_for_frame(self.key, id, until),
-            (Waiting::Task(waker), _) => state.poll_frame(self.key, waker, self.deadline),
+        let next = match (waiter, self.id) {
+            (Waiter::Thread(until), Some(id)) => state.wait_for_frame(self.key, id, until),
+            (Waiter::Task(waker), _) => state.poll_frame(self.key, waker, self.deadline),
             (_, None) => unreachable!("a call that was sent has a name"),
         };
         match next {

@@ -18,7 +18,7 @@ use crate::{
         reply::Reply,
     },
     error::CallError,
-    waiting::Waiting,
+    waiter::Waiter,
 };
 
 /// The replies to one request, one after the other.
@@ -91,7 +91,7 @@ impl<R: ?Sized, C: Codec<R>> Replies<R, C> {
         let Some(claim) = &mut self.claim else {
             return Poll::Ready(Ok(None));
         };
-        let answer = ready!(claim.poll_answer(Waiting::Task(context.waker())));
+        let answer = ready!(claim.poll_answer(Waiter::Task(context.waker())));
         Poll::Ready(self.take(answer))
     }
 

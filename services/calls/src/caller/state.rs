@@ -40,7 +40,7 @@ use crate::{
     frame::{FrameBody, header_of},
     header::{CallId, Header, Kind, MalformedCallFrame},
     outbox::Outbox,
-    waiting::Waiting,
+    waiter::Waiter,
 };
 
 /// See the module.
@@ -293,7 +293,7 @@ impl CallerState {
     ) -> Poll<NextFrame> {
         let Some(mut inbox) = self.inbox.try_hold() else {
             let arrival = FrameArrival { state: self, key };
-            return Waiting::Thread(deadline).poll(&self.session, arrival);
+            return Waiter::Thread(deadline).poll(&self.session, arrival);
         };
         let next = self.receive_until(&mut inbox, key, id, deadline);
         // The wait of a thread disarms what the registered waker needs.
@@ -372,11 +372,11 @@ impl CallerState {
     pub(crate) fn poll_turn(
         &self,
         key: CallKey,
-        waiting: Waiting<'_>,
+        waiter: Waiter<'_>,
         deadline: Option<Instant>,
     ) -> Poll<Option<CallId>> {
-        let turn = waiting.poll(&self.session, Turn { state: self, key });
-        if turn.is_pending() && matches!(waiting, Waiting::Task(_)) {
+        let turn = waiter.poll(&self.session, Turn { state: self, key });
+        if turn.is_pending() && matches!(waiter, Waiter::Task(_)) {
             self.wake_by(deadline);
         }
         turn

@@ -9,7 +9,7 @@ use crate::{
     caller::{Caller, call::CallAsync, pending_call::PendingCall, reply::Reply},
     error::CallError,
     header::Kind,
-    waiting::Waiting,
+    waiter::Waiter,
 };
 
 /// Ready when a call may be under way: [`max_in_flight`](ibex_core::ChannelBuilder::max_in_flight) is
@@ -25,7 +25,7 @@ impl<Q: 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Service<Q> for Cal
         let ready = &mut self.ready;
         let claim =
             ready.get_or_insert_with(|| PendingCall::new(state, Kind::Call, None, &options));
-        claim.poll_turn(Waiting::Task(context.waker()))
+        claim.poll_turn(Waiter::Task(context.waker()))
     }
 
     fn call(&mut self, request: Q) -> CallAsync<Q, Q, R, C> {

@@ -19,7 +19,7 @@ use crate::{
         request::ArrivedRequest,
         request_frame::{RequestFrame, RequestFrames, Seat},
     },
-    waiting::Waiting,
+    waiter::Waiter,
 };
 
 /// See the module.
@@ -103,14 +103,14 @@ impl RequestSource {
     /// task may spin for a moment before it is pending, but a waker may not.
     pub(crate) fn wait(
         &mut self,
-        waiting: Waiting<'_>,
+        waiter: Waiter<'_>,
         may_spin: bool,
     ) -> Poll<Option<RequestFrame>> {
         let taken = match &mut self.from {
             From::Node(fan_in) => {
-                let event = match waiting {
-                    Waiting::Thread(_) => fan_in.next(),
-                    Waiting::Task(waker) => {
+                let event = match waiter {
+                    Waiter::Thread(_) => fan_in.next(),
+                    Waiter::Task(waker) => {
                         let mut context = Context::from_waker(waker);
                         ready!(fan_in.poll_for(&mut context, may_spin))
                     }
@@ -122,7 +122,7 @@ impl RequestSource {
                     && client.outbox.is_held_up()
                 {
                     let taken = NoticesTaken::new(&client.outbox, held);
-                    ready!(waiting.poll(handle.session(), taken));
+                    ready!(waiter.poll(handle.session(), taken));
                     self.backlog.renew();
                     return Poll::Ready(None);
                 }
@@ -130,9 +130,9 @@ impl RequestSource {
                 if self.backlog.renew() {
                     return Poll::Ready(None);
                 }
-                let received = match waiting {
-                    Waiting::Thread(_) => handle.receive(Patience::FOREVER),
-                    Waiting::Task(waker) => {
+                let received = match waiter {
+                    Waiter::Thread(_) => handle.receive(Patience::FOREVER),
+                    Waiter::Task(waker) => {
                         // Takes back an older waker: it may not be called for messages behind those
                         // that were taken.
                         handle.leave();

@@ -27,20 +27,20 @@ use crate::{
         request_frame::{RequestFrame, RequestFrames, Seat},
         source::RequestSource,
     },
-    waiting::Waiting,
+    waiter::Waiter,
 };
 
 /// The next request, or the end.
 type NextArrived = Result<Option<ArrivedRequest>, RecvError>;
 
 /// A version of messages, or why there is none.
-type Version = Result<MessageVersion, OpenFailure>;
+type VersionResult = Result<MessageVersion, OpenFailure>;
 
 /// See the module.
 pub(crate) struct ServiceState {
     pub(crate) template: ChannelTemplate,
-    requests: Version,
-    replies: Version,
+    requests: VersionResult,
+    replies: VersionResult,
     node: Arc<NodeState>,
 
     // Arriving requests.
@@ -82,7 +82,7 @@ impl Wake for ServiceWaker {
 impl ServiceState {
     pub(super) fn new(
         template: ChannelTemplate,
-        (requests, replies): (Version, Version),
+        (requests, replies): (VersionResult, VersionResult),
         node: &Arc<NodeState>,
     ) -> Arc<Self> {
         let times = node.call_times(Role::Receiver, template.name());
@@ -175,7 +175,7 @@ impl ServiceState {
             if let Some(next) = self.find_next(&mut source) {
                 break next;
             }
-            if let Poll::Ready(Some(frame)) = source.wait(Waiting::Thread(None), true) {
+            if let Poll::Ready(Some(frame)) = source.wait(Waiter::Thread(None), true) {
                 self.take_in(&mut source, frame);
             }
         };
@@ -309,7 +309,7 @@ impl ServiceState {
         if source.is_over() || self.is_registered.swap(true, Ordering::Relaxed) {
             return false;
         }
-        let Poll::Ready(frame) = source.wait(Waiting::Task(&self.waker), may_spin) else {
+        let Poll::Ready(frame) = source.wait(Waiter::Task(&self.waker), may_spin) else {
             return false;
         };
         self.is_registered.store(false, Ordering::Relaxed);

@@ -20,7 +20,7 @@ use crate::{
     no_reply::NoReply,
     outbox::Unsent,
     service::client::Client,
-    waiting::Waiting,
+    waiter::Waiter,
 };
 
 /// The call that a request is of.
@@ -88,8 +88,8 @@ impl Call {
     /// the channel of replies is full.
     #[inline]
     pub(super) fn send_item(&self, item: impl Content) -> Result<(), SendError> {
-        let waiting = Waiting::Thread(self.deadline);
-        match ItemWait::of(self).poll_send(waiting, item) {
+        let waiter = Waiter::Thread(self.deadline);
+        match ItemWait::of(self).poll_send(waiter, item) {
             Poll::Ready(sent) => sent,
             Poll::Pending => Err(errors::cancelled()),
         }
@@ -98,7 +98,7 @@ impl Call {
     /// Sends an item of a stream, for a task.
     pub(super) async fn send_item_async(&self, item: impl Content) -> Result<(), SendError> {
         let mut wait = ItemWait::of(self);
-        poll_fn(|context| wait.poll_send(Waiting::Task(context.waker()), item)).await
+        poll_fn(|context| wait.poll_send(Waiter::Task(context.waker()), item)).await
     }
 
     /// Uses the credit of an item up if it was sent, and keeps the error if it was not.
@@ -184,23 +184,19 @@ impl<'a> ItemWait<'a> {
 
     /// Uses no credit up, since the item may yet fail.
     #[inline]
-    fn poll_send(
-        &mut self,
-        waiting: Waiting<'_>,
-        item: impl Content,
-    ) -> Poll<Result<(), SendError>> {
+    fn poll_send(&mut self, waiter: Waiter<'_>, item: impl Content) -> Poll<Result<(), SendError>> {
         let Call { client, id, .. } = self.call;
         match client.credit(*id) {
             Some(found) => found?,
             None => {
                 self.caller.get_or_insert_with(|| CallerWait::on(client));
-                ready!(waiting.poll(&client.session, client.for_credit(*id)))?;
+                ready!(waiter.poll(&client.session, client.for_credit(*id)))?;
             }
         }
         self.caller = None;
         let header = || (!client.is_cancelled(*id)).then(|| Header::new(*id, Kind::Item));
-        let polled = client.outbox.send(waiting, &mut self.room, header, item);
-        if let (Poll::Pending, Waiting::Task(waker)) = (&polled, waiting) {
+        let polled = client.outbox.send(waiter, &mut self.room, header, item);
+        if let (Poll::Pending, Waiter::Task(waker)) = (&polled, waiter) {
             // A caller that does not take its replies may cancel, which wakes this task.
             client.set_waker(*id, Some(waker));
             if client.is_cancelled(*id) {

@@ -14,14 +14,14 @@ use ibex_core::extend::{
 
 /// The one who waits. All waits of calls are polls of this, also those of threads.
 #[derive(Clone, Copy)]
-pub(super) enum Waiting<'a> {
+pub(super) enum Waiter<'a> {
     /// A thread, which sleeps in the poll, up to this time. A poll that is pending has timed out.
     Thread(Option<Instant>),
     /// A task, which is polled again when its waker is called.
     Task(&'a Waker),
 }
 
-impl Waiting<'_> {
+impl Waiter<'_> {
     /// Waits for a condition.
     #[inline]
     pub(super) fn poll<C: Condition>(
