@@ -1,6 +1,6 @@
 //! Fan-ins: one receiver for a channel name of all peers, as for a server's requests.
 
-use std::{fmt, time::Duration};
+use std::{fmt, marker::PhantomData, time::Duration};
 
 use ibex_codec::Codec;
 
@@ -89,7 +89,7 @@ impl<C> ChannelBuilder<C, &Node> {
     where
         C: Codec<T>,
     {
-        let gathered = Gathered::open(self.at, self.template, OfType::NEW)?;
+        let gathered = Gathered::open(self.at, self.template, OfType(PhantomData))?;
         Ok(FanIn { gathered })
     }
 }

@@ -49,11 +49,7 @@ pub trait Opener {
 }
 
 /// Messages of type `T` by codec `C`.
-pub(crate) struct OfType<T: ?Sized, C>(PhantomData<fn(&T) -> C>);
-
-impl<T: ?Sized, C> OfType<T, C> {
-    pub(super) const NEW: Self = Self(PhantomData);
-}
+pub(crate) struct OfType<T: ?Sized, C>(pub(super) PhantomData<fn(&T) -> C>);
 
 impl<T: ?Sized, C: Codec<T>> Opener for OfType<T, C> {
     type Message = Message<T, C>;
