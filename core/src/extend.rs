@@ -270,18 +270,15 @@ pub fn member_id(number: u64) -> MemberId {
 
 /// Errors of the core that crates above it return.
 pub mod errors {
-    use std::io;
+    use std::{fmt::Display, io};
 
-    use crate::{
-        ConnectError, OpenError, SendError,
-        error::{self, NotAccepted},
-    };
+    use crate::{ConnectError, OpenError, OpenErrorKind, SendError, SendErrorKind};
     use ibex_transport::channel::{ChannelError, SendHandle};
 
     /// Returns the kind that a socket's error would have.
     #[must_use]
     pub fn io_kind(error: &SendError) -> io::ErrorKind {
-        error::io::of_send(error)
+        error.io_kind()
     }
 
     /// Returns whether an end refused a message since its peer takes shorter ones only.
@@ -295,36 +292,31 @@ pub mod errors {
     /// Makes the error of a call that waits for a peer when the node is closed.
     #[must_use]
     pub fn not_accepted() -> ConnectError {
-        NotAccepted::Closed.into()
+        ConnectError::accepts_no_more(true)
     }
 
     /// Makes the error of a call that needs a thread that the process cannot have.
     #[must_use]
     pub fn no_thread(error: io::Error) -> ConnectError {
-        ConnectError::no_thread(error)
+        ConnectError::no_thread(&error)
     }
 
-    /// Makes the error of a service for all peers whose name another service has.
+    /// Makes the error of an end with all peers that cannot have its name.
     #[must_use]
-    pub fn name_taken(name: &str) -> OpenError {
-        OpenError::name_taken(name)
+    pub fn unopened(name: &str, kind: OpenErrorKind, text: impl Display) -> OpenError {
+        OpenError::of_name(name, kind, text)
     }
 
-    /// Makes the error of an answer whose caller does not wait for it any more.
+    /// Makes the error of a message that was not sent, for a reason that is not its channel's.
     #[must_use]
-    pub fn cancelled() -> SendError {
-        SendError::cancelled()
+    pub fn unsent(kind: SendErrorKind, text: impl Display) -> SendError {
+        SendError::of(kind, text)
     }
 
-    /// Makes the error of an answer to a call that asked for a stream, or for none.
+    /// Makes the error of a message that a channel did not take. `what` comes before the channel's
+    /// failure.
     #[must_use]
-    pub fn not_a_stream() -> SendError {
-        SendError::not_a_stream()
-    }
-
-    /// Makes the error of an answer that was not sent, since its channel failed.
-    #[must_use]
-    pub fn of_answer(error: ChannelError) -> SendError {
-        SendError::of_answer(error)
+    pub fn unsent_by_channel(what: &str, error: ChannelError) -> SendError {
+        SendError::of_channel(what, error, None)
     }
 }

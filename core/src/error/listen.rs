@@ -4,7 +4,10 @@ use std::{fmt, io, path::PathBuf};
 
 use ibex_base::{Address, fork::UsedAfterFork};
 
-use super::VariableError;
+use super::{
+    VariableError,
+    failure::{kinds, shell},
+};
 use crate::{
     Fabric,
     setting::{SettingConflict, SettingError},
@@ -43,32 +46,32 @@ use crate::{
 /// | [`UsedAfterFork`](ListenErrorKind::UsedAfterFork) | a process that is no fork |
 pub struct ListenError(Box<ListenFailure>);
 
-/// The kinds of a [`ListenError`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ListenErrorKind {
-    /// The address is reachable from other hosts, or is one of vsock, and nothing protects it.
-    InsecureAddress,
-    /// The address cannot be resolved or bound.
-    Address,
-    /// A setting is out of its range, or two settings do not go together.
-    Setting,
-    /// A variable of the environment has a value that it cannot have.
-    Variable,
-    /// The certificates or the secret cannot be used.
-    Security,
-    /// A fabric is required that this build does not have.
-    NotCompiledIn,
-    /// RDMA is required, or all that the policies leave, and no device can be used.
-    Rdma,
-    /// The socket at which the node is to be inspected cannot be made.
-    Inspect,
-    /// The node is to be driven by tasks, and there is no runtime for them.
-    NoRuntime,
-    /// The process lacks threads, descriptors or memory.
-    Resources,
-    /// The process is a fork of one that has made a node.
-    UsedAfterFork,
+kinds! {
+    /// The kinds of a [`ListenError`].
+    pub enum ListenErrorKind {
+        /// The address is reachable from other hosts, or is one of vsock, and nothing protects it.
+        InsecureAddress => PermissionDenied,
+        /// The address cannot be resolved or bound.
+        Address => AddrNotAvailable,
+        /// A setting is out of its range, or two settings do not go together.
+        Setting => InvalidInput,
+        /// A variable of the environment has a value that it cannot have.
+        Variable => InvalidInput,
+        /// The certificates or the secret cannot be used.
+        Security => InvalidInput,
+        /// A fabric is required that this build does not have.
+        NotCompiledIn => Unsupported,
+        /// RDMA is required, or all that the policies leave, and no device can be used.
+        Rdma => Unsupported,
+        /// The socket at which the node is to be inspected cannot be made.
+        Inspect => Other,
+        /// The node is to be driven by tasks, and there is no runtime for them.
+        NoRuntime => Other,
+        /// The process lacks threads, descriptors or memory.
+        Resources => Other,
+        /// The process is a fork of one that has made a node.
+        UsedAfterFork => Other,
+    }
 }
 
 /// Who requires a fabric: the program, or the variable `IBEX_FABRICS` with a value, which overrides it.
@@ -271,12 +274,5 @@ impl From<io::Error> for ListenFailure {
     }
 }
 
-impl fmt::Display for ListenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl std::error::Error for ListenError {}
-
-ibex_base::debug_as_display!(ListenError, ListenFailure);
+shell!(ListenError, |error| error.kind().io());
+ibex_base::debug_as_display!(ListenFailure);

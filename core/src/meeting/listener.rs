@@ -212,7 +212,7 @@ pub(crate) fn admit(
 ) -> Result<Peer, ConnectError> {
     match runtime.admit(admission) {
         Ok(session) => Ok(Peer::new(session, channel)),
-        Err(error) => Err(ConnectError::environment(address, error)),
+        Err(error) => Err(ConnectError::environment(address, &error)),
     }
 }
 

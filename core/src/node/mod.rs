@@ -256,7 +256,6 @@ impl Node {
         };
         let engines = self.parts.settings.threads.io_threads;
         if engine >= engines {
-            let address = address.to_owned();
             return Err(ConnectError::no_such_engine(address, engine, engines));
         }
         #[cfg(feature = "verbs")]

@@ -21,13 +21,14 @@ use ibex_core::{
     OpenError, PeerAt, SendError,
     extend::{
         CallTimes, ChannelTemplate, MessageVersion, MessageVersions, OpenFailure, OpenUntyped,
-        Serves, SessionShared, errors, lock, peer_at, warn_limited,
+        Serves, SessionShared, lock, peer_at, warn_limited,
     },
 };
 
 use self::for_credit::ForCredit;
 use super::{
     deadline_alarm::DeadlineAlarm,
+    error::answers as errors,
     header::{CallId, Header},
     outbox::Outbox,
 };

@@ -1,5 +1,6 @@
 //! Errors of calls: the application's, those of the way to it, and how much is certain.
 
+pub(super) mod answers;
 mod refused;
 
 use std::{fmt, sync::Arc};

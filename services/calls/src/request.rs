@@ -17,7 +17,7 @@ use ibex_core::{
     PeerAt, PeerNames, RegionSlice, SendError, SendErrorKind, TraceContext,
     codec::{Codec, Raw},
     extend::{
-        CallTime, DefaultCodec, errors,
+        CallTime, DefaultCodec,
         parking::{self, TimedOut},
     },
 };
@@ -26,7 +26,7 @@ use self::{caller_wait::CallerWait, send_answer::sent};
 use super::{
     Metadata,
     client::Client,
-    error::{MAX_FAILURE_BYTES, Refused},
+    error::{MAX_FAILURE_BYTES, Refused, answers as errors},
     frame::{Content, DecodedPayload, SliceContent, Value},
     header::{CallId, Header, Kind},
     no_reply::NoReply,

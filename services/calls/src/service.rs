@@ -18,13 +18,13 @@ use ibex_core::{
     codec::Codec,
     extend::{
         ChannelTemplate, DefaultCodec, ExtendNode, Gathered, Interface, MessageVersions, NodeState,
-        OpenFailure, OpenUntyped, SessionShared, TakenName, errors, lock, parking::Attended,
+        OpenFailure, OpenUntyped, SessionShared, TakenName, lock, parking::Attended,
     },
 };
 
 use super::{
     client::{Attendant, CallAdmission, ServiceState},
-    error::Refused,
+    error::{Refused, answers as errors},
     frame::DecodedPayload,
     header::Kind,
     opening::{reply_version, request_version},

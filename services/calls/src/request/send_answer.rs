@@ -2,13 +2,11 @@
 
 use std::{future::poll_fn, task::Poll};
 
-use ibex_core::{
-    SendError,
-    extend::{errors, parking::Ticket},
-};
+use ibex_core::{SendError, extend::parking::Ticket};
 
 use super::Call;
 use crate::{
+    error::answers as errors,
     frame::Content,
     header::{Header, Kind},
     outbox::{Outbox, Unsent},
