@@ -11,7 +11,7 @@
 //! | a wait of a thread, and a future's poll | [`parking`], [`Runtime`], [`WakeUps`] |
 //! | a timer, the end of a session, a peer that drains | [`ExtendPeer`] |
 //! | a part that lives as long as its node | [`ExtendNode`] |
-//! | the terms of an end's errors | [`Interface`] |
+//! | what an end is in errors | [`EndLabel`] |
 
 pub use ibex_base::{
     Address, BackOff, Escaped, debug_as_display, fork, sync::lock, threads, warn_limited,
@@ -20,7 +20,7 @@ pub use ibex_protocol::format::message_version::MessageVersion;
 pub use ibex_ring::parking;
 pub use ibex_transport::{
     channel::{
-        Abort, Awaited, AwaitedEnd, ChannelError, RawMessage, ReceiveHandle, SendHandle,
+        Abort, Awaited, AwaitedEnd, ChannelError, EndLabel, RawMessage, ReceiveHandle, SendHandle,
         SliceMessage,
     },
     engine::Admission,
@@ -31,7 +31,7 @@ pub use ibex_transport::{
 
 pub use crate::{
     address::text_of,
-    error::{Interface, OpenFailure},
+    error::OpenFailure,
     handles::{message::DefaultCodec, selectable::AwaitedSource},
     many::fan_in::{Gathered, Opener},
     meeting::{connector::Connector, dialing::Connecting},
@@ -169,8 +169,8 @@ pub trait ExtendChannel: Sized {
     /// Returns the name and the settings.
     fn template(&self) -> &ChannelTemplate;
 
-    /// Makes the errors of the end speak in the terms of this interface.
-    fn with_interface(self, interface: Interface) -> Self;
+    /// Says what the end is in errors.
+    fn with_label(self, label: &'static EndLabel) -> Self;
 }
 
 impl<C, At> ExtendChannel for ChannelBuilder<C, At> {
@@ -188,8 +188,8 @@ impl<C, At> ExtendChannel for ChannelBuilder<C, At> {
         &self.template
     }
 
-    fn with_interface(self, interface: Interface) -> Self {
-        self.told_as(interface)
+    fn with_label(self, label: &'static EndLabel) -> Self {
+        self.labeled(label)
     }
 }
 

@@ -111,7 +111,7 @@ impl fmt::Display for ChannelFault {
             Self::Other(ChannelError::Ended) => f.write_str(
                 "the channel has ended in order: every sender is gone and everything was received",
             ),
-            Self::Other(ChannelError::Failed(failure)) => Wording::of(failure).fmt(f),
+            Self::Other(ChannelError::Failed(failure)) => Wording(failure).fmt(f),
         }
     }
 }

@@ -5,7 +5,6 @@
 
 pub use self::{
     connect::{ConnectError, ConnectErrorKind},
-    interface::Interface,
     listen::{ListenError, ListenErrorKind},
     not_opened::NotOpened,
     open::OpenFailure,
@@ -16,7 +15,6 @@ pub use self::{
 };
 pub(crate) use self::{
     fault::ChannelFault,
-    interface::REPLIES,
     listen::{ListenFailure, Required},
     open::Refusal,
     variable::VariableError,
@@ -24,12 +22,13 @@ pub(crate) use self::{
 
 use std::{fmt, sync::Arc};
 
+use ibex_transport::channel::EndLabel;
+
 use crate::Suspension;
 
 mod connect;
 mod failure;
 mod fault;
-mod interface;
 mod listen;
 mod not_opened;
 mod open;
@@ -38,6 +37,14 @@ mod send;
 mod variable;
 mod wait;
 mod wording;
+
+/// Returns the channel with this name and peer as the user of its end knows it.
+fn subject(label: Option<&EndLabel>, name: &str, peer: &str) -> String {
+    match label {
+        Some(label) => (label.subject)(name, peer),
+        None => format!("channel \"{name}\" with {peer}"),
+    }
+}
 
 /// The suspensions of several peers that a call waited for, each behind a semicolon.
 struct Suspensions<'a>(&'a [Arc<Suspension>]);
@@ -89,8 +96,8 @@ mod tests {
                 peer: address(),
                 end: Role::Sender,
                 reason: OpenFailure::SessionOver,
-                interface: Interface::Channel,
-                holder: Interface::Channel,
+                label: None,
+                holder: None,
             })),
         ];
         for error in errors {

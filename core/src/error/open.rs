@@ -3,12 +3,13 @@
 use std::fmt;
 
 use super::{
-    Interface,
     failure::{Report, kinds, shell},
+    subject,
 };
 use crate::setting::SettingError;
 use ibex_base::fork::UsedAfterFork;
 use ibex_protocol::{format::control::Role, session::CannotOpen};
+use ibex_transport::channel::EndLabel;
 
 /// The error of a call that opens an end: of a channel, a fan-in, a group, a publisher, a caller or a service.
 ///
@@ -89,10 +90,10 @@ pub(crate) struct Refusal {
     pub(crate) end: Role,
     /// The reason.
     pub(crate) reason: OpenFailure,
-    /// The interface that asked for the end.
-    pub(crate) interface: Interface,
-    /// The interface that has the end, if the end is open already.
-    pub(crate) holder: Interface,
+    /// What the end was to be; `None` for a channel of messages.
+    pub(crate) label: Option<&'static EndLabel>,
+    /// What the end is that is open already, if it is.
+    pub(crate) holder: Option<&'static EndLabel>,
 }
 
 impl fmt::Display for Refusal {
@@ -102,36 +103,26 @@ impl fmt::Display for Refusal {
             peer,
             end,
             reason,
-            interface,
+            label,
             holder,
         } = self;
-        let subject = interface.subject(channel, peer);
-        match interface {
-            Interface::Channel => write!(f, "cannot open the {end} of {subject}: ")?,
-            Interface::Caller => write!(f, "cannot open a caller of {subject}: ")?,
-            Interface::Service | Interface::Stream | Interface::Listener => {
-                write!(f, "cannot open {subject}: ")?;
-            }
+        let subject = subject(*label, channel, peer);
+        match label {
+            None => write!(f, "cannot open the {end} of {subject}: ")?,
+            Some(label) => write!(f, "cannot open {}{subject}: ", label.opened)?,
         }
-        match (reason, interface, holder) {
-            (OpenFailure::AlreadyOpen, Interface::Channel, Interface::Channel) => reason.fmt(f),
-            (OpenFailure::AlreadyOpen, _, _) => {
-                write!(
-                    f,
-                    "this node has {holder} of this name with that peer already; "
-                )?;
-                f.write_str(match (interface, holder) {
-                    (Interface::Caller, Interface::Caller) => {
-                        "clone that one, or drop it and its clones first"
-                    }
-                    (Interface::Service, Interface::Service) => {
-                        "take requests from that one, or drop it first"
-                    }
-                    _ => "choose another name, or drop what has it first",
-                })
-            }
-            _ => reason.fmt(f),
+        if *reason != OpenFailure::AlreadyOpen || (label.is_none() && holder.is_none()) {
+            return reason.fmt(f);
         }
+        let what = holder.map_or("a channel of messages", |holder| holder.holder);
+        let advice = match label {
+            Some(label) if Some(*label) == *holder => label.if_taken,
+            _ => "choose another name, or drop what has it first",
+        };
+        write!(
+            f,
+            "this node has {what} of this name with that peer already; {advice}"
+        )
     }
 }
 

@@ -229,7 +229,11 @@ impl Client {
             return Ok(());
         };
         let offer = shared.version.clone().map(MessageVersions::of_one);
-        let channel = shared.template.clone().for_replies().over(&self.session);
+        let channel = shared
+            .template
+            .clone()
+            .with_suffix(crate::error::label::REPLIES)
+            .over(&self.session);
         outbox.open(|| channel.open_sender(offer))
     }
 

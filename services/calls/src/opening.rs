@@ -4,13 +4,14 @@ use ibex_core::{
     ChannelBuilder, Node, OpenError,
     codec::{Codec, Describer, MAX_TEXT_BYTES, Schema, SchemaInfo},
     extend::{
-        ExtendChannel, ExtendPeer, Interface, MessageVersion, MessageVersions, OpenFailure,
-        OpenUntyped, message_version,
+        ExtendChannel, ExtendPeer, MessageVersion, MessageVersions, OpenFailure, OpenUntyped,
+        message_version,
     },
 };
 
 use super::{
     caller::Caller,
+    error::label,
     line::{Line, LineSettings},
     service::Service,
 };
@@ -171,9 +172,12 @@ impl<C> CallerSettings for ChannelBuilder<C> {
     where
         C: Codec<Q> + Codec<R>,
     {
-        let template = self.template().clone().told_as(Interface::Caller);
+        let template = self.template().clone().labeled(&label::CALLER).untraced();
         let channel = template.over(self.at().session());
-        let back = template.clone().for_replies().over(self.at().session());
+        let back = template
+            .clone()
+            .with_suffix(label::REPLIES)
+            .over(self.at().session());
         let (replies, requests) = loop {
             let replies =
                 back.open_receiver(reply_version::<Q, R, C>().map(MessageVersions::of_one))?;

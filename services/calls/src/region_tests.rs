@@ -91,7 +91,7 @@ fn by_hand(to: &Peer) -> (SendHandle, ibex_core::extend::ReceiveHandle) {
     let replies = channel
         .template()
         .clone()
-        .for_replies()
+        .with_suffix(crate::error::label::REPLIES)
         .over(to.session())
         .open_receiver(replies);
     let requests = request_version::<[u8], [u8], Raw>().map(MessageVersions::of_one);

@@ -93,7 +93,7 @@ impl Seat {
             channel: channel
                 .template()
                 .clone()
-                .for_replies()
+                .with_suffix(crate::error::label::REPLIES)
                 .over(channel.at().session()),
             version,
             goes_on,

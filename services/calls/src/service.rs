@@ -17,14 +17,14 @@ use ibex_core::{
     Node, OpenError, RecvError, Role,
     codec::Codec,
     extend::{
-        ChannelTemplate, DefaultCodec, ExtendNode, Gathered, Interface, MessageVersions, NodeState,
+        ChannelTemplate, DefaultCodec, ExtendNode, Gathered, MessageVersions, NodeState,
         OpenFailure, OpenUntyped, SessionShared, TakenName, lock, parking::Attended,
     },
 };
 
 use super::{
     client::{Attendant, CallAdmission, ServiceState},
-    error::{Refused, answers as errors},
+    error::{Refused, answers as errors, label::SERVICE},
     frame::DecodedPayload,
     header::Kind,
     opening::{reply_version, request_version},
@@ -101,7 +101,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Wake for HubWaker<Q, R, C> {
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
     pub(super) fn of_node(template: ChannelTemplate, node: &Node) -> Result<Self, OpenError> {
         node.check_fork()?;
-        let template = template.told_as(Interface::Service).checked()?;
+        let template = template.labeled(&SERVICE).untraced().checked()?;
         let name = node.runtime().take_service_name(template.name());
         let name = name.ok_or_else(|| errors::name_taken(template.name()))?;
         let source = RequestSource::of_node(Gathered::open(node, template.clone())?);
@@ -117,7 +117,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         template: ChannelTemplate,
         session: &Arc<SessionShared>,
     ) -> Result<Self, OpenError> {
-        let template = template.told_as(Interface::Service);
+        let template = template.labeled(&SERVICE).untraced();
         let channel = template.over(session);
         let name = session.node().share_service_name(template.name());
         let name = name.ok_or_else(|| channel.refused(Role::Receiver, OpenFailure::AlreadyOpen))?;

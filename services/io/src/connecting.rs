@@ -17,7 +17,7 @@ use std::{
 
 use ibex_core::{
     CloseReason, EndCause, OpenError, Peer, SendError, Sender, WaitError,
-    extend::{ExtendChannel, Interface, OpenUntyped},
+    extend::{ExtendChannel, OpenUntyped},
 };
 
 use super::{
@@ -110,7 +110,7 @@ impl StreamRequest {
     fn new(peer: &Peer, name: &str) -> io::Result<Self> {
         check_name(name)?;
         let channel = peer.channel(name).codec::<Announcement>();
-        let channel = channel.with_interface(Interface::Listener);
+        let channel = channel.with_label(&crate::label::LISTENER);
         let ends = StreamEnds::new(peer.clone(), name, next_number(), Side::Connecting);
         Ok(Self {
             announcer: channel.shared_sender()?,

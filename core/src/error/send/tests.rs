@@ -38,7 +38,7 @@ fn a_group_names_the_member_that_is_in_the_way() {
         channel: "wal".into(),
         peer: peer.to_string(),
         end: Role::Sender,
-        tag: 0,
+        label: None,
         counts: Counts::default(),
         suspended: None,
         reason: FailureReason::Nested,
