@@ -5,7 +5,7 @@ use std::{fmt, io};
 use ibex_base::{Address, fork::UsedAfterFork};
 use ibex_bootstrap::{DialError, HandshakeError, negotiate::Party};
 
-use super::failure::{Report, kinds, shell};
+use super::failure::{ErrorReport, kinds, shell};
 
 /// The error of [`Node::connect`](crate::Node::connect), [`Node::accept`](crate::Node::accept) and
 /// `Node::keep_connected`: no session with a peer.
@@ -41,7 +41,7 @@ use super::failure::{Report, kinds, shell};
 /// | [`Stopped`](ConnectErrorKind::Stopped), [`Closed`](ConnectErrorKind::Closed) | another node |
 /// | [`Resources`](ConnectErrorKind::Resources) | more descriptors (`ulimit -n`), threads or memory, and a later attempt |
 /// | [`UsedAfterFork`](ConnectErrorKind::UsedAfterFork) | a node that this process makes |
-pub struct ConnectError(Box<Report<ConnectErrorKind, Option<DialError>>>);
+pub struct ConnectError(Box<ErrorReport<ConnectErrorKind, Option<DialError>>>);
 
 kinds! {
     /// The kinds of a [`ConnectError`].
@@ -83,7 +83,7 @@ kinds! {
 
 impl ConnectError {
     fn of(kind: ConnectErrorKind, text: impl fmt::Display) -> Self {
-        Self(Report::new(kind, text))
+        Self(ErrorReport::new(kind, text))
     }
 
     /// Makes the error of a process that lacks what a session with `address` needs.
@@ -224,7 +224,7 @@ fn kind_of_handshake(error: &HandshakeError) -> ConnectErrorKind {
 
 impl From<DialError> for ConnectError {
     fn from(error: DialError) -> Self {
-        let mut report = Report::new(kind_of_dial(&error), &error);
+        let mut report = ErrorReport::new(kind_of_dial(&error), &error);
         report.facts = Some(error);
         Self(report)
     }

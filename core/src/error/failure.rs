@@ -42,7 +42,7 @@ pub(super) struct Facts {
 }
 
 /// The kinds of an error.
-pub(super) trait Kind: Copy {
+pub(super) trait FailureKind: Copy {
     /// What the error says of a channel at which a call would have to wait.
     const WOULD_BLOCK: &'static str;
     /// The kind of a socket's error whose peer has ended the connection in order.
@@ -58,7 +58,7 @@ pub(super) trait Kind: Copy {
     }
 }
 
-impl<K: Kind> Failure<K> {
+impl<K: FailureKind> Failure<K> {
     /// Makes a failure with this text; `note` adds what else is known of it.
     pub(super) fn other(kind: K, text: impl fmt::Display, note: impl FnOnce(&mut Facts)) -> Self {
         let mut facts = Box::new(Facts::default());
@@ -135,7 +135,7 @@ impl<K: Kind> Failure<K> {
     }
 }
 
-impl<K: Kind> fmt::Display for Failure<K> {
+impl<K: FailureKind> fmt::Display for Failure<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Channel(fault) if fault.would_block() => f.write_str(K::WOULD_BLOCK),
@@ -155,20 +155,20 @@ impl<K: Kind> fmt::Display for Failure<K> {
 
 /// An error that no call meets again and again: its kind, its text, and facts beside them.
 #[derive(Clone)]
-pub(super) struct Report<K, F> {
+pub(super) struct ErrorReport<K, F> {
     pub(super) kind: K,
     text: String,
     pub(super) facts: F,
 }
 
-impl<K, F: Default> Report<K, F> {
+impl<K, F: Default> ErrorReport<K, F> {
     pub(super) fn new(kind: K, text: impl fmt::Display) -> Box<Self> {
         let (text, facts) = (text.to_string(), F::default());
         Box::new(Self { kind, text, facts })
     }
 }
 
-impl<K, F> fmt::Display for Report<K, F> {
+impl<K, F> fmt::Display for ErrorReport<K, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -178,18 +178,18 @@ impl<K, F> fmt::Display for Report<K, F> {
 macro_rules! kinds {
     (
         $(#[$about:meta])*
-        pub enum $Kind:ident {
+        pub enum $FailureKind:ident {
             $($(#[doc = $doc:literal])* $kind:ident => $io:ident,)+
         }
     ) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
-        pub enum $Kind {
+        pub enum $FailureKind {
             $($(#[doc = $doc])* $kind,)+
         }
 
-        impl $Kind {
+        impl $FailureKind {
             pub(super) fn io(self) -> ::std::io::ErrorKind {
                 match self {
                     $(Self::$kind => ::std::io::ErrorKind::$io,)+
@@ -201,12 +201,12 @@ macro_rules! kinds {
 
 /// Writes what errors about channels have in common.
 macro_rules! error_of_channel {
-    ($Error:ident, $Kind:ident) => {
+    ($Error:ident, $FailureKind:ident) => {
         impl $Error {
             /// Returns the kind of failure.
             #[must_use]
             #[inline]
-            pub fn kind(&self) -> $Kind {
+            pub fn kind(&self) -> $FailureKind {
                 self.0.kind()
             }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{
-    failure::{Report, kinds, shell},
+    failure::{ErrorReport, kinds, shell},
     subject,
 };
 use crate::setting::SettingError;
@@ -42,7 +42,7 @@ use ibex_transport::channel::EndLabel;
 /// | [`Setting`](OpenErrorKind::Setting) | another value of the [setting](OpenError::setting) |
 /// | [`UsedAfterFork`](OpenErrorKind::UsedAfterFork) | the process that made the node |
 #[derive(Clone)]
-pub struct OpenError(Box<Report<OpenErrorKind, Unopened>>);
+pub struct OpenError(Box<ErrorReport<OpenErrorKind, RefusedEnd>>);
 
 kinds! {
     /// The kinds of an [`OpenError`].
@@ -73,7 +73,7 @@ kinds! {
 
 /// What is known of an end that could not be opened.
 #[derive(Clone, Default)]
-struct Unopened {
+struct RefusedEnd {
     channel: Option<String>,
     peer: Option<String>,
     end: Option<Role>,
@@ -129,7 +129,7 @@ impl fmt::Display for Refusal {
 impl OpenError {
     /// Makes the error of a name that an end with all peers cannot have.
     pub(crate) fn of_name(name: &str, kind: OpenErrorKind, text: impl fmt::Display) -> Self {
-        let mut report = Report::<_, Unopened>::new(kind, text);
+        let mut report = ErrorReport::<_, RefusedEnd>::new(kind, text);
         report.facts.channel = Some(name.to_owned());
         Self(report)
     }
@@ -218,8 +218,8 @@ impl OpenFailure {
 
 impl From<Refusal> for OpenError {
     fn from(refusal: Refusal) -> Self {
-        let mut report = Report::new(refusal.reason.kind(), &refusal);
-        report.facts = Unopened {
+        let mut report = ErrorReport::new(refusal.reason.kind(), &refusal);
+        report.facts = RefusedEnd {
             channel: Some(refusal.channel),
             peer: Some(refusal.peer),
             end: Some(refusal.end),
@@ -234,7 +234,7 @@ impl From<Refusal> for OpenError {
 
 impl From<SettingError> for OpenError {
     fn from(error: SettingError) -> Self {
-        let mut report = Report::<_, Unopened>::new(OpenErrorKind::Setting, error);
+        let mut report = ErrorReport::<_, RefusedEnd>::new(OpenErrorKind::Setting, error);
         report.facts.setting = Some(error.setting);
         Self(report)
     }
@@ -242,7 +242,7 @@ impl From<SettingError> for OpenError {
 
 impl From<UsedAfterFork> for OpenError {
     fn from(error: UsedAfterFork) -> Self {
-        Self(Report::new(OpenErrorKind::UsedAfterFork, error))
+        Self(ErrorReport::new(OpenErrorKind::UsedAfterFork, error))
     }
 }
 

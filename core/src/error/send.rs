@@ -7,7 +7,7 @@ use ibex_transport::channel::{ChannelError, FailureReason, GroupFailure, LossRea
 
 use super::{
     ChannelFault,
-    failure::{Failure, Kind, error_of_channel, kinds},
+    failure::{Failure, FailureKind, error_of_channel, kinds},
     wording,
 };
 use crate::{EndCause, PeerAt};
@@ -95,7 +95,7 @@ kinds! {
     }
 }
 
-impl Kind for SendErrorKind {
+impl FailureKind for SendErrorKind {
     const WOULD_BLOCK: &'static str =
         "the channel is full, or another clone of this sender has the turn";
     const ENDED_BY_PEER: io::ErrorKind = io::ErrorKind::BrokenPipe;

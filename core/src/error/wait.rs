@@ -6,7 +6,7 @@ use ibex_transport::channel::{FailureReason, InTheWay, QuorumFailure, Votes};
 
 use super::{
     ChannelFault, Suspensions,
-    failure::{Failure, Kind, error_of_channel, kinds},
+    failure::{Failure, FailureKind, error_of_channel, kinds},
     send::SendError,
 };
 use crate::PeerAt;
@@ -67,7 +67,7 @@ kinds! {
     }
 }
 
-impl Kind for WaitErrorKind {
+impl FailureKind for WaitErrorKind {
     // No call that waits for this sends anything.
     const WOULD_BLOCK: &'static str = "it would block";
     const ENDED_BY_PEER: io::ErrorKind = io::ErrorKind::BrokenPipe;

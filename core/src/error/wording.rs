@@ -331,15 +331,15 @@ impl Wording<'_> {
         let subject = self.subject();
         let length =
             length.map_or_else(|| format!("more than {limit}"), |length| length.to_string());
-        let channels = [
-            "message",
-            "this end",
-            "the receiving end",
-            "both ends",
-            "send it in parts",
-        ];
-        let words = self.0.label.map_or(Some(channels), |label| label.message);
-        let Some([what, here, there, both, or]) = words else {
+        let (words, both, or) = match self.0.label {
+            Some(label) => (label.message, "both nodes", "split it"),
+            None => (
+                Some(["message", "this end", "the receiving end"]),
+                "both ends",
+                "send it in parts",
+            ),
+        };
+        let Some([what, here, there]) = words else {
             return write!(
                 f,
                 "{subject}: a write of {length} bytes is above its limit of {limit}, to which \

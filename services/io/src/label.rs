@@ -38,10 +38,7 @@ pub(crate) static LISTENER: EndLabel = LISTENER_WORDS;
 const LISTENER_WORDS: EndLabel = EndLabel {
     holder: "byte streams",
     subject: |name, peer| format!("byte streams \"{name}\" with {peer}"),
-    opened: "",
-    if_taken: "choose another name, or drop what has it first",
     until_taken: "accepts",
-    attempt: "attempt",
     not_opened: [
         "the peer did not listen for them",
         "the peer connects by this name as well: one of the two has to listen",
@@ -53,10 +50,8 @@ const LISTENER_WORDS: EndLabel = EndLabel {
              another name for one of the two, at both nodes"
         )
     },
-    message: None,
     has: "have",
     dropped: "the peer dropped its listener",
-    gave_up: "the peer gave it up",
     advice: |_| {
         [
             NEW_NODE,
@@ -64,6 +59,7 @@ const LISTENER_WORDS: EndLabel = EndLabel {
             "connect to the node again, and to its listener",
         ]
     },
+    ..EndLabel::COMMON
 };
 
 const NEW_NODE: &str = "to go on, make a new node, and connect or listen with it";

@@ -27,9 +27,9 @@ pub struct EndLabel {
     pub not_opened: [&'static str; 3],
     /// Writes that the types differ: here, and there.
     pub mismatch: fn(here: &str, there: &str) -> String,
-    /// What a message is, whose limits are this end's and the peer's, where to raise both, and what
-    /// to do with a message that is too long. `None` for bytes without messages.
-    pub message: Option<[&'static str; 5]>,
+    /// What a message is, and whose limits are this end's and the peer's. `None` for bytes without
+    /// messages.
+    pub message: Option<[&'static str; 3]>,
     /// `has` or `have`, for the subject.
     pub has: &'static str,
     /// What it means that the peer dropped its end.
@@ -38,6 +38,25 @@ pub struct EndLabel {
     pub gave_up: &'static str,
     /// What to do at this end if the node was closed, if the session goes on, and otherwise.
     pub advice: fn(end: Role) -> [&'static str; 3],
+}
+
+impl EndLabel {
+    /// The words that fit most ends, to begin a label with.
+    pub const COMMON: Self = Self {
+        holder: "",
+        subject: |name, peer| format!("\"{name}\" with {peer}"),
+        opened: "",
+        if_taken: "choose another name, or drop what has it first",
+        until_taken: "",
+        attempt: "attempt",
+        not_opened: [""; 3],
+        mismatch: |here, there| format!("here {here}, there {there}"),
+        message: None,
+        has: "has",
+        dropped: "",
+        gave_up: "the peer gave it up",
+        advice: |_| [""; 3],
+    };
 }
 
 impl PartialEq for EndLabel {

@@ -3,10 +3,10 @@
 use std::mem::size_of;
 
 use ibex_protocol::format::control::Role;
-use ibex_transport::channel::ChannelFailure;
+use ibex_transport::channel::{ChannelFailure, InTheWay};
 
 use super::*;
-use crate::PeerId;
+use crate::{Counts, PeerId};
 
 #[test]
 fn the_result_of_a_send_is_small() {

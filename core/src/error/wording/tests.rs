@@ -12,7 +12,6 @@ use crate::{Counts, error::ChannelFault};
 static OTHER: EndLabel = EndLabel {
     holder: "a pipe",
     subject: |name, peer| format!("pipe \"{name}\" with {peer}"),
-    opened: "",
     if_taken: "close that one first",
     until_taken: "reads",
     attempt: "write",
@@ -22,10 +21,8 @@ static OTHER: EndLabel = EndLabel {
         "see that the program there opens it",
     ],
     mismatch: |here, there| format!("here {here}, there {there}; choose another name"),
-    message: Some(["piece", "this node", "that node", "both nodes", "split it"]),
-    has: "has",
+    message: Some(["piece", "this node", "that node"]),
     dropped: "the peer reads no more",
-    gave_up: "the peer gave it up",
     advice: |_| {
         [
             "to go on, make a new node",
@@ -33,6 +30,7 @@ static OTHER: EndLabel = EndLabel {
             "connect again",
         ]
     },
+    ..EndLabel::COMMON
 };
 
 /// Terms that apply to message channels only.

@@ -1,7 +1,7 @@
 //! What the ends of calls are in errors.
 #![forbid(unsafe_code)]
 
-use ibex_core::{Role, extend::EndLabel};
+use ibex_core::extend::EndLabel;
 
 /// Suffix of a channel of replies. The channel of a service's requests has the service's name, and
 /// that of its replies has this behind it. So two nodes can each call a service of one name of the
@@ -15,24 +15,15 @@ pub(crate) static CALLER: EndLabel = EndLabel {
     opened: "a caller of ",
     if_taken: "clone that one, or drop it and its clones first",
     until_taken: "asks its service for the next request",
-    attempt: "attempt",
     not_opened: [
         "the peer did not open it",
         "the peer calls a service of this name as well: one of the two has to serve it",
         "see that the program there has a service of this name and asks it for its next request",
     ],
     mismatch,
-    message: Some([
-        "request",
-        "the caller",
-        "the service",
-        "both nodes",
-        "split it",
-    ]),
-    has: "has",
+    message: Some(["request", "the caller", "the service"]),
     dropped: "the peer dropped its service",
-    gave_up: GAVE_UP,
-    advice: |_: Role| {
+    advice: |_| {
         [
             "to go on, make a new node, connect, and make the caller anew",
             "the session goes on: drop this caller and its clones, make another, which waits for \
@@ -40,33 +31,24 @@ pub(crate) static CALLER: EndLabel = EndLabel {
             "connect again and make the caller anew, as a `PeersCaller` does",
         ]
     },
+    ..EndLabel::COMMON
 };
 
 /// An end of a service.
 pub(crate) static SERVICE: EndLabel = EndLabel {
     holder: "a service",
     subject: |name, peer| format!("service \"{}\" for {peer}", service(name)),
-    opened: "",
     if_taken: "take requests from that one, or drop it first",
     until_taken: "takes its replies",
-    attempt: "attempt",
     not_opened: [
         "the peer did not open a caller of it",
         "the peer serves this name as well: one of the two has to call it",
         "see that the program there makes a caller of this name",
     ],
     mismatch,
-    message: Some([
-        "reply",
-        "the service",
-        "the caller",
-        "both nodes",
-        "split it",
-    ]),
-    has: "has",
+    message: Some(["reply", "the service", "the caller"]),
     dropped: "the peer dropped its caller",
-    gave_up: GAVE_UP,
-    advice: |_: Role| {
+    advice: |_| {
         [
             "to go on, make a new node and the service with it",
             "the session goes on: drop this service and make another, which waits for the next \
@@ -74,9 +56,8 @@ pub(crate) static SERVICE: EndLabel = EndLabel {
             "connect or accept again, and make the service anew with that peer",
         ]
     },
+    ..EndLabel::COMMON
 };
-
-const GAVE_UP: &str = "the peer gave it up";
 
 /// Returns the name of the service that has a channel of this name.
 fn service(name: &str) -> &str {
@@ -92,6 +73,8 @@ fn mismatch(here: &str, there: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ibex_core::Role;
+
     use super::*;
 
     #[test]
