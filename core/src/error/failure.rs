@@ -42,7 +42,7 @@ pub(super) struct Facts {
 }
 
 /// The kinds of an error.
-pub(super) trait FailureKind: Copy {
+pub(super) trait ChannelErrorKind: Copy {
     /// What the error says of a channel at which a call would have to wait.
     const WOULD_BLOCK: &'static str;
     /// The kind of a socket's error whose peer has ended the connection in order.
@@ -58,7 +58,7 @@ pub(super) trait FailureKind: Copy {
     }
 }
 
-impl<K: FailureKind> Failure<K> {
+impl<K: ChannelErrorKind> Failure<K> {
     /// Makes a failure with this text; `note` adds what else is known of it.
     pub(super) fn other(kind: K, text: impl fmt::Display, note: impl FnOnce(&mut Facts)) -> Self {
         let mut facts = Box::new(Facts::default());
@@ -135,7 +135,7 @@ impl<K: FailureKind> Failure<K> {
     }
 }
 
-impl<K: FailureKind> fmt::Display for Failure<K> {
+impl<K: ChannelErrorKind> fmt::Display for Failure<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Channel(fault) if fault.would_block() => f.write_str(K::WOULD_BLOCK),
@@ -178,18 +178,18 @@ impl<K, F> fmt::Display for ErrorReport<K, F> {
 macro_rules! kinds {
     (
         $(#[$about:meta])*
-        pub enum $FailureKind:ident {
+        pub enum $ChannelErrorKind:ident {
             $($(#[doc = $doc:literal])* $kind:ident => $io:ident,)+
         }
     ) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
-        pub enum $FailureKind {
+        pub enum $ChannelErrorKind {
             $($(#[doc = $doc])* $kind,)+
         }
 
-        impl $FailureKind {
+        impl $ChannelErrorKind {
             pub(super) fn io(self) -> ::std::io::ErrorKind {
                 match self {
                     $(Self::$kind => ::std::io::ErrorKind::$io,)+
@@ -201,12 +201,12 @@ macro_rules! kinds {
 
 /// Writes what errors about channels have in common.
 macro_rules! error_of_channel {
-    ($Error:ident, $FailureKind:ident) => {
+    ($Error:ident, $ChannelErrorKind:ident) => {
         impl $Error {
             /// Returns the kind of failure.
             #[must_use]
             #[inline]
-            pub fn kind(&self) -> $FailureKind {
+            pub fn kind(&self) -> $ChannelErrorKind {
                 self.0.kind()
             }
 

@@ -6,7 +6,7 @@ use ibex_transport::channel::{ChannelError, FailureReason};
 
 use super::{
     ChannelFault, Suspensions,
-    failure::{Failure, FailureKind, error_of_channel, kinds},
+    failure::{ChannelErrorKind, Failure, error_of_channel, kinds},
 };
 use crate::{OpenError, Region, Suspension};
 
@@ -86,7 +86,7 @@ kinds! {
     }
 }
 
-impl FailureKind for RecvErrorKind {
+impl ChannelErrorKind for RecvErrorKind {
     const WOULD_BLOCK: &'static str = "no message is there";
     const ENDED_BY_PEER: io::ErrorKind = io::ErrorKind::UnexpectedEof;
 

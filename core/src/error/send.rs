@@ -7,7 +7,7 @@ use ibex_transport::channel::{ChannelError, FailureReason, GroupFailure, LossRea
 
 use super::{
     ChannelFault,
-    failure::{Failure, FailureKind, error_of_channel, kinds},
+    failure::{ChannelErrorKind, Failure, error_of_channel, kinds},
     wording,
 };
 use crate::{EndCause, PeerAt};
@@ -95,7 +95,7 @@ kinds! {
     }
 }
 
-impl FailureKind for SendErrorKind {
+impl ChannelErrorKind for SendErrorKind {
     const WOULD_BLOCK: &'static str =
         "the channel is full, or another clone of this sender has the turn";
     const ENDED_BY_PEER: io::ErrorKind = io::ErrorKind::BrokenPipe;

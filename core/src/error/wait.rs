@@ -6,7 +6,7 @@ use ibex_transport::channel::{FailureReason, InTheWay, QuorumFailure, Votes};
 
 use super::{
     ChannelFault, Suspensions,
-    failure::{Failure, FailureKind, error_of_channel, kinds},
+    failure::{ChannelErrorKind, Failure, error_of_channel, kinds},
     send::SendError,
 };
 use crate::PeerAt;
@@ -67,7 +67,7 @@ kinds! {
     }
 }
 
-impl FailureKind for WaitErrorKind {
+impl ChannelErrorKind for WaitErrorKind {
     // No call that waits for this sends anything.
     const WOULD_BLOCK: &'static str = "it would block";
     const ENDED_BY_PEER: io::ErrorKind = io::ErrorKind::BrokenPipe;

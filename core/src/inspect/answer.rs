@@ -99,28 +99,20 @@ impl Observed {
     }
 }
 
+/// Writes counts under the names of their fields. The other fields come behind a semicolon.
+macro_rules! write_numbers {
+    ($object:ident, $stats:ident: $Stats:ident { $($name:ident)+; $($rest:tt)* }) => {
+        let $Stats { $($name,)+ $($rest)* } = $stats;
+        $($object.number(stringify!($name), *$name);)+
+    };
+}
+
 fn write_security(object: &mut Object<'_>, security: &SecurityStats) {
-    let SecurityStats {
-        handshakes,
-        other_mode,
-        wrong_secret,
-        unknown_issuer,
-        expired,
-        revoked,
-        not_authorized,
-        other_failures,
-        certificate_expires,
-        ..
-    } = security;
-    object.number("handshakes", *handshakes);
+    write_numbers!(object, security: SecurityStats { handshakes; certificate_expires, .. });
     object.object("failures", |failures| {
-        failures.number("other_mode", *other_mode);
-        failures.number("wrong_secret", *wrong_secret);
-        failures.number("unknown_issuer", *unknown_issuer);
-        failures.number("expired", *expired);
-        failures.number("revoked", *revoked);
-        failures.number("not_authorized", *not_authorized);
-        failures.number("other_failures", *other_failures);
+        write_numbers!(failures, security: SecurityStats {
+            other_mode wrong_secret unknown_issuer expired revoked not_authorized other_failures; ..
+        });
     });
     let expires = certificate_expires.map(|time| {
         let since = time.duration_since(SystemTime::UNIX_EPOCH);
@@ -130,22 +122,9 @@ fn write_security(object: &mut Object<'_>, security: &SecurityStats) {
 }
 
 fn write_totals(object: &mut Object<'_>, totals: &NodeTotals) {
-    let NodeTotals {
-        sessions,
-        refused_connections,
-        silent_connections,
-        sent,
-        received,
-        stalls,
-        stalled,
-        counters,
-    } = totals;
-    object.number("sessions", *sessions);
-    object.number("refused_connections", *refused_connections);
-    object.number("silent_connections", *silent_connections);
-    object.number("sent", *sent);
-    object.number("received", *received);
-    object.number("stalls", *stalls);
+    write_numbers!(object, totals: NodeTotals {
+        sessions refused_connections silent_connections sent received stalls; stalled, counters
+    });
     object.number("stalled_ns", nanoseconds(*stalled));
     object.object("counters", |object| write_counters(object, counters));
 }
@@ -158,20 +137,11 @@ fn write_counters(object: &mut Object<'_>, counters: &SessionStats) {
 }
 
 fn write_engine(object: &mut Object<'_>, engine: &EngineStats) {
-    let EngineStats {
-        turns,
-        sessions,
-        sent,
-        received,
-        bytes_sent,
-        bytes_received,
-    } = engine;
-    object.number("turns", *turns);
+    write_numbers!(object, engine: EngineStats { turns; sessions, .. });
     object.number("sessions", *sessions as u64);
-    object.number("sent", *sent);
-    object.number("received", *received);
-    object.number("bytes_sent", *bytes_sent);
-    object.number("bytes_received", *bytes_received);
+    write_numbers!(object, engine: EngineStats {
+        sent received bytes_sent bytes_received; turns: _, sessions: _
+    });
 }
 
 fn write_session(object: &mut Object<'_>, session: &NodeSession) {
@@ -226,20 +196,15 @@ fn write_channel(object: &mut Object<'_>, channel: &ChannelStats) {
         _ => "over",
     };
     object.text("state", state);
-    object.number("window_messages", channel.window_messages);
-    object.number("window_bytes", channel.window_bytes);
-    object.number("sent", channel.sent);
-    object.number("received", channel.received);
-    object.number("released", channel.released);
-    object.number("acknowledged", channel.acknowledged);
-    object.number("released_bytes", channel.released_bytes);
-    object.number("held", channel.held);
+    write_numbers!(object, channel: ChannelStats {
+        window_messages window_bytes sent received released acknowledged released_bytes held; ..
+    });
     object.number_of("held_oldest", channel.held_oldest);
     object.number("stalls", channel.stalls);
     object.number("stalled_ns", nanoseconds(channel.stalled));
-    object.number("large_messages", channel.large_messages);
-    object.number("large_bytes", channel.large_bytes);
-    object.number("region_bytes_copied", channel.region_bytes_copied);
+    write_numbers!(object, channel: ChannelStats {
+        large_messages large_bytes region_bytes_copied; ..
+    });
 }
 
 fn write_slow(object: &mut Object<'_>, message: &SlowMessageFacts) {

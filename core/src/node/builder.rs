@@ -2,7 +2,7 @@
 
 mod settings;
 
-use std::{io, net::TcpListener, path::PathBuf, sync::Arc};
+use std::{io, net::TcpListener, path::PathBuf, sync::Arc, time::Duration};
 
 use ibex_bootstrap::{Policy, own_address, resolve};
 #[allow(unused_imports, reason = "the documentation speaks of it")]
@@ -335,6 +335,33 @@ impl NodeBuilder {
         }
         Node::start(self.settings, environment, listening)
     }
+}
+
+/// Writes the setters of the defaults of a node's channels.
+macro_rules! defaults_of_channels {
+    ($($name:ident($argument:ident: $type:ty);)+) => {
+        impl NodeBuilder {
+            $(
+                #[doc = concat!(
+                    "Sets the default of [`", stringify!($name), "`](crate::ChannelBuilder::",
+                    stringify!($name), ") for the channels of this node."
+                )]
+                pub fn $name(mut self, $argument: $type) -> Self {
+                    let checked = self.settings.channel.$name($argument);
+                    self.note(checked);
+                    self
+                }
+            )+
+        }
+    };
+}
+
+defaults_of_channels! {
+    window_messages(messages: u64);
+    window_bytes(bytes: u64);
+    max_message_bytes(bytes: u64);
+    max_unreleased_bytes(bytes: u64);
+    open_timeout(timeout: Duration);
 }
 
 /// An address or a socket to listen with, as the program gave it.

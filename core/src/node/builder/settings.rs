@@ -479,30 +479,3 @@ settings! {
     /// keeps them at their senders.
     pub fn memory_limit(bytes: u64 as Option<u64>);
 }
-
-/// Writes the setters of the defaults of a node's channels.
-macro_rules! defaults_of_channels {
-    ($($name:ident($argument:ident: $type:ty);)+) => {
-        impl NodeBuilder {
-            $(
-                #[doc = concat!(
-                    "Sets the default of [`", stringify!($name), "`](crate::ChannelBuilder::",
-                    stringify!($name), ") for the channels of this node."
-                )]
-                pub fn $name(mut self, $argument: $type) -> Self {
-                    let checked = self.settings.channel.$name($argument);
-                    self.note(checked);
-                    self
-                }
-            )+
-        }
-    };
-}
-
-defaults_of_channels! {
-    window_messages(messages: u64);
-    window_bytes(bytes: u64);
-    max_message_bytes(bytes: u64);
-    max_unreleased_bytes(bytes: u64);
-    open_timeout(timeout: Duration);
-}
