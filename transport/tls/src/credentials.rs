@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use ibex_base::tls::{HandshakeCounts, HandshakeResult};
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, DnsName, ServerName};
@@ -11,7 +12,6 @@ use rustls::version::TLS13;
 use rustls::{ClientConfig, ServerConfig};
 
 use crate::certificates::{Certificates, Judge};
-use crate::counts::{HandshakeCounts, HandshakeResult};
 use crate::identity_slot::IdentitySlot;
 use crate::own_certificate::Validity;
 use crate::own_key::OwnKey;

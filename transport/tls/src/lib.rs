@@ -16,18 +16,10 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
-mod authenticated_as;
-mod authentication_error;
-mod method;
-mod security_stats;
-mod tls_error;
-mod utc;
-
-pub use authenticated_as::AuthenticatedAs;
-pub use authentication_error::{AuthenticationError, Cause, RefusedBy};
-pub use method::{Encryption, Method};
-pub use security_stats::SecurityStats;
-pub use tls_error::TlsError;
+pub use ibex_base::tls::{
+    AuthenticatedAs, AuthenticationError, Cause, Encryption, Method, RefusedBy, SecurityStats,
+    TlsError,
+};
 
 #[cfg(feature = "rustls")]
 mod buffers;
@@ -35,8 +27,6 @@ mod buffers;
 mod certificate_names;
 #[cfg(feature = "rustls")]
 mod certificates;
-#[cfg(feature = "rustls")]
-mod counts;
 #[cfg(feature = "rustls")]
 mod credentials;
 #[cfg(feature = "rustls")]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use ibex_base::tls::{HandshakeCounts, HandshakeResult};
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::pki_types::ServerName;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
@@ -10,7 +11,6 @@ use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 use rustls::{AlertDescription, ClientConfig, Error, ServerConfig};
 
 use crate::buffers::{ReceivedBytes, SealedBytes};
-use crate::counts::{HandshakeCounts, HandshakeResult};
 use crate::identity_slot::IdentitySlot;
 use crate::{AuthenticatedAs, AuthenticationError, Cause, Method, RefusedBy, TlsError};
 

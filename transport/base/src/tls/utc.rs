@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Seconds since 1970, shown as RFC 3339 does.
-pub(crate) struct Utc(pub(crate) u64);
+pub struct Utc(pub u64);
 
 impl fmt::Display for Utc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,6 +1,6 @@
 //! The errors that end a TLS connection.
 
-use crate::AuthenticationError;
+use super::AuthenticationError;
 
 /// The end of a TLS connection by an error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

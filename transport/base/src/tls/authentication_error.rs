@@ -2,17 +2,14 @@
 
 use std::fmt;
 
-use ibex_base::Escaped;
-
-use crate::Method;
-use crate::utc::Utc;
+use super::{Method, Utc};
+use crate::Escaped;
 
 /// A refusal of one end by the other, as known to either end.
 ///
 /// The end that refuses knows the certificate and the reason. The other end learns only the kind of
 /// reason, by an alert of TLS (RFC 8446, section 6.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct AuthenticationError {
     /// The end that refuses the other.
     pub by: RefusedBy,

@@ -5,32 +5,43 @@ use std::{
     time::SystemTime,
 };
 
-use crate::{Cause, SecurityStats, TlsError};
+use super::{Cause, SecurityStats, TlsError};
 
 /// Counters of a node's handshakes.
 #[derive(Debug, Default)]
-pub(crate) struct HandshakeCounts([AtomicU64; KINDS]);
+pub struct HandshakeCounts([AtomicU64; KINDS]);
 
 /// Kind of outcome: its counter's place.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(usize)]
-pub(crate) enum HandshakeResult {
+pub enum HandshakeResult {
+    /// The peer has proven its identity.
     Completed,
+    /// The peer authenticates otherwise, or not at all.
     OtherMode,
+    /// The two ends have different secrets.
     WrongSecret,
+    /// A certificate is of an authority that the other end does not trust.
     UnknownIssuer,
+    /// A certificate has expired or is not valid yet.
     Expired,
+    /// A certificate is revoked, or no revocation list covers its authority.
     Revoked,
+    /// `authorize` or `expect` refused a peer.
     NotAuthorized,
+    /// Any other failure.
     Other,
 }
 
 impl HandshakeCounts {
-    pub(crate) fn note(&self, kind: HandshakeResult) {
+    /// Counts a handshake of that kind.
+    pub fn note(&self, kind: HandshakeResult) {
         self.0[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn snapshot(&self, certificate_expires: Option<SystemTime>) -> SecurityStats {
+    /// Returns the counts so far.
+    #[must_use]
+    pub fn snapshot(&self, certificate_expires: Option<SystemTime>) -> SecurityStats {
         let count = |kind: HandshakeResult| self.0[kind as usize].load(Ordering::Relaxed);
         SecurityStats {
             handshakes: count(HandshakeResult::Completed),
@@ -48,7 +59,8 @@ impl HandshakeCounts {
 
 impl HandshakeResult {
     /// Returns the kind of a handshake's outcome.
-    pub(crate) fn of(error: &TlsError) -> HandshakeResult {
+    #[must_use]
+    pub fn of(error: &TlsError) -> HandshakeResult {
         let TlsError::Refused(refusal) = error else {
             return HandshakeResult::Other;
         };

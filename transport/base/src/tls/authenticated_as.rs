@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ibex_base::Escaped;
+use crate::Escaped;
 
 /// The identity that a peer has proven.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -53,7 +53,7 @@ impl fmt::Display for AuthenticatedAs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AuthenticationError, Cause, Method, RefusedBy};
+    use crate::tls::{AuthenticationError, Cause, Method, RefusedBy};
 
     #[test]
     fn names_of_a_certificate_are_escaped_in_texts() {
