@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::time::Instant;
 
 use ibex_base::Address;
-use ibex_tls::{AuthenticatedAs, Tls};
+use ibex_base::tls::{AuthenticatedAs, TlsConnection};
 
 use crate::fabric::FabricKind;
 use crate::handshake::{Agreement, Prologue};
@@ -31,7 +31,7 @@ pub struct Established {
     pub leftover: Vec<u8>,
     /// The connection's TLS, where nodes are authenticated. Everything that follows from `stream`
     /// is then sealed.
-    pub tls: Option<Box<Tls>>,
+    pub tls: Option<Box<dyn TlsConnection>>,
     /// For shm: sockets to the same peer, one that passes descriptors and one that wakes. The token
     /// was presented at both and accepted, and the kernel vouches that both ends run as one user.
     pub unix: Option<UnixSockets>,
@@ -106,7 +106,7 @@ pub struct PeerInfo {
 pub(crate) struct Sockets {
     pub(crate) stream: TcpStream,
     pub(crate) leftover: Vec<u8>,
-    pub(crate) tls: Option<Box<Tls>>,
+    pub(crate) tls: Option<Box<dyn TlsConnection>>,
     pub(crate) address: Address,
     pub(crate) began: Instant,
     pub(crate) unix: Option<(UnixSockets, Option<u32>)>,

@@ -57,9 +57,8 @@ pub use error::{
 };
 pub use established::{Established, PeerInfo, ResumedConnection};
 pub use fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
-pub use ibex_tls::{
-    AuthenticatedAs, AuthenticationError, Cause as AuthenticationCause, Credentials, RefusedBy,
-    TlsError,
+pub use ibex_base::tls::{
+    AuthenticatedAs, AuthenticationError, Cause as AuthenticationCause, RefusedBy, TlsError,
 };
 pub use identity::{HostHint, Incarnation, NodeIdentity, Secret};
 pub use integrity::Integrity;

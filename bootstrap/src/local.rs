@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ibex_base::Workers;
-use ibex_tls::{Credentials, Encryption};
+use ibex_base::tls::{Encryption, TlsCredentials};
 
 use crate::fabric::{FabricKind, FabricOffer, Policy};
 use crate::identity::{Incarnation, NodeIdentity};
@@ -72,7 +72,7 @@ pub struct Local {
     pub features: u64,
     /// Keys and trusted authorities of this node, where its sessions are authenticated; both ends
     /// must do it in the same way. Default: none, and then nothing is authenticated.
-    pub credentials: Option<Arc<Credentials>>,
+    pub credentials: Option<Arc<dyn TlsCredentials>>,
 
     /// The address that handshakes with this dial for a new session, as the program gave it. Set by
     /// [`Dialer`](crate::Dialer). Default: none.

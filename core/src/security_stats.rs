@@ -3,8 +3,8 @@
 
 use std::time::SystemTime;
 
+use ibex_base::tls::SecurityStats;
 use ibex_bootstrap::Local;
-use ibex_tls::SecurityStats;
 
 /// Reads the counts of a node, where it authenticates its peers.
 pub(crate) fn security_stats(local: &Local) -> Option<SecurityStats> {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::TcpStream;
 
 use ibex_base::Address;
-use ibex_tls::Tls;
+use ibex_base::tls::TlsConnection;
 
 use super::Sockets;
 use crate::fabric::FabricKind;
@@ -25,7 +25,7 @@ pub struct ResumedConnection {
     pub leftover: Vec<u8>,
     /// The connection's TLS, where nodes are authenticated. Everything that follows from `stream`
     /// is then sealed.
-    pub tls: Option<Box<Tls>>,
+    pub tls: Option<Box<dyn TlsConnection>>,
     /// The name of the session.
     pub session_id: [u8; 16],
     /// The epoch that begins.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hmac_sha256::Hash;
-use ibex_tls::{AuthenticatedAs, Credentials, Tls, TlsError};
+use ibex_base::tls::{AuthenticatedAs, TlsConnection, TlsCredentials, TlsError};
 
 use super::inbox::{MessageReader, ReceivedMessage, Unreadable};
 use super::{HandshakeStep, Prologue};
@@ -27,10 +27,10 @@ pub struct Conversation<E> {
     outbox: Vec<u8>,
 
     // TLS, behind the Hellos.
-    credentials: Option<Arc<Credentials>>,
+    credentials: Option<Arc<dyn TlsCredentials>>,
     /// The address of a dial, where the program may expect a certain peer.
     dialed: Option<Arc<str>>,
-    tls: Option<Box<Tls>>,
+    tls: Option<Box<dyn TlsConnection>>,
     /// Messages to be sealed as soon as the peer is authenticated.
     unsealed: Vec<u8>,
     /// The error that ended TLS, until the messages before it are read.
@@ -237,7 +237,7 @@ impl<E> Conversation<E> {
     /// Tells whether anything has come that is not taken, be it a part of a TLS record.
     pub(super) fn has_more(&self) -> bool {
         let tls = self.tls.as_ref();
-        self.inbox.has_more() || tls.is_some_and(|tls| tls.has_unread())
+        self.inbox.has_more() || tls.is_some_and(|tls| tls.part_bytes() > 0)
     }
 
     pub(super) fn into_leftover(self) -> Vec<u8> {
@@ -257,7 +257,7 @@ impl<E> Conversation<E> {
             Party::Acceptor => credentials.acceptor(),
         };
         match tls {
-            Ok(tls) => self.tls = Some(Box::new(tls)),
+            Ok(tls) => self.tls = Some(tls),
             Err(error) => {
                 self.broken_tls = Some(error);
                 return true;
@@ -325,7 +325,7 @@ impl<E> Conversation<E> {
         self.tls.as_ref()?.authenticated_as()
     }
 
-    pub(super) fn take_tls(&mut self) -> Option<Box<Tls>> {
+    pub(super) fn take_tls(&mut self) -> Option<Box<dyn TlsConnection>> {
         debug_assert!(self.unsealed.is_empty(), "everything is transmitted");
         self.tls.take()
     }

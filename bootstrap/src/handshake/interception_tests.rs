@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use ibex_base::tls::AuthenticatedAs;
 use ibex_harness::authority::{Authority, Request};
 use ibex_harness::fixed_random;
-use ibex_tls::{AuthenticatedAs, Credentials, Security, SharedSecret};
+use ibex_tls::{Credentials, Security, SharedSecret};
 
 use super::meeting::{ENTROPY, Meeting, TIMEOUT, host, local};
 use super::reunion::{EPOCH, Reunion, node, ticket};

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use ibex_tls::Tls;
+use ibex_base::tls::TlsConnection;
 
 use super::HandshakeStep;
 use super::conversation::Conversation;
@@ -114,7 +114,7 @@ impl<P: Part> Handshake<P> {
     }
 
     /// Takes the TLS of a connection that becomes a session's, once everything is transmitted.
-    pub fn take_tls(&mut self) -> Option<Box<Tls>> {
+    pub fn take_tls(&mut self) -> Option<Box<dyn TlsConnection>> {
         self.conversation.take_tls()
     }
 

@@ -73,7 +73,7 @@ mod machine;
 mod proof;
 mod resumer;
 
-use ibex_tls::AuthenticatedAs;
+use ibex_base::tls::AuthenticatedAs;
 
 pub use acceptor::{AcceptorEvent, AcceptorHandshake, AcceptorPart};
 pub use acceptor_entropy::AcceptorEntropy;

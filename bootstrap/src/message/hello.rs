@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use ibex_tls::{Credentials, Method};
+use ibex_base::tls::{Method, TlsCredentials};
 
 use super::MessageError;
 use super::field::{FieldReader, FieldWriter};
@@ -103,8 +103,8 @@ impl Hello {
 }
 
 impl SecurityMode {
-    pub(crate) fn of(credentials: Option<&Credentials>) -> SecurityMode {
-        match credentials.map(Credentials::method) {
+    pub(crate) fn of(credentials: Option<&dyn TlsCredentials>) -> SecurityMode {
+        match credentials.map(TlsCredentials::method) {
             None => SecurityMode::None,
             Some(Method::Certificates) => SecurityMode::Certificates,
             Some(Method::SharedSecret) => SecurityMode::SharedSecret,

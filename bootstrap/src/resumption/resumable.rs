@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use ibex_tls::AuthenticatedAs;
+use ibex_base::tls::AuthenticatedAs;
 
 use crate::fabric::FabricKind;
 use crate::identity::Secret;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use ibex_base::Address;
-use ibex_tls::Credentials;
+use ibex_base::tls::TlsCredentials;
 use ibex_transport::{
     node::SlowMessageFacts,
     runtime::{Driver, Runtime, has_membarrier},
@@ -33,7 +33,7 @@ pub(crate) struct Observed {
     pub(crate) address: Option<Address>,
     pub(crate) failures: Arc<FailureCounts>,
     pub(crate) driver: Driver,
-    pub(crate) credentials: Option<Arc<Credentials>>,
+    pub(crate) credentials: Option<Arc<dyn TlsCredentials>>,
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) environment: Vec<(&'static str, String)>,
     /// The time at which the node was made.

@@ -278,12 +278,13 @@ impl NodeBuilder {
         let Some(security) = self.security.take() else {
             return Ok(());
         };
-        let credentials = security.open()?;
+        let credentials = Arc::new(security.open()?);
         #[cfg(feature = "verbs")]
         if credentials.trusts_authenticated() {
             self.settings.rdma = self.settings.rdma.clone().trust_peers(true);
         }
-        self.settings.credentials = Some(Arc::new(credentials));
+        self.settings.reloadable = Some(credentials.clone());
+        self.settings.credentials = Some(credentials);
         Ok(())
     }
 

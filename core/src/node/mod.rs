@@ -338,7 +338,7 @@ impl Node {
     /// [`SecurityError`](crate::SecurityError), with the file that is wrong.
     #[cfg(feature = "tls")]
     pub fn reload_certificates(&self) -> Result<(), crate::SecurityError> {
-        let credentials = self.parts.local.credentials.as_ref();
+        let credentials = self.parts.settings.reloadable.as_ref();
         credentials.map_or(Ok(()), |credentials| credentials.reload())?;
         crate::security_stats::warn_of_credentials(&self.parts.local, std::time::SystemTime::now());
         Ok(())

@@ -2,10 +2,10 @@
 
 use std::{path::PathBuf, sync::Arc, thread, time::Duration};
 
+use ibex_base::tls::TlsCredentials;
 use ibex_bootstrap::{Integrity, Policy, ShareWith};
 use ibex_protocol::format::trace_context::TraceContext;
 use ibex_ring::memory::process_memory_limit;
-use ibex_tls::Credentials;
 use ibex_transport::{node::Wait, runtime::Driver, shared_memory};
 
 #[cfg(feature = "verbs")]
@@ -33,7 +33,10 @@ pub(crate) struct NodeSettings {
     pub(crate) integrity: Integrity,
     pub(crate) share_memory_with: ShareWith,
     pub(crate) shared_memory_directory: Option<PathBuf>,
-    pub(crate) credentials: Option<Arc<Credentials>>,
+    pub(crate) credentials: Option<Arc<dyn TlsCredentials>>,
+    /// The credentials, as those that can be read again.
+    #[cfg(feature = "tls")]
+    pub(crate) reloadable: Option<Arc<ibex_tls::Credentials>>,
     #[cfg(feature = "verbs")]
     pub(crate) rdma: RdmaSettings,
     pub(crate) time: TimeSettings,

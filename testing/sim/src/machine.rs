@@ -6,6 +6,7 @@
 
 use std::time::Instant;
 
+use ibex_base::tls::AuthenticatedAs;
 use ibex_bootstrap::{
     FabricKind, HandshakeError, Incarnation, NodeIdentity, ResumeTicket, Secret, VerbsDevice,
     handshake::{
@@ -14,7 +15,6 @@ use ibex_bootstrap::{
     },
     message::VerbsEndpoint,
 };
-use ibex_tls::AuthenticatedAs;
 
 /// An end of a handshake.
 pub(super) trait Machine {

@@ -8,6 +8,7 @@ use std::{
     time::Instant,
 };
 
+use ibex_base::tls::AuthenticatedAs;
 use ibex_bootstrap::{
     FabricKind, HostHint, Local, NodeIdentity, PairRequest, Policy, Resumable, ResumableSessions,
     ResumeTicket, Secret, VerbsDevice, VerbsDevices, VerbsPair,
@@ -15,7 +16,6 @@ use ibex_bootstrap::{
 };
 use ibex_harness::draw::Draw;
 use ibex_protocol::framing::Carriage;
-use ibex_tls::AuthenticatedAs;
 
 use super::{
     Side,
@@ -67,7 +67,7 @@ impl Party {
         let sessions = Arc::new(Known::default());
         let mut local = Local::new(identity, random.word());
         local.resumable = Some(sessions.clone());
-        local.credentials = options.secured.then(|| Cluster::Own.credentials());
+        local.credentials = options.secured.then(|| Cluster::Own.credentials() as _);
         (local.shm, local.verbs) = (Policy::Forbid, Policy::Forbid);
         let first = first_choice(options);
         let mut fabrics = vec![first];

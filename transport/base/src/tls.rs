@@ -1,8 +1,9 @@
-//! Who a peer is and how TLS fails, in the words that all crates share. The cryptography is in the
-//! crate ibex-tls.
+//! Who a peer is, how TLS fails, and what a connection needs of TLS. The crate ibex-tls does it,
+//! in builds that have TLS.
 
 mod authenticated_as;
 mod authentication_error;
+mod connection;
 mod counts;
 mod method;
 mod security_stats;
@@ -11,6 +12,7 @@ mod utc;
 
 pub use authenticated_as::AuthenticatedAs;
 pub use authentication_error::{AuthenticationError, Cause, RefusedBy};
+pub use connection::{TlsConnection, TlsCredentials};
 pub use counts::{HandshakeCounts, HandshakeResult};
 pub use method::{Encryption, Method};
 pub use security_stats::SecurityStats;
