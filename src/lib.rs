@@ -128,9 +128,10 @@
 //!
 //! # Cargo features
 //!
+//! Shared memory and TCP are in every build.
+//!
 //! | feature | default | what it adds |
 //! |---|---|---|
-//! | `shm`, `tcp` | yes | the fabrics; peers that have none in common get no session |
 //! | `rkyv` | yes | `Rkyv` and `#[ibex::message]`; without it `Raw` is the default codec |
 //! | `serde` | yes | `Serde` and `SerdeBorrowed`; statistics can be serialized |
 //! | `bytes` | no | messages of bytes become `bytes::Bytes` without a copy |

@@ -386,8 +386,6 @@ const PROGRAMS: &[(&str, &str)] = &[
 /// The facade's feature sets, as they stand behind `--no-default-features`.
 const FEATURES: &[&str] = &[
     "",
-    " --features shm",
-    " --features tcp",
     " --features rkyv",
     " --features serde",
     " --features bytes",

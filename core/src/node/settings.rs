@@ -124,15 +124,14 @@ impl NodeSettings {
     /// Returns whether all sessions must use verbs.
     #[cfg(feature = "verbs")]
     pub(crate) fn needs_verbs(&self) -> bool {
-        let may_use = |fabric, policy| is_compiled_in(fabric) && policy != Policy::Forbid;
-        let has_others = may_use(Fabric::Shm, self.shm) || may_use(Fabric::Tcp, self.tcp);
+        let has_others = self.shm != Policy::Forbid || self.tcp != Policy::Forbid;
         self.verbs == Policy::Require || (self.verbs != Policy::Forbid && !has_others)
     }
 
     /// Returns whether the kernel or a sandbox denies this process the memory files that shared
     /// memory needs. A shortage is no denial: it may be over when a peer comes.
     pub(crate) fn is_shm_denied(&self) -> bool {
-        if !is_compiled_in(Fabric::Shm) || self.shm == Policy::Forbid {
+        if self.shm == Policy::Forbid {
             return false;
         }
         match shared_memory::probe() {
