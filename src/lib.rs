@@ -50,7 +50,7 @@
 //! | a log that survives restarts | [`log`] |
 //! | two releases of a message type | [`Versions`] |
 //! | events of sessions and channels, and their counters | [`Node::events`], [`Node::stats`], [`stats`] |
-//! | a look at a running node from outside: `ibex top` | [`NodeBuilder::inspect`], [`inspect`] |
+//! | a look at a running node from outside: `ibex top` | [`NodeBuilder::inspect`](prelude::InspectSettings::inspect), [`inspect`] |
 //! | settings, memory and `IBEX_*` variables | [`NodeBuilder`], [`ChannelBuilder`] |
 //!
 //! # Questions
@@ -188,11 +188,14 @@ pub use ibex_core::{
     Policy, Publisher, Receiver, RecvError, RecvErrorKind, Region, RegionMessage, RegionSlice,
     Role, Select, Selectable, SendError, SendErrorKind, Sender, Suspension, ToAddress,
     TraceContext, Undelivered, VersionedReceiver, VersionedSender, Versions, Wait, WaitError,
-    WaitErrorKind, WeakNode, asynchronous, group, inspect, shared_memory, stats,
+    WaitErrorKind, WeakNode, asynchronous, group, shared_memory, stats,
 };
 #[cfg(feature = "tls")]
 #[doc(inline)]
 pub use ibex_core::{Encryption, Security, SecurityError, SharedSecret, rustls};
+#[cfg(feature = "inspect")]
+#[doc(inline)]
+pub use ibex_inspect as inspect;
 #[cfg(feature = "io")]
 #[doc(inline)]
 pub use ibex_io as io;

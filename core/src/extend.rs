@@ -10,12 +10,14 @@
 //! | channels with several peers from one set of settings | [`ChannelTemplate`], [`Gathered`] |
 //! | a wait of a thread, and a future's poll | [`parking`], [`Runtime`], [`WakeUps`] |
 //! | a timer, the end of a session, a peer that drains | [`ExtendPeer`] |
-//! | a part that lives as long as its node | [`ExtendNode`] |
+//! | a value that lives as long as its node | [`ExtendNode`] |
+//! | a part that starts with its node, and sees what the node counts | [`NodePart`], [`NodeView`] |
 //! | the terms of an end's errors | [`Interface`] |
 
 pub use ibex_base::{
-    Address, BackOff, Escaped, debug_as_display, fork, sync::lock, threads, warn_limited,
+    Address, BackOff, Escaped, debug_as_display, fork, random, sync::lock, threads, warn_limited,
 };
+pub use ibex_bootstrap::user_of_peer;
 pub use ibex_protocol::format::message_version::MessageVersion;
 pub use ibex_ring::parking;
 pub use ibex_transport::{
@@ -25,9 +27,14 @@ pub use ibex_transport::{
     },
     engine::Admission,
     histogram::Recorder,
-    node::{CallTime, CallTimes, NodeState, Serves, SessionShared, TakenName},
+    node::{
+        CallTime, CallTimes, NodeState, Serves, SessionShared, TakenName,
+        has_more_rights_than_its_user,
+    },
     runtime::{EventLoop, Looks, Runtime},
 };
+#[cfg(feature = "verbs")]
+pub use ibex_verbs::LockedMemory;
 
 pub use crate::{
     address::text_of,
@@ -35,6 +42,7 @@ pub use crate::{
     handles::{message::DefaultCodec, selectable::AwaitedSource},
     many::fan_in::{Gathered, Opener},
     meeting::{connector::Connector, dialing::Connecting},
+    node::part::{NodePart, NodeView},
     peer::{
         channel_builder::{MessageVersions, message_version},
         template::ChannelTemplate,
@@ -66,6 +74,9 @@ pub trait ExtendNode {
     /// Returns the value of this type that lives as long as the node. The first call makes it.
     fn slot<T: Any + Default + Send + Sync>(&self) -> Arc<T>;
 
+    /// Returns the node's part of this type, if it has one: see [`NodePart`].
+    fn part<T: Any>(&self) -> Option<&T>;
+
     /// Returns the means to make single attempts to connect.
     fn connector(&self) -> Connector;
 }
@@ -81,6 +92,11 @@ impl ExtendNode for Node {
 
     fn slot<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
         self.parts.slots.get()
+    }
+
+    fn part<T: Any>(&self) -> Option<&T> {
+        let mut added = self.parts.added.iter();
+        added.find_map(|part| part.downcast_ref())
     }
 
     fn connector(&self) -> Connector {
@@ -273,8 +289,8 @@ pub mod errors {
     use std::io;
 
     use crate::{
-        ConnectError, OpenError, SendError,
-        error::{self, NotAccepted},
+        ConnectError, ListenError, OpenError, SendError,
+        error::{self, ListenFailure, NotAccepted},
     };
     use ibex_transport::channel::{ChannelError, SendHandle};
 
@@ -290,6 +306,12 @@ pub mod errors {
         error
             .reason()
             .is_some_and(|reason| end.is_narrow_for(reason))
+    }
+
+    /// Makes the error of a node whose part cannot start, with this text and kind.
+    #[must_use]
+    pub fn no_part(why: io::Error) -> ListenError {
+        ListenFailure::Part(why).into()
     }
 
     /// Makes the error of a call that waits for a peer when the node is closed.

@@ -22,7 +22,6 @@ mod event;
 mod events;
 pub mod extend;
 mod handles;
-pub mod inspect;
 mod many;
 mod meeting;
 mod node;

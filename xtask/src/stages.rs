@@ -393,7 +393,7 @@ const FEATURES: &[&str] = &[
     " --features bytes",
     " --features tokio",
     " --features tower",
-    " --features calls,peers,log,io",
+    " --features calls,peers,log,io,inspect",
     " --features calls,tower,rkyv",
     " --features io,tokio",
     " --features tls",

@@ -1,6 +1,6 @@
 //! The error of making a node.
 
-use std::{fmt, io, path::PathBuf};
+use std::{fmt, io};
 
 use ibex_base::{Address, fork::UsedAfterFork};
 
@@ -37,7 +37,7 @@ use crate::{
 /// | [`Security`](ListenErrorKind::Security) | other certificates or another secret |
 /// | [`NotCompiledIn`](ListenErrorKind::NotCompiledIn) | a cargo feature, or another fabric |
 /// | [`Rdma`](ListenErrorKind::Rdma) | a device that can be used, or another fabric |
-/// | [`Inspect`](ListenErrorKind::Inspect) | another path, or no inspection |
+/// | [`Part`](ListenErrorKind::Part) | what its text says, or a node without that part |
 /// | [`NoRuntime`](ListenErrorKind::NoRuntime) | a tokio runtime, or another driver |
 /// | [`Resources`](ListenErrorKind::Resources) | higher limits of the process, or a later attempt |
 /// | [`UsedAfterFork`](ListenErrorKind::UsedAfterFork) | a process that is no fork |
@@ -61,8 +61,9 @@ pub enum ListenErrorKind {
     NotCompiledIn,
     /// RDMA is required, or all that the policies leave, and no device can be used.
     Rdma,
-    /// The socket at which the node is to be inspected cannot be made.
-    Inspect,
+    /// A part that another crate adds to the node cannot start, such as the socket at which the node
+    /// is to be inspected.
+    Part,
     /// The node is to be driven by tasks, and there is no runtime for them.
     NoRuntime,
     /// The process lacks threads, descriptors or memory.
@@ -141,16 +142,9 @@ pub(crate) enum ListenFailure {
         /// The obstacle to RDMA.
         r#source: crate::rdma::VerbsError,
     },
-    /// The socket at which the node is to be inspected cannot be made.
-    #[error("the node cannot be inspected at {}: {source}; {step}", path.display())]
-    Inspect {
-        /// The socket, or the folder for it.
-        path: PathBuf,
-        /// The error of the system.
-        r#source: io::Error,
-        /// The next step.
-        step: &'static str,
-    },
+    /// A part that another crate adds cannot start, for this reason.
+    #[error("{_0}")]
+    Part(io::Error),
     /// The node is to be driven by tasks, and there is no runtime for them.
     #[error("Driver::Tasks cannot be used here: {why}")]
     NoRuntime {
@@ -179,7 +173,7 @@ impl ListenError {
             ListenFailure::NotCompiledIn { .. } => ListenErrorKind::NotCompiledIn,
             #[cfg(feature = "verbs")]
             ListenFailure::Rdma { .. } => ListenErrorKind::Rdma,
-            ListenFailure::Inspect { .. } => ListenErrorKind::Inspect,
+            ListenFailure::Part(_) => ListenErrorKind::Part,
             ListenFailure::NoRuntime { .. } => ListenErrorKind::NoRuntime,
             ListenFailure::Environment(_) => ListenErrorKind::Resources,
             ListenFailure::UsedAfterFork(_) => ListenErrorKind::UsedAfterFork,
@@ -208,7 +202,7 @@ impl ListenError {
     pub fn io_kind(&self) -> Option<io::ErrorKind> {
         match &*self.0 {
             ListenFailure::Address { source, .. }
-            | ListenFailure::Inspect { source, .. }
+            | ListenFailure::Part(source)
             | ListenFailure::Environment(source) => Some(source.kind()),
             _ => None,
         }

@@ -2,7 +2,7 @@
 
 mod settings;
 
-use std::{io, net::TcpListener, path::PathBuf, sync::Arc};
+use std::{io, net::TcpListener, sync::Arc};
 
 use ibex_bootstrap::{Policy, own_address, resolve};
 #[allow(unused_imports, reason = "the documentation speaks of it")]
@@ -12,7 +12,6 @@ pub(crate) use self::settings::{LimitSettings, ThreadSettings, TimeSettings};
 use crate::{
     Fabric, ListenError, Node,
     error::ListenFailure,
-    inspect::SocketPlace,
     node::{Listening, environment, settings::NodeSettings},
     peer::channel_defaults::ChannelDefaults,
     setting::{SettingError, SettingRow},
@@ -51,7 +50,7 @@ use crate::{
 /// | tracing | [`trace_context`](Self::trace_context) |
 /// | statistics | [`histograms`](Self::histograms) |
 /// | variables | [`environment`](Self::environment) |
-/// | inspection from outside | [`inspect`](Self::inspect), [`inspect_at`](Self::inspect_at) |
+/// | inspection from outside | `inspect`, `inspect_at` (`ibex::prelude`) |
 ///
 /// # Variables
 ///
@@ -215,15 +214,6 @@ impl NodeBuilder {
         rows
     }
 
-    /// Lets programs of this user inspect the node at a path, in place of
-    /// [`inspect`](Self::inspect). The last of the two calls counts. The path is one where there is
-    /// no file yet, or the socket of a node that is gone. It has 107 bytes at most. A node that
-    /// cannot listen there is not made.
-    pub fn inspect_at(mut self, path: impl Into<PathBuf>) -> Self {
-        self.settings.inspect = Some(SocketPlace::At(path.into()));
-        self
-    }
-
     /// Takes [`IBEX_*` variables](Self#variables) from here instead of from the process. An empty
     /// list means no variables. It is meant for programs that read them from elsewhere, and for
     /// tests.
@@ -296,7 +286,7 @@ impl NodeBuilder {
     /// - a setting is out of its range or does not go with another,
     /// - a [variable](Self#variables) has a value that it cannot have,
     /// - the address cannot be had or is open to strangers,
-    /// - the socket of [`inspect_at`](Self::inspect_at) cannot be made,
+    /// - the socket of `inspect_at` cannot be made,
     /// - the process lacks threads, descriptors or memory, or
     /// - there is no runtime for [`Driver::Tasks`].
     ///

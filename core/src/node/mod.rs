@@ -8,6 +8,7 @@ mod connecting;
 mod draining;
 pub(crate) mod driving_tasks;
 pub(crate) mod environment;
+pub(crate) mod part;
 mod parts;
 pub(crate) mod settings;
 pub(crate) mod slots;
@@ -27,7 +28,6 @@ pub use weak::WeakNode;
 use std::{
     fmt,
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
-    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -38,17 +38,15 @@ use ibex_bootstrap::Local;
 use ibex_transport::{
     engine::Admission,
     node::{CloseReport, SessionShared},
-    runtime::{Runtime, has_membarrier},
+    runtime::Runtime,
     session::EngineId,
 };
 
 use crate::{
     ChannelBuilder, ConnectError, Events, ListenError, Peer, PeerId, ToAddress,
     handles::message::DefaultCodec,
-    inspect::Inspector,
     meeting::{dialing::Desk, listener::admit},
     peer::{channel_defaults::ChannelDefaults, template::ChannelTemplate},
-    security_stats::security_stats,
     stats::NodeStats,
 };
 
@@ -84,7 +82,7 @@ use crate::{
 /// | make a node | [`client`](Self::client), [`listen`](Self::listen), [`builder`](Self::builder) |
 /// | meet peers | [`connect`](Self::connect), [`accept`](Self::accept), `keep_connected` (`ibex::prelude`), [`peers`](Self::peers) |
 /// | have a channel with many peers | [`fan_in`](Self::fan_in), [`group`](Self::group), [`publisher`](Self::publisher), [`channel`](Self::channel) |
-/// | see what happens | [`events`](Self::events), [`stats`](Self::stats), [`environment`](Self::environment), [`inspect_path`](Self::inspect_path), [`slow_messages`](Self::slow_messages) |
+/// | see what happens | [`events`](Self::events), [`stats`](Self::stats), [`environment`](Self::environment), `inspect_path` (`ibex::prelude`), [`slow_messages`](Self::slow_messages) |
 /// | run it in an event loop | [`poll`](Self::poll), [`as_fd`](Self::as_fd) |
 /// | end it | [`stop_accepting`](Self::stop_accepting), [`drain`](Self::drain), [`close`](Self::close) |
 ///
@@ -350,13 +348,6 @@ impl Node {
         self.parts.id()
     }
 
-    /// Returns the path of the socket at which the node is inspected, if it was built with
-    /// [`inspect`](NodeBuilder::inspect) and could have one.
-    #[must_use]
-    pub fn inspect_path(&self) -> Option<&Path> {
-        self.parts.inspector.as_ref().map(Inspector::path)
-    }
-
     /// Returns the peers whose sessions have not [ended](Self#when-a-peer-ends), also those that were
     /// not accepted yet, in no order. It takes each engine's lock for a moment.
     ///
@@ -383,15 +374,7 @@ impl Node {
     /// channel.
     #[must_use]
     pub fn stats(&self) -> NodeStats {
-        NodeStats::new(
-            self.name().map(str::to_owned),
-            self.id(),
-            (self.parts.local_addr, &self.parts.failures),
-            self.parts.settings.threads.driver,
-            has_membarrier(),
-            security_stats(&self.parts.local),
-            (self.runtime().stats(), self.runtime().state().histograms()),
-        )
+        self.parts.view().stats()
     }
 
     /// Returns the events of the node's sessions and channels, from the node's beginning on, in

@@ -13,8 +13,10 @@ use crate::rdma::RdmaSettings;
 use crate::{
     Fabric,
     accept_placement::AcceptPlacement,
-    inspect::SocketPlace,
-    node::builder::{LimitSettings, ThreadSettings, TimeSettings, is_compiled_in},
+    node::{
+        builder::{LimitSettings, ThreadSettings, TimeSettings, is_compiled_in},
+        part::NodePart,
+    },
     peer::channel_defaults::ChannelDefaults,
     setting::SettingConflict,
 };
@@ -42,8 +44,8 @@ pub(crate) struct NodeSettings {
     pub(crate) histograms: bool,
     pub(crate) channel: ChannelDefaults,
     pub(crate) trace_context: Option<fn() -> Option<TraceContext>>,
-    /// The place of the socket at which the node is inspected, if it has one.
-    pub(crate) inspect: Option<SocketPlace>,
+    /// The parts that other crates add, one of each type.
+    pub(crate) parts: Vec<NodePart>,
 }
 
 impl NodeSettings {

@@ -1,16 +1,17 @@
 //! The thread that answers at a node's socket, and sleeps while nobody asks.
-#![forbid(unsafe_code)]
 
 use std::{
-    fmt, fs, mem,
+    fs, io, mem,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::Arc,
     thread::JoinHandle,
 };
 
-use ibex_base::{fork, threads};
-use ibex_bootstrap::user_of_peer;
+use ibex_core::{
+    ListenError,
+    extend::{NodeView, errors, fork, threads, user_of_peer, warn_limited},
+};
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
     io::{Errno, retry_on_intr, write},
@@ -18,8 +19,10 @@ use rustix::{
     process::geteuid,
 };
 
-use super::{Observed, SocketPlace, socket_place::next_step};
-use crate::{ListenError, error::ListenFailure};
+use crate::{
+    answer::answer,
+    socket_place::{SocketPlace, UnusablePath, next_step},
+};
 
 /// A node's socket and its thread. Dropping it removes the socket and ends the thread.
 pub(crate) struct Inspector {
@@ -30,39 +33,36 @@ pub(crate) struct Inspector {
 }
 
 impl Inspector {
-    /// Listens at `place`, and answers what `observed` shows. `None` if there can be no inspector at
+    /// Listens at `place`, and answers what there is to see. `None` if there can be no inspector at
     /// the default place, which the log then tells: the node does its work in any case.
-    pub(crate) fn start(
-        place: &SocketPlace,
-        observed: Observed,
-    ) -> Result<Option<Self>, ListenError> {
-        match Self::listen(place, observed) {
+    pub(crate) fn start(place: &SocketPlace, view: NodeView) -> Result<Option<Self>, ListenError> {
+        match Self::listen(place, view) {
             Err(error) if *place == SocketPlace::Default => {
-                ibex_base::warn_limited!(error, %error, "the node begins, and nobody can inspect it");
+                warn_limited!(error, %error, "the node begins, and nobody can inspect it");
                 Ok(None)
             }
             started => started.map(Some),
         }
     }
 
-    fn listen(place: &SocketPlace, observed: Observed) -> Result<Self, ListenError> {
-        let listening = place.listen(observed.name());
-        let (listener, path) = listening.map_err(|refused| ListenFailure::Inspect {
-            path: refused.path,
-            step: next_step(&refused.source),
-            source: refused.source,
+    fn listen(place: &SocketPlace, view: NodeView) -> Result<Self, ListenError> {
+        let listening = place.listen(view.name());
+        let (listener, path) = listening.map_err(|UnusablePath { path, source }| {
+            let (path, step) = (path.display(), next_step(&source));
+            let text = format!("the node cannot be inspected at {path}: {source}; {step}");
+            errors::no_part(io::Error::new(source.kind(), text))
         })?;
         // From here on, dropping this value removes the socket.
         let mut inspector = Self {
             path,
-            stop: Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(std::io::Error::from)?),
+            stop: Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(io::Error::from)?),
             thread: None,
         };
         let server = Server {
             listener,
             stop: inspector.stop.clone(),
             clients: Vec::new(),
-            observed,
+            view,
         };
         inspector.thread = Some(threads::spawn("ibex-inspect", move || server.run())?);
         Ok(inspector)
@@ -89,19 +89,13 @@ impl Drop for Inspector {
     }
 }
 
-impl fmt::Debug for Inspector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.path.fmt(f)
-    }
-}
-
 /// The state of the thread.
 struct Server {
     listener: OwnedFd,
     stop: Arc<OwnedFd>,
     /// Clients that are connected, at most [`MOST_CLIENTS`], the one that asked last at the end.
     clients: Vec<OwnedFd>,
-    observed: Observed,
+    view: NodeView,
 }
 
 /// The end of a client's connection, or of the node.
@@ -191,7 +185,7 @@ impl Server {
     }
 
     fn answer(&self, client: BorrowedFd<'_>) -> Result<(), InspectionEnded> {
-        let answer = self.observed.answer();
+        let answer = answer(&self.view);
         let mut rest = answer.as_bytes();
         while !rest.is_empty() {
             match send(client, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {

@@ -3,7 +3,6 @@
 //! The default place is the first of [`folders`] that can be had: a folder of the user, which nobody
 //! else may enter. A socket there is named by its process and node. It gets that name when it
 //! listens, so a socket of such a name that refuses a connection is that of a dead node.
-#![forbid(unsafe_code)]
 
 use std::{
     env,
@@ -17,7 +16,7 @@ use std::{
     process,
 };
 
-use ibex_transport::node::has_more_rights_than_its_user;
+use ibex_core::extend::{has_more_rights_than_its_user, random, warn_limited};
 use rustix::{
     io::Errno,
     net::{
@@ -72,7 +71,7 @@ fn listen_in(folders: &[PathBuf], node: Option<&str>) -> Result<(OwnedFd, PathBu
                     source,
                 }) = told.filter(is_surprise)
                 {
-                    ibex_base::warn_limited!(
+                    warn_limited!(
                         source,
                         path = %path.display(),
                         refused = %other.display(),
@@ -100,10 +99,10 @@ fn is_surprise(refused: &UnusablePath) -> bool {
 fn listen_below(folder: &Path, node: Option<&str>) -> io::Result<(OwnedFd, PathBuf)> {
     make_private(folder)?;
     remove_of_dead(folder);
-    let mut random = [0; 4];
-    ibex_base::random::fill(&mut random)?;
-    let random = u32::from_ne_bytes(random);
-    let unnamed = folder.join(format!("{}-{random:08x}", process::id()));
+    let mut bytes = [0; 4];
+    random::fill(&mut bytes)?;
+    let number = u32::from_ne_bytes(bytes);
+    let unnamed = folder.join(format!("{}-{number:08x}", process::id()));
     let listener = listen_at(&unnamed)?;
     let path = give_name(&unnamed, folder, node);
     let _ = fs::remove_file(&unnamed);
@@ -132,6 +131,8 @@ fn give_name(socket: &Path, folder: &Path, node: Option<&str>) -> io::Result<Pat
 /// process was killed may be among them; connecting to it is refused.
 ///
 /// ```
+/// use ibex::prelude::*;
+///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let node = ibex::Node::builder().name("primary").inspect().build()?;
 /// let path = node.inspect_path().ok_or("no socket")?;
@@ -154,6 +155,8 @@ pub fn sockets() -> io::Result<Vec<PathBuf>> {
 /// read-only. A folder may be missing.
 ///
 /// ```
+/// use ibex::prelude::*;
+///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let node = ibex::Node::builder().inspect().build()?;
 /// let folder = node.inspect_path().and_then(|path| path.parent()).ok_or("no socket")?;
